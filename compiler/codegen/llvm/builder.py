@@ -1,0 +1,138 @@
+"""Writes LLVM IR text: instructions, constants, counted loops with carried values."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from compiler.ir.scalar import Number
+from compiler.ir.types import DType
+
+TYPES = {"f64": "double", "f32": "float", "f16": "half", "bf16": "i16", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8",
+         "u8": "i8", "bool": "i1"}  # fmt: skip
+
+
+def llvm_type(dtype: DType, lanes: int = 0) -> str:
+    """The register type of one element, or of a vector of `lanes`.  bf16 travels as its bits."""
+    return f"<{lanes} x {TYPES[dtype.name]}>" if lanes else TYPES[dtype.name]
+
+
+def memory_type(dtype: DType, lanes: int = 0) -> str:
+    """The type in memory: a bool takes a byte."""
+    element = "i8" if dtype.kind == "bool" else TYPES[dtype.name]
+    return f"<{lanes} x {element}>" if lanes else element
+
+
+def literal(value: Number, dtype: DType) -> str:
+    """A constant of a register type, exact to the bit."""
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if dtype.name == "bf16":
+        return str(int(np.float32(value).view(np.uint32)) >> 16)
+    if dtype.name == "f16":
+        return f"0xH{struct.pack('>e', np.float16(value)).hex().upper()}"
+    if dtype.is_float:
+        exact = float(np.float32(value)) if dtype.name == "f32" else float(value)
+        return f"0x{struct.pack('>d', exact).hex().upper()}"
+    return str(int(value))
+
+
+@dataclass
+class Builder:
+    """One function's body, block by block.  `label` is the block being written, which a phi must name."""
+
+    lines: list[str] = field(default_factory=list)
+    label: str = "entry"
+    declared: set[str] = field(default_factory=set)
+    allocas: list[str] = field(default_factory=list)
+    _count: int = 0
+
+    def fresh(self, hint: str = "v") -> str:
+        """A new SSA name."""
+        self._count += 1
+        return f"%{hint}{self._count}"
+
+    def emit(self, text: str) -> str:
+        """`%name = text`; returns the name."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def do(self, text: str) -> None:
+        """An instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def alloca(self, text: str) -> str:
+        """Stack memory, reserved once on entry however often this point is reached."""
+        name = self.fresh("a")
+        self.allocas.append(f"  {name} = alloca {text}")
+        return name
+
+    def block(self, label: str) -> None:
+        """Start a new basic block."""
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def intrinsic(self, result: str, name: str, *args: tuple[str, str], flags: str = "") -> str:
+        """Call an LLVM intrinsic on (type, value) arguments, declaring it once."""
+        self.declared.add(f"declare {result} @{name}({', '.join(t for t, _ in args)})")
+        call = f"call {flags + ' ' if flags else ''}{result} @{name}({', '.join(f'{t} {v}' for t, v in args)})"
+        if result == "void":
+            self.do(call)
+            return ""
+        return self.emit(call)
+
+    def splat(self, element: str, value: str, lanes: int) -> str:
+        """`value` in every lane."""
+        vector = f"<{lanes} x {element}>"
+        one = self.emit(f"insertelement {vector} poison, {element} {value}, i64 0")
+        return self.emit(f"shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer")
+
+    def loop(
+        self,
+        start: str,
+        stop: str,
+        step: int,
+        carried: Sequence[tuple[str, str]],
+        body: Callable[[str, list[str]], list[str]],
+        *,
+        may_be_empty: bool = False,
+    ) -> list[str]:
+        """`for (i = start; i < stop; i += step)`, tested at the end.
+
+        `carried` holds (type, initial value) of what the body updates: it gets the counter and the current values and
+        returns the new ones; the final ones are returned.  Without `may_be_empty` the loop runs at least once.
+        """
+        head, done = self.fresh("loop")[1:], self.fresh("done")[1:]
+        before = self.label
+        if may_be_empty:
+            test = self.emit(f"icmp slt i64 {start}, {stop}")
+            self.do(f"br i1 {test}, label %{head}, label %{done}")
+        else:
+            self.do(f"br label %{head}")
+        self.block(head)
+        counter = self.fresh("i")
+        phis = [self.fresh("c") for _ in carried]
+        place = len(self.lines)
+        results = body(counter, list(phis))
+        after = self.emit(f"add nsw i64 {counter}, {step}")
+        again = self.emit(f"icmp slt i64 {after}, {stop}")
+        last = self.label
+        self.lines[place:place] = [
+            f"  {counter} = phi i64 [ {start}, %{before} ], [ {after}, %{last} ]",
+            *(
+                f"  {phi} = phi {ty} [ {init}, %{before} ], [ {new}, %{last} ]"
+                for phi, (ty, init), new in zip(phis, carried, results, strict=True)
+            ),
+        ]
+        self.do(f"br i1 {again}, label %{head}, label %{done}")
+        self.block(done)
+        if not may_be_empty:
+            return results
+        return [
+            self.emit(f"phi {ty} [ {init}, %{before} ], [ {new}, %{last} ]")
+            for (ty, init), new in zip(carried, results, strict=True)
+        ]

@@ -1,0 +1,359 @@
+"""Tile IR -> LLVM IR text: one module per kernel, defining `void @name(ptr param..., ptr status)`.
+
+A kernel with parallel loops hands its body to the OpenMP runtime through `GOMP_parallel`; each thread takes one consecutive share
+of the steps.  Codegen decides nothing about tiles, lanes or threads: it reads them off the loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from compiler.codegen.llvm.builder import Builder, literal, llvm_type
+from compiler.codegen.llvm.expressions import Evaluator, coordinates
+from compiler.codegen.llvm.primitives import emit_call, suffix
+from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
+from compiler.codegen.target import Target
+from compiler.ir import scalar, tile
+from compiler.ir.index import Dim, product, var, variables
+from compiler.ir.scalar import Call, Expr, Load, Ref
+from compiler.ir.structure import IDENTITIES
+from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.types import DType, boolean
+
+Carried = list[str]
+
+
+def emit_kernel(kernel: Kernel, target: Target) -> str:
+    """LLVM IR text of the module for `kernel`."""
+    work = KernelEmitter(kernel, target)
+    work.emit()
+    return work.text()
+
+
+class KernelEmitter:
+    """Writes the function that does the work, then the entry that starts it on every thread."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel, self.target = kernel, target
+        self.b = Builder()
+        self.parallel = any(isinstance(s, For) and s.parallel for s in kernel.body)
+        self.streams = any(isinstance(s, Store) and s.stream for s in tile.walk(kernel.body))
+
+    def emit(self) -> None:
+        scope = Scope()
+        for k, p in enumerate(self.kernel.params):
+            scope.buffers[p.name] = Buffer(f"%p{k}", p.type, writable=p.role != "in")
+        self.block(self.kernel.body, Evaluator(self.b, scope))
+        if self.streams and self.target.triple.startswith("x86"):
+            self.b.intrinsic("void", "llvm.x86.sse.sfence")
+
+    # statements
+
+    def block(self, body: Block, ev: Evaluator) -> None:
+        """Emit statements in order; values bound by Let wait until they are needed."""
+        for stmt in body:
+            if isinstance(stmt, (For, Reduce)):
+                for name in referenced(stmt):
+                    if name in ev.scope.names:
+                        ev.force(name)
+            self.statement(stmt, ev)
+            ev.memo = {k: v for k, v in ev.memo.items() if k[0] == "pointer"}
+
+    def statement(self, stmt: Stmt, ev: Evaluator) -> None:
+        if isinstance(stmt, Let):
+            ev.bind(stmt.name, stmt.value)
+            if any(isinstance(e, Load) and ev.scope.buffers[e.buffer].writable for e in scalar.walk(stmt.value)):
+                ev.force(stmt.name)
+        elif isinstance(stmt, Store):
+            self.store(stmt, ev)
+        elif isinstance(stmt, Local):
+            count = product(stmt.type.physical_shape) * product(a.tile for a in ev.scope.axes.values())
+            pointer = self.b.alloca(f"[{count} x {_slot(stmt.type.dtype)}], align 64")
+            ev.scope.buffers[stmt.buffer] = Buffer(pointer, stmt.type, tuple(ev.scope.axes.values()), writable=True)
+        elif isinstance(stmt, Check):
+            self.check(stmt, ev)
+        elif isinstance(stmt, Reduce):
+            self.reduce(stmt, ev)
+        elif stmt.parallel:
+            self.share(stmt, ev)
+        else:
+            self.loop(stmt.range, ev, [], lambda inner, _: (self.block(stmt.body, inner), [])[1])
+
+    def store(self, stmt: Store, ev: Evaluator) -> None:
+        private = {a.var for a in ev.scope.buffers[stmt.buffer].private}
+        place: set[str] = set(private) | set(ev.axes(stmt.value))
+        for d in stmt.index:
+            place |= set(ev.scope.depends(d))
+        axes = ev.scope.ordered(place)
+        for coord in coordinates(ev.scope, axes):
+            ev.store(stmt.buffer, stmt.index, stmt.value, coord, axes, stmt.stream)
+
+    def check(self, stmt: Check, ev: Evaluator) -> None:
+        """Set the status word where the value is out of range, without a branch."""
+        bound = ev.scope.names[stmt.name]
+        value = Ref(bound.dtype, stmt.name)
+        bad = (value < scalar.index_value(stmt.low)) | (value >= scalar.index_value(stmt.high))
+        ignored = self.b.alloca("i32, align 4")
+        for coord in coordinates(ev.scope, bound.axes):
+            lanes = ev.lanes(bad)
+            flag = ev.at(bad, coord)
+            if lanes:
+                mask = ev.mask(None, coord, lanes)
+                flags = llvm_type(boolean, lanes)
+                flag = self.b.emit(f"and {flags} {flag}, {mask}") if mask else flag
+                flag = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, flag))
+            where = self.b.emit(f"select i1 {flag}, ptr %status, ptr {ignored}")
+            self.b.do(f"store i32 1, ptr {where}, align 4")
+
+    # loops
+
+    def loop(self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]) -> Carried:
+        """Run `body` for every step of `r`, `unroll` steps per jump, passing carried values along."""
+        trips = trip_count(r)
+        if trips == 0:
+            return [v for _, v in carried]
+        assert (r.hi - r.lo) % r.tile == 0, f"%{r.var}: a partial tile is left; run peel first"
+        unroll = max(1, min(r.unroll, trips))
+        main, rest = divmod(trips, unroll)
+        values = [v for _, v in carried]
+
+        def steps(counter: Dim, count: int, values: Carried, scope: Scope) -> Carried:
+            for u in range(count):
+                inner = Evaluator(self.b, scope.inner(), self._pointers(ev))
+                inner.scope.enter(r, counter + u, trips)
+                values = body(inner, values)
+            return values
+
+        if main > 1:
+            name = f"{r.var}#{self.b.fresh('n')[1:]}"
+
+            def jump(counter: str, current: list[str]) -> list[str]:
+                scope = ev.scope.inner()
+                scope.ssa[name] = counter
+                scope.bounds[name] = (0, main - 1)
+                return steps(var(name) * unroll, unroll, current, scope)
+
+            types = [t for t, _ in carried]
+            values = self.b.loop("0", str(main), 1, list(zip(types, values, strict=True)), jump)
+        else:
+            values = steps(0, unroll * main, values, ev.scope)
+        return steps(main * unroll, rest, values, ev.scope) if rest else values
+
+    @staticmethod
+    def _pointers(ev: Evaluator) -> dict[tuple[object, ...], str]:
+        return {k: v for k, v in ev.memo.items() if k[0] == "pointer"}
+
+    def share(self, stmt: For, ev: Evaluator) -> None:
+        """Parallel loops nested directly: one run of steps, of which this thread takes its share."""
+        nest: list[Range] = []
+        body: Block = (stmt,)
+        while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
+            nest.append(body[0].range)
+            body = body[0].body
+        trips = [trip_count(r) for r in nest]
+        total = int(product(trips))  # type: ignore[arg-type]  # trip counts are ints
+        if total == 0:
+            return
+        start = self._fraction("%thread", total)
+        stop = self._fraction(self.b.emit("add i64 %thread, 1"), total)
+
+        def step(counter: str, _: list[str]) -> list[str]:
+            inner = Evaluator(self.b, ev.scope.inner())
+            rest = counter
+            for r, n in reversed(list(zip(nest, trips, strict=True))):
+                name = f"{r.var}#{self.b.fresh('n')[1:]}"
+                digit = self.b.emit(f"urem i64 {rest}, {n}") if r is not nest[0] else rest
+                rest = self.b.emit(f"udiv i64 {rest}, {n}") if r is not nest[0] else rest
+                inner.scope.ssa[name], inner.scope.bounds[name] = digit, (0, n - 1)
+                assert (r.hi - r.lo) % r.tile == 0, f"%{r.var}: a partial tile is left; run peel first"
+                inner.scope.forms[r.var] = var(name)
+            for r in nest:
+                counter_form = inner.scope.forms.pop(r.var)
+                inner.scope.enter(r, counter_form, trip_count(r))
+            self.block(body, inner)
+            return []
+
+        self.b.loop(start, stop, 1, [], step, may_be_empty=True)
+
+    def _fraction(self, thread: str, total: int) -> str:
+        share = self.b.emit(f"mul i64 {thread}, {total}")
+        return self.b.emit(f"udiv i64 {share}, %threads")
+
+    # reductions
+
+    def reduce(self, stmt: Reduce, ev: Evaluator) -> None:
+        """Accumulate every coordinate of the tile by itself, then combine along the reduced axes."""
+        dtype = stmt.value.dtype
+        probe = ev.scope.inner()
+        for r in stmt.ranges:
+            probe.enter(r, 0, trip_count(r))
+        own = {r.var for r in stmt.ranges if r.var in probe.axes}
+        axes = probe.ordered(own | self._value_axes(stmt, probe))
+        places = coordinates(probe, axes)
+        lane = probe.lane_axis(axes)
+        lanes = lane.lanes if lane else 0
+        ty = llvm_type(dtype, lanes)
+        identity = literal(IDENTITIES[stmt.op](dtype), dtype)
+        start = f"splat ({llvm_type(dtype)} {identity})" if lanes else identity
+
+        def nest(ranges: tuple[Range, ...], inner: Evaluator, values: Carried) -> Carried:
+            if ranges:
+                typed = [(ty, v) for v in values]
+                return self.loop(ranges[0], inner, typed, lambda deeper, now: nest(ranges[1:], deeper, now))
+            self.block(stmt.body, inner)
+            return [self._accumulate(stmt, inner, c, v, lanes) for c, v in zip(places, values, strict=True)]
+
+        finals = nest(stmt.ranges, ev, [start] * len(places))
+        kept = tuple(a for a in axes if a not in own)
+        groups: dict[tuple[int, ...], list[str]] = {}
+        for coord, value in zip(places, finals, strict=True):
+            if lane and lane.var in own and lane.active(coord[lane.var]) < lanes:
+                mask = "<" + ", ".join(f"i1 {'true' if k < lane.active(coord[lane.var]) else 'false'}" for k in range(lanes)) + ">"
+                value = self.b.emit(f"select {llvm_type(boolean, lanes)} {mask}, {ty} {value}, {ty} {start}")
+            groups.setdefault(tuple(coord[a] for a in kept), []).append(value)
+        across = bool(lane and lane.var in own)
+        elements = {}
+        for key, parts in groups.items():
+            joined = self._combine_all(stmt.op, dtype, parts, lanes)
+            elements[key] = self._across(stmt.op, dtype, joined, lanes) if across else joined
+        ev.scope.names[stmt.name] = Bound(dtype, kept, elements)
+
+    def _value_axes(self, stmt: Reduce, scope: Scope) -> set[str]:
+        """The axes the reduced value varies over; bindings inside the body are looked through."""
+        ev = Evaluator(Builder(), scope)
+
+        def declare(body: Block) -> None:
+            for s in body:
+                if isinstance(s, Let):
+                    ev.bind(s.name, s.value)
+                elif isinstance(s, Local):
+                    scope.buffers[s.buffer] = Buffer("", s.type, tuple(scope.axes.values()))
+                elif isinstance(s, Reduce):
+                    scope.names[s.name] = Bound(s.value.dtype, scope.ordered(self._value_axes(s, _with_ranges(scope, s))))
+
+        declare(stmt.body)
+        own = {r.var for r in stmt.ranges}
+        return {a for a in ev.axes(stmt.value) if a not in own}
+
+    def _accumulate(self, stmt: Reduce, ev: Evaluator, coord: dict[str, int], total: str, lanes: int) -> str:
+        """One more term; a product added in floating point is rounded once."""
+        value = stmt.value
+        ty = llvm_type(value.dtype, lanes)
+        if stmt.op == "add" and value.dtype.is_float and isinstance(value, Call) and value.primitive == "mul":
+            x, y = (ev.at(a, coord, lanes) for a in value.operands)
+            return self.b.intrinsic(ty, f"llvm.fma.{suffix(value.dtype, lanes)}", (ty, x), (ty, y), (ty, total))
+        return self._combine(stmt.op, value.dtype, total, ev.at(value, coord, lanes), lanes)
+
+    def _combine(self, op: str, dtype: DType, x: str, y: str, lanes: int) -> str:
+        operand = Ref(dtype, "")
+        return emit_call(self.b, Call(dtype, op, (operand, operand)), [x, y], lanes)
+
+    def _combine_all(self, op: str, dtype: DType, parts: list[str], lanes: int) -> str:
+        """Pairwise, so that the chain of dependent steps is short."""
+        while len(parts) > 1:
+            pairs = [self._combine(op, dtype, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
+        return parts[0]
+
+    def _across(self, op: str, dtype: DType, vector: str, lanes: int) -> str:
+        """Combine the lanes of one register by halving it."""
+        half = lanes
+        while half > 1:
+            ty = llvm_type(dtype, half)
+            half //= 2
+            low, high = (
+                self.b.emit(f"shufflevector {ty} {vector}, {ty} poison, <{half} x i32> <{', '.join(f'i32 {k}' for k in part)}>")
+                for part in (range(half), range(half, 2 * half))
+            )
+            vector = self._combine(op, dtype, low, high, half)
+        return self.b.emit(f"extractelement {llvm_type(dtype, 1)} {vector}, i64 0")
+
+    # the module
+
+    def text(self) -> str:
+        """The finished module."""
+        n = len(self.kernel.params)
+        name = self.kernel.name
+        attrs = f'"target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}" "prefer-vector-width"="{self.target.vector_bits}" nounwind'
+        noalias = [("noalias " if self._alone(k) else "") for k in range(n)]
+        params = [f"ptr {noalias[k]}%p{k}" for k in range(n)] + ["ptr %status"]
+        lines = [f'target triple = "{self.target.triple}"', ""]
+        work_params = ", ".join([*params, "i64 %thread", "i64 %threads"] if self.parallel else params)
+        work_name = f"{name}.work" if self.parallel else name
+        lines += [f"define {'internal ' if self.parallel else ''}void @{work_name}({work_params}) {'noinline ' if self.parallel else ''}#0 {{",
+                  "entry:", *self.b.allocas, *self.b.lines, "  ret void", "}", ""]  # fmt: skip
+        if self.parallel:
+            lines += self._entry(name, n)
+        lines += sorted(self.b.declared)
+        lines += ["", f"attributes #0 = {{ {attrs} }}", "!0 = !{i32 1}"]
+        return "\n".join(lines) + "\n"
+
+    def _alone(self, k: int) -> bool:
+        """Whether no other parameter can be the same memory (an updated one may also be passed as an input)."""
+        return self.kernel.params[k].role != "inout"
+
+    def _entry(self, name: str, n: int) -> list[str]:
+        frame = f"[{n + 1} x ptr]"
+        pack, unpack = [], []
+        for k in range(n + 1):
+            source = f"%p{k}" if k < n else "%status"
+            pack += [f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}", f"  store ptr {source}, ptr %s{k}, align 8"]
+            unpack += [f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}", f"  {source} = load ptr, ptr %s{k}, align 8"]
+        arguments = ", ".join([*(f"ptr %p{k}" for k in range(n)), "ptr %status", "i64 %thread", "i64 %threads"])
+        return [
+            f"define internal void @{name}.thread(ptr %frame) #0 {{",
+            *unpack,
+            "  %id = call i32 @omp_get_thread_num()",
+            "  %count = call i32 @omp_get_num_threads()",
+            "  %thread = sext i32 %id to i64",
+            "  %threads = sext i32 %count to i64",
+            f"  call void @{name}.work({arguments})",
+            "  ret void",
+            "}",
+            "",
+            f"define void @{name}({', '.join([*(f'ptr %p{k}' for k in range(n)), 'ptr %status'])}) #0 {{",
+            f"  %frame = alloca {frame}, align 8",
+            *pack,
+            f"  call void @GOMP_parallel(ptr @{name}.thread, ptr %frame, i32 0, i32 0)",
+            "  ret void",
+            "}",
+            "",
+            "declare void @GOMP_parallel(ptr, ptr, i32, i32)",
+            "declare i32 @omp_get_thread_num()",
+            "declare i32 @omp_get_num_threads()",
+        ]
+
+
+def _with_ranges(scope: Scope, stmt: Reduce) -> Scope:
+    inner = scope.inner()
+    for r in stmt.ranges:
+        inner.enter(r, 0, trip_count(r))
+    return inner
+
+
+def _slot(dtype: DType) -> str:
+    from compiler.codegen.llvm.builder import memory_type
+
+    return memory_type(dtype)
+
+
+def referenced(stmt: Stmt) -> Iterable[str]:
+    """Names of values that `stmt` or anything inside it reads."""
+    found: set[str] = set()
+    for s in tile.walk((stmt,)):
+        dims: list[Dim] = [d for r in tile.ranges(s) for d in (r.lo, r.hi)]
+        if isinstance(s, Store):
+            dims += s.index
+        if isinstance(s, Check):
+            found.add(s.name)
+        for value in tile.values(s):
+            for e in scalar.walk(value):
+                if isinstance(e, Ref):
+                    found.add(e.name)
+                elif isinstance(e, Load):
+                    dims += e.index
+                elif isinstance(e, scalar.IndexValue):
+                    dims.append(e.index)
+        for d in dims:
+            found |= variables(d)
+    return found

@@ -1,0 +1,309 @@
+"""Values of expressions, one tile element (or one vector register) at a time.
+
+Elements are computed when first asked for, each with its whole expression (depth first), so that a long epilogue over a
+large tile needs few registers at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compiler.codegen.llvm.builder import Builder, literal, llvm_type, memory_type
+from compiler.codegen.llvm.primitives import emit_call, suffix
+from compiler.codegen.llvm.scope import LANE, Axis, Bound, Buffer, Coord, Scope
+from compiler.ir.index import Dim, FloorDiv, Mod, Var, variables
+from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
+from compiler.ir.types import DType, boolean, i64
+
+
+@dataclass
+class Evaluator:
+    """Computes the elements of expressions in one scope.  `memo` holds what this block has computed."""
+
+    b: Builder
+    scope: Scope
+    memo: dict[tuple[object, ...], str] = field(default_factory=dict)
+    _axes: dict[int, tuple[Expr, tuple[str, ...]]] = field(default_factory=dict)
+
+    def axes(self, e: Expr) -> tuple[str, ...]:
+        """The axes whose coordinates the value of `e` depends on, in scope order."""
+        known = self._axes.get(id(e))
+        if known is None:
+            known = (e, self._find_axes(e))
+            self._axes[id(e)] = known
+        return known[1]
+
+    def _find_axes(self, e: Expr) -> tuple[str, ...]:
+        found: set[str] = set()
+        for a in e.args:
+            found |= set(self.axes(a))
+        if isinstance(e, Ref):
+            found |= set(self.scope.names[e.name].axes if e.name in self.scope.names else self.scope.depends(_as_dim(e)))
+        elif isinstance(e, IndexValue):
+            found |= set(self.scope.depends(e.index))
+        elif isinstance(e, Load):
+            found |= {a.var for a in self.scope.buffers[e.buffer].private}
+            for d in e.index:
+                found |= set(self.scope.depends(d))
+        return self.scope.ordered(found)
+
+    def lanes(self, e: Expr) -> int:
+        """Lanes of the vectors that hold `e`; 0 where it is scalar."""
+        axis = self.scope.lane_axis(self.axes(e))
+        return axis.lanes if axis else 0
+
+    def at(self, e: Expr, coord: Coord, lanes: int = 0) -> str:
+        """Element `coord` of `e`, spread over `lanes` if it has none of its own."""
+        own = self.lanes(e)
+        if isinstance(e, Const):
+            text = literal(e.value, e.dtype)
+            return f"splat ({llvm_type(e.dtype)} {text})" if lanes else text
+        axes = self.axes(e)
+        key = (id(e), tuple(coord[a] for a in axes))
+        if key not in self.memo:
+            self.memo[key] = self._compute(e, coord, own)
+        value = self.memo[key]
+        if lanes and not own:
+            spread = (*key, "splat")
+            if spread not in self.memo:
+                self.memo[spread] = self.b.splat(llvm_type(e.dtype), value, lanes)
+            value = self.memo[spread]
+        return value
+
+    def _compute(self, e: Expr, coord: Coord, lanes: int) -> str:
+        if isinstance(e, Call):
+            return emit_call(self.b, e, [self.at(a, coord, lanes) for a in e.operands], lanes)
+        if isinstance(e, Ref):
+            return self.bound(e.name, coord) if e.name in self.scope.names else self.integer(_as_dim(e), coord)
+        if isinstance(e, IndexValue):
+            return self.integer(e.index, coord)
+        assert isinstance(e, Load), f"cannot emit {e}"
+        return self.load(e, coord, lanes)
+
+    def bound(self, name: str, coord: Coord) -> str:
+        """Element of a bound value; a pending one is computed now."""
+        value = self.scope.names[name]
+        key = tuple(coord[a] for a in value.axes)
+        if key not in value.elements:
+            assert value.pending is not None
+            value.elements[key] = self.at(value.pending, coord)
+        return value.elements[key]
+
+    def bind(self, name: str, e: Expr) -> None:
+        """Give `e` a name; it is computed when first needed or when `force` asks."""
+        self.scope.names[name] = Bound(e.dtype, self.axes(e), pending=e)
+
+    def force(self, name: str) -> None:
+        """Compute every element of a bound value here."""
+        value = self.scope.names[name]
+        if value.pending is not None:
+            for coord in coordinates(self.scope, value.axes):
+                self.bound(name, coord)
+            value.pending = None
+
+    # addresses
+
+    def integer(self, d: Dim, coord: Coord) -> str:
+        """Index `d` as i64: a scalar, or a vector where it varies across lanes."""
+        lane = self.scope.lane_axis(self.scope.depends(d))
+        form = self.scope.resolve(d)
+        return self.polynomial(form, coord, lane)
+
+    def polynomial(self, d: Dim, coord: Coord, lane: Axis | None) -> str:
+        """The value of a resolved index; vectors of `lane.lanes` where `lane` is given."""
+        lanes = lane.lanes if lane else 0
+        ty = llvm_type(i64, lanes)
+        number = (lambda n: f"splat (i64 {n})") if lanes else str
+        if isinstance(d, int):
+            return number(d)
+        total = ""
+        for mono, coef in d.terms:
+            term = ""
+            for atom in mono:
+                factor = self._atom(atom, coord, lane)
+                term = factor if not term else self.b.emit(f"mul nsw {ty} {term}, {factor}")
+            if not term:
+                term = number(coef)
+            elif coef != 1:
+                term = self.b.emit(f"mul nsw {ty} {term}, {number(coef)}")
+            total = term if not total else self.b.emit(f"add nsw {ty} {total}, {term}")
+        return total
+
+    def _atom(self, atom: Var | FloorDiv | Mod, coord: Coord, lane: Axis | None) -> str:
+        lanes = lane.lanes if lane else 0
+        if isinstance(atom, (FloorDiv, Mod)):
+            ty = llvm_type(i64, lanes)
+            num, den = self.polynomial(atom.num, coord, lane), self.polynomial(atom.den, coord, lane)
+            # both are index arithmetic on values known not to be negative, or floor and remainder are adjusted
+            quotient = self._floor_divide(ty, num, den, lanes)
+            if isinstance(atom, FloorDiv):
+                return quotient
+            back = self.b.emit(f"mul nsw {ty} {quotient}, {den}")
+            return self.b.emit(f"sub nsw {ty} {num}, {back}")
+        name = atom.name
+        if name == LANE or (lane and name == f"{lane.var}@"):
+            assert lane is not None
+            start = 0 if name == LANE else coord[lane.var] * lane.lanes
+            return "<" + ", ".join(f"i64 {start + k}" for k in range(lane.lanes)) + ">"
+        if name.endswith("@"):
+            value = str(coord[name[:-1]])
+            return f"splat (i64 {value})" if lanes else value
+        if name in self.scope.names:
+            bound = self.scope.names[name]
+            value = self.bound(name, coord)
+            if lanes and not self.scope.lane_axis(bound.axes):
+                return self.b.splat("i64", value, lanes)
+            return value
+        value = self.scope.ssa[name]
+        return self.b.splat("i64", value, lanes) if lanes else value
+
+    def _floor_divide(self, ty: str, num: str, den: str, lanes: int) -> str:
+        quotient = self.b.emit(f"sdiv {ty} {num}, {den}")
+        rest = self.b.emit(f"srem {ty} {num}, {den}")
+        zero = "zeroinitializer" if lanes else "0"
+        flag = llvm_type(boolean, lanes)
+        negative = self.b.emit(f"icmp slt {ty} {rest}, {zero}")
+        step = self.b.emit(f"sext {flag} {negative} to {ty}")
+        return self.b.emit(f"add nsw {ty} {quotient}, {step}")
+
+    def pointer(self, buffer: Buffer, offset: Dim, coord: Coord) -> str:
+        """Address of element `offset` (a resolved index without lanes); constants stay in the address mode."""
+        fixed = dict(offset.terms).get((), 0) if not isinstance(offset, int) else offset
+        rest = offset - fixed
+        element = memory_type(buffer.type.dtype)
+        base = buffer.pointer
+        if rest != 0:
+            key = ("pointer", buffer.pointer, rest, tuple(coord[v[:-1]] for v in sorted(variables(rest)) if v.endswith("@")),
+                   tuple(tuple(coord[a] for a in self.scope.names[v].axes) for v in sorted(variables(rest)) if v in self.scope.names))  # fmt: skip
+            if key not in self.memo:
+                self.memo[key] = self.b.emit(f"getelementptr inbounds {element}, ptr {base}, i64 {self.polynomial(rest, coord, None)}")
+            base = self.memo[key]
+        return base if fixed == 0 else self.b.emit(f"getelementptr inbounds {element}, ptr {base}, i64 {fixed}")
+
+    # memory
+
+    def mask(self, e: Expr | None, coord: Coord, lanes: int) -> str | None:
+        """Which lanes take part: those inside the tile and where `e` holds; None for all of them."""
+        axis = self.scope.lane_axis(tuple(self.scope.axes)) if lanes else None
+        active = axis.active(coord[axis.var]) if axis else 0
+        inside = None
+        if axis and active < axis.lanes:
+            inside = "<" + ", ".join(f"i1 {'true' if k < active else 'false'}" for k in range(axis.lanes)) + ">"
+        if e is None:
+            return inside
+        chosen = self.at(e, coord, lanes)
+        return chosen if inside is None else self.b.emit(f"and {llvm_type(boolean, lanes)} {chosen}, {inside}")
+
+    def load(self, e: Load, coord: Coord, lanes: int) -> str:
+        """A scalar, a contiguous vector, or a gather."""
+        buffer = self.scope.buffers[e.buffer]
+        dtype = buffer.type.dtype
+        place = self.scope.place(e.buffer, e.index)
+        gathered = any(self.scope.lane_axis(self.scope.names[v].axes) for d in e.index for v in variables(d) if v in self.scope.names)
+        memory = memory_type(dtype, lanes)
+        other = self.at(e.other, coord, lanes) if e.other is not None else None
+        if not lanes:
+            offset, _ = place.at(self.scope, coord)
+            if e.mask is None:
+                return self._from_memory(self.b.emit(f"load {memory}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}"), dtype, 0)
+            return self._guarded(e, buffer, offset, coord, other)
+        mask = self.mask(e.mask, coord, lanes)
+        offset, step = place.at(self.scope, coord)
+        passed = self._to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"
+        if gathered or step is None or step not in (0, 1):
+            value = self._gather(buffer, place.lane_offset(self.scope, coord), coord, lanes, mask, passed)
+        elif step == 0:
+            scalar = self.b.emit(f"load {memory_type(dtype)}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}")
+            value = self.b.splat(memory_type(dtype), scalar, lanes)
+        elif mask is None:
+            value = self.b.emit(f"load {memory}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}")
+        else:
+            flags = llvm_type(boolean, lanes)
+            value = self.b.intrinsic(memory, f"llvm.masked.load.{_memory_suffix(dtype, lanes)}.p0",
+                                     (f"ptr align {dtype.bytes}", self.pointer(buffer, offset, coord)), (flags, mask), (memory, passed))  # fmt: skip
+        return self._from_memory(value, dtype, lanes)
+
+    def _guarded(self, e: Load, buffer: Buffer, offset: Dim, coord: Coord, other: str | None) -> str:
+        """A scalar load under a mask: reads element 0 where the mask is false, then drops it."""
+        assert e.mask is not None
+        dtype = buffer.type.dtype
+        chosen = self.at(e.mask, coord)
+        address = self.pointer(buffer, offset, coord)
+        safe = self.b.emit(f"select i1 {chosen}, ptr {address}, ptr {buffer.pointer}")
+        value = self._from_memory(self.b.emit(f"load {memory_type(dtype)}, ptr {safe}, align {dtype.bytes}"), dtype, 0)
+        return self.b.emit(f"select i1 {chosen}, {llvm_type(dtype)} {value}, {llvm_type(dtype)} {other or 'zeroinitializer'}")
+
+    def _gather(self, buffer: Buffer, offset: Dim, coord: Coord, lanes: int, mask: str | None, passed: str) -> str:
+        lane = self.scope.lane_axis(tuple(self.scope.axes))
+        dtype = buffer.type.dtype
+        offsets = self.polynomial(offset, coord, lane)
+        pointers = self.b.emit(f"getelementptr {memory_type(dtype)}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
+        flags, memory = llvm_type(boolean, lanes), memory_type(dtype, lanes)
+        return self.b.intrinsic(memory, f"llvm.masked.gather.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
+                                (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"), (memory, passed))  # fmt: skip
+
+    def store(self, name: str, index: tuple[Dim, ...], value: Expr, coord: Coord, axes: tuple[str, ...], stream: bool) -> None:
+        """Write one element or register; vectors that are not contiguous are scattered."""
+        buffer = self.scope.buffers[name]
+        dtype = buffer.type.dtype
+        lane = self.scope.lane_axis(axes)
+        lanes = lane.lanes if lane else 0
+        bits = self._to_memory(self.at(value, coord, lanes), dtype, lanes)
+        place = self.scope.place(name, index)
+        memory = memory_type(dtype, lanes)
+        offset, step = place.at(self.scope, coord)
+        if not lanes:
+            self.b.do(f"store {memory} {bits}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}")
+            return
+        mask = self.mask(None, coord, lanes)
+        flags = llvm_type(boolean, lanes)
+        gathered = any(self.scope.lane_axis(self.scope.names[v].axes) for d in index for v in variables(d) if v in self.scope.names)
+        if gathered or step != 1:
+            offsets = self.polynomial(place.lane_offset(self.scope, coord), coord, lane)
+            pointers = self.b.emit(f"getelementptr {memory_type(dtype)}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
+            self.b.intrinsic("void", f"llvm.masked.scatter.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
+                             (memory, bits), (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
+        elif mask is None:
+            width = lanes * dtype.bytes
+            whole = stream and width in (16, 32, 64) and _multiple(offset, lanes) and buffer.aligned
+            self.b.do(f"store {memory} {bits}, ptr {self.pointer(buffer, offset, coord)}, "
+                      + (f"align {width}, !nontemporal !0" if whole else f"align {dtype.bytes}"))  # fmt: skip
+        else:
+            self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, lanes)}.p0",
+                             (memory, bits), (f"ptr align {dtype.bytes}", self.pointer(buffer, offset, coord)), (flags, mask))  # fmt: skip
+
+    def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
+        if dtype.kind != "bool":
+            return value
+        zero = "zeroinitializer" if lanes else "0"
+        return self.b.emit(f"icmp ne {memory_type(dtype, lanes)} {value}, {zero}")
+
+    def _to_memory(self, value: str, dtype: DType, lanes: int) -> str:
+        if dtype.kind != "bool":
+            return value
+        return self.b.emit(f"zext {llvm_type(dtype, lanes)} {value} to {memory_type(dtype, lanes)}")
+
+
+def _as_dim(e: Ref) -> Dim:
+    from compiler.ir.index import var
+
+    return var(e.name)
+
+
+def _memory_suffix(dtype: DType, lanes: int) -> str:
+    if dtype.kind == "bool":
+        return f"v{lanes}i8"
+    return f"v{lanes}i16" if dtype.name == "bf16" else suffix(dtype, lanes)
+
+
+def _multiple(d: Dim, n: int) -> bool:
+    return d % n == 0 if isinstance(d, int) else all(c % n == 0 for _, c in d.terms)
+
+
+def coordinates(scope: Scope, axes: tuple[str, ...]) -> list[dict[str, int]]:
+    """Every element position of a tile over `axes`, the lane axis fastest."""
+    ordered = sorted(axes, key=lambda a: bool(scope.axes[a].lanes))
+    places: list[dict[str, int]] = [{}]
+    for a in ordered:
+        places = [{**p, a: k} for p in places for k in range(scope.axes[a].steps)]
+    return places

@@ -1,0 +1,81 @@
+"""LLVM IR text -> machine code.
+
+Tile passes have already chosen vectors and unrolling, so LLVM's vectorizers and its unroller stay off: they would choose again.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeAlias
+
+import llvmlite.binding as llvm
+
+from compiler.codegen.target import Target
+from compiler.errors import TilewrightError
+
+Machine: TypeAlias = "llvm.TargetMachine"
+
+SPEED_LEVEL = 2
+
+
+class LLVMError(TilewrightError):
+    """LLVM refused the text that codegen wrote: a bug in this compiler."""
+
+
+def to_object(llvm_ir: str, target: Target) -> bytes:
+    """The relocatable object file of an LLVM module; LLVMError where it does not parse or verify."""
+    machine = target_machine(target)
+    return bytes(machine.emit_object(_optimized(llvm_ir, target, machine)))
+
+
+def to_assembly(llvm_ir: str, target: Target) -> str:
+    """The assembly text of the same code, for reading."""
+    machine = target_machine(target)
+    return str(machine.emit_assembly(_optimized(llvm_ir, target, machine)))
+
+
+def optimized_ir(llvm_ir: str, target: Target) -> str:
+    """The module after LLVM's own passes, for reading."""
+    return str(_optimized(llvm_ir, target, target_machine(target)))
+
+
+def target_machine(target: Target) -> Machine:
+    """A new LLVM target machine for `target`; LLVMError where this LLVM has no such backend."""
+    initialize()
+    try:
+        backend = llvm.Target.from_triple(target.triple)
+    except RuntimeError as error:
+        raise LLVMError(f"LLVM has no backend for {target.triple}: {error}") from None
+    return backend.create_target_machine(
+        cpu=target.cpu, features=target.features, opt=SPEED_LEVEL, reloc="pic", codemodel="small"
+    )
+
+
+@lru_cache(maxsize=1)
+def initialize() -> None:
+    """Register every backend of LLVM, once."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+
+
+def _optimized(llvm_ir: str, target: Target, machine: Machine) -> llvm.ModuleRef:
+    try:
+        module = llvm.parse_assembly(llvm_ir, llvm.create_context())
+        module.triple = target.triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise LLVMError(f"invalid LLVM IR: {error}") from None
+    builder = llvm.create_pass_builder(machine, _tuning())
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def _tuning() -> llvm.PipelineTuningOptions:
+    options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    options.loop_interleaving = False
+    options.loop_unrolling = False
+    return options

@@ -1,0 +1,217 @@
+"""Scalar primitives as LLVM instructions, on scalars or on vectors alike.
+
+The transcendental primitives have no instruction: the expand-math pass turns them into these first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from compiler.codegen.llvm.builder import Builder, llvm_type
+from compiler.ir.scalar import Call
+from compiler.ir.types import DType, boolean
+
+COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl", "lshr": "lshr"}
+FLOAT_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
+                    "copysign": "copysign", "fma": "fma"}  # fmt: skip
+
+
+def suffix(dtype: DType, lanes: int) -> str:
+    """The type mangled as intrinsics want it: v16f32, i64."""
+    base = f"{'f' if dtype.is_float else 'i'}{dtype.bits}"
+    return f"v{lanes}{base}" if lanes else base
+
+
+def constant_of(text: str, dtype: DType, lanes: int) -> str:
+    """Scalar constant `text` as a value of the (vector) type."""
+    return f"splat ({llvm_type(dtype)} {text})" if lanes else text
+
+
+def emit_call(b: Builder, e: Call, args: list[str], lanes: int) -> str:
+    """The value of primitive `e` on `args`, all of `lanes` (0: scalars)."""
+    dtype = e.operands[-1].dtype
+    ty = llvm_type(dtype, lanes)
+    name = e.primitive
+    if name in COMPARE:
+        return emit_compare(b, name, dtype, args, lanes)
+    if name == "where":
+        return b.emit(f"select {llvm_type(boolean, lanes)} {args[0]}, {ty} {args[1]}, {ty} {args[2]}")
+    if name == "cast":
+        return emit_cast(b, dtype, e.dtype, args[0], lanes)
+    if name == "bitcast":
+        source, target = llvm_type(dtype, lanes), llvm_type(e.dtype, lanes)
+        return args[0] if source == target else b.emit(f"bitcast {source} {args[0]} to {target}")
+    if dtype.is_float and name in FLOAT:
+        return b.emit(f"{FLOAT[name]} {ty} {args[0]}, {args[1]}")
+    if dtype.is_float and name in FLOAT_INTRINSICS:
+        intrinsic = f"llvm.{FLOAT_INTRINSICS[name]}.{suffix(dtype, lanes)}"
+        return b.intrinsic(ty, intrinsic, *((ty, a) for a in args))
+    if not dtype.is_float and name in INTEGER:
+        return b.emit(f"{INTEGER[name]} {ty} {args[0]}, {args[1]}")
+    rule = SPECIAL.get(name)
+    if rule is None:
+        raise NotImplementedError(f"primitive {name} on {dtype} has no instruction; run expand-math first")
+    return rule(b, dtype, args, lanes)
+
+
+def emit_compare(b: Builder, name: str, dtype: DType, args: list[str], lanes: int) -> str:
+    """A comparison; ordered, so false on NaN, but for `ne`."""
+    ty = llvm_type(dtype, lanes)
+    if dtype.is_float:
+        return b.emit(f"fcmp {COMPARE[name]} {ty} {args[0]}, {args[1]}")
+    sign = "s" if dtype.kind == "int" else "u"
+    code = name if name in ("eq", "ne") else sign + name
+    return b.emit(f"icmp {code} {ty} {args[0]}, {args[1]}")
+
+
+def emit_cast(b: Builder, source: DType, target: DType, value: str, lanes: int) -> str:
+    """Conversion by value."""
+    if source == target:
+        return value
+    if source.name == "bf16":
+        return emit_cast(b, _f32(), target, _widen_bf16(b, value, lanes), lanes)
+    if target.name == "bf16":
+        return _narrow_bf16(b, emit_cast(b, source, _f32(), value, lanes), lanes)
+    s, t = llvm_type(source, lanes), llvm_type(target, lanes)
+    if target.kind == "bool":
+        zero = constant_of("0", source, lanes) if not source.is_float else "zeroinitializer" if lanes else "0.0"
+        return b.emit(f"{'fcmp une' if source.is_float else 'icmp ne'} {s} {value}, {zero}")
+    if source.is_float and target.is_float:
+        return b.emit(f"{'fpext' if target.bits > source.bits else 'fptrunc'} {s} {value} to {t}")
+    if source.is_float:
+        return _float_to_integer(b, source, target, value, lanes)
+    if target.is_float:
+        return b.emit(f"{'sitofp' if source.kind == 'int' else 'uitofp'} {s} {value} to {t}")
+    if target.bits == source.bits:
+        return value
+    widen = "sext" if source.kind == "int" else "zext"
+    return b.emit(f"{widen if target.bits > source.bits else 'trunc'} {s} {value} to {t}")
+
+
+def _float_to_integer(b: Builder, source: DType, target: DType, value: str, lanes: int) -> str:
+    """Truncation toward zero.  Narrow types go through a wide one and wrap, as PyTorch's do on x86."""
+    wide = "i64" if target.bits == 64 or source.bits == 64 else "i32"
+    s = llvm_type(source, lanes)
+    wide_ty = f"<{lanes} x {wide}>" if lanes else wide
+    exact = b.emit(f"fptosi {s} {value} to {wide_ty}")
+    exact = b.emit(f"freeze {wide_ty} {exact}")
+    t = llvm_type(target, lanes)
+    return exact if t == wide_ty else b.emit(f"trunc {wide_ty} {exact} to {t}")
+
+
+def _f32() -> DType:
+    from compiler.ir.types import f32
+
+    return f32
+
+
+def _widen_bf16(b: Builder, value: str, lanes: int) -> str:
+    v = f"<{lanes} x %s>" if lanes else "%s"
+    wide = b.emit(f"zext {v % 'i16'} {value} to {v % 'i32'}")
+    high = b.emit(f"shl {v % 'i32'} {wide}, {'splat (i32 16)' if lanes else '16'}")
+    return b.emit(f"bitcast {v % 'i32'} {high} to {v % 'float'}")
+
+
+def _narrow_bf16(b: Builder, value: str, lanes: int) -> str:
+    """Round to nearest even in the bits; a NaN stays one (quiet)."""
+    v = f"<{lanes} x %s>" if lanes else "%s"
+    c = (lambda n: f"splat (i32 {n})") if lanes else str
+    bits = b.emit(f"bitcast {v % 'float'} {value} to {v % 'i32'}")
+    odd = b.emit(f"and {v % 'i32'} {_shr16(b, bits, lanes)}, {c(1)}")
+    bias = b.emit(f"add {v % 'i32'} {odd}, {c(0x7FFF)}")
+    rounded = b.emit(f"add {v % 'i32'} {bits}, {bias}")
+    high = _shr16(b, rounded, lanes)
+    nan = b.emit(f"fcmp uno {v % 'float'} {value}, {value}")
+    quiet = b.emit(f"or {v % 'i32'} {_shr16(b, bits, lanes)}, {c(0x40)}")
+    chosen = b.emit(f"select {v % 'i1'} {nan}, {v % 'i32'} {quiet}, {v % 'i32'} {high}")
+    return b.emit(f"trunc {v % 'i32'} {chosen} to {v % 'i16'}")
+
+
+def _shr16(b: Builder, bits: str, lanes: int) -> str:
+    ty = f"<{lanes} x i32>" if lanes else "i32"
+    return b.emit(f"lshr {ty} {bits}, {'splat (i32 16)' if lanes else '16'}")
+
+
+def _neg(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+    ty = llvm_type(dtype, lanes)
+    if dtype.is_float:
+        return b.emit(f"fneg {ty} {args[0]}")
+    return b.emit(f"sub {ty} {constant_of('0', dtype, lanes)}, {args[0]}")
+
+
+def _abs(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+    if dtype.kind != "int":
+        return args[0]
+    ty = llvm_type(dtype, lanes)
+    return b.intrinsic(ty, f"llvm.abs.{suffix(dtype, lanes)}", (ty, args[0]), ("i1", "false"))
+
+
+def _not(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+    ones = "true" if dtype.kind == "bool" else "-1"
+    return b.emit(f"xor {llvm_type(dtype, lanes)} {args[0]}, {constant_of(ones, dtype, lanes)}")
+
+
+def _shift_right(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+    return b.emit(f"{'ashr' if dtype.kind == 'int' else 'lshr'} {llvm_type(dtype, lanes)} {args[0]}, {args[1]}")
+
+
+def _pick(order: str) -> Callable[[Builder, DType, list[str], int], str]:
+    """min or max.  The select alone is one instruction but drops a NaN on the left, which a second select restores."""
+
+    def emit(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+        x, y = args
+        ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
+        if not dtype.is_float:
+            if dtype.kind == "bool":
+                return b.emit(f"{'or' if order == 'gt' else 'and'} {ty} {x}, {y}")
+            better = b.emit(f"icmp {'s' if dtype.kind == 'int' else 'u'}{order} {ty} {x}, {y}")
+            return b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
+        better = b.emit(f"fcmp o{order} {ty} {x}, {y}")
+        chosen = b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
+        missing = b.emit(f"fcmp uno {ty} {x}, {x}")
+        return b.emit(f"select {flag} {missing}, {ty} {x}, {ty} {chosen}")
+
+    return emit
+
+
+def _integer_division(opcode: str) -> Callable[[Builder, DType, list[str], int], str]:
+    """Toward zero.  Dividing by 0 or the lowest value by -1 must not trap: by 0 gives x, by -1 gives -x, remainder 0."""
+
+    def emit(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+        x, y = args
+        ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
+        c = lambda n: constant_of(str(n), dtype, lanes)  # noqa: E731
+        zero = b.emit(f"icmp eq {ty} {y}, {c(0)}")
+        if dtype.kind != "int":
+            safe = b.emit(f"select {flag} {zero}, {ty} {c(1)}, {ty} {y}")
+            return b.emit(f"u{opcode} {ty} {x}, {safe}")
+        minus = b.emit(f"icmp eq {ty} {y}, {c(-1)}")
+        either = b.emit(f"or {flag} {zero}, {minus}")
+        safe = b.emit(f"select {flag} {either}, {ty} {c(1)}, {ty} {y}")
+        exact = b.emit(f"s{opcode} {ty} {x}, {safe}")
+        if opcode == "rem":
+            return exact
+        negated = b.emit(f"sub {ty} {c(0)}, {x}")
+        return b.emit(f"select {flag} {minus}, {ty} {negated}, {ty} {exact}")
+
+    return emit
+
+
+def _integer_fma(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+    ty = llvm_type(dtype, lanes)
+    return b.emit(f"add {ty} {b.emit(f'mul {ty} {args[0]}, {args[1]}')}, {args[2]}")
+
+
+SPECIAL: dict[str, Callable[[Builder, DType, list[str], int], str]] = {
+    "neg": _neg,
+    "abs": _abs,
+    "not": _not,
+    "shr": _shift_right,
+    "min": _pick("lt"),
+    "max": _pick("gt"),
+    "div": _integer_division("div"),
+    "rem": _integer_division("rem"),
+    "fma": _integer_fma,
+}

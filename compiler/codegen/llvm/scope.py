@@ -1,0 +1,180 @@
+"""What names mean while a kernel is being written, and where tile elements lie in memory.
+
+Inside a loop over %v taking T indices at a time, `v = lo + T * counter + coordinate`.  The counter is an SSA value; the
+coordinate (0..T-1) says which element of the tile is meant.  On a lane axis, coordinate = L * register + lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from compiler.ir.index import Dim, coefficient, product, substitute, var, variables
+from compiler.ir.scalar import Expr
+from compiler.ir.tile import Range
+from compiler.ir.types import DType, TensorType
+
+Coord = Mapping[str, int]
+"""Which element of each axis: the position in the tile, or the register on a lane axis."""
+
+LANE = "@lane"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A tiled loop in scope: its variable, the tile's extent, and its lanes (0 on an unrolled axis)."""
+
+    var: str
+    tile: int
+    lanes: int
+
+    @property
+    def steps(self) -> int:
+        """How many scalars or registers the axis is unrolled into."""
+        return -(-self.tile // self.lanes) if self.lanes else self.tile
+
+    def active(self, step: int) -> int:
+        """How many lanes of register `step` are inside the tile."""
+        return min(self.lanes, self.tile - step * self.lanes)
+
+
+@dataclass
+class Buffer:
+    """A buffer in memory: its base pointer, type, and the axes it is privatised over (leading, a lane axis last)."""
+
+    pointer: str
+    type: TensorType
+    private: tuple[Axis, ...] = ()
+    writable: bool = False
+    aligned: bool = True
+
+    def offset(self, index: tuple[Dim, ...]) -> Dim:
+        """Elements from the base to logical `index`, in terms of loop variables and private coordinates."""
+        lead = [a for a in self.private if not a.lanes]
+        last = [a for a in self.private if a.lanes]
+        total: Dim = 0
+        for a in lead:
+            total = total * a.tile + var(f"{a.var}@")
+        total = total * product(self.type.physical_shape) + self.type.offset(index)
+        for a in last:
+            total = total * a.tile + var(f"{a.var}@")
+        return total
+
+
+@dataclass
+class Bound:
+    """A value bound by Let or Reduce: its dtype, its axes, and its elements as far as they are computed."""
+
+    dtype: DType
+    axes: tuple[str, ...]
+    elements: dict[tuple[int, ...], str] = field(default_factory=dict)
+    pending: Expr | None = None
+    scope: Scope | None = None
+
+
+@dataclass
+class Scope:
+    """Names visible at one place of the kernel; inner scopes copy outer ones."""
+
+    axes: dict[str, Axis] = field(default_factory=dict)
+    forms: dict[str, Dim] = field(default_factory=dict)  # loop variable -> lo + T * counter + coordinate
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)  # of counters, coordinates and the lane
+    ssa: dict[str, str] = field(default_factory=dict)  # counter -> SSA name
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    names: dict[str, Bound] = field(default_factory=dict)
+    _places: dict[tuple[str, tuple[Dim, ...]], Place] = field(default_factory=dict)
+
+    def inner(self) -> Scope:
+        """A copy to which a nested block can add."""
+        return Scope(dict(self.axes), dict(self.forms), dict(self.bounds), dict(self.ssa), dict(self.buffers), dict(self.names))
+
+    def enter(self, r: Range, counter: Dim, trips: int) -> None:
+        """Bind the variable of `r`; `counter` is the block number in terms of variables bound to SSA values."""
+        lo = substitute(r.lo, self.forms, self.bounds)
+        if r.tile > 1 or r.lanes:
+            axis = Axis(r.var, r.tile, r.lanes)
+            self.axes[r.var] = axis
+            self.bounds[f"{r.var}@"] = (0, r.tile - 1)
+            self.forms[r.var] = lo + counter * r.tile + var(f"{r.var}@")
+        else:
+            self.forms[r.var] = lo + counter
+
+    def depends(self, d: Dim) -> tuple[str, ...]:
+        """The axes that index `d` varies over, in scope order."""
+        found: set[str] = set()
+        for name in variables(d):
+            if name in self.names:
+                found |= set(self.names[name].axes)
+            elif name in self.axes:
+                found.add(name)
+            elif name in self.forms:
+                found |= {v[:-1] for v in variables(self.forms[name]) if v.endswith("@")}
+        return self.ordered(found)
+
+    def ordered(self, axes: set[str]) -> tuple[str, ...]:
+        return tuple(a for a in self.axes if a in axes)
+
+    def lane_axis(self, axes: tuple[str, ...]) -> Axis | None:
+        """The axis among `axes` that lies across vector lanes."""
+        return next((self.axes[a] for a in axes if self.axes[a].lanes), None)
+
+    def resolve(self, d: Dim) -> Dim:
+        """Index `d` in terms of counters, coordinates (`v@`) and bound integers."""
+        return substitute(d, self.forms, self.bounds)
+
+    def place(self, name: str, index: tuple[Dim, ...]) -> Place:
+        """Where element `index` of a buffer lies, worked out once per scope."""
+        key = (name, index)
+        if key not in self._places:
+            buffer = self.buffers[name]
+            self._places[key] = Place.of(self, substitute(buffer.offset(index), self.forms, self.bounds))
+        return self._places[key]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An element offset: `base` plus `steps[v] * coordinate of v`; `steps` is None where some coordinate is not linear."""
+
+    whole: Dim
+    base: Dim
+    steps: Mapping[str, int] | None
+
+    @staticmethod
+    def of(scope: Scope, offset: Dim) -> Place:
+        coords = [v for v in variables(offset) if v.endswith("@")]
+        steps: dict[str, int] = {}
+        for v in coords:
+            step = coefficient(offset, v)
+            if step is None:
+                return Place(offset, offset, None)
+            steps[v[:-1]] = step
+        return Place(offset, substitute(offset, {v: 0 for v in coords}, scope.bounds), steps)
+
+    def at(self, scope: Scope, coord: Coord) -> tuple[Dim, int | None]:
+        """Offset of the first lane at `coord`, and elements between lanes (None: irregular, see `lane_offset`)."""
+        lane = scope.lane_axis(tuple(scope.axes))
+        if self.steps is not None:
+            shift = sum(s * coord[v] * (scope.axes[v].lanes or 1) for v, s in self.steps.items())
+            return self.base + shift, self.steps.get(lane.var, 0) if lane else 0
+        form = self.lane_offset(scope, coord)
+        step = coefficient(form, LANE)
+        return substitute(form, {LANE: 0}), step
+
+    def lane_offset(self, scope: Scope, coord: Coord) -> Dim:
+        """The offset at `coord` as an index in the lane number."""
+        values: dict[str, Dim] = {}
+        bounds = dict(scope.bounds)
+        for v, axis in scope.axes.items():
+            if f"{v}@" in variables(self.whole):
+                values[f"{v}@"] = coord[v] if not axis.lanes else var(LANE) + coord[v] * axis.lanes
+                if axis.lanes:
+                    bounds[LANE] = (0, axis.active(coord[v]) - 1)
+        return substitute(self.whole, values, bounds)
+
+
+def trip_count(r: Range) -> int:
+    """Number of steps of a loop whose length is constant."""
+    extent = r.hi - r.lo
+    assert isinstance(extent, int), f"%{r.var} has no constant length: {extent}"
+    return max(0, -(-extent // r.tile))
+

@@ -1,0 +1,106 @@
+"""A name for what a kernel computes: equal for kernels that differ only in the names they use.
+
+Layers of a model often lower to the same kernel under other names; by this digest they are compiled once, and found again
+in the cache of the next process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from compiler.ir import scalar
+from compiler.ir.index import Dim, substitute, var
+from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
+from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Range, Reduce, Store
+
+
+def kernel_digest(kernel: Kernel) -> str:
+    """32 hex digits that depend on everything in `kernel` but names."""
+    writer = _Writer()
+    for p in kernel.params:
+        writer.line(p.role, p.type, writer.bind(p.name))
+    writer.block(kernel.body)
+    return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]
+
+
+class _Writer:
+    """Writes a kernel line by line with numbers for names; an expression met again is named by its number."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, str] = {}
+        self.numbers: dict[tuple[str, ...], str] = {}
+        self.known: dict[int, str] = {}
+        self.count = 0
+
+    def line(self, *parts: object) -> None:
+        self.lines.append(" ".join(map(str, parts)))
+
+    def bind(self, name: str) -> str:
+        """The next free number for `name`, which from here on means this binding."""
+        if name in self.names:
+            self.known.clear()
+        self.count += 1
+        self.names[name] = f"v{self.count}"
+        return self.names[name]
+
+    def dim(self, d: Dim) -> str:
+        return str(substitute(d, {old: var(new) for old, new in self.names.items()}))
+
+    def dims(self, index: tuple[Dim, ...]) -> str:
+        return f"[{', '.join(map(self.dim, index))}]"
+
+    def range(self, r: Range) -> str:
+        lo, hi = self.dim(r.lo), self.dim(r.hi)
+        return f"{self.bind(r.var)} {lo} {hi} {r.tile} {r.lanes} {r.unroll}"
+
+    def block(self, body: Block) -> None:
+        self.line("{")
+        for stmt in body:
+            if isinstance(stmt, Let):
+                value = self.expr(stmt.value)
+                self.line("let", self.bind(stmt.name), value)
+            elif isinstance(stmt, Store):
+                self.line("store", self.names[stmt.buffer], self.dims(stmt.index), self.expr(stmt.value), stmt.stream)
+            elif isinstance(stmt, Local):
+                self.line("local", self.bind(stmt.buffer), stmt.type)
+            elif isinstance(stmt, Check):
+                self.line("check", self.names[stmt.name], self.dim(stmt.low), self.dim(stmt.high))
+            elif isinstance(stmt, For):
+                self.line("for", stmt.parallel, self.range(stmt.range))
+                self.block(stmt.body)
+            else:
+                self.reduce(stmt)
+        self.line("}")
+
+    def reduce(self, stmt: Reduce) -> None:
+        self.line("reduce", stmt.op, *(self.range(r) for r in stmt.ranges))
+        self.block(stmt.body)
+        value = self.expr(stmt.value)
+        self.line("yield", self.bind(stmt.name), value)
+
+    def expr(self, e: Expr) -> str:
+        for node in scalar.walk(e):
+            if id(node) not in self.known:
+                self.known[id(node)] = self._number(self._key(node))
+        return self.known[id(e)]
+
+    def _number(self, key: tuple[str, ...]) -> str:
+        if key not in self.numbers:
+            self.numbers[key] = f"e{len(self.numbers)}"
+            self.line(self.numbers[key], "=", *key)
+        return self.numbers[key]
+
+    def _key(self, e: Expr) -> tuple[str, ...]:
+        operands = tuple(self.known[id(a)] for a in e.args)
+        if isinstance(e, Const):
+            return (e.dtype.name, repr(e.value))
+        if isinstance(e, Ref):
+            return (e.dtype.name, self.names[e.name])
+        if isinstance(e, IndexValue):
+            return (e.dtype.name, "index", self.dim(e.index))
+        if isinstance(e, Load):
+            given = f"{'mask' if e.mask is not None else ''} {'other' if e.other is not None else ''}"
+            return (e.dtype.name, "load", self.names[e.buffer], self.dims(e.index), given, *operands)
+        assert isinstance(e, Call)
+        return (e.dtype.name, e.primitive, *operands)

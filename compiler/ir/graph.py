@@ -1,0 +1,285 @@
+"""Graph IR: SSA over typed tensors.
+
+A `Node` is one value; its operands are nodes, so a graph is what its outputs reach.  Nodes never change: a pass builds new
+ones with `Graph.rebuild`.  Effects do not exist here: the frontend makes mutation into extra outputs.
+
+    graph @name(%x: f32[4, 8]) {
+      %s = sigmoid %x
+      %y = mul %s, %x
+      return %y
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compiler.errors import Loc
+from compiler.ir.op import Op, leaf
+from compiler.ir.scalar import Number, round_to
+from compiler.ir.structure import Composite, Leaf, Structure
+from compiler.ir.types import DType, TensorType, f32
+
+if TYPE_CHECKING:
+    import networkx
+
+INPUT = leaf("input", {"name": None})
+CONSTANT = leaf("constant", {"value": None})
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """The elements of a constant: a dense row-major array of `dtype` (bf16 as its 16 bits in uint16).
+
+    `name` is the parameter's name in the user's module.  Compares by identity: weights are shared, never copied.
+    """
+
+    dtype: DType
+    array: np.ndarray[Any, Any]
+    name: str = ""
+
+    @property
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """The elements as `dtype.numpy` holds them (bf16 as float32)."""
+        if self.dtype.name != "bf16":
+            return self.array
+        return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of the contents."""
+        import hashlib
+
+        return hashlib.sha256(f"{self.dtype}{self.array.shape}".encode() + self.array.tobytes()).hexdigest()[:32]
+
+
+def stored(numbers: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+    """`numbers` as a `Data` of `dtype` holds them; the inverse of `Data.numbers`."""
+    rounded: np.ndarray[Any, Any] = round_to(numbers, dtype)
+    return rounded if dtype.name != "bf16" else (rounded.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One value of the graph.  A node with several results has a tuple of types and is read through `item` nodes."""
+
+    op: Op
+    operands: tuple[Node, ...]
+    attrs: Mapping[str, Any]
+    result: TensorType | tuple[TensorType, ...]
+    name: str = ""
+    loc: Loc | None = None
+
+    @property
+    def type(self) -> TensorType:
+        """The type of a single-result node."""
+        assert isinstance(self.result, TensorType), f"{self.op.name} has several results; read them through item"
+        return self.result
+
+    @property
+    def structure(self) -> Structure:
+        return self.op.structure
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    def with_operands(self, operands: tuple[Node, ...]) -> Node:
+        """The same op on other operands, the type derived again; `self` where nothing changed."""
+        if all(a is b for a, b in zip(self.operands, operands, strict=True)):
+            return self
+        built = self.op(*operands, loc=self.loc, **self.attrs)
+        return replace(built, name=self.name)
+
+    def named(self, name: str) -> Node:
+        return replace(self, name=name)
+
+    def at(self, loc: Loc | None) -> Node:
+        """The same node, said to come from `loc`."""
+        return replace(self, loc=loc)
+
+    def __repr__(self) -> str:
+        return f"%{self.name or '?'}: {self.result} = {self.op.name}({', '.join('%' + (o.name or '?') for o in self.operands)})"
+
+
+def input_node(name: str, type: TensorType, loc: Loc | None = None) -> Node:
+    """A graph input."""
+    return Node(INPUT, (), {"name": name}, type, name=name, loc=loc)
+
+
+def constant(data: Data | np.ndarray[Any, Any], dtype: DType | None = None, name: str = "", loc: Loc | None = None) -> Node:
+    """A constant tensor."""
+    if not isinstance(data, Data):
+        from compiler.ir.types import DTYPES
+
+        array = np.asarray(data, order="C")
+        known = dtype or next(d for d in DTYPES.values() if d.numpy == array.dtype)
+        data = Data(known, array, name)
+    return Node(CONSTANT, (), {"value": data}, TensorType(data.dtype, data.array.shape), name=name or data.name, loc=loc)
+
+
+def scalar_constant(value: Number, dtype: DType | None = None) -> Node:
+    """A constant of rank 0."""
+    d = dtype or f32
+    return constant(Data(d, stored(np.array(value), d)))
+
+
+def scalar_value(node: Node) -> Number | None:
+    """The Python number a constant holds in every element, if it holds only one element; else None."""
+    if not isinstance(node.structure, Leaf) or "value" not in node.attrs:
+        return None
+    data: Data = node.attrs["value"]
+    if data.array.size != 1:
+        return None
+    return data.numbers.item()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """Inputs, outputs and everything between.
+
+    `aliases` maps an output's position to the input it is written back to when the call ends (input mutation).
+    """
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    name: str = "graph"
+    aliases: Mapping[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Every node an output reaches, operands before users; inputs come first, used or not."""
+        order: list[Node] = []
+        seen: set[Node] = set()
+
+        def visit(root: Node) -> None:
+            stack: list[tuple[Node, bool]] = [(root, False)]
+            while stack:
+                node, done = stack.pop()
+                if done:
+                    order.append(node)
+                elif node not in seen:
+                    seen.add(node)
+                    stack.append((node, True))
+                    stack.extend((o, False) for o in reversed(node.operands) if o not in seen)
+
+        for root in (*self.inputs, *self.outputs):
+            visit(root)
+        return tuple(order)
+
+    @cached_property
+    def users(self) -> Mapping[Node, tuple[Node, ...]]:
+        """The nodes that read each node, once per operand position."""
+        found: dict[Node, list[Node]] = {n: [] for n in self.nodes}
+        for n in self.nodes:
+            for o in n.operands:
+                found[o].append(n)
+        return {n: tuple(u) for n, u in found.items()}
+
+    @property
+    def constants(self) -> tuple[Node, ...]:
+        return tuple(n for n in self.nodes if n.op is CONSTANT)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the symbolic dimensions of the inputs."""
+        return frozenset().union(*(n.type.symbols for n in self.inputs))
+
+    def rebuild(self, rule: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
+        """A graph where each node is `rule(node, its operands already rebuilt)`; inputs may be replaced too."""
+        new: dict[Node, Node] = {}
+        for n in self.nodes:
+            new[n] = rule(n, tuple(new[o] for o in n.operands))
+        return replace(self, inputs=tuple(new[n] for n in self.inputs), outputs=tuple(new[n] for n in self.outputs))
+
+    def replace_nodes(self, replacements: Mapping[Node, Node]) -> Graph:
+        """A graph where each key is replaced by its value (built over the old graph's nodes)."""
+        if not replacements:
+            return self
+        memo: dict[Node, Node] = {}
+
+        def resolve(root: Node) -> Node:
+            stack = [root]
+            while stack:
+                n = stack[-1]
+                target = replacements.get(n)
+                pending = [target] if target is not None else list(n.operands)
+                waiting = [p for p in pending if p not in memo and p is not n]
+                if waiting and n not in memo:
+                    stack.extend(waiting)
+                    continue
+                if n not in memo:
+                    memo[n] = memo[target] if target is not None else n.with_operands(tuple(memo[o] for o in n.operands))
+                stack.pop()
+            return memo[root]
+
+        return replace(self, outputs=tuple(resolve(n) for n in self.outputs))
+
+    def specialize(self, sizes: Mapping[str, int]) -> Graph:
+        """The graph with its symbolic dimensions fixed to `sizes`."""
+        from compiler.ir.index import substitute
+
+        def fix(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(fix(v) for v in value)
+            if isinstance(value, Graph):
+                return value.specialize(sizes)
+            return substitute(value, dict(sizes)) if hasattr(value, "terms") else value
+
+        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+            if isinstance(n.structure, Leaf):
+                return replace(n, result=n.type.specialize(sizes))
+            return replace(n.op(*operands, loc=n.loc, **{k: fix(v) for k, v in n.attrs.items()}), name=n.name)
+
+        return self.rebuild(rule)
+
+    def to_networkx(self) -> networkx.DiGraph:
+        """The graph as a networkx view: nodes are `Node`s with label, op and type; edges run from operand to user."""
+        import networkx
+
+        view: networkx.DiGraph = networkx.DiGraph(name=self.name)
+        for n in self.nodes:
+            view.add_node(n, label=f"{n.op.name}\n{n.result}", op=n.op.name, type=str(n.result))
+        view.add_edges_from((o, n) for n in self.nodes for o in n.operands)
+        return view
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __str__(self) -> str:
+        from compiler.ir.printer import print_graph
+
+        return print_graph(self)
+
+
+def expansion(node: Node) -> Graph:
+    """A composite's meaning as a graph with one input per operand; constant operands are seen through."""
+    assert isinstance(node.structure, Composite), f"{node.op.name} is not a composite"
+    inputs = tuple(Node(INPUT, (), {"name": f"x{k}"}, o.result, f"x{k}", o.loc) for k, o in enumerate(node.operands))
+    operands = tuple(o if o.op is CONSTANT else x for o, x in zip(node.operands, inputs, strict=True))
+    root = node.structure.expand(replace(node, operands=operands), *operands)
+    return Graph(inputs, (root,), node.op.name)
+
+
+def unique_names(nodes: Iterable[Node]) -> dict[Node, str]:
+    """A distinct name for each node: its own where free, else a numbered one."""
+    taken: set[str] = set()
+    names: dict[Node, str] = {}
+    for n in nodes:
+        base = n.name or n.op.name
+        name, count = (base, 0) if n.name else (f"{base}_0", 0)
+        while name in taken:
+            count += 1
+            name = f"{base}_{count}"
+        taken.add(name)
+        names[n] = name
+    return names

@@ -1,0 +1,140 @@
+"""Which output of a kernel may be written over which input: found in the loads and stores of its Tile IR.
+
+An input and an output may be the same memory where every element of the input is read only in the block that stores the
+same element of the output, not after that store, and no element is stored twice:
+
+    for %i in 0..64 { store exp(%x[%i]), %y[%i] }        %y may be written over %x
+    for %i in 0..64 { store %x[63 - %i], %y[%i] }        it may not
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compiler.ir import scalar
+from compiler.ir.index import Bounds, coefficient, interval, variables
+from compiler.ir.scalar import Expr, Load, Ref
+from compiler.ir.tile import Block, Kernel, Let, Range, Stmt, Store, blocks, loads, ranges, values, walk
+from compiler.ir.types import TensorType
+
+
+def shareable(kernel: Kernel) -> frozenset[tuple[str, str]]:
+    """Every pair (input, output) of parameters that may be given the same memory."""
+    found = set()
+    for out in (p for p in kernel.params if p.role == "out"):
+        sites = tuple(_sites(kernel.body, out.name, ()))
+        if not _stores_once(sites, out.type) or any(e.buffer == out.name for e in loads(kernel.body)):
+            continue
+        for source in (p for p in kernel.params if p.role == "in" and _alike(p.type, out.type)):
+            if _reads_only_at(kernel, source.name, sites):
+                found.add((source.name, out.name))
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One store of the output: the block it stands in, its place there, and the loops around."""
+
+    block: Block
+    place: int
+    loops: tuple[Range, ...]
+
+    @property
+    def store(self) -> Store:
+        stmt = self.block[self.place]
+        assert isinstance(stmt, Store)
+        return stmt
+
+    @property
+    def bounds(self) -> Bounds:
+        """What the loops say of their variables, where they say it in constants."""
+        return {r.var: (r.lo, r.hi - 1) for r in self.loops if isinstance(r.lo, int) and isinstance(r.hi, int)}
+
+
+def _alike(a: TensorType, b: TensorType) -> bool:
+    return (a.shape, a.layout, a.dtype.bytes) == (b.shape, b.layout, b.dtype.bytes)
+
+
+def _sites(block: Block, out: str, loops: tuple[Range, ...]) -> Iterator[_Site]:
+    for k, stmt in enumerate(block):
+        if isinstance(stmt, Store) and stmt.buffer == out:
+            yield _Site(block, k, loops)
+        yield from _sites(blocks(stmt), out, (*loops, *ranges(stmt)))
+
+
+def _stores_once(sites: tuple[_Site, ...], type: TensorType) -> bool:
+    """Whether no element is stored twice, by one store or by two."""
+    apart = all(_apart(a, b) for k, a in enumerate(sites) for b in sites[:k])
+    return bool(sites) and apart and all(_one_to_one(s, type) for s in sites)
+
+
+def _one_to_one(site: _Site, type: TensorType) -> bool:
+    """Whether different steps of the loops store different elements: each stride passes all that the smaller ones span."""
+    if not type.is_static:
+        return False
+    flat = TensorType(type.dtype, type.shape).offset(site.store.index)
+    if variables(flat) - {r.var for r in site.loops}:
+        return False
+    steps = []
+    for r in site.loops:
+        step, extent = coefficient(flat, r.var), r.extent
+        if step is None or not isinstance(extent, int):
+            return False
+        if extent > 1:
+            steps.append((abs(step), extent))
+    span = 0
+    for step, extent in sorted(steps):
+        if step <= span:
+            return False
+        span += step * (extent - 1)
+    return True
+
+
+def _apart(a: _Site, b: _Site) -> bool:
+    """Whether two stores touch different elements, judged by the range of one index."""
+    for i, j in zip(a.store.index, b.store.index, strict=True):
+        one, other = interval(i, a.bounds), interval(j, b.bounds)
+        if one and other and (one[1] < other[0] or other[1] < one[0]):
+            return True
+    return False
+
+
+def _reads_only_at(kernel: Kernel, source: str, sites: tuple[_Site, ...]) -> bool:
+    """Whether every load of `source` belongs to a store in `sites`, reads its element, and is spent by then."""
+    granted = 0
+    for site in sites:
+        here = [e for s in site.block for v in _own_values(s) for e in _loads_of(v, source)]
+        if any(e.index != site.store.index for e in here) or _used_after(site, source):
+            return False
+        granted += len(here)
+    return granted == sum(1 for s in walk(kernel.body) for v in values(s) for _ in _loads_of(v, source))
+
+
+def _own_values(stmt: Stmt) -> tuple[Expr, ...]:
+    return values(stmt) if isinstance(stmt, (Let, Store)) else ()
+
+
+def _loads_of(value: Expr, buffer: str) -> Iterator[Load]:
+    return (e for e in scalar.walk(value) if isinstance(e, Load) and e.buffer == buffer)
+
+
+def _used_after(site: _Site, source: str) -> bool:
+    """Whether a statement after the store needs a value of `source`; bindings are looked through, for codegen may delay them."""
+    tainted: set[str] = set()
+    for k, stmt in enumerate(site.block):
+        needs = _reads(stmt, source, tainted)
+        if needs and isinstance(stmt, Let):
+            tainted.add(stmt.name)
+        elif needs and k > site.place:
+            return True
+    return False
+
+
+def _reads(stmt: Stmt, source: str, tainted: set[str]) -> bool:
+    def one(e: Expr) -> bool:
+        if isinstance(e, Ref):
+            return e.name in tainted
+        return isinstance(e, Load) and (e.buffer == source or any(variables(d) & tainted for d in e.index))
+
+    return any(one(e) for s in walk((stmt,)) for v in values(s) for e in scalar.walk(v))

@@ -1,0 +1,115 @@
+"""What a graph means: every op's reference, run in PyTorch.
+
+With `dtype=torch.float64` all floating-point maths happens in float64, casts between float types included, which gives the
+true answer that every rounded one is measured against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from compiler.errors import ArgumentError, VerifyError
+from compiler.ir import types
+from compiler.ir.graph import CONSTANT, Data, Graph, Node, expansion
+from compiler.ir.index import bind_symbols
+from compiler.ir.op import OPS
+from compiler.ir.structure import Composite
+from compiler.ir.types import DType
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Value: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
+
+TORCH_DTYPES: Mapping[DType, torch.dtype] = {
+    types.f64: torch.float64, types.f32: torch.float32, types.f16: torch.float16, types.bf16: torch.bfloat16,
+    types.i64: torch.int64, types.i32: torch.int32, types.i16: torch.int16, types.i8: torch.int8,
+    types.u8: torch.uint8, types.boolean: torch.bool,
+}  # fmt: skip
+
+
+def interpret(graph: Graph, inputs: Sequence[torch.Tensor | Array], *, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    """The graph's outputs for `inputs` (arrays or tensors; a bf16 array holds float32 or bits in uint16).
+
+    `dtype` replaces every floating-point type.  ArgumentError where an input does not fit its type.
+    """
+    if len(inputs) != len(graph.inputs):
+        raise ArgumentError(f"@{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
+    if graph.symbols:
+        sizes = bind_symbols((d, s) for n, x in zip(graph.inputs, inputs, strict=True) for d, s in zip(n.shape, x.shape, strict=True))
+        graph = graph.specialize(sizes)
+    arguments = []
+    for node, given in zip(graph.inputs, inputs, strict=True):
+        value = given if isinstance(given, torch.Tensor) else as_tensor(given, node.dtype)
+        if tuple(value.shape) != node.shape or value.dtype not in (dtype, TORCH_DTYPES[node.dtype]):
+            raise ArgumentError(f"@{graph.name}: input %{node.name} is {node.type}, but was given {value.dtype}{list(value.shape)}")
+        arguments.append(_widened(value, dtype))
+    return _evaluate(graph, arguments, dtype)  # type: ignore[return-value]  # outputs are single results, as verified
+
+
+def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
+    """`array` of element type `dtype` as a tensor; bf16 comes as float32 or as its bits in uint16."""
+    if dtype is types.bf16 and array.dtype == np.uint16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    if not array.flags.writeable or any(s < 0 for s in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array).to(TORCH_DTYPES[dtype])
+
+
+def as_array(tensor: torch.Tensor) -> Array:
+    """`tensor` as NumPy holds it; bf16 becomes float32."""
+    held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return held.detach().contiguous().numpy()
+
+
+def call_opaque(name: str, attrs: Mapping[str, Any], arguments: Sequence[tuple[Array, DType]]) -> list[Array]:
+    """The results of op `name`'s reference on arrays."""
+    result = _reference(OPS[name].reference, [as_tensor(a, d) for a, d in arguments], attrs, f"op {name}")
+    return [as_array(r) for r in (result if isinstance(result, tuple) else (result,))]
+
+
+def _evaluate(graph: Graph, arguments: Sequence[Value], dtype: torch.dtype | None) -> list[Value]:
+    """The outputs of a graph without symbolic dimensions."""
+    known = dict(zip(graph.inputs, arguments, strict=True))
+    for node in graph.nodes:
+        if node not in known:
+            known[node] = _compute(node, [known[o] for o in node.operands], dtype)
+    return [known[n] for n in graph.outputs]
+
+
+def _compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -> Value:
+    """The value of `node` given its operands' values."""
+    body = next((v for v in node.attrs.values() if isinstance(v, Graph)), None)
+    if node.op is CONSTANT:
+        data: Data = node.attrs["value"]
+        return _widened(as_tensor(data.array, data.dtype), dtype)
+    if body is None and node.op.reference is None and isinstance(node.structure, Composite):
+        body = expansion(node)
+    if body is not None:
+        results = _evaluate(body, operands, dtype)
+        return tuple(results) if isinstance(node.result, tuple) else results[0]  # type: ignore[arg-type]
+    attrs = node.attrs if dtype is None else {k: _wide_attr(v, dtype) for k, v in node.attrs.items()}
+    return _widened(_reference(node.op.reference, operands, attrs, repr(node)), dtype)
+
+
+def _reference(reference: Callable[..., Any] | None, operands: Sequence[Value], attrs: Mapping[str, Any], what: str) -> Value:
+    if reference is None:
+        raise VerifyError(f"{what} has no reference to run")
+    result = reference(*operands, **attrs)
+    return tuple(result) if isinstance(result, (tuple, list)) else result
+
+
+def _widened(value: Value, dtype: torch.dtype | None) -> Value:
+    """`value` with its floating-point tensors converted to `dtype`."""
+    if isinstance(value, tuple):
+        return tuple(_widened(v, dtype) for v in value)  # type: ignore[misc]
+    return value.to(dtype) if dtype is not None and value.is_floating_point() else value
+
+
+def _wide_attr(value: Any, dtype: torch.dtype) -> Any:
+    """A float type among the attributes (what a cast converts to) replaced by the wide one."""
+    if isinstance(value, DType) and value.is_float:
+        return next(d for d, t in TORCH_DTYPES.items() if t == dtype)
+    return value

@@ -1,0 +1,184 @@
+"""What an op's *structure* computes, in NumPy: element by element, every position at once.
+
+Tests compare it with the op's reference; the two are written independently of each other.  Half types are computed in f32
+and rounded once, as lowering does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from compiler.errors import VerifyError
+from compiler.ir import scalar
+from compiler.ir.graph import CONSTANT, Graph, Node, expansion
+from compiler.ir.index import Dim, Index, evaluate, evaluate_arrays, var, variables
+from compiler.ir.interpret_tile import COMBINE, held
+from compiler.ir.scalar import Call, Const, Expr, IndexValue, Ref, evaluate_call, round_to
+from compiler.ir.structure import (
+    IDENTITIES, Composite, Elementwise, Gather, Generate, Guard, IndexMap, Lookup, Piece, Position, Reduction,
+)  # fmt: skip
+from compiler.ir.tile import accumulator_dtype
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def evaluate_structure(node: Node, operands: Sequence[Array]) -> Array:
+    """The value of a single-result `node` of static shape from its structure; VerifyError where it has none.
+
+    `operands` hold each operand's elements in `dtype.numpy`.  IndexError where a lookup is out of range.
+    """
+    body = next((v for v in node.attrs.values() if isinstance(v, Graph)), None)
+    if body is not None or isinstance(node.structure, Composite):
+        return evaluate_graph(body or expansion(node), operands)[0]
+    if node.op is CONSTANT:
+        return held(node.attrs["value"].array, node.dtype)
+    for kind, rule in RULES.items():
+        if isinstance(node.structure, kind):
+            value = rule(node, node.structure, operands)
+            return np.array(np.broadcast_to(round_to(value, node.dtype), node.type.static_shape()))
+    raise VerifyError(f"{node!r} has no structure to evaluate: {node.structure}")
+
+
+def evaluate_graph(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
+    """The graph's outputs, every node computed from its structure."""
+    known = dict(zip(graph.inputs, inputs, strict=True))
+    for n in graph.nodes:
+        if n not in known:
+            known[n] = evaluate_structure(n, [known[o] for o in n.operands])
+    return [known[n] for n in graph.outputs]
+
+
+def _elementwise(node: Node, structure: Elementwise, operands: Sequence[Array]) -> Any:
+    return _apply(node, lambda *refs: structure.fn(*refs, **node.attrs), operands)
+
+
+def _generate(node: Node, structure: Generate, operands: Sequence[Array]) -> Any:
+    place = _names("i", node.type.rank)
+    grids = _grids(place, node.type.static_shape())
+    return _expression(structure.fn(node, place), grids)
+
+
+def _index_map(node: Node, structure: IndexMap, operands: Sequence[Array]) -> Any:
+    place, shape = _names("i", node.type.rank), node.type.static_shape()
+    grids = _grids(place, shape)
+    result = np.zeros(shape, node.dtype.numpy)
+    if structure.fill is not None:
+        result[...] = round_to(structure.fill(node), node.dtype)
+    missing = np.ones(shape, np.bool_)
+    for piece in structure.pieces(node, place):
+        here = missing & _holds(piece.guards, grids)
+        result = np.where(here, _read(operands[piece.operand], piece.position, grids, here), result)
+        missing &= ~here
+    if structure.fill is None and missing.any():
+        raise VerifyError(f"{node!r}: no piece covers element {np.argwhere(missing)[0].tolist()}")
+    return result
+
+
+def _gather(node: Node, structure: Gather, operands: Sequence[Array]) -> Any:
+    place, shape = _names("i", node.type.rank), node.type.static_shape()
+    grids = dict(_grids(place, shape))
+    position: list[Dim] = []
+    for axis, entry in enumerate(structure.position(node, place)):
+        if isinstance(entry, Lookup):
+            grids[f"at{axis}"] = _look_up(entry, operands, grids, shape)
+            entry = var(f"at{axis}")
+        position.append(entry)
+    return _read(operands[0], tuple(position), grids, np.ones(shape, np.bool_))
+
+
+def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> Any:
+    space = structure.space(node)
+    outer, inner = _names("i", node.type.rank), _names("r", len(space.extents))
+    shape = (*node.type.static_shape(), *(evaluate(e, {}) for e in space.extents))
+    grids, everywhere = _grids((*outer, *inner), shape), np.ones(shape, np.bool_)
+    read = [
+        _read(x, position, grids, everywhere)
+        for x, position in zip(operands, space.positions(outer, inner), strict=True)
+    ]
+    value, dtype = _apply(node, structure.fn, read), accumulator_dtype(node.dtype)
+    axes = tuple(range(len(outer), len(shape)))
+    first = np.array(IDENTITIES[structure.combine](dtype), dtype.numpy)
+    full = np.broadcast_to(np.asarray(value, dtype.numpy), shape)
+    with np.errstate(all="ignore"):
+        return COMBINE[structure.combine].reduce(full, axis=axes, dtype=dtype.numpy, initial=first) if axes else full
+
+
+RULES: Mapping[type, Callable[[Node, Any, Sequence[Array]], Any]] = {
+    Elementwise: _elementwise,
+    Generate: _generate,
+    IndexMap: _index_map,
+    Gather: _gather,
+    Reduction: _reduction,
+}
+
+
+def _names(letter: str, rank: int) -> tuple[Index, ...]:
+    return tuple(var(f"{letter}{k}") for k in range(rank))
+
+
+def _grids(place: Sequence[Dim], shape: Sequence[int]) -> dict[str, Array]:
+    """For each position variable, its values along its own axis."""
+    axes = np.ix_(*(np.arange(extent, dtype=np.int64) for extent in shape)) if shape else ()
+    return {str(p): axis for p, axis in zip(place, axes, strict=True)}
+
+
+def _index(d: Dim, grids: Mapping[str, Array]) -> Array:
+    return np.asarray(evaluate_arrays(d, {name: grids[name] for name in variables(d)}), np.int64)
+
+
+def _holds(guards: Sequence[Guard], grids: Mapping[str, Array]) -> Any:
+    holds: Any = np.True_
+    for g in guards:
+        index, low, high = (_index(d, grids) for d in (g.index, g.low, g.high))
+        holds = holds & (low <= index) & (index < high)
+    return holds
+
+
+def _read(x: Array, position: Position, grids: Mapping[str, Array], where: Array) -> Array:
+    """Elements of `x` at `position`, of the shape of `where`; unspecified where that is false."""
+    if not where.any():
+        return np.zeros(where.shape, x.dtype)
+    place = []
+    for d, extent in zip(position, x.shape, strict=True):
+        at = _index(d, grids)
+        if np.any(where & ((at < 0) | (at >= extent))):
+            raise VerifyError(f"index {d} leaves an extent of {extent}")
+        place.append(np.clip(at, 0, extent - 1))
+    return np.broadcast_to(x[tuple(place)], where.shape)
+
+
+def _look_up(entry: Lookup, operands: Sequence[Array], grids: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+    """The integers a data-dependent index takes, checked and wrapped."""
+    at = _read(operands[entry.operand], entry.position, grids, np.ones(shape, np.bool_)).astype(np.int64)
+    extent = evaluate(entry.extent, {})
+    bad = (at >= extent) | (at < (-extent if entry.wrap else 0))
+    if bad.any():
+        raise IndexError(f"index {at[bad].flat[0]} is outside an extent of {extent}")
+    return np.where(at < 0, at + extent, at)
+
+
+def _apply(node: Node, fn: Callable[..., Expr], operands: Sequence[Array]) -> Any:
+    """`fn` traced on one element of each operand and evaluated on all of them."""
+    refs = [Ref(accumulator_dtype(o.dtype), f"x{k}") for k, o in enumerate(node.operands)]
+    values = {r.name: np.asarray(x, r.dtype.numpy) for r, x in zip(refs, operands, strict=True)}
+    return _expression(fn(*refs), values)
+
+
+def _expression(e: Expr, values: Mapping[str, Array]) -> Any:
+    known: dict[int, Any] = {}
+    for part in scalar.walk(e):
+        match part:
+            case Const():
+                known[id(part)] = round_to(part.value, part.dtype)
+            case Ref():
+                known[id(part)] = values[part.name]
+            case IndexValue():
+                known[id(part)] = _index(part.index, values)
+            case Call():
+                known[id(part)] = evaluate_call(part, tuple(known[id(a)] for a in part.operands))
+            case _:
+                raise VerifyError(f"{type(part).__name__} has no place in a structure")
+    return known[id(e)]

@@ -1,0 +1,222 @@
+"""The living definition of Tile IR, in NumPy.
+
+A loop visits its indices `tile` at a time.  Inside a tiled loop its variable is an array of indices along an axis of its
+own, so that every value is an array with one axis per enclosing tiled loop (of size 1 where the value does not vary) and
+NumPy's broadcasting does the rest:
+
+    for %i in 0..10 tile 4 {          %i = [[0], [1], [2], [3]], then ... [[8], [9]]
+      for %j in 0..6 tile 6 {         %j = [[0, 1, 2, 3, 4, 5]]
+        store %x[%i] + 1.0, %y[%i, %j]
+
+Layouts, lanes, unrolling and threads are invisible here: arrays are logical, and no result depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from compiler.errors import VerifyError
+from compiler.ir import scalar
+from compiler.ir.index import Dim, evaluate_arrays, variables
+from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, evaluate_call, round_to
+from compiler.ir.structure import IDENTITIES
+from compiler.ir.tile import Block, Check, Copy, For, Kernel, Launch, Let, Local, OpaqueCall, Program, Range, Reduce, Stmt, Store
+from compiler.ir.tile import blocks as inner_block
+from compiler.ir.tile import ranges as loops_of
+from compiler.ir.types import DType, TensorType
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def run_kernel(kernel: Kernel, buffers: Mapping[str, Array]) -> None:
+    """Run `kernel` on arrays keyed by parameter, of its logical shape and `dtype.numpy`; out parameters are written in place.
+
+    IndexError where a `check` failed; VerifyError where the kernel itself leaves a buffer.
+    """
+    for p in kernel.params:
+        array = buffers[p.name]
+        if array.shape != p.type.static_shape() or array.dtype != p.type.dtype.numpy:
+            raise VerifyError(f"@{kernel.name}: %{p.name} is {p.type}, but was given {array.dtype}{list(array.shape)}")
+    run = _Run(kernel, buffers)
+    run.block(kernel.body)
+    if run.faults:
+        raise IndexError(f"@{kernel.name}: " + "; ".join(dict.fromkeys(run.faults)))
+
+
+def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
+    """The program's outputs; bf16 arrays hold float32 or, as inputs, their 16 bits in uint16."""
+    arrays = {name: fresh(type_) for name, type_ in program.buffers.items()}
+    given = {**program.constants, **dict(zip(program.inputs, inputs, strict=True))}
+    for name, array in given.items():
+        array = array.array if isinstance(array, Data) else array
+        arrays[name] = held(array, program.buffers[name].dtype).reshape(program.buffers[name].static_shape())
+    for step in program.steps:
+        if isinstance(step, Launch):
+            kernel = program.kernels[step.kernel]
+            run_kernel(kernel, {p.name: arrays[a] for p, a in zip(kernel.params, step.arguments, strict=True)})
+        elif isinstance(step, Copy):
+            arrays[step.target][...] = arrays[step.source]
+        else:
+            _call_opaque(step, program.buffers, arrays)
+    return [arrays[name] for name in program.outputs]
+
+
+def held(array: Array, dtype: DType) -> Array:
+    """A copy of `array` as interpreters hold it; bf16 bits in uint16 become float32."""
+    if dtype.name == "bf16" and array.dtype == np.uint16:
+        return np.left_shift(array.astype(np.uint32), 16).view(np.float32)
+    return np.array(array, dtype.numpy, order="C")
+
+
+def fresh(type_: TensorType, copies: Sequence[int] = ()) -> Array:
+    """An array nobody has written: NaN or an unlikely integer, so that reading it shows."""
+    dtype = type_.dtype
+    poison = float("nan") if dtype.is_float else True if dtype.kind == "bool" else 99
+    return np.full((*copies, *type_.static_shape()), poison, dtype.numpy)
+
+
+def _call_opaque(step: OpaqueCall, buffers: Mapping[str, TensorType], arrays: dict[str, Array]) -> None:
+    from compiler.ir.interpret_graph import call_opaque  # only these steps need PyTorch
+
+    results = call_opaque(step.op, dict(step.attrs), [(arrays[a], buffers[a].dtype) for a in step.arguments])
+    for name, result in zip(step.results, results, strict=True):
+        arrays[name][...] = result
+
+
+def _depth(body: Block) -> int:
+    """How many tiled loops are nested in `body`."""
+    return max((sum(r.tile > 1 for r in loops_of(s)) + _depth(inner_block(s)) for s in body), default=0)
+
+
+COMBINE: Mapping[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+class _Run:
+    """One execution: the values of names, the buffers, and the widths of the tiled loops around the current statement."""
+
+    def __init__(self, kernel: Kernel, buffers: Mapping[str, Array]) -> None:
+        self.arrays = dict(buffers)
+        self.copies: dict[str, int] = {}  # local buffer -> number of its leading axes that tell tiled indices apart
+        self.values: dict[str, Any] = {}
+        self.rank = _depth(kernel.body)
+        self.widths: list[int] = []
+        self.faults: list[str] = []
+
+    def block(self, body: Block) -> None:
+        for stmt in body:
+            self.statement(stmt)
+
+    def statement(self, stmt: Stmt) -> None:
+        match stmt:
+            case Let(name, value):
+                self.values[name] = self.value(value)
+            case Store(buffer, index, value):
+                self.store(buffer, index, self.value(value))
+            case Local(buffer, type_):
+                self.arrays[buffer] = fresh(type_, self.widths)
+                self.copies[buffer] = len(self.widths)
+            case Check(name, low, high):
+                self.check(name, *(self.index(d) for d in (low, high)))
+            case For(loop, body):
+                for _ in self.steps((loop,)):
+                    self.block(body)
+            case Reduce():
+                self.values[stmt.name] = self.reduce(stmt)
+
+    def steps(self, loops: Sequence[Range]) -> Iterator[None]:
+        """Bind the loops' variables to one block of indices after the other, the last loop fastest."""
+        if not loops:
+            yield
+            return
+        loop, inner = loops[0], loops[1:]
+        high = int(self.index(loop.hi))
+        for low in range(int(self.index(loop.lo)), high, loop.tile):
+            if loop.tile == 1:
+                self.values[loop.var] = np.int64(low)
+                yield from self.steps(inner)
+                continue
+            width = min(loop.tile, high - low)
+            self.values[loop.var] = low + self.along(len(self.widths), width)
+            self.widths.append(width)
+            yield from self.steps(inner)
+            self.widths.pop()
+
+    def along(self, axis: int, width: int) -> Array:
+        """0..width-1 along `axis`."""
+        return np.arange(width, dtype=np.int64).reshape([width if k == axis else 1 for k in range(self.rank)])
+
+    def reduce(self, stmt: Reduce) -> Any:
+        dtype, combine, outside = stmt.value.dtype, COMBINE[stmt.op], len(self.widths)
+        total: Any = np.array(IDENTITIES[stmt.op](dtype), dtype.numpy)
+        for _ in self.steps(stmt.ranges):
+            self.block(stmt.body)
+            part, own = np.asarray(self.value(stmt.value)), tuple(range(outside, len(self.widths)))
+            if own:  # a value that does not vary along an axis still counts once per index
+                full = [self.widths[k] if k in own else 1 for k in range(self.rank)]
+                part = np.broadcast_to(part, np.broadcast_shapes(part.shape, full))
+                part = combine.reduce(part, axis=own, keepdims=True, dtype=dtype.numpy)
+            with np.errstate(all="ignore"):
+                total = round_to(combine(total, part), dtype)
+        return total
+
+    def check(self, name: str, low: Any, high: Any) -> None:
+        value = self.values[name]
+        bad = np.asarray((value < low) | (value >= high))
+        if bad.any():
+            first = np.broadcast_to(value, bad.shape)[bad].flat[0]
+            self.faults.append(f"index {first} of %{name} is outside {np.min(low)}..{np.max(high) - 1}")
+
+    def index(self, d: Dim) -> Any:
+        names = {name: np.asarray(self.values[name], np.int64) for name in variables(d)}
+        return np.asarray(evaluate_arrays(d, names), np.int64)
+
+    def store(self, buffer: str, index: Sequence[Dim], value: Any) -> None:
+        *place, value = np.broadcast_arrays(0, *self.place(buffer, index, None), value)
+        self.arrays[buffer][np.newaxis][tuple(place)] = value  # the leading axis gives a rank-0 buffer an index
+
+    def place(self, buffer: str, index: Sequence[Dim], mask: Any) -> list[Any]:
+        """Index arrays of the elements, in bounds; where `mask` is false they point anywhere inside."""
+        copies = self.copies.get(buffer, 0)
+        place: list[Any] = [self.along(k, self.widths[k]) for k in range(copies)]
+        for axis, (d, extent) in enumerate(zip(index, self.arrays[buffer].shape[copies:], strict=True)):
+            at = self.index(d)
+            inside = (at >= 0) & (at < extent)
+            if not np.all(inside if mask is None else inside | ~mask):
+                if not self.faults:  # after a failed check the answer is lost already, and the kernel goes on
+                    raise VerifyError(
+                        f"%{buffer}[{', '.join(map(str, index))}]: index {axis} takes {at.min()}..{at.max()} in an extent of {extent}"
+                    )
+            place.append(np.clip(at, 0, extent - 1))
+        return place
+
+    def load(self, e: Load, mask: Any, other: Any) -> Any:
+        fill = np.array(0, e.dtype.numpy) if other is None else other
+        if mask is not None and not np.any(mask):  # not even from a buffer without elements
+            return fill
+        found = self.arrays[e.buffer][tuple(self.place(e.buffer, e.index, mask))]
+        return found if mask is None else np.where(mask, found, fill)
+
+    def value(self, e: Expr) -> Any:
+        """The value of `e` at every index of the enclosing tiles."""
+        known: dict[int, Any] = {}
+        for node in scalar.walk(e):
+            known[id(node)] = self.node(node, known)
+        return known[id(e)]
+
+    def node(self, e: Expr, known: Mapping[int, Any]) -> Any:
+        match e:
+            case Const():
+                return round_to(e.value, e.dtype)
+            case Ref():
+                return self.values[e.name]
+            case IndexValue():
+                return self.index(e.index)
+            case Load():
+                mask, other = (None if part is None else known[id(part)] for part in (e.mask, e.other))
+                return self.load(e, mask, other)
+            case Call():
+                return evaluate_call(e, tuple(known[id(a)] for a in e.operands))
+        raise VerifyError(f"{type(e).__name__} has no value in a kernel")

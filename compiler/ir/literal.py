@@ -1,0 +1,194 @@
+"""Text of attribute values and of constants' contents, both ways.
+
+    value ::= int | float | "true" | "false" | "none" | string | dim | dtype | type | layout | "[" value,* "]" | graph
+    array ::= number | "[" array,* "]"
+
+What is read back has the same bits as what was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compiler.ir.graph import Data, Graph, stored
+from compiler.ir.index import Index
+from compiler.ir.lexer import Cursor, Token, quote
+from compiler.ir.scalar import Number
+from compiler.ir.type_parser import read_dim, read_dtype, read_layout, read_type
+from compiler.ir.types import DTYPES, DType, Layout, TensorType
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+
+INLINE = 16
+"""The most elements of a constant that are written out as numbers."""
+
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "inf": float("inf"), "nan": float("nan")}
+
+
+def write_value(value: Any, write_graph: Callable[[Graph], str] | None = None) -> str:
+    """An attribute's value as text; what has no text is shown in angle brackets, which do not parse."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, (Index, DType, TensorType, Layout)):
+        return str(value)
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(write_value(v, write_graph) for v in value) + "]"
+    if isinstance(value, Graph) and write_graph:
+        return write_graph(value)
+    return f"<{type(value).__name__}>"
+
+
+def read_value(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -> Any:
+    """An attribute's value; lists become tuples."""
+    if sees_float(c):
+        return read_number(c)
+    if c.next.kind == "string":
+        return c.take().text
+    if c.sees("["):
+        return c.items("[", lambda: read_value(c, read_graph), "]")
+    if c.sees("{"):
+        return read_layout(c)
+    if c.sees(*_WORDS):
+        return _WORDS[c.take().text]
+    if c.sees(*DTYPES):
+        return read_type(c) if c.ahead().text == "[" else read_dtype(c)
+    if read_graph and c.sees("graph") and (c.ahead().text == "(" or c.ahead().kind == "global"):
+        return read_graph(c)
+    return read_dim(c)
+
+
+def read_attrs(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -> dict[str, Any]:
+    """`{name=value, ...}`, or nothing."""
+    attrs: dict[str, Any] = {}
+
+    def read_attr() -> None:
+        name = c.kind("word", "an attribute's name")
+        if name.text in attrs:
+            raise c.fail(f"attribute {name} is given twice", name)
+        c.expect("=")
+        attrs[name.text] = read_value(c, read_graph)
+
+    if c.sees("{"):
+        c.items("{", read_attr, "}")
+    return attrs
+
+
+def sees_float(c: Cursor) -> bool:
+    """Whether a float comes next."""
+    token = c.ahead() if c.sees("-") else c.next
+    return token.kind == "float" or (token.kind == "word" and token.text in ("inf", "nan"))
+
+
+def sees_number(c: Cursor) -> bool:
+    """Whether a number or a truth value comes next."""
+    return sees_float(c) or c.sees("true", "false") or (c.ahead() if c.sees("-") else c.next).kind == "int"
+
+
+def read_number(c: Cursor) -> Number:
+    """A number with its sign, or a truth value."""
+    if c.sees("true", "false"):
+        return c.take().text == "true"
+    negative = c.accept("-")
+    if c.next.kind == "int":
+        value: Number = c.integer()
+    elif sees_float(c) and not c.sees("-"):
+        value = float(c.take().text)
+    else:
+        raise c.fail(f"expected a number, found {c.next}")
+    return -value if negative else value
+
+
+def fits(value: Number, dtype: DType) -> bool:
+    """Whether `dtype` holds `value` (a float may round)."""
+    if isinstance(value, bool):
+        return dtype.kind == "bool"
+    if dtype.is_float:
+        return isinstance(value, float) or abs(value) < 1 << 1023
+    if isinstance(value, float) or dtype.kind == "bool":
+        return False
+    info = np.iinfo(dtype.numpy)
+    return bool(info.min <= value <= info.max)
+
+
+def write_number(value: Any, dtype: DType) -> str:
+    """A NumPy scalar as the shortest text that gives its bits back in `dtype`."""
+    if dtype.kind == "bool":
+        return str(bool(value)).lower()
+    return str(dtype.numpy.type(value)) if dtype.is_float else str(int(value))
+
+
+def write_array(data: Data) -> str | None:
+    """The numbers of a small constant; None for a large one, or one that the text would not give back bit for bit."""
+    if data.array.size > INLINE:
+        return None
+    texts = [write_number(v, data.dtype) for v in data.numbers.reshape(-1)]
+    again = stored(np.array([_number(t, data.dtype) for t in texts], data.dtype.numpy), data.dtype)
+    return _nested(texts, data.array.shape) if again.tobytes() == data.array.tobytes() else None
+
+
+def _number(text: str, dtype: DType) -> Number:
+    return text == "true" if dtype.kind == "bool" else float(text) if dtype.is_float else int(text)
+
+
+def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
+    """`texts` bracketed as `shape` has it; an empty array is `[]` whatever its rank."""
+    if not shape:
+        return texts[0]
+    step = len(texts) // shape[0] if texts else 0
+    return "[" + ", ".join(_nested(texts[k : k + step], shape[1:]) for k in range(0, len(texts), step or 1)) + "]"
+
+
+def read_array(c: Cursor, type: TensorType) -> Array:
+    """The contents of a constant of `type`: nested lists of its shape."""
+    start = c.next
+    shape = static_shape(c, type, start)
+    if 0 in shape:
+        c.expect("[")
+        c.expect("]")
+        return _empty(c, type, start)
+    numbers = list(_numbers(c, shape, type.dtype))
+    with np.errstate(over="ignore"):
+        return stored(np.array(numbers, type.dtype.numpy), type.dtype).reshape(shape)
+
+
+def _numbers(c: Cursor, shape: tuple[int, ...], dtype: DType) -> Iterator[Number]:
+    if shape:
+        c.expect("[")
+        for k in range(shape[0]):
+            if k:
+                c.expect(",")
+            yield from _numbers(c, shape[1:], dtype)
+        c.expect("]")
+        return
+    token, value = c.next, read_number(c)
+    if not fits(value, dtype):
+        raise c.fail(f"{write_value(value)} is no {dtype}", token)
+    yield value
+
+
+def static_shape(c: Cursor, type: TensorType, at: Token) -> tuple[int, ...]:
+    """The shape of a constant of `type`."""
+    if not type.is_static or any(d < 0 for d in type.static_shape()) or type.rank > 32:
+        raise c.fail(f"a constant cannot be {type}", at)
+    return type.static_shape()
+
+
+def _empty(c: Cursor, type: TensorType, at: Token) -> Array:
+    """A constant without elements."""
+    try:
+        return np.zeros(static_shape(c, type, at), storage(type.dtype))
+    except ValueError as error:
+        raise c.fail(f"{type}: {error}", at) from None
+
+
+def storage(dtype: DType) -> np.dtype[Any]:
+    """The NumPy type that holds the bits of `dtype` in a `Data`."""
+    return np.dtype(np.uint16) if dtype.name == "bf16" else dtype.numpy

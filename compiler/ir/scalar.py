@@ -1,0 +1,440 @@
+"""Scalar expressions: what one element of a result is, in terms of elements of the operands.
+
+The same expressions say what an elementwise op means (traced from a Python lambda over `Expr`) and what a kernel in Tile
+IR computes (where each stands for a whole tile of elements).
+
+    expr ::= Const(value) | Ref(name) | Load(buffer, index) | IndexValue(dim) | Call(primitive, expr, ...)
+
+A primitive is declared once, in `PRIMITIVES`: its name, its type rule and its meaning in NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, Union
+
+import numpy as np
+
+from compiler.ir import types
+from compiler.ir.index import Dim, Index
+from compiler.ir.types import DType, boolean, i64
+
+Number: TypeAlias = Union[int, float, bool]
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """One scalar operation.
+
+    `result` is "same" (dtype of the operands), "bool", "branch" (dtype of the second operand; the first is bool) or
+    "given" (a cast: the dtype is named).  `evaluate` is its meaning on NumPy arrays.  `cost` is its price in
+    multiply-adds on a wide CPU, which the cost model reads.
+    """
+
+    name: str
+    arity: int
+    result: str
+    evaluate: Callable[..., Any]
+    cost: int = 1
+    infix: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A scalar expression; operators and the functions of this module build larger ones."""
+
+    dtype: DType
+
+    def _fields(self) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def __hash__(self) -> int:
+        known = self.__dict__.get("_hash")
+        if known is None:
+            known = hash((type(self), self.dtype.name, *self._fields()))
+            object.__setattr__(self, "_hash", known)
+        return known  # type: ignore[no-any-return]
+
+    def same(self, other: object) -> bool:
+        """Structural equality (`==` builds a comparison nowhere; it is this too)."""
+        return self is other or (
+            type(self) is type(other)
+            and isinstance(other, Expr)
+            and hash(self) == hash(other)
+            and self.dtype == other.dtype
+            and self._fields() == other._fields()
+        )
+
+    __eq__ = same
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """Direct subexpressions."""
+        return ()
+
+    def __add__(self, other: Expr | Number) -> Expr:
+        return call("add", self, other)
+
+    def __radd__(self, other: Number) -> Expr:
+        return call("add", other, self)
+
+    def __sub__(self, other: Expr | Number) -> Expr:
+        return call("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Expr:
+        return call("sub", other, self)
+
+    def __mul__(self, other: Expr | Number) -> Expr:
+        return call("mul", self, other)
+
+    def __rmul__(self, other: Number) -> Expr:
+        return call("mul", other, self)
+
+    def __truediv__(self, other: Expr | Number) -> Expr:
+        return call("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> Expr:
+        return call("div", other, self)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self)
+
+    def __and__(self, other: Expr | Number) -> Expr:
+        return call("and", self, other)
+
+    def __or__(self, other: Expr | Number) -> Expr:
+        return call("or", self, other)
+
+    def __xor__(self, other: Expr | Number) -> Expr:
+        return call("xor", self, other)
+
+    def __lshift__(self, other: Expr | Number) -> Expr:
+        return call("shl", self, other)
+
+    def __rshift__(self, other: Expr | Number) -> Expr:
+        return call("shr", self, other)
+
+    def __lt__(self, other: Expr | Number) -> Expr:
+        return call("lt", self, other)
+
+    def __le__(self, other: Expr | Number) -> Expr:
+        return call("le", self, other)
+
+    def __gt__(self, other: Expr | Number) -> Expr:
+        return call("gt", self, other)
+
+    def __ge__(self, other: Expr | Number) -> Expr:
+        return call("ge", self, other)
+
+    def eq(self, other: Expr | Number) -> Expr:
+        """Elementwise equality."""
+        return call("eq", self, other)
+
+    def ne(self, other: Expr | Number) -> Expr:
+        """Elementwise inequality; true where either side is NaN."""
+        return call("ne", self, other)
+
+    def to(self, dtype: DType) -> Expr:
+        """Converted by value: floats to integers truncate, floats round to nearest even."""
+        return self if dtype == self.dtype else call("cast", self, dtype=dtype)
+
+    def bitcast(self, dtype: DType) -> Expr:
+        """The same bits read as another type of the same width."""
+        return self if dtype == self.dtype else call("bitcast", self, dtype=dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Const(Expr):
+    """A literal of type `dtype`."""
+
+    value: Number
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (repr(self.value),)  # tells 0.0 from -0.0, and one NaN equals another
+
+
+@dataclass(frozen=True, eq=False)
+class Ref(Expr):
+    """A value bound earlier under `name`, or an operand of an elementwise rule."""
+
+    name: str
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (self.name,)
+
+
+@dataclass(frozen=True, eq=False)
+class IndexValue(Expr):
+    """An index expression as an i64 value."""
+
+    index: Dim
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (self.index,)
+
+
+@dataclass(frozen=True, eq=False)
+class Load(Expr):
+    """Element `index` of `buffer`; where `mask` is false nothing is read and the value is `other`.
+
+    A variable in `index` is a loop index or the name of an integer bound by `Let`.
+    """
+
+    buffer: str
+    index: tuple[Dim, ...]
+    mask: Expr | None = None
+    other: Expr | None = None
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (self.buffer, self.index, self.mask, self.other)
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        return tuple(e for e in (self.mask, self.other) if e is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Call(Expr):
+    """A primitive applied to arguments."""
+
+    primitive: str
+    operands: tuple[Expr, ...]
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (self.primitive, self.operands)
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        return self.operands
+
+
+def _erf(x: Any) -> Any:
+    import math
+
+    return np.vectorize(math.erf, otypes=[np.result_type(x)])(x) if np.size(x) else x
+
+
+def _int_div(x: Any, y: Any) -> Any:
+    """Division as the machine does it: true for floats, toward zero for integers."""
+    if np.issubdtype(np.result_type(x), np.floating):
+        return np.divide(x, y)
+    quotient = np.floor_divide(x, y)
+    return quotient + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))).astype(np.result_type(x))
+
+
+def _fma(x: Any, y: Any, z: Any) -> Any:
+    if np.result_type(x) == np.float32:
+        wide = np.multiply(x, y, dtype=np.float64) + np.asarray(z, np.float64)
+        return wide.astype(np.float32)
+    return x * y + z
+
+
+def _shift_right(x: Any, y: Any) -> Any:
+    return np.right_shift(x, y)
+
+
+def _shift_right_logical(x: Any, y: Any) -> Any:
+    unsigned = np.asarray(x).view(np.dtype(f"u{np.asarray(x).dtype.itemsize}"))
+    return np.right_shift(unsigned, np.asarray(y).astype(unsigned.dtype)).view(np.asarray(x).dtype)
+
+
+def _declare(*items: Primitive) -> dict[str, Primitive]:
+    return {p.name: p for p in items}
+
+
+P = Primitive
+PRIMITIVES: dict[str, Primitive] = _declare(
+    # arithmetic; integer overflow wraps
+    P("add", 2, "same", np.add, infix="+"),
+    P("sub", 2, "same", np.subtract, infix="-"),
+    P("mul", 2, "same", np.multiply, infix="*"),
+    P("div", 2, "same", _int_div, 8, infix="/"),
+    P("rem", 2, "same", np.fmod, 8),  # sign of the dividend, as C has it
+    P("fma", 3, "same", _fma),  # x * y + z, rounded once
+    P("neg", 1, "same", np.negative),
+    P("abs", 1, "same", np.abs),
+    P("min", 2, "same", np.minimum),  # NaN where either is NaN
+    P("max", 2, "same", np.maximum),
+    P("sqrt", 1, "same", np.sqrt, 12),
+    P("floor", 1, "same", np.floor),
+    P("ceil", 1, "same", np.ceil),
+    P("trunc", 1, "same", np.trunc),
+    P("round", 1, "same", np.rint),  # to nearest, ties to even
+    P("copysign", 2, "same", np.copysign),
+    # comparison and choice
+    P("lt", 2, "bool", np.less, infix="<"),
+    P("le", 2, "bool", np.less_equal, infix="<="),
+    P("gt", 2, "bool", np.greater, infix=">"),
+    P("ge", 2, "bool", np.greater_equal, infix=">="),
+    P("eq", 2, "bool", np.equal, infix="=="),
+    P("ne", 2, "bool", np.not_equal, infix="!="),
+    P("where", 3, "branch", np.where),
+    # bits; "not" on bool is logical
+    P("and", 2, "same", np.bitwise_and, infix="&"),
+    P("or", 2, "same", np.bitwise_or, infix="|"),
+    P("xor", 2, "same", np.bitwise_xor, infix="^"),
+    P("not", 1, "same", np.invert),
+    P("shl", 2, "same", np.left_shift, infix="<<"),
+    P("shr", 2, "same", _shift_right, infix=">>"),  # arithmetic for signed types
+    P("lshr", 2, "same", _shift_right_logical),
+    # conversions
+    P("cast", 1, "given", None),  # type: ignore[arg-type]  # evaluated with its dtype, see `evaluate_cast`
+    P("bitcast", 1, "given", None),  # type: ignore[arg-type]
+    # transcendental: a backend without them expands them into the above
+    P("exp", 1, "same", np.exp, 12),
+    P("exp2", 1, "same", np.exp2, 12),
+    P("expm1", 1, "same", np.expm1, 16),
+    P("log", 1, "same", np.log, 16),
+    P("log2", 1, "same", np.log2, 16),
+    P("log1p", 1, "same", np.log1p, 18),
+    P("tanh", 1, "same", np.tanh, 18),
+    P("erf", 1, "same", _erf, 20),
+    P("sin", 1, "same", np.sin, 20),
+    P("cos", 1, "same", np.cos, 20),
+    P("tan", 1, "same", np.tan, 30),
+    P("asin", 1, "same", np.arcsin, 30),
+    P("acos", 1, "same", np.arccos, 30),
+    P("atan", 1, "same", np.arctan, 30),
+    P("sinh", 1, "same", np.sinh, 20),
+    P("cosh", 1, "same", np.cosh, 20),
+    P("pow", 2, "same", np.power, 40),
+    P("rsqrt", 1, "same", lambda x: np.reciprocal(np.sqrt(x)), 16),
+)
+del P
+
+
+def const(value: Number, dtype: DType) -> Const:
+    """A literal, converted to what `dtype` holds."""
+    if dtype.kind == "bool":
+        return Const(dtype, bool(value))
+    return Const(dtype, float(value) if dtype.is_float else int(value))
+
+
+def call(primitive: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
+    """Apply `primitive`; Python numbers take the dtype of the expressions beside them.
+
+    Raises TypeError where the operands' dtypes differ or the count is wrong.
+    """
+    rule = PRIMITIVES[primitive]
+    if len(args) != rule.arity:
+        raise TypeError(f"{primitive} takes {rule.arity} operands, not {len(args)}")
+    free = args[1:] if rule.result == "branch" else args
+    known = next((a.dtype for a in free if isinstance(a, Expr)), None)
+    if known is None:
+        raise TypeError(f"{primitive} needs at least one typed operand")
+    typed = tuple(a if isinstance(a, Expr) else const(a, known) for a in free)
+    if any(a.dtype != known for a in typed):
+        raise TypeError(f"{primitive} on mixed types {', '.join(str(a.dtype) for a in typed)}")
+    if rule.result == "branch":
+        choice = args[0]
+        if not isinstance(choice, Expr) or choice.dtype != boolean:
+            raise TypeError(f"{primitive} chooses by a bool, not {choice}")
+        typed = (choice, *typed)
+    result = boolean if rule.result == "bool" else dtype if rule.result == "given" else known
+    if result is None:
+        raise TypeError(f"{primitive} needs the dtype to convert to")
+    return Call(result, primitive, typed)
+
+
+def _function(name: str) -> Callable[..., Expr]:
+    def apply(*args: Expr | Number) -> Expr:
+        return call(name, *args)
+
+    apply.__name__ = name
+    apply.__doc__ = f"The primitive `{name}` on scalar expressions."
+    return apply
+
+
+exp, exp2, expm1 = _function("exp"), _function("exp2"), _function("expm1")
+log, log2, log1p = _function("log"), _function("log2"), _function("log1p")
+tanh, erf, sin, cos, tan = (_function(n) for n in ("tanh", "erf", "sin", "cos", "tan"))
+asin, acos, atan, sinh, cosh = (_function(n) for n in ("asin", "acos", "atan", "sinh", "cosh"))
+power, sqrt, rsqrt, fma, rem = (_function(n) for n in ("pow", "sqrt", "rsqrt", "fma", "rem"))
+floor, ceil, trunc, nearest = (_function(n) for n in ("floor", "ceil", "trunc", "round"))
+absolute, copysign, where = _function("abs"), _function("copysign"), _function("where")
+minimum, maximum, invert = _function("min"), _function("max"), _function("not")
+shift_right_logical = _function("lshr")
+
+
+def index_value(index: Dim) -> Expr:
+    """An index expression as an i64 value."""
+    return IndexValue(i64, index) if isinstance(index, Index) else const(index, i64)
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """`e` and every expression inside it, each distinct object once, operands first."""
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(e, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((a, False) for a in reversed(node.args))
+
+
+def with_args(e: Expr, args: tuple[Expr, ...]) -> Expr:
+    """`e` with its direct subexpressions replaced, in the order of `e.args`."""
+    if all(a is b for a, b in zip(args, e.args, strict=True)):
+        return e
+    if isinstance(e, Call):
+        return Call(e.dtype, e.primitive, args)
+    if isinstance(e, Load):
+        left = list(args)
+        mask = left.pop(0) if e.mask is not None else None
+        return Load(e.dtype, e.buffer, e.index, mask, left.pop(0) if e.other is not None else None)
+    return e
+
+
+def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | None = None) -> Expr:
+    """`e` rebuilt from the leaves up, `rule` applied to each node after its operands; sharing is kept."""
+    memo = {} if memo is None else memo
+    for node in walk(e):
+        if id(node) not in memo:
+            memo[id(node)] = rule(with_args(node, tuple(memo[id(a)] for a in node.args)))
+    return memo[id(e)]
+
+
+def bind_shared(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
+    """`e` with every call that is used more than once bound to a name."""
+    uses: dict[int, int] = {}
+    for x in walk(e):
+        for a in x.args:
+            uses[id(a)] = uses.get(id(a), 0) + 1
+    memo: dict[int, Expr] = {}
+    for x in walk(e):
+        new = with_args(x, tuple(memo[id(a)] for a in x.args))
+        memo[id(x)] = bind(new) if uses.get(id(x), 0) > 1 and isinstance(x, Call) else new
+    return memo[id(e)]
+
+
+def round_to(value: Any, dtype: DType) -> Any:
+    """NumPy `value` rounded to what `dtype` holds (bf16 lives in float32 with its low bits clear)."""
+    if dtype is not types.bf16:
+        return np.asarray(value).astype(dtype.numpy)
+    wide = np.array(value, np.float32, order="C")
+    bits = wide.view(np.uint32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(wide), wide, rounded)
+
+
+def _bitcast(value: Any, source: DType, target: DType) -> Any:
+    """`value` read as `target`; bf16 is the upper half of the float32 that holds it."""
+    if source is types.bf16:
+        value = (np.asarray(value).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    if target is types.bf16:
+        return (np.asarray(value).view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.asarray(value).view(target.numpy)
+
+
+def evaluate_call(e: Call, args: tuple[Any, ...]) -> Any:
+    """The value of `e` in NumPy, given the values of its operands."""
+    if e.primitive == "bitcast":
+        return _bitcast(args[0], e.operands[0].dtype, e.dtype)
+    with np.errstate(all="ignore"):
+        if e.primitive == "cast":
+            return round_to(args[0], e.dtype)
+        return round_to(PRIMITIVES[e.primitive].evaluate(*args), e.dtype)

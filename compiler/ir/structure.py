@@ -1,0 +1,181 @@
+"""What an op computes, in one of a few kinds.  Passes and lowering read this and never an op's name.
+
+    Elementwise   out[i]    = f(x[i], y[i], ...)                  operands broadcast
+    IndexMap      out[i]    = x_p[map_p(i)]  for the piece p whose guard holds, else a fill value
+    Gather        out[i]    = x[map(i, indices[...])]             the map reads other operands
+    Reduction     out[i]    = combine over r of f(x[a(i, r)], y[b(i, r)], ...)    a, b affine
+    Generate      out[i]    = f(i)
+    Composite     another graph of ops, spelled out by the decompose pass
+    Fused         the graph it carries
+    Opaque        called in PyTorch
+
+Matmul, convolution and pooling are reductions; views, pads and concatenations are index maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+from compiler.ir.index import Dim
+from compiler.ir.scalar import Expr, Number
+
+if TYPE_CHECKING:
+    from compiler.ir.graph import Node
+
+Position: TypeAlias = tuple[Dim, ...]
+"""One index per dimension."""
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """`fn` maps one element of each operand to one element of the result.
+
+    `fn` takes an `Expr` per operand, then the node's attributes as keywords.
+    """
+
+    fn: Callable[..., Expr]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Holds where low <= index < high."""
+
+    index: Dim
+    low: Dim
+    high: Dim
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements of operand number `operand` at `position`, where every guard holds."""
+
+    operand: int
+    position: Position
+    guards: tuple[Guard, ...] = ()
+
+
+@dataclass(frozen=True)
+class IndexMap:
+    """`pieces(node, i)` says where element `i` of the result comes from; no guard holding means `fill(node)`.
+
+    A *view* has one piece without guards.  `push(node, j)`, where there is one, says where element `j` of a view's
+    operand goes in the result; it exists only for one-to-one maps and lets a producer store through the view.
+    """
+
+    pieces: Callable[[Node, Position], tuple[Piece, ...]]
+    fill: Callable[[Node], Number] | None = None
+    push: Callable[[Node, Position], Position] | None = None
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Element of operand `operand` at `position`: an integer that takes part in a data-dependent index.
+
+    The value must lie in 0..extent-1; with `wrap`, negative values count from the end.
+    """
+
+    operand: int
+    position: Position
+    extent: Dim
+    wrap: bool = False
+
+
+@dataclass(frozen=True)
+class Gather:
+    """`position(node, i)` locates element `i` in operand 0; a `Lookup` in it is read from another operand first."""
+
+    position: Callable[[Node, Position], tuple[Dim | Lookup, ...]]
+
+
+@dataclass(frozen=True)
+class Space:
+    """The reduced domain of one node: its extents, and where operand number k is read for result index i at point r."""
+
+    extents: tuple[Dim, ...]
+    positions: Callable[[Position, Position], tuple[Position, ...]]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """`combine` is "add", "mul", "max" or "min" (on bool: "max" is any, "min" is all).
+
+    `space(node)` gives the reduced domain; `fn` maps one element of each operand to the value combined.
+    """
+
+    combine: str
+    space: Callable[[Node], Space]
+    fn: Callable[..., Expr] = lambda x: x
+
+
+@dataclass(frozen=True)
+class Generate:
+    """`fn(node, i)` is element `i` of the result, computed from the position alone."""
+
+    fn: Callable[[Node, Position], Expr]
+
+
+@dataclass(frozen=True)
+class Composite:
+    """`expand(node, *operands)` builds the same value from other ops."""
+
+    expand: Callable[..., Node]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The graph in attribute `body`, its inputs being the operands: one kernel to be."""
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Runs the op's reference in PyTorch; `reason` says why it has no structure."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An input or constant of the graph."""
+
+
+Structure: TypeAlias = Union[Elementwise, IndexMap, Gather, Reduction, Generate, Composite, Fused, Opaque, Leaf]
+
+IDENTITIES: dict[str, Callable[[Any], Number]] = {
+    "add": lambda dtype: 0,
+    "mul": lambda dtype: 1,
+    "max": lambda dtype: lowest(dtype),
+    "min": lambda dtype: highest(dtype),
+}
+
+
+def lowest(dtype: Any) -> Number:
+    """The smallest value of `dtype`: what leaves a maximum unchanged."""
+    if dtype.is_float:
+        return float("-inf")
+    return -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
+
+
+def highest(dtype: Any) -> Number:
+    """The largest value of `dtype`: what leaves a minimum unchanged."""
+    if dtype.is_float:
+        return float("inf")
+    if dtype.kind == "bool":
+        return True
+    return (1 << (dtype.bits - (dtype.kind == "int"))) - 1
+
+
+def is_view(structure: Structure, node: Node) -> bool:
+    """Whether the node only renames positions: one operand, no guard, no fill."""
+    if not isinstance(structure, IndexMap):
+        return False
+    from compiler.ir.index import var
+
+    pieces = structure.pieces(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
+    return len(pieces) == 1 and not pieces[0].guards
+
+
+def operands_broadcast(shapes: Sequence[Sequence[Dim]]) -> bool:
+    """Whether `shapes` differ, so that some operand is stretched."""
+    return any(tuple(s) != tuple(shapes[0]) for s in shapes[1:])

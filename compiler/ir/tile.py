@@ -1,0 +1,272 @@
+"""Tile IR: one kernel as a program over tiles of index space.
+
+    kernel    ::= "kernel" @name "(" param,* ")" "{" stmt* "}"
+    param     ::= ("in" | "out" | "inout") %name ":" type
+    stmt      ::= %name "=" expr                                            Let
+                | "store" expr "," %buffer "[" dim,* "]"                    Store
+                | "local" %buffer ":" type                                  Local
+                | "check" %name "in" dim ".." dim                           Check
+                | ("for" | "parallel") range "{" stmt* "}"                  For
+                | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
+    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int]
+    expr      ::= the scalar expressions of compiler.ir.scalar;  %buffer "[" dim,* "]" loads an element
+
+**The meaning of a kernel is that of a scalar program**: every loop visits its indices one by one, every expression is about one
+element.  `tile`, `lanes`, `unroll` and `parallel` only say how many of these independent steps happen together, and never
+change a result but for the order in which a reduction adds:
+
+* `tile T` takes T consecutive indices at once.  Inside the loop every value that depends on %var is a tile with one more axis of
+  extent T; a load becomes a block load, a store a block store, and a local buffer declared inside has one copy per index.
+* `lanes L` lays that axis across vector registers of L elements.  At most one axis in scope has lanes.
+* `unroll U` repeats a step U times in sequence before the loop test.
+* `parallel` may hand out the steps to threads; nested directly, the loops are handed out together.
+
+A tile of the last step may be partial; the `peel` pass splits such loops so that every tile in them is full.
+
+A buffer parameter's type carries its layout: `%w[%j, %k]` is a logical element wherever it lies in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, Union
+
+from compiler.ir.index import Dim
+from compiler.ir.scalar import Expr, Load
+from compiler.ir.types import DType, TensorType
+
+
+@dataclass(frozen=True)
+class Range:
+    """Consecutive indices lo..hi-1 of variable `var`, `tile` at a time across `lanes` (0: not a vector axis)."""
+
+    var: str
+    lo: Dim
+    hi: Dim
+    tile: int = 1
+    lanes: int = 0
+    unroll: int = 1
+
+    @property
+    def extent(self) -> Dim:
+        return self.hi - self.lo
+
+    def with_(self, **changes: Any) -> Range:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Let:
+    """Bind `name` to a value for the statements that follow in this block and inside it."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Store:
+    """Write one element; `stream` asks for stores that bypass the cache."""
+
+    buffer: str
+    index: tuple[Dim, ...]
+    value: Expr
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Local:
+    """A buffer that lives as long as the block it is declared in, one copy for each index of the tiled loops around it."""
+
+    buffer: str
+    type: TensorType
+
+
+@dataclass(frozen=True)
+class Check:
+    """The integer bound to `name` must lie in low..high-1, else the kernel reports an index error (and goes on)."""
+
+    name: str
+    low: Dim
+    high: Dim
+
+
+@dataclass(frozen=True)
+class For:
+    """Run `body` for every index of `range`."""
+
+    range: Range
+    body: Block
+    parallel: bool = False
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Bind `name` to the combination (`op`: add, mul, max, min) of `value` over every point of `ranges`.
+
+    `body` binds what `value` needs and may store to local buffers.
+    """
+
+    name: str
+    op: str
+    ranges: tuple[Range, ...]
+    body: Block
+    value: Expr
+
+
+Stmt: TypeAlias = Union[Let, Store, Local, Check, For, Reduce]
+Block: TypeAlias = tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Param:
+    """A buffer the caller passes: `role` is "in", "out" or "inout"."""
+
+    name: str
+    type: TensorType
+    role: str = "in"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A named Tile IR program over its parameters."""
+
+    name: str
+    params: tuple[Param, ...]
+    body: Block
+
+    def with_body(self, body: Block) -> Kernel:
+        return replace(self, body=body)
+
+    def param(self, name: str) -> Param:
+        """The parameter called `name`; KeyError where there is none."""
+        for p in self.params:
+            if p.name == name:
+                return p
+        raise KeyError(name)
+
+
+def blocks(stmt: Stmt) -> Block:
+    """The statements directly inside `stmt`."""
+    return stmt.body if isinstance(stmt, (For, Reduce)) else ()
+
+
+def ranges(stmt: Stmt) -> tuple[Range, ...]:
+    """The loops that `stmt` opens."""
+    return (stmt.range,) if isinstance(stmt, For) else stmt.ranges if isinstance(stmt, Reduce) else ()
+
+
+def values(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions of `stmt` itself (not of the statements inside it)."""
+    return (stmt.value,) if isinstance(stmt, (Let, Store, Reduce)) else ()
+
+
+def walk(body: Block) -> Iterator[Stmt]:
+    """Every statement, outermost first, in program order."""
+    for stmt in body:
+        yield stmt
+        yield from walk(blocks(stmt))
+
+
+def map_exprs(body: Block, rule: Callable[[Expr], Expr]) -> Block:
+    """Every statement's expression replaced by `rule(expression)`."""
+
+    def one(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, (Let, Store)):
+            return replace(stmt, value=rule(stmt.value))
+        if isinstance(stmt, For):
+            return replace(stmt, body=map_exprs(stmt.body, rule))
+        if isinstance(stmt, Reduce):
+            return replace(stmt, body=map_exprs(stmt.body, rule), value=rule(stmt.value))
+        return stmt
+
+    return tuple(one(s) for s in body)
+
+
+def map_ranges(body: Block, rule: Callable[[Range, Stmt], Range]) -> Block:
+    """Every loop header replaced by `rule(header, statement)`; bodies first."""
+
+    def one(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, For):
+            return replace(stmt, body=map_ranges(stmt.body, rule), range=rule(stmt.range, stmt))
+        if isinstance(stmt, Reduce):
+            return replace(stmt, body=map_ranges(stmt.body, rule), ranges=tuple(rule(r, stmt) for r in stmt.ranges))
+        return stmt
+
+    return tuple(one(s) for s in body)
+
+
+def expand_stmts(body: Block, rule: Callable[[Stmt], Block]) -> Block:
+    """Every statement replaced by the statements `rule` gives for it; bodies first."""
+    out: list[Stmt] = []
+    for stmt in body:
+        inner = replace(stmt, body=expand_stmts(stmt.body, rule)) if isinstance(stmt, (For, Reduce)) else stmt
+        out.extend(rule(inner))
+    return tuple(out)
+
+
+def loads(body: Block) -> Iterator[Load]:
+    """Every load in the program."""
+    from compiler.ir import scalar
+
+    for stmt in walk(body):
+        for value in values(stmt):
+            yield from (e for e in scalar.walk(value) if isinstance(e, Load))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of kernel `kernel` on the program's buffers `arguments`, in the order of its parameters."""
+
+    kernel: str
+    arguments: tuple[str, ...]
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class OpaqueCall:
+    """A call into PyTorch between kernels: graph op `op` with `attrs`, reading and writing program buffers."""
+
+    op: str
+    attrs: tuple[tuple[str, Any], ...]
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Where an output is an input, a constant or another output: one buffer's bytes copied into another."""
+
+    source: str
+    target: str
+
+
+Step: TypeAlias = Union[Launch, OpaqueCall, Copy]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a whole graph becomes: kernels, buffers and the steps that run them, in order.
+
+    `inputs` and `outputs` name buffers in call order; `constants` holds arrays keyed by buffer, in dense logical order,
+    which the runtime stores in the layout of the buffer's type; every other buffer is an intermediate.
+    """
+
+    buffers: dict[str, TensorType]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: dict[str, Any]
+    kernels: dict[str, Kernel]
+    steps: tuple[Step, ...]
+
+    def kernel_names(self) -> tuple[str, ...]:
+        return tuple(s.kernel for s in self.steps if isinstance(s, Launch))
+
+
+def accumulator_dtype(dtype: DType) -> DType:
+    """The type a reduction over `dtype` is accumulated in."""
+    from compiler.ir.types import f32
+
+    return f32 if dtype.is_half else dtype

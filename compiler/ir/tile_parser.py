@@ -1,0 +1,243 @@
+"""Text to Tile IR.  The grammar of kernels stands in compiler.ir.tile, that of expressions in compiler.ir.expr_parser.
+
+program ::= "program" "{" item* "}" resources?
+item    ::= ("input" | "output" | "buffer") %name ":" type
+          | "constant" %name ":" type (array | @name)
+          | kernel
+          | "launch" @kernel "(" %name,* ")" ("for" string)?
+          | "opaque" @op "(" %name,* ")" ("->" %name,*)? attrs? ("for" string)?
+          | "copy" %name "->" %name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.ir.expr_parser import Scope, lookup, read_expr, read_typed, typed
+from compiler.ir.graph import Data
+from compiler.ir.index import Dim
+from compiler.ir.lexer import Cursor, closest
+from compiler.ir.literal import read_array, read_attrs
+from compiler.ir.resources import Resources, skip_resources
+from compiler.ir.structure import IDENTITIES
+from compiler.ir.tile import (
+    Block,
+    Check,
+    Copy,
+    For,
+    Kernel,
+    Launch,
+    Let,
+    Local,
+    OpaqueCall,
+    Param,
+    Program,
+    Range,
+    Reduce,
+    Step,
+    Stmt,
+    Store,
+)
+from compiler.ir.type_parser import read_dim, read_dims, read_type
+from compiler.ir.types import TensorType, i64
+
+KEYWORDS = ("store", "local", "check", "for", "parallel")
+
+
+def parse_kernel(text: str) -> Kernel:
+    """The kernel that `text` spells.  Raises ParseError."""
+    c = Cursor(text)
+    with c.guard():
+        kernel = _read_kernel(c)
+        c.end()
+    return kernel
+
+
+def parse_program(text: str, resources: Mapping[str, Data] | None = None) -> Program:
+    """The program that `text` spells; `resources` holds the contents of `@name` constants.  Raises ParseError."""
+    c = Cursor(text)
+    with c.guard():
+        program = _read_program(c, Resources(c, resources))
+        skip_resources(c)
+        c.end()
+    return program
+
+
+# kernels and statements
+
+
+def _read_kernel(c: Cursor) -> Kernel:
+    c.expect("kernel")
+    name = c.kind("global", "the kernel's @name").text
+    scope = Scope()
+    params = c.items("(", lambda: _read_param(c, scope), ")")
+    return Kernel(name, params, _read_braces(c, scope))
+
+
+def _read_param(c: Cursor, scope: Scope) -> Param:
+    role = c.take().text if c.sees("in", "out", "inout") else "in"
+    at, (name, type) = c.next, _read_buffer(c)
+    if name in scope.buffers:
+        raise c.fail(f"{at} is defined twice", at)
+    scope.buffers[name] = type.dtype
+    return Param(name, type, role)
+
+
+def _read_buffer(c: Cursor) -> tuple[str, TensorType]:
+    name = c.kind("value", "a buffer's %name").text
+    c.expect(":")
+    return name, read_type(c)
+
+
+def _read_braces(c: Cursor, scope: Scope) -> Block:
+    c.expect("{")
+    body = _read_block(c, scope.inner())
+    c.expect("}")
+    return body
+
+
+def _read_block(c: Cursor, scope: Scope) -> Block:
+    body: list[Stmt] = []
+    while c.next.kind == "value" or c.sees(*KEYWORDS):
+        body.append(_read_statement(c, scope))
+    return tuple(body)
+
+
+def _read_statement(c: Cursor, scope: Scope) -> Stmt:
+    if c.sees("for", "parallel"):
+        parallel = c.take().text == "parallel"
+        inner = scope.inner()
+        return For(_read_range(c, inner), _read_braces(c, inner), parallel)
+    if c.accept("store"):
+        return _read_store(c, scope)
+    if c.accept("local"):
+        buffer, type = _read_buffer(c)
+        scope.buffers[buffer] = type.dtype
+        return Local(buffer, type)
+    if c.accept("check"):
+        name = c.kind("value", "a %name").text
+        return Check(name, *_read_bounds(c))
+    name = c.kind("value", "a statement").text
+    c.expect("=")
+    if c.accept("reduce"):
+        stmt: Let | Reduce = _read_reduce(c, name, scope.inner())
+    else:
+        stmt = Let(name, read_typed(c, scope))
+    scope.values[name] = stmt.value.dtype
+    return stmt
+
+
+def _read_store(c: Cursor, scope: Scope) -> Store:
+    at, value = c.next, read_expr(c, scope)
+    c.expect(",")
+    buffer = lookup(c, scope.buffers, "buffer")
+    return Store(buffer.text, read_dims(c), typed(c, value, scope.buffers[buffer.text], at), c.accept("stream"))
+
+
+def _read_reduce(c: Cursor, name: str, scope: Scope) -> Reduce:
+    op = c.kind("word", "how to combine")
+    if op.text not in IDENTITIES:
+        raise c.fail(f"{op} combines nothing; use {', '.join(IDENTITIES)}", op)
+    ranges = [_read_range(c, scope)]
+    while c.accept(","):
+        ranges.append(_read_range(c, scope))
+    c.expect("{")
+    body = _read_block(c, scope)
+    c.expect("yield")
+    value = read_typed(c, scope)
+    c.expect("}")
+    return Reduce(name, op.text, tuple(ranges), body, value)
+
+
+def _read_range(c: Cursor, scope: Scope) -> Range:
+    """A loop's header; its variable enters `scope`."""
+    name = c.kind("value", "the loop's %variable").text
+    result = Range(name, *_read_bounds(c))
+    scope.values[name] = i64
+    while c.sees("tile", "lanes", "unroll"):
+        option = c.take().text
+        result = result.with_(**{option: c.integer()})
+    return result
+
+
+def _read_bounds(c: Cursor) -> tuple[Dim, Dim]:
+    c.expect("in")
+    low = read_dim(c)
+    c.expect("..")
+    return low, read_dim(c)
+
+
+# programs
+
+
+@dataclass
+class _Parts:
+    """A program as far as it has been read."""
+
+    buffers: dict[str, TensorType] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+
+def _read_program(c: Cursor, resources: Resources) -> Program:
+    c.expect("program")
+    c.expect("{")
+    p = _Parts()
+    while not c.accept("}"):
+        if c.sees("kernel"):
+            at, kernel = c.ahead(), _read_kernel(c)
+            if p.kernels.setdefault(kernel.name, kernel) is not kernel:
+                raise c.fail(f"{at} is defined twice", at)
+        elif c.sees("input", "output", "constant", "buffer"):
+            _read_declaration(c, p, resources)
+        else:
+            p.steps.append(_read_step(c, p))
+    return Program(p.buffers, tuple(p.inputs), tuple(p.outputs), p.constants, p.kernels, tuple(p.steps))
+
+
+def _read_declaration(c: Cursor, p: _Parts, resources: Resources) -> None:
+    """One buffer; an input may be declared again as an output of the same type."""
+    role, at = c.take().text, c.next
+    name, type = _read_buffer(c)
+    if name in p.buffers and (role != "output" or p.buffers[name] != type):
+        raise c.fail(f"{at} is declared twice", at)
+    p.buffers[name] = type
+    if role == "input":
+        p.inputs.append(name)
+    elif role == "output":
+        p.outputs.append(name)
+    elif role == "constant":
+        p.constants[name] = resources.get(c, c.take(), type).array if c.next.kind == "global" else read_array(c, type)
+
+
+def _read_step(c: Cursor, p: _Parts) -> Step:
+    def read_name() -> str:
+        return lookup(c, p.buffers, "buffer").text
+
+    if c.accept("copy"):
+        source = read_name()
+        c.expect("->")
+        return Copy(source, read_name())
+    if c.accept("launch"):
+        kernel = c.kind("global", "a kernel's @name")
+        if kernel.text not in p.kernels:
+            raise c.fail(f"{kernel} is no kernel here{closest(kernel.text, p.kernels)}", kernel)
+        return Launch(kernel.text, c.items("(", read_name, ")"), _read_purpose(c))
+    if not c.accept("opaque"):
+        raise c.fail(f"expected a declaration, a kernel or a step, found {c.next}")
+    op, arguments = c.kind("global", "an op's @name").text, c.items("(", read_name, ")")
+    results: list[str] = []
+    while c.accept("," if results else "->"):
+        results.append(read_name())
+    attrs = tuple(read_attrs(c).items())
+    return OpaqueCall(op, attrs, arguments, tuple(results), _read_purpose(c))
+
+
+def _read_purpose(c: Cursor) -> str:
+    """The graph node a step stands for."""
+    return c.kind("string", "the name of a node, in quotes").text if c.accept("for") else ""

@@ -1,0 +1,186 @@
+"""Element types, layouts and tensor types.
+
+    type   ::= dtype "[" dims "]" layout?          f32[128, s0*4]
+    layout ::= "{" digit ("," digit)* "}"          {0, 2, 3, 1} is channels-last, {0/16, 1, 0%16} is blocked by 16
+
+A layout lists the *digits* of the physical array from the slowest to the fastest.  Digit `d` is a whole logical dimension,
+`d/b` its block number and `d%b` the position inside the block.  No layout means dense row-major order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from compiler.ir.index import Dim, ceildiv, evaluate, floordiv, mod, product, substitute, variables
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type.  `numpy` is the type its values are held in by interpreters (bf16 is held as float32)."""
+
+    name: str
+    kind: str  # "float" | "int" | "uint" | "bool"
+    bits: int
+    numpy: np.dtype[Any]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes one element takes in memory."""
+        return max(8, self.bits) // 8
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_half(self) -> bool:
+        """Whether arithmetic happens in f32 and is rounded to this type."""
+        return self.kind == "float" and self.bits == 16
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+
+f64 = DType("f64", "float", 64, np.dtype(np.float64))
+f32 = DType("f32", "float", 32, np.dtype(np.float32))
+f16 = DType("f16", "float", 16, np.dtype(np.float16))
+bf16 = DType("bf16", "float", 16, np.dtype(np.float32))
+i64 = DType("i64", "int", 64, np.dtype(np.int64))
+i32 = DType("i32", "int", 32, np.dtype(np.int32))
+i16 = DType("i16", "int", 16, np.dtype(np.int16))
+i8 = DType("i8", "int", 8, np.dtype(np.int8))
+u8 = DType("u8", "uint", 8, np.dtype(np.uint8))
+boolean = DType("bool", "bool", 1, np.dtype(np.bool_))
+
+DTYPES: Mapping[str, DType] = {d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean)}
+
+
+@dataclass(frozen=True)
+class Digit:
+    """One physical dimension: logical dimension `dim`, or its block number (`/block`), or its place in the block (`%block`)."""
+
+    dim: int
+    block: int = 0
+    inner: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dim}" if not self.block else f"{self.dim}{'%' if self.inner else '/'}{self.block}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The order of a tensor in memory, slowest digit first."""
+
+    digits: tuple[Digit, ...]
+
+    @staticmethod
+    def permuted(order: Sequence[int]) -> Layout:
+        """Dense, with logical dimensions stored in `order`, slowest first."""
+        return Layout(tuple(Digit(d) for d in order))
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(map(str, self.digits)) + "}"
+
+    def physical_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Extent of each digit; a dimension that its block does not divide is padded up."""
+        return tuple(
+            shape[d.dim] if not d.block else d.block if d.inner else ceildiv(shape[d.dim], d.block) for d in self.digits
+        )
+
+    def physical_index(self, index: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Position of logical `index` along each digit."""
+        return tuple(
+            index[d.dim] if not d.block else (mod if d.inner else floordiv)(index[d.dim], d.block) for d in self.digits
+        )
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """dtype, logical shape (ints or symbolic dimensions) and layout of a tensor."""
+
+    dtype: DType
+    shape: tuple[Dim, ...]
+    layout: Layout | None = None
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def numel(self) -> Dim:
+        """Number of logical elements."""
+        return product(self.shape)
+
+    @property
+    def physical_shape(self) -> tuple[Dim, ...]:
+        return self.layout.physical_shape(self.shape) if self.layout else self.shape
+
+    @property
+    def nbytes(self) -> Dim:
+        """Bytes in memory, padding of the layout included."""
+        return product(self.physical_shape) * self.dtype.bytes
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of the symbolic dimensions."""
+        return frozenset().union(*(variables(d) for d in self.shape))
+
+    def static_shape(self) -> tuple[int, ...]:
+        """The shape as ints; KeyError where a dimension is symbolic."""
+        return tuple(evaluate(d, {}) for d in self.shape)
+
+    def offset(self, index: Sequence[Dim]) -> Dim:
+        """Elements from the start of the buffer to logical `index`."""
+        place = self.layout.physical_index(index) if self.layout else index
+        total: Dim = 0
+        for extent, i in zip(self.physical_shape, place, strict=True):
+            total = total * extent + i
+        return total
+
+    def with_shape(self, shape: Sequence[Dim]) -> TensorType:
+        return TensorType(self.dtype, tuple(shape))
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape, self.layout)
+
+    def specialize(self, sizes: Mapping[str, int]) -> TensorType:
+        """The type with symbolic dimensions replaced by `sizes`."""
+        return TensorType(self.dtype, tuple(substitute(d, sizes) for d in self.shape), self.layout)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]{self.layout or ''}"
+
+    __repr__ = __str__
+
+
+def broadcast_shapes(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The common shape of `shapes`, aligned at the last dimension, size 1 stretching (as NumPy and PyTorch have it)."""
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Dim] = []
+    for axis in range(-rank, 0):
+        sizes = [s[axis] for s in shapes if len(s) >= -axis]
+        wide = [s for s in sizes if s != 1]
+        if any(s != wide[0] for s in wide):
+            raise ValueError(f"shapes {', '.join(str(list(s)) for s in shapes)} do not broadcast at dimension {axis}")
+        result.append(wide[0] if wide else 1)
+    return tuple(result)
+
+
+def broadcast_index(shape: Sequence[Dim], index: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Where element `index` of the broadcast result lies in an operand of `shape`."""
+    tail = index[len(index) - len(shape) :]
+    return tuple(0 if s == 1 else i for s, i in zip(shape, tail, strict=True))

@@ -1,0 +1,138 @@
+"""The rules of Graph IR.  Each is a function that yields what is wrong; `RULES` lists them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from compiler.errors import TypeRuleError, VerifyError
+from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node
+from compiler.ir.op import OPS, Signature
+from compiler.ir.types import TensorType
+
+
+def verify_graph(graph: Graph) -> None:
+    """VerifyError listing every broken rule: the node, the rule, the types and the user's line."""
+    problems = [f"[{rule.__name__}] {problem}" for rule in RULES for problem in rule(graph)]
+    if problems:
+        raise VerifyError(f"@{graph.name} is not a valid graph:\n  " + "\n  ".join(problems))
+
+
+def at(node: Node) -> str:
+    """The node, and the user's line it came from."""
+    return f"{node!r}" + (f" at {node.loc}" if node.loc else "")
+
+
+def no_cycles(graph: Graph) -> Iterator[str]:
+    """A node comes after its operands; `Graph.nodes` orders them unless some node reaches itself."""
+    done: set[Node] = set()
+    for node in graph.nodes:
+        if any(o not in done for o in node.operands):
+            yield f"{at(node)}: is computed from itself"
+        done.add(node)
+
+
+def known_ops(graph: Graph) -> Iterator[str]:
+    """Every node's op is the one the registry has under that name."""
+    for node in graph.nodes:
+        if OPS.get(node.op.name) is not node.op:
+            yield f"{at(node)}: op {node.op.name} is not in the registry"
+
+
+def inputs_are_leaves(graph: Graph) -> Iterator[str]:
+    """Inputs are input nodes with distinct names, and no other input node is reached."""
+    for name, count in Counter(n.name for n in graph.inputs).items():
+        if count > 1 or not name:
+            yield f"{count} inputs are called %{name}" if name else f"{count} inputs have no name"
+    for node in graph.inputs:
+        if node.op is not INPUT:
+            yield f"{at(node)}: is an input of the graph but no input node"
+    for node in graph.nodes:
+        if node.op is INPUT and node not in graph.inputs:
+            yield f"{at(node)}: is read but is no input of the graph"
+
+
+def leaves_are_typed(graph: Graph) -> Iterator[str]:
+    """Leaves have no operands; a constant's type is that of its data."""
+    for node in graph.nodes:
+        if node.op not in (INPUT, CONSTANT):
+            continue
+        if node.operands:
+            yield f"{at(node)}: a leaf has no operands"
+        if node.op is CONSTANT:
+            data = node.attrs.get("value")
+            if not isinstance(data, Data):
+                yield f"{at(node)}: holds no data"
+            elif logical(node.result) != TensorType(data.dtype, data.array.shape):
+                yield f"{at(node)}: its data is {TensorType(data.dtype, data.array.shape)}"
+
+
+def logical(result: TensorType | tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
+    """The type without its layout, which no type rule decides."""
+    if isinstance(result, tuple):
+        return tuple(t.with_shape(t.shape) for t in result)
+    return result.with_shape(result.shape)
+
+
+def types_follow_from_operands(graph: Graph) -> Iterator[str]:
+    """Deriving the type again from operands and attributes gives the stored one."""
+    for node in graph.nodes:
+        if node.op in (INPUT, CONSTANT):
+            continue
+        several = [o for o in node.operands if not isinstance(o.result, TensorType)]
+        if several and node.op.name != "item":
+            yield f"{at(node)}: operand %{several[0].name} has several results; read them through item"
+            continue
+        try:
+            attrs = node.op.bind_attrs(node.attrs)
+            signature = Signature(node.op.name, tuple(o.result for o in node.operands), attrs)  # type: ignore[misc]
+            if not several:
+                node.op.check(signature)
+            derived = node.op.type(signature)
+        except TypeRuleError as error:
+            yield f"{at(node)}: {error}"
+            continue
+        if logical(derived) != logical(node.result):
+            yield f"{at(node)}: the operands ({', '.join(str(o.result) for o in node.operands)}) give {derived}"
+
+
+def outputs_are_single(graph: Graph) -> Iterator[str]:
+    """Outputs have one result each."""
+    for node in graph.outputs:
+        if not isinstance(node.result, TensorType):
+            yield f"{at(node)}: has several results; return its items"
+
+
+def aliases_fit(graph: Graph) -> Iterator[str]:
+    """An output written back to an input has the input's type, and no input is written twice."""
+    for output, target in graph.aliases.items():
+        if not (0 <= output < len(graph.outputs) and 0 <= target < len(graph.inputs)):
+            yield f"alias {output} -> {target}: there are {len(graph.outputs)} outputs and {len(graph.inputs)} inputs"
+        elif graph.outputs[output].result != graph.inputs[target].result:
+            yield f"{at(graph.outputs[output])}: is written back to {graph.inputs[target]!r}, of another type"
+    for target, count in Counter(graph.aliases.values()).items():
+        if count > 1:
+            yield f"input number {target} is written back {count} times"
+
+
+def bodies_fit(graph: Graph) -> Iterator[str]:
+    """A graph inside a node takes the operands' types and obeys every rule itself."""
+    for node in graph.nodes:
+        for body in (v for v in node.attrs.values() if isinstance(v, Graph)):
+            takes, given = [n.result for n in body.inputs], [o.result for o in node.operands]
+            if list(map(logical, takes)) != list(map(logical, given)):
+                yield f"{at(node)}: its body takes ({', '.join(map(str, takes))}), not ({', '.join(map(str, given))})"
+            for rule in RULES:
+                yield from (f"{at(node)}: in its body: [{rule.__name__}] {problem}" for problem in rule(body))
+
+
+RULES: tuple[Callable[[Graph], Iterator[str]], ...] = (
+    no_cycles,
+    known_ops,
+    inputs_are_leaves,
+    leaves_are_typed,
+    types_follow_from_operands,
+    outputs_are_single,
+    aliases_fit,
+    bodies_fit,
+)

@@ -1,0 +1,144 @@
+"""Where a kernel reads and writes memory, seen from its loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from compiler.ir import scalar, tile
+from compiler.ir.index import Dim, coefficient, product, variables
+from compiler.ir.scalar import Call, Expr, IndexValue, Load, Ref
+from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store and the loops around it, outermost first."""
+
+    buffer: str
+    index: tuple[Dim, ...]
+    loops: tuple[Range, ...]
+    stmt: Stmt
+    is_store: bool
+
+    @property
+    def count(self) -> int:
+        """How often the scalar program performs it."""
+        total = product(r.extent for r in self.loops)
+        return total if isinstance(total, int) else 1
+
+
+class Accesses:
+    """Every access of a kernel, with what is needed to judge its stride along a loop."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.types: dict[str, TensorType] = {p.name: p.type for p in kernel.params}
+        self.roles = {p.name: p.role for p in kernel.params}
+        self.depends: dict[str, frozenset[str]] = {}
+        self.private: dict[str, frozenset[str]] = {}  # loops around the declaration of a local buffer
+        self.all: list[Access] = list(self._walk(kernel.body, ()))
+
+    def _walk(self, body: Block, loops: tuple[Range, ...]) -> Iterator[Access]:
+        for stmt in body:
+            inner = (*loops, *tile.ranges(stmt))
+            for r in tile.ranges(stmt):
+                self.depends[r.var] = frozenset({r.var})
+            if isinstance(stmt, Local):
+                self.types[stmt.buffer], self.roles[stmt.buffer] = stmt.type, "local"
+                self.private[stmt.buffer] = frozenset(r.var for r in loops)
+            yield from self._walk(tile.blocks(stmt), inner)
+            for value in tile.values(stmt):
+                for e in scalar.walk(value):
+                    if isinstance(e, Load):
+                        yield Access(e.buffer, e.index, inner, stmt, False)
+            if isinstance(stmt, Store):
+                yield Access(stmt.buffer, stmt.index, inner, stmt, True)
+            if isinstance(stmt, Let):
+                self.depends[stmt.name] = self.dependence(stmt.value)
+            if isinstance(stmt, Reduce):
+                self.depends[stmt.name] = self.dependence(stmt.value) - {r.var for r in stmt.ranges}
+
+    def dependence(self, e: Expr) -> frozenset[str]:
+        """The loops that a value varies over."""
+        found: set[str] = set()
+        for x in scalar.walk(e):
+            names: set[str] = set()
+            if isinstance(x, Ref):
+                names = {x.name}
+            elif isinstance(x, IndexValue):
+                names = set(variables(x.index))
+            elif isinstance(x, Load):
+                names = {v for d in x.index for v in variables(d)}
+            for n in names:
+                found |= self.depends.get(n, frozenset())
+        return frozenset(found)
+
+    def step(self, a: Access, v: str) -> int | None:
+        """Elements between the places of successive `v`; None where they are irregular."""
+        if v in self.private.get(a.buffer, ()):
+            return 1  # one copy for each `v`, side by side
+        total = 0
+        offset = self.types[a.buffer].offset(a.index)
+        for name in variables(offset):
+            if name == v:
+                c = coefficient(offset, v)
+                if c is None:
+                    return None
+                total += c
+            elif name not in {r.var for r in a.loops} and v in self.depends.get(name, frozenset()):
+                return None
+        return total
+
+    def follows(self, a: Access, v: str) -> bool:
+        """Whether the place depends on loop `v` at all."""
+        if v in self.private.get(a.buffer, ()):
+            return True
+        return any(v in self.depends.get(n, frozenset({n})) for d in a.index for n in variables(d))
+
+    @cached_property
+    def loops(self) -> dict[str, tuple[Range, Stmt, tuple[Range, ...]]]:
+        """Each loop variable's range, statement, and the loops around it."""
+        found: dict[str, tuple[Range, Stmt, tuple[Range, ...]]] = {}
+
+        def visit(body: Block, around: tuple[Range, ...]) -> None:
+            for stmt in body:
+                rs = tile.ranges(stmt)
+                for k, r in enumerate(rs):
+                    found[r.var] = (r, stmt, (*around, *rs[:k]))
+                visit(tile.blocks(stmt), (*around, *rs))
+
+        visit(self.kernel.body, ())
+        return found
+
+
+def contraction(stmt: Stmt) -> bool:
+    """A reduction that adds products."""
+    return isinstance(stmt, Reduce) and stmt.op == "add" and isinstance(stmt.value, Call) and stmt.value.primitive == "mul"
+
+
+def work(body: Block, repeat: int = 1) -> int:
+    """Primitive operations and memory accesses that `body` performs, as the cost model prices them."""
+    total = 0
+    for stmt in body:
+        times = repeat
+        for r in tile.ranges(stmt):
+            extent = r.extent
+            times *= extent if isinstance(extent, int) else 1
+        for value in tile.values(stmt):
+            for e in scalar.walk(value):
+                total += times * (scalar.PRIMITIVES[e.primitive].cost if isinstance(e, Call) else isinstance(e, Load))
+        total += times * isinstance(stmt, (Store, Reduce))
+        total += work(tile.blocks(stmt), times)
+    return total
+
+
+def nested_fors(body: Block) -> list[For]:
+    """The loops of a perfect nest that starts `body`, outermost first."""
+    nest: list[For] = []
+    while len(body) == 1 and isinstance(body[0], For):
+        nest.append(body[0])
+        body = body[0].body
+    return nest

@@ -1,0 +1,112 @@
+"""A pass is a value: a name, options, and IR in, IR out.
+
+    @register
+    @dataclass(frozen=True)
+    class Unroll(TilePass):
+        \"\"\"Repeat short loops instead of counting them.\"\"\"
+
+        name = "unroll"
+        max_steps: int = 8
+
+        def run(self, ir: Kernel, context: Context) -> Kernel: ...
+
+The fields are the pass's options in text: `unroll{max-steps=4}`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.tile import Kernel
+from compiler.passes.remark import Remark, Remarks
+
+IR = TypeVar("IR", Graph, Kernel)
+
+
+@dataclass
+class Context:
+    """What passes share: the machine compiled for (None: any), the user's options, and what the passes report."""
+
+    machine: Any = None
+    options: Any = None
+    remarks: Remarks = field(default_factory=Remarks)
+    statistics: Counter[str] = field(default_factory=Counter)
+
+    def applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
+        """Say that `pass_` changed something, and why that pays."""
+        self._remark(pass_, "applied", message, about)
+
+    def missed(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
+        """Say that `pass_` left something alone, and why."""
+        self._remark(pass_, "missed", message, about)
+
+    def note(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
+        """Say anything else worth reading."""
+        self._remark(pass_, "note", message, about)
+
+    def count(self, pass_: Pass[Any], what: str, amount: int = 1) -> None:
+        """Add to the statistic `pass: what`."""
+        self.statistics[f"{pass_.name}: {what}"] += amount
+
+    def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str) -> None:
+        name, loc = (about, None) if isinstance(about, str) else (about.name or about.op.name, about.loc)
+        self.remarks.add(Remark(pass_.name, kind, message, loc, name))
+
+
+class Pass(ABC, Generic[IR]):
+    """Base of all passes; derive from `GraphPass` or `TilePass`, as a frozen dataclass.
+
+    `exact` claims that results keep their bits; other passes may round differently.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = False
+    takes: ClassVar[type]
+
+    @abstractmethod
+    def run(self, ir: IR, context: Context) -> IR:
+        """The transformed IR; `ir` itself where there is nothing to do."""
+
+
+class GraphPass(Pass[Graph]):
+    """A pass from Graph IR to Graph IR."""
+
+    takes = Graph
+
+
+class TilePass(Pass[Kernel]):
+    """A pass from one kernel of Tile IR to another."""
+
+    takes = Kernel
+
+
+PASSES: dict[str, Callable[..., Pass[Any]]] = {}
+"""Every registered pass by name; `compiler.passes.manager.available` fills it."""
+
+P = TypeVar("P", bound=type[Pass[Any]])
+
+
+def register(pass_class: P) -> P:
+    """Enter a pass in the registry under its name."""
+    return add_pass(pass_class.name, pass_class)
+
+
+F = TypeVar("F", bound=Callable[..., Pass[Any]])
+
+
+def add_pass(name: str, make: F) -> F:
+    """Enter `make`, which builds a pass from its options, under `name`; one of the same module and name is replaced."""
+    known = PASSES.get(name)
+    if known is not None and _origin(known) != _origin(make):
+        raise ValueError(f"pass {name} is declared twice")
+    PASSES[name] = make
+    return make
+
+
+def _origin(make: Callable[..., Pass[Any]]) -> tuple[str, str]:
+    return getattr(make, "__module__", ""), getattr(make, "__qualname__", repr(make))

@@ -1,0 +1,171 @@
+"""Who asks for which elements inside a fused group: decides what a kernel computes once and keeps.
+
+Starting from an element of the group's root, every operand is asked for the element its user's structure reads.  From these
+requests follow the *row* loops (those that every reduction inside the group shares) and the nodes worth *keeping* in a local
+buffer because computing them again where they are asked for would cost more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from compiler.ir.graph import Graph, Node, scalar_value
+from compiler.ir.index import Dim, var, variables
+from compiler.ir.scalar import PRIMITIVES, Call, Ref, walk
+from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Leaf, Lookup, Position, Reduction
+from compiler.ir.types import broadcast_index, f32
+
+HEAVY = 6
+"""Multiply-adds beyond which an element is kept rather than computed twice."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Element `index` of a node asked for inside `loops` (outermost first) on behalf of `sink`, a reduction or kept node."""
+
+    index: Position
+    loops: tuple[str, ...]
+    sink: Node
+
+    def repeats(self) -> bool:
+        """Whether a loop that the index does not follow runs around one that it does."""
+        used = set().union(*(variables(d) for d in self.index), set())
+        seen_other = False
+        for v in self.loops:
+            if v not in used:
+                seen_other = True
+            elif seen_other:
+                return True
+        return False
+
+
+@dataclass(eq=False)
+class Demand:
+    """The requests within one group, given its root and the nodes kept in buffers."""
+
+    graph: Graph
+    root: Node
+    index: Position
+    kept: frozenset[Node] = frozenset()
+    requests: dict[Node, list[Request]] = field(default_factory=dict)
+    _count: int = 0
+
+    def __post_init__(self) -> None:
+        self._seen: set[tuple[object, ...]] = set()
+        self._pending: dict[Node, Request] = {}
+        order = {n: k for k, n in enumerate(self.graph.nodes)}
+        self.loops = tuple(v for d in self.index for v in sorted(variables(d)))
+        self.ask(self.root, self.index, self.loops, self.root)
+        while self._pending:  # kept nodes fill their buffers once, latest first
+            node = max(self._pending, key=lambda n: order[n])
+            self.fill(node, self._pending.pop(node))
+
+    def ask(self, node: Node, index: Position, loops: tuple[str, ...], sink: Node) -> None:
+        key = (node, index, loops, sink)
+        if key in self._seen or isinstance(node.structure, Leaf) and scalar_value(node) is not None:
+            return
+        self._seen.add(key)
+        self.requests.setdefault(node, []).append(Request(index, loops, sink))
+        if node in self.kept and node is not sink:
+            self._pending.setdefault(node, Request(index, loops, sink))
+            return
+        self.descend(node, index, loops, sink)
+
+    def fill(self, node: Node, request: Request) -> None:
+        """A kept node computes all its elements under the loops it shares with the root."""
+        outer = [v for v in self.loops if any(v in variables(d) for d in request.index)]
+        index: list[Dim] = []
+        own: list[str] = []
+        for d in request.index:
+            if isinstance(d, int) or all(v in outer for v in variables(d)):
+                index.append(d)
+            else:
+                own.append(self._fresh())
+                index.append(var(own[-1]))
+        self.descend(node, tuple(index), (*outer, *own), node)
+
+    def descend(self, node: Node, index: Position, loops: tuple[str, ...], sink: Node) -> None:
+        s = node.structure
+        if isinstance(s, Elementwise):
+            for o in node.operands:
+                self.ask(o, broadcast_index(o.shape, index), loops, sink)
+        elif isinstance(s, IndexMap):
+            for piece in s.pieces(node, index):
+                self.ask(node.operands[piece.operand], piece.position, loops, sink)
+        elif isinstance(s, Gather):
+            place: list[Dim] = []
+            for d in s.position(node, index):
+                if isinstance(d, Lookup):
+                    self.ask(node.operands[d.operand], d.position, loops, sink)
+                    inner = sorted(set().union(*(variables(p) for p in d.position), set()))
+                    place.append(sum((var(v) for v in inner), start=0))  # depends on what the looked-up place depends on
+                else:
+                    place.append(d)
+            self.ask(node.operands[0], tuple(place), loops, sink)
+        elif isinstance(s, Reduction):
+            space = s.space(node)
+            points = [self._fresh() if e != 1 else None for e in space.extents]
+            red = tuple(var(p) if p else 0 for p in points)
+            used = set().union(*(variables(d) for d in index), set())
+            around = (*(v for v in loops if v in used), *(p for p in points if p))
+            for o, place_ in zip(node.operands, space.positions(index, red), strict=True):
+                self.ask(o, place_, around, node)
+
+    def _fresh(self) -> str:
+        self._count += 1
+        return f"?{self._count}"
+
+    @cached_property
+    def rows(self) -> tuple[str, ...]:
+        """Root loops shared by every reduction and kept node that does not follow all of them, in loop order."""
+        shared: set[str] | None = None
+        for node, asked in self.requests.items():
+            if not isinstance(node.structure, Reduction) and node not in self.kept:
+                continue
+            for r in asked:
+                used = {v for d in r.index for v in variables(d)} & set(self.loops)
+                if used != set(self.loops):
+                    shared = used if shared is None else shared & used
+        return self.loops if shared is None else tuple(v for v in self.loops if v in shared)
+
+    def wants_keeping(self, node: Node) -> bool:
+        """Whether `node` would be computed again at a price: for several sinks, or in loops it does not follow."""
+        if node is self.root or node in self.kept or isinstance(node.structure, (Leaf, Generate)):
+            return False
+        asked = self.requests.get(node, [])
+        used = {v for r in asked for d in r.index for v in variables(d)}
+        if used <= set(self.rows):
+            return False  # one value per row: placed in the row loop, computed once
+        if self.price(node) < HEAVY:
+            return False
+        return len({r.sink for r in asked}) > 1 or any(r.repeats() for r in asked)
+
+    def price(self, node: Node) -> int:
+        """Multiply-adds to compute one element from what is in memory or kept."""
+        if node in self.kept or isinstance(node.structure, Leaf):
+            return 0
+        if isinstance(node.structure, Reduction):
+            return 1000
+        asked = self.requests.get(node, [])
+        if asked and {v for r in asked for d in r.index for v in variables(d)} < set(self.rows):
+            return 0
+        own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else 1
+        return own + sum(self.price(o) for o in node.operands)
+
+
+def elementwise_cost(node: Node) -> int:
+    """Multiply-adds of one element of an elementwise node."""
+    assert isinstance(node.structure, Elementwise)
+    e = node.structure.fn(*(Ref(f32 if o.dtype.is_half else o.dtype, f"x{k}") for k, o in enumerate(node.operands)), **node.attrs)
+    return sum(PRIMITIVES[x.primitive].cost for x in walk(e) if isinstance(x, Call))
+
+
+def settle(graph: Graph, root: Node, index: Position) -> Demand:
+    """The demand of a group with everything kept that is worth keeping, found latest node first."""
+    demand = Demand(graph, root, index)
+    while True:
+        late = next((n for n in reversed(graph.nodes) if demand.wants_keeping(n)), None)
+        if late is None:
+            return demand
+        demand = Demand(graph, root, index, demand.kept | {late})

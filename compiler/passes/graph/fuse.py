@@ -1,0 +1,268 @@
+"""Fusion: which ops become one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+
+import networkx
+
+from compiler.ir.graph import Graph, Node, input_node, scalar_value
+from compiler.ir.index import variables
+from compiler.ir.op import OPS
+from compiler.ir.structure import Composite, Elementwise, Fused, IndexMap, Leaf, Opaque, Reduction, is_view
+from compiler.ir.tile import For, Kernel, Local
+from compiler.passes.access import Accesses, contraction, work
+from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.demand import elementwise_cost
+from compiler.passes.lower_kernel import LowerError, lower_kernel
+
+
+@dataclass(eq=False)
+class Group:
+    """Nodes that become one kernel: `root` yields its loops, `extra` are further results."""
+
+    root: Node
+    members: set[Node]
+    extra: list[Node] = field(default_factory=list)
+    price: int = 0
+
+
+@register
+@dataclass(frozen=True)
+class Fuse(GraphPass):
+    """%s = sigmoid %x  %y = mul %s, %x  ->  %y = fused (%x) { %s = sigmoid %x  %y = mul %s, %x  return %y }
+
+    Users first, each op joins the kernel of its users if the joint kernel can be lowered and does no more work than the two
+    would apart.  Views and conversions that read no more than they write are repeated in every user instead.  A value that
+    others need as well becomes a further result of the kernel.
+    """
+
+    name = "fuse"
+    enabled: bool = True
+    max_nodes: int = 64
+    reread_limit: int = 1 << 18
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        return Fusion(self, ir, context).run()
+
+
+class Fusion:
+    """One run of the pass."""
+
+    def __init__(self, options: Fuse, graph: Graph, context: Context) -> None:
+        self.options, self.graph, self.context = options, graph, context
+        self.order = {n: k for k, n in enumerate(graph.nodes)}
+        self.groups: dict[Node, list[Group]] = {}
+        self.all: list[Group] = []
+        self.priced: dict[Hashable, int | str] = {}
+
+    def run(self) -> Graph:
+        outputs = set(self.graph.outputs)
+        for n in reversed(self.graph.nodes):
+            if isinstance(n.structure, (Leaf, Opaque, Fused, Composite)) or n.op.name == "item":
+                continue
+            self.place(n, n in outputs)
+        return self.rebuild()
+
+    def place(self, n: Node, is_output: bool) -> None:
+        """Put `n` into its users' kernels, or start one of its own."""
+        users = self.graph.users[n]
+        hosts = list(dict.fromkeys(g for u in users for g in self.groups.get(u, ())))
+        outside = is_output or any(u not in self.groups for u in users)
+        if self.options.enabled and hosts:
+            if not outside and len(hosts) == 1 and self.join(n, hosts[0]):
+                return
+            if not outside and len(hosts) > 1 and self.cheap_to_repeat(n) and all(self.join(n, g, try_only=True) for g in hosts):
+                for g in hosts:
+                    self.join(n, g)
+                return
+            if (outside or len(hosts) > 1) and not is_view(n.structure, n):
+                for g in sorted(hosts, key=lambda g: self.order[g.root]):
+                    if self.acyclic(n, g) and self.join(n, g, as_output=True):
+                        return
+        group = Group(n, {n})
+        price = self.price(group)
+        assert isinstance(price, int), f"{n} does not lower by itself: {price}"
+        group.price = price
+        self.all.append(group)
+        self.groups[n] = [group]
+
+    def join(self, n: Node, g: Group, as_output: bool = False, try_only: bool = False) -> bool:
+        """Add `n` to `g` if that pays."""
+        if len(g.members) >= self.options.max_nodes:
+            return False
+        joint = Group(g.root, g.members | {n}, [*g.extra, n] if as_output else g.extra)
+        together = self.price(joint)
+        if isinstance(together, str):
+            self.context.missed(self.options, f"not fused into {g.root.op.name}: {together}", n)
+            return False
+        alone = self.price(Group(n, {n}))
+        apart = g.price + (alone if isinstance(alone, int) else 0)
+        if together > apart * 1.02:
+            self.context.missed(self.options, f"not fused into {g.root.op.name}: {together} operations instead of {apart}", n)
+            return False
+        if not try_only:
+            g.members, g.extra, g.price = joint.members, joint.extra, together
+            self.groups.setdefault(n, []).append(g)
+            self.context.applied(self.options, f"fused into the kernel of {g.root.op.name}", n)
+        return True
+
+    def cheap_to_repeat(self, n: Node) -> bool:
+        """Whether computing `n` again in each user reads no more than its result would be."""
+        if is_view(n.structure, n):
+            return True
+        if not isinstance(n.structure, (Elementwise, IndexMap)):
+            return not n.operands and not isinstance(n.structure, Reduction)
+        read = sum(size(o) for o in n.operands if scalar_value(o) is None)
+        return read <= size(n) and (not isinstance(n.structure, Elementwise) or elementwise_cost(n) <= 2)
+
+    def acyclic(self, n: Node, g: Group) -> bool:
+        """Whether no user of `n` outside `g` leads back into `g`: then `g` can yield `n` before they run."""
+        seen: set[Node] = set()
+        stack = [u for u in self.graph.users[n] if u not in g.members]
+        while stack:
+            u = stack.pop()
+            if u in g.members:
+                return False
+            if u in seen:
+                continue
+            seen.add(u)
+            mates = [m for h in self.groups.get(u, ()) for m in h.members]
+            stack += [v for m in (u, *mates) for v in self.graph.users[m]]
+        return True
+
+    # prices
+
+    def price(self, g: Group) -> int | str:
+        """Work of the group's kernel, or why there is none."""
+        body, operands = self.body(g)
+        key = fingerprint(body)
+        if key not in self.priced:
+            try:
+                kernel = lower_kernel(body, "candidate")
+                self.priced[key] = self.objection(kernel, g) or work(kernel.body)
+            except LowerError as error:
+                self.priced[key] = str(error)
+        return self.priced[key]
+
+    def objection(self, kernel: Kernel, g: Group) -> str:
+        """Why a kernel that can be lowered would still be slow; empty for none."""
+        sums = [n for n in g.members if isinstance(n.structure, Reduction) and len(n.operands) > 1]
+        for n in sorted(sums, key=self.order.__getitem__)[:-1]:
+            if size(n) <= sum(size(o) for o in n.operands):
+                return f"{n.op.name} yields less than it reads, so it is worth storing"
+        if sums and any(isinstance(s, Local) for s in all_statements(kernel)):
+            again = reread(kernel)
+            if again > self.options.reread_limit:
+                return f"every block of rows would read {again >> 10} KiB again"
+        return ""
+
+    # the new graph
+
+    def body(self, g: Group) -> tuple[Graph, tuple[Node, ...]]:
+        """The group as a graph of its own, and what it reads from outside."""
+        operands: list[Node] = []
+        new: dict[Node, Node] = {}
+        for n in sorted(g.members, key=self.order.__getitem__):
+            for o in n.operands:
+                if o in new:
+                    continue
+                if o in g.members:
+                    raise AssertionError("members come in order")
+                if scalar_value(o) is not None:
+                    new[o] = o
+                else:
+                    new[o] = input_node(f"x{len(operands)}", o.type, o.loc)
+                    operands.append(o)
+            new[n] = replace(n, operands=tuple(new[o] for o in n.operands))
+        outputs = tuple(new[n] for n in (g.root, *g.extra))
+        return Graph(tuple(new[o] for o in operands), outputs, g.root.op.name), tuple(operands)
+
+    def rebuild(self) -> Graph:
+        """The graph with every group as one `fused` node, in an order that respects what they read."""
+        owner: dict[Node, Group] = {}
+        for g in self.all:
+            for n in (g.root, *g.extra):
+                owner[n] = g
+        bodies = {id(g): self.body(g) for g in self.all}
+        view: networkx.DiGraph = networkx.DiGraph()
+        kept: list[Node | Group] = [n for n in self.graph.nodes if n not in self.groups]
+        view.add_nodes_from([*kept, *self.all])
+        for unit in [*kept, *self.all]:
+            reads = unit.operands if isinstance(unit, Node) else bodies[id(unit)][1]
+            view.add_edges_from((owner.get(o, o), unit) for o in reads)
+        place = {id(n): k for n, k in self.order.items()}
+        new: dict[Node, Node] = {}
+        fused = OPS["fused"]
+
+        def rank(u: Node | Group) -> int:
+            return place[id(u if isinstance(u, Node) else u.root)]
+
+        for unit in networkx.lexicographical_topological_sort(view, key=rank):
+            if isinstance(unit, Node):
+                new[unit] = unit.with_operands(tuple(new[o] for o in unit.operands))
+                continue
+            body, operands = bodies[id(unit)]
+            made = fused(*(new[o] for o in operands), body=body, loc=unit.root.loc)
+            results = (unit.root, *unit.extra)
+            if len(results) == 1:
+                new[unit.root] = made.named(unit.root.name)
+            else:
+                for k, r in enumerate(results):
+                    new[r] = OPS["item"](made, index=k, loc=r.loc).named(r.name)
+        self.context.count(self.options, "kernels", len(self.all))
+        return replace(self.graph, outputs=tuple(new[o] for o in self.graph.outputs), inputs=tuple(new[i] for i in self.graph.inputs))
+
+
+def size(n: Node) -> int:
+    """Bytes of a value; 1 where a dimension is symbolic."""
+    return n.type.nbytes if isinstance(n.type.nbytes, int) else 1
+
+
+def all_statements(kernel: Kernel) -> Iterable[object]:
+    from compiler.ir import tile
+
+    return tile.walk(kernel.body)
+
+
+def reread(kernel: Kernel) -> int:
+    """Bytes a contraction reads again for every block of rows: the part of its operands that the row loops do not pick."""
+    table = Accesses(kernel)
+    most = 0
+    for a in table.all:
+        if a.is_store or not contraction(a.stmt) or table.roles[a.buffer] == "local":
+            continue
+        rows = set(parallel_vars(kernel))
+        last = [v for v in rows if not table.follows(a, v)]
+        if not last:
+            continue
+        elements = 1
+        for r in a.loops:
+            if r.var not in rows and any(r.var in variables(d) for d in a.index) and isinstance(r.extent, int):
+                elements *= r.extent
+        most = max(most, elements * table.types[a.buffer].dtype.bytes)
+    return most
+
+
+def parallel_vars(kernel: Kernel) -> list[str]:
+    """The loops that a kernel starts with and that threads may share."""
+    found: list[str] = []
+    body = kernel.body
+    while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
+        found.append(body[0].range.var)
+        body = body[0].body
+    return found
+
+
+def fingerprint(g: Graph) -> Hashable:
+    """Equal for graphs that lower alike."""
+    number = {n: k for k, n in enumerate(g.nodes)}
+
+    def attr(v: object) -> object:
+        return id(v) if isinstance(v, Graph) else getattr(v, "digest", v)
+
+    return tuple(
+        (n.op.name, tuple(number[o] for o in n.operands), str(n.result), tuple((k, attr(v)) for k, v in n.attrs.items() if k != "name"))
+        for n in g.nodes
+    ) + tuple(number[o] for o in g.outputs)

@@ -1,0 +1,202 @@
+"""What can watch a pipeline: a clock, a printer, the verifier, and the interpreter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO, TypeAlias
+
+import numpy as np
+import torch
+
+from compiler.errors import PassError, VerifyError
+from compiler.ir.graph import Graph
+from compiler.ir.index import interval
+from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_tile import fresh, run_kernel
+from compiler.ir.printer import print_graph
+from compiler.ir.random_inputs import Array, random_inputs, small_sizes
+from compiler.ir.tile import Block, Kernel, blocks, ranges, walk
+from compiler.ir.tile_printer import print_kernel
+from compiler.ir.types import DType
+from compiler.ir.verify_graph import verify_graph
+from compiler.ir.verify_tile import verify_kernel
+from compiler.passes.base import Context, Pass
+
+AnyIR: TypeAlias = Graph | Kernel
+AnyPass: TypeAlias = Pass[Any]
+
+
+class Watch:
+    """An instrument that does nothing; derive from it."""
+
+    def before(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
+        """Called with what `pass_` is given."""
+
+    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        """Called with what `pass_` was given and what it made of it."""
+
+
+def size(ir: AnyIR) -> int:
+    """Nodes of a graph or statements of a kernel."""
+    return len(ir.nodes) if isinstance(ir, Graph) else sum(1 for _ in walk(ir.body))
+
+
+def text(ir: AnyIR) -> str:
+    """The IR as it is printed."""
+    return print_graph(ir) if isinstance(ir, Graph) else print_kernel(ir)
+
+
+@dataclass
+class Timing(Watch):
+    """Seconds and sizes of every pass run."""
+
+    rows: list[tuple[str, float, int, int]] = field(default_factory=list)
+
+    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        self.rows.append((pass_.name, seconds, size(old), size(new)))
+
+    def __str__(self) -> str:
+        lines = [f"{'ms':>9}  {'size':>6} -> {'size':<6}  pass"]
+        lines += [f"{seconds * 1e3:9.2f}  {old:6} -> {new:<6}  {name}" for name, seconds, old, new in self.rows]
+        return "\n".join(lines)
+
+
+@dataclass
+class PrintIR(Watch):
+    """Prints the IR before and after passes: each a set of names, "*" for all; `changes` prints after whatever changed it."""
+
+    before_passes: Sequence[str] = ()
+    after_passes: Sequence[str] = ()
+    changes: bool = False
+    file: TextIO | None = None
+
+    def before(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
+        if _named(pass_, self.before_passes):
+            self._print(f"before {pass_.name}", ir)
+
+    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        if _named(pass_, self.after_passes) or (self.changes and new is not old and text(new) != text(old)):
+            self._print(f"after {pass_.name}", new)
+
+    def _print(self, title: str, ir: AnyIR) -> None:
+        print(f"// {title} (@{ir.name})\n{text(ir)}", file=self.file or sys.stderr)
+
+
+def _named(pass_: AnyPass, names: Sequence[str]) -> bool:
+    return "*" in names or pass_.name in names
+
+
+def verify(ir: AnyIR) -> None:
+    """VerifyError where a graph or kernel breaks a rule of its IR."""
+    if isinstance(ir, Graph):
+        verify_graph(ir)
+    else:
+        verify_kernel(ir)
+
+
+class Verify(Watch):
+    """Verifies what every pass makes."""
+
+    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        if new is old:
+            return
+        try:
+            verify(new)
+        except VerifyError as error:
+            raise PassError(f"pass {pass_.name} made invalid IR of @{old.name}: {error}") from error
+
+
+@dataclass
+class SemanticCheck(Watch):
+    """Interprets the IR before and after every pass on random inputs and names the first pass that changes an answer.
+
+    Graphs are interpreted in float64, kernels as they are.  A kernel of more than `max_steps` steps is left alone, with a note.
+    """
+
+    seed: int = 0
+    max_steps: int = 200_000
+    skipped: list[str] = field(default_factory=list)
+    _last: tuple[AnyIR, list[Array]] | None = None
+
+    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        if new is old:
+            return
+        if isinstance(old, Kernel) and max(steps(old.body), steps(new.body)) > self.max_steps:  # type: ignore[union-attr]
+            self.skipped.append(pass_.name)
+            context.note(pass_, f"semantic check skipped: @{old.name} has more than {self.max_steps} steps", old.name)
+            return
+        expected = self._last[1] if self._last and self._last[0] is old else answers(old, self.seed)
+        actual = answers(new, self.seed)
+        for number, (want, got, dtype) in enumerate(zip(expected, actual, answer_dtypes(old), strict=True)):
+            if problem := difference(want, got, dtype):
+                raise PassError(f"pass {pass_.name} changed the answer of @{old.name}: output {number}: {problem}")
+        self._last = (new, actual)
+
+
+def answers(ir: AnyIR, seed: int = 0) -> list[Array]:
+    """What the interpreter makes of random inputs: a graph's outputs in float64, a kernel's out and inout buffers."""
+    if isinstance(ir, Kernel):
+        return _first_in_range(lambda high: _run_on_random(ir, seed, high))
+    fixed = ir.specialize(small_sizes(ir)) if ir.symbols else ir
+    types = [n.type for n in fixed.inputs]
+    results = _first_in_range(lambda high: interpret(fixed, random_inputs(types, seed, high), dtype=torch.float64))
+    return [as_array(r) for r in results]
+
+
+def answer_dtypes(ir: AnyIR) -> list[DType]:
+    """The element types of what `answers` gives."""
+    if isinstance(ir, Kernel):
+        return [p.type.dtype for p in ir.params if p.role in ("out", "inout")]
+    return [n.dtype for n in ir.outputs]
+
+
+def _run_on_random(kernel: Kernel, seed: int, high: int) -> list[Array]:
+    given = random_inputs([p.type for p in kernel.params], seed, high)
+    buffers = {p.name: fresh(p.type) if p.role == "out" else x for p, x in zip(kernel.params, given, strict=True)}
+    run_kernel(kernel, buffers)
+    return [buffers[p.name] for p in kernel.params if p.role in ("out", "inout")]
+
+
+def _first_in_range(run: Callable[[int], list[Any]]) -> list[Any]:
+    """`run(high)` for the largest bound on random integers that are valid wherever they are used as indices."""
+    for high in (8, 2):
+        try:
+            return run(high)
+        except (IndexError, RuntimeError):  # PyTorch raises either for an index out of range
+            continue
+    return run(1)
+
+
+def steps(body: Block) -> int:
+    """How many statements the interpreter runs for `body`."""
+    total = 0
+    for stmt in body:
+        trips = 1
+        for r in ranges(stmt):
+            known = interval(r.extent, None)
+            trips *= -(-known[1] // r.tile) if known else 1
+        total += 1 + trips * (1 + steps(blocks(stmt)))
+    return total
+
+
+TOLERANCES = {2: 2e-2, 4: 1e-4, 8: 1e-9}
+
+
+def difference(want: Array, got: Array, dtype: DType | None = None, *, exact: bool = False) -> str:
+    """What is wrong with `got`, or nothing; `dtype` sets the tolerance (bf16 arrays hold float32), `exact` asks for the same bits."""
+    if want.shape != got.shape or want.dtype != got.dtype:
+        return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
+    if exact or not np.issubdtype(want.dtype, np.floating):
+        same = (want == got) & (np.signbit(want) == np.signbit(got)) if want.dtype.kind == "f" else want == got
+        same = same | (np.isnan(want) & np.isnan(got)) if want.dtype.kind == "f" else same
+    else:
+        tolerance = 8 * TOLERANCES[2] if dtype and dtype.name == "bf16" and want.dtype == np.float32 else TOLERANCES[want.dtype.itemsize]
+        finite = np.abs(want[np.isfinite(want)])
+        scale = tolerance * max(1.0, float(finite.max())) if finite.size else tolerance
+        same = np.isclose(got, want, rtol=tolerance, atol=scale, equal_nan=True)
+    if np.all(same):
+        return ""
+    place = tuple(int(i) for i in np.argwhere(~same)[0])
+    return f"{int(np.sum(~same))} of {same.size} elements differ; element {list(place)} is {got[place]} instead of {want[place]}"

@@ -1,0 +1,126 @@
+"""The bridge: a graph whose nodes are fused groups becomes a program of kernels over buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, unique_names
+from compiler.ir.structure import Fused
+from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Step
+from compiler.ir.types import TensorType
+from compiler.passes.lower_kernel import lower_kernel
+
+
+def lower(graph: Graph) -> Program:
+    """Kernels as scalar loops, one per distinct fused body, and the steps that call them in order."""
+    return ProgramLowering(graph).run()
+
+
+class ProgramLowering:
+    """One lowering in progress."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.names = unique_names(graph.nodes)
+        self.buffers: dict[str, TensorType] = {}
+        self.place: dict[tuple[Node, int], str] = {}
+        self.constants: dict[str, Data] = {}
+        self.kernels: dict[str, Kernel] = {}
+        self.steps: list[Step] = []
+
+    def run(self) -> Program:
+        for n in self.graph.nodes:
+            self.node(n)
+        outputs = []
+        for k, o in enumerate(self.graph.outputs):
+            source = self.buffer(o)
+            made_here = source not in self.constants and not any(source == self.names[i] for i in self.graph.inputs)
+            if made_here and source not in outputs:
+                outputs.append(source)
+                continue
+            target = f"result{k}"
+            self.buffers[target] = self.buffers[source]
+            self.steps.append(Copy(source, target))
+            outputs.append(target)
+        inputs = tuple(self.names[n] for n in self.graph.inputs)
+        return Program(self.buffers, inputs, tuple(outputs), dict(self.constants), self.kernels, tuple(self.steps))
+
+    def buffer(self, n: Node) -> str:
+        """The buffer that holds a value; an item is its producer's buffer of that number."""
+        if n.op.name == "item":
+            return self.place[n.operands[0], n.attrs["index"]]
+        return self.place[n, 0]
+
+    def node(self, n: Node) -> None:
+        name = self.names[n]
+        if n.op is INPUT or n.op is CONSTANT:
+            self.buffers[name], self.place[n, 0] = n.type, name
+            if n.op is CONSTANT:
+                self.constants[name] = n.attrs["value"]
+        elif n.op.name == "item":
+            return
+        elif isinstance(n.structure, Fused):
+            self.kernel(n, name)
+        else:
+            results = self.results(n, name)
+            arguments = tuple(self.buffer(o) for o in n.operands)
+            self.steps.append(OpaqueCall(n.op.name, tuple(n.attrs.items()), arguments, results, name))
+
+    def results(self, n: Node, name: str) -> tuple[str, ...]:
+        """Buffers for the results of a node."""
+        types = n.result if isinstance(n.result, tuple) else (n.result,)
+        made = []
+        for k, t in enumerate(types):
+            buffer = name if not isinstance(n.result, tuple) else f"{name}.{k}"
+            self.buffers[buffer], self.place[n, k] = TensorType(t.dtype, t.shape), buffer
+            made.append(buffer)
+        return tuple(made)
+
+    def kernel(self, n: Node, name: str) -> None:
+        body: Graph = n.attrs["body"]
+        constants = {i.attrs["name"] for i, o in zip(body.inputs, n.operands, strict=True) if o.op is CONSTANT}
+        kernel = lower_kernel(body, f"{body.name}_{len(self.kernels)}")
+        params = tuple(replace(p, role="const") if p.name in constants else p for p in kernel.params)
+        kernel = replace(kernel, params=params)
+        known = next((k for k in self.kernels.values() if (k.params, k.body) == (kernel.params, kernel.body)), None)
+        if known is None:
+            self.kernels[kernel.name] = known = kernel
+        arguments = (*(self.buffer(o) for o in n.operands), *self.results(n, name))
+        self.steps.append(Launch(known.name, arguments, name))
+
+
+def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
+    """The program with every kernel replaced, and constants stored in the layouts that the new kernels ask for."""
+    kernels = {name: rule(k) for name, k in program.kernels.items()}
+    buffers = dict(program.buffers)
+    constants: dict[str, Any] = dict(program.constants)
+    steps: list[Step] = []
+    for step in program.steps:
+        if not isinstance(step, Launch):
+            steps.append(step)
+            continue
+        arguments = []
+        for argument, param in zip(step.arguments, kernels[step.kernel].params, strict=True):
+            if param.type.layout != buffers[argument].layout and argument in constants:
+                packed = f"{argument}.{'_'.join(str(d).replace('/', 'o').replace('%', 'i') for d in param.type.layout.digits)}" if param.type.layout else argument
+                buffers[packed], constants[packed] = param.type, constants[argument]
+                argument = packed
+            arguments.append(argument)
+        steps.append(replace(step, arguments=tuple(arguments)))
+    used = {b for s in steps for b in _touched(s)} | set(program.inputs) | set(program.outputs)
+    return Program(
+        {n: t for n, t in buffers.items() if n in used},
+        program.inputs,
+        program.outputs,
+        {n: c for n, c in constants.items() if n in used},
+        kernels,
+        tuple(steps),
+    )
+
+
+def _touched(step: Step) -> tuple[str, ...]:
+    if isinstance(step, Copy):
+        return (step.source, step.target)
+    return step.arguments if isinstance(step, Launch) else (*step.arguments, *step.results)

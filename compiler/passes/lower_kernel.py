@@ -1,0 +1,322 @@
+"""A fused group of Graph IR -> one kernel of Tile IR, as scalar loops; the tile passes make it fast.
+
+The root's dimensions become loops and the root's element is asked for; every operand answers with an expression (elementwise and index
+maps), a reduce statement placed where its index is known (reductions), or an element of a local buffer (nodes worth keeping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.errors import TilewrightError
+from compiler.ir import scalar
+from compiler.ir.graph import Graph, Node, scalar_value
+from compiler.ir.index import Dim, interval, simplify, var, variables
+from compiler.ir.op import Op
+from compiler.ir.scalar import Call, Const, Expr, Load, Ref, const, index_value, where
+from compiler.ir.structure import Elementwise, Gather, Generate, Guard, IndexMap, Leaf, Lookup, Position, Reduction
+from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store
+from compiler.ir.types import DType, TensorType, broadcast_index, f32, i64
+from compiler.passes.demand import Demand, settle
+from compiler.passes.nest import Nest
+
+LOCAL_LIMIT = 1 << 16
+"""Most elements of one row that local buffers may hold."""
+
+
+class LowerError(TilewrightError):
+    """A group that is no single kernel; fusion asks and goes another way."""
+
+
+def lower_kernel(graph: Graph, name: str) -> Kernel:
+    """The kernel that computes `graph`; its parameters are the inputs, then the outputs, in order.
+
+    Raises LowerError where the group does not fit one loop nest.
+    """
+    return KernelLowering(graph, name).run()
+
+
+class KernelLowering:
+    """One lowering in progress."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph, self.name = graph, name
+        self.nest = Nest()
+        self.inputs = {n: n.attrs["name"] for n in graph.inputs}
+        self.kept_total = 0
+
+    def run(self) -> Kernel:
+        target = self.graph.outputs[0]
+        self.root = self.behind_views(target)
+        ranges: list[Range] = []
+        index: list[Dim] = []
+        for size in self.root.shape:
+            if size == 1:
+                index.append(0)
+            else:
+                ranges.append(Range(self.nest.fresh("i"), 0, size))
+                index.append(var(ranges[-1].var))
+        self.demand = settle(self.graph, self.root, tuple(index))
+        rows = set(self.demand.rows)
+        ordered = [r for r in ranges if r.var in rows] + [r for r in ranges if r.var not in rows]
+        self.extra = {n: self.extra_index(n) for n in self.graph.outputs[1:]}
+        row_only = len(rows) < len(ranges)
+
+        def fill() -> None:
+            self.store_output(0, self.root, tuple(index), self.push(target, tuple(index)))
+            for k, n in enumerate(self.graph.outputs[1:], 1):
+                self.store_output(k, n, self.extra[n], self.extra[n])
+
+        split = len(rows) if row_only else len(ranges)
+        inner = ordered[split:]
+        self.nest.loops(ordered[:split], True, lambda: self.nest.loops(inner, False, fill))
+        params = [Param(n.attrs["name"], n.type) for n in self.graph.inputs]
+        params += [Param(f"out{k}", TensorType(n.dtype, n.shape), "out") for k, n in enumerate(self.graph.outputs)]
+        return Kernel(self.name, tuple(params), self.nest.finish())
+
+    # outputs
+
+    def behind_views(self, node: Node) -> Node:
+        """The node whose loops the kernel runs: one-to-one views at the end are stored through."""
+        while (
+            isinstance(node.structure, IndexMap)
+            and node.structure.push is not None
+            and len(self.graph.users[node.operands[0]]) == 1
+            and not isinstance(node.operands[0].structure, Leaf)
+            and node.operands[0] not in self.graph.outputs
+        ):
+            node = node.operands[0]
+        return node
+
+    def push(self, target: Node, index: Position) -> Position:
+        """Where element `index` of the root lies in the output behind its views."""
+        chain: list[Node] = []
+        while target is not self.root:
+            chain.append(target)
+            target = target.operands[0]
+        for view in reversed(chain):
+            assert isinstance(view.structure, IndexMap) and view.structure.push
+            index = tuple(self.tidy(d) for d in view.structure.push(view, index))
+        return index
+
+    def extra_index(self, node: Node) -> Position:
+        """The element of a further output that one step of the loops yields."""
+        asked = self.demand.requests.get(node, [])
+        whole = [r.index for r in asked if all(isinstance(d, int) or str(d) in self.demand.loops for d in r.index)]
+        if not whole:
+            raise LowerError(f"output {node} does not follow the loops of {self.root}")
+        if len({str(d) for d in whole[0] if not isinstance(d, int)}) < sum(s != 1 for s in node.shape):
+            raise LowerError(f"output {node} is read at a diagonal")
+        return whole[0]
+
+    def store_output(self, k: int, node: Node, index: Position, place: Position) -> None:
+        value = self.element(node, index, None)
+        with self.nest.at(self.nest.depth({v for d in index for v in variables(d)})):
+            self.nest.add(Store(f"out{k}", place, value))
+
+    # elements
+
+    def tidy(self, d: Dim) -> Dim:
+        return simplify(d, self.nest.bounds)
+
+    def element(self, node: Node, index: Position, mask: Expr | None) -> Expr:
+        """Element `index` of `node`, read or computed only where `mask` holds."""
+        index = tuple(self.tidy(d) for d in index)
+        key = (node, index, mask)
+        known: Expr | None = self.nest.recall(key)
+        if known is None:
+            known = self.compute(node, index, mask)
+            if len(self.graph.users.get(node, ())) > 1 and not isinstance(known, Load):
+                known = self.nest.let(known)
+            self.nest.top.memo[key] = known
+        return known
+
+    def compute(self, node: Node, index: Position, mask: Expr | None) -> Expr:
+        if node in self.inputs:
+            return Load(node.dtype, self.inputs[node], index, mask, const(0, node.dtype) if mask is not None else None)
+        s = node.structure
+        if isinstance(s, Leaf):
+            value = scalar_value(node)
+            if value is None:
+                raise LowerError(f"constant {node} must be an operand of the group")
+            return const(value, node.dtype)
+        if node in self.demand.kept:
+            return self.read_kept(node, index, mask)
+        if isinstance(s, Elementwise):
+            return self.elementwise(node, index, mask)
+        if isinstance(s, IndexMap):
+            return self.index_map(node, s, index, mask)
+        if isinstance(s, Gather):
+            return self.gather(node, s, index, mask)
+        if isinstance(s, Generate):
+            return s.fn(node, index)
+        if isinstance(s, Reduction):
+            if mask is not None:
+                raise LowerError(f"{node} is asked for under a guard")
+            return self.reduction(node, s, index)
+        raise LowerError(f"{node} has no structure to lower")
+
+    def elementwise(self, node: Node, index: Position, mask: Expr | None) -> Expr:
+        """The op's rule on the operands' elements; half types are computed in f32 and rounded once."""
+        operands = [wide(self.element(o, broadcast_index(o.shape, index), mask)) for o in node.operands]
+        rule = trace(node.op, tuple(o.dtype for o in operands), node)
+        uses = [0] * len(operands)
+        for e in scalar.walk(rule):
+            for a in e.args:
+                if isinstance(a, Ref):
+                    uses[int(a.name[1:])] += 1
+        bound = [self.nest.let(o) if n > 1 else o for o, n in zip(operands, uses, strict=True)]
+        result = scalar.transform(rule, lambda e: bound[int(e.name[1:])] if isinstance(e, Ref) else e)
+        return self.share(result).to(node.dtype)
+
+    def share(self, e: Expr) -> Expr:
+        """Bind what a rule uses more than once."""
+        return scalar.bind_shared(e, self.nest.let)
+
+    def index_map(self, node: Node, s: IndexMap, index: Position, mask: Expr | None) -> Expr:
+        """A view, or a choice between guarded pieces."""
+        result: Expr | None = None if s.fill is None else const(s.fill(node), node.dtype)
+        for piece in reversed(s.pieces(node, index)):
+            test = self.guard(piece.guards)
+            if test is False:
+                continue
+            inner = mask if test is True else test if mask is None else mask & test
+            value = self.element(node.operands[piece.operand], piece.position, inner)
+            result = value if test is True or result is None else where(test, value, result)
+        if result is None:
+            raise LowerError(f"{node} has no piece at {index}")
+        return result
+
+    def guard(self, guards: Sequence[Guard]) -> Expr | bool:
+        """The test that every guard holds; what the loops' bounds decide is decided here."""
+        test: Expr | None = None
+        for g in guards:
+            low, high = self.tidy(g.index - g.low), self.tidy(g.index - g.high)
+            known, above = interval(low, self.nest.bounds), interval(high, self.nest.bounds)
+            if (known and known[1] < 0) or (above and above[0] >= 0):
+                return False
+            tests = []
+            if not (known and known[0] >= 0):
+                tests.append(index_value(low) >= 0)
+            if not (above and above[1] < 0):
+                tests.append(index_value(high) < 0)
+            for t in tests:
+                test = t if test is None else test & t
+        return True if test is None else self.nest.let(test, "inside")
+
+    def gather(self, node: Node, s: Gather, index: Position, mask: Expr | None) -> Expr:
+        """Read the indices, check them, keep the address inside the buffer whatever they are."""
+        place: list[Dim] = []
+        for d in s.position(node, index):
+            if not isinstance(d, Lookup):
+                place.append(d)
+                continue
+            value = self.element(node.operands[d.operand], d.position, mask).to(i64)
+            extent = index_value(d.extent)
+            if d.wrap:
+                value = self.nest.let(value)
+                value = where(value < 0, value + extent, value)
+            found = self.nest.let(value)
+            if isinstance(found, Ref) and mask is None:
+                with self.nest.at(self.nest.depth({found.name})):
+                    self.nest.add(Check(found.name, 0, d.extent))
+            safe = self.nest.let(scalar.maximum(scalar.minimum(found, extent - 1), 0), "row")
+            place.append(var(safe.name) if isinstance(safe, Ref) else int(safe.value) if isinstance(safe, Const) else 0)
+        return self.element(node.operands[0], tuple(place), mask)
+
+    # reductions and buffers
+
+    def reduction(self, node: Node, s: Reduction, index: Position) -> Expr:
+        """A reduce statement in the innermost loop that the index depends on."""
+        depth = self.nest.depth({v for d in index for v in variables(d)})
+        with self.nest.at(depth):
+            key = (node, index, "reduced")
+            known: Expr | None = self.nest.recall(key)
+            if known is not None:
+                return known
+            space = s.space(node)
+            ranges = [Range(self.nest.fresh("r"), 0, e) for e in space.extents if e != 1]
+            names = iter(ranges)
+            point = tuple(0 if e == 1 else var(next(names).var) for e in space.extents)
+            ranges = ranges or [Range(self.nest.fresh("r"), 0, 1)]
+            with self.nest.inside(*ranges) as level:
+                places = space.positions(index, point)
+                elements = [wide(self.element(o, p, None)) for o, p in zip(node.operands, places, strict=True)]
+                value = s.fn(*elements)
+            name = self.nest.fresh("acc")
+            self.nest.add(Reduce(name, s.combine, tuple(ranges), tuple(level.stmts), value))
+            self.nest.home[name] = self.nest.top
+            result = Ref(value.dtype, name).to(node.dtype)
+            self.nest.top.memo[key] = result
+            return result
+
+    def read_kept(self, node: Node, index: Position, mask: Expr | None) -> Expr:
+        """Element of the local buffer that holds `node`, filled in the row loop when first asked for."""
+        rows = set(self.demand.rows)
+        fixed = tuple(d if variables(d) <= rows else None for d in index)
+        depth = self.nest.depth(rows)
+        with self.nest.at(depth):
+            buffer = self.nest.recall((node, fixed, "kept"))
+            if buffer is None:
+                buffer = self.keep(node, fixed)
+                self.nest.top.memo[node, fixed, "kept"] = buffer
+        inner = tuple(d for d, f in zip(index, fixed, strict=True) if f is None)
+        return Load(node.dtype, buffer, inner, mask, const(0, node.dtype) if mask is not None else None)
+
+    def keep(self, node: Node, fixed: tuple[Dim | None, ...]) -> str:
+        """Compute every element of `node` in the current row into a local buffer."""
+        buffer = self.nest.fresh("kept")
+        ranges, index = [], []
+        for size, place in zip(node.shape, fixed, strict=True):
+            if place is None:
+                ranges.append(Range(self.nest.fresh("k"), 0, size))
+            index.append(var(ranges[-1].var) if place is None else place)
+        shape = tuple(r.hi for r in ranges)
+        count = TensorType(node.dtype, shape).numel
+        self.kept_total += count if isinstance(count, int) else LOCAL_LIMIT
+        if self.kept_total > LOCAL_LIMIT:
+            raise LowerError(f"a row of {node} is too long to keep")
+        self.nest.add(Local(buffer, TensorType(node.dtype, shape)))
+        self.nest.home[buffer] = self.nest.top
+
+        def fill() -> None:
+            position = tuple(index)
+            s = node.structure
+            value = self.reduction(node, s, position) if isinstance(s, Reduction) else self.unkept(node, position)
+            self.nest.add(Store(buffer, tuple(var(r.var) for r in ranges), value))
+
+        self.nest.loops(ranges, False, fill)
+        return buffer
+
+    def unkept(self, node: Node, index: Position) -> Expr:
+        """The element computed, not read from its buffer."""
+        saved = self.demand
+        self.demand = replace_kept(saved, saved.kept - {node})
+        try:
+            return self.compute(node, tuple(self.tidy(d) for d in index), None)
+        finally:
+            self.demand = saved
+
+
+def replace_kept(demand: Demand, kept: frozenset[Node]) -> Demand:
+    """The same requests with other nodes kept."""
+    import copy
+
+    changed = copy.copy(demand)
+    changed.kept = kept
+    return changed
+
+
+def wide(e: Expr) -> Expr:
+    """Half types as f32, for arithmetic."""
+    return e.to(f32) if e.dtype.is_half else e
+
+
+def trace(op: Op, dtypes: tuple[DType, ...], node: Node) -> Expr:
+    """An elementwise op's rule over references x0, x1, ..."""
+    assert isinstance(op.structure, Elementwise)
+    result = op.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
+    return result if isinstance(result, Expr) else const(result, node.dtype)
+
+
+

@@ -1,0 +1,198 @@
+"""Pipelines: text to passes, passes to text, and running them.
+
+    pipeline ::= pass ("," pass)*
+    pass     ::= name ["{" option ("," option)* "}"]
+    option   ::= name "=" value            a word, a number, true, false, none or "[" value ("," value)* "]"
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+import re
+import time
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, fields
+from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
+
+from compiler.errors import PassError, TilewrightError
+from compiler.passes.base import IR, PASSES, Context, Pass
+
+Pipeline: TypeAlias = tuple[Pass[Any], ...]
+
+
+class Instrument(Protocol):
+    """Something that watches a pipeline."""
+
+    def before(self, pass_: Pass[Any], ir: Any, context: Context) -> None:
+        """Called with what `pass_` is given."""
+
+    def after(self, pass_: Pass[Any], old: Any, new: Any, seconds: float, context: Context) -> None:
+        """Called with what `pass_` was given and what it made of it."""
+
+
+def run_pipeline(
+    ir: IR, passes: str | Iterable[Pass[Any]], context: Context | None = None, instruments: Sequence[Instrument] = ()
+) -> IR:
+    """`ir` after every pass in order.
+
+    PassError where a pass fails or is for the other kind of IR; it names the pass and its place in the pipeline.
+    """
+    context = context or Context()
+    passes = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
+    for position, pass_ in enumerate(passes):
+        where = f"pass {print_pass(pass_)} (number {position + 1} of {len(passes)}) on @{ir.name}"
+        if not isinstance(ir, pass_.takes):
+            raise PassError(f"{where}: takes a {pass_.takes.__name__}, not a {type(ir).__name__}")
+        for instrument in instruments:
+            instrument.before(pass_, ir, context)
+        start = time.perf_counter()
+        try:
+            new = pass_.run(ir, context)
+        except TilewrightError as error:
+            raise PassError(f"{where}: {error}") from error
+        except Exception as error:
+            raise PassError(f"{where} failed: {type(error).__name__}: {error}") from error
+        seconds = time.perf_counter() - start
+        for instrument in instruments:
+            instrument.after(pass_, ir, new, seconds, context)
+        ir = new
+    return ir
+
+
+def available() -> Mapping[str, Callable[..., Pass[Any]]]:
+    """Every pass by name: one per file of compiler/passes/graph and compiler/passes/tile, and those the user registered."""
+    for package in ("compiler.passes.graph", "compiler.passes.tile"):
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            importlib.import_module(f"{package}.{module.name}")
+    return PASSES
+
+
+def parse_pipeline(text: str) -> Pipeline:
+    """Passes from text such as "canonicalize,fuse{max-inputs=8},layout"; PassError says what is wrong and where."""
+    return _Parser(text).pipeline()
+
+
+def print_pipeline(passes: Iterable[Pass[Any]]) -> str:
+    """The text that `parse_pipeline` reads back as `passes`; options at their defaults are left out."""
+    return ",".join(map(print_pass, passes))
+
+
+def print_pass(pass_: Pass[Any]) -> str:
+    """The name of a pass and the options that differ from their defaults."""
+    given = [(f, getattr(pass_, f.name)) for f in options(pass_)]
+    shown = [f"{_dashed(f.name)}={_print_value(value)}" for f, value in given if value != f.default]
+    return pass_.name + ("{" + ", ".join(shown) + "}" if shown else "")
+
+
+def options(pass_: Callable[..., Pass[Any]] | Pass[Any]) -> tuple[Field[Any], ...]:
+    """The fields of a pass that text can set."""
+    return tuple(f for f in fields(pass_) if f.init) if hasattr(pass_, "__dataclass_fields__") else ()  # type: ignore[arg-type]
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _print_value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_print_value, value)) + "]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _closest(word: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, 3)
+    return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
+
+
+_TOKEN = re.compile(r"\s*([A-Za-z0-9_.+\-]+|[{}\[\]=,])")
+
+
+class _Parser:
+    """One pipeline text being read."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def fail(self, why: str) -> PassError:
+        return PassError(f"pipeline, column {self.at + 1}: {why}\n  {self.text}\n  {' ' * self.at}^")
+
+    def peek(self) -> str:
+        match = _TOKEN.match(self.text, self.at)
+        return match[1] if match else ""
+
+    def next(self) -> str:
+        match = _TOKEN.match(self.text, self.at)
+        if not match:
+            raise self.fail("the text ends too early" if not self.text[self.at :].strip() else "this is not understood")
+        self.at = match.end()
+        return match[1]
+
+    def word(self, what: str) -> str:
+        if self.peek() in ("", *"{}[]=,"):
+            raise self.fail(f"expected {what}")
+        return self.next()
+
+    def accept(self, token: str) -> bool:
+        return self.peek() == token and bool(self.next())
+
+    def expect(self, token: str) -> None:
+        if not self.accept(token):
+            raise self.fail(f"expected '{token}'")
+
+    def pipeline(self) -> Pipeline:
+        passes: list[Pass[Any]] = []
+        while self.text[self.at :].strip():
+            if passes:
+                self.expect(",")
+            passes.append(self.one_pass())
+        return tuple(passes)
+
+    def one_pass(self) -> Pass[Any]:
+        start = self.at
+        name, known = self.word("the name of a pass"), available()
+        if name not in known:
+            self.at = start
+            raise self.fail(f"no pass is called {name}; {_closest(name, known)}")
+        make = known[name]
+        given: dict[str, Any] = {}
+        if self.accept("{"):
+            kinds = get_type_hints(make) if isinstance(make, type) else {}
+            fields_by_name = {_dashed(f.name): f.name for f in options(make)}
+            while not self.accept("}"):
+                if given:
+                    self.expect(",")
+                start, option = self.at, self.word("the name of an option")
+                if option not in fields_by_name:
+                    self.at = start
+                    raise self.fail(f"{name} has no option {option}; {_closest(option, fields_by_name)}")
+                self.expect("=")
+                given[fields_by_name[option]] = self.value(f"{name}{{{option}}}", kinds[fields_by_name[option]])
+        return make(**given)
+
+    def value(self, what: str, kind: Any) -> Any:
+        """A value of the field's type `kind`."""
+        if get_origin(kind) in (Union, types.UnionType):
+            if self.peek() == "none":
+                self.next()
+                return None
+            kind = next(k for k in get_args(kind) if k is not type(None))
+        if get_origin(kind) is tuple:
+            item, *_ = get_args(kind)
+            items: list[Any] = []
+            self.expect("[")
+            while not self.accept("]"):
+                if items:
+                    self.expect(",")
+                items.append(self.value(what, item))
+            return tuple(items)
+        start, word = self.at, self.word(f"a value for {what}")
+        try:
+            return {"true": True, "false": False}[word] if kind is bool else kind(word)
+        except (KeyError, ValueError):
+            self.at = start
+            names = {int: "an integer", float: "a number", bool: "true or false"}
+            raise self.fail(f"{what} takes {names.get(kind, kind)}, not {word}") from None

@@ -1,0 +1,124 @@
+"""Building Tile IR inside out: a stack of open loops into which statements are placed as early as they can be.
+
+A value that depends only on outer loops is placed between those loops and the inner ones, so hoisting needs no pass of
+its own: a row maximum lands in the row loop, before the loop over columns that asked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.ir import scalar
+from compiler.ir.index import variables
+from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
+from compiler.ir.tile import Block, For, Let, Range, Stmt
+
+
+@dataclass(eq=False)
+class Level:
+    """One open loop (or the kernel itself): its variables, what it holds so far, and the values known inside it."""
+
+    variables: tuple[str, ...] = ()
+    stmts: list[Stmt] = field(default_factory=list)
+    memo: dict[Any, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Nest:
+    """The open loops, outermost first."""
+
+    levels: list[Level] = field(default_factory=lambda: [Level()])
+    home: dict[str, Level] = field(default_factory=dict)  # where each name is bound
+    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def top(self) -> Level:
+        return self.levels[-1]
+
+    def fresh(self, hint: str) -> str:
+        """A name not used yet."""
+        n = self.counts.get(hint, 0)
+        self.counts[hint] = n + 1
+        return f"{hint}{n}"
+
+    def depth(self, names: Iterable[str]) -> int:
+        """The innermost open level that binds one of `names`; 0 for none."""
+        homes = {id(self.home[n]) for n in names if n in self.home}
+        return max((k for k, level in enumerate(self.levels) if id(level) in homes), default=0)
+
+    @contextmanager
+    def at(self, depth: int) -> Iterator[None]:
+        """Place statements in level `depth`, as if the levels inside were not open yet."""
+        inner = self.levels[depth + 1 :]
+        del self.levels[depth + 1 :]
+        yield
+        self.levels.extend(inner)
+
+    @contextmanager
+    def inside(self, *ranges: Range) -> Iterator[Level]:
+        """Open one level for `ranges`; the caller makes the statement from it afterwards."""
+        level = Level(tuple(r.var for r in ranges))
+        for r in ranges:
+            self.home[r.var] = level
+            if isinstance(r.lo, int) and isinstance(r.hi, int):
+                self.bounds[r.var] = (r.lo, max(r.lo, r.hi - 1))
+        self.levels.append(level)
+        yield level
+        self.levels.pop()
+
+    def add(self, stmt: Stmt) -> None:
+        self.top.stmts.append(stmt)
+
+    def let(self, value: Expr, hint: str = "v") -> Expr:
+        """`value` under a name, unless it is as cheap as one."""
+        if isinstance(value, (Ref, Const, IndexValue)):
+            return value
+        with self.at(self.depth(names_in(value))):
+            name = self.fresh(hint)
+            self.add(Let(name, value))
+            self.home[name] = self.top
+        return Ref(value.dtype, name)
+
+    def recall(self, key: Any) -> Any:
+        """A value remembered in any open level."""
+        for level in reversed(self.levels):
+            if key in level.memo:
+                return level.memo[key]
+        return None
+
+    def loops(self, ranges: list[Range], parallel: bool, fill: Any) -> None:
+        """Nested loops over `ranges` around what `fill()` adds."""
+        if not ranges:
+            fill()
+            return
+        with self.inside(ranges[0]) as level:
+            self.loops(ranges[1:], parallel, fill)
+        self.add(For(ranges[0], tuple(level.stmts), parallel))
+
+    def finish(self) -> Block:
+        """The statements of the kernel."""
+        return tuple(self.levels[0].stmts)
+
+
+def names_in(e: Expr) -> set[str]:
+    """Loop variables and bound names that `e` reads."""
+    found: set[str] = set()
+    for x in scalar.walk(e):
+        if isinstance(x, Ref):
+            found.add(x.name)
+        elif isinstance(x, Load):
+            found.add(x.buffer)
+            for d in x.index:
+                found |= variables(d)
+        elif isinstance(x, IndexValue):
+            found |= variables(x.index)
+    return found
+
+
+def cost_of(e: Expr) -> int:
+    """Price of one evaluation of `e` in multiply-adds."""
+    return sum(scalar.PRIMITIVES[x.primitive].cost for x in scalar.walk(e) if isinstance(x, Call))

@@ -1,0 +1,49 @@
+"""Remarks: what a pass did, what it did not do, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from compiler.errors import Loc
+
+KINDS = ("applied", "missed", "note")
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One thing a pass has to say; `kind` is "applied", "missed" or "note", `node` the name of the value it is about."""
+
+    pass_: str
+    kind: str
+    message: str
+    loc: Loc | None = None
+    node: str = ""
+
+    def __str__(self) -> str:
+        about = f" (%{self.node})" if self.node else ""
+        return f"{f'{self.loc}: ' if self.loc else ''}{self.kind} {self.pass_}: {self.message}{about}"
+
+
+@dataclass
+class Remarks:
+    """The remarks of one compilation, in order."""
+
+    items: list[Remark] = field(default_factory=list)
+
+    def add(self, remark: Remark) -> None:
+        assert remark.kind in KINDS, remark.kind
+        self.items.append(remark)
+
+    def of(self, pass_: str = "", kind: str = "") -> tuple[Remark, ...]:
+        """The remarks of one pass, of one kind, or both."""
+        return tuple(r for r in self.items if pass_ in ("", r.pass_) and kind in ("", r.kind))
+
+    def __iter__(self) -> Iterator[Remark]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.items))

@@ -1,0 +1,59 @@
+"""Spell transcendental functions out in primitives that have instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.ir import scalar, tile
+from compiler.ir.scalar import Call, Const, Expr, Ref
+from compiler.ir.tile import Block, Kernel, Let, Reduce, Stmt, Store
+from compiler.passes.base import Context, TilePass, register
+
+
+@register
+@dataclass(frozen=True)
+class ExpandMath(TilePass):
+    """%y = exp(%x)  ->  %n = round(%x * 1.4427)  %r = fma(%n, -0.6931, %x)  ...  %y = %p * bitcast<f32>(...)
+
+    The polynomials and their error bounds stand in `compiler.passes.tile.elementary`.
+    """
+
+    name = "expand-math"
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        from compiler.passes.tile.elementary import EXPANSIONS, expand
+
+        count = 0
+
+        def spell(value: Expr) -> tuple[list[Stmt], Expr]:
+            """Bindings, then the value in terms of them."""
+            nonlocal count
+            lets: list[Stmt] = []
+
+            def bind(e: Expr) -> Expr:
+                nonlocal count
+                if isinstance(e, (Ref, Const)):
+                    return e
+                count += 1
+                lets.append(Let(f"m{count}", e))
+                return Ref(e.dtype, f"m{count}")
+
+            def rule(e: Expr) -> Expr:
+                if not (isinstance(e, Call) and e.primitive in EXPANSIONS):
+                    return e
+                known = Call(e.dtype, e.primitive, tuple(bind(a) for a in e.operands))
+                context.count(self, e.primitive)
+                return scalar.bind_shared(expand(known), bind)
+
+            return lets, scalar.transform(value, rule)
+
+        def statement(stmt: Stmt) -> Block:
+            if isinstance(stmt, (Let, Store)):
+                lets, value = spell(stmt.value)
+                return (*lets, replace(stmt, value=value))
+            if isinstance(stmt, Reduce):
+                lets, value = spell(stmt.value)
+                return (replace(stmt, body=(*stmt.body, *lets), value=value),)
+            return (stmt,)
+
+        return ir.with_body(tile.expand_stmts(ir.body, statement))

@@ -1,0 +1,64 @@
+"""Lay constants out as the kernel walks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.ir.index import variables
+from compiler.ir.tile import Kernel
+from compiler.ir.types import Digit, Layout
+from compiler.passes.access import Access, Accesses
+from compiler.passes.base import Context, TilePass, register
+
+
+@register
+@dataclass(frozen=True)
+class Pack(TilePass):
+    """const %w: f32[3072, 768] read as %w[%j, %k] with %j tile 48 lanes 16  ->  const %w: f32[3072, 768]{0/48, 1, 0%48}
+
+    Panels as wide as the lane tile, each walked from end to end: the loop body does not change, only where elements lie.
+    Costs nothing at run time, because constants are stored once when the program is built.
+    """
+
+    name = "pack"
+    exact = True
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        table = Accesses(ir)
+        params = []
+        for p in ir.params:
+            layout = self.layout(table, p.name) if p.role == "const" and p.type.rank >= 2 else None
+            if layout is not None:
+                context.applied(self, f"%{p.name}: {p.type} stored as {layout}")
+            params.append(replace(p, type=replace(p.type, layout=layout)) if layout is not None else p)
+        return replace(ir, params=tuple(params))
+
+    def layout(self, table: Accesses, name: str) -> Layout | None:
+        """Digits of the packed constant; None where every read is served as it is."""
+        reads = [a for a in table.all if a.buffer == name]
+        if len({a.index for a in reads}) != 1:
+            return None
+        a = reads[0]
+        lane = next((r for r in a.loops if r.lanes and table.follows(a, r.var)), None)
+        if lane is None:
+            return None
+        dim = next((k for k, d in enumerate(a.index) if str(d) == lane.var), None)
+        if dim is None or any(lane.var in variables(d) for k, d in enumerate(a.index) if k != dim):
+            return None
+        others = self.walk_order(a, dim)
+        if table.step(a, lane.var) == 1 and lane.tile >= (lane.extent if isinstance(lane.extent, int) else 0):
+            return None
+        return Layout((Digit(dim, lane.tile), *(Digit(k) for k in others), Digit(dim, lane.tile, True)))
+
+    @staticmethod
+    def walk_order(a: Access, dim: int) -> list[int]:
+        """The other dimensions, those of outer loops first."""
+        order = [r.var for r in a.loops]
+
+        def depth(k: int) -> int:
+            found = [order.index(v) for v in variables(a.index[k]) if v in order]
+            return max(found, default=-1)
+
+        return sorted((k for k in range(len(a.index)) if k != dim), key=depth)
+
+

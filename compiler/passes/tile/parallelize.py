@@ -1,0 +1,54 @@
+"""Decide which loops threads share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.ir.tile import Block, For, Kernel, Stmt
+from compiler.passes.access import work
+from compiler.passes.base import Context, TilePass, register
+from compiler.perf.machine import Machine
+
+
+@register
+@dataclass(frozen=True)
+class Parallelize(TilePass):
+    """parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }  where %i alone gives every thread enough
+
+    Kernels of less than `grain` operations run on the calling thread: waking the others would take longer.  Outer loops are
+    shared until each thread has `slices` steps; the loops inside stay serial.
+    """
+
+    name = "parallelize"
+    exact = True
+    grain: int = 60_000
+    slices: int = 16
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        total = work(ir.body)
+        if total < self.grain:
+            context.missed(self, f"{total} operations are too few to share")
+            return ir.with_body(serial(ir.body))
+        wanted = self.slices * (context.machine or Machine()).threads
+        if not all(isinstance(s, For) and s.parallel for s in ir.body):
+            return ir.with_body(serial(ir.body))
+        body = tuple(self.share(s, wanted) for s in ir.body if isinstance(s, For))
+        return ir.with_body(body)
+
+    def share(self, loop: For, wanted: int) -> For:
+        """Keep `loop` and what nests directly in it parallel until there are `wanted` steps."""
+        extent = loop.range.extent
+        steps = -(-extent // loop.range.tile) if isinstance(extent, int) else wanted
+        inner = loop.body
+        if steps < wanted and len(inner) == 1 and isinstance(inner[0], For) and inner[0].parallel:
+            return replace(loop, body=(self.share(inner[0], -(-wanted // max(1, steps))),))
+        return replace(loop, body=serial(inner))
+
+
+def serial(body: Block) -> Block:
+    """`body` with no loop shared."""
+
+    def one(s: Stmt) -> Stmt:
+        return replace(s, parallel=False, body=serial(s.body)) if isinstance(s, For) else s
+
+    return tuple(one(s) for s in body)

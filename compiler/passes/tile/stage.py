@@ -1,0 +1,96 @@
+"""Copy an operand of a contraction into a local buffer, turned so that it can be read across lanes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.ir import scalar
+from compiler.ir.index import substitute, var, variables
+from compiler.ir.scalar import Expr, Load
+from compiler.ir.tile import Block, For, Kernel, Local, Range, Reduce, Stmt, Store, map_exprs, walk
+from compiler.ir.types import TensorType
+from compiler.passes.access import Access, Accesses, contraction
+from compiler.passes.base import Context, TilePass, register
+
+
+@register
+@dataclass(frozen=True)
+class Stage(TilePass):
+    """for %i { for %j { reduce %r { x[%i, %r] * k[%j, %r] } } }
+    ->  local %t  for %r { for %j { store k[%j, %r], %t[%r, %j] } }  for %i { for %j { reduce %r { x[%i, %r] * %t[%r, %j] } } }
+
+    Pays where the operand is read again in every step of a loop it does not follow (%i), and its neighbours in memory lie along the
+    reduced index, which would make lanes gather.  Constants are packed instead, for nothing.
+    """
+
+    name = "stage"
+    exact = True
+    reuse: int = 16
+    limit: int = 1 << 16
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        count = 0
+        for s in [s for s in walk(ir.body) if contraction(s)]:
+            assert isinstance(s, Reduce)
+            table = Accesses(ir)
+            for a in table.all:
+                if a.stmt.__class__ is Reduce and getattr(a.stmt, "name", "") == s.name and not a.is_store:
+                    loop = self.reuse_loop(table, a, s)
+                    if loop is not None:
+                        ir = ir.with_body(self.insert(ir.body, table, a, s, loop, f"turned{count}"))
+                        count += 1
+                        context.applied(self, f"%{a.buffer} turned once for every %{loop.var}")
+                        break
+        return ir
+
+    def reuse_loop(self, table: Accesses, a: Access, s: Reduce) -> Range | None:
+        """The outermost long loop that the operand does not follow, if turning it pays."""
+        if table.roles[a.buffer] in ("const", "local") or not any(table.step(a, r.var) == 1 for r in s.ranges):
+            return None
+        around = [r for r in a.loops if r not in s.ranges]
+        loops = [r for r in around if isinstance(table.loops[r.var][1], For)]
+        free = [r for r in loops if not table.follows(a, r.var) and isinstance(r.extent, int) and r.extent >= self.reuse]
+        across = [r for r in around if table.follows(a, r.var) and table.step(a, r.var) not in (0, 1)]
+        if not free or not across or any(n not in {r.var for r in a.loops} for d in a.index for n in variables(d)):
+            return None
+        others = [b for b in table.all if b.stmt is a.stmt and not b.is_store and b is not a]
+        lane = across[-1]
+        if any(table.follows(b, lane.var) for b in others):
+            return None
+        loop = free[0]
+        inside = around[around.index(loop) + 1 :]
+        elements = 1
+        for r in (*inside, *s.ranges):
+            elements *= r.extent if table.follows(a, r.var) and isinstance(r.extent, int) else 1
+        return loop if elements <= self.limit else None
+
+    def insert(self, body: Block, table: Accesses, a: Access, s: Reduce, loop: Range, name: str) -> Block:
+        """`body` with the copy made before `loop` and read inside it."""
+        inner = [r for r in a.loops[a.loops.index(loop) + 1 :] if table.follows(a, r.var)]
+        ordered = [r for r in inner if r in s.ranges] + [r for r in inner if r not in s.ranges]
+        rename = {r.var: f"{name}.{r.var}" for r in ordered}
+        moved = {v: var(n) for v, n in rename.items()}
+        dtype = table.types[a.buffer].dtype
+        source = Load(dtype, a.buffer, tuple(substitute(d, moved) for d in a.index))
+        place = tuple(var(rename[r.var]) for r in ordered)
+        fill: Stmt = Store(name, place, source)
+        for r in reversed(ordered):
+            fill = For(Range(rename[r.var], r.lo, r.hi), (fill,))
+        shape = tuple(r.hi for r in ordered)
+        read = Load(dtype, name, tuple(var(r.var) for r in ordered))
+
+        def swap(e: Expr) -> Expr:
+            return scalar.transform(e, lambda x: read if isinstance(x, Load) and (x.buffer, x.index) == (a.buffer, a.index) else x)
+
+        def block(b: Block) -> Block:
+            out: list[Stmt] = []
+            for stmt in b:
+                if isinstance(stmt, For) and stmt.range.var == loop.var:
+                    out += [Local(name, TensorType(dtype, shape)), fill, replace(stmt, body=map_exprs(stmt.body, swap))]
+                elif isinstance(stmt, For):
+                    out.append(replace(stmt, body=block(stmt.body)))
+                else:
+                    out.append(stmt)
+            return tuple(out)
+
+        return block(body)

@@ -1,0 +1,37 @@
+"""What the cost model knows of a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One core's vector unit and the caches around it.
+
+    `vector_bits` and `registers` describe the vector registers; `fma_per_cycle` and `loads_per_cycle` count vector
+    instructions; `fma_latency` is in cycles; caches are in bytes, the first two per core; `threads` is how many run at once.
+    """
+
+    vector_bits: int = 512
+    registers: int = 32
+    fma_per_cycle: int = 2
+    fma_latency: int = 4
+    loads_per_cycle: int = 2
+    l1: int = 48 << 10
+    l2: int = 1 << 20
+    l3: int = 32 << 20
+    threads: int = 2
+
+    def lanes(self, bits: int) -> int:
+        """Elements of `bits` in one register."""
+        return max(1, self.vector_bits // bits)
+
+
+AVX512 = Machine()
+AVX2 = Machine(vector_bits=256, registers=16)
+SSE = Machine(vector_bits=128, registers=16)
+NEON = Machine(vector_bits=128, registers=32)
+
+MACHINES = {"x86-64-v4": AVX512, "x86-64-v3": AVX2, "x86-64": SSE, "aarch64": NEON}
+"""Machine of each code generation target by name."""

@@ -1,0 +1,53 @@
+"""The way through the compiler, top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from compiler.codegen.target import Target
+from compiler.ir.graph import Graph
+from compiler.ir.tile import Program
+from compiler.options import Options
+from compiler.passes.base import Context
+from compiler.passes.lower import lower, map_kernels
+from compiler.passes.manager import Instrument, run_pipeline
+from compiler.perf.machine import MACHINES, Machine
+
+GRAPH_PASSES = "decompose,canonicalize,fold,cse,fuse"
+"""Ops into simpler ops, known values into constants, equal nodes into one, groups into kernels."""
+
+UNFUSED_GRAPH_PASSES = "decompose,canonicalize,fold,cse,fuse{enabled=false}"
+"""The same, with a kernel for every op."""
+
+TILE_PASSES = "merge,reorder,stage,vectorize,tile,pack,stream,peel,parallelize,expand-math"
+"""Scalar loops into tiles: join loops, order them, turn operands, choose lanes, registers, layouts, tails and threads."""
+
+
+@dataclass
+class Stages:
+    """One compilation: the IR after each stage, and what the passes said."""
+
+    imported: Graph
+    fused: Graph
+    lowered: Program
+    scheduled: Program
+    context: Context = field(default_factory=Context)
+
+
+def run_passes(graph: Graph, options: Options, instruments: Sequence[Instrument] = ()) -> Stages:
+    """Graph IR through every pass to a scheduled program; nothing is compiled yet."""
+    target = Target.named(options.target)
+    context = Context(machine=machine_of(target), options=options)
+    default = GRAPH_PASSES if options.fuse else UNFUSED_GRAPH_PASSES
+    fused = run_pipeline(graph, options.graph_passes or default, context, instruments)
+    lowered = lower(fused)
+    passes = options.tile_passes or TILE_PASSES
+    scheduled = map_kernels(lowered, lambda kernel: run_pipeline(kernel, passes, context, instruments))
+    return Stages(graph, fused, lowered, scheduled, context)
+
+
+def machine_of(target: Target) -> Machine:
+    """The cost model's view of a target."""
+    known = MACHINES.get(target.name)
+    return known or Machine(vector_bits=target.vector_bits, registers=target.registers)

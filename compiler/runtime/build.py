@@ -1,0 +1,53 @@
+"""Kernels -> object files: each distinct kernel compiled once, or taken from the cache."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.llvm.main import Action, emit_main
+from compiler.codegen.llvm.object import to_object
+from compiler.codegen.target import Target
+from compiler.ir.digest import kernel_digest
+from compiler.ir.tile import Kernel
+from compiler.runtime.cache import ObjectCache, object_key
+
+
+@dataclass
+class Build:
+    """Object files by symbol, the symbol of each kernel, and the seconds spent on each kernel that had to be compiled."""
+
+    target: Target
+    cache: ObjectCache
+    objects: dict[str, bytes] = field(default_factory=dict)
+    symbols: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    hits: int = 0
+
+    def add_kernels(self, kernels: Iterable[Kernel]) -> None:
+        """Compile every kernel whose like is not here yet."""
+        for kernel in kernels:
+            digest = kernel_digest(kernel)
+            symbol = self.symbols[kernel.name] = f"kernel_{digest}"
+            if symbol not in self.objects:
+                self._add_kernel(kernel, symbol, object_key(digest, self.target))
+        if self.seconds:
+            self.cache.trim()
+
+    def add_main(self, name: str, actions: Iterable[Action]) -> None:
+        """Compile the function `name` that performs `actions`; cheap, so never cached."""
+        self.objects[name] = to_object(emit_main(name, tuple(actions)), self.target)
+
+    def _add_kernel(self, kernel: Kernel, symbol: str, key: str) -> None:
+        known = self.cache.get(key)
+        if known is not None:
+            self.objects[symbol] = known
+            self.hits += 1
+            return
+        start = time.perf_counter()
+        code = to_object(emit_kernel(replace(kernel, name=symbol), self.target), self.target)
+        self.seconds[kernel.name] = time.perf_counter() - start
+        self.cache.put(key, code)
+        self.objects[symbol] = code

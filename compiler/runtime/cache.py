@@ -1,0 +1,119 @@
+"""Compiled kernels on disk, so that the next process starts warm.
+
+    entry ::= magic (8 bytes)  key (32)  sha256 of the code (32)  code
+
+An entry that is cut short, damaged, under another's name or another user's is treated as absent: the kernel is compiled again
+and the entry replaced.  Entries appear by renaming, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import llvmlite
+
+import compiler.codegen
+import compiler.ir
+from compiler.codegen.target import Target
+
+MAGIC = b"TWOBJ\x00\x00\x01"
+DIGEST = hashlib.sha256().digest_size
+SIZE_LIMIT = 512 << 20
+"""Bytes kept on disk, at most; the entries used longest ago go first."""
+
+
+def default_directory() -> Path:
+    """Where compiled kernels are kept unless the user says otherwise."""
+    return Path.home() / ".cache" / "tilewright"
+
+
+@dataclass(frozen=True)
+class ObjectCache:
+    """Object files by key in `directory`; with None, nothing is kept.  Failures to write are no errors."""
+
+    directory: Path | None
+    size_limit: int = SIZE_LIMIT
+
+    def get(self, key: str) -> bytes | None:
+        """The code stored under `key`, if it is there and whole."""
+        if self.directory is None:
+            return None
+        path = self._path(key)
+        try:
+            with path.open("rb") as file:
+                entry = file.read() if _is_ours(os.fstat(file.fileno())) else b""
+        except OSError:
+            return None
+        code = _unseal(key, entry)
+        if code is not None:
+            with contextlib.suppress(OSError):
+                os.utime(path)
+        return code
+
+    def put(self, key: str, code: bytes) -> None:
+        """Store `code` under `key`."""
+        if self.directory is None:
+            return
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_seal(key, code))
+                os.replace(temporary, path)
+            except OSError:
+                Path(temporary).unlink(missing_ok=True)
+
+    def trim(self) -> None:
+        """Delete the entries used longest ago until the rest fits the limit."""
+        if self.directory is None:
+            return
+        entries = []
+        for path in self.directory.glob("*/*"):
+            with contextlib.suppress(OSError):
+                entries.append((path.stat().st_mtime, path.stat().st_size, path))
+        excess = sum(size for _, size, _ in entries) - self.size_limit
+        for _, size, path in sorted(entries):
+            if excess <= 0:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+                excess -= size
+
+    def _path(self, key: str) -> Path:
+        assert self.directory is not None
+        return self.directory / key[:2] / f"{key}.o"
+
+
+def object_key(what: str, target: Target) -> str:
+    """The name of the code for `what` (a kernel's digest, LLVM IR text) on `target`, made by this very compiler."""
+    parts = (what, str(target), _compiler_version(), llvmlite.__version__)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _seal(key: str, code: bytes) -> bytes:
+    return MAGIC + bytes.fromhex(key) + hashlib.sha256(code).digest() + code
+
+
+def _unseal(key: str, entry: bytes) -> bytes | None:
+    code = entry[len(MAGIC) + 2 * DIGEST :]
+    return code if code and entry == _seal(key, code) else None
+
+
+def _is_ours(status: os.stat_result) -> bool:
+    return not hasattr(os, "getuid") or status.st_uid == os.getuid()
+
+
+@lru_cache(maxsize=1)
+def _compiler_version() -> str:
+    """A hash of the sources between a kernel and its code: right for a release and for a checkout being edited."""
+    roots = [Path(package.__path__[0]) for package in (compiler.codegen, compiler.ir)]
+    files = sorted(f for root in roots for f in root.rglob("*.py") if "triton" not in f.parts and "ops" not in f.parts)
+    return hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()

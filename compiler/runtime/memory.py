@@ -1,0 +1,141 @@
+"""Where the intermediates of a program lie: one workspace, fixed offsets, found before the first run.
+
+Offsets come from the greedy by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
+(2020): the largest buffer first, each into the smallest gap that fits between the buffers alive at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from compiler.errors import VerifyError
+from compiler.ir.inplace import shareable
+from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Step
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Alive from step `first`, which writes it, to step `last`, which is the last to use it; `size` in bytes."""
+
+    first: int
+    last: int
+    size: int
+
+    def meets(self, other: Lifetime) -> bool:
+        """Whether both are alive in some step."""
+        return self.first <= other.last and other.first <= self.last
+
+    def joined(self, other: Lifetime) -> Lifetime:
+        """The lifetime of memory that holds one, then the other."""
+        return Lifetime(min(self.first, other.first), max(self.last, other.last), max(self.size, other.size))
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """`offsets` in bytes into a workspace of `size` bytes; `unshared` is what the buffers would take side by side."""
+
+    offsets: Mapping[str, int]
+    size: int
+    unshared: int
+
+
+def plan_memory(program: Program, placed: Collection[str], in_place: bool = True) -> MemoryPlan:
+    """Offsets for the buffers `placed`; with `in_place`, a kernel may write over an input that dies with it."""
+    lives = lifetimes(program, placed)
+    owner = _share_in_place(program, lives) if in_place else {name: name for name in lives}
+    blocks: dict[str, Lifetime] = {}
+    for name, life in lives.items():
+        block = owner[name]
+        blocks[block] = blocks[block].joined(life) if block in blocks else life
+    offsets = assign_offsets(blocks)
+    size = max((offsets[b] + _aligned(life.size) for b, life in blocks.items()), default=0)
+    return MemoryPlan({n: offsets[owner[n]] for n in lives}, size, sum(_aligned(life.size) for life in lives.values()))
+
+
+def lifetimes(program: Program, names: Collection[str]) -> dict[str, Lifetime]:
+    """The lifetime of each buffer in `names`; VerifyError where one is read before any step writes it."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for k, step in enumerate(program.steps):
+        reads, writes = touched(program, step)
+        for name in reads:
+            if name in names and name not in first:
+                raise VerifyError(f"buffer %{name} is read by step {k} ({step}) before it is written")
+            last[name] = k
+        for name in writes:
+            first.setdefault(name, k)
+            last[name] = k
+    return {n: Lifetime(first[n], last[n], _bytes(program, n)) for n in names if n in first}
+
+
+def touched(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The buffers that `step` reads, and those that it writes."""
+    if isinstance(step, Copy):
+        return (step.source,), (step.target,)
+    if isinstance(step, OpaqueCall):
+        return step.arguments, step.results
+    pairs = list(zip(program.kernels[step.kernel].params, step.arguments, strict=True))
+    return tuple(a for p, a in pairs if p.role == "in"), tuple(a for p, a in pairs if p.role != "in")
+
+
+def assign_offsets(lives: Mapping[str, Lifetime]) -> dict[str, int]:
+    """An offset for each lifetime such that no two alive together overlap."""
+    placed: list[tuple[int, Lifetime]] = []
+    offsets: dict[str, int] = {}
+    for name, life in sorted(lives.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
+        taken = sorted((at, at + _aligned(other.size)) for at, other in placed if other.meets(life))
+        offsets[name] = _best_gap(taken, _aligned(life.size))
+        placed.append((offsets[name], life))
+    return offsets
+
+
+def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+    """The start of the smallest gap of at least `size` bytes between the intervals `taken`, or their end."""
+    best: tuple[int, int] | None = None
+    end = 0
+    for start, stop in taken:
+        room = start - end
+        if room >= size and (best is None or room < best[0]):
+            best = room, end
+        end = max(end, stop)
+    return best[1] if best else end
+
+
+def _share_in_place(program: Program, lives: Mapping[str, Lifetime]) -> dict[str, str]:
+    """For each buffer, the one whose memory it takes over: itself, or an input of the kernel that writes it."""
+    owner = {name: name for name in lives}
+    pairs = {name: shareable(kernel) for name, kernel in program.kernels.items()}
+    for k, source, target in _hand_overs(program, pairs):
+        fits = source in lives and target in lives and lives[source].size == lives[target].size
+        if fits and lives[source].last == k == lives[target].first and owner[target] == target:
+            owner[target] = owner[source]
+    return owner
+
+
+def _hand_overs(program: Program, pairs: Mapping[str, Collection[tuple[str, str]]]) -> Iterator[tuple[int, str, str]]:
+    """(step, input buffer, output buffer) wherever a kernel may write its output over an input; no buffer gives twice a step."""
+    for k, step in enumerate(program.steps):
+        if not isinstance(step, Launch):
+            continue
+        argument = dict(zip((p.name for p in program.kernels[step.kernel].params), step.arguments, strict=True))
+        given: set[str] = set()
+        for source, target in sorted(pairs[step.kernel]):
+            one, other = argument[source], argument[target]
+            if step.arguments.count(one) == 1 and not given & {one, other}:
+                given |= {one, other}
+                yield k, one, other
+
+
+def _bytes(program: Program, name: str) -> int:
+    size = program.buffers[name].nbytes
+    if not isinstance(size, int):
+        raise VerifyError(f"buffer %{name}: {program.buffers[name]} has symbolic dimensions; specialize the program first")
+    return size
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

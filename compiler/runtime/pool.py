@@ -1,0 +1,141 @@
+"""Recycled memory for workspaces and large outputs.
+
+Memory fresh from the operating system costs a page fault for every 4 KiB touched, several times what a memory-bound kernel
+costs.  Here a block comes back when the tensor (and every view) that used it has died, and serves the next request of its size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+from collections import deque
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+PAGE = 4096
+HUGE_PAGE = 2 << 20
+IDLE_LIMIT = 1 << 30
+"""Bytes of unused memory kept for the next call, at most."""
+
+
+@dataclass(eq=False)
+class Block:
+    """`size` bytes at `address`, aligned to a page, or to a huge page from 2 MiB on.  `region` unmaps them when it dies."""
+
+    address: int
+    size: int
+    region: mmap.mmap
+    returned: int = 0
+
+
+class Pool:
+    """Blocks by size.  Any thread may take and return them."""
+
+    def __init__(self, idle_limit: int = IDLE_LIMIT) -> None:
+        self.idle_limit = idle_limit
+        self.idle_bytes = 0
+        self._idle: dict[int, list[Block]] = {}
+        self._clock = 0
+        self._lock = threading.Lock()
+        # A block may come back from a finalizer in the midst of our own work on this thread: finalizers only append here.
+        self._back: deque[Block] = deque()
+
+    def take(self, nbytes: int) -> Block:
+        """A block of at least `nbytes` (at least one); its contents are arbitrary."""
+        size = size_class(nbytes)
+        with self._lock:
+            self._collect()
+            stack = self._idle.get(size)
+            if stack:
+                self.idle_bytes -= size
+                return stack.pop()
+        return _map(size)
+
+    def give(self, block: Block) -> None:
+        """Take `block` back; beyond the limit, the blocks idle for longest are unmapped."""
+        self._back.append(block)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._collect()
+            finally:
+                self._lock.release()
+
+    def tensor(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
+        """An uninitialised tensor of `count` > 0 elements in all, on a block that comes back when its storage dies."""
+        block = self.take(count * dtype.itemsize)
+        lease = _lease_type(block.size).from_address(block.address)
+        lease.pool, lease.block = self, block
+        return torch.frombuffer(lease, dtype=dtype, count=count).as_strided_(shape, stride)
+
+    def clear(self) -> None:
+        """Unmap every idle block."""
+        with self._lock:
+            self._collect()
+            self._idle.clear()
+            self.idle_bytes = 0
+
+    def _collect(self) -> None:
+        """Shelve the blocks that came back, then trim to the limit.  Called with the lock held."""
+        while self._back:
+            block = self._back.popleft()
+            self._clock += 1
+            block.returned = self._clock
+            self._idle.setdefault(block.size, []).append(block)
+            self.idle_bytes += block.size
+        while self.idle_bytes > self.idle_limit:
+            oldest = min((stack for stack in self._idle.values() if stack), key=lambda stack: stack[0].returned)
+            self.idle_bytes -= oldest.pop(0).size
+
+
+def size_class(nbytes: int) -> int:
+    """`nbytes` rounded up to a page, then to one of eight sizes between two powers of two: at most 1/8 is wasted."""
+    pages = max(1, -(-nbytes // PAGE))
+    step = 1 << max(0, pages.bit_length() - 4)
+    return -(-pages // step) * step * PAGE
+
+
+def _map(size: int) -> Block:
+    """Fresh memory; on Linux large blocks are put on huge pages."""
+    alignment = HUGE_PAGE if size >= HUGE_PAGE else PAGE
+    spare = alignment if alignment > PAGE else 0
+    if os.name == "posix":
+        region = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    else:
+        region = mmap.mmap(-1, size + spare)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(region))
+    address = -(-start // alignment) * alignment
+    if spare and hasattr(mmap, "MADV_HUGEPAGE"):
+        region.madvise(mmap.MADV_HUGEPAGE, address - start, size)
+    return Block(address, size, region)
+
+
+@lru_cache(maxsize=1024)
+def _lease_type(size: int) -> Any:
+    """A type whose objects expose `size` bytes as a buffer, and return the block behind them when they die."""
+
+    class Lease(ctypes.c_char * size):  # type: ignore[misc]  # the length is known only now
+        pool: Pool
+        block: Block
+
+        def __del__(self) -> None:
+            self.pool.give(self.block)
+
+    return Lease
+
+
+SHARED = Pool()
+"""The pool of every compiled program in this process."""
+
+
+def _forget_lock() -> None:
+    """In a forked child: another thread may have held the lock, and will never release it here."""
+    SHARED._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)

@@ -1,0 +1,318 @@
+"""Text of Graph IR: what is printed parses back, and what does not parse says where."""
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.errors import Loc, ParseError
+from compiler.ir import ops
+from compiler.ir.graph import Data, Graph, Node, constant, input_node, scalar_constant, scalar_value, stored
+from compiler.ir.index import var
+from compiler.ir.op import OPS, Signature, op
+from compiler.ir.parser import parse_graph, parse_type
+from compiler.ir.printer import graph_resources, print_graph
+from compiler.ir.structure import Opaque
+from compiler.ir.types import DTYPES, DType, Layout, TensorType, bf16, f32, i64
+
+EVERYTHING = """
+graph @all(%x: f32[4, s0*4], %"odd name": f32[4, s0*4], %layers.0.bias: f32[4, 1]) {
+  %s = silu %x   %y: f32[4, s0*4] = add(%s, 0.5) loc("model.py":12, "y = f(x) + \\"1\\"")   # a note
+  %c = constant bf16[2, 2] [[1, 2.5], [-0.0, -inf]]  %d = add 1, %c
+  %w = constant i64[20] @some.weight
+  %v = constant i64[0, 3]{1, 0} [] @empty
+  %z = test_attrs %y, %"odd name" {a=-3, b=-0.0, c="s", d=[1, [true, none]], e=s0*2 - 1, f=bf16, g=f32[4]{0}, h={1, 0}}
+  %q: f32[4, s0*4]{1, 0} = add %z, %layers.0.bias
+  return %q, %d, %v, %w, %x -> %x
+}
+resources { @some.weight = "%s" }
+""".replace("%s\"", "AAAA" * 53 + "AA==" + '"')
+
+ATTRS = dict.fromkeys("abcdefghi")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def test_only_ops() -> Iterator[None]:
+    """Ops with every kind of attribute, with a graph inside, and with two results."""
+
+    def pair(s: Signature) -> tuple[TensorType, ...]:
+        return (s.types[0], s.types[0].with_dtype(i64))
+
+    before = set(OPS)
+    op("test_attrs", "x: float, y: float", Opaque("a test"), type=lambda s: s.types[0], attrs=ATTRS)
+    op("test_body", "x*: any", Opaque("a test"), type=lambda s: s.types[0], attrs={"body": None})
+    op("test_pair", "x: any", Opaque("a test"), type=pair)
+    op("test_where", "c: bool, x: any, y: any", Opaque("a test"), type=lambda s: s.types[1])
+    op("test_bad", "x: any", Opaque("a test"), type=lambda s: s.types[1], attrs={"dim": 0})
+    yield
+    for name in set(OPS) - before:
+        del OPS[name]
+
+
+def round_trip(graph: Graph, **options: Any) -> Graph:
+    """The graph read from the text of `graph`, which must print the same again."""
+    text = print_graph(graph, full=True, **options)
+    again = parse_graph(text)
+    assert print_graph(again, full=True, **options) == text
+    return again
+
+
+def body(statements: str, inputs: str = "%x: f32[4]") -> Graph:
+    return parse_graph(f"graph({inputs}) {{ {statements} }}")
+
+
+def test_the_printed_form() -> None:
+    text = print_graph(parse_graph("graph @f(%x:f32[4]){%s=silu %x %y=add %s,2 return %y,%s->%x}"))
+    assert text == (
+        "graph @f(%x: f32[4]) {\n"
+        "  %s: f32[4] = silu %x\n"
+        "  %y: f32[4] = add %s, 2.0\n"
+        "  return %y, %s -> %x\n"
+        "}"
+    )  # fmt: skip
+
+
+def test_without_types_and_with_locations() -> None:
+    graph = body('%y = silu %x loc("m.py":3, "silu(x)") return %y')
+    assert print_graph(graph, types=False, locations=True) == (
+        'graph(%x: f32[4]) {\n  %y = silu %x loc("m.py":3, "silu(x)")\n  return %y\n}'
+    )
+
+
+def test_a_long_header_has_a_line_per_input() -> None:
+    graph = Graph(tuple(input_node(f"a_long_name_{k}", parse_type("f32[128, 768]")) for k in range(4)), ())
+    text = print_graph(graph)
+    assert text.split("\n")[1:3] == ["    %a_long_name_0: f32[128, 768],", "    %a_long_name_1: f32[128, 768],"]
+    assert print_graph(parse_graph(text)) == text
+
+
+@pytest.mark.parametrize("locations", [False, True])
+@pytest.mark.parametrize("types", [False, True])
+def test_everything_round_trips(locations: bool, types: bool) -> None:
+    graph = round_trip(parse_graph(EVERYTHING), locations=locations, types=types)
+    q, d, v, w, x = graph.outputs
+    assert graph.name == "all"
+    assert graph.aliases == {4: 0} and x is graph.inputs[0]
+    assert [n.name for n in graph.inputs] == ["x", "odd name", "layers.0.bias"]
+    assert d.type == TensorType(bf16, (2, 2)) and v.type == parse_type("i64[0, 3]{1, 0}")
+    assert w.attrs["value"].name == "some.weight" and v.attrs["value"].name == "empty"
+    assert q.operands[0].attrs == {
+        "a": -3, "b": -0.0, "c": "s", "d": (1, (True, None)), "e": var("s0") * 2 - 1, "f": bf16,
+        "g": TensorType(f32, (4,), Layout.permuted([0])), "h": Layout.permuted([1, 0]), "i": None,
+    }  # fmt: skip
+    assert str(q.operands[0].attrs["b"]) == "-0.0"
+    y = q.operands[0].operands[0]
+    assert y.loc == (Loc("model.py", 12, 'y = f(x) + "1"') if locations else None)
+
+
+def test_a_located_operand_gives_nothing_to_its_user() -> None:
+    graph = round_trip(body('%s = silu %x loc("m.py":3) %y = silu %s return %y'), locations=True)
+    assert graph.outputs[0].loc is None
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), -0.0, 1e-300, 0.1, 10**30, True, 0])
+def test_attribute_numbers_are_exact(value: float) -> None:
+    x = input_node("x", parse_type("f32[4]"))
+    again = round_trip(Graph((x,), (OPS["test_attrs"](x, x, a=value),))).outputs[0].attrs["a"]
+    assert type(again) is type(value) and repr(again) == repr(value)
+
+
+def test_a_default_attribute_is_left_out() -> None:
+    assert "{" not in print_graph(body("%y = test_attrs %x, %x {a=none} return %y")).split("\n")[1]
+
+
+def test_a_graph_inside_a_graph() -> None:
+    inner = "graph @inner(%a: f32[4]) { %c = constant f32[20] @w %b = silu %a return %b }"
+    text = print_graph(parse_graph(
+        f"graph(%x: f32[4]) {{ %y = test_body %x {{body={inner}}} return %y }}",
+        {"w": Data(f32, np.zeros(20, np.float32), "w")},
+    ))  # fmt: skip
+    assert text == (
+        "graph(%x: f32[4]) {\n"
+        "  %y: f32[4] = test_body %x {body=graph @inner(%a: f32[4]) {\n"
+        "    %b: f32[4] = silu %a\n"
+        "    return %b\n"
+        "  }}\n"
+        "  return %y\n"
+        "}"
+    )
+    assert print_graph(parse_graph(text)) == text
+
+
+def test_two_results() -> None:
+    graph = round_trip(body("%t: (f32[4], i64[4]) = test_pair %x return %t"))
+    assert graph.outputs[0].result == (parse_type("f32[4]"), parse_type("i64[4]"))
+    with pytest.raises(ParseError, match="the op gives"):
+        body("%t: (f32[4], f32[4]) = test_pair %x return %t")
+    with pytest.raises(ParseError, match="the op gives"):
+        body("%t: f32[4] = test_pair %x return %t")
+
+
+# constants
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@given(raw=st.binary(min_size=8, max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_every_bit_of_a_constant_survives(dtype: DType, raw: bytes) -> None:
+    if dtype.kind == "bool":
+        raw = bytes(b & 1 for b in raw)
+    array = np.frombuffer(raw, np.uint16 if dtype is bf16 else dtype.numpy)
+    again = round_trip(Graph((), (constant(Data(dtype, array)),))).outputs[0]
+    assert again.attrs["value"].array.tobytes() == raw
+    assert again.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@given(raw=st.binary(min_size=8, max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_every_bit_of_a_scalar_operand_survives(dtype: DType, raw: bytes) -> None:
+    storage = np.dtype(np.uint16) if dtype is bf16 else dtype.numpy
+    raw = raw[: storage.itemsize] if dtype.kind != "bool" else bytes([raw[0] & 1])
+    scalar = constant(Data(dtype, np.frombuffer(raw, storage).reshape(())))
+    x = input_node("x", TensorType(dtype, (4,)))
+    again = round_trip(Graph((x,), (ops.less(x, scalar),))).outputs[0]
+    assert again.operands[1].attrs["value"].array.tobytes() == raw
+
+
+def test_contents_come_from_resources_or_from_the_text() -> None:
+    data = Data(f32, np.arange(20, dtype=np.float32), "w")
+    graph = Graph((), (constant(data), constant(data, name="again")))
+    assert graph_resources(graph) == {"w": data}
+    shared = parse_graph(print_graph(graph), {"w": data})
+    assert [n.attrs["value"] for n in shared.outputs] == [data, data]
+    copied = parse_graph(print_graph(graph, full=True))
+    assert np.array_equal(copied.outputs[0].attrs["value"].array, data.array)
+    assert copied.outputs[0].attrs["value"] is copied.outputs[1].attrs["value"]
+
+
+def test_equal_names_of_different_contents_are_told_apart() -> None:
+    one, two = (Data(f32, np.full(20, k, np.float32), "w") for k in (1, 2))
+    again = round_trip(Graph((), (constant(one), constant(two))))
+    assert [n.attrs["value"].array[0] for n in again.outputs] == [1, 2]
+
+
+def test_a_number_rounds_to_the_nearest_of_its_type() -> None:
+    graph = body("%y = add %x, 0.1 return %y", "%x: bf16[4]")
+    assert scalar_value(graph.outputs[0].operands[1]) == struct.unpack("f", b"\0\0\xcd\x3d")[0]  # not 0x3dcc, below 0.1
+
+
+def test_a_scalar_stays_a_constant_where_a_number_would_change_type() -> None:
+    x, c = input_node("x", parse_type("i64[4]")), input_node("c", parse_type("bool[4]"))
+    both = OPS["test_where"](c, scalar_constant(1.0, f32), scalar_constant(2.0, f32))
+    text = print_graph(round_trip(Graph((x, c), (both, ops.add(x, scalar_constant(3, i64))))))
+    assert "constant f32[] 1.0" in text and "add %x, 3\n" in text
+
+
+def test_a_scalar_that_is_an_output_has_a_name() -> None:
+    x = input_node("x", parse_type("f32[4]"))
+    one = scalar_constant(1.0)
+    graph = round_trip(Graph((x,), (ops.add(x, one), one)))
+    assert graph.outputs[0].operands[1] is graph.outputs[1]
+
+
+def test_unnamed_and_equally_named_values_are_told_apart() -> None:
+    x = input_node("x", parse_type("f32[4]"))
+    one, two = ops.silu(x).named("x"), ops.silu(ops.silu(x))
+    again = round_trip(Graph((x,), (ops.add(one, two),)))
+    assert len({n.name for n in again.nodes}) == len(again.nodes) == 5
+
+
+def test_bf16_bits_are_printed_as_the_numbers_they_denote() -> None:
+    data = Data(bf16, stored(np.array([1.5, -2.0], np.float32), bf16))
+    assert "constant bf16[2] [1.5, -2.0]" in print_graph(Graph((), (constant(data),)))
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("statements", "column", "message"),
+    [
+        ("%y = sil %x return %y", 26, "unknown op `sil`; did you mean silu"),
+        ("%y = silu %z return %y", 31, "`%z` is not defined here"),
+        ("%y = silu %xx return %y", 31, "did you mean x"),
+        ("%x = silu %x return %x", 21, "`%x` is defined twice"),
+        ("%y: f32[5] = silu %x return %y", 25, "gives f32.4., not f32.5."),
+        ("%y: bf16[4] = silu %x return %y", 25, "gives f32.4., not bf16.4."),
+        ("%y = silu %x, %x return %y", 26, "takes 1 operands"),
+        ("%y = add %x, true return %y", 34, "true is no f32"),
+        ("%y = silu %x {dim=1} return %y", 26, "unknown dim"),
+        ("%y = silu %x {dim=1, dim=2} return %y", 42, "given twice"),
+        ("%y = test_bad %x return %y", 26, "IndexError"),
+        ("%y = input return %y", 26, "inputs stand in the brackets"),
+        ("%y = constant f32[2] [1] return %y", 44, "expected `,`"),
+        ("%y = constant i8[1] [300] return %y", 42, "300 is no i8"),
+        ("%y = constant i8[1] [1.5] return %y", 42, "1.5 is no i8"),
+        ("%y = constant f32[n] [1] return %y", 42, "cannot be f32.n."),
+        ("%y = constant f32[4] @w return %y", 42, "no contents for `@w`"),
+        ("%y = silu %x return %y -> %y", 47, "not an input"),
+        ("%y = silu %x", 34, "expected a statement or `return`, found `}`"),
+        ("return %x } graph", 33, "expected the end"),
+    ],
+)
+def test_errors_say_where(statements: str, column: int, message: str) -> None:
+    with pytest.raises(ParseError, match=message) as caught:
+        body(statements)
+    assert (caught.value.line, caught.value.column) == (1, column)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ('@w = "AAAA"', "3 bytes are not the contents of f32.20."),
+        ('@w = "?"', "not base64"),
+        ("@w = 3", "expected base64 text"),
+        ('@v = "AAAA"', "no contents for `@w`"),
+    ],
+)
+def test_bad_resources(section: str, message: str) -> None:
+    with pytest.raises(ParseError, match=message):
+        parse_graph(f"graph() {{ %y = constant f32[20] @w return %y }} resources {{ {section} }}")
+
+
+def test_resources_of_another_type() -> None:
+    with pytest.raises(ParseError, match="holds f32.3., not f32.20."):
+        parse_graph("graph() { %y = constant f32[20] @w return %y }", {"w": Data(f32, np.zeros(3, np.float32))})
+
+
+PIECES = ["%", "%x", "%y", "@w", "{", "}", "[", "]", "(", ")", ",", "=", ":", "->", "-", "1", "9" * 40, "1.5", "inf",
+          "nan", '"', '"a"', "\\", "graph", "return", "constant", "f32", "resources", "loc", "\n", " ", "é", "\0"]  # fmt: skip
+
+
+@st.composite
+def mutations(draw: st.DrawFn, text: str) -> str:
+    """`text` with a few spans deleted, doubled or replaced."""
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 8)))
+        middle = draw(st.sampled_from([*PIECES, "", text[start:end] * 2]))
+        text = text[:start] + middle + text[end:]
+    return text
+
+
+@given(text=mutations(EVERYTHING.strip()))
+@settings(max_examples=400, deadline=None)
+def test_malformed_text_gives_parse_errors_and_nothing_else(text: str) -> None:
+    try:
+        graph = parse_graph(text)
+    except ParseError as error:
+        lines = text.split("\n")
+        assert 1 <= error.line <= len(lines) and 1 <= error.column <= len(lines[error.line - 1]) + 1
+    else:
+        print_graph(graph, full=True)
+
+
+def test_nesting_without_end() -> None:
+    for opening in ("(", "[", "{a=graph(%x:f32[4]){%y=test_body %x", "-"):
+        with pytest.raises(ParseError):
+            body(f"%y = test_attrs %x, %x {{a={opening * 3000}")
+
+
+def test_node_repr_needs_no_names() -> None:
+    x: Node = input_node("x", parse_type("f32[4]"))
+    assert repr(ops.silu(x)) == "%?: f32[4] = silu(%x)"
