@@ -1,0 +1,55 @@
+"""Tilewright: PyTorch graphs in, fused and tiled native code out.
+
+    compiled = compiler.compile(module, (x,))
+    y = compiled(x)
+    print(compiler.compare(module, (x,)))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from compiler.errors import (
+    ArgumentError,
+    ParseError,
+    PassError,
+    TilewrightError,
+    UnsupportedOpError,
+    VerifyError,
+)
+from compiler.options import Options
+
+if TYPE_CHECKING:
+    from compiler.api import CompiledModule, compile
+    from compiler.comparison import Comparison, compare
+
+__all__ = [
+    "ArgumentError",
+    "Comparison",
+    "CompiledModule",
+    "Options",
+    "ParseError",
+    "PassError",
+    "TilewrightError",
+    "UnsupportedOpError",
+    "VerifyError",
+    "compare",
+    "compile",
+]
+
+_HOMES = {
+    "compile": "compiler.api",
+    "CompiledModule": "compiler.api",
+    "compare": "compiler.comparison",
+    "Comparison": "compiler.comparison",
+}
+"""Where the names live whose modules import torch: they are loaded when first asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'compiler' has no attribute {name!r}")
+    import importlib
+
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value

@@ -159,12 +159,32 @@ def _order(term: tuple[Monomial, int]) -> tuple[bool, str]:
 
 
 def _make(sums: Mapping[Monomial, int]) -> Dim:
+    joined = _join_digits(sums)
+    if joined is not None:
+        return joined
     kept = [(m, c) for m, c in sums.items() if c]
     if not kept:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
     return Index(tuple(sorted(kept, key=_order)))
+
+
+def _join_digits(sums: Mapping[Monomial, int]) -> Dim | None:
+    """`(n // d) * d + n % d` is n again, whatever both are multiplied by; None where there is no such pair."""
+    for mono, coef in sums.items():
+        for atom in mono:
+            if not coef or not isinstance(atom, Mod) or not isinstance(atom.den, int):
+                continue
+            others = list(mono)
+            others.remove(atom)
+            whole = FloorDiv(*_reduce_fraction(atom.num, atom.den))
+            partner = tuple(sorted([*others, whole], key=str))
+            if sums.get(partner) == coef * atom.den:
+                rest = {m: c for m, c in sums.items() if m not in (mono, partner)}
+                factor: Dim = Index(((tuple(others), coef),)) if others else coef
+                return _make(rest) + atom.num * factor
+    return None
 
 
 def var(name: str) -> Index:

@@ -18,16 +18,12 @@ from compiler.ir.graph import CONSTANT, Data, Graph, Node, expansion
 from compiler.ir.index import bind_symbols
 from compiler.ir.op import OPS
 from compiler.ir.structure import Composite
+from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DType
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Value: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 
-TORCH_DTYPES: Mapping[DType, torch.dtype] = {
-    types.f64: torch.float64, types.f32: torch.float32, types.f16: torch.float16, types.bf16: torch.bfloat16,
-    types.i64: torch.int64, types.i32: torch.int32, types.i16: torch.int16, types.i8: torch.int8,
-    types.u8: torch.uint8, types.boolean: torch.bool,
-}  # fmt: skip
 
 
 def interpret(graph: Graph, inputs: Sequence[torch.Tensor | Array], *, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
@@ -51,9 +47,10 @@ def interpret(graph: Graph, inputs: Sequence[torch.Tensor | Array], *, dtype: to
 
 def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
     """`array` of element type `dtype` as a tensor; bf16 comes as float32 or as its bits in uint16."""
+    array = np.asarray(array)
     if dtype is types.bf16 and array.dtype == np.uint16:
-        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
-    if not array.flags.writeable or any(s < 0 for s in array.strides):
+        return torch.from_numpy(np.array(array.view(np.int16))).view(torch.bfloat16)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array).to(TORCH_DTYPES[dtype])
 

@@ -18,7 +18,16 @@ from compiler.ir.index import Dim, Index, evaluate, evaluate_arrays, var, variab
 from compiler.ir.interpret_tile import COMBINE, held
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Ref, evaluate_call, round_to
 from compiler.ir.structure import (
-    IDENTITIES, Composite, Elementwise, Gather, Generate, Guard, IndexMap, Lookup, Piece, Position, Reduction,
+    IDENTITIES,
+    Composite,
+    Elementwise,
+    Gather,
+    Generate,
+    Guard,
+    IndexMap,
+    Lookup,
+    Position,
+    Reduction,
 )  # fmt: skip
 from compiler.ir.tile import accumulator_dtype
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from compiler.errors import VerifyError
 from compiler.ir import scalar
+from compiler.ir.graph import Data
 from compiler.ir.index import Dim, evaluate_arrays, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, evaluate_call, round_to
 from compiler.ir.structure import IDENTITIES

@@ -157,8 +157,8 @@ class Cursor:
         self.expect(opening)
         found: list[T] = []
         while not self.accept(closing):
-            if found:
-                self.expect(",")
+            if found and not self.accept(","):
+                raise self.fail(f"expected `,` or `{closing}`, found {self.next}")
             found.append(item())
         return tuple(found)
 

@@ -130,7 +130,7 @@ def write_array(data: Data) -> str | None:
     if data.array.size > INLINE:
         return None
     texts = [write_number(v, data.dtype) for v in data.numbers.reshape(-1)]
-    again = stored(np.array([_number(t, data.dtype) for t in texts], data.dtype.numpy), data.dtype)
+    again = stored(np.array([_number(t, data.dtype) for t in texts]), data.dtype)
     return _nested(texts, data.array.shape) if again.tobytes() == data.array.tobytes() else None
 
 
@@ -155,8 +155,7 @@ def read_array(c: Cursor, type: TensorType) -> Array:
         c.expect("]")
         return _empty(c, type, start)
     numbers = list(_numbers(c, shape, type.dtype))
-    with np.errstate(over="ignore"):
-        return stored(np.array(numbers, type.dtype.numpy), type.dtype).reshape(shape)
+    return stored(np.array(numbers), type.dtype).reshape(shape)
 
 
 def _numbers(c: Cursor, shape: tuple[int, ...], dtype: DType) -> Iterator[Number]:

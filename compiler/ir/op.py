@@ -30,6 +30,7 @@ KINDS: Mapping[str, Callable[[DType], bool]] = {
     "integer": lambda d: d.is_integer,
     "bits": lambda d: not d.is_float,
     "bool": lambda d: d.kind == "bool",
+    "tuple": lambda d: False,  # a node with several results
 }
 
 
@@ -103,14 +104,17 @@ class Op:
     commutative: bool = False
 
     def __call__(self, *operands: Node | float, loc: Loc | None = None, **attrs: Any) -> Node:
-        """Build a node; TypeRuleError where operands or attributes do not fit."""
+        """Build a node; TypeRuleError where operands or attributes do not fit.  Of patterns, build a pattern."""
         from compiler.ir.graph import Node, scalar_constant
 
+        pattern = next((o for o in operands if hasattr(o, "apply_op")), None)
+        if pattern is not None:
+            return pattern.apply_op(self, operands, attrs)  # type: ignore[no-any-return, union-attr]
         single = [o for o in operands if isinstance(o, Node) and isinstance(o.result, TensorType)]
         typed = next((o for o in single if o.type.dtype != boolean), single[0] if single else None)
         nodes = tuple(o if isinstance(o, Node) else scalar_constant(o, typed.type.dtype if typed else None) for o in operands)
         full = self.bind_attrs(attrs)
-        signature = Signature(self.name, tuple(n.type for n in nodes), full)
+        signature = Signature(self.name, tuple(n.result for n in nodes), full)  # type: ignore[arg-type]  # `check` rules tuples out
         self.check(signature)
         loc = loc or next((n.loc for n in reversed(nodes) if n.loc), None)
         return Node(self, nodes, full, self.type(signature), loc=loc)
@@ -135,6 +139,10 @@ class Op:
             raise s.fail(f"takes {least if least == len(self.operands) else f'{least} or more'} operands")
         shared: DType | None = None
         for o, t in zip(formal, s.types, strict=True):
+            if isinstance(t, tuple) != (o.kind == "tuple"):
+                raise s.fail(f"operand {o.name} " + ("has several results; read one with item" if isinstance(t, tuple) else "must have several results"))
+            if o.kind == "tuple":
+                continue
             if not KINDS[o.kind](t.dtype):
                 raise s.fail(f"operand {o.name} must be {o.kind}, not {t.dtype}")
             if o.kind == "bool" or o.free:

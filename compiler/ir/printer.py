@@ -25,7 +25,7 @@ from compiler.ir.op import freeze
 from compiler.ir.resources import write_resources
 from compiler.ir.types import DType, TensorType, boolean
 
-WIDTH = 100
+WIDTH = 110
 """A header that is longer gives each parameter a line of its own."""
 
 value_name: Callable[[str], str] = partial(spell_name, "%")

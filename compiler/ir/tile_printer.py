@@ -9,6 +9,7 @@ kernel @scale(in %x: f32[n], out %y: f32[n]) {
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -164,11 +165,11 @@ def _cuts(e: Expr) -> set[int]:
     """The parts of an overlarge `e` (by identity) that get a name: the shared ones, and every `DEPTH` levels one."""
     size: dict[int, int] = {}
     depth: dict[int, int] = {}
-    uses: dict[int, int] = {}
+    uses: Counter[int] = Counter()
     for part in scalar.walk(e):
         size[id(part)] = 1 + sum(size[id(a)] for a in part.args)
         depth[id(part)] = 1 + max((depth[id(a)] for a in part.args), default=0)
-        uses.update({id(a): uses.get(id(a), 0) + 1 for a in part.args})
+        uses.update(id(a) for a in part.args)
     if size[id(e)] <= SIZE and depth[id(e)] <= DEPTH:
         return set()
     cuts: set[int] = set()

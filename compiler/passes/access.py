@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, coefficient, product, variables
+from compiler.ir.index import Dim, Var, coefficient, product, variables
 from compiler.ir.scalar import Call, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
 from compiler.ir.types import TensorType
@@ -119,20 +119,38 @@ def contraction(stmt: Stmt) -> bool:
     return isinstance(stmt, Reduce) and stmt.op == "add" and isinstance(stmt.value, Call) and stmt.value.primitive == "mul"
 
 
-def work(body: Block, repeat: int = 1) -> int:
-    """Primitive operations and memory accesses that `body` performs, as the cost model prices them."""
-    total = 0
-    for stmt in body:
-        times = repeat
-        for r in tile.ranges(stmt):
-            extent = r.extent
-            times *= extent if isinstance(extent, int) else 1
-        for value in tile.values(stmt):
-            for e in scalar.walk(value):
-                total += times * (scalar.PRIMITIVES[e.primitive].cost if isinstance(e, Call) else isinstance(e, Load))
-        total += times * isinstance(stmt, (Store, Reduce))
-        total += work(tile.blocks(stmt), times)
-    return total
+DIVISION_COST = 8
+"""Multiply-adds that a division in an address costs."""
+
+
+def work(kernel: Kernel) -> int:
+    """Primitive operations and memory accesses that `kernel` performs, as the cost model prices them."""
+    types = {p.name: p.type for p in kernel.params}
+    types |= {s.buffer: s.type for s in tile.walk(kernel.body) if isinstance(s, Local)}
+
+    def price(e: Expr) -> int:
+        if isinstance(e, Call):
+            return scalar.PRIMITIVES[e.primitive].cost
+        return 1 + DIVISION_COST * divisions(types[e.buffer].offset(e.index)) if isinstance(e, Load) else 0
+
+    def total(body: Block, repeat: int) -> int:
+        sum_ = 0
+        for stmt in body:
+            times = repeat
+            for r in tile.ranges(stmt):
+                times *= r.extent if isinstance(r.extent, int) else 1
+            sum_ += times * sum(price(e) for value in tile.values(stmt) for e in scalar.walk(value))
+            if isinstance(stmt, Store):
+                sum_ += times * (1 + DIVISION_COST * divisions(types[stmt.buffer].offset(stmt.index)))
+            sum_ += times * isinstance(stmt, Reduce) + total(tile.blocks(stmt), times)
+        return sum_
+
+    return total(kernel.body, 1)
+
+
+def divisions(d: Dim) -> int:
+    """Divisions and remainders left in an index."""
+    return 0 if isinstance(d, int) else sum(not isinstance(a, Var) for mono, _ in d.terms for a in mono)
 
 
 def nested_fors(body: Block) -> list[For]:

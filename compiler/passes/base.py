@@ -64,7 +64,7 @@ class Pass(ABC, Generic[IR]):
     `exact` claims that results keep their bits; other passes may round differently.
     """
 
-    name: ClassVar[str]
+    name: str
     exact: ClassVar[bool] = False
     takes: ClassVar[type]
 

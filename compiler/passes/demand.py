@@ -63,7 +63,7 @@ class Demand:
 
     def ask(self, node: Node, index: Position, loops: tuple[str, ...], sink: Node) -> None:
         key = (node, index, loops, sink)
-        if key in self._seen or isinstance(node.structure, Leaf) and scalar_value(node) is not None:
+        if key in self._seen or (isinstance(node.structure, Leaf) and scalar_value(node) is not None):
             return
         self._seen.add(key)
         self.requests.setdefault(node, []).append(Request(index, loops, sink))

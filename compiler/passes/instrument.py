@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from compiler.ir.types import DType
 from compiler.ir.verify_graph import verify_graph
 from compiler.ir.verify_tile import verify_kernel
 from compiler.passes.base import Context, Pass
+
+if TYPE_CHECKING:
+    from compiler.options import Options
 
 AnyIR: TypeAlias = Graph | Kernel
 AnyPass: TypeAlias = Pass[Any]
@@ -65,7 +68,7 @@ class Timing(Watch):
 
 @dataclass
 class PrintIR(Watch):
-    """Prints the IR before and after passes: each a set of names, "*" for all; `changes` prints after whatever changed it."""
+    """Prints the IR before and after passes: each a set of names, "all" for every one; `changes` prints after whatever changed it."""
 
     before_passes: Sequence[str] = ()
     after_passes: Sequence[str] = ()
@@ -85,7 +88,20 @@ class PrintIR(Watch):
 
 
 def _named(pass_: AnyPass, names: Sequence[str]) -> bool:
-    return "*" in names or pass_.name in names
+    return "all" in names or pass_.name in names
+
+
+def instruments_for(options: Options) -> list[Watch]:
+    """What the user's options ask to watch."""
+    watches: list[Watch] = []
+    if options.verify:
+        watches.append(Verify())
+    if options.check:
+        watches.append(SemanticCheck())
+    if options.print_before or options.print_after or options.print_after_change:
+        names = (tuple(filter(None, o.split(","))) for o in (options.print_before, options.print_after))
+        watches.append(PrintIR(*names, changes=options.print_after_change))
+    return watches
 
 
 def verify(ir: AnyIR) -> None:
@@ -138,10 +154,10 @@ class SemanticCheck(Watch):
 def answers(ir: AnyIR, seed: int = 0) -> list[Array]:
     """What the interpreter makes of random inputs: a graph's outputs in float64, a kernel's out and inout buffers."""
     if isinstance(ir, Kernel):
-        return _first_in_range(lambda high: _run_on_random(ir, seed, high))
+        return first_in_range(lambda high: run_on_random(ir, seed, high))
     fixed = ir.specialize(small_sizes(ir)) if ir.symbols else ir
     types = [n.type for n in fixed.inputs]
-    results = _first_in_range(lambda high: interpret(fixed, random_inputs(types, seed, high), dtype=torch.float64))
+    results = first_in_range(lambda high: interpret(fixed, random_inputs(types, seed, high), dtype=torch.float64))
     return [as_array(r) for r in results]
 
 
@@ -152,14 +168,19 @@ def answer_dtypes(ir: AnyIR) -> list[DType]:
     return [n.dtype for n in ir.outputs]
 
 
-def _run_on_random(kernel: Kernel, seed: int, high: int) -> list[Array]:
-    given = random_inputs([p.type for p in kernel.params], seed, high)
-    buffers = {p.name: fresh(p.type) if p.role == "out" else x for p, x in zip(kernel.params, given, strict=True)}
+def run_on_random(kernel: Kernel, seed: int, high: int) -> list[Array]:
+    """What the kernel writes, given random buffers."""
+    return run_on(kernel, random_inputs([p.type for p in kernel.params], seed, high))
+
+
+def run_on(kernel: Kernel, given: Sequence[Array]) -> list[Array]:
+    """The kernel's out and inout buffers after a run on copies of `given`, one array per parameter."""
+    buffers = {p.name: fresh(p.type) if p.role == "out" else x.copy() for p, x in zip(kernel.params, given, strict=True)}
     run_kernel(kernel, buffers)
     return [buffers[p.name] for p in kernel.params if p.role in ("out", "inout")]
 
 
-def _first_in_range(run: Callable[[int], list[Any]]) -> list[Any]:
+def first_in_range(run: Callable[[int], list[Any]]) -> list[Any]:
     """`run(high)` for the largest bound on random integers that are valid wherever they are used as indices."""
     for high in (8, 2):
         try:

@@ -13,12 +13,12 @@ from compiler.ir import scalar
 from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, interval, simplify, var, variables
 from compiler.ir.op import Op
-from compiler.ir.scalar import Call, Const, Expr, Load, Ref, const, index_value, where
+from compiler.ir.scalar import Const, Expr, Load, Ref, const, index_value, where
 from compiler.ir.structure import Elementwise, Gather, Generate, Guard, IndexMap, Leaf, Lookup, Position, Reduction
 from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store
 from compiler.ir.types import DType, TensorType, broadcast_index, f32, i64
 from compiler.passes.demand import Demand, settle
-from compiler.passes.nest import Nest
+from compiler.passes.nest import Nest, names_in
 
 LOCAL_LIMIT = 1 << 16
 """Most elements of one row that local buffers may hold."""
@@ -125,11 +125,20 @@ class KernelLowering:
         key = (node, index, mask)
         known: Expr | None = self.nest.recall(key)
         if known is None:
-            known = self.compute(node, index, mask)
+            known = self.hoisted(node, index, mask)
             if len(self.graph.users.get(node, ())) > 1 and not isinstance(known, Load):
                 known = self.nest.let(known)
             self.nest.top.memo[key] = known
         return known
+
+    def hoisted(self, node: Node, index: Position, mask: Expr | None) -> Expr:
+        """The element, computed in the innermost loop that its index depends on."""
+        names = {v for d in index for v in variables(d)} | (names_in(mask) if mask is not None else set())
+        depth = self.nest.depth(names)
+        if depth + 1 == len(self.nest.levels) or node in self.inputs or isinstance(node.structure, (Leaf, IndexMap)):
+            return self.compute(node, index, mask)
+        with self.nest.at(depth):
+            return self.nest.let(self.compute(node, index, mask))
 
     def compute(self, node: Node, index: Position, mask: Expr | None) -> Expr:
         if node in self.inputs:

@@ -8,6 +8,7 @@ Multiplication", 2008, and Low et al., "Analytical Modeling Is Enough for High-P
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.perf.machine import Machine
@@ -24,7 +25,7 @@ class RegisterTile:
 LOOP_OVERHEAD = 0.5
 """Cycles per step for counting and for loads that do not quite overlap."""
 
-PARTIAL_PENALTY = 0.01
+PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
 
 
@@ -48,20 +49,30 @@ def total_cycles(rows: int, columns: int, lanes: int, block: RegisterTile, machi
     return total * (1 + PARTIAL_PENALTY * (bool(part_r and full_r) + bool(part_c and full_c)))
 
 
-def best_tile(rows: int, columns: int, lanes: int, machine: Machine, fixed_rows: int = 0) -> RegisterTile:
-    """The block with the least cycles whose accumulators, one row of vectors and a broadcast fit the registers.
+def best_tiles(rows: int, shapes: Sequence[tuple[int, int, int]], machine: Machine) -> list[RegisterTile]:
+    """Blocks of equal height for contractions that share their rows; each shape is (columns, lanes, products added).
 
-    Ties go to the block that loads least, then to the one with fewer rows.
+    Of the heights whose accumulators, one row of vectors and a broadcast fit the registers, the one that takes the least
+    time in all; ties go to the blocks that load least, then to the lowest.
     """
-    best: tuple[tuple[float, float, int], RegisterTile] | None = None
-    vectors = -(-columns // lanes)
-    for registers in range(1, min(vectors, 6) + 1):
-        for r in range(1, min(rows, machine.registers) + 1):
-            if (fixed_rows and r != fixed_rows) or r * registers + registers + 1 > machine.registers - 1:
-                continue
-            block = RegisterTile(r, registers)
-            cycles = total_cycles(rows, columns, lanes, block, machine)
-            rank = (round(cycles, 3), (r + registers) / (r * registers), r)
-            if best is None or rank < best[0]:
-                best = (rank, block)
-    return best[1] if best else RegisterTile(max(1, min(rows, fixed_rows or 1)), 1)
+    best: tuple[tuple[float, float, int], list[RegisterTile]] | None = None
+    for height in range(1, min(rows, machine.registers) + 1):
+        chosen, time, loads = [], 0.0, 0.0
+        for columns, lanes, products in shapes:
+            block = best_width(rows, height, columns, lanes, machine)
+            if block is None:
+                break
+            chosen.append(block)
+            time += total_cycles(rows, columns, lanes, block, machine) * products / (rows * columns)
+            loads += (height + block.registers) / (height * block.registers)
+        rank = (round(time, 3), loads, height)
+        if len(chosen) == len(shapes) and (best is None or rank < best[0]):
+            best = (rank, chosen)
+    return best[1] if best else [RegisterTile(1, 1) for _ in shapes]
+
+
+def best_width(rows: int, height: int, columns: int, lanes: int, machine: Machine) -> RegisterTile | None:
+    """The width that suits blocks of `height` rows; None where not even one vector fits."""
+    widest = min(-(-columns // lanes), 6, (machine.registers - 2) // (height + 1))
+    blocks = [RegisterTile(height, c) for c in range(1, widest + 1)]
+    return min(blocks, key=lambda b: (round(total_cycles(rows, columns, lanes, b, machine), 3), -b.registers), default=None)

@@ -1,4 +1,8 @@
-"""Kernels -> object files: each distinct kernel compiled once, or taken from the cache."""
+"""Kernels -> object files: each distinct kernel compiled once, or taken from the cache.
+
+One kernel after the other: llvmlite holds one lock around LLVM, so threads gain nothing, and a helper process takes as long to
+start (0.3 s) as ten kernels take to compile (measured on 2 cores: 0.6 s alone, 0.8 s with a helper).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ class Build:
 
     def add_main(self, name: str, actions: Iterable[Action]) -> None:
         """Compile the function `name` that performs `actions`; cheap, so never cached."""
-        self.objects[name] = to_object(emit_main(name, tuple(actions)), self.target)
+        self.objects[name] = to_object(emit_main(name, tuple(actions)), self.target, optimize=False)
 
     def _add_kernel(self, kernel: Kernel, symbol: str, key: str) -> None:
         known = self.cache.get(key)

@@ -28,11 +28,6 @@ SIZE_LIMIT = 512 << 20
 """Bytes kept on disk, at most; the entries used longest ago go first."""
 
 
-def default_directory() -> Path:
-    """Where compiled kernels are kept unless the user says otherwise."""
-    return Path.home() / ".cache" / "tilewright"
-
-
 @dataclass(frozen=True)
 class ObjectCache:
     """Object files by key in `directory`; with None, nothing is kept.  Failures to write are no errors."""

@@ -79,7 +79,8 @@ def touched(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, .
     if isinstance(step, OpaqueCall):
         return step.arguments, step.results
     pairs = list(zip(program.kernels[step.kernel].params, step.arguments, strict=True))
-    return tuple(a for p, a in pairs if p.role == "in"), tuple(a for p, a in pairs if p.role != "in")
+    written = ("out", "inout")
+    return tuple(a for p, a in pairs if p.role not in written), tuple(a for p, a in pairs if p.role in written)
 
 
 def assign_offsets(lives: Mapping[str, Lifetime]) -> dict[str, int]:

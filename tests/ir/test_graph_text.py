@@ -30,7 +30,7 @@ graph @all(%x: f32[4, s0*4], %"odd name": f32[4, s0*4], %layers.0.bias: f32[4, 1
   return %q, %d, %v, %w, %x -> %x
 }
 resources { @some.weight = "%s" }
-""".replace("%s\"", "AAAA" * 53 + "AA==" + '"')
+""".replace('%s"', "AAAA" * 53 + "AA==" + '"')
 
 ATTRS = dict.fromkeys("abcdefghi")
 

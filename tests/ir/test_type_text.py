@@ -73,9 +73,9 @@ def test_a_type_is_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "column", "message"),
     [
-        ("f32[4", 1, 6, "expected `,`, found the end"),
+        ("f32[4", 1, 6, "expected `,` or `.`, found the end"),
         ("f33[4]", 1, 1, "did you mean f32"),
-        ("f32[\n 4 4]", 2, 4, "expected `,`, found `4`"),
+        ("f32[\n 4 4]", 2, 4, "expected `,` or `.`, found `4`"),
         ("f32[n//0]", 1, 6, "division by zero"),
         ("f32[4]{1}", 1, 8, "dimension 1 of a type of rank 1"),
         ("f32[4]{0/0}", 1, 10, "block of size 0"),

@@ -141,7 +141,7 @@ class Fusion:
         if key not in self.priced:
             try:
                 kernel = lower_kernel(body, "candidate")
-                self.priced[key] = self.objection(kernel, g) or work(kernel.body)
+                self.priced[key] = self.objection(kernel, g) or work(kernel)
             except LowerError as error:
                 self.priced[key] = str(error)
         return self.priced[key]

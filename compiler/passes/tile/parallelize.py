@@ -25,7 +25,7 @@ class Parallelize(TilePass):
     slices: int = 16
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        total = work(ir.body)
+        total = work(ir)
         if total < self.grain:
             context.missed(self, f"{total} operations are too few to share")
             return ir.with_body(serial(ir.body))

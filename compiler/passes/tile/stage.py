@@ -55,8 +55,8 @@ class Stage(TilePass):
             return None
         others = [b for b in table.all if b.stmt is a.stmt and not b.is_store and b is not a]
         lane = across[-1]
-        if any(table.follows(b, lane.var) for b in others):
-            return None
+        if any(table.follows(b, lane.var) or table.roles[b.buffer] == "const" for b in others):
+            return None  # the other operand moves along the lanes
         loop = free[0]
         inside = around[around.index(loop) + 1 :]
         elements = 1

@@ -8,7 +8,7 @@ from compiler.ir import tile
 from compiler.ir.tile import For, Kernel, Range, Reduce, Stmt
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
-from compiler.perf.contraction import RegisterTile, best_tile
+from compiler.perf.contraction import best_tiles
 from compiler.perf.machine import Machine
 
 
@@ -30,10 +30,9 @@ class Tile(TilePass):
         machine = context.machine or Machine()
         table = Accesses(ir)
         sizes: dict[str, int] = {}
-        sums = sorted((s for s in tile.walk(ir.body) if contraction(s)), key=lambda s: -weight(table, s))
-        for s in sums:
-            assert isinstance(s, Reduce)
-            self.block(table, s, sizes, machine, context)
+        blocks = [b for s in tile.walk(ir.body) if isinstance(s, Reduce) and contraction(s) for b in self.block(table, s)]
+        for row in dict.fromkeys(b.row for b in blocks):
+            self.choose([b for b in blocks if b.row == row], sizes, machine, context)
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
                 sizes[v] = self.width(r, stmt)
@@ -50,26 +49,28 @@ class Tile(TilePass):
         extent = r.extent if isinstance(r.extent, int) else r.lanes * count
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, max(extent, 1))
 
-    def block(self, table: Accesses, s: Reduce, sizes: dict[str, int], machine: Machine, context: Context) -> None:
-        """Pick rows and registers for one contraction."""
+    def block(self, table: Accesses, s: Reduce) -> list[Block]:
+        """The loops that a contraction keeps accumulators along; none where no lane loop is around it."""
         around = table.loops[s.ranges[0].var][2]
         lane = next((r for r in around if r.lanes), None)
         if lane is None:
-            return
+            return []
         reads = [a for a in table.all if a.stmt is s and not a.is_store]
-        row = self.row_loop(table, reads, lane, around)
+        return [Block(s.name, self.row_loop(table, reads, lane, around), lane, max(a.count for a in reads))]
+
+    def choose(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
+        """Rows and registers for the contractions along one row loop: the rows must serve them all."""
+        row = blocks[0].row
         rows = row.extent if row is not None and isinstance(row.extent, int) else 1
-        columns = lane.extent if isinstance(lane.extent, int) else lane.lanes
-        if row is not None and row.var in sizes:
-            choice = RegisterTile(sizes[row.var], best_tile(sizes[row.var], columns, lane.lanes, machine, sizes[row.var]).registers)
-        else:
-            choice = best_tile(rows, columns, lane.lanes, machine)
-        if self.rows or self.columns:
-            choice = RegisterTile(self.rows or choice.rows, (self.columns or choice.registers * lane.lanes) // lane.lanes)
-        if row is not None:
-            sizes.setdefault(row.var, min(choice.rows, rows))
-        sizes.setdefault(lane.var, min(choice.registers * lane.lanes, columns))
-        context.applied(self, f"{choice.rows} rows x {choice.registers} registers of {lane.lanes} lanes for %{s.name}")
+        shapes = [(b.columns, b.lane.lanes, b.count) for b in blocks]
+        chosen = best_tiles(rows, shapes, machine)
+        for b, choice in zip(blocks, chosen, strict=True):
+            height = min(self.rows or choice.rows, rows)
+            width = min(self.columns or choice.registers * b.lane.lanes, b.columns)
+            if row is not None:
+                sizes[row.var] = height
+            sizes[b.lane.var] = width
+            context.applied(self, f"{height} rows x {width} columns in {b.lane.lanes} lanes for %{b.name}")
 
     @staticmethod
     def row_loop(table: Accesses, reads: list[Access], lane: Range, around: tuple[Range, ...]) -> Range | None:
@@ -80,6 +81,15 @@ class Tile(TilePass):
         return max(used, key=lambda r: (r.extent if isinstance(r.extent, int) else 1, around.index(r)), default=None)
 
 
-def weight(table: Accesses, s: Stmt) -> int:
-    """How often a reduction adds."""
-    return max((a.count for a in table.all if a.stmt is s), default=0)
+@dataclass(frozen=True)
+class Block:
+    """One contraction `name`: its row loop, if any, its lane loop, and how many products it adds in all."""
+
+    name: str
+    row: Range | None
+    lane: Range
+    count: int
+
+    @property
+    def columns(self) -> int:
+        return self.lane.extent if isinstance(self.lane.extent, int) else self.lane.lanes

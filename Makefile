@@ -1,0 +1,30 @@
+# Two commands: `make demo` runs a real model, `make test` runs the test suite.  Both install what is missing first.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+INSTALLED := $(VENV)/installed
+
+.PHONY: demo test check benchmarks clean
+
+demo: $(INSTALLED)
+	$(RUN) -m compiler demo
+
+test: $(INSTALLED)
+	$(RUN) -m ruff check compiler tests examples benchmarks
+	$(RUN) -m ruff format --check compiler tests examples benchmarks
+	$(RUN) -m mypy
+	$(RUN) -m pytest
+
+benchmarks: $(INSTALLED)
+	$(RUN) -m pip install -q -c constraints.txt '.[benchmarks]'
+	$(RUN) -m benchmarks
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q -c constraints.txt torch==2.13.0
+	$(RUN) -m pip install -q -c constraints.txt -e '.[test]'
+	touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache

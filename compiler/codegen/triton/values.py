@@ -1,0 +1,266 @@
+"""Tile IR's expressions as Triton source.
+
+Inside tiled loops a value is a block with one axis for each of these loops it varies with.  An expression is written for
+the axes of its result, and what it reads is stretched to them:
+
+    %x[%i, %j] + %b[%j]      tl.load(x + i[:, None]*64 + j[None, :]) + tl.load(b + j[None, :])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from compiler.codegen.triton.vocabulary import DTYPES, EXACT, FUNCTIONS, TritonError, literal
+from compiler.ir import scalar
+from compiler.ir.index import Atom as IndexAtom
+from compiler.ir.index import Dim, FloorDiv, Var, floordiv, interval, mod, rebuild, spell, var, variables
+from compiler.ir.scalar import PRIMITIVES, Call, Const, Expr, IndexValue, Load, Ref
+from compiler.ir.tile import Range
+from compiler.ir.tile_printer import PRECEDENCE, UNARY
+from compiler.ir.types import TensorType, f32
+
+ATOM = UNARY + 1
+LONG = 12
+"""Operations in one line of source."""
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A named value and the tiled loops it varies with, in the order of its axes."""
+
+    name: str
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a local buffer holds: a block, and the loop that walked each of its dimensions."""
+
+    block: Block
+    walked: tuple[Range, ...]
+
+
+class Values:
+    """The values in scope, and how expressions over them are written."""
+
+    def __init__(self, buffers: dict[str, tuple[str, TensorType]], bind: Callable[[str, tuple[str, ...]], Block]) -> None:
+        self.buffers = buffers
+        self.bind = bind  # gives a text with these axes a name
+        self.names: dict[str, Block] = {}
+        self.rows: dict[str, Row] = {}
+        self.loops: dict[str, Range] = {}  # every loop in scope, outermost first
+        self.helpers: set[str] = set()
+
+    # axes
+
+    def axes(self, *exprs: Expr) -> tuple[str, ...]:
+        """The tiled loops that a value varies with, outermost first."""
+        found: set[str] = set()
+        for x in (x for e in exprs for x in scalar.walk(e)):
+            if isinstance(x, Ref):
+                found.update(self.names[x.name].axes)
+            elif isinstance(x, Load):
+                found.update(self.read_row(x).axes if x.buffer in self.rows else self.axes_at(x.index))
+            elif isinstance(x, IndexValue):
+                found.update(self.axes_at((x.index,)))
+        return self.ordered(found)
+
+    def axes_at(self, index: Iterable[Dim]) -> tuple[str, ...]:
+        """The tiled loops that a place varies with."""
+        return self.ordered({a for d in index for v in variables(d) for a in self.names[v].axes})
+
+    def ordered(self, axes: Iterable[str]) -> tuple[str, ...]:
+        found = set(axes)
+        return tuple(v for v in self.loops if v in found)
+
+    def shape(self, axes: Sequence[str]) -> str:
+        """The extents of a block as a Python tuple."""
+        return f"({''.join(f'{self.loops[a].tile}, ' for a in axes).rstrip(' ' if len(axes) == 1 else ', ')})"
+
+    def spread(self, block: Block, axes: Sequence[str]) -> str:
+        """A block with its axes where `axes` has them, and axes of extent 1 for the others."""
+        if not block.axes:
+            return block.name
+        order = [a for a in axes if a in block.axes]
+        text = block.name
+        if len(order) != len(block.axes):
+            raise TritonError(f"{block.name} varies with {', '.join(block.axes)}, where only {', '.join(axes)} may vary")
+        if order != list(block.axes):
+            text = f"tl.permute({text}, {tuple(block.axes.index(a) for a in order)})"
+        if len(order) == len(axes):
+            return text
+        return f"{text}[{', '.join(':' if a in order else 'None' for a in axes)}]"
+
+    # places
+
+    def dim(self, d: Dim, axes: Sequence[str]) -> str:
+        """An index expression; a division of what may be negative rounds down by a helper."""
+        bounds = {v: (r.lo, r.hi - 1) for v, r in self.loops.items() if isinstance(r.lo, int) and isinstance(r.hi, int)}
+
+        def atom(a: IndexAtom) -> Dim:
+            known = interval(a.num, bounds) if not isinstance(a, Var) else (0, 0)
+            if isinstance(a, Var) or known is not None and known[0] >= 0:
+                return rebuild_atom(a)
+            self.helpers |= {"floormod"} | ({"floordiv"} if isinstance(a, FloorDiv) else set())
+            own = self.axes_at((a.num, a.den))
+            function = "floordiv" if isinstance(a, FloorDiv) else "floormod"
+            block = self.bind(f"{function}({self.dim(a.num, own)}, {self.dim(a.den, own)})", own)
+            self.names[block.name] = block
+            return var(block.name)
+
+        return spell(rebuild(d, atom), lambda v: self.spread(self.names[v], axes))
+
+    def inside(self, loops: Iterable[str], axes: Sequence[str]) -> list[str]:
+        """The tests that partial blocks along `loops` have not ended."""
+        return [f"{self.spread(self.names[v], axes)} < {self.loops[v].hi}" for v in loops if is_partial(self.loops[v])]
+
+    def pointer(self, buffer: str, index: Sequence[Dim], axes: Sequence[str]) -> str:
+        """Where element `index` of a parameter lies."""
+        name, type_ = self.buffers[buffer]
+        offset = self.dim(type_.offset(index), axes)
+        return name if offset == "0" else f"{name} + {offset}"
+
+    def load(self, e: Load, axes: Sequence[str], fill: Const | None = None) -> str:
+        """A block load; lanes beyond partial blocks hold `fill`, or anything."""
+        own = self.axes_at(e.index)
+        pointer = self.pointer(e.buffer, e.index, axes)
+        varied = self.axes(e)
+        if own != varied:  # a mask must not be wider than the pointer
+            pointer = f"tl.broadcast_to({pointer}, {self.shape([a for a in axes if a in varied])})"
+        tests = self.inside(varied, axes)
+        if e.mask is not None:
+            tests.append(self.text(e.mask, axes))
+        if not tests:
+            return f"tl.load({pointer})"
+        other = e.other if e.other is not None else fill
+        return f"tl.load({pointer}, mask={every(tests)}{', other=' + self.text(other, axes) if other is not None else ''})"
+
+    def read_row(self, e: Load) -> Block:
+        """A local buffer's block, its axes those of the loops it is read in."""
+        row, moved = self.rows[e.buffer], {}
+        for stored, d in zip(row.walked, e.index, strict=True):
+            read = self.loops.get(str(d))
+            if read is None or (read.lo, read.hi, read.tile) != (stored.lo, stored.hi, stored.tile) or str(d) in moved.values():
+                raise TritonError(f"local %{e.buffer} is read at {d}, which does not walk it as %{stored.var} did; run gpu-rows")
+            moved[stored.var] = str(d)
+        return Block(row.block.name, tuple(moved.get(a, a) for a in row.block.axes))
+
+    # expressions
+
+    def text(self, e: Expr, axes: Sequence[str], level: int = 0) -> str:
+        """`e` for a result with `axes`, in brackets where it binds less tightly than `level`."""
+        text, binding = self.spelled(e, axes)
+        return f"({text})" if binding < level else text
+
+    def spelled(self, e: Expr, axes: Sequence[str]) -> tuple[str, int]:
+        """`e` and how tightly its outermost operation binds."""
+        match e:
+            case Const():
+                return literal(e), ATOM
+            case Ref():
+                return self.spread(self.names[e.name], axes), ATOM
+            case IndexValue():
+                return f"tl.cast({self.dim(e.index, axes)}, tl.int64)", ATOM
+            case Load():
+                if e.buffer not in self.rows:
+                    return self.load(e, axes), ATOM
+                value = self.spread(self.read_row(e), axes)
+                if e.mask is None:
+                    return value, ATOM
+                other = self.text(e.other, axes) if e.other is not None else "0"
+                return f"tl.where({self.text(e.mask, axes)}, {value}, {other})", ATOM
+            case Call():
+                return self.call(e, axes)
+        raise TritonError(f"{type(e).__name__} has no value in a kernel")
+
+    def call(self, e: Call, axes: Sequence[str]) -> tuple[str, int]:
+        name, first = e.primitive, e.operands[0]
+        if name in ("cast", "bitcast"):
+            x = self.operand(first, e, axes, ATOM)
+            return f"{x}.to({DTYPES[e.dtype.name][0]}{', bitcast=True' if name == 'bitcast' else ''})", ATOM
+        if name == "lshr":
+            unsigned = f"tl.uint{e.dtype.bits}"
+            shifted = f"{self.operand(first, e, axes, ATOM)}.to({unsigned}, bitcast=True) >> {self.operand(e.operands[1], e, axes, ATOM)}"
+            return f"({shifted}).to({DTYPES[e.dtype.name][0]}, bitcast=True)", ATOM
+        if name == "neg" or name == "not":
+            return f"{'-' if name == 'neg' else '~'}{self.operand(first, e, axes, UNARY)}", UNARY
+        if name in COMPARISONS and all(isinstance(x, (IndexValue, Const)) for x in e.operands):
+            left, right = (self.dim(x.index, axes) if isinstance(x, IndexValue) else literal(x) for x in e.operands)  # type: ignore[arg-type]
+            return f"{left} {PRIMITIVES[name].infix} {right}", PRECEDENCE[PRIMITIVES[name].infix]
+        sign = PRIMITIVES[name].infix
+        exact = EXACT.get(name) if e.dtype == f32 else None
+        if (sign or name == "rem") and not exact:
+            sign = sign or "%"
+            level = PRECEDENCE.get(sign, PRECEDENCE["*"])
+            written = "//" if sign == "/" and e.dtype.is_integer else sign
+            strict = level + 1 if sign in ("-", "/", "%", "<<", ">>") or name in COMPARISONS else level
+            left = self.operand(first, e, axes, level + (name in COMPARISONS))
+            return f"{left} {written} {self.operand(e.operands[1], e, axes, strict)}", level
+        function = exact or FUNCTIONS.get(name) or ("tl.sqrt" if name == "sqrt" else None)
+        if function is None:
+            raise TritonError(f"Triton has no {name} of {e.dtype}")
+        if function.startswith("libdevice") and e.dtype not in (f32, first.dtype):
+            raise TritonError(f"{function} takes f32, not {e.dtype}")
+        if "." not in function:
+            self.helpers.add(function)
+        return f"{function}({', '.join(self.operand(x, e, axes) for x in e.operands)})", ATOM
+
+    def operand(self, e: Expr, user: Call, axes: Sequence[str], level: int = 0) -> str:
+        """An argument; a constant with no typed neighbour carries its dtype."""
+        if isinstance(e, Const) and all(isinstance(x, Const) or x.dtype != e.dtype for x in user.operands):
+            return literal(e, typed=True)
+        return self.text(e, axes, level)
+
+    def guarded(self, e: Expr, axes: tuple[str, ...], own: Iterable[str], fill: Const) -> str:
+        """`e` at every index of `axes`, and `fill` beyond the ends of the loops `own`."""
+        partial = [v for v in own if is_partial(self.loops[v])]
+        stretched = set(self.axes(e)) != set(axes)
+        if partial and not stretched and isinstance(e, Load) and e.buffer not in self.rows and e.mask is None:
+            return self.load(e, axes, fill)
+        if isinstance(e, Const):
+            text = f"tl.full({self.shape(axes)}, {literal(e)}, {DTYPES[e.dtype.name][0]})"
+        else:
+            text = self.text(e, axes)
+            text = f"tl.broadcast_to({text}, {self.shape(axes)})" if stretched else text
+        return f"tl.where({every(self.inside(partial, axes))}, {text}, {literal(fill)})" if partial else text
+
+    def short(self, e: Expr) -> Expr:
+        """`e` with what is used twice, or would make a long line, bound to names."""
+        uses: dict[int, int] = {}
+        for a in (a for x in scalar.walk(e) for a in x.args):
+            uses[id(a)] = uses.get(id(a), 0) + 1
+        memo: dict[int, Expr] = {}
+        size: dict[int, int] = {}
+        for x in scalar.walk(e):
+            new = scalar.with_args(x, tuple(memo[id(a)] for a in x.args))
+            count = (3 if isinstance(x, Load) else 1) + sum(size[id(a)] for a in x.args)
+            if isinstance(x, Call) and x is not e and (uses[id(x)] > 1 or count > LONG):
+                axes = self.axes(new)
+                block = self.bind(self.text(new, axes), axes)
+                self.names[block.name] = block
+                new, count = Ref(x.dtype, block.name), 1
+            memo[id(x)], size[id(x)] = new, count
+        return memo[id(e)]
+
+
+def every(tests: Sequence[str]) -> str:
+    """The conjunction of some tests."""
+    return tests[0] if len(tests) == 1 else " & ".join(f"({t})" for t in tests)
+
+
+def rebuild_atom(a: IndexAtom) -> Dim:
+    """An atom as an index expression again."""
+    return var(a.name) if isinstance(a, Var) else floordiv(a.num, a.den) if isinstance(a, FloorDiv) else mod(a.num, a.den)
+
+
+def is_partial(r: Range) -> bool:
+    """Whether the last block of a tiled loop reaches beyond its end."""
+    return not isinstance(r.extent, int) or r.extent % r.tile != 0
+
+
+def is_whole(r: Range) -> bool:
+    """Whether one block covers the loop."""
+    return isinstance(r.extent, int) and 0 < r.extent <= r.tile

@@ -1,0 +1,69 @@
+"""What Triton calls things: dtypes, primitives, and the helper functions that generated source brings along."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from compiler.errors import TilewrightError
+from compiler.ir.scalar import Const
+from compiler.ir.types import DType
+
+
+class TritonError(TilewrightError):
+    """A kernel that cannot be said in Triton, and why."""
+
+
+DTYPES: Mapping[str, tuple[str, str]] = {
+    "f64": ("tl.float64", "fp64"),
+    "f32": ("tl.float32", "fp32"),
+    "f16": ("tl.float16", "fp16"),
+    "bf16": ("tl.bfloat16", "bf16"),
+    "i64": ("tl.int64", "i64"),
+    "i32": ("tl.int32", "i32"),
+    "i16": ("tl.int16", "i16"),
+    "i8": ("tl.int8", "i8"),
+    "u8": ("tl.uint8", "u8"),
+    "bool": ("tl.int1", "i1"),
+}
+"""Each dtype as source names it, and as a signature does."""
+
+FUNCTIONS: Mapping[str, str] = {
+    **{p: f"tl.{p}" for p in ("fma", "abs", "floor", "ceil", "where", "exp", "exp2", "log", "log2", "erf", "sin", "cos", "rsqrt")},
+    **{p: f"libdevice.{p}" for p in ("expm1", "log1p", "tanh", "tan", "asin", "acos", "atan", "sinh", "cosh", "pow")},
+    "trunc": "libdevice.trunc", "round": "libdevice.rint", "copysign": "libdevice.copysign",
+    "max": "maximum", "min": "minimum",
+}  # fmt: skip
+"""Primitives that are functions; names without a module are `HELPERS`."""
+
+EXACT: Mapping[str, str] = {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn"}
+"""f32 primitives whose plain spelling would be approximate."""
+
+HELPERS: Mapping[str, str] = {
+    "maximum": "def maximum(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+    "minimum": "def minimum(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)",
+    "product": "def product(a, b):\n    return a * b",
+    "either": "def either(a, b):\n    return a | b",
+    "both": "def both(a, b):\n    return a & b",
+    "floordiv": "def floordiv(a, b):\n    return (a - floormod(a, b)) // b",
+    "floormod": "def floormod(a, b):\n    return (a % b + b) % b  # % has the sign of a",
+}
+"""Functions written into the source that calls them; each may call those after it."""
+
+RESERVED = {"tl", "triton", "libdevice", "launch", "pid", "range", "float", "kernel", "signature", "grid", "options", *HELPERS}
+"""Names that no value of a kernel may take."""
+
+
+def combiner(op: str, dtype: DType) -> str:
+    """The helper that combines two values of a reduction; "" for a sum."""
+    if dtype.kind == "bool":
+        return {"max": "either", "min": "both"}[op]
+    return {"add": "", "mul": "product", "max": "maximum", "min": "minimum"}[op]
+
+
+def literal(e: Const, typed: bool = False) -> str:
+    """A constant, with its dtype where nothing beside it tells; otherwise it takes the dtype of its neighbour."""
+    value = e.value
+    special = isinstance(value, float) and not math.isfinite(value)
+    text = f'float("{value}")' if special else repr(value)
+    return f"tl.full((), {text}, {DTYPES[e.dtype.name][0]})" if typed else text

@@ -1,0 +1,92 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from compiler.ir.graph import Node
+from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.ops.arithmetic import add, div, mul, sub
+from compiler.ir.ops.cast import as_dtype
+from compiler.ir.ops.contraction import matmul
+from compiler.ir.ops.creation import iota
+from compiler.ir.ops.logic import eq, le, where
+from compiler.ir.ops.reductions import amax, sum_
+from compiler.ir.ops.transcendental import exp
+from compiler.ir.ops.views import expand, reshape, transpose
+from compiler.ir.structure import Composite
+from compiler.ir.types import TensorType, boolean, broadcast_shapes, f32
+
+
+def _attention_type(s: Signature) -> TensorType:
+    q, k, v = s.types[:3]
+    if min(q.rank, k.rank, v.rank) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise s.fail("takes q [..., L, E], k [..., S, E] and v [..., S, F]")
+    if len(s.types) > 3:
+        broadcast_shapes(s.types[3].shape, (*q.shape[:-1], k.shape[-2]))
+    heads = q.shape[:-2] if s.attrs["grouped"] else broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    return TensorType(q.dtype, (*heads, q.shape[-2], v.shape[-1]))
+
+
+def _repeat_heads(x: Node, heads: Any) -> Node:
+    """Each head of `x` [..., H, S, E] as often as makes `heads` of them."""
+    *front, own, rows, columns = x.shape
+    if own == heads:
+        return x
+    apart = reshape(x, shape=(*front, own, 1, rows, columns))
+    wide = expand(apart, shape=(*front, own, heads // own, rows, columns))
+    return reshape(wide, shape=(*front, heads, rows, columns))
+
+
+def _masked(scores: Node, mask: Node | None, causal: bool) -> Node:
+    if mask is not None:
+        scores = where(mask, scores, float("-inf")) if mask.dtype == boolean else add(scores, as_dtype(mask, scores.dtype))
+    if causal:
+        rows, columns = scores.shape[-2:]
+        scores = where(le(iota(size=columns), reshape(iota(size=rows), shape=(rows, 1))), scores, float("-inf"))
+    return scores
+
+
+def _probabilities(scores: Node, may_be_empty: bool) -> Node:
+    """Softmax over the last dimension; a row with everything masked becomes zeros, as in PyTorch."""
+    last = (scores.type.rank - 1,)
+    top = amax(scores, dims=last, keepdim=True)
+    if may_be_empty:
+        top = where(eq(top, float("-inf")), 0.0, top)
+    e = exp(sub(scores, top))
+    total = sum_(e, dims=last, keepdim=True)
+    return div(e, where(eq(total, 0.0), 1.0, total) if may_be_empty else total)
+
+
+def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
+    """softmax(q k^T * scale + mask) v, the scores held in f32 or wider."""
+    if node.attrs["grouped"]:
+        k, v = (_repeat_heads(x, q.shape[-3]) for x in (k, v))
+    wide = f32 if q.dtype.is_half else q.dtype
+    scores = mul(matmul(q, transpose(k, -1, -2), dtype=wide), node.attrs["scale"])
+    p = _probabilities(_masked(scores, mask, node.attrs["causal"]), mask is not None)
+    return as_dtype(matmul(as_dtype(p, v.dtype), v), node.dtype)
+
+
+def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool, scale: float, grouped: bool) -> Any:
+    if mask is not None and mask.is_floating_point():
+        mask = mask.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
+
+
+attention = op(
+    "attention", "q: float, k: float, v: float, mask?!: any", Composite(_attention), type=_attention_type,
+    attrs={"scale": REQUIRED, "causal": False, "grouped": False}, reference=_attention_reference,
+    samples=[
+        sample("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 4]", scale=0.35), sample("f32[5, 8]", "f32[7, 8]", "f32[7, 8]", scale=1.0),
+        sample("f32[2, 3, 6, 8]", "f32[2, 3, 6, 8]", "f32[2, 3, 6, 8]", scale=0.35, causal=True),
+        sample("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 8]", "bool[2, 1, 1, 7]", scale=0.35),
+        sample("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 8]", "f32[5, 7]", scale=0.35),
+        sample("f32[1, 4, 5, 8]", "f32[1, 2, 5, 8]", "f32[1, 2, 5, 8]", scale=0.35, grouped=True),
+        sample("bf16[1, 2, 5, 8]", "bf16[1, 2, 7, 8]", "bf16[1, 2, 7, 8]", "bool[5, 7]", scale=0.35),
+    ],
+)  # fmt: skip
+"""q [..., L, E], k [..., S, E], v [..., S, F]; a bool mask says what takes part; `grouped` lets heads share k and v."""

@@ -1,0 +1,51 @@
+"""Conversions between element types."""
+
+from __future__ import annotations
+
+import torch
+
+from compiler.ir.graph import Node
+from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.scalar import Expr
+from compiler.ir.structure import Elementwise
+from compiler.ir.torch_types import to_torch
+from compiler.ir.types import DType, TensorType, bf16, boolean, f16, f32, i32, i64, u8
+
+
+def _converted_type(s: Signature) -> TensorType:
+    return TensorType(s.attrs["dtype"], s.types[0].shape)
+
+
+def _reread_type(s: Signature) -> TensorType:
+    if s.attrs["dtype"].bytes != s.types[0].dtype.bytes:
+        raise s.fail(f"{s.attrs['dtype']} has another width")
+    return _converted_type(s)
+
+
+def _convert(x: Expr, dtype: DType) -> Expr:
+    return x.ne(0) if dtype == boolean and x.dtype != boolean else x.to(dtype)
+
+
+cast = op(
+    "cast", "x: any", Elementwise(_convert),
+    type=_converted_type, attrs={"dtype": REQUIRED},
+    reference=lambda x, dtype: x.to(to_torch(dtype)),
+    samples=[
+        sample("f32[4, 5]", dtype=i64), sample("i64[3]", dtype=f32), sample("f32[0, 3]", dtype=i32), sample("bool[]", dtype=f32),
+        sample("f32[2, 3]", dtype=boolean), sample("f32[7]", dtype=bf16), sample("bf16[7]", dtype=f32), sample("f16[5]", dtype=i32),
+        sample("i64[5]", dtype=f16), sample("i64[5]", dtype=boolean), sample("f32[6]", dtype=u8, low=0, high=255),
+        sample("bool[6]", dtype=i64),
+    ],
+)  # fmt: skip
+
+bitcast = op(
+    "bitcast", "x: any", Elementwise(lambda x, dtype: x.bitcast(dtype)),
+    type=_reread_type, attrs={"dtype": REQUIRED},
+    reference=lambda x, dtype: x.view(to_torch(dtype)),
+    samples=[sample("i32[4, 5]", dtype=f32), sample("i32[0]", dtype=f32), sample("i64[]", dtype=i64)],
+)  # fmt: skip
+
+
+def as_dtype(x: Node, dtype: DType) -> Node:
+    """`x` converted where it is not of `dtype` already."""
+    return x if x.dtype == dtype else cast(x, dtype=dtype)

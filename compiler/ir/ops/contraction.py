@@ -1,0 +1,263 @@
+"""Matrix products and convolutions: sums of products over affine-indexed operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, floordiv
+from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.ops.arithmetic import add
+from compiler.ir.ops.cast import as_dtype
+from compiler.ir.ops.pieces import pad
+from compiler.ir.ops.views import flip, permute, reshape, slice_, transpose
+from compiler.ir.structure import Composite, Position, Reduction, Space
+from compiler.ir.torch_types import to_torch
+from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32
+
+
+def _matmul_type(s: Signature) -> TensorType:
+    x, y = s.types
+    if x.rank < 2 or y.rank < 2:
+        raise s.fail("takes matrices or stacks of them")
+    if x.shape[-1] != y.shape[-2]:
+        raise s.fail(f"{x.shape[-1]} columns meet {y.shape[-2]} rows")
+    try:
+        stack = broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    except ValueError as error:
+        raise s.fail(str(error)) from None
+    return TensorType(s.attrs["dtype"] or x.dtype, (*stack, x.shape[-2], y.shape[-1]))
+
+
+def _matmul_space(n: Node) -> Space:
+    x, y = (o.shape for o in n.operands)
+
+    def positions(i: Position, r: Position) -> tuple[Position, ...]:
+        *stack, row, column = i
+        return (*broadcast_index(x[:-2], stack), row, r[0]), (*broadcast_index(y[:-2], stack), r[0], column)
+
+    return Space((x[-1],), positions)
+
+
+def _matmul_reference(x: torch.Tensor, y: torch.Tensor, dtype: DType | None) -> torch.Tensor:
+    return torch.matmul(x, y) if dtype is None else torch.matmul(x.to(to_torch(dtype)), y.to(to_torch(dtype)))
+
+
+matmul = op(
+    "matmul", "x: number, y: number", Reduction("add", _matmul_space, lambda x, y: x * y),
+    type=_matmul_type, attrs={"dtype": None}, reference=_matmul_reference,
+    samples=[
+        sample("f32[4, 6]", "f32[6, 5]"), sample("f32[2, 4, 6]", "f32[2, 6, 5]"), sample("f32[3, 1, 2, 4]", "f32[2, 4, 5]"),
+        sample("f32[2, 4, 6]", "f32[6, 5]"), sample("i64[3, 4]", "i64[4, 2]"), sample("bf16[4, 32]", "bf16[32, 5]"),
+        sample("f32[3, 0]", "f32[0, 2]"), sample("f32[0, 3]", "f32[3, 2]"), sample("bf16[4, 32]", "bf16[32, 5]", dtype=f32),
+    ],
+)  # fmt: skip
+"""Stacks of matrix products; `dtype` is the result's where it is wider than the operands' (their sum, not yet rounded)."""
+
+
+def _wide(dtype: DType) -> DType | None:
+    """What a product of `dtype` is summed in, for `matmul`'s and `conv`'s attribute `dtype`."""
+    return f32 if dtype.is_half else None
+
+
+def _linear_type(s: Signature) -> TensorType:
+    x, weight = s.types[0], s.types[1]
+    if weight.rank != 2 or x.rank < 1 or x.shape[-1] != weight.shape[1]:
+        raise s.fail(f"a weight of shape {list(weight.shape)} does not apply to rows of {x.shape[-1] if x.rank else 'no'} elements")
+    if len(s.types) > 2 and s.types[2].shape not in ((weight.shape[0],), (1,), ()):
+        raise s.fail(f"the bias must have {weight.shape[0]} elements")
+    return TensorType(x.dtype, (*x.shape[:-1], weight.shape[0]))
+
+
+def _linear(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
+    rows = x if x.type.rank > 1 else reshape(x, shape=(1, *x.shape))
+    wide = _wide(x.dtype) if bias is not None else None
+    y = matmul(rows, permute(weight, dims=(1, 0)), dtype=wide)
+    if bias is not None:
+        y = as_dtype(add(y, as_dtype(bias, y.dtype)), node.dtype)
+    return y if x.type.rank > 1 else reshape(y, shape=node.shape)
+
+
+linear = op(
+    "linear", "x: number, weight: number, bias?: number", Composite(_linear), type=_linear_type,
+    reference=lambda x, weight, bias=None: F.linear(x, weight, bias),
+    samples=[
+        sample("f32[4, 6]", "f32[5, 6]"), sample("f32[2, 4, 6]", "f32[5, 6]", "f32[5]"), sample("f32[6]", "f32[5, 6]", "f32[5]"),
+        sample("bf16[4, 32]", "bf16[5, 32]", "bf16[5]"), sample("f32[0, 6]", "f32[5, 6]", "f32[5]"),
+    ],
+)  # fmt: skip
+"""x @ weight^T + bias, weight being [outputs, inputs]."""
+
+
+def window_count(extent: Dim, size: Dim, stride: int, dilation: int) -> Dim:
+    """How many windows of `size` elements, `dilation` apart, start every `stride` elements inside `extent`."""
+    return floordiv(extent - dilation * (size - 1) - 1, stride) + 1
+
+
+CONV_ATTRS: dict[str, Any] = {"stride": REQUIRED, "dilation": REQUIRED, "groups": 1}
+
+
+def _conv_type(s: Signature) -> TensorType:
+    x, w, groups = s.types[0], s.types[1], s.attrs["groups"]
+    spatial = x.rank - 2
+    if w.rank != x.rank or spatial < 1 or not len(s.attrs["stride"]) == len(s.attrs["dilation"]) == spatial:
+        raise s.fail("takes [batch, channels, ...] and [outputs, channels / groups, ...] with a stride per window dimension")
+    if x.shape[1] != w.shape[1] * groups or (isinstance(w.shape[0], int) and w.shape[0] % groups):
+        raise s.fail(f"{x.shape[1]} channels in {groups} groups do not meet a weight of shape {list(w.shape)}")
+    sizes = zip(x.shape[2:], w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
+    windows = tuple(window_count(*size) for size in sizes)
+    if any(isinstance(d, int) and d < 0 for d in windows):
+        raise s.fail("the window is larger than the input")
+    return TensorType(s.attrs.get("dtype") or x.dtype, (x.shape[0], w.shape[0], *windows))
+
+
+def _conv_space(n: Node) -> Space:
+    w, stride, dilation, groups = n.operands[1].shape, n.attrs["stride"], n.attrs["dilation"], n.attrs["groups"]
+    per_group = w[0] // groups
+
+    def positions(i: Position, r: Position) -> tuple[Position, ...]:
+        batch, out, *place = i
+        channel, *offset = r
+        first = out // per_group * w[1] if groups > 1 else 0
+        spatial = tuple(p * s + o * d for p, s, o, d in zip(place, stride, offset, dilation, strict=True))
+        return (batch, first + channel, *spatial), (out, channel, *offset)
+
+    return Space(tuple(w[1:]), positions)
+
+
+def _conv_reference(x: torch.Tensor, w: torch.Tensor, stride: Any, dilation: Any, groups: int, dtype: DType | None) -> torch.Tensor:
+    if dtype is not None:
+        x, w = x.to(to_torch(dtype)), w.to(to_torch(dtype))
+    return torch.convolution(x, w, None, stride, [0] * len(stride), dilation, False, [0] * len(stride), groups)
+
+
+conv = op(
+    "conv", "x: number, weight: number", Reduction("add", _conv_space, lambda x, w: x * w),
+    type=_conv_type, attrs={**CONV_ATTRS, "dtype": None}, reference=_conv_reference,
+    samples=[
+        sample("f32[2, 3, 8]", "f32[4, 3, 3]", stride=[2], dilation=[1]),
+        sample("f32[1, 4, 7, 6]", "f32[6, 2, 3, 2]", stride=[1, 2], dilation=[2, 1], groups=2),
+        sample("f32[1, 3, 5, 5]", "f32[3, 1, 3, 3]", stride=[1, 1], dilation=[1, 1], groups=3),
+        sample("bf16[1, 4, 5, 5]", "bf16[2, 4, 3, 3]", stride=[1, 1], dilation=[1, 1]),
+        sample("f32[1, 2, 4, 4, 4]", "f32[2, 2, 2, 2, 2]", stride=[2, 1, 1], dilation=[1, 1, 1]),
+        sample("f32[0, 2, 5]", "f32[3, 2, 3]", stride=[1], dilation=[1]),
+    ],
+)  # fmt: skip
+"""Convolution (cross-correlation) without padding over any number of window dimensions."""
+
+
+def _convolution_type(s: Signature) -> TensorType:
+    x, padding = s.types[0], s.attrs["padding"]
+    wide = (*x.shape[:2], *(d + 2 * p for d, p in zip(x.shape[2:], padding, strict=True)))
+    attrs = {k: s.attrs[k] for k in CONV_ATTRS}
+    result = _conv_type(Signature(s.op, (TensorType(x.dtype, wide), s.types[1]), attrs))
+    if len(s.types) > 2 and s.types[2].shape != (result.shape[1],):
+        raise s.fail(f"the bias must have {result.shape[1]} elements")
+    return result
+
+
+def _with_bias(y: Node, bias: Node | None, dtype: DType) -> Node:
+    """`y` plus one number per channel, rounded once."""
+    if bias is None:
+        return y
+    per_channel = reshape(as_dtype(bias, y.dtype), shape=(*bias.shape, *(1,) * (y.type.rank - 2)))
+    return as_dtype(add(y, per_channel), dtype)
+
+
+def pad_spatial(x: Node, low: Sequence[Dim], high: Sequence[Dim], value: float = 0) -> Node:
+    """`x` padded in its last dimensions."""
+    if not any(p != 0 for p in (*low, *high)):
+        return x
+    front = (0,) * (x.type.rank - len(low))
+    return pad(x, before=(*front, *low), after=(*front, *high), value=value)
+
+
+def _convolution(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
+    padding = node.attrs["padding"]
+    attrs = {k: node.attrs[k] for k in CONV_ATTRS}
+    y = conv(pad_spatial(x, padding, padding), weight, **attrs, dtype=_wide(x.dtype) if bias is not None else None)
+    return _with_bias(y, bias, node.dtype)
+
+
+def _convolution_reference(x: Any, weight: Any, bias: Any = None, *, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
+
+
+convolution = op(
+    "convolution", "x: number, weight: number, bias?: number", Composite(_convolution), type=_convolution_type,
+    attrs={**CONV_ATTRS, "padding": REQUIRED}, reference=_convolution_reference,
+    samples=[
+        sample("f32[2, 3, 8]", "f32[4, 3, 3]", "f32[4]", stride=[2], padding=[1], dilation=[1]),
+        sample("f32[1, 4, 7, 6]", "f32[6, 2, 3, 3]", stride=[1, 2], padding=[2, 0], dilation=[2, 1], groups=2),
+        sample("bf16[1, 3, 5, 5]", "bf16[3, 1, 3, 3]", "bf16[3]", stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=3),
+    ],
+)  # fmt: skip
+
+
+def _transposed_type(s: Signature) -> TensorType:
+    x, w, a = s.types[0], s.types[1], s.attrs
+    if w.rank != x.rank or x.rank < 3 or x.shape[1] != w.shape[0]:
+        raise s.fail("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
+    sizes = zip(x.shape[2:], w.shape[2:], a["stride"], a["padding"], a["dilation"], a["output_padding"], strict=True)
+    spatial = tuple((n - 1) * st - 2 * p + d * (k - 1) + extra + 1 for n, k, st, p, d, extra in sizes)
+    return TensorType(x.dtype, (x.shape[0], w.shape[1] * a["groups"], *spatial))
+
+
+def _spread(x: Node, dim: int, step: int) -> Node:
+    """`step - 1` zeros between neighbours along `dim`."""
+    if step == 1:
+        return x
+    shape, n = x.shape, x.shape[dim]
+    apart = reshape(x, shape=(*shape[: dim + 1], 1, *shape[dim + 1 :]))
+    none = [0] * apart.type.rank
+    filled = pad(apart, before=none, after=[*none[: dim + 1], step - 1, *none[dim + 2 :]])
+    flat = reshape(filled, shape=(*shape[:dim], n * step, *shape[dim + 1 :]))
+    return slice_(flat, dim=dim, size=(n - 1) * step + 1)
+
+
+def _crop(x: Node, low: Sequence[Dim], high: Sequence[Dim]) -> Node:
+    """`x` without `low` elements at the start and `high` at the end of its last dimensions."""
+    first = x.type.rank - len(low)
+    for k, (a, b) in enumerate(zip(low, high, strict=True)):
+        if a != 0 or b != 0:
+            x = slice_(x, dim=first + k, start=a, size=x.shape[first + k] - a - b)
+    return x
+
+
+def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
+    """A convolution of the input spread by the stride with the kernel turned round (Dumoulin and Visin, 2016)."""
+    a, rank, groups = node.attrs, x.type.rank, node.attrs["groups"]
+    for k, step in enumerate(a["stride"]):
+        x = _spread(x, 2 + k, step)
+    reach = [d * (k - 1) for d, k in zip(a["dilation"], weight.shape[2:], strict=True)]
+    low = [r - p for r, p in zip(reach, a["padding"], strict=True)]
+    high = [r - p + e for r, p, e in zip(reach, a["padding"], a["output_padding"], strict=True)]
+    x = pad_spatial(x, [max(p, 0) for p in low], [max(p, 0) for p in high])
+    x = _crop(x, [max(-p, 0) for p in low], [max(-p, 0) for p in high])
+    turned = flip(weight, dims=tuple(range(2, rank)))
+    inputs, outputs, *window = weight.shape
+    grouped = reshape(turned, shape=(groups, inputs // groups, outputs, *window))
+    kernel = reshape(transpose(grouped, 1, 2), shape=(groups * outputs, inputs // groups, *window))
+    ones, wide = (1,) * (rank - 2), _wide(x.dtype) if bias is not None else None
+    return _with_bias(conv(x, kernel, stride=ones, dilation=a["dilation"], groups=groups, dtype=wide), bias, node.dtype)
+
+
+def _transposed_reference(x: Any, weight: Any, bias: Any = None, **a: Any) -> Any:
+    return torch.convolution(
+        x, weight, bias, a["stride"], a["padding"], a["dilation"], True, a["output_padding"], a["groups"]
+    )
+
+
+conv_transposed = op(
+    "conv_transposed", "x: number, weight: number, bias?: number", Composite(_transposed), type=_transposed_type,
+    attrs={**CONV_ATTRS, "padding": REQUIRED, "output_padding": REQUIRED}, reference=_transposed_reference,
+    samples=[
+        sample("f32[2, 3, 5]", "f32[3, 4, 3]", "f32[4]", stride=[2], padding=[1], dilation=[1], output_padding=[1]),
+        sample("f32[1, 4, 3, 4]", "f32[4, 2, 2, 3]", stride=[2, 1], padding=[0, 1], dilation=[1, 2], output_padding=[0, 0], groups=2),
+        sample("f32[1, 2, 4]", "f32[2, 3, 2]", stride=[3], padding=[2], dilation=[1], output_padding=[0]),
+    ],
+)  # fmt: skip

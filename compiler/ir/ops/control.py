@@ -1,0 +1,76 @@
+"""Ops about the graph itself: groups fused into one kernel, single results of several, calls into PyTorch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from compiler.ir.op import REQUIRED, Signature, op
+from compiler.ir.structure import Fused, Opaque
+from compiler.ir.types import TensorType
+
+
+def _fused_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
+    body = s.attrs["body"]
+    for k, (given, formal) in enumerate(zip(s.types, body.inputs, strict=True)):
+        if given != formal.result:
+            raise s.fail(f"operand {k} is {given}, but the body takes {formal.result}")
+    results = tuple(n.type for n in body.outputs)
+    return results[0] if len(results) == 1 else results
+
+
+fused = op("fused", "operands*!: any", Fused(), type=_fused_type, attrs={"body": REQUIRED})
+"""The graph `body` applied to the operands: one kernel to be."""
+
+
+def _item_type(s: Signature) -> TensorType:
+    results: Any = s.types[0]
+    if not 0 <= s.attrs["index"] < len(results):
+        raise s.fail(f"there are {len(results)} results")
+    return results[s.attrs["index"]]  # type: ignore[no-any-return]
+
+
+item = op("item", "results: tuple", Opaque("reads one of several results"), type=_item_type, attrs={"index": REQUIRED},
+          reference=lambda results, index: results[index])  # fmt: skip
+"""One result of a node that has several."""
+
+
+def _eager_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
+    results = tuple(TensorType(d, shape) for d, shape in zip(s.attrs["dtypes"], s.attrs["shapes"], strict=True))
+    return results[0] if len(results) == 1 else results
+
+
+def _overload(name: str) -> Any:
+    """The operator a name such as "aten.sort.default" stands for."""
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
+    """`template` with each "%k" replaced by operand k, and "torch.x" and "device:x" by what they name."""
+    if isinstance(template, str):
+        if template.startswith("%"):
+            return operands[int(template[1:])]
+        if template.startswith("torch."):
+            return getattr(torch, template.removeprefix("torch."))
+        return torch.device(template.removeprefix("device:")) if template.startswith("device:") else template
+    if isinstance(template, (list, tuple)):
+        return type(template)(fill_template(t, operands) for t in template)
+    if isinstance(template, Mapping):
+        return {k: fill_template(t, operands) for k, t in template.items()}
+    return template
+
+
+def _eager_reference(*operands: torch.Tensor, overload: str, arguments: str, dtypes: Any, shapes: Any) -> Any:
+    args, kwargs = fill_template(ast.literal_eval(arguments), operands)
+    result = _overload(overload)(*args, **kwargs)
+    return tuple(result) if isinstance(result, (tuple, list)) and len(dtypes) > 1 else result[0] if isinstance(result, (tuple, list)) else result
+
+
+eager = op("eager", "operands*!: any", Opaque("has no counterpart here and runs in PyTorch"), type=_eager_type,
+           attrs={"overload": REQUIRED, "arguments": REQUIRED, "dtypes": REQUIRED, "shapes": REQUIRED},
+           reference=_eager_reference)  # fmt: skip
+"""A PyTorch operator called as it is.  `arguments` is the Python literal (args, kwargs) with "%k" for operand k."""

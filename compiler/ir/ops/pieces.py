@@ -1,0 +1,118 @@
+"""Results put together from pieces of operands and a fill value."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, floordiv, mod
+from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.ops.rules import check_dims, same_type
+from compiler.ir.structure import Guard, IndexMap, Piece, Position
+from compiler.ir.types import TensorType
+
+
+def _pad_type(s: Signature) -> TensorType:
+    x, before, after = s.types[0], s.attrs["before"], s.attrs["after"]
+    if not len(before) == len(after) == x.rank:
+        raise s.fail("before and after need one entry per dimension")
+    if any(isinstance(p, int) and p < 0 for p in (*before, *after)):
+        raise s.fail("padding is not negative; use slice")
+    return TensorType(x.dtype, tuple(a + d + b for a, d, b in zip(before, x.shape, after, strict=True)))
+
+
+def _pad_pieces(n: Node, i: Position) -> tuple[Piece, ...]:
+    before, after, shape = n.attrs["before"], n.attrs["after"], n.operands[0].shape
+    source = tuple(d - p for d, p in zip(i, before, strict=True))
+    guards = tuple(
+        Guard(d, 0, size) for d, p, q, size in zip(source, before, after, shape, strict=True) if p != 0 or q != 0
+    )
+    return (Piece(0, source, guards),)
+
+
+def _pad_reference(x: torch.Tensor, before: tuple[int, ...], after: tuple[int, ...], value: float) -> torch.Tensor:
+    amounts = [p for pair in reversed(list(zip(before, after, strict=True))) for p in pair]
+    return F.pad(x, amounts, value=value)
+
+
+pad = op(
+    "pad", "x: any", IndexMap(pieces=_pad_pieces, fill=lambda n: n.attrs["value"]),
+    type=_pad_type, attrs={"before": REQUIRED, "after": REQUIRED, "value": 0}, reference=_pad_reference,
+    samples=[
+        sample("f32[4, 5]", before=[1, 0], after=[0, 2]), sample("f32[2, 3]", before=[0, 1], after=[0, 1], value=float("-inf")),
+        sample("i64[3]", before=[2], after=[0], value=7), sample("f32[0, 2]", before=[1, 0], after=[1, 0], value=0.5),
+        sample("bf16[3]", before=[0], after=[0]),
+    ],
+)  # fmt: skip
+"""`value` around `x`: `before[d]` elements before dimension d, `after[d]` after it."""
+
+
+def _cat_type(s: Signature) -> TensorType:
+    dim, first = s.attrs["dim"], s.types[0]
+    check_dims(s, [dim])
+    total: Dim = 0
+    for t in s.types:
+        if t.rank != first.rank or any(a != b for d, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if d != dim):
+            raise s.fail(f"shapes may differ in dimension {dim} only")
+        total = total + t.shape[dim]
+    return TensorType(first.dtype, (*first.shape[:dim], total, *first.shape[dim + 1 :]))
+
+
+def _cat_pieces(n: Node, i: Position) -> tuple[Piece, ...]:
+    dim, start, pieces = n.attrs["dim"], 0, []
+    for k, x in enumerate(n.operands):
+        end = start + x.shape[dim]
+        source = (*i[:dim], i[dim] - start, *i[dim + 1 :])
+        pieces.append(Piece(k, source, (Guard(i[dim], start, end),) if len(n.operands) > 1 else ()))
+        start = end
+    return tuple(pieces)
+
+
+cat = op(
+    "cat", "first: any, rest*: any", IndexMap(pieces=_cat_pieces), type=_cat_type, attrs={"dim": 0},
+    reference=lambda *xs, dim: torch.cat(xs, dim),
+    samples=[
+        sample("f32[4, 5]", "f32[2, 5]", dim=0), sample("f32[4, 5]", "f32[4, 0]", "f32[4, 1]", dim=1), sample("i64[3]", dim=0),
+        sample("bool[2, 1]", "bool[2, 2]", dim=1),
+    ],
+)  # fmt: skip
+
+
+def _insert_type(s: Signature) -> TensorType:
+    (x, new), dim = s.types, s.attrs["dim"]
+    check_dims(s, [dim])
+    if new.rank != x.rank or any(a != b for d, (a, b) in enumerate(zip(x.shape, new.shape, strict=True)) if d != dim):
+        raise s.fail(f"shapes may differ in dimension {dim} only")
+    start, size, step, extent = s.attrs["start"], new.shape[dim], s.attrs["step"], x.shape[dim]
+    if isinstance(start, int) and isinstance(size, int) and isinstance(extent, int) and size:
+        if not 0 <= start <= start + (size - 1) * step < extent:
+            raise s.fail(f"elements {start}..{start + (size - 1) * step} are not all inside an extent of {extent}")
+    return same_type(s)
+
+
+def _insert_pieces(n: Node, i: Position) -> tuple[Piece, ...]:
+    dim, start, step = n.attrs["dim"], n.attrs["start"], n.attrs["step"]
+    size = n.operands[1].shape[dim]
+    offset = i[dim] - start
+    guards = [Guard(i[dim], start, start + (size - 1) * step + 1)]
+    if step != 1:
+        guards.append(Guard(mod(offset, step), 0, 1))
+    return (Piece(1, (*i[:dim], floordiv(offset, step), *i[dim + 1 :]), tuple(guards)), Piece(0, i))
+
+
+def _insert_reference(x: torch.Tensor, new: torch.Tensor, dim: int, start: int, step: int) -> torch.Tensor:
+    result = x.clone()
+    result.index_copy_(dim, start + step * torch.arange(new.shape[dim]), new)
+    return result
+
+
+insert = op(
+    "insert", "x: any, new: any", IndexMap(pieces=_insert_pieces),
+    type=_insert_type, attrs={"dim": REQUIRED, "start": 0, "step": 1}, reference=_insert_reference,
+    samples=[
+        sample("f32[4, 5]", "f32[4, 2]", dim=1, start=1), sample("f32[9]", "f32[3]", dim=0, start=2, step=3),
+        sample("i64[3]", "i64[0]", dim=0), sample("bool[3, 2]", "bool[3, 2]", dim=0),
+    ],
+)  # fmt: skip
+"""`x` with elements `start`, `start + step`, ... of dimension `dim` replaced by `new`."""

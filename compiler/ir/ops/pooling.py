@@ -1,0 +1,70 @@
+"""Reductions over windows of the last dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim
+from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.ops.contraction import window_count
+from compiler.ir.structure import Position, Reduction, Space
+from compiler.ir.types import TensorType
+
+ATTRS: dict[str, Any] = {"size": REQUIRED, "stride": REQUIRED, "dilation": REQUIRED}
+
+
+def _window_type(s: Signature) -> TensorType:
+    x, attrs = s.types[0], [s.attrs[a] for a in ATTRS]
+    count = len(attrs[0])
+    if count > x.rank or any(len(a) != count for a in attrs):
+        raise s.fail("needs a stride and a dilation for every window dimension")
+    windows = tuple(window_count(*each) for each in zip(x.shape[x.rank - count :], *attrs, strict=True))
+    if any(isinstance(d, int) and d < 0 for d in windows):
+        raise s.fail("the window is larger than the input")
+    return TensorType(x.dtype, (*x.shape[: x.rank - count], *windows))
+
+
+def window_index(place: Sequence[Dim], offset: Sequence[Dim], stride: Sequence[int], dilation: Sequence[int]) -> Position:
+    """Where element `offset` of window `place` lies in the input."""
+    return tuple(p * s + o * d for p, o, s, d in zip(place, offset, stride, dilation, strict=True))
+
+
+def _window_space(n: Node) -> Space:
+    size, stride, dilation = (n.attrs[a] for a in ATTRS)
+    front = n.type.rank - len(size)
+    return Space(tuple(size), lambda i, r: ((*i[:front], *window_index(i[front:], r, stride, dilation)),))
+
+
+def _windows(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> torch.Tensor:
+    """The windows themselves as last dimensions."""
+    front = x.ndim - len(size)
+    for k, (n, s, d) in enumerate(zip(size, stride, dilation, strict=True)):
+        x = x.unfold(front + k, d * (n - 1) + 1, s)[..., ::d]
+    return x
+
+
+def _sum_reference(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> torch.Tensor:
+    return _windows(x, size, stride, dilation).sum(tuple(range(-len(size), 0)))
+
+
+def _max_reference(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> torch.Tensor:
+    if len(size) == 2 and x.ndim == 4 and x.is_floating_point() and x.numel():
+        return F.max_pool2d(x, size, stride, 0, dilation)
+    return _windows(x, size, stride, dilation).amax(tuple(range(-len(size), 0)))
+
+
+SAMPLES = (
+    sample("f32[2, 3, 8]", size=[3], stride=[2], dilation=[1]), sample("f32[1, 2, 7, 6]", size=[3, 2], stride=[2, 1], dilation=[1, 2]),
+    sample("bf16[1, 2, 4, 4]", size=[2, 2], stride=[2, 2], dilation=[1, 1]), sample("f32[0, 5]", size=[2], stride=[1], dilation=[1]),
+    sample("f32[2, 4, 4, 4]", size=[2, 2, 2], stride=[2, 2, 2], dilation=[1, 1, 1]),
+)  # fmt: skip
+
+max_pool = op("max_pool", "x: number", Reduction("max", _window_space), type=_window_type, attrs=ATTRS, reference=_max_reference,
+              samples=SAMPLES)  # fmt: skip
+sum_pool = op("sum_pool", "x: number", Reduction("add", _window_space), type=_window_type, attrs=ATTRS, reference=_sum_reference,
+              samples=SAMPLES)  # fmt: skip

@@ -1,0 +1,232 @@
+"""Views: results whose elements are elements of the operand, found by an index map without arithmetic on values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, floordiv, mod, product
+from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.ops.rules import check_dims
+from compiler.ir.structure import IndexMap, Piece, Position
+from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
+
+
+def _reshape_type(s: Signature) -> TensorType:
+    shape = s.attrs["shape"]
+    old, new = s.types[0].numel, product(shape)
+    if isinstance(old, int) and isinstance(new, int) and old != new:
+        raise s.fail(f"{old} elements cannot have shape {list(shape)}")
+    return TensorType(s.types[0].dtype, shape)
+
+
+def _groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[tuple[range, range]]:
+    """Runs of dimensions of `source` and `target` that hold the same number of elements, as short as they come.
+
+    No dimension is 1: those are taken out before.
+    """
+    ends: dict[Dim, int] = {}
+    total: Dim = 1
+    for k, d in enumerate(source):
+        total = total * d
+        ends[total] = k + 1
+    groups: list[tuple[range, range]] = []
+    total, at, start = 1, 0, 0
+    for k, d in enumerate(target):
+        total = total * d
+        last = k + 1 == len(target)
+        end = len(source) if last else ends.get(total)
+        if end is not None and end > at:
+            groups.append((range(at, end), range(start, k + 1)))
+            at, start = end, k + 1
+    return groups
+
+
+def linear(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
+    """The row-major number of element `index`."""
+    total: Dim = 0
+    for i, size in zip(index, shape, strict=True):
+        total = total * size + i
+    return total
+
+
+def unlinear(number: Dim, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The index of element `number` in row-major order."""
+    index: list[Dim] = []
+    for k in range(len(shape)):
+        inner = product(shape[k + 1 :])
+        quotient = number if inner == 1 else floordiv(number, inner)
+        index.append(quotient if k == 0 else mod(quotient, shape[k]))
+    return tuple(index)
+
+
+def renumber(index: Position, source: Sequence[Dim], target: Sequence[Dim]) -> Position:
+    """Where element `index` of shape `source` lies in shape `target` of the same row-major order."""
+    if 0 in source:
+        return (0,) * len(target)
+    wide, narrow = ([k for k, d in enumerate(shape) if d != 1] for shape in (source, target))
+    sizes, places = [source[k] for k in wide], [index[k] for k in wide]
+    result: list[Dim] = [0] * len(target)
+    for run, new in _groups(sizes, [target[k] for k in narrow]):
+        number = linear([places[k] for k in run], [sizes[k] for k in run])
+        for k, i in zip(new, unlinear(number, [target[narrow[n]] for n in new]), strict=True):
+            result[narrow[k]] = i
+    return tuple(result)
+
+
+reshape = op(
+    "reshape", "x: any",
+    IndexMap(
+        pieces=lambda n, i: (Piece(0, renumber(i, n.shape, n.operands[0].shape)),),
+        push=lambda n, j: renumber(j, n.operands[0].shape, n.shape),
+    ),
+    type=_reshape_type, attrs={"shape": REQUIRED},
+    reference=lambda x, shape: x.reshape(shape),
+    samples=[
+        sample("f32[4, 6]", shape=[2, 12]), sample("f32[4, 6]", shape=[24]), sample("i64[2, 3, 4]", shape=[6, 4]),
+        sample("f32[2, 3, 4]", shape=[2, 1, 12, 1]), sample("bool[1, 1]", shape=[]), sample("f32[]", shape=[1, 1]),
+        sample("f32[0, 3]", shape=[5, 0]), sample("f32[6, 4]", shape=[4, 6]), sample("f32[2, 6, 5]", shape=[2, 3, 2, 5]),
+    ],
+)  # fmt: skip
+
+
+def _permute_type(s: Signature) -> TensorType:
+    dims, x = s.attrs["dims"], s.types[0]
+    if sorted(dims) != list(range(x.rank)):
+        raise s.fail(f"{list(dims)} is no order of the dimensions 0..{x.rank - 1}")
+    return TensorType(x.dtype, tuple(x.shape[d] for d in dims))
+
+
+permute = op(
+    "permute", "x: any",
+    IndexMap(
+        pieces=lambda n, i: (Piece(0, tuple(i[n.attrs["dims"].index(d)] for d in range(len(i)))),),
+        push=lambda n, j: tuple(j[d] for d in n.attrs["dims"]),
+    ),
+    type=_permute_type, attrs={"dims": REQUIRED},
+    reference=lambda x, dims: x.permute(dims),
+    samples=[
+        sample("f32[4, 5]", dims=[1, 0]), sample("i64[2, 3, 4]", dims=[2, 0, 1]), sample("f32[2, 3, 4, 5]", dims=[0, 2, 1, 3]),
+        sample("f32[0, 3]", dims=[1, 0]), sample("bool[]", dims=[]),
+    ],
+)  # fmt: skip
+
+
+def _expand_type(s: Signature) -> TensorType:
+    x, shape = s.types[0], s.attrs["shape"]
+    try:
+        fits = broadcast_shapes(x.shape, shape) == tuple(shape)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise s.fail(f"does not stretch to {list(shape)}")
+    return TensorType(x.dtype, shape)
+
+
+expand = op(
+    "expand", "x: any",
+    IndexMap(pieces=lambda n, i: (Piece(0, broadcast_index(n.operands[0].shape, i)),)),
+    type=_expand_type, attrs={"shape": REQUIRED},
+    reference=lambda x, shape: x.expand(shape),
+    samples=[
+        sample("f32[4, 1]", shape=[4, 5]), sample("i64[]", shape=[2, 3]), sample("bool[3]", shape=[2, 3]), sample("f32[1]", shape=[0]),
+        sample("f32[]", shape=[]),
+    ],
+)  # fmt: skip
+
+
+def _slice_type(s: Signature) -> TensorType:
+    x, dim, start, size, step = s.types[0], *(s.attrs[a] for a in ("dim", "start", "size", "step"))
+    check_dims(s, [dim])
+    extent = x.shape[dim]
+    if all(isinstance(d, int) for d in (start, size, extent)) and size > 0:
+        last = start + (size - 1) * step
+        if not (0 <= start < extent and 0 <= last < extent):
+            raise s.fail(f"elements {start}..{last} of dimension {dim} are not all inside its extent of {extent}")
+    return TensorType(x.dtype, (*x.shape[:dim], size, *x.shape[dim + 1 :]))
+
+
+def _slice_source(n: Node, i: Position) -> Position:
+    d = n.attrs["dim"]
+    return (*i[:d], n.attrs["start"] + i[d] * n.attrs["step"], *i[d + 1 :])
+
+
+def _slice_reference(x: torch.Tensor, dim: int, start: int, size: int, step: int) -> torch.Tensor:
+    return x.index_select(dim, start + step * torch.arange(size))
+
+
+slice_ = op(
+    "slice", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _slice_source(n, i)),)),
+    type=_slice_type, attrs={"dim": REQUIRED, "start": 0, "size": REQUIRED, "step": 1},
+    reference=_slice_reference,
+    samples=[
+        sample("f32[4, 5]", dim=1, start=1, size=3), sample("f32[9]", dim=0, start=0, size=5, step=2), sample("i64[3, 4]", dim=0, size=0),
+        sample("bool[3, 4]", dim=0, start=2, size=1), sample("f32[7]", dim=0, start=6, size=7, step=-1),
+    ],
+)  # fmt: skip
+
+
+def _flip_source(n: Node, i: Position) -> Position:
+    return tuple(n.shape[k] - 1 - d if k in n.attrs["dims"] else d for k, d in enumerate(i))
+
+
+def _flip_type(s: Signature) -> TensorType:
+    check_dims(s, s.attrs["dims"])
+    return TensorType(s.types[0].dtype, s.types[0].shape)
+
+
+flip = op(
+    "flip", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _flip_source(n, i)),), push=_flip_source),
+    type=_flip_type, attrs={"dims": REQUIRED}, reference=lambda x, dims: x.flip(dims),
+    samples=[sample("f32[4, 5]", dims=[0]), sample("i64[4, 5]", dims=[0, 1]), sample("f32[0]", dims=[0]), sample("bool[]", dims=[])],
+)  # fmt: skip
+
+
+def _unfold_type(s: Signature) -> TensorType:
+    x, (dim, size, step, dilation) = s.types[0], (s.attrs[a] for a in ("dim", "size", "step", "dilation"))
+    check_dims(s, [dim])
+    count = floordiv(x.shape[dim] - dilation * (size - 1) - 1, step) + 1
+    if isinstance(count, int) and count < 0:
+        raise s.fail(f"a window of {size} does not fit into {x.shape[dim]}")
+    return TensorType(x.dtype, (*x.shape[:dim], count, *x.shape[dim + 1 :], size))
+
+
+def _unfold_source(n: Node, i: Position) -> Position:
+    d = n.attrs["dim"]
+    return (*i[:d], i[d] * n.attrs["step"] + i[-1] * n.attrs["dilation"], *i[d + 1 : -1])
+
+
+def _unfold_reference(x: torch.Tensor, dim: int, size: int, step: int, dilation: int) -> torch.Tensor:
+    return x.unfold(dim, dilation * (size - 1) + 1, step)[..., ::dilation]
+
+
+unfold = op(
+    "unfold", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _unfold_source(n, i)),)),
+    type=_unfold_type, attrs={"dim": REQUIRED, "size": REQUIRED, "step": 1, "dilation": 1}, reference=_unfold_reference,
+    samples=[
+        sample("f32[9]", dim=0, size=3, step=2), sample("f32[4, 8, 2]", dim=1, size=3), sample("i64[9]", dim=0, size=2, dilation=3),
+        sample("f32[0, 5]", dim=1, size=2),
+    ],
+)  # fmt: skip
+"""Windows of a dimension: the last dimension of the result runs inside the window."""
+
+
+def transpose(x: Node, a: int, b: int) -> Node:
+    """Dimensions `a` and `b` exchanged; negative ones count from the end."""
+    order = list(range(x.type.rank))
+    order[a], order[b] = order[b], order[a]
+    return permute(x, dims=order)
+
+
+def unsqueeze(x: Node, dim: int) -> Node:
+    """A dimension of size 1 inserted before dimension `dim`; negative ones count from the end of the result."""
+    at = dim + x.type.rank + 1 if dim < 0 else dim
+    return reshape(x, shape=(*x.shape[:at], 1, *x.shape[at:]))
+
+
+def select(x: Node, dim: int, index: Dim) -> Node:
+    """Element `index` along `dim`, which disappears."""
+    one = slice_(x, dim=dim, start=index, size=1)
+    return reshape(one, shape=(*x.shape[:dim], *x.shape[dim + 1 :]))

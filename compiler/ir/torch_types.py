@@ -1,0 +1,35 @@
+"""Element types as PyTorch names them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from compiler.ir import types
+from compiler.ir.types import DType
+
+TORCH_DTYPES: Mapping[DType, torch.dtype] = {
+    types.f64: torch.float64,
+    types.f32: torch.float32,
+    types.f16: torch.float16,
+    types.bf16: torch.bfloat16,
+    types.i64: torch.int64,
+    types.i32: torch.int32,
+    types.i16: torch.int16,
+    types.i8: torch.int8,
+    types.u8: torch.uint8,
+    types.boolean: torch.bool,
+}
+
+_FROM_TORCH: Mapping[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPES.items()}
+
+
+def to_torch(dtype: DType) -> torch.dtype:
+    """The `torch.dtype` of the same elements."""
+    return TORCH_DTYPES[dtype]
+
+
+def from_torch(dtype: torch.dtype) -> DType:
+    """The element type of a `torch.dtype`; KeyError where there is none (complex, quantised, float8)."""
+    return _FROM_TORCH[dtype]

@@ -1,0 +1,161 @@
+"""Measuring: errors against float64, medians side by side, and what PyTorch's eager mode does."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+# accuracy
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far results are from the float64 reference.
+
+    `relative` is the largest difference, divided by the largest magnitude in the reference; `ulps` is the mean difference of an
+    element, in units in the last place of its reference rounded to the result's dtype.
+    """
+
+    relative: float
+    ulps: float
+
+
+def error(results: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> Error:
+    """The worst error of any result; infinite where shapes differ, or NaN or infinity stand at other places."""
+    errors = [_error(r, t) for r, t in zip(results, truth, strict=True)]
+    return Error(max((e.relative for e in errors), default=0.0), max((e.ulps for e in errors), default=0.0))
+
+
+def _error(result: torch.Tensor, truth: torch.Tensor) -> Error:
+    got, want = result.detach().double(), truth.detach().double()
+    if got.shape != want.shape or not torch.equal(torch.isfinite(got), torch.isfinite(want)):
+        return Error(float("inf"), float("inf"))
+    finite = torch.isfinite(want)
+    got, want = got[finite], want[finite]
+    if not want.numel():
+        return Error(0.0, 0.0)
+    gap = (got - want).abs()
+    scale = float(want.abs().max()) or 1.0
+    return Error(float(gap.max()) / scale, float((gap / _ulp(want, result.dtype)).mean()))
+
+
+def _ulp(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The distance between neighbouring numbers of `dtype` around `value`; 1 for integers."""
+    if not dtype.is_floating_point:
+        return torch.ones_like(value)
+    kind = torch.finfo(dtype)
+    exponent = torch.frexp(value.abs().clamp_min(kind.tiny)).exponent
+    return torch.ldexp(torch.full_like(value, kind.eps / 2), exponent)
+
+
+class _InFloat64(torch.fx.Interpreter):
+    """Runs an exported graph with float64 wherever it names a smaller float type."""
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        return tree_map(lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x, value)  # it may be mutated
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return None if target == "_guards_fn" else super().call_module(target, args, kwargs)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        wide_args, wide_kwargs = tree_map(_widened, (args, kwargs))
+        return super().call_function(target, wide_args, wide_kwargs)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        return tree_map(_widened, super().run_node(n))
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.dtype in SMALL_FLOATS else value
+    return torch.float64 if isinstance(value, torch.dtype) and value in SMALL_FLOATS else value
+
+
+def reference(program: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
+    """The flat results of `program` run by PyTorch in float64; neither the program nor `args` are changed."""
+    module = program.module()
+    names = module.graph._codegen.pytree_info.in_spec.child(1).context or ()
+    given = (tuple(args), {name: (kwargs or {})[name] for name in names})
+    leaves = [x.clone() if isinstance(x, torch.Tensor) else x for x in tree_leaves(given)]
+    with torch.no_grad():
+        return tree_leaves(_InFloat64(module).run(*leaves, enable_io_processing=False))
+
+
+# time
+
+
+def medians(calls: Sequence[Callable[[], object]], seconds: float = 0.5, least: int = 5) -> list[float]:
+    """The median seconds of each call, taken in turns so that whatever disturbs the machine disturbs all alike.
+
+    Each call is made `least` times or more, until all together have run for `seconds` each; two calls warm it up.
+    """
+    for call in calls:
+        call()
+        call()
+    times: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds * len(calls)
+    while len(times[0]) < least or time.perf_counter() < end:
+        for call, taken in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return [statistics.median(t) for t in times]
+
+
+# PyTorch's eager mode
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call does: kernels run, arithmetic operations, and bytes that kernels read and write."""
+
+    kernels: int
+    flops: int
+    bytes: int
+
+
+class _Traffic(TorchDispatchMode):
+    """Counts the ops that touch elements, and the size of their tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels = self.bytes = self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        read, written = (_tensors(x) for x in ((args, kwargs), result))
+        if not func.is_view and not _shares_storage(read, written, func):
+            self.kernels += 1
+            self.bytes += sum(t.numel() * t.element_size() for t in (*read, *written))
+            self.elements += sum(t.numel() for t in written)
+        return result
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+
+
+def _shares_storage(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor], func: Any) -> bool:
+    """Whether an op that promises no view gave one all the same, as `_unsafe_view` and `_to_copy` without work do."""
+    inputs = {t.untyped_storage().data_ptr() for t in read}
+    return not func._schema.is_mutable and all(t.untyped_storage().data_ptr() in inputs for t in written)
+
+
+def eager_work(call: Callable[[], object]) -> Work:
+    """What PyTorch does in `call`: contractions are counted as PyTorch counts them, other ops as one per element of their result."""
+    with torch.no_grad(), FlopCounterMode(display=False) as flops, _Traffic() as traffic:
+        call()
+    return Work(traffic.kernels, flops.get_total_flops() + traffic.elements, traffic.bytes)

@@ -1,0 +1,122 @@
+"""One form for what can be written in several: nodes that change nothing go away.
+
+Rules read structure, not names.  Every one keeps all bits: x + 0.0 stays, for it turns -0.0 into 0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from compiler.ir.graph import CONSTANT, Graph, Node, scalar_value
+from compiler.ir.index import interval, substitute, var
+from compiler.ir.scalar import Expr, Ref, const
+from compiler.ir.structure import Elementwise, Guard, IndexMap, Position
+from compiler.passes.algebra import simplify
+from compiler.passes.base import Context, GraphPass, register
+
+
+@register
+@dataclass(frozen=True)
+class Canonicalize(GraphPass):
+    """Remove identities: x * 1, neg(neg(x)), casts to the same type, views that cancel, pads by nothing; order operands.
+
+    %t = permute %x {dims=[1, 0]}   %u = permute %t {dims=[1, 0]}   %y = exp %u   ->   %y = exp %x
+    """
+
+    name = "canonicalize"
+    exact = True
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        changed = False
+
+        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+            nonlocal changed
+            new = n.with_operands(operands)
+            for simpler in RULES:
+                found = simpler(new)
+                if found is not None:
+                    context.count(self, simpler.__name__)
+                    changed, new = True, found
+            return new
+
+        rebuilt = ir.rebuild(rule)
+        return rebuilt if changed else ir
+
+
+def constants_last(n: Node) -> Node | None:
+    """1 + x -> x + 1"""
+    if not n.op.commutative or len(n.operands) != 2:
+        return None
+    x, y = n.operands
+    return replace(n, operands=(y, x)) if x.op is CONSTANT and y.op is not CONSTANT else None
+
+
+def elementwise_identity(n: Node) -> Node | None:
+    """An elementwise node, seen together with the nodes it reads, that gives one of their operands unchanged."""
+    if not isinstance(n.structure, Elementwise):
+        return None
+    names: dict[Node, str] = {}
+
+    def leaf(x: Node) -> Expr:
+        value = scalar_value(x)
+        return const(value, x.dtype) if value is not None else Ref(x.dtype, names.setdefault(x, f"x{len(names)}"))
+
+    def inner(x: Node) -> Expr:
+        return trace(x, [leaf(o) for o in x.operands]) if isinstance(x.structure, Elementwise) else leaf(x)
+
+    simple = simplify(trace(n, [inner(o) for o in n.operands]))
+    if not isinstance(simple, Ref):  # the operand's own maths may hide that `n` adds none
+        simple = simplify(trace(n, [leaf(o) for o in n.operands]))
+    found = next((x for x, name in names.items() if isinstance(simple, Ref) and simple.name == name), None)
+    return found if found is not None and found.result == n.result else None
+
+
+def trace(n: Node, operands: Sequence[Expr]) -> Expr:
+    """One element of elementwise node `n` in terms of one element of each operand."""
+    assert isinstance(n.structure, Elementwise)
+    return n.structure.fn(*operands, **n.attrs)
+
+
+def view_identity(n: Node) -> Node | None:
+    """A chain of views that ends where it began gives what it began with."""
+    place = tuple(var(f"i{k}") for k in range(n.type.rank)) if isinstance(n.structure, IndexMap) else ()
+    at: Position = place
+    value = n
+    while (seen := _sees(value, at, n)) is not None:
+        value, at = seen
+        if value.result == n.result and _same_place(at, place, n):
+            return value
+    return None
+
+
+def _sees(n: Node, at: Position, result: Node) -> tuple[Node, Position] | None:
+    """The operand, and the position in it, that element `at` of view `n` is, for every element of `result`."""
+    if not isinstance(n.structure, IndexMap):
+        return None
+    pieces = n.structure.pieces(n, at)
+    if not pieces or not all(_always(g, result) for g in pieces[0].guards):
+        return None
+    return n.operands[pieces[0].operand], pieces[0].position
+
+
+def _bounds(n: Node) -> dict[str, tuple[int, int]]:
+    return {f"i{k}": (0, d - 1) for k, d in enumerate(n.shape) if isinstance(d, int) and d > 0}
+
+
+def _always(g: Guard, n: Node) -> bool:
+    """Whether the guard holds for every element of `n`."""
+    low, high = interval(g.index - g.low, _bounds(n)), interval(g.high - g.index, _bounds(n))
+    return low is not None and high is not None and low[0] >= 0 and high[0] > 0
+
+
+def _same_place(at: Position, place: Position, n: Node) -> bool:
+    """Whether the positions agree for every element of `n`; a dimension of size 1 has only index 0."""
+    ones = {f"i{k}": 0 for k, d in enumerate(n.shape) if d == 1}
+    bounds = _bounds(n)
+    return len(at) == len(place) and all(
+        substitute(a, ones, bounds) == substitute(p, ones, bounds) for a, p in zip(at, place, strict=True)
+    )
+
+
+RULES: tuple[Callable[[Node], Node | None], ...] = (constants_last, elementwise_identity, view_identity)

@@ -1,0 +1,61 @@
+"""Common subexpression elimination: the same op on the same operands is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node
+from compiler.ir.structure import Opaque
+from compiler.passes.base import Context, GraphPass, register
+
+SMALL = 4096
+"""Constants up to this many bytes are compared by content, larger ones by address."""
+
+
+@register
+@dataclass(frozen=True)
+class CSE(GraphPass):
+    """Merge equal nodes; opaque ones are left alone, for they may not give the same value twice.
+
+    %a = exp %x   %b = exp %x   %c = add %a, %b   ->   %a = exp %x   %c = add %a, %a
+    """
+
+    name = "cse"
+    exact = True
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        first: dict[Hashable, Node] = {}
+
+        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+            new = n.with_operands(operands)
+            if n.op is INPUT or isinstance(n.structure, Opaque):
+                return new
+            kept = first.setdefault(_key(new), new)
+            if kept is not new:
+                context.count(self, "merged")
+            return kept
+
+        rebuilt = ir.rebuild(rule)
+        return rebuilt if len(rebuilt.nodes) < len(ir.nodes) else ir
+
+
+def _key(n: Node) -> Hashable:
+    """Equal for nodes that compute the same value."""
+    if n.op is CONSTANT:
+        return _data_key(n.attrs["value"])
+    return n.op.name, n.operands, tuple((k, _attr_key(v)) for k, v in n.attrs.items()), n.result
+
+
+def _attr_key(value: Any) -> Hashable:
+    """Tells 0.0 from -0.0 and 1 from True, which compare equal in Python."""
+    if isinstance(value, tuple):
+        return tuple(map(_attr_key, value))
+    return (type(value).__name__, repr(value)) if isinstance(value, (bool, int, float)) else value
+
+
+def _data_key(data: Data) -> Hashable:
+    array = data.array
+    content = array.tobytes() if array.nbytes <= SMALL else array.__array_interface__["data"][0]
+    return "constant", data.dtype.name, array.shape, array.strides if array.nbytes > SMALL else (), content

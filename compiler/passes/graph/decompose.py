@@ -1,0 +1,60 @@
+"""Composite ops spelled out in the ops they stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.errors import PassError
+from compiler.ir.graph import Graph, Node
+from compiler.ir.structure import Composite
+from compiler.passes.base import Context, GraphPass, register
+
+
+@register
+@dataclass(frozen=True)
+class Decompose(GraphPass):
+    """Expand every composite node, and those its expansion contains; ops named in `keep` stay whole.
+
+    %y = linear %x, %w   ->   %t = permute %w {dims=[1, 0]}   %y = matmul %x, %t
+    """
+
+    name = "decompose"
+    keep: tuple[str, ...] = ()
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        if not any(self._expands(n) for n in ir.nodes):
+            return ir
+        return ir.rebuild(lambda n, operands: self._expand(n.with_operands(operands), context))
+
+    def _expands(self, n: Node) -> bool:
+        return isinstance(n.structure, Composite) and n.op.name not in self.keep
+
+    def _expand(self, n: Node, context: Context) -> Node:
+        """`n` in ops that need no expansion; its operands need none already."""
+        if not self._expands(n):
+            return n
+        assert isinstance(n.structure, Composite)
+        context.count(self, n.op.name)
+        root = n.structure.expand(n, *n.operands)
+        if root.result != n.result:
+            raise PassError(f"{n!r} expands to a value of type {root.result}")
+        new: dict[Node, Node] = {o: o for o in n.operands}
+        for inner in _above(root, set(n.operands)):
+            placed = replace(inner, loc=n.loc or inner.loc)
+            new[inner] = self._expand(placed.with_operands(tuple(new[o] for o in inner.operands)), context)
+        return new[root] if root in n.operands else replace(new[root], name=n.name)
+
+
+def _above(root: Node, leaves: set[Node]) -> list[Node]:
+    """The nodes that `root` is computed by, those in and below `leaves` left out, operands before users."""
+    order: list[Node] = []
+    seen, stack = set(leaves), [(root, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((o, False) for o in node.operands)
+    return order

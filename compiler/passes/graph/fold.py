@@ -1,0 +1,77 @@
+"""Constant folding: what depends on no input is computed now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, stored
+from compiler.ir.index import Dim
+from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.structure import Generate, Opaque, is_view
+from compiler.passes.base import Context, GraphPass, register
+
+
+@register
+@dataclass(frozen=True)
+class Fold(GraphPass):
+    """Replace nodes that only constants feed by their values.
+
+    Views are left alone, for they cost nothing, as are generated values and results of more than `max_bytes` that are
+    larger than the constants they come from.
+
+    %y = add 1.0, 2.0   ->   %y = constant 3.0
+    """
+
+    name = "fold"
+    exact = True
+    max_bytes: int = 65536
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        sources = _constant_sources(ir)
+        folded = [n for n in self._frontier(ir, sources) if n in sources]
+        if not folded:
+            return ir
+        values = interpret(Graph((), tuple(folded)), ())
+        new: dict[Node, Node] = {}
+        for n, value in zip(folded, values, strict=True):
+            data = Data(n.dtype, stored(as_array(value), n.dtype))
+            new[n] = constant(data, loc=n.loc).named(n.name)
+            context.count(self, "folded")
+        return ir.replace_nodes(new)
+
+    def _frontier(self, ir: Graph, sources: dict[Node, frozenset[Node]]) -> Iterable[Node]:
+        """The last foldable nodes on the way from constants to values that are not constant."""
+        pending = list(ir.outputs) + [o for n in ir.nodes if n not in sources for o in n.operands]
+        seen: set[Node] = set()
+        while pending:
+            n = pending.pop()
+            if n in seen or n not in sources or n.op is CONSTANT:
+                continue
+            seen.add(n)
+            if self._pays(n, sources[n]):
+                yield n
+            else:
+                pending.extend(n.operands)
+
+    def _pays(self, n: Node, sources: frozenset[Node]) -> bool:
+        if isinstance(n.result, tuple) or isinstance(n.structure, Generate) or is_view(n.structure, n):
+            return False
+        read = sum(_static(s.type.nbytes) for s in sources)
+        return _static(n.type.nbytes) <= max(self.max_bytes, read)
+
+
+def _static(size: Dim) -> int:
+    assert isinstance(size, int)
+    return size
+
+
+def _constant_sources(ir: Graph) -> dict[Node, frozenset[Node]]:
+    """For each node of static type that depends on no input and no opaque op: the constants it is computed from."""
+    found: dict[Node, frozenset[Node]] = {}
+    for n in ir.nodes:
+        static = not isinstance(n.result, tuple) and n.type.is_static
+        if n.op is INPUT or isinstance(n.structure, Opaque) or not static or any(o not in found for o in n.operands):
+            continue
+        found[n] = frozenset({n}) if n.op is CONSTANT else frozenset().union(*(found[o] for o in n.operands))
+    return found

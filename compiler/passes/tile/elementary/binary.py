@@ -1,0 +1,98 @@
+"""The bits of a binary floating-point number: powers of two, rounding to integers, clamping.
+
+The tricks here replace conversions between floats and integers, which are slow on some machines and undefined beyond the
+integers' range.  They rest on one fact: a float in [2^f, 2^(f+1)), where f is the number of fraction bits, has a last
+place of 1.  So adding M = 1.5 * 2^f to a small x rounds x to an integer (to nearest, ties to even), and the low bits of
+the sum *are* that integer, in two's complement (Muller, "Elementary Functions", 3rd ed., 11.1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from compiler.ir.scalar import Expr, Number, fma, where
+from compiler.ir.types import DType, f32, f64, i32, i64
+
+INF = math.inf
+NAN = math.nan
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary format of IEEE 754: how many bits the fraction has, the bias of the exponent, the integer of its width."""
+
+    integer: DType
+    fraction: int
+    bias: int
+
+    @property
+    def magic(self) -> float:
+        """Added to a small number, rounds it to an integer: see the module's docstring."""
+        return 1.5 * 2.0**self.fraction
+
+    @property
+    def tiny(self) -> float:
+        """The smallest normal number."""
+        return 2.0 ** (1 - self.bias)
+
+    def exponent_bits(self, exponent: int) -> int:
+        """The bits of 2^exponent."""
+        return (exponent + self.bias) << self.fraction
+
+    @property
+    def sign_bit(self) -> int:
+        """The integer of which only the sign bit is set."""
+        return -1 << (self.integer.bits - 1)
+
+
+FORMATS = {f32: Format(i32, 23, 127), f64: Format(i64, 52, 1023)}
+
+
+def format_of(x: Expr) -> Format:
+    """The format of `x`; TypeError unless it is f32 or f64."""
+    if x.dtype not in FORMATS:
+        raise TypeError(f"elementary functions expand in f32 and f64, not in {x.dtype}; convert the argument first")
+    return FORMATS[x.dtype]
+
+
+def at_most(x: Expr, bound: Number) -> Expr:
+    """min(x, bound) that keeps NaN; one instruction on x86, where a true minimum is three."""
+    return where(x > bound, bound, x)
+
+
+def clamp(x: Expr, low: Number, high: Number) -> Expr:
+    """`x` limited to [low, high]; NaN stays NaN."""
+    return at_most(where(x < low, low, x), high)
+
+
+def scaled_integer(x: Expr, scale: Expr | Number, offset: int = 0) -> tuple[Expr, Expr]:
+    """n = round(scale x) as a float, and bits whose low end is the integer n + offset.
+
+    For |n| + |offset| < 2^(fraction - 1).  2 operations; only the product is rounded, so n is off by one at ties alone.
+    """
+    form = format_of(x)
+    magic = form.magic + offset
+    shifted = x + magic if isinstance(scale, int) and scale == 1 else fma(x, scale, magic)
+    return shifted - magic, shifted.bitcast(form.integer)
+
+
+def scaled_power(x: Expr, scale: Number, extra: int = 0) -> tuple[Expr, Expr]:
+    """n = round(scale x), and 2^(n + extra), which must be a normal number.  3 operations."""
+    form = format_of(x)
+    n, bits = scaled_integer(x, scale, form.bias + extra)
+    return n, (bits << form.fraction).bitcast(x.dtype)
+
+
+def scaled_halves(x: Expr, scale: Number) -> tuple[Expr, Expr, Expr]:
+    """n = round(scale x), and two factors whose product is 2^n, for twice the range of normal exponents.
+
+    Multiplying by both, one after the other, overflows and underflows as it should: the first product is exact, the second
+    rounds once.  6 operations.
+    """
+    form = format_of(x)
+    n, bits = scaled_integer(x, scale, 2 * form.bias)
+    exponent = form.exponent_bits(form.bias + 1)  # a mask of the exponent's bits
+    lower = (bits << (form.fraction - 1)) & exponent  # 2^floor(n/2)
+    upper = (bits << form.fraction) - lower
+    return n, lower.bitcast(x.dtype), upper.bitcast(x.dtype)

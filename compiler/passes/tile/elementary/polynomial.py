@@ -1,0 +1,53 @@
+"""Polynomials and sums of several terms, by fused multiply-adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.ir.scalar import Expr, const, fma
+
+HORNER_UP_TO = 10  # the degree from which two half as long chains are worth one multiplication more
+
+
+def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """`c0 + c1 x + c2 x^2 + ...`, one fma after another.
+
+    Cost: as many fma as the degree, each waiting for the one before.
+    """
+    *rest, last = coefficients
+    total: Expr = const(last, x.dtype)
+    for c in reversed(rest):
+        total = fma(total, x, c)
+    return total
+
+
+def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """`c0 + c1 x + c2 x^2 + ...`.
+
+    Short ones by Horner's rule.  Long ones as even(x^2) + x odd(x^2), whose halves run side by side: one multiplication
+    more, half the latency (the first step of Estrin's scheme; Muller, "Elementary Functions", 3rd ed., 5.2).
+    """
+    if len(coefficients) <= HORNER_UP_TO + 1:
+        return horner(x, coefficients)
+    square = x * x
+    return fma(x, horner(square, coefficients[1::2]), horner(square, coefficients[0::2]))
+
+
+def two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """`a + b` rounded, and what rounding lost: together exactly `a + b` (Knuth; Muller et al., "Handbook", 4.3).  6 operations."""
+    total = a + b
+    b_part = total - a
+    a_part = total - b_part
+    return total, (a - a_part) + (b - b_part)
+
+
+def fast_two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """`two_sum` where `a` is 0 or not smaller than `b` in magnitude (Dekker 1971).  3 operations."""
+    total = a + b
+    return total, b - (total - a)
+
+
+def two_product(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """`a b` rounded, and what rounding lost.  2 operations."""
+    product = a * b
+    return product, fma(a, b, -product)

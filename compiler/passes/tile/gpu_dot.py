@@ -1,0 +1,94 @@
+"""Choose the blocks of a contraction that a GPU's matrix units multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.ir import tile
+from compiler.ir.scalar import Call, Expr
+from compiler.ir.tile import Kernel, Range, Reduce, Stmt
+from compiler.ir.types import DType, f32, f64, i8
+from compiler.passes.access import Accesses, contraction
+from compiler.passes.base import Context, TilePass, register
+from compiler.passes.tile.gpu_rows import LEAST, power_of_two
+
+
+@register
+@dataclass(frozen=True)
+class GpuDot(TilePass):
+    """parallel %i { parallel %j { reduce add %k { x[%i, %k] * w[%j, %k] } } }
+    ->  parallel %i tile 64 { parallel %j tile 64 { reduce add %k tile 32 { x[%i, %k] * w[%j, %k] } } }
+
+    One loop that only the first factor follows, one that only the second follows, and one reduced loop of both: the longest
+    of each, inner ones first.  Loops that are tiled already keep their tile; a block of sums has at most `sums` elements.
+    """
+
+    name = "gpu-dot"
+    rows: int = 64
+    columns: int = 64
+    depth: int = 32
+    sums: int = 8192
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        table = Accesses(ir)
+        sizes: dict[str, int] = {}
+        for stmt in tile.walk(ir.body):
+            if isinstance(stmt, Reduce) and contraction(stmt):
+                missed = self.block(table, stmt, sizes)
+                if missed:
+                    context.missed(self, f"%{stmt.name}: {missed}")
+                else:
+                    context.applied(self, f"%{stmt.name}: blocks of {', '.join(f'%{v} {n}' for v, n in sizes.items())}")
+        return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
+
+    def block(self, table: Accesses, s: Reduce, sizes: dict[str, int]) -> str:
+        """Add the tiles of one contraction to `sizes`, or say why there are none."""
+        assert isinstance(s.value, Call)
+        a, b = (table.dependence(e) for e in s.value.operands)
+        if not multiplies(*s.value.operands):
+            return f"no matrix unit multiplies {s.value.operands[0].dtype}"
+        around = [r for r in table.loops[s.ranges[0].var][2] if r.extent != 1]
+        row = longest([r for r in around if r.var in a - b])
+        column = longest([r for r in around if r.var in b - a])
+        depth = longest([r for r in s.ranges if r.var in a & b and r.extent != 1])
+        if row is None or column is None or depth is None:
+            return "a factor is used only once"
+        if any(r.tile > 1 and r.var in a & b for r in around):
+            return "both factors follow a tiled loop"
+
+        def take(r: Range, most: int) -> int:
+            known = sizes.get(r.var, r.tile)
+            size = known if known > 1 else min(most, power_of_two(length(r)))
+            sizes[r.var] = max(LEAST, size)
+            return sizes[r.var]
+
+        take(depth, self.depth)
+        width = take(column, self.columns)
+        take(row, min(self.rows, max(LEAST, self.sums // width)))
+        return ""
+
+
+def multiplies(x: Expr, y: Expr) -> bool:
+    """Whether matrix units take the factors: floats as they are, halves and bytes before they were widened."""
+    return x.dtype in (f32, f64) or narrow(x) == narrow(y) == i8
+
+
+def narrow(e: Expr) -> DType:
+    """The dtype of `e` before it was cast, if it was."""
+    return e.operands[0].dtype if isinstance(e, Call) and e.primitive == "cast" else e.dtype
+
+
+def length(r: Range) -> int:
+    """The extent of a loop; a block's worth where it is symbolic."""
+    return r.extent if isinstance(r.extent, int) else 64
+
+
+def longest(loops: Sequence[Range]) -> Range | None:
+    """The innermost of the loops that fill a block, else the longest."""
+    return max(reversed(loops), key=lambda r: min(length(r), 64), default=None)
+
+
+def is_block(stmt: Stmt) -> bool:
+    """Whether some loop of `stmt` is tiled."""
+    return any(r.tile > 1 for r in tile.ranges(stmt))

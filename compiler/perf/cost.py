@@ -1,0 +1,67 @@
+"""What a kernel has to do, counted from its Tile IR: arithmetic, and bytes that must cross memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compiler.ir import scalar
+from compiler.ir.index import Dim, interval
+from compiler.ir.scalar import Call
+from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, values
+
+FREE = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
+"""Primitives that are no arithmetic (nor is a comparison)."""
+
+Limits = dict[str, tuple[int, int]]
+
+
+def count_flops(kernel: Kernel) -> int:
+    """Arithmetic operations of one call: an fma is two, a transcendental function one, a reduction one for each element.
+
+    Where a loop's extent depends on other indices, its greatest extent counts.
+    """
+    return _block(kernel.body, {})
+
+
+def count_bytes(kernel: Kernel) -> int:
+    """The size of every buffer the kernel is passed, once (twice where it is updated)."""
+    return sum(_constant(p.type.nbytes) * (2 if p.role == "inout" else 1) for p in kernel.params)
+
+
+def _constant(d: Dim) -> int:
+    if not isinstance(d, int):
+        raise ValueError(f"a buffer of {d} bytes is not known; specialize the kernel first")
+    return d
+
+
+def _block(body: Block, limits: Limits) -> int:
+    return sum(_statement(s, limits) for s in body)
+
+
+def _statement(stmt: Stmt, limits: Limits) -> int:
+    own = sum(_operations(e) for value in values(stmt) for e in scalar.walk(value))
+    if isinstance(stmt, For):
+        trips, inner = _enter((stmt.range,), limits)
+        return trips * _block(stmt.body, inner)
+    if isinstance(stmt, Reduce):
+        trips, inner = _enter(stmt.ranges, limits)
+        return trips * (_block(stmt.body, inner) + own + 1)
+    return own
+
+
+def _operations(e: scalar.Expr) -> int:
+    if not isinstance(e, Call) or e.primitive in FREE or e.dtype.kind == "bool":
+        return 0
+    return 2 if e.primitive == "fma" else 1
+
+
+def _enter(ranges: tuple[Range, ...], limits: Mapping[str, tuple[int, int]]) -> tuple[int, Limits]:
+    """The number of points of `ranges`, and the limits of every variable inside them."""
+    inner, trips = dict(limits), 1
+    for r in ranges:
+        extent, low, high = (interval(d, inner) for d in (r.extent, r.lo, r.hi))
+        if extent is None or low is None or high is None:
+            raise ValueError(f"the extent of %{r.var}, {r.extent}, is not known; specialize the kernel first")
+        trips *= max(0, extent[1])
+        inner[r.var] = (low[0], max(low[0], high[1] - 1))
+    return trips, inner

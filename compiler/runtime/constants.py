@@ -1,0 +1,55 @@
+"""Constants as kernels read them: stored once, in the layout of their buffer's type."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from compiler.errors import VerifyError
+from compiler.ir.types import Digit, Layout, TensorType
+from compiler.runtime.memory import ALIGNMENT
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def stored(array: Array, type: TensorType) -> Array:
+    """`array` (dense, of `type`'s shape) in the layout of `type`, aligned; the very same memory where it is so already."""
+    dense = array.reshape(type.static_shape())
+    physical = pack(dense, type.layout) if type.layout else dense
+    if physical.flags.c_contiguous and physical.ctypes.data % ALIGNMENT == 0:
+        return physical
+    copy = aligned_empty(physical.shape, physical.dtype)
+    copy[...] = physical
+    return copy
+
+
+def pack(array: Array, layout: Layout) -> Array:
+    """A view of `array` (or of its zero-padded copy) with one axis for each digit of `layout`."""
+    blocks = [_block(layout, d) for d in range(array.ndim)]
+    margins = [(0, -extent % (block or 1)) for extent, block in zip(array.shape, blocks, strict=True)]
+    padded = np.pad(array, margins) if any(after for _, after in margins) else array
+    shape: list[int] = []
+    axis: dict[Digit, int] = {}
+    for d, (extent, block) in enumerate(zip(padded.shape, blocks, strict=True)):
+        digits = [Digit(d)] if not block else [Digit(d, block), Digit(d, block, inner=True)]
+        axis.update({digit: len(shape) + k for k, digit in enumerate(digits)})
+        shape += [extent] if not block else [extent // block, block]
+    return padded.reshape(shape).transpose([axis[digit] for digit in layout.digits])
+
+
+def _block(layout: Layout, dim: int) -> int:
+    """The block size that `layout` splits dimension `dim` by, 0 where it keeps it whole; VerifyError for any other use."""
+    digits = {g for g in layout.digits if g.dim == dim}
+    block = max((g.block for g in digits), default=0)
+    if digits != ({Digit(dim)} if not block else {Digit(dim, block), Digit(dim, block, inner=True)}):
+        raise VerifyError(f"layout {layout}: dimension {dim} must appear whole, or as one block number and one place in it")
+    return block
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array that starts on a cache line."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(dtype).reshape(shape)

@@ -1,0 +1,188 @@
+"""The Python function behind a compiled program, written for it line by line.
+
+For small tensors the call itself is the cost.  So the checks of each input, the creation of each output and the calls into
+machine code are spelled out as straight-line Python (about a microsecond in all), with every constant bound as a global:
+
+    def run(inputs):
+        try: x0, = inputs
+        except ValueError: raise wrong_count(inputs) from None
+        try:
+            if x0.dtype is not dtype0 or x0.shape != shape0 or not x0.is_cpu or not x0.is_contiguous(): x0 = admit(0, x0)
+        except AttributeError: raise not_tensors(inputs) from None
+        try: frame = frames.pop()
+        except IndexError: frame = new_frame()
+        words, at, _ = frame
+        words[3] = x0.data_ptr()
+        y1 = empty_strided(shape1, stride1, dtype1)
+        words[4] = y1.data_ptr()
+        segment0(at)
+        if words[0]: raise fault(words)
+        frames.append(frame)
+        return [y1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from compiler.codegen.llvm.main import STATUS, WORKSPACE
+from compiler.errors import VerifyError
+from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.types import TensorType
+from compiler.runtime import threads
+from compiler.runtime.pool import SHARED
+
+
+def _torch_empty_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype)
+
+
+empty_strided: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+empty_strided = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _torch_empty_strided)
+"""An uninitialised tensor on the CPU, made as Inductor makes its own: at a third of the cost of `torch.empty_strided`."""
+
+LARGE = 512 << 10
+"""Bytes from which outputs and workspaces come from the pool: below, malloc recycles as well and costs 3 us less."""
+
+Run: TypeAlias = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Native:
+    """One stretch of kernels: the function that runs them on a frame, and the tensors to make for it first."""
+
+    function: Callable[[int], None]
+    creates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A call into PyTorch: `function` takes the tensors `arguments` and returns as many as there are `results`."""
+
+    function: Callable[..., tuple[torch.Tensor, ...]]
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+@dataclass
+class Entry:
+    """What the function is written from.  `words` gives the frame word of each buffer outside the workspace."""
+
+    types: dict[str, TensorType]
+    words: dict[str, int]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    parts: list[Native | Foreign]
+    workspace: int
+    parallel: bool
+    names: dict[str, Any]
+    """Globals: `frames`, `new_frame`, `admit`, `wrong_count`, `not_tensors`, `fault`; a tensor per constant PyTorch reads."""
+    lines: list[str] = field(default_factory=list)
+
+    def compile(self) -> tuple[Run, str]:
+        """The function, and its source."""
+        self.names |= {"empty_strided": empty_strided, "pooled": SHARED.tensor, "take": SHARED.take, "give": SHARED.give}
+        self.names["settle"] = threads.settle
+        source = self._source()
+        space = dict(self.names)
+        exec(compile(source, "<tilewright entry>", "exec"), space)
+        run: Run = space["run"]
+        return run, source
+
+    def _source(self) -> str:
+        variables = [self._variable(name) for name in self.inputs]
+        self._line(f"try: {''.join(f'{v}, ' for v in variables) or '() '}= inputs")
+        self._line("except ValueError: raise wrong_count(inputs) from None")
+        if self.inputs:
+            self._line("try:")
+            for k, name in enumerate(self.inputs):
+                self._check(k, name)
+            self._line("except AttributeError: raise not_tensors(inputs) from None")
+        if any(isinstance(p, Native) for p in self.parts):
+            self._frame()
+        for name in self.inputs:
+            self._line(f"words[{self.words[name]}] = {self._variable(name)}.data_ptr()")
+        if self.parallel:
+            self._line("settle()")
+        for k, part in enumerate(self.parts):
+            self._native(k, part) if isinstance(part, Native) else self._foreign(k, part)
+        if any(isinstance(p, Native) for p in self.parts):
+            self._line(f"if words[{STATUS}]: raise fault(words)")
+            if self._borrows:
+                self._line("give(block)")
+            self._line("frames.append(frame)")
+        self._line(f"return [{', '.join(self._variable(name) for name in self.outputs)}]")
+        return "def run(inputs):\n" + "".join(f"    {line}\n" for line in self.lines)
+
+    @property
+    def _borrows(self) -> bool:
+        """Whether the workspace is taken from the pool for each call; a small one belongs to the frame."""
+        return self.workspace >= LARGE
+
+    def _line(self, text: str) -> None:
+        self.lines.append(text)
+
+    def _variable(self, name: str) -> str:
+        return f"t{self.words[name]}"
+
+    def _bind(self, kind: str, name: str, value: Any) -> str:
+        spelled = f"{kind}{self.words[name]}"
+        self.names[spelled] = value
+        return spelled
+
+    def _check(self, k: int, name: str) -> None:
+        v, t = self._variable(name), self.types[name]
+        dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
+        shape = self._bind("shape", name, t.static_shape())
+        order = f"{v}.stride() != {self._bind('stride', name, strides(t))}" if t.layout else f"not {v}.is_contiguous()"
+        self._line(f"    if {v}.dtype is not {dtype} or {v}.shape != {shape} or not {v}.is_cpu or {order}: {v} = admit({k}, {v})")
+
+    def _frame(self) -> None:
+        self._line("try: frame = frames.pop()")
+        self._line("except IndexError: frame = new_frame()")
+        self._line("words, at, _ = frame")
+        if self._borrows:
+            self._line(f"block = take({self.workspace})")
+            self._line(f"words[{WORKSPACE}] = block.address")
+
+    def _native(self, k: int, part: Native) -> None:
+        for name in part.creates:
+            self._create(name)
+        self.names[f"segment{k}"] = part.function
+        self._line(f"segment{k}(at)")
+
+    def _create(self, name: str) -> None:
+        t = self.types[name]
+        shape = self._bind("shape", name, t.static_shape())
+        stride = self._bind("stride", name, strides(t))
+        dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
+        assert isinstance(t.numel, int)
+        large = t.numel * t.dtype.bytes >= LARGE
+        make = f"pooled({shape}, {stride}, {dtype}, {t.numel})" if large else f"empty_strided({shape}, {stride}, {dtype})"
+        self._line(f"{self._variable(name)} = {make}")
+        self._line(f"words[{self.words[name]}] = {self._variable(name)}.data_ptr()")
+
+    def _foreign(self, k: int, part: Foreign) -> None:
+        self.names[f"foreign{k}"] = part.function
+        arguments = ", ".join(self._variable(a) for a in part.arguments)
+        self._line(f"{''.join(f'{self._variable(r)}, ' for r in part.results)}= foreign{k}({arguments})")
+        if any(isinstance(p, Native) for p in self.parts):
+            for r in part.results:
+                self._line(f"words[{self.words[r]}] = {self._variable(r)}.data_ptr()")
+
+
+def strides(type: TensorType) -> tuple[int, ...]:
+    """The strides of a PyTorch tensor stored as `type` says; VerifyError for a blocked layout, which has none."""
+    shape = type.static_shape()
+    order = range(len(shape)) if type.layout is None else [d.dim for d in type.layout.digits]
+    if type.layout is not None and (any(d.block for d in type.layout.digits) or sorted(order) != list(range(len(shape)))):
+        raise VerifyError(f"{type}: a blocked layout cannot cross into PyTorch")
+    result, step = [0] * len(shape), 1
+    for d in reversed(order):
+        result[d] = step
+        step *= max(1, shape[d])
+    return tuple(result)

@@ -1,0 +1,182 @@
+"""A compiled program, ready to call."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compiler.codegen.llvm.main import CULPRIT, FIRST_SLOT, WORKSPACE, Action, CopyBytes, KernelCall, Offset, Place, Slot
+from compiler.codegen.target import Target
+from compiler.errors import ArgumentError, VerifyError
+from compiler.ir import tile
+from compiler.ir.interpret_graph import as_tensor
+from compiler.ir.tile import Check, Copy, For, Launch, OpaqueCall, Program
+from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.options import Options
+from compiler.runtime.build import Build
+from compiler.runtime.cache import ObjectCache
+from compiler.runtime.constants import stored
+from compiler.runtime.entry import LARGE, Entry, Foreign, Native, strides
+from compiler.runtime.foreign import ForeignFunction, foreign_function
+from compiler.runtime.loader import load
+from compiler.runtime.memory import plan_memory
+from compiler.runtime.pool import SHARED
+
+MainFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+Frame = tuple[Any, int, Any]
+"""The words of a call frame, their address, and the block of memory that is its workspace if it has its own."""
+
+
+class Executable:
+    """`exe(inputs)` runs `program` on CPU tensors and returns its outputs as new tensors.
+
+    Calls from several threads run side by side, each on a frame and workspace of its own.  ArgumentError where an input does
+    not fit; IndexError where the program indexes out of range.  Non-contiguous inputs are copied.
+
+        run      the function behind the call            source   its text
+        memory   where the intermediates lie             build    what was compiled, and in how many seconds
+    """
+
+    def __init__(self, program: Program, target: Target | None = None, options: Options | None = None) -> None:
+        self.program, self.target = program, target or Target.host()
+        _require_copies(program)
+        outside = _outside(program)
+        self.words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
+        inside = [b for b in program.buffers if b not in self.words]
+        self.memory = plan_memory(program, inside, in_place=False)  # codegen takes the buffers of a kernel to be distinct
+        self.constants = {name: stored(getattr(value, "array", value), program.buffers[name])
+                          for name, value in program.constants.items()}  # fmt: skip
+        self.build = Build(self.target, _cache(options or Options()))
+        self.build.add_kernels(program.kernels.values())
+        segments = list(_segments(program))
+        mains = {f"main{k}": s for k, s in enumerate(segments) if not isinstance(s, OpaqueCall)}
+        for name, steps in mains.items():
+            self.build.add_main(name, [self._action(k) for k in steps])
+        self.library = load(list(self.build.objects.values()), list(self.build.objects))
+        self._frames: list[Frame] = []
+        parts = [self._foreign(s) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s) for k, s in enumerate(segments)]
+        self.run, self.source = self._entry(parts).compile()
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return self.run(inputs)
+
+    def place(self, name: str) -> Place:
+        """Where buffer `name` lies."""
+        return Slot(self.words[name]) if name in self.words else Offset(self.memory.offsets[name])
+
+    # compiling
+
+    def _action(self, k: int) -> Action:
+        """Step `k` of the program as machine code performs it."""
+        step = self.program.steps[k]
+        if isinstance(step, Copy):
+            size = self.program.buffers[step.source].nbytes
+            assert isinstance(size, int)
+            return CopyBytes(self.place(step.source), self.place(step.target), size)
+        assert isinstance(step, Launch)
+        checks = any(isinstance(s, Check) for s in tile.walk(self.program.kernels[step.kernel].body))
+        return KernelCall(self.build.symbols[step.kernel], tuple(self.place(a) for a in step.arguments), k + 1 if checks else 0)
+
+    def _native(self, name: str, steps: Sequence[int]) -> Native:
+        written = dict.fromkeys(b for k in steps for b in self._written_outside(k))
+        return Native(MainFunction(self.library[name]), tuple(written))
+
+    def _written_outside(self, k: int) -> tuple[str, ...]:
+        """The buffers that step `k` writes first of all steps and that are tensors of PyTorch."""
+        step = self.program.steps[k]
+        if isinstance(step, Copy):
+            return (step.target,)
+        assert isinstance(step, Launch)
+        params = self.program.kernels[step.kernel].params
+        return tuple(a for p, a in zip(params, step.arguments, strict=True) if p.role == "out" and a in self.words)
+
+    def _foreign(self, step: OpaqueCall) -> Foreign:
+        return Foreign(self.foreign_function(step), step.arguments, step.results)
+
+    def foreign_function(self, step: OpaqueCall) -> ForeignFunction:
+        """The call into PyTorch that `step` stands for, on tensors."""
+        return foreign_function(step, [self.program.buffers[r] for r in step.results])
+
+    def _entry(self, parts: list[Native | Foreign]) -> Entry:
+        p = self.program
+        names = {"frames": self._frames, "new_frame": self.new_frame, "fault": self._fault}
+        names |= {"admit": self._admit, "wrong_count": self._wrong_count, "not_tensors": self._not_tensors}
+        for part in parts:
+            for a in part.arguments if isinstance(part, Foreign) else ():
+                if a in self.constants:
+                    names[f"t{self.words[a]}"] = as_tensor(self.constants[a], p.buffers[a].dtype)
+        parallel = any(isinstance(s, For) and s.parallel for k in p.kernels.values() for s in tile.walk(k.body))
+        return Entry(p.buffers, self.words, p.inputs, p.outputs, parts, self.memory.size, parallel, names)
+
+    # calling
+
+    def new_frame(self) -> Frame:
+        """A frame with the addresses that never change."""
+        words = (ctypes.c_uint64 * (FIRST_SLOT + len(self.words)))()
+        for name, array in self.constants.items():
+            words[self.words[name]] = array.ctypes.data
+        block = SHARED.take(self.memory.size) if 0 < self.memory.size < LARGE else None
+        if block is not None:
+            words[WORKSPACE] = block.address
+        return words, ctypes.addressof(words), block
+
+    def _admit(self, k: int, given: torch.Tensor) -> torch.Tensor:
+        """Input `k` made fit for the kernels; ArgumentError where it cannot be."""
+        name = self.program.inputs[k]
+        expected = self.program.buffers[name]
+        shape = expected.static_shape()
+        if given.dtype != TORCH_DTYPES[expected.dtype] or given.shape != shape or given.device.type != "cpu":
+            got = f"{str(given.dtype).removeprefix('torch.')}{list(given.shape)} on {given.device}"
+            raise ArgumentError(f"input {k} (%{name}) must be {expected} on cpu, but is {got}")
+        return torch.empty_strided(shape, strides(expected), dtype=given.dtype).copy_(given.detach())
+
+    def _wrong_count(self, inputs: Sequence[torch.Tensor]) -> ArgumentError:
+        wanted = ", ".join(f"%{n}: {self.program.buffers[n]}" for n in self.program.inputs)
+        return ArgumentError(f"the program takes {len(self.program.inputs)} inputs ({wanted}), not {len(inputs)}")
+
+    def _not_tensors(self, inputs: Sequence[Any]) -> ArgumentError:
+        k, given = next((k, g) for k, g in enumerate(inputs) if not isinstance(g, torch.Tensor))
+        name = self.program.inputs[k]
+        expected = self.program.buffers[name]
+        return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(given).__name__}")
+
+    def _fault(self, words: Any) -> IndexError:
+        step = self.program.steps[words[CULPRIT] - 1]
+        assert isinstance(step, Launch)
+        return IndexError(f"an index is out of range in {step.node or step.kernel}")
+
+
+def _cache(options: Options) -> ObjectCache:
+    return ObjectCache(Path(options.cache) if options.cache else None)
+
+
+def _outside(program: Program) -> tuple[str, ...]:
+    """Buffers that lie outside the workspace: inputs, outputs, constants and whatever PyTorch reads or writes in between."""
+    foreign = [b for s in program.steps if isinstance(s, OpaqueCall) for b in (*s.arguments, *s.results)]
+    return tuple(dict.fromkeys((*program.inputs, *program.outputs, *program.constants, *foreign)))
+
+
+def _segments(program: Program) -> Iterable[list[int] | OpaqueCall]:
+    """The steps as runs of consecutive native ones, by number, and the calls between them."""
+    run: list[int] = []
+    for k, step in enumerate(program.steps):
+        if isinstance(step, OpaqueCall):
+            if run:
+                yield run
+            yield step
+            run = []
+        else:
+            run.append(k)
+    if run:
+        yield run
+
+
+def _require_copies(program: Program) -> None:
+    given = {*program.inputs, *program.constants}
+    for name in program.outputs:
+        if name in given:
+            raise VerifyError(f"output %{name} is an input or a constant; a copy step must make a buffer of its own")

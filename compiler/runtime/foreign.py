@@ -1,0 +1,54 @@
+"""Calls into PyTorch for the ops that have no structure to compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+
+import compiler.ir.ops  # noqa: F401  # fills OPS
+from compiler.errors import VerifyError
+from compiler.ir.op import OPS
+from compiler.ir.tile import OpaqueCall
+from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.types import TensorType
+from compiler.runtime.entry import strides
+
+ForeignFunction: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
+
+
+def foreign_function(step: OpaqueCall, types: Sequence[TensorType]) -> ForeignFunction:
+    """A call of the op's reference whose results are dense tensors of `types` that share memory with nothing.
+
+    It raises VerifyError where PyTorch returns another shape than the graph says.
+    """
+    reference, attrs, name = OPS[step.op].reference, dict(step.attrs), step.node or step.op
+    if reference is None:
+        raise VerifyError(f"{name}: op {step.op} is opaque and has no reference to call")
+
+    def call(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            given = reference(*(a.detach() for a in arguments), **attrs)
+        taken = {_storage(a) for a in arguments}
+        results = []
+        for tensor, type in zip(given if isinstance(given, (tuple, list)) else (given,), types, strict=True):
+            results.append(_own(tensor, type, taken, name))
+            taken.add(_storage(results[-1]))
+        return tuple(results)
+
+    return call
+
+
+def _own(tensor: torch.Tensor, type: TensorType, taken: set[int], name: str) -> torch.Tensor:
+    """`tensor`, or a copy where it is stored otherwise than `type` says or in memory that is taken."""
+    shape, stride, dtype = type.static_shape(), strides(type), TORCH_DTYPES[type.dtype]
+    if tensor.shape != shape:
+        raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)} where the graph says {type}")
+    if tensor.dtype == dtype and tensor.stride() == stride and _storage(tensor) not in taken:
+        return tensor
+    return torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,0 +1,203 @@
+"""Testing passes and models: for this repository's tests and for yours.
+
+    check_pass("form-silu",
+        before="graph(%x: f32[4]) { %s = sigmoid %x   %y = mul %s, %x   return %y }",
+        after="graph(%x: f32[4]) { %y = silu %x   return %y }")
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import compiler
+import compiler.ir.ops
+from compiler.ir.graph import Graph
+from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.parser import parse_graph
+from compiler.ir.printer import graph_resources
+from compiler.ir.random_inputs import Array, random_inputs, small_sizes, special_array
+from compiler.ir.tile import Kernel
+from compiler.ir.tile_parser import parse_kernel
+from compiler.passes.base import Context, Pass
+from compiler.passes.instrument import (
+    AnyIR,
+    SemanticCheck,
+    Verify,
+    answer_dtypes,
+    difference,
+    first_in_range,
+    run_on,
+    text,
+    verify,
+)  # fmt: skip
+from compiler.passes.manager import parse_pipeline, run_pipeline
+from compiler.passes.pattern import RulePass
+
+BLESS = False
+"""Whether `check_pass` writes what it got into the test instead of failing (`pytest --bless`)."""
+
+
+def check_pass(
+    pipeline: str | Iterable[Pass[Any]],
+    *,
+    before: str = "",
+    after: str = "",
+    unchanged: str = "",
+    remark: str = "",
+    idempotent: bool = True,
+    special: bool = True,
+    machine: Any = None,
+) -> AnyIR:
+    """Run `pipeline` on the text `before` and compare with the text `after`, up to names; gives the result.
+
+    `unchanged` is a text that the pipeline must leave as it is; `remark` must occur in a remark.  The result is
+    verified, printed and parsed back, and run through the pipeline again unless it is not `idempotent`.  Both sides are
+    interpreted on random inputs, symbolic sizes of 0 and 1, and unless `special` is off zeros of both signs, infinities
+    and NaN: with identical bits where every pass claims exactness, else in float64 within a tolerance.
+    """
+    passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
+    context = Context(machine=machine)
+    source = parse(before or unchanged)
+    verify(source)
+    result = run_pipeline(source, passes, context, [Verify(), SemanticCheck()])
+    _same_text(result, parse(unchanged or after), passes, unchanged or after)
+    assert not remark or any(remark in str(r) for r in context.remarks), f"no remark says {remark!r}:\n{context.remarks}"
+    _round_trip(result)
+    if idempotent:
+        again = run_pipeline(result, passes, Context(machine=machine))
+        assert normal(again) == normal(result), "a second run changes more:\n" + _diff(result, again)
+    check_same_meaning(source, result, exact=all(p.exact for p in passes), special=special)
+    return result
+
+
+def parse(source: str) -> AnyIR:
+    """A graph or a kernel from its text."""
+    return parse_kernel(source) if source.lstrip().startswith("kernel") else parse_graph(source)
+
+
+def normal(ir: AnyIR) -> str:
+    """The text of `ir` with values named in the order they appear."""
+    names: dict[str, str] = {}
+    return re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), text(ir))
+
+
+def check_same_meaning(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bool = True) -> None:
+    """AssertionError where interpreting `old` and `new` gives different answers; `exact` asks for identical bits."""
+    for sizes in _sizes(old):
+        a, b = (ir.specialize(sizes) if isinstance(ir, Graph) else ir for ir in (old, new))
+        for label, run in _trials(a, special):
+            want, got = run(a, exact), run(b, exact)
+            for number, (w, g, dtype) in enumerate(zip(want, got, answer_dtypes(a), strict=True)):
+                problem = difference(w, g, dtype, exact=exact)
+                assert not problem, f"on {label} inputs{f' of sizes {sizes}' if sizes else ''}, output {number}: {problem}"
+
+
+def _sizes(ir: AnyIR) -> Iterator[dict[str, int]]:
+    """Sizes to try for the symbolic dimensions."""
+    if not isinstance(ir, Graph) or not ir.symbols:
+        yield {}
+        return
+    yield small_sizes(ir, 3)
+    yield dict.fromkeys(ir.symbols, 1)
+    yield dict.fromkeys(ir.symbols, 0)
+
+
+def _trials(ir: AnyIR, special: bool) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
+    """Named ways to interpret IR on one set of inputs."""
+    types = [p.type for p in ir.params] if isinstance(ir, Kernel) else [n.type for n in ir.inputs]
+    yield "random", lambda x, exact: first_in_range(lambda high: _interpret(x, random_inputs(types, 1, high), exact))
+    if special and all(t.dtype.is_float or t.dtype.kind == "bool" for t in types):  # integers may be indices
+        for phase in (0, 5):
+            given = [special_array(t, phase * k) for k, t in enumerate(types)]
+            yield "special", lambda x, exact, given=given: _interpret(x, given, exact)  # type: ignore[misc]
+
+
+def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
+    if isinstance(ir, Kernel):
+        return run_on(ir, inputs)
+    return [as_array(r) for r in interpret(ir, inputs, dtype=None if exact else torch.float64)]
+
+
+def _round_trip(ir: AnyIR) -> None:
+    """The text of `ir` parses to IR of the same text."""
+    again = parse_graph(text(ir), graph_resources(ir)) if isinstance(ir, Graph) else parse_kernel(text(ir))
+    assert text(again) == text(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
+
+
+def _diff(want: AnyIR, got: AnyIR) -> str:
+    lines = (normal(ir).splitlines() for ir in (want, got))
+    return "\n".join(difflib.unified_diff(*lines, "expected", "got", lineterm="", n=99))
+
+
+def _same_text(result: AnyIR, expected: AnyIR, passes: Sequence[Pass[Any]], literal: str) -> None:
+    if normal(result) == normal(expected):
+        return
+    if BLESS and (place := _write_back(literal, text(result))):
+        print(f"blessed {place}")
+        return
+    rules = "".join(f"\nrule {r.name}: {r.where}" for p in passes if isinstance(p, RulePass) for r in p.rules)
+    accept = "\nto accept what it gives: run this test with pytest --bless"
+    raise AssertionError(f"the pipeline gives other IR:\n{_diff(expected, result)}{rules}{accept}")
+
+
+def _write_back(old: str, new: str) -> str:
+    """Replace the text `old` in the test that called `check_pass`; "" where it is not written there exactly once."""
+    caller = next(f for f in inspect.stack() if f.filename != __file__)
+    path = Path(caller.filename)
+    source = path.read_text()
+    if source.count(old) != 1:
+        return ""
+    quoted = new if f'"""{old}' in source else f'""{new}""'  # a one-line string becomes a triple-quoted one
+    path.write_text(source.replace(old, quoted))
+    return f"{path}:{caller.lineno}"
+
+
+def check(model: torch.nn.Module, args: Sequence[Any], **options: Any) -> str:
+    """Compile `model` and compare with float64: a table of our largest error and PyTorch's, for each output.
+
+    AssertionError where ours is more than four times PyTorch's and not tiny.
+    """
+    import copy
+
+    compiled = compiler.compile(model, tuple(args), **options)
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(*(_double(a) for a in args))
+        eager, ours = model(*args), compiled(*args)
+    rows = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"]
+    worse = []
+    for k, (truth, theirs, mine) in enumerate(zip(*map(_tensors, (exact, eager, ours)), strict=True)):
+        errors = [_error(t, truth) for t in (mine, theirs)]
+        rows.append(f"{k:<8}{list(mine.shape)!s:<20}{errors[0]:12.2e}{errors[1]:12.2e}")
+        tiny = 16 * torch.finfo(mine.dtype).eps if mine.dtype.is_floating_point else 0.0
+        if not errors[0] <= max(4 * errors[1], tiny):
+            worse.append(k)
+    table = "\n".join(rows)
+    assert not worse, f"outputs {worse} are less accurate than PyTorch's:\n{table}"
+    return table
+
+
+def _double(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of a model's result, in order."""
+    return [t for t in torch.utils._pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+
+
+def _error(value: torch.Tensor, truth: torch.Tensor) -> float:
+    """The largest difference, relative to the largest finite true value; NaN and infinities must agree."""
+    got, want = value.double().numpy(), truth.double().numpy()
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    if got.shape != want.shape or not np.all(same | (np.isfinite(got) & np.isfinite(want))):
+        return float("inf")
+    scale = float(np.max(np.abs(want[np.isfinite(want)]), initial=0.0)) or 1.0
+    return float(np.max(np.abs(np.where(same, 0, got - np.where(same, 0, want))), initial=0.0)) / scale if want.size else 0.0

@@ -1,0 +1,17 @@
+"""Options of the test run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compiler import testing
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bless", action="store_true", help="write what a pass gives into the test that expects it")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    testing.BLESS = config.getoption("--bless")
+    torch.set_num_threads(1)

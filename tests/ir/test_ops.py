@@ -1,0 +1,187 @@
+"""Every declared op, on every sample: type rule against reference, structure against the reference in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import compiler.ir.ops  # noqa: F401  (fills the registry)
+from compiler.errors import TypeRuleError
+from compiler.ir import ops
+from compiler.ir.graph import Graph, Node, input_node
+from compiler.ir.index import var
+from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_structure import evaluate_structure
+from compiler.ir.op import OPS, Op, Sample
+from compiler.ir.scalar import round_to
+from compiler.ir.structure import Fused, Leaf, Opaque
+from compiler.ir.torch_types import to_torch
+from compiler.ir.type_parser import parse_type
+from compiler.ir.types import DType, TensorType, f32, i64
+
+CASES = [pytest.param(o, s, id=f"{o.name}-{k}") for o in OPS.values() for k, s in enumerate(o.samples)]
+TOLERANCE = {"f64": 1e-12, "f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
+
+
+def _elements(t: TensorType, s: Sample, rng: np.random.Generator) -> np.ndarray:
+    shape = t.static_shape()
+    if t.dtype.is_float:
+        return np.asarray(round_to(rng.uniform(s.low, s.high, shape), t.dtype))
+    if t.dtype.kind == "bool":
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    low = max(int(s.low), 0) if t.dtype.kind == "uint" else int(s.low)
+    return rng.integers(low, max(int(s.high), low + 1), shape).astype(t.dtype.numpy)
+
+
+def _case(op: Op, s: Sample) -> tuple[Node, list[np.ndarray]]:
+    rng = np.random.default_rng(sum(map(ord, op.name)))
+    types = [parse_type(t) for t in s.types]
+    inputs = [input_node(f"x{k}", t) for k, t in enumerate(types)]
+    return op(*inputs, **s.attrs), [_elements(t, s, rng) for t in types]
+
+
+def _result_types(node: Node) -> tuple[TensorType, ...]:
+    return node.result if isinstance(node.result, tuple) else (node.result,)
+
+
+@pytest.mark.parametrize(("op", "s"), CASES)
+def test_type_rule(op: Op, s: Sample) -> None:
+    node, arrays = _case(op, s)
+    tensors = [torch.from_numpy(a).to(to_torch(o.dtype)) for a, o in zip(arrays, node.operands, strict=True)]
+    result = op.reference(*tensors, **node.attrs)  # type: ignore[misc]
+    got = result if isinstance(result, tuple) else (result,)
+    assert [(to_torch(t.dtype), t.shape) for t in _result_types(node)] == [(r.dtype, tuple(r.shape)) for r in got]
+
+
+@pytest.mark.parametrize(("op", "s"), [c for c in CASES if not isinstance(c.values[0].structure, Opaque)])
+def test_structure(op: Op, s: Sample) -> None:
+    node, arrays = _case(op, s)
+    graph = Graph(node.operands, (node,))
+    wide = None if op is ops.bitcast else torch.float64  # bits are not numbers
+    truth = as_array(interpret(graph, arrays, dtype=wide)[0])
+    got = evaluate_structure(node, arrays)
+    assert got.shape == truth.shape
+    if not node.dtype.is_float:
+        np.testing.assert_array_equal(got, truth)
+        return
+    rounding = TOLERANCE[_coarsest(node).name]
+    scale = max(1.0, np.nanmax(np.abs(truth[np.isfinite(truth)]), initial=0.0)) if op.name not in EXACT_NEAR_ZERO else 1.0
+    np.testing.assert_allclose(got.astype(np.float64), truth, rtol=rounding, atol=rounding * scale)
+
+
+EXACT_NEAR_ZERO = ("expm1", "log1p", "asinh", "sinh", "tanh", "atanh")
+
+
+def _coarsest(node: Node) -> DType:
+    floats = [o.dtype for o in node.operands if o.dtype.is_float] + [node.dtype]
+    return max(floats, key=lambda d: TOLERANCE[d.name])
+
+
+def test_every_op_is_tried() -> None:
+    missing = [o.name for o in OPS.values() if not o.samples and not isinstance(o.structure, (Leaf, Fused))]
+    assert missing == ["item", "eager"]
+
+
+def _x(*shape: object, dtype: DType = f32) -> Node:
+    return input_node("x", TensorType(dtype, tuple(shape)))  # type: ignore[arg-type]
+
+
+def test_symbolic_shapes_pass_type_rules() -> None:
+    s, t = var("s"), var("t")
+    x = _x(s, t, 4)
+    assert ops.reshape(x, shape=(s * t, 4)).shape == (s * t, 4)
+    assert ops.add(x, _x(t, 1)).shape == (s, t, 4)
+    assert ops.sum_(x, dims=[1], keepdim=True).shape == (s, 1, 4)
+    assert ops.matmul(x, _x(4, s)).shape == (s, t, s)
+    assert ops.cat(x, _x(s, 3, 4), dim=1).shape == (s, t + 3, 4)
+    assert ops.slice_(x, dim=1, start=1, size=t - 1).shape == (s, t - 1, 4)
+    assert ops.pad(x, before=[0, 1, 0], after=[0, 1, 0]).shape == (s, t + 2, 4)
+    assert ops.mean(x, dims=[0, 1]).shape == (4,)
+
+
+def test_reshape_keeps_dimensions_apart_that_need_no_mixing() -> None:
+    s = var("s")
+    x = _x(s, 12, 64)
+    y = ops.reshape(x, shape=(1, s, 4, 3, 64))
+    i, j, k = var("i"), var("j"), var("k")
+    (piece,) = y.structure.pieces(y, (0, i, j, 0, k))  # type: ignore[union-attr]
+    assert piece.position == (i, j * 3, k)
+    assert y.structure.push(y, (i, 0, k)) == (0, i, 0, 0, k)  # type: ignore[union-attr, misc]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: ops.add(_x(4), _x(4, dtype=i64)), "operand y is i64 beside f32; insert a cast"),
+        (lambda: ops.add(_x(4), _x(3)), "do not broadcast"),
+        (lambda: ops.reshape(_x(4), shape=(5,)), "4 elements cannot have shape [5]"),
+        (lambda: ops.permute(_x(4, 5), dims=(0, 0)), "no order of the dimensions"),
+        (lambda: ops.sum_(_x(4), dims=(1,)), "there is no dimension 1"),
+        (lambda: ops.matmul(_x(4, 5), _x(4, 5)), "5 columns meet 4 rows"),
+        (lambda: ops.slice_(_x(4), dim=0, start=2, size=3), "not all inside"),
+        (lambda: ops.item(_x(4), index=0), "must have several results"),
+        (lambda: ops.neg(ops.topk(_x(4), k=2, dim=0)), "read one with item"),
+    ],
+)
+def test_refusals(build: object, message: str) -> None:
+    with pytest.raises(TypeRuleError) as caught:
+        build()  # type: ignore[operator]
+    assert message in str(caught.value)
+
+
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, np.inf, -np.inf, np.nan, 1e-30, 88.0, -104.0, 1e30, 3.5], np.float32)
+UNARY = [o for o in OPS.values() if len(o.operands) == 1 and not o.operands[0].variadic and o.samples and not o.attrs
+         and type(o.structure).__name__ == "Elementwise" and o.operands[0].kind in ("float", "number")]  # fmt: skip
+BINARY = [OPS[n] for n in ("add", "div", "floor_divide", "remainder", "fmod", "divide_toward_zero", "pow", "atan2", "minimum", "maximum")]
+
+
+@pytest.mark.parametrize("op", UNARY, ids=lambda o: o.name)
+def test_unary_on_special_values(op: Op) -> None:
+    x = input_node("x", TensorType(f32, SPECIAL.shape))
+    truth = op.reference(torch.from_numpy(SPECIAL))  # type: ignore[misc]  # f32: overflow belongs to the answer
+    np.testing.assert_allclose(evaluate_structure(op(x), [SPECIAL]), truth.numpy(), rtol=4e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("op", BINARY, ids=lambda o: o.name)
+def test_binary_on_special_values(op: Op) -> None:
+    n = len(SPECIAL)
+    x, y = input_node("x", TensorType(f32, (n, 1))), input_node("y", TensorType(f32, (n,)))
+    truth = op.reference(torch.from_numpy(SPECIAL)[:, None], torch.from_numpy(SPECIAL))  # type: ignore[misc]
+    got = evaluate_structure(op(x, y), [SPECIAL[:, None], SPECIAL])
+    np.testing.assert_allclose(got, truth.numpy(), rtol=4e-6, atol=1e-37)
+    exact = np.isfinite(got) & (got == 0)
+    assert np.array_equal(np.signbit(got[exact]), np.signbit(truth.numpy()[exact])) or op.name in ("add", "minimum", "maximum")
+
+
+def test_integer_division_rounds_as_pytorch_does() -> None:
+    x, y = np.arange(-9, 10, dtype=np.int64)[:, None], np.array([-4, -3, -1, 1, 3, 4])
+    nodes = [input_node("x", TensorType(i64, x.shape)), input_node("y", TensorType(i64, y.shape))]
+    for op in (ops.floor_divide, ops.remainder, ops.fmod, ops.divide_toward_zero):
+        truth = op.reference(torch.from_numpy(x), torch.from_numpy(y))  # type: ignore[misc]
+        np.testing.assert_array_equal(evaluate_structure(op(*nodes), [x, y]), truth.numpy())
+
+
+def test_argmax_takes_the_first_of_equals_and_nan_before_all() -> None:
+    x = np.array([[1, 3, 3, 2], [np.nan, 5, np.nan, 1], [-np.inf] * 4], np.float32)
+    node = ops.argmax(input_node("x", TensorType(f32, x.shape)), dim=1)
+    np.testing.assert_array_equal(evaluate_structure(node, [x]), torch.argmax(torch.from_numpy(x), 1).numpy())
+
+
+def test_attention_gives_zeros_where_everything_is_masked() -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.normal(size=(2, 3, 4)).astype(np.float32) for _ in range(3))
+    mask = np.ones((3, 3), np.bool_)
+    mask[1] = False
+    types = [*(TensorType(f32, a.shape) for a in (q, k, v)), parse_type("bool[3, 3]")]
+    node = ops.attention(*(input_node(f"x{n}", t) for n, t in enumerate(types)), scale=0.5)
+    got = evaluate_structure(node, [q, k, v, mask])
+    assert (got[:, 1] == 0).all() and np.isfinite(got).all()
+
+
+def test_layer_norm_far_from_zero_is_as_accurate_as_pytorch() -> None:
+    x = np.random.default_rng(0).uniform(99, 101, (4, 256)).astype(np.float32)
+    node = ops.layer_norm(input_node("x", TensorType(f32, x.shape)))
+    truth = torch.nn.functional.layer_norm(torch.from_numpy(x).double(), (256,)).numpy()
+    theirs = torch.nn.functional.layer_norm(torch.from_numpy(x), (256,)).numpy()
+    assert np.abs(evaluate_structure(node, [x]) - truth).max() <= 2 * max(np.abs(theirs - truth).max(), 1e-5)

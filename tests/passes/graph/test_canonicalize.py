@@ -1,0 +1,68 @@
+"""Canonicalize: identities go, and nothing that changes a bit does."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.testing import check_pass
+
+IDENTITIES = {
+    "x * 1": ("graph(%x: f32[4]) { %y = mul %x, 1.0  return %y }", "graph(%x: f32[4]) { return %x }"),
+    "1 * x, i64": ("graph(%x: i64[4]) { %y = mul 1, %x  return %y }", "graph(%x: i64[4]) { return %x }"),
+    "x / 1": ("graph(%x: f32[4]) { %y = div %x, 1.0  return %y }", "graph(%x: f32[4]) { return %x }"),
+    "x - 0.0": ("graph(%x: f32[4]) { %y = sub %x, 0.0  return %y }", "graph(%x: f32[4]) { return %x }"),
+    "x + -0.0": ("graph(%x: f32[4]) { %y = add %x, -0.0  return %y }", "graph(%x: f32[4]) { return %x }"),
+    "x + 0, i64": ("graph(%x: i64[4]) { %y = add %x, 0  return %y }", "graph(%x: i64[4]) { return %x }"),
+    "neg neg": ("graph(%x: f32[4]) { %a = neg %x  %y = neg %a  return %y }", "graph(%x: f32[4]) { return %x }"),
+    "cast to the same": ("graph(%x: f32[4]) { %y = cast %x {dtype=f32}  return %y }", "graph(%x: f32[4]) { return %x }"),
+    "there and back": (
+        "graph(%x: bf16[4]) { %a = cast %x {dtype=f32}  %y = cast %a {dtype=bf16}  return %y }", "graph(%x: bf16[4]) { return %x }",
+    ),
+    "transposes that cancel": (
+        "graph(%x: f32[2, 3]) { %a = permute %x {dims=[1, 0]}  %b = permute %a {dims=[1, 0]}  %y = exp %b  return %y }",
+        "graph(%x: f32[2, 3]) { %y = exp %x  return %y }",
+    ),
+    "a rotation in three steps": (
+        "graph(%x: f32[2, 2, 2]) { %a = permute %x {dims=[1, 2, 0]}  %b = permute %a {dims=[1, 2, 0]}"
+        "  %y = permute %b {dims=[1, 2, 0]}  return %y }",
+        "graph(%x: f32[2, 2, 2]) { return %x }",
+    ),
+    "reshape there and back": (
+        "graph(%x: f32[4, 6]) { %a = reshape %x {shape=[24]}  %y = reshape %a {shape=[4, 6]}  return %y }",
+        "graph(%x: f32[4, 6]) { return %x }",
+    ),
+    "reshape to the same, symbolic": (
+        "graph(%x: f32[n, 6]) { %y = reshape %x {shape=[n, 6]}  return %y }", "graph(%x: f32[n, 6]) { return %x }",
+    ),
+    "constants to the right": (
+        "graph(%x: f32[4]) { %y = add 2.0, %x  return %y }", "graph(%x: f32[4]) { %y = add %x, 2.0  return %y }",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IDENTITIES)
+def test_identities_go(case: str) -> None:
+    before, after = IDENTITIES[case]
+    check_pass("canonicalize", before=before, after=after)
+
+
+UNSAFE = {
+    "x + 0.0 turns -0.0 into 0.0": "graph(%x: f32[4]) { %y = add %x, 0.0  return %y }",
+    "x * 0.0 keeps NaN": "graph(%x: f32[4]) { %y = mul %x, 0.0  return %y }",
+    "x - x keeps NaN": "graph(%x: f32[4]) { %y = sub %x, %x  return %y }",
+    "x - -0.0 turns -0.0 into 0.0": "graph(%x: f32[4]) { %y = sub %x, -0.0  return %y }",
+    "a narrow cast rounds": "graph(%x: f32[4]) { %a = cast %x {dtype=bf16}  %y = cast %a {dtype=f32}  return %y }",
+    "an integer may not fit a float": "graph(%x: i64[4]) { %a = cast %x {dtype=f32}  %y = cast %a {dtype=i64}  return %y }",
+    "x * 1 that stretches": "graph(%x: f32[1], %o: f32[4]) { %a = reshape %x {shape=[1]}  %b = mul %a, %o  return %b, %o }",
+    "one transpose": "graph(%x: f32[3, 3]) { %y = permute %x {dims=[1, 0]}  return %y }",
+}
+
+
+@pytest.mark.parametrize("case", [c for c in UNSAFE if "stretches" not in c])
+def test_what_changes_a_bit_stays(case: str) -> None:
+    check_pass("canonicalize", unchanged=UNSAFE[case])
+
+
+def test_an_identity_that_stretches_stays() -> None:
+    check_pass("canonicalize", unchanged="graph(%x: f32[1]) { %c = constant f32[4] [1, 1, 1, 1]  %y = mul %x, %c  return %y }")
+    check_pass("canonicalize", unchanged="graph(%x: f32[1]) { %y = expand %x {shape=[4]}  return %y }")

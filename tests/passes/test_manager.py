@@ -1,0 +1,159 @@
+"""Pipelines as text, and what watches them."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, replace
+
+import pytest
+
+from compiler.errors import PassError
+from compiler.ir import ops
+from compiler.ir.graph import Graph
+from compiler.ir.parser import parse_graph
+from compiler.ir.tile import Kernel
+from compiler.ir.tile_parser import parse_kernel
+from compiler.passes.base import Context, GraphPass, TilePass, register
+from compiler.passes.instrument import PrintIR, SemanticCheck, Timing, Verify
+from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
+
+GRAPH = "graph @g(%x: f32[4]) { %a = add %x, 1.0  %y = exp %a  return %y }"
+KERNEL = "kernel @k(in %x: f32[8], out %y: f32[8]) { for %i in 0..8 { store %x[%i] + 1.0, %y[%i] } }"
+
+
+@register
+@dataclass(frozen=True)
+class Tuned(GraphPass):
+    """Does nothing, with options of every kind."""
+
+    name = "test-tuned"
+    width: int = 8
+    ratio: float = 0.5
+    deep: bool = False
+    only: tuple[str, ...] = ()
+    max_size: int | None = None
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        context.applied(self, f"width {self.width}", ir.outputs[0])
+        return ir
+
+
+@register
+@dataclass(frozen=True)
+class WrongAnswer(GraphPass):
+    """Replaces exp by tanh."""
+
+    name = "test-wrong"
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        return replace(ir, outputs=tuple(ops.tanh(n.operands[0]).named(n.name) for n in ir.outputs))
+
+
+@register
+@dataclass(frozen=True)
+class WrongType(GraphPass):
+    """Loses the types."""
+
+    name = "test-invalid"
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        broken = replace(ir.outputs[0], result=ir.inputs[0].type.with_shape((9,)))
+        return replace(ir, outputs=(broken,))
+
+
+@register
+@dataclass(frozen=True)
+class Shorter(TilePass):
+    """Forgets the last step of the outer loop."""
+
+    name = "test-shorter"
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        loop = ir.body[0]
+        return ir.with_body((replace(loop, range=loop.range.with_(hi=loop.range.hi - 1)),))  # type: ignore[union-attr]
+
+
+@register
+@dataclass(frozen=True)
+class Crash(GraphPass):
+    name = "test-crash"
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        raise ZeroDivisionError("oh")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "cse", "canonicalize,cse", "test-tuned{width=4, deep=true, only=[a, b], max-size=3}", "test-tuned{ratio=0.25}", "test-tuned{only=[x]}"],
+)
+def test_pipelines_print_as_they_are_written(text: str) -> None:
+    assert print_pipeline(parse_pipeline(text)) == text
+    assert parse_pipeline(print_pipeline(parse_pipeline(text))) == parse_pipeline(text)
+
+
+def test_spaces_and_defaults_vanish() -> None:
+    assert print_pipeline(parse_pipeline(" cse , test-tuned{ width = 8 ,max-size=none} ")) == "cse,test-tuned"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("canonicalise", "column 1: no pass is called canonicalise; did you mean canonicalize"),
+        ("cse,,cse", "column 5: expected the name of a pass"),
+        ("cse cse", "expected ','"),
+        ("test-tuned{wide=3}", "column 12: test-tuned has no option wide; did you mean width"),
+        ("test-tuned{width=many}", r"column 18: test-tuned\{width\} takes an integer, not many"),
+        ("test-tuned{deep=1}", "takes true or false, not 1"),
+        ("test-tuned{width=3", "expected ','"),
+        ("cse;", "expected ','"),
+        ("cse{fast=true}", "cse has no option fast; there are none"),
+    ],
+)
+def test_bad_pipelines_say_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(PassError, match=message):
+        parse_pipeline(text)
+
+
+def test_remarks_name_the_pass_and_the_node() -> None:
+    context = Context()
+    run_pipeline(parse_graph(GRAPH), "test-tuned{width=2}", context)
+    (remark,) = context.remarks.of("test-tuned", "applied")
+    assert str(remark) == "applied test-tuned: width 2 (%y)"
+
+
+def test_the_first_pass_that_changes_an_answer_is_named() -> None:
+    with pytest.raises(PassError, match="pass test-wrong changed the answer of @g: output 0: 4 of 4 elements differ"):
+        run_pipeline(parse_graph(GRAPH), "canonicalize,test-wrong,cse", instruments=[SemanticCheck()])
+    with pytest.raises(PassError, match="pass test-shorter changed the answer of @k: output 0: 1 of 8"):
+        run_pipeline(parse_kernel(KERNEL), "test-shorter", instruments=[SemanticCheck()])
+
+
+def test_large_kernels_are_not_interpreted() -> None:
+    context, check = Context(), SemanticCheck(max_steps=5)
+    run_pipeline(parse_kernel(KERNEL), "test-shorter", context, [check])
+    assert check.skipped == ["test-shorter"]
+    assert "semantic check skipped" in str(context.remarks)
+
+
+def test_invalid_ir_is_blamed_on_its_pass() -> None:
+    with pytest.raises(PassError, match="pass test-invalid made invalid IR of @g"):
+        run_pipeline(parse_graph(GRAPH), "test-invalid", instruments=[Verify()])
+
+
+def test_a_crash_names_the_pass_and_its_place() -> None:
+    with pytest.raises(PassError, match=r"pass test-crash \(number 2 of 2\) on @g failed: ZeroDivisionError: oh"):
+        run_pipeline(parse_graph(GRAPH), "cse,test-crash")
+
+
+def test_the_other_kind_of_ir_is_refused() -> None:
+    with pytest.raises(PassError, match="pass cse .*: takes a Graph, not a Kernel"):
+        run_pipeline(parse_kernel(KERNEL), "cse")
+
+
+def test_printing_and_timing() -> None:
+    out, timing = io.StringIO(), Timing()
+    printer = PrintIR(before_passes=["test-tuned"], changes=True, file=out)
+    run_pipeline(parse_graph(GRAPH), "cse,test-tuned,test-wrong", instruments=[printer, timing])
+    titles = [line for line in out.getvalue().splitlines() if line.startswith("//")]
+    assert titles == ["// before test-tuned (@g)", "// after test-wrong (@g)"]
+    assert [row[0] for row in timing.rows] == ["cse", "test-tuned", "test-wrong"]

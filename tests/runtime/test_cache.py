@@ -1,0 +1,119 @@
+"""The cache never hands out code that is not exactly what was stored."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from compiler.codegen.target import Target
+from compiler.ir.tile_parser import parse_kernel
+from compiler.runtime.build import Build
+from compiler.runtime.cache import ObjectCache, object_key
+
+KEY, OTHER = object_key("one", Target.named("x86-64")), object_key("other", Target.named("x86-64"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ObjectCache:
+    return ObjectCache(tmp_path)
+
+
+def entry(cache: ObjectCache) -> Path:
+    (path,) = cache.directory.glob("*/*")
+    return path
+
+
+def test_returns_what_was_put(cache):
+    assert cache.get(KEY) is None
+    cache.put(KEY, b"code")
+    assert cache.get(KEY) == b"code"
+    assert cache.get(OTHER) is None
+
+
+def test_keys_tell_targets_apart():
+    assert object_key("one", Target.named("x86-64-v3")) != KEY != OTHER
+
+
+@pytest.mark.parametrize("position", [0, 20, 50, -1])
+def test_a_damaged_entry_is_absent(cache, position):
+    cache.put(KEY, b"code")
+    path = entry(cache)
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+    assert cache.get(KEY) is None
+
+
+@pytest.mark.parametrize("length", [0, 7, 71, 72, 75])
+def test_a_truncated_entry_is_absent(cache, length):
+    cache.put(KEY, b"code")
+    path = entry(cache)
+    path.write_bytes(path.read_bytes()[:length])
+    assert cache.get(KEY) is None
+
+
+def test_an_entry_under_another_name_is_absent(cache):
+    cache.put(KEY, b"code")
+    path = cache._path(OTHER)
+    path.parent.mkdir(exist_ok=True)
+    entry(cache).rename(path)
+    assert cache.get(OTHER) is None
+
+
+def test_the_oldest_go_first(tmp_path):
+    cache = ObjectCache(tmp_path, size_limit=250)
+    keys = [object_key(str(k), Target.named("x86-64")) for k in range(4)]
+    for age, key in enumerate(keys):
+        cache.put(key, bytes(28))
+        os.utime(cache._path(key), (1000 + age, 1000 + age))
+    cache.get(keys[0])  # used just now
+    cache.trim()
+    assert [cache.get(k) is not None for k in keys] == [True, False, False, True]
+
+
+def test_a_directory_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    cache = ObjectCache(tmp_path / "file")
+    cache.put(KEY, b"code")
+    assert cache.get(KEY) is None
+
+
+def test_no_directory_keeps_nothing():
+    cache = ObjectCache(None)
+    cache.put(KEY, b"code")
+    cache.trim()
+    assert cache.get(KEY) is None
+
+
+INC = """
+kernel @{name}(in %{x}: f32[64], out %y: f32[64]) {{
+  for %i in 0..64 tile 64 lanes 16 {{ store %{x}[%i] + 1.0, %y[%i] }}
+}}
+"""
+
+
+def test_like_kernels_are_compiled_once(cache):
+    build = Build(Target.host(), cache)
+    build.add_kernels([parse_kernel(INC.format(name="one", x="a")), parse_kernel(INC.format(name="two", x="b"))])
+    assert build.symbols["one"] == build.symbols["two"]
+    assert len(build.objects) == len(build.seconds) == 1
+
+
+def test_the_next_build_finds_them(cache):
+    kernel = parse_kernel(INC.format(name="one", x="a"))
+    first, second = Build(Target.host(), cache), Build(Target.host(), cache)
+    first.add_kernels([kernel])
+    second.add_kernels([kernel])
+    assert (first.hits, second.hits) == (0, 1)
+    assert second.objects == first.objects
+
+
+def test_a_damaged_kernel_is_compiled_again(cache):
+    kernel = parse_kernel(INC.format(name="one", x="a"))
+    first, second, third = (Build(Target.host(), cache) for _ in range(3))
+    first.add_kernels([kernel])
+    entry(cache).write_bytes(entry(cache).read_bytes()[:-1] + b"?")
+    second.add_kernels([kernel])
+    third.add_kernels([kernel])
+    assert (second.hits, third.hits) == (0, 1)
+    assert second.objects == first.objects

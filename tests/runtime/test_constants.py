@@ -1,0 +1,49 @@
+"""Constants in the layout that kernels read."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compiler.errors import VerifyError
+from compiler.ir.type_parser import parse_type
+from compiler.ir.types import TensorType
+from compiler.runtime.constants import stored
+from compiler.runtime.memory import ALIGNMENT
+
+LAYOUTS = ["", "{1, 0}", "{1/4, 0, 1%4}", "{0/3, 1/4, 0%3, 1%4}", "{1, 0/2, 0%2}"]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from(LAYOUTS))
+def test_every_element_lies_where_the_type_says(rows, columns, layout):
+    type = parse_type(f"i32[{rows}, {columns}]{layout}")
+    array = np.arange(1, rows * columns + 1, dtype=np.int32).reshape(rows, columns)
+    flat = stored(array, type).reshape(-1)
+    assert flat.nbytes == type.nbytes
+    assert flat.ctypes.data % ALIGNMENT == 0
+    for i in range(rows):
+        for j in range(columns):
+            assert flat[type.offset((i, j))] == array[i, j]
+    assert np.count_nonzero(flat) == rows * columns, "the padding is zero"
+
+
+def test_weights_are_not_copied():
+    raw = np.zeros(1024, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    array = raw[start : start + 256].view(np.float32)
+    assert np.shares_memory(stored(array, parse_type("f32[64]")), array)
+    assert np.shares_memory(stored(array, parse_type("f32[8, 8]")), array)
+
+
+def test_unaligned_weights_are():
+    raw = np.zeros(1024, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT + 4
+    array = raw[start : start + 256].view(np.float32)
+    assert not np.shares_memory(stored(array, parse_type("f32[64]")), array)
+
+
+@pytest.mark.parametrize("layout", ["{0/4, 1}", "{0/4, 0%2, 1}", "{0}"])
+def test_a_layout_that_loses_elements_is_refused(layout):
+    type: TensorType = parse_type(f"f32[8, 8]{layout}")
+    with pytest.raises(VerifyError, match="dimension"):
+        stored(np.zeros((8, 8), np.float32), type)

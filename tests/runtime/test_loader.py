@@ -1,0 +1,147 @@
+"""Object files become callable, on PyTorch's own threads."""
+
+import ctypes
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from compiler.codegen.llvm.object import LLVMError, to_assembly, to_object
+from compiler.codegen.target import TARGETS, Target
+from compiler.runtime import loader, threads
+
+COUNT_THREADS = """
+define internal void @work(ptr %counter) { %old = atomicrmw add ptr %counter, i32 1 seq_cst  ret void }
+define void @count(ptr %counter) {
+  call void @GOMP_parallel(ptr @work, ptr %counter, i32 0, i32 0)
+  ret void
+}
+declare void @GOMP_parallel(ptr, ptr, i32, i32)
+"""
+ADD_ONE = """
+define void @add_one(ptr %x) {
+  %a = load <16 x float>, ptr %x, align 4
+  %b = fadd <16 x float> %a, splat (float 1.0)
+  store <16 x float> %b, ptr %x, align 4
+  ret void
+}
+"""
+
+TWICE = """
+define void @twice(ptr %x) {
+  call void @add_one(ptr %x)
+  call void @add_one(ptr %x)
+  ret void
+}
+declare void @add_one(ptr)
+"""
+LOST = """
+define void @lost() {
+  call void @nowhere()
+  ret void
+}
+declare void @nowhere()
+"""
+IMPORTS = """
+import sys
+import compiler.codegen.llvm.emit, compiler.codegen.llvm.main, compiler.codegen.llvm.object
+assert "torch" not in sys.modules
+"""
+
+
+def call(library: loader.Library, symbol: str, argument: ctypes.Array) -> None:
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library[symbol])(ctypes.addressof(argument))
+
+
+def used_threads(library: loader.Library) -> int:
+    counter = (ctypes.c_int32 * 1)()
+    call(library, "count", counter)
+    return counter[0]
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_code_runs():
+    library = loader.load([to_object(ADD_ONE, Target.host())], ["add_one"])
+    x = (ctypes.c_float * 16)(*range(16))
+    call(library, "add_one", x)
+    assert list(x) == [k + 1 for k in range(16)]
+
+
+def test_objects_call_each_other():
+    objects = [to_object(TWICE, Target.host(), optimize=False), to_object(ADD_ONE, Target.host())]
+    library = loader.load(objects, ["twice"])
+    x = (ctypes.c_float * 16)()
+    call(library, "twice", x)
+    assert list(x) == [2.0] * 16
+
+
+def test_a_missing_symbol_is_an_error():
+    with pytest.raises(RuntimeError, match="materialize"):
+        loader.load([to_object(LOST, Target.host())], ["lost"])
+
+
+def test_set_num_threads_counts(two_threads):
+    library = loader.load([to_object(COUNT_THREADS, Target.host())], ["count"])
+    assert used_threads(library) == 2
+    torch.set_num_threads(1)
+    assert used_threads(library) == 1
+
+
+def test_in_another_thread_too(two_threads):
+    library, seen = loader.load([to_object(COUNT_THREADS, Target.host())], ["count"]), []
+
+    def work() -> None:
+        threads.settle()
+        seen.append(used_threads(library))
+
+    torch.set_num_threads(1)
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    assert seen == [1]
+
+
+def test_without_openmp_it_is_serial(monkeypatch, two_threads):
+    monkeypatch.setattr(threads, "openmp", lambda: None)
+    assert used_threads(loader.load([to_object(COUNT_THREADS, Target.host())], ["count"])) == 1
+
+
+def test_libraries_unload():
+    objects = [to_object(ADD_ONE, Target.host())]
+    for _ in range(50):
+        loader.load(objects, ["add_one"])
+    x = (ctypes.c_float * 16)()
+    call(loader.load(objects, ["add_one"]), "add_one", x)
+    assert list(x) == [1.0] * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "register"), [("x86-64", "%xmm"), ("x86-64-v3", "%ymm"), ("x86-64-v4", "%zmm"), ("aarch64", "v0.4s")]
+)
+def test_targets_use_their_widest_registers(name, register):
+    assert register in to_assembly(ADD_ONE, Target.named(name))
+    assert to_object(ADD_ONE, TARGETS[name])
+
+
+def test_fma_is_known():
+    assert [Target.named(n).has("fma") for n in ("x86-64", "x86-64-v3", "x86-64-v4")] == [False, True, True]
+
+
+def test_unknown_targets_and_bad_ir_are_refused():
+    with pytest.raises(ValueError, match="choose host"):
+        Target.named("z80")
+    with pytest.raises(LLVMError, match="invalid LLVM IR"):
+        to_object("define void @f() { ret i32 0 }", Target.host())
+
+
+def test_codegen_imports_without_torch():
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True)
