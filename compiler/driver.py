@@ -29,7 +29,7 @@ class CompiledGraph:
 
     graph: Graph
     options: Options
-    seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: {"passes": 0.0, "code": 0.0})
     _built: dict[tuple[tuple[str, int], ...], tuple[Stages, Executable]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,9 +59,11 @@ class CompiledGraph:
                 start = time.perf_counter()
                 graph = self.graph.specialize(sizes) if sizes else self.graph
                 stages = run_passes(graph, self.options, instruments_for(self.options))
+                scheduled = time.perf_counter()
                 executable = Executable(stages.scheduled, Target.named(self.options.target), self.options)
                 self._built[key] = (stages, executable)
-                self.seconds += time.perf_counter() - start
+                self.seconds["passes"] += scheduled - start
+                self.seconds["code"] += time.perf_counter() - scheduled
             return self._built[key]
 
     def sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:

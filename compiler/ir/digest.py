@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 
 from compiler.ir import scalar
-from compiler.ir.index import Dim, substitute, var
+from compiler.ir.index import Dim, substitute, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
-from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Range, Reduce, Store
+from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Store
 
 
 def kernel_digest(kernel: Kernel) -> str:
@@ -45,7 +45,7 @@ class _Writer:
         return self.names[name]
 
     def dim(self, d: Dim) -> str:
-        return str(substitute(d, {old: var(new) for old, new in self.names.items()}))
+        return str(substitute(d, {name: var(self.names[name]) for name in variables(d)}))
 
     def dims(self, index: tuple[Dim, ...]) -> str:
         return f"[{', '.join(map(self.dim, index))}]"
@@ -66,6 +66,8 @@ class _Writer:
                 self.line("local", self.bind(stmt.buffer), stmt.type)
             elif isinstance(stmt, Check):
                 self.line("check", self.names[stmt.name], self.dim(stmt.low), self.dim(stmt.high))
+            elif isinstance(stmt, Prefetch):
+                self.line("prefetch", self.names[stmt.buffer], self.dims(stmt.index))
             elif isinstance(stmt, For):
                 self.line("for", stmt.parallel, self.range(stmt.range))
                 self.block(stmt.body)

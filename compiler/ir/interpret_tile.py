@@ -24,7 +24,7 @@ from compiler.ir.graph import Data
 from compiler.ir.index import Dim, evaluate_arrays, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, evaluate_call, round_to
 from compiler.ir.structure import IDENTITIES
-from compiler.ir.tile import Block, Check, Copy, For, Kernel, Launch, Let, Local, OpaqueCall, Program, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Block, Check, Copy, For, Kernel, Launch, Let, Local, OpaqueCall, Prefetch, Program, Range, Reduce, Stmt, Store
 from compiler.ir.tile import blocks as inner_block
 from compiler.ir.tile import ranges as loops_of
 from compiler.ir.types import DType, TensorType
@@ -121,6 +121,8 @@ class _Run:
                 self.copies[buffer] = len(self.widths)
             case Check(name, low, high):
                 self.check(name, *(self.index(d) for d in (low, high)))
+            case Prefetch():
+                pass
             case For(loop, body):
                 for _ in self.steps((loop,)):
                     self.block(body)

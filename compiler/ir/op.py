@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import Loc, TypeRuleError
+from compiler.ir import location
 from compiler.ir.structure import Elementwise, Leaf, Structure
 from compiler.ir.types import DType, TensorType, boolean, broadcast_shapes
 
@@ -116,7 +117,7 @@ class Op:
         full = self.bind_attrs(attrs)
         signature = Signature(self.name, tuple(n.result for n in nodes), full)  # type: ignore[arg-type]  # `check` rules tuples out
         self.check(signature)
-        loc = loc or next((n.loc for n in reversed(nodes) if n.loc), None)
+        loc = loc or location.current() or next((n.loc for n in reversed(nodes) if n.loc), None)
         return Node(self, nodes, full, self.type(signature), loc=loc)
 
     def bind_attrs(self, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from compiler.errors import Loc
-from compiler.ir.graph import CONSTANT, Data, Graph, Node, scalar_constant, scalar_value, unique_names
+from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, scalar_constant, scalar_value, unique_names
 from compiler.ir.lexer import quote, spell_name
 from compiler.ir.literal import write_array, write_number, write_value
 from compiler.ir.op import freeze
@@ -65,7 +65,7 @@ class _Printer:
         spelled |= {n: _literal(n) for n in literals}
         head = "graph" if graph.name == "graph" else f"graph {global_name(graph.name)}"
         inputs = [f"{spelled[n]}: {n.result}{self.loc(n.loc)}" for n in graph.inputs]
-        lines = [self.statement(n, spelled) for n in shown if n not in set(graph.inputs)]
+        lines = [self.statement(n, spelled) for n in shown if n.op is not INPUT]
         lines.append(" ".join(["return", ", ".join(_outputs(graph, spelled))]).rstrip())
         return "\n".join([write_header(head, inputs), *(indent(line) for line in lines), "}"])
 
@@ -135,11 +135,8 @@ def _literals(graph: Graph) -> set[Node]:
 
 def _neighbour_dtype(n: Node, literals: set[Node]) -> DType | None:
     """The dtype that `Op.__call__` gives to a number among the operands of `n`."""
-    typed = [o.result for o in n.operands if o not in literals]
-    tensors = [t for t in typed if isinstance(t, TensorType)]
-    if not tensors or len(tensors) < len(typed):
-        return None
-    return next((t.dtype for t in tensors if t.dtype != boolean), tensors[0].dtype)
+    typed = [o.dtype for o in n.operands if o not in literals and isinstance(o.result, TensorType)]
+    return next((d for d in typed if d != boolean), typed[0] if typed else None)
 
 
 def _exact(n: Node) -> bool:

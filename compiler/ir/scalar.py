@@ -216,17 +216,18 @@ def _erf(x: Any) -> Any:
 
 
 def _int_div(x: Any, y: Any) -> Any:
-    """Division as the machine does it: true for floats, toward zero for integers."""
+    """True division for floats, toward zero for integers, where x / 0 is x."""
     if np.issubdtype(np.result_type(x), np.floating):
         return np.divide(x, y)
     quotient = np.floor_divide(x, y)
-    return quotient + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))).astype(np.result_type(x))
+    toward_zero = quotient + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))).astype(np.result_type(x))
+    return np.where(np.equal(y, 0), x, toward_zero)
 
 
 def _fma(x: Any, y: Any, z: Any) -> Any:
-    if np.result_type(x) == np.float32:
+    if np.result_type(x) in (np.float16, np.float32):
         wide = np.multiply(x, y, dtype=np.float64) + np.asarray(z, np.float64)
-        return wide.astype(np.float32)
+        return wide.astype(np.float32).astype(np.result_type(x))
     return x * y + z
 
 

@@ -1,11 +1,12 @@
 """Tile IR: one kernel as a program over tiles of index space.
 
     kernel    ::= "kernel" @name "(" param,* ")" "{" stmt* "}"
-    param     ::= ("in" | "out" | "inout") %name ":" type
+    param     ::= ("in" | "const" | "out" | "inout") %name ":" type
     stmt      ::= %name "=" expr                                            Let
                 | "store" expr "," %buffer "[" dim,* "]"                    Store
                 | "local" %buffer ":" type                                  Local
                 | "check" %name "in" dim ".." dim                           Check
+                | "prefetch" %buffer "[" dim,* "]"                          Prefetch
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
     range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int]
@@ -17,7 +18,8 @@ change a result but for the order in which a reduction adds:
 
 * `tile T` takes T consecutive indices at once.  Inside the loop every value that depends on %var is a tile with one more axis of
   extent T; a load becomes a block load, a store a block store, and a local buffer declared inside has one copy per index.
-* `lanes L` lays that axis across vector registers of L elements.  At most one axis in scope has lanes.
+* `lanes L` lays that axis across vector registers of L elements, the last of them partial where L does not divide T.  At most
+  one axis in scope has lanes.
 * `unroll U` repeats a step U times in sequence before the loop test.
 * `parallel` may hand out the steps to threads; nested directly, the loops are handed out together.
 
@@ -93,6 +95,14 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Prefetch:
+    """Ask the cache for an element that will be read later.  Computes nothing; a place outside the buffer is ignored."""
+
+    buffer: str
+    index: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class For:
     """Run `body` for every index of `range`."""
 
@@ -115,13 +125,16 @@ class Reduce:
     value: Expr
 
 
-Stmt: TypeAlias = Union[Let, Store, Local, Check, For, Reduce]
+Stmt: TypeAlias = Union[Let, Store, Local, Check, Prefetch, For, Reduce]
 Block: TypeAlias = tuple[Stmt, ...]
 
 
 @dataclass(frozen=True)
 class Param:
-    """A buffer the caller passes: `role` is "in", "out" or "inout"."""
+    """A buffer the caller passes: `role` is "in", "out" or "inout", or "const" for one known when the program is built.
+
+    A const is read like an "in"; passes may change its layout, because it is stored in it once.
+    """
 
     name: str
     type: TensorType

@@ -25,6 +25,7 @@ from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
     Block,
     Check,
+    Prefetch,
     Copy,
     For,
     Kernel,
@@ -43,7 +44,7 @@ from compiler.ir.tile import (
 from compiler.ir.type_parser import read_dim, read_dims, read_type
 from compiler.ir.types import TensorType, i64
 
-KEYWORDS = ("store", "local", "check", "for", "parallel")
+KEYWORDS = ("store", "local", "check", "prefetch", "for", "parallel")
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -77,7 +78,7 @@ def _read_kernel(c: Cursor) -> Kernel:
 
 
 def _read_param(c: Cursor, scope: Scope) -> Param:
-    role = c.take().text if c.sees("in", "out", "inout") else "in"
+    role = c.take().text if c.sees("in", "const", "out", "inout") else "in"
     at, (name, type) = c.next, _read_buffer(c)
     if name in scope.buffers:
         raise c.fail(f"{at} is defined twice", at)
@@ -119,6 +120,8 @@ def _read_statement(c: Cursor, scope: Scope) -> Stmt:
     if c.accept("check"):
         name = c.kind("value", "a %name").text
         return Check(name, *_read_bounds(c))
+    if c.accept("prefetch"):
+        return Prefetch(lookup(c, scope.buffers, "buffer").text, read_dims(c))
     name = c.kind("value", "a statement").text
     c.expect("=")
     if c.accept("reduce"):

@@ -23,7 +23,7 @@ from compiler.ir.literal import storage, write_array, write_value
 from compiler.ir.printer import WIDTH, global_name, indent, value_name, write_header
 from compiler.ir.resources import write_resources
 from compiler.ir.scalar import PRIMITIVES, Call, Const, Expr, IndexValue, Load, Ref
-from compiler.ir.tile import Check, Copy, For, Kernel, Launch, Let, Local, Program, Range, Reduce, Step, Stmt, Store
+from compiler.ir.tile import Check, Copy, For, Kernel, Launch, Let, Local, Prefetch, Program, Range, Reduce, Step, Stmt, Store
 from compiler.ir.types import DType, TensorType, boolean, i64
 
 PRECEDENCE: Mapping[str, int] = {
@@ -76,6 +76,8 @@ class _Names:
             yield f"local {value_name(s.buffer)}: {s.type}"
         elif isinstance(s, Check):
             yield f"check {value_name(s.name)} in {self.dim(s.low)}..{self.dim(s.high)}"
+        elif isinstance(s, Prefetch):
+            yield f"prefetch {self.element(s.buffer, s.index)}"
         elif isinstance(s, For):
             lines = [line for inner in s.body for line in self.statement(inner)]
             head = f"{'parallel' if s.parallel else 'for'} {self.range(s.range)} {{"

@@ -13,6 +13,7 @@ from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
     Block,
     Check,
+    Prefetch,
     For,
     Kernel,
     Let,
@@ -154,6 +155,8 @@ def describe(stmt: Stmt) -> str:
             return f"local %{buffer}"
         case Check(name):
             return f"check %{name}"
+        case Prefetch(buffer, index):
+            return f"prefetch of %{buffer}[{', '.join(map(str, index))}]"
         case For(r):
             return f"for %{r.var}"
         case Reduce(name, op):
@@ -299,7 +302,7 @@ def _is_affine(d: Dim) -> bool:
 
 
 def ranges_are_sensible(site: Site) -> Iterator[str]:
-    """Loop bounds are integers; tiles and unrolling positive; lanes a power of two that divides the tile."""
+    """Loop bounds are integers; tiles and unrolling positive; lanes a power of two."""
     for r in ranges(site.stmt):
         if isinstance(r.lo, Index) or isinstance(r.hi, Index):
             yield f"%{r.var} runs over {r.lo}..{r.hi}; loop bounds must be integers"
@@ -307,8 +310,8 @@ def ranges_are_sensible(site: Site) -> Iterator[str]:
             yield f"%{r.var} runs backwards, {r.lo}..{r.hi}"
         if r.tile < 1 or r.unroll < 1:
             yield f"%{r.var} has tile {r.tile} and unroll {r.unroll}; both are at least 1"
-        if r.lanes and (r.lanes < 1 or r.lanes & (r.lanes - 1) or r.tile % r.lanes):
-            yield f"%{r.var} has {r.lanes} lanes; they must be a power of two that divides its tile of {r.tile}"
+        if r.lanes and (r.lanes < 1 or r.lanes & (r.lanes - 1)):
+            yield f"%{r.var} has {r.lanes} lanes; they must be a power of two"
 
 
 def one_axis_has_lanes(site: Site) -> Iterator[str]:

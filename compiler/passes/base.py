@@ -25,7 +25,7 @@ from compiler.ir.graph import Graph, Node
 from compiler.ir.tile import Kernel
 from compiler.passes.remark import Remark, Remarks
 
-IR = TypeVar("IR", Graph, Kernel)
+IR = TypeVar("IR", bound=Graph | Kernel)
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Pass(ABC, Generic[IR]):
     """
 
     name: str
-    exact: ClassVar[bool] = False
+    exact: bool = False
     takes: ClassVar[type]
 
     @abstractmethod

@@ -25,7 +25,8 @@ from compiler.ir.op import KINDS, Op, freeze
 from compiler.ir.scalar import Number
 from compiler.passes.base import Context, GraphPass, add_pass
 
-MAX_SWEEPS = 64
+MAX_SWEEPS, MAX_GROWTH = 64, 16
+"""How often rules are applied, and how often larger a graph may become, before they are said not to settle."""
 
 
 class Pattern:
@@ -207,8 +208,10 @@ class RulePass(GraphPass):
 
     def __init__(self, name: str, rules: Sequence[Rule]) -> None:
         self.name, self.rules = name, tuple(rules)
+        self.exact = all(r.exact for r in rules)
 
     def run(self, ir: Graph, context: Context) -> Graph:
+        limit = 256 + MAX_GROWTH * len(ir.nodes)
         for _ in range(MAX_SWEEPS):
             replacements, refusals = self._sweep(ir, context)
             if not replacements:
@@ -216,7 +219,9 @@ class RulePass(GraphPass):
                     context.missed(self, reason, node)
                 return ir
             ir = ir.replace_nodes(replacements)
-        raise PassError(f"after {MAX_SWEEPS} sweeps rules still apply: {', '.join(f'{r.name} ({r.where})' for r in self.rules)}")
+            if len(ir.nodes) > limit:
+                break
+        raise PassError(f"the rules do not settle: {', '.join(f'{r.name} ({r.where})' for r in self.rules)}")
 
     def _sweep(self, graph: Graph, context: Context) -> tuple[dict[Node, Node], list[tuple[Node, str]]]:
         """What replaces each node where a rule applies, and what was refused."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, substitute, var
 from compiler.ir.scalar import Expr, Load, Ref
-from compiler.ir.tile import Check, For, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Check, For, Let, Local, Prefetch, Range, Reduce, Stmt, Store
 
 
 def rename(stmt: Reduce, suffix: str) -> Reduce:
@@ -50,6 +50,8 @@ def substitute_names(stmt: Reduce, names: Mapping[str, str]) -> Reduce:
             return replace(s, buffer=names.get(s.buffer, s.buffer), index=tuple(dim(d) for d in s.index), value=expr(s.value))
         if isinstance(s, Local):
             return replace(s, buffer=names.get(s.buffer, s.buffer))
+        if isinstance(s, Prefetch):
+            return Prefetch(names.get(s.buffer, s.buffer), tuple(dim(d) for d in s.index))
         if isinstance(s, Check):
             return Check(names.get(s.name, s.name), dim(s.low), dim(s.high))
         if isinstance(s, For):

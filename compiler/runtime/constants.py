@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from compiler.errors import VerifyError
+from compiler.ir.graph import Data
 from compiler.ir.types import Digit, Layout, TensorType
 from compiler.runtime.memory import ALIGNMENT
 
 Array: TypeAlias = np.ndarray[Any, Any]
+
+
+_STORED: WeakKeyDictionary[Data, dict[TensorType, Array]] = WeakKeyDictionary()
+"""What was made of each constant, shared by every program that holds it: one graph may be compiled for many sizes."""
+
+
+def stored_once(constant: Data | Array, type: TensorType) -> Array:
+    """`stored`, done once for each constant of a graph and type."""
+    if not isinstance(constant, Data):
+        return stored(constant, type)
+    known = _STORED.setdefault(constant, {})
+    if type not in known:
+        known[type] = stored(constant.array, type)
+    return known[type]
 
 
 def stored(array: Array, type: TensorType) -> Array:

@@ -19,7 +19,7 @@ from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
-from compiler.runtime.constants import stored
+from compiler.runtime.constants import stored_once
 from compiler.runtime.entry import LARGE, Entry, Foreign, Native, strides
 from compiler.runtime.foreign import ForeignFunction, foreign_function
 from compiler.runtime.loader import load
@@ -48,8 +48,7 @@ class Executable:
         self.words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
         inside = [b for b in program.buffers if b not in self.words]
         self.memory = plan_memory(program, inside, in_place=False)  # codegen takes the buffers of a kernel to be distinct
-        self.constants = {name: stored(getattr(value, "array", value), program.buffers[name])
-                          for name, value in program.constants.items()}  # fmt: skip
+        self.constants = {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
         self.build = Build(self.target, _cache(options or Options()))
         self.build.add_kernels(program.kernels.values())
         segments = list(_segments(program))

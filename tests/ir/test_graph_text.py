@@ -96,10 +96,13 @@ def test_everything_round_trips(locations: bool, types: bool) -> None:
     graph = round_trip(parse_graph(EVERYTHING), locations=locations, types=types)
     q, d, v, w, x = graph.outputs
     assert graph.name == "all"
-    assert graph.aliases == {4: 0} and x is graph.inputs[0]
+    assert graph.aliases == {4: 0}
+    assert x is graph.inputs[0]
     assert [n.name for n in graph.inputs] == ["x", "odd name", "layers.0.bias"]
-    assert d.type == TensorType(bf16, (2, 2)) and v.type == parse_type("i64[0, 3]{1, 0}")
-    assert w.attrs["value"].name == "some.weight" and v.attrs["value"].name == "empty"
+    assert d.type == TensorType(bf16, (2, 2))
+    assert v.type == parse_type("i64[0, 3]{1, 0}")
+    assert w.attrs["value"].name == "some.weight"
+    assert v.attrs["value"].name == "empty"
     assert q.operands[0].attrs == {
         "a": -3, "b": -0.0, "c": "s", "d": (1, (True, None)), "e": var("s0") * 2 - 1, "f": bf16,
         "g": TensorType(f32, (4,), Layout.permuted([0])), "h": Layout.permuted([1, 0]), "i": None,
@@ -118,7 +121,8 @@ def test_a_located_operand_gives_nothing_to_its_user() -> None:
 def test_attribute_numbers_are_exact(value: float) -> None:
     x = input_node("x", parse_type("f32[4]"))
     again = round_trip(Graph((x,), (OPS["test_attrs"](x, x, a=value),))).outputs[0].attrs["a"]
-    assert type(again) is type(value) and repr(again) == repr(value)
+    assert type(again) is type(value)
+    assert repr(again) == repr(value)
 
 
 def test_a_default_attribute_is_left_out() -> None:
@@ -175,7 +179,7 @@ def test_every_bit_of_a_scalar_operand_survives(dtype: DType, raw: bytes) -> Non
     raw = raw[: storage.itemsize] if dtype.kind != "bool" else bytes([raw[0] & 1])
     scalar = constant(Data(dtype, np.frombuffer(raw, storage).reshape(())))
     x = input_node("x", TensorType(dtype, (4,)))
-    again = round_trip(Graph((x,), (ops.less(x, scalar),))).outputs[0]
+    again = round_trip(Graph((x,), (ops.eq(x, scalar),))).outputs[0]
     assert again.operands[1].attrs["value"].array.tobytes() == raw
 
 
@@ -205,7 +209,8 @@ def test_a_scalar_stays_a_constant_where_a_number_would_change_type() -> None:
     x, c = input_node("x", parse_type("i64[4]")), input_node("c", parse_type("bool[4]"))
     both = OPS["test_where"](c, scalar_constant(1.0, f32), scalar_constant(2.0, f32))
     text = print_graph(round_trip(Graph((x, c), (both, ops.add(x, scalar_constant(3, i64))))))
-    assert "constant f32[] 1.0" in text and "add %x, 3\n" in text
+    assert "constant f32[] 1.0" in text
+    assert "add %x, 3\n" in text
 
 
 def test_a_scalar_that_is_an_output_has_a_name() -> None:
@@ -276,35 +281,8 @@ def test_bad_resources(section: str, message: str) -> None:
 
 
 def test_resources_of_another_type() -> None:
-    with pytest.raises(ParseError, match="holds f32.3., not f32.20."):
+    with pytest.raises(ParseError, match=r"holds f32\[3\], not f32\[20\]"):
         parse_graph("graph() { %y = constant f32[20] @w return %y }", {"w": Data(f32, np.zeros(3, np.float32))})
-
-
-PIECES = ["%", "%x", "%y", "@w", "{", "}", "[", "]", "(", ")", ",", "=", ":", "->", "-", "1", "9" * 40, "1.5", "inf",
-          "nan", '"', '"a"', "\\", "graph", "return", "constant", "f32", "resources", "loc", "\n", " ", "é", "\0"]  # fmt: skip
-
-
-@st.composite
-def mutations(draw: st.DrawFn, text: str) -> str:
-    """`text` with a few spans deleted, doubled or replaced."""
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, len(text)))
-        end = min(len(text), start + draw(st.integers(0, 8)))
-        middle = draw(st.sampled_from([*PIECES, "", text[start:end] * 2]))
-        text = text[:start] + middle + text[end:]
-    return text
-
-
-@given(text=mutations(EVERYTHING.strip()))
-@settings(max_examples=400, deadline=None)
-def test_malformed_text_gives_parse_errors_and_nothing_else(text: str) -> None:
-    try:
-        graph = parse_graph(text)
-    except ParseError as error:
-        lines = text.split("\n")
-        assert 1 <= error.line <= len(lines) and 1 <= error.column <= len(lines[error.line - 1]) + 1
-    else:
-        print_graph(graph, full=True)
 
 
 def test_nesting_without_end() -> None:

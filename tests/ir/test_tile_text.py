@@ -197,7 +197,8 @@ def test_a_number_that_needs_its_type_has_it() -> None:
 @pytest.mark.parametrize("depth", [12, 60])
 def test_shared_parts_are_printed_once(depth: int) -> None:
     text = print_kernel(kernel(shared(depth)))
-    assert len(text) < 6000 and "%t0 = " in text
+    assert len(text) < 6000
+    assert "%t0 = " in text
     again = parse_kernel(text)
     assert print_kernel(again) == text
     expected = np.array(INPUT, np.float64)
@@ -218,7 +219,8 @@ def test_a_deep_expression_is_cut_and_means_the_same() -> None:
     for _ in range(200):
         value = s.sin(value)
     text = print_kernel(kernel(value))
-    assert text.count("sin(") == 200 and text.count("%t") >= 5
+    assert text.count("sin(") == 200
+    assert text.count("%t") >= 5
     again = parse_kernel(text)
     assert print_kernel(again) == text
     expected = np.array(INPUT, np.float64)
@@ -230,7 +232,8 @@ def test_a_deep_expression_is_cut_and_means_the_same() -> None:
 def test_fresh_names_avoid_those_in_use() -> None:
     k = kernel(shared(60))
     text = print_kernel(k.with_body((Let("t0", const(1.0, f32)), *k.body)))
-    assert text.count("%t0 = ") == 1 and "%t1 = " in text
+    assert text.count("%t0 = ") == 1
+    assert "%t1 = " in text
 
 
 INPUT = [0.1, -0.3]
@@ -275,16 +278,18 @@ def test_programs_round_trip() -> None:
     big = np.arange(20, dtype=np.float32)
     program = parse_program(PROGRAM, {"big": Data(f32, big)})
     assert print_program(program) == PROGRAM
-    assert program.inputs == ("x", "s") and program.outputs == ("y", "s")
-    assert program.constants["big"] is big and program.constants["w"].tolist() == [0x3FC0, 0x8000]
+    assert program.inputs == ("x", "s")
+    assert program.outputs == ("y", "s")
+    assert program.constants["big"] is big
+    assert program.constants["w"].tolist() == [0x3FC0, 0x8000]
     assert program.steps[0] == tile.Launch("k0", ("x", "t0"), "layers.0")
-    assert program.steps[2] == tile.OpaqueCall(
-        "aten.sort", (("dim", 0), ("descending", True)), ("t0",), ("y", "s"), "sort_1"
-    )
+    assert program.steps[2] == tile.OpaqueCall("aten.sort", (("dim", 0), ("descending", True)), ("t0",), ("y", "s"), "sort_1")
     assert list(program_resources(program)) == ["big"]
     again = parse_program(print_program(program, full=True))
     assert np.array_equal(again.constants["big"], big)
-    assert again.kernels == program.kernels and again.steps == program.steps and again.buffers == program.buffers
+    assert again.kernels == program.kernels
+    assert again.steps == program.steps
+    assert again.buffers == program.buffers
 
 
 def test_a_bf16_constant_may_be_held_as_float32() -> None:
@@ -357,36 +362,6 @@ def test_bad_kernels(text: str, line: int, column: int, message: str) -> None:
 def test_bad_programs(items: str, message: str) -> None:
     with pytest.raises(ParseError, match=message):
         parse_program(f"program {{ {items} }}")
-
-
-PIECES = ["%", "%x", "%i", "@w", "{", "}", "[", "]", "(", ")", ",", "=", ":", "..", "-", "1", "9" * 400, "1.5", "nan", "<",
-          "for", "reduce", "yield", "store", "add", "cast", "index", "load", "f32", "tile", "lanes", "\n", " ", "é"]  # fmt: skip
-
-
-@st.composite
-def mutations(draw: st.DrawFn, text: str) -> str:
-    """`text` with a few spans deleted, doubled or replaced."""
-    for _ in range(draw(st.integers(1, 3))):
-        start = draw(st.integers(0, len(text)))
-        end = min(len(text), start + draw(st.integers(0, 8)))
-        text = text[:start] + draw(st.sampled_from([*PIECES, "", text[start:end] * 2])) + text[end:]
-    return text
-
-
-@given(
-    text=mutations(
-        PROGRAM.replace("@big", str([1.0] * 20)).replace("  kernel @nothing", LINEAR_GELU + "\n  kernel @nothing")
-    )
-)
-@settings(max_examples=400, deadline=None)
-def test_malformed_text_gives_parse_errors_and_nothing_else(text: str) -> None:
-    try:
-        program = parse_program(text)
-    except ParseError as error:
-        lines = text.split("\n")
-        assert 1 <= error.line <= len(lines) and 1 <= error.column <= len(lines[error.line - 1]) + 1
-    else:
-        print_program(program, full=True)
 
 
 @pytest.mark.parametrize("opening", ["(", "-", "exp(", "cast<f32>(", "1 + ("])

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler.errors import VerifyError
+from compiler.ir.graph import Data
 from compiler.ir.type_parser import parse_type
-from compiler.ir.types import TensorType
-from compiler.runtime.constants import stored
+from compiler.ir.types import TensorType, f32
+from compiler.runtime.constants import stored, stored_once
 from compiler.runtime.memory import ALIGNMENT
 
 LAYOUTS = ["", "{1, 0}", "{1/4, 0, 1%4}", "{0/3, 1/4, 0%3, 1%4}", "{1, 0/2, 0%2}"]
@@ -33,6 +34,13 @@ def test_weights_are_not_copied():
     array = raw[start : start + 256].view(np.float32)
     assert np.shares_memory(stored(array, parse_type("f32[64]")), array)
     assert np.shares_memory(stored(array, parse_type("f32[8, 8]")), array)
+
+
+def test_one_constant_is_packed_once():
+    data = Data(f32, np.zeros((8, 8), np.float32))
+    type = parse_type("f32[8, 8]{1/4, 0, 1%4}")
+    assert stored_once(data, type) is stored_once(data, type)
+    assert stored_once(data, parse_type("f32[8, 8]{1, 0}")) is not stored_once(data, type)
 
 
 def test_unaligned_weights_are():

@@ -77,6 +77,15 @@ def test_idle_memory_is_bounded():
     assert vector(pool, MIB).data_ptr() == newest
 
 
+def test_sizes_idle_for_longest_go_first():
+    pool = Pool(idle_limit=4 * MIB)
+    old, new = pool.take(3 * MIB), pool.take(2 * MIB)
+    pool.give(old)
+    pool.give(new)
+    assert pool.take(2 * MIB) is new
+    assert pool.idle_bytes == 0
+
+
 def test_clear():
     pool = Pool()
     pool.give(pool.take(MIB))

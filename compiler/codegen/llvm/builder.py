@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compiler.ir.scalar import Number
+from compiler.ir.scalar import Number, round_to
 from compiler.ir.types import DType
 
 TYPES = {"f64": "double", "f32": "float", "f16": "half", "bf16": "i16", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8",
@@ -31,7 +31,7 @@ def literal(value: Number, dtype: DType) -> str:
     if dtype.kind == "bool":
         return "true" if value else "false"
     if dtype.name == "bf16":
-        return str(int(np.float32(value).view(np.uint32)) >> 16)
+        return str(int(round_to(value, dtype).view(np.uint32)) >> 16)
     if dtype.name == "f16":
         return f"0xH{struct.pack('>e', np.float16(value)).hex().upper()}"
     if dtype.is_float:

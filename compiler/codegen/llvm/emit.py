@@ -1,14 +1,15 @@
 """Tile IR -> LLVM IR text: one module per kernel, defining `void @name(ptr param..., ptr status)`.
 
 A kernel with parallel loops hands its body to the OpenMP runtime through `GOMP_parallel`; each thread takes one consecutive share
-of the steps.  Codegen decides nothing about tiles, lanes or threads: it reads them off the loops.
+of the steps (see compiler.ir.team), and inside its share runs every loop by itself.  Codegen decides nothing about tiles,
+lanes or threads: it reads them off the loops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from compiler.codegen.llvm.builder import Builder, literal, llvm_type
+from compiler.codegen.llvm.builder import Builder, literal, llvm_type, memory_type
 from compiler.codegen.llvm.expressions import Evaluator, coordinates
 from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
@@ -17,8 +18,9 @@ from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, product, var, variables
 from compiler.ir.scalar import Call, Expr, Load, Ref
 from compiler.ir.structure import IDENTITIES
-from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
-from compiler.ir.types import DType, boolean
+from compiler.ir.team import is_shared, meetings
+from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
+from compiler.ir.types import DType, boolean, i64
 
 Carried = list[str]
 
@@ -36,13 +38,14 @@ class KernelEmitter:
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self.kernel, self.target = kernel, target
         self.b = Builder()
-        self.parallel = any(isinstance(s, For) and s.parallel for s in kernel.body)
+        self.parallel = is_shared(kernel)
+        self.meetings = meetings(kernel) if self.parallel else frozenset()
         self.streams = any(isinstance(s, Store) and s.stream for s in tile.walk(kernel.body))
 
     def emit(self) -> None:
         scope = Scope()
         for k, p in enumerate(self.kernel.params):
-            scope.buffers[p.name] = Buffer(f"%p{k}", p.type, writable=p.role != "in")
+            scope.buffers[p.name] = Buffer(f"%p{k}", p.type, writable=p.role in ("out", "inout"), aligned=p.role == "out")
         self.block(self.kernel.body, Evaluator(self.b, scope))
         if self.streams and self.target.triple.startswith("x86"):
             self.b.intrinsic("void", "llvm.x86.sse.sfence")
@@ -51,12 +54,18 @@ class KernelEmitter:
 
     def block(self, body: Block, ev: Evaluator) -> None:
         """Emit statements in order; values bound by Let wait until they are needed."""
-        for stmt in body:
+        outermost = body is self.kernel.body
+        for k, stmt in enumerate(body):
+            if outermost and k in self.meetings:
+                self.b.intrinsic("void", "GOMP_barrier")
             if isinstance(stmt, (For, Reduce)):
                 for name in referenced(stmt):
                     if name in ev.scope.names:
                         ev.force(name)
-            self.statement(stmt, ev)
+            if outermost and self.parallel and isinstance(stmt, For) and stmt.parallel:
+                self.share(stmt, ev)
+            else:
+                self.statement(stmt, ev)
             ev.memo = {k: v for k, v in ev.memo.items() if k[0] == "pointer"}
 
     def statement(self, stmt: Stmt, ev: Evaluator) -> None:
@@ -68,14 +77,16 @@ class KernelEmitter:
             self.store(stmt, ev)
         elif isinstance(stmt, Local):
             count = product(stmt.type.physical_shape) * product(a.tile for a in ev.scope.axes.values())
-            pointer = self.b.alloca(f"[{count} x {_slot(stmt.type.dtype)}], align 64")
+            pointer = self.b.alloca(f"[{count} x {memory_type(stmt.type.dtype)}], align 64")
             ev.scope.buffers[stmt.buffer] = Buffer(pointer, stmt.type, tuple(ev.scope.axes.values()), writable=True)
         elif isinstance(stmt, Check):
             self.check(stmt, ev)
+        elif isinstance(stmt, Prefetch):
+            axes = ev.scope.ordered({a for d in stmt.index for a in ev.scope.depends(d)})
+            for coord in coordinates(ev.scope, axes):
+                ev.prefetch(stmt.buffer, stmt.index, coord)
         elif isinstance(stmt, Reduce):
             self.reduce(stmt, ev)
-        elif stmt.parallel:
-            self.share(stmt, ev)
         else:
             self.loop(stmt.range, ev, [], lambda inner, _: (self.block(stmt.body, inner), [])[1])
 
@@ -91,10 +102,10 @@ class KernelEmitter:
     def check(self, stmt: Check, ev: Evaluator) -> None:
         """Set the status word where the value is out of range, without a branch."""
         bound = ev.scope.names[stmt.name]
-        value = Ref(bound.dtype, stmt.name)
+        value = Ref(bound.dtype, stmt.name).to(i64)
         bad = (value < scalar.index_value(stmt.low)) | (value >= scalar.index_value(stmt.high))
         ignored = self.b.alloca("i32, align 4")
-        for coord in coordinates(ev.scope, bound.axes):
+        for coord in coordinates(ev.scope, ev.axes(bad)):
             lanes = ev.lanes(bad)
             flag = ev.at(bad, coord)
             if lanes:
@@ -236,12 +247,13 @@ class KernelEmitter:
         return {a for a in ev.axes(stmt.value) if a not in own}
 
     def _accumulate(self, stmt: Reduce, ev: Evaluator, coord: dict[str, int], total: str, lanes: int) -> str:
-        """One more term; a product added in floating point is rounded once."""
+        """One more term; a product added in floating point is rounded once where the target has an instruction for it."""
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
-        if stmt.op == "add" and value.dtype.is_float and isinstance(value, Call) and value.primitive == "mul":
+        wide = value.dtype.is_float and not value.dtype.is_half
+        if stmt.op == "add" and wide and isinstance(value, Call) and value.primitive == "mul":
             x, y = (ev.at(a, coord, lanes) for a in value.operands)
-            return self.b.intrinsic(ty, f"llvm.fma.{suffix(value.dtype, lanes)}", (ty, x), (ty, y), (ty, total))
+            return self.b.intrinsic(ty, f"llvm.fmuladd.{suffix(value.dtype, lanes)}", (ty, x), (ty, y), (ty, total))
         return self._combine(stmt.op, value.dtype, total, ev.at(value, coord, lanes), lanes)
 
     def _combine(self, op: str, dtype: DType, x: str, y: str, lanes: int) -> str:
@@ -289,8 +301,9 @@ class KernelEmitter:
         return "\n".join(lines) + "\n"
 
     def _alone(self, k: int) -> bool:
-        """Whether no other parameter can be the same memory (an updated one may also be passed as an input)."""
-        return self.kernel.params[k].role != "inout"
+        """Whether no other parameter can be the same memory (what is updated may also be passed as an input)."""
+        roles = {p.role for p in self.kernel.params}
+        return self.kernel.params[k].role in ("const", "out") or "inout" not in roles
 
     def _entry(self, name: str, n: int) -> list[str]:
         frame = f"[{n + 1} x ptr]"
@@ -329,12 +342,6 @@ def _with_ranges(scope: Scope, stmt: Reduce) -> Scope:
     for r in stmt.ranges:
         inner.enter(r, 0, trip_count(r))
     return inner
-
-
-def _slot(dtype: DType) -> str:
-    from compiler.codegen.llvm.builder import memory_type
-
-    return memory_type(dtype)
 
 
 def referenced(stmt: Stmt) -> Iterable[str]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.builder import Builder, literal, llvm_type, memory_type
-from compiler.codegen.llvm.primitives import emit_call, suffix
+from compiler.codegen.llvm.primitives import emit_call, emit_cast, suffix
 from compiler.codegen.llvm.scope import LANE, Axis, Bound, Buffer, Coord, Scope
-from compiler.ir.index import Dim, FloorDiv, Mod, Var, variables
+from compiler.ir.index import Dim, FloorDiv, Mod, Var, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
 
@@ -38,7 +38,7 @@ class Evaluator:
         for a in e.args:
             found |= set(self.axes(a))
         if isinstance(e, Ref):
-            found |= set(self.scope.names[e.name].axes if e.name in self.scope.names else self.scope.depends(_as_dim(e)))
+            found |= set(self.scope.depends(var(e.name)))
         elif isinstance(e, IndexValue):
             found |= set(self.scope.depends(e.index))
         elif isinstance(e, Load):
@@ -74,7 +74,7 @@ class Evaluator:
         if isinstance(e, Call):
             return emit_call(self.b, e, [self.at(a, coord, lanes) for a in e.operands], lanes)
         if isinstance(e, Ref):
-            return self.bound(e.name, coord) if e.name in self.scope.names else self.integer(_as_dim(e), coord)
+            return self.bound(e.name, coord) if e.name in self.scope.names else self.integer(var(e.name), coord)
         if isinstance(e, IndexValue):
             return self.integer(e.index, coord)
         assert isinstance(e, Load), f"cannot emit {e}"
@@ -150,10 +150,9 @@ class Evaluator:
             return f"splat (i64 {value})" if lanes else value
         if name in self.scope.names:
             bound = self.scope.names[name]
-            value = self.bound(name, coord)
-            if lanes and not self.scope.lane_axis(bound.axes):
-                return self.b.splat("i64", value, lanes)
-            return value
+            across = lanes if self.scope.lane_axis(bound.axes) else 0
+            value = emit_cast(self.b, bound.dtype, i64, self.bound(name, coord), across)
+            return self.b.splat("i64", value, lanes) if lanes and not across else value
         value = self.scope.ssa[name]
         return self.b.splat("i64", value, lanes) if lanes else value
 
@@ -166,7 +165,7 @@ class Evaluator:
         step = self.b.emit(f"sext {flag} {negative} to {ty}")
         return self.b.emit(f"add nsw {ty} {quotient}, {step}")
 
-    def pointer(self, buffer: Buffer, offset: Dim, coord: Coord) -> str:
+    def pointer(self, buffer: Buffer, offset: Dim, coord: Coord, within: str = "inbounds") -> str:
         """Address of element `offset` (a resolved index without lanes); constants stay in the address mode."""
         fixed = dict(offset.terms).get((), 0) if not isinstance(offset, int) else offset
         rest = offset - fixed
@@ -178,7 +177,7 @@ class Evaluator:
             if key not in self.memo:
                 self.memo[key] = self.b.emit(f"getelementptr inbounds {element}, ptr {base}, i64 {self.polynomial(rest, coord, None)}")
             base = self.memo[key]
-        return base if fixed == 0 else self.b.emit(f"getelementptr inbounds {element}, ptr {base}, i64 {fixed}")
+        return base if fixed == 0 else self.b.emit(f"getelementptr {within} {element}, ptr {base}, i64 {fixed}")
 
     # memory
 
@@ -213,8 +212,7 @@ class Evaluator:
         if gathered or step is None or step not in (0, 1):
             value = self._gather(buffer, place.lane_offset(self.scope, coord), coord, lanes, mask, passed)
         elif step == 0:
-            scalar = self.b.emit(f"load {memory_type(dtype)}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}")
-            value = self.b.splat(memory_type(dtype), scalar, lanes)
+            value = self._broadcast(e, buffer, self.pointer(buffer, offset, coord), mask, lanes, passed)
         elif mask is None:
             value = self.b.emit(f"load {memory}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}")
         else:
@@ -224,14 +222,29 @@ class Evaluator:
         return self._from_memory(value, dtype, lanes)
 
     def _guarded(self, e: Load, buffer: Buffer, offset: Dim, coord: Coord, other: str | None) -> str:
-        """A scalar load under a mask: reads element 0 where the mask is false, then drops it."""
+        """A scalar load under a mask, which drops what it reads where the mask is false."""
         assert e.mask is not None
         dtype = buffer.type.dtype
         chosen = self.at(e.mask, coord)
-        address = self.pointer(buffer, offset, coord)
-        safe = self.b.emit(f"select i1 {chosen}, ptr {address}, ptr {buffer.pointer}")
-        value = self._from_memory(self.b.emit(f"load {memory_type(dtype)}, ptr {safe}, align {dtype.bytes}"), dtype, 0)
-        return self.b.emit(f"select i1 {chosen}, {llvm_type(dtype)} {value}, {llvm_type(dtype)} {other or 'zeroinitializer'}")
+        value = self._from_memory(self._read_if(chosen, self.pointer(buffer, offset, coord), dtype), dtype, 0)
+        return self.b.emit(f"select i1 {chosen}, {llvm_type(dtype)} {value}, {llvm_type(dtype)} {other or literal(0, dtype)}")
+
+    def _read_if(self, chosen: str, address: str, dtype: DType) -> str:
+        """One element of memory; anything, but without reading at `address`, where `chosen` is false."""
+        spare = self.b.alloca(f"{memory_type(dtype)}, align {dtype.bytes}")
+        safe = self.b.emit(f"select i1 {chosen}, ptr {address}, ptr {spare}")
+        return self.b.emit(f"load {memory_type(dtype)}, ptr {safe}, align {dtype.bytes}")
+
+    def _broadcast(self, e: Load, buffer: Buffer, address: str, mask: str | None, lanes: int, passed: str) -> str:
+        """One element in every lane, or in those of the load's own mask."""
+        dtype = buffer.type.dtype
+        memory, element, flags = memory_type(dtype, lanes), memory_type(dtype), llvm_type(boolean, lanes)
+        if e.mask is None:
+            return self.b.splat(element, self.b.emit(f"load {element}, ptr {address}, align {dtype.bytes}"), lanes)
+        assert mask is not None
+        some = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, mask))
+        value = self.b.splat(element, self._read_if(some, address, dtype), lanes)
+        return self.b.emit(f"select {flags} {mask}, {memory} {value}, {memory} {passed}")
 
     def _gather(self, buffer: Buffer, offset: Dim, coord: Coord, lanes: int, mask: str | None, passed: str) -> str:
         lane = self.scope.lane_axis(tuple(self.scope.axes))
@@ -272,6 +285,12 @@ class Evaluator:
             self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, lanes)}.p0",
                              (memory, bits), (f"ptr align {dtype.bytes}", self.pointer(buffer, offset, coord)), (flags, mask))  # fmt: skip
 
+    def prefetch(self, name: str, index: tuple[Dim, ...], coord: Coord) -> None:
+        """Ask for the cache line of one element, to be read soon."""
+        place, _ = self.scope.place(name, index).at(self.scope, coord)
+        address = self.pointer(self.scope.buffers[name], place, coord, within="")
+        self.b.intrinsic("void", "llvm.prefetch.p0", ("ptr", address), ("i32", "0"), ("i32", "3"), ("i32", "1"))
+
     def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
         if dtype.kind != "bool":
             return value
@@ -282,12 +301,6 @@ class Evaluator:
         if dtype.kind != "bool":
             return value
         return self.b.emit(f"zext {llvm_type(dtype, lanes)} {value} to {memory_type(dtype, lanes)}")
-
-
-def _as_dim(e: Ref) -> Dim:
-    from compiler.ir.index import var
-
-    return var(e.name)
 
 
 def _memory_suffix(dtype: DType, lanes: int) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from compiler.codegen.llvm.builder import Builder, llvm_type
-from compiler.ir.scalar import Call
-from compiler.ir.types import DType, boolean
+from compiler.ir.scalar import Call, Ref
+from compiler.ir.types import DType, boolean, f32
 
 COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
-INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl", "lshr": "lshr"}
+INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+MOVES = ("where", "cast", "bitcast")
 FLOAT_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
                     "copysign": "copysign", "fma": "fma"}  # fmt: skip
 
@@ -34,6 +35,8 @@ def emit_call(b: Builder, e: Call, args: list[str], lanes: int) -> str:
     dtype = e.operands[-1].dtype
     ty = llvm_type(dtype, lanes)
     name = e.primitive
+    if dtype.is_half and name not in MOVES:
+        return _in_f32(b, e, args, lanes)
     if name in COMPARE:
         return emit_compare(b, name, dtype, args, lanes)
     if name == "where":
@@ -56,6 +59,15 @@ def emit_call(b: Builder, e: Call, args: list[str], lanes: int) -> str:
     return rule(b, dtype, args, lanes)
 
 
+def _in_f32(b: Builder, e: Call, args: list[str], lanes: int) -> str:
+    """A half type's arithmetic: in f32, rounded once."""
+    dtype = e.operands[0].dtype
+    wide = [emit_cast(b, dtype, f32, a, lanes) for a in args]
+    result = boolean if e.dtype == boolean else f32
+    value = emit_call(b, Call(result, e.primitive, (Ref(f32, ""),) * len(args)), wide, lanes)
+    return value if result == boolean else emit_cast(b, f32, dtype, value, lanes)
+
+
 def emit_compare(b: Builder, name: str, dtype: DType, args: list[str], lanes: int) -> str:
     """A comparison; ordered, so false on NaN, but for `ne`."""
     ty = llvm_type(dtype, lanes)
@@ -67,13 +79,17 @@ def emit_compare(b: Builder, name: str, dtype: DType, args: list[str], lanes: in
 
 
 def emit_cast(b: Builder, source: DType, target: DType, value: str, lanes: int) -> str:
-    """Conversion by value."""
+    """Conversion by value; to and from half types by way of f32."""
     if source == target:
         return value
+    if source.is_half and target != f32:
+        return emit_cast(b, f32, target, emit_cast(b, source, f32, value, lanes), lanes)
+    if target.is_half and source != f32:
+        return emit_cast(b, f32, target, emit_cast(b, source, f32, value, lanes), lanes)
     if source.name == "bf16":
-        return emit_cast(b, _f32(), target, _widen_bf16(b, value, lanes), lanes)
+        return _widen_bf16(b, value, lanes)
     if target.name == "bf16":
-        return _narrow_bf16(b, emit_cast(b, source, _f32(), value, lanes), lanes)
+        return _narrow_bf16(b, value, lanes)
     s, t = llvm_type(source, lanes), llvm_type(target, lanes)
     if target.kind == "bool":
         zero = constant_of("0", source, lanes) if not source.is_float else "zeroinitializer" if lanes else "0.0"
@@ -99,12 +115,6 @@ def _float_to_integer(b: Builder, source: DType, target: DType, value: str, lane
     exact = b.emit(f"freeze {wide_ty} {exact}")
     t = llvm_type(target, lanes)
     return exact if t == wide_ty else b.emit(f"trunc {wide_ty} {exact} to {t}")
-
-
-def _f32() -> DType:
-    from compiler.ir.types import f32
-
-    return f32
 
 
 def _widen_bf16(b: Builder, value: str, lanes: int) -> str:
@@ -153,8 +163,20 @@ def _not(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
     return b.emit(f"xor {llvm_type(dtype, lanes)} {args[0]}, {constant_of(ones, dtype, lanes)}")
 
 
-def _shift_right(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
-    return b.emit(f"{'ashr' if dtype.kind == 'int' else 'lshr'} {llvm_type(dtype, lanes)} {args[0]}, {args[1]}")
+def _shift(opcode: str) -> Callable[[Builder, DType, list[str], int], str]:
+    """Shifting by the width or more (or by a negative number) leaves no bit of the operand: 0, or its sign."""
+
+    def emit(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+        x, amount = args
+        ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
+        known = b.emit(f"icmp ult {ty} {amount}, {constant_of(str(dtype.bits), dtype, lanes)}")
+        if opcode == "shr" and dtype.kind == "int":
+            most = constant_of(str(dtype.bits - 1), dtype, lanes)
+            return b.emit(f"ashr {ty} {x}, {b.emit(f'select {flag} {known}, {ty} {amount}, {ty} {most}')}")
+        shifted = b.emit(f"{'shl' if opcode == 'shl' else 'lshr'} {ty} {x}, {amount}")
+        return b.emit(f"select {flag} {known}, {ty} {shifted}, {ty} {constant_of('0', dtype, lanes)}")
+
+    return emit
 
 
 def _pick(order: str) -> Callable[[Builder, DType, list[str], int], str]:
@@ -208,7 +230,9 @@ SPECIAL: dict[str, Callable[[Builder, DType, list[str], int], str]] = {
     "neg": _neg,
     "abs": _abs,
     "not": _not,
-    "shr": _shift_right,
+    "shl": _shift("shl"),
+    "shr": _shift("shr"),
+    "lshr": _shift("lshr"),
     "min": _pick("lt"),
     "max": _pick("gt"),
     "div": _integer_division("div"),

@@ -46,12 +46,12 @@ class Emitter:
         self.depth = 1
         self.largest = 1
         self.name = self.fresh(kernel.name)
-        self.types = {p.name: p.type for p in kernel.params}
         self.params = {p.name: self.fresh(p.name) for p in kernel.params}
-        self.values = Values({p.name: (self.params[p.name], p.type) for p in kernel.params}, self.bind)
+        self.values = Values(kernel, self.params, self.bind)
+        self.indices: dict[str, str] = {}  # the name that holds each plain index block
         self.declared: dict[str, int] = {}  # how many loops are around each local buffer
         self.programs = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
-        sizes = [t.numel for t in self.types.values()]
+        sizes = [p.type.numel for p in kernel.params]
         self.wide = any(not isinstance(n, int) or n >= INT32_ELEMENTS for n in sizes)
 
     # the module
@@ -95,11 +95,8 @@ class Emitter:
         self.taken.add(found)
         return found
 
-    def bind(self, text: str, axes: tuple[str, ...]) -> Block:
-        return self.named("t", text, axes)
-
-    def named(self, name: str, text: str, axes: tuple[str, ...]) -> Block:
-        """Assign `text` to a fresh name."""
+    def bind(self, text: str, axes: tuple[str, ...], name: str) -> Block:
+        """Assign `text` to a fresh name like `name`."""
         block = Block(self.fresh(name), axes)
         self.put(f"{block.name} = {text}")
         self.measure(axes)
@@ -123,7 +120,7 @@ class Emitter:
                 value = self.values.short(value)
                 axes = self.values.axes(value)
                 text = literal(value, typed=True) if isinstance(value, Const) else self.values.text(value, axes)
-                self.values.names[name] = self.named(name, text, axes)
+                self.values.names[name] = Block(text, axes) if text.isidentifier() else self.bind(text, axes, name)
             case Store(buffer, index, value):
                 self.store(buffer, index, self.values.short(value))
             case Local(buffer):
@@ -140,11 +137,15 @@ class Emitter:
         if buffer in self.declared:
             self.store_row(buffer, index, value)
             return
-        axes = self.values.axes_at(index)
-        pointer = self.values.pointer(buffer, index, axes)
+        axes, own = self.values.axes_at(index), self.values.axes(value)
+        text = self.values.text(value, axes)
+        if isinstance(value, Call):
+            block = self.bind(self.values.text(value, own), own, f"{self.params[buffer]}_block")
+            text = self.values.spread(block, axes)
         self.measure(axes)
         tests = self.values.inside(axes, axes)
-        self.put(f"tl.store({pointer}, {self.values.text(value, axes)}{', mask=' + every(tests) if tests else ''})")
+        mask = f", mask={every(tests)}" if tests else ""
+        self.put(f"tl.store({self.values.pointer(buffer, index, axes)}, {text}{mask})")
 
     def store_row(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
         """The block that a local buffer holds from here on."""
@@ -154,7 +155,7 @@ class Emitter:
         if len(rows) != len(index) or {r.var for r in rows} != set(inner):
             raise TritonError(f"local %{buffer} is not filled in one step; run gpu-rows")
         axes = self.values.axes(value)
-        self.values.rows[buffer] = Row(self.named(buffer, self.values.text(value, axes), axes), rows)
+        self.values.rows[buffer] = Row(self.bind(self.values.text(value, axes), axes, buffer), rows)
 
     def check(self, stmt: Check) -> None:
         block = self.values.names[stmt.name]
@@ -169,27 +170,35 @@ class Emitter:
     def inside(self, ranges: Sequence[Range], parallel: bool = False) -> Iterator[None]:
         """Write the headers of nested loops; what is written inside is their body."""
         depth, outer = self.depth, dict(self.values.loops)
+        indices, loaded = dict(self.indices), dict(self.values.loaded)
         for r in ranges:
             self.open(r, parallel)
         yield
+        if self.depth > depth:  # what the body of a loop binds is gone behind it
+            self.indices, self.values.loaded = indices, loaded
         self.depth, self.values.loops = depth, outer
 
     def open(self, r: Range, parallel: bool) -> None:
         """Bring the indices of one loop into scope."""
         if r.tile & (r.tile - 1):
             raise TritonError(f"%{r.var} has tile {r.tile}; blocks are powers of two")
-        name = self.fresh(r.var)
         if parallel:
             start = self.program(r)
         elif is_whole(r):
             start = str(r.lo)
         else:
-            start = self.fresh(f"{r.var}_start") if r.tile > 1 or self.wide else name
+            start = self.fresh(f"{r.var}_start" if r.tile > 1 else r.var)
             self.put(f"for {start} in range({r.lo}, {r.hi}{f', {r.tile}' if r.tile > 1 else ''}):")
             self.depth += 1
         index = start if r.tile == 1 else f"{start} + tl.arange(0, {r.tile})".removeprefix("0 + ")
-        if index != name:
-            self.put(f"{name} = {f'tl.cast({index}, tl.int64)' if self.wide else index}")
+        index = f"tl.cast({index}, tl.int64)" if self.wide else index
+        if index.isidentifier():
+            name = index
+        elif self.indices.get(index) not in {self.values.names[v].name for v in self.values.loops} | {None}:
+            name = self.indices[index]
+        else:
+            name = self.indices[index] = self.fresh(r.var)
+            self.put(f"{name} = {index}")
         self.values.loops[r.var] = r
         self.values.names[r.var] = Block(name, (r.var,) if r.tile > 1 else ())
 
@@ -201,7 +210,7 @@ class Emitter:
         inner = product(steps(s) for s in self.programs[place + 1 :])
         number = "pid" if inner == 1 else f"pid // {inner}"
         number = f"{number} % {steps(r)}" if place else number
-        first = f"{number} * {r.tile}" if r.tile > 1 else number
+        first = "0" if steps(r) == 1 else f"{number} * {r.tile}" if r.tile > 1 else number
         return first if r.lo == 0 else f"{r.lo} + {first}"
 
     # reductions

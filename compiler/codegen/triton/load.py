@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from compiler.codegen.triton.interpret import install
+
 TARGETS: dict[str, tuple[str, int | str, int]] = {"sm90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
 """GPUs by name: Triton's backend, architecture and threads per warp."""
 
@@ -23,6 +25,7 @@ def _sources() -> tempfile.TemporaryDirectory[str]:
 
 def load_module(source: str) -> ModuleType:
     """The module that `emit_triton` wrote.  With TRITON_INTERPRET=1 (set before Triton is imported) it runs on CPU tensors."""
+    install()
     name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     path = Path(_sources().name, f"{name}.py")
     path.write_text(source)

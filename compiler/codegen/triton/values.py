@@ -8,17 +8,18 @@ the axes of its result, and what it reads is stretched to them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from compiler.codegen.triton.vocabulary import DTYPES, EXACT, FUNCTIONS, TritonError, literal
 from compiler.ir import scalar
 from compiler.ir.index import Atom as IndexAtom
 from compiler.ir.index import Dim, FloorDiv, Var, floordiv, interval, mod, rebuild, spell, var, variables
 from compiler.ir.scalar import PRIMITIVES, Call, Const, Expr, IndexValue, Load, Ref
-from compiler.ir.tile import Range
+from compiler.ir.tile import Kernel, Range
 from compiler.ir.tile_printer import PRECEDENCE, UNARY
-from compiler.ir.types import TensorType, f32
+from compiler.ir.types import f32
 
 ATOM = UNARY + 1
 LONG = 12
@@ -43,13 +44,28 @@ class Row:
     walked: tuple[Range, ...]
 
 
+@dataclass(frozen=True)
+class Loaded:
+    """The name of a block that was loaded, and what stands in it where its mask is false."""
+
+    name: str
+    other: str
+
+
+Bind: TypeAlias = Callable[[str, tuple[str, ...], str], Block]
+"""Gives a text with these axes a name like the last argument."""
+
+
 class Values:
     """The values in scope, and how expressions over them are written."""
 
-    def __init__(self, buffers: dict[str, tuple[str, TensorType]], bind: Callable[[str, tuple[str, ...]], Block]) -> None:
-        self.buffers = buffers
-        self.bind = bind  # gives a text with these axes a name
+    def __init__(self, kernel: Kernel, params: Mapping[str, str], bind: Bind) -> None:
+        self.params = params
+        self.bind = bind
+        self.types = {p.name: p.type for p in kernel.params}
+        self.roles = {p.name: p.role for p in kernel.params}
         self.names: dict[str, Block] = {}
+        self.loaded: dict[str, Loaded] = {}
         self.rows: dict[str, Row] = {}
         self.loops: dict[str, Range] = {}  # every loop in scope, outermost first
         self.helpers: set[str] = set()
@@ -78,7 +94,7 @@ class Values:
 
     def shape(self, axes: Sequence[str]) -> str:
         """The extents of a block as a Python tuple."""
-        return f"({''.join(f'{self.loops[a].tile}, ' for a in axes).rstrip(' ' if len(axes) == 1 else ', ')})"
+        return str(tuple(self.loops[a].tile for a in axes))
 
     def spread(self, block: Block, axes: Sequence[str]) -> str:
         """A block with its axes where `axes` has them, and axes of extent 1 for the others."""
@@ -107,7 +123,7 @@ class Values:
             self.helpers |= {"floormod"} | ({"floordiv"} if isinstance(a, FloorDiv) else set())
             own = self.axes_at((a.num, a.den))
             function = "floordiv" if isinstance(a, FloorDiv) else "floormod"
-            block = self.bind(f"{function}({self.dim(a.num, own)}, {self.dim(a.den, own)})", own)
+            block = self.bind(f"{function}({self.dim(a.num, own)}, {self.dim(a.den, own)})", own, "q")
             self.names[block.name] = block
             return var(block.name)
 
@@ -119,24 +135,28 @@ class Values:
 
     def pointer(self, buffer: str, index: Sequence[Dim], axes: Sequence[str]) -> str:
         """Where element `index` of a parameter lies."""
-        name, type_ = self.buffers[buffer]
-        offset = self.dim(type_.offset(index), axes)
+        name, offset = self.params[buffer], self.dim(self.types[buffer].offset(index), axes)
         return name if offset == "0" else f"{name} + {offset}"
 
     def load(self, e: Load, axes: Sequence[str], fill: Const | None = None) -> str:
-        """A block load; lanes beyond partial blocks hold `fill`, or anything."""
-        own = self.axes_at(e.index)
-        pointer = self.pointer(e.buffer, e.index, axes)
+        """A block of a parameter under a name; lanes beyond partial blocks hold `fill`, or anything."""
         varied = self.axes(e)
-        if own != varied:  # a mask must not be wider than the pointer
-            pointer = f"tl.broadcast_to({pointer}, {self.shape([a for a in axes if a in varied])})"
-        tests = self.inside(varied, axes)
+        own = tuple(a for a in axes if a in varied)
+        pointer = self.pointer(e.buffer, e.index, own)
+        if set(self.axes_at(e.index)) != set(own):  # a mask must not be wider than the pointer
+            pointer = f"tl.broadcast_to({pointer}, {self.shape(own)})"
+        tests = self.inside(varied, own)
         if e.mask is not None:
-            tests.append(self.text(e.mask, axes))
-        if not tests:
-            return f"tl.load({pointer})"
-        other = e.other if e.other is not None else fill
-        return f"tl.load({pointer}, mask={every(tests)}{', other=' + self.text(other, axes) if other is not None else ''})"
+            tests.append(self.text(e.mask, own))
+        other = self.text(e.other, own) if e.other is not None else literal(fill) if tests and fill is not None else ""
+        text = f"{pointer}{', mask=' + every(tests) if tests else ''}"
+        known = self.loaded.get(text)
+        if known is not None and other in ("", known.other):
+            return self.spread(Block(known.name, own), axes)
+        block = self.bind(f"tl.load({text}{', other=' + other if other else ''})", own, f"{self.params[e.buffer]}_block")
+        if self.roles[e.buffer] in ("in", "const"):
+            self.loaded[text] = Loaded(block.name, other)
+        return self.spread(block, axes)
 
     def read_row(self, e: Load) -> Block:
         """A local buffer's block, its axes those of the loops it is read in."""
@@ -239,7 +259,7 @@ class Values:
             count = (3 if isinstance(x, Load) else 1) + sum(size[id(a)] for a in x.args)
             if isinstance(x, Call) and x is not e and (uses[id(x)] > 1 or count > LONG):
                 axes = self.axes(new)
-                block = self.bind(self.text(new, axes), axes)
+                block = self.bind(self.text(new, axes), axes, "t")
                 self.names[block.name] = block
                 new, count = Ref(x.dtype, block.name), 1
             memo[id(x)], size[id(x)] = new, count

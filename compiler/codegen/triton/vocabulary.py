@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from keyword import kwlist
 
 from compiler.errors import TilewrightError
 from compiler.ir.scalar import Const
@@ -50,7 +51,7 @@ HELPERS: Mapping[str, str] = {
 }
 """Functions written into the source that calls them; each may call those after it."""
 
-RESERVED = {"tl", "triton", "libdevice", "launch", "pid", "range", "float", "kernel", "signature", "grid", "options", *HELPERS}
+RESERVED = {"tl", "triton", "libdevice", "launch", "pid", "range", "float", "kernel", "signature", "grid", "options", *HELPERS, *kwlist}
 """Names that no value of a kernel may take."""
 
 

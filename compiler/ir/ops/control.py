@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -50,27 +48,27 @@ def _overload(name: str) -> Any:
 
 
 def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
-    """`template` with each "%k" replaced by operand k, and "torch.x" and "device:x" by what they name."""
-    if isinstance(template, str):
-        if template.startswith("%"):
-            return operands[int(template[1:])]
-        if template.startswith("torch."):
-            return getattr(torch, template.removeprefix("torch."))
-        return torch.device(template.removeprefix("device:")) if template.startswith("device:") else template
-    if isinstance(template, (list, tuple)):
-        return type(template)(fill_template(t, operands) for t in template)
-    if isinstance(template, Mapping):
-        return {k: fill_template(t, operands) for k, t in template.items()}
-    return template
+    """`template` with "%k" replaced by operand k, and "torch.x" and "device:x" by what they name."""
+    if isinstance(template, tuple):
+        return tuple(fill_template(t, operands) for t in template)
+    if not isinstance(template, str):
+        return template
+    if template.startswith("%"):
+        return operands[int(template[1:])]
+    if template.startswith("torch."):
+        return getattr(torch, template.removeprefix("torch."))
+    return torch.device(template.removeprefix("device:")) if template.startswith("device:") else template
 
 
-def _eager_reference(*operands: torch.Tensor, overload: str, arguments: str, dtypes: Any, shapes: Any) -> Any:
-    args, kwargs = fill_template(ast.literal_eval(arguments), operands)
-    result = _overload(overload)(*args, **kwargs)
-    return tuple(result) if isinstance(result, (tuple, list)) and len(dtypes) > 1 else result[0] if isinstance(result, (tuple, list)) else result
+def _eager_reference(
+    *operands: torch.Tensor, overload: str, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], dtypes: Any, shapes: Any
+) -> Any:
+    result = _overload(overload)(*fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs})
+    found = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    return found[0] if len(dtypes) == 1 else found
 
 
 eager = op("eager", "operands*!: any", Opaque("has no counterpart here and runs in PyTorch"), type=_eager_type,
-           attrs={"overload": REQUIRED, "arguments": REQUIRED, "dtypes": REQUIRED, "shapes": REQUIRED},
+           attrs={"overload": REQUIRED, "args": (), "kwargs": (), "dtypes": REQUIRED, "shapes": REQUIRED},
            reference=_eager_reference)  # fmt: skip
-"""A PyTorch operator called as it is.  `arguments` is the Python literal (args, kwargs) with "%k" for operand k."""
+"""A PyTorch operator called as it is, on `args` and the pairs `kwargs` with operand k in place of "%k"."""

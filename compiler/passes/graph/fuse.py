@@ -99,8 +99,8 @@ class Fusion:
             return False
         alone = self.price(Group(n, {n}))
         apart = g.price + (alone if isinstance(alone, int) else 0)
-        if together > apart * 1.02:
-            self.context.missed(self.options, f"not fused into {g.root.op.name}: {together} operations instead of {apart}", n)
+        if together > apart:
+            self.context.missed(self.options, f"not fused into {g.root.op.name}: a price of {together} instead of {apart}", n)
             return False
         if not try_only:
             g.members, g.extra, g.price = joint.members, joint.extra, together
@@ -141,7 +141,7 @@ class Fusion:
         if key not in self.priced:
             try:
                 kernel = lower_kernel(body, "candidate")
-                self.priced[key] = self.objection(kernel, g) or work(kernel)
+                self.priced[key] = self.objection(kernel, g) or price_of(kernel)
             except LowerError as error:
                 self.priced[key] = str(error)
         return self.priced[key]
@@ -213,6 +213,16 @@ class Fusion:
                     new[r] = OPS["item"](made, index=k, loc=r.loc).named(r.name)
         self.context.count(self.options, "kernels", len(self.all))
         return replace(self.graph, outputs=tuple(new[o] for o in self.graph.outputs), inputs=tuple(new[i] for i in self.graph.inputs))
+
+
+LAUNCH = 2000
+"""Operations that fit into the time of starting one kernel."""
+
+
+def price_of(kernel: Kernel) -> int:
+    """Operations, plus one for each byte that comes from memory or goes there."""
+    traffic = sum(p.type.nbytes for p in kernel.params if isinstance(p.type.nbytes, int))
+    return work(kernel) + traffic + LAUNCH
 
 
 def size(n: Node) -> int:

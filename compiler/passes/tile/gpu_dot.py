@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.ir import tile
-from compiler.ir.scalar import Call, Expr
+from compiler.ir import scalar, tile
+from compiler.ir.scalar import Call, Expr, Load
 from compiler.ir.tile import Kernel, Range, Reduce, Stmt
-from compiler.ir.types import DType, f32, f64, i8
+from compiler.ir.types import DType, f32, f64, i8, i32
 from compiler.passes.access import Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.tile.gpu_rows import LEAST, power_of_two
@@ -45,7 +45,7 @@ class GpuDot(TilePass):
     def block(self, table: Accesses, s: Reduce, sizes: dict[str, int]) -> str:
         """Add the tiles of one contraction to `sizes`, or say why there are none."""
         assert isinstance(s.value, Call)
-        a, b = (table.dependence(e) for e in s.value.operands)
+        a, b = (follows(table, e) for e in s.value.operands)
         if not multiplies(*s.value.operands):
             return f"no matrix unit multiplies {s.value.operands[0].dtype}"
         around = [r for r in table.loops[s.ranges[0].var][2] if r.extent != 1]
@@ -69,9 +69,15 @@ class GpuDot(TilePass):
         return ""
 
 
+def follows(table: Accesses, e: Expr) -> frozenset[str]:
+    """The loops that a value varies over, those around the local buffers it reads among them."""
+    rows = {x.buffer for x in scalar.walk(e) if isinstance(x, Load) and table.roles[x.buffer] == "local"}
+    return table.dependence(e).union(*(table.private[b] for b in rows))
+
+
 def multiplies(x: Expr, y: Expr) -> bool:
     """Whether matrix units take the factors: floats as they are, halves and bytes before they were widened."""
-    return x.dtype in (f32, f64) or narrow(x) == narrow(y) == i8
+    return x.dtype in (f32, f64) or x.dtype == i32 and narrow(x) == narrow(y) == i8
 
 
 def narrow(e: Expr) -> DType:

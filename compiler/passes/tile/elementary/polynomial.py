@@ -24,13 +24,15 @@ def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
 def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     """`c0 + c1 x + c2 x^2 + ...`.
 
-    Short ones by Horner's rule.  Long ones as even(x^2) + x odd(x^2), whose halves run side by side: one multiplication
-    more, half the latency (the first step of Estrin's scheme; Muller, "Elementary Functions", 3rd ed., 5.2).
+    Short ones by Horner's rule.  Long ones as c0 + x (even(x^2) + x odd(x^2)), whose halves run side by side: one
+    multiplication more, half the latency (the first step of Estrin's scheme; Muller, "Elementary Functions", 3rd ed., 5.2).
+    The first coefficient stays outside, since rounding a sum with it twice would cost half an ulp.
     """
     if len(coefficients) <= HORNER_UP_TO + 1:
         return horner(x, coefficients)
+    first, *rest = coefficients
     square = x * x
-    return fma(x, horner(square, coefficients[1::2]), horner(square, coefficients[0::2]))
+    return fma(x, fma(x, horner(square, rest[1::2]), horner(square, rest[0::2])), first)
 
 
 def two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:

@@ -8,7 +8,6 @@ is chosen by `where`, the same steps for all arguments; there is no fast path th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from compiler.ir.scalar import Expr, const, fma, nearest, where
@@ -17,41 +16,41 @@ from compiler.passes.tile.elementary.binary import scaled_integer
 from compiler.passes.tile.elementary.pi import digits_of_two_over_pi, scaled_two_over_pi
 from compiler.passes.tile.elementary.polynomial import two_product, two_sum
 
+HALF_PI = (1.5707963267948966, 6.123233995736766e-17)  # high and low part
+
 
 def by_half_pi(x: Expr) -> tuple[Expr, Expr]:
     """r (always f64) and the quadrant (modulo 4) of x >= 0: x = (quadrant + 4 k) pi/2 + r, |r| <= pi/4 but for rounding.
 
-    NaN for an infinite x.  f32: 14 operations in f64; f64: 120.
+    r is NaN for an infinite x.  f32: 28 operations, 13 of them in f64; f64: 149.
     """
-    f, quadrant = _quarter_turns_f32(x) if x.dtype == f32 else _quarter_turns_f64(x)
-    r = f * (math.pi / 2)
-    return (r, quadrant) if x.dtype == f32 else (where(x < 2.0**-30, x, r), quadrant)  # a denormal x would lose bits
+    return _by_half_pi_f32(x) if x.dtype == f32 else _by_half_pi_f64(x)
 
 
-def _quarter_turns_f32(x: Expr) -> tuple[Expr, Expr]:
-    """f and quadrant of f32 x >= 0, from x = y 2^(21 k), y < 2^44, and T = 2^(21 k) 2/pi modulo 4 as two doubles.
+def _by_half_pi_f32(x: Expr) -> tuple[Expr, Expr]:
+    """For f32 x >= 0, from x = y 2^(21 k), y < 2^44, and T = 2^(21 k) 2/pi modulo 4 as two doubles.
 
     For k > 0, y is an integer, as it must be for T to be taken modulo 4.  y T is wrong by 2^-63 at most, and no f32 is nearer
     than 2^-31 to a multiple of pi/2.
     """
     step = 21  # 2^128 = 2^(44 + 4 * 21)
-    choices = [(1.0, *scaled_two_over_pi(0))]
-    scale, high, low = const(1.0, f32), *(const(part, f64) for part in scaled_two_over_pi(0))
+    scale: Expr = const(1.0, f32)
+    high, low = (const(part, f64) for part in scaled_two_over_pi(0))
     for k in (1, 2, 3, 4):
         large = x >= 2.0 ** (23 + step * k)
-        new_high, new_low = scaled_two_over_pi(step * k)
-        scale, high, low = where(large, 2.0 ** (-step * k), scale), where(large, new_high, high), where(large, new_low, low)
+        scale = where(large, 2.0 ** (-step * k), scale)
+        high, low = (where(large, *parts) for parts in zip(scaled_two_over_pi(step * k), (high, low), strict=True))
     y = (x * scale).to(f64)
     whole, bits = scaled_integer(y, high)
-    return fma(y, low, fma(y, high, -whole)), bits.to(i32)
+    return fma(y, low, fma(y, high, -whole)) * HALF_PI[0], bits.to(i32)
 
 
 DIGIT = 53  # bits of a digit of 2/pi: as many as a double holds
 WINDOW = 5  # digits that matter at once: 53 bits of x, 53 of the result, 61 of cancellation and up to 53 of misalignment
 
 
-def _quarter_turns_f64(x: Expr) -> tuple[Expr, Expr]:
-    """f and quadrant of f64 x >= 0, from x = y 2^(53 k), y < 2^54, and five digits of 2/pi from the k-th on.
+def _by_half_pi_f64(x: Expr) -> tuple[Expr, Expr]:
+    """For f64 x >= 0, from x = y 2^(53 k), y < 2^54, and five digits of 2/pi from the k-th on.
 
     The products y d0, y d1 2^-53 ... are held exactly as far as they matter (2^-115; no double is nearer than 2^-61 to a
     multiple of pi/2), reduced modulo 4 and added with all that rounding loses.
@@ -62,7 +61,9 @@ def _quarter_turns_f64(x: Expr) -> tuple[Expr, Expr]:
     top, lost = _sum_exactly([_modulo_4(p0) + _modulo_4(e0), _modulo_4(p1), e1, p2])  # the first two are far from rounding
     whole, bits = scaled_integer(top, 1)
     middle, lost = _sum_exactly([top - whole, *lost, e2, p3])
-    return middle + (sum(lost, e3) + p4), bits
+    rest = sum(lost, e3) + p4
+    r = fma(middle, HALF_PI[0], fma(middle, HALF_PI[1], rest * HALF_PI[0]))
+    return where(x < 2.0**-30, x, r), bits  # a denormal x would have lost bits
 
 
 def _window(x: Expr) -> tuple[Expr, list[Expr]]:

@@ -1,0 +1,294 @@
+"""The command `tilewright`: IR in and out, compiled programs, and the demonstration."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from compiler.errors import TilewrightError
+from compiler.options import Options
+
+if TYPE_CHECKING:
+    import torch
+
+    from compiler.ir.graph import Graph
+    from compiler.ir.tile import Kernel, Program
+
+out, err = Console(soft_wrap=True), Console(stderr=True)
+
+DESCRIPTION = "A tensor compiler: PyTorch graphs in, fused and tiled native code out."
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 after an error (told in a line or two), or 2 for wrong usage."""
+    given = parser().parse_args(arguments)
+    try:
+        given.command(given)
+    except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
+        err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+
+    c = add(commands, "opt", optimize, "run passes over IR text: a graph, a kernel or a program, told apart by the first word")
+    c.add_argument("file", help="a file with IR, or - for standard input")
+    c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
+    c.add_argument("--lower", nargs="?", const="", metavar="PIPELINE", help="then lower the graph, and run tile passes over its kernels")
+    c.add_argument("--print-ir-before", nargs="?", const="all", default="", metavar="PASS", help="print the IR before (every) PASS")
+    c.add_argument("--print-ir-after", nargs="?", const="all", default="", metavar="PASS", help="print the IR after (every) PASS")
+    c.add_argument("--print-ir-after-change", action="store_true", help="print the IR after each pass that changed it")
+    c.add_argument("--verify", action="store_true", help="verify the IR after each pass")
+    c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
+    c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
+    c.add_argument("--remarks", action="store_true", help="print what the passes did and left alone, and why")
+    c.add_argument("--target", default="host", help="the machine that tile passes choose for (host)")
+
+    c = add(commands, "compile", compile_model, "compile an exported program and say what came of it")
+    model_arguments(c)
+    c.add_argument("-o", "--output", metavar="REPORT.html", help="write the whole report as one HTML page")
+    c.add_argument("--print-ir", metavar="STAGE", help="print a stage instead: imported, fused, lowered, scheduled, llvm or assembly")
+
+    c = add(commands, "run", run_model, "run an exported program on inputs from a file, or on those it was exported with")
+    model_arguments(c)
+    c.add_argument("-i", "--inputs", metavar="FILE.pt", help="a tuple of arguments saved by torch.save")
+    c.add_argument("-o", "--output", metavar="FILE.pt", help="save the result with torch.save")
+
+    c = add(commands, "compare", compare_model, "measure two ways to compile a program, beside PyTorch")
+    model_arguments(c)
+    c.add_argument("-a", default="unfused", help='"fused", "unfused" or a pipeline of graph passes (unfused)')
+    c.add_argument("-b", default="fused", help="the other way (fused)")
+
+    c = add(commands, "profile", profile_model, "time every kernel of a program")
+    model_arguments(c)
+
+    add(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
+    add(commands, "passes", list_passes, "list the passes and their options")
+    add(commands, "ops", list_ops, "list the ops by kind of structure")
+    return top
+
+
+def add(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    """A command called `name`."""
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+    made.set_defaults(command=run)
+    return made
+
+
+def model_arguments(c: argparse.ArgumentParser) -> None:
+    """What every command about an exported program takes."""
+    c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
+    c.add_argument("--target", default="host", help="the machine to compile for: host, x86-64-v4, x86-64-v3, x86-64")
+    c.add_argument("--unfused", action="store_true", help="one kernel per op")
+    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="instead of the default graph passes")
+    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="instead of the default tile passes")
+    c.add_argument("--fallback", choices=("error", "eager"), default="error", help="what becomes of unsupported ops")
+    c.add_argument("--threads", type=int, metavar="N", help="threads that kernels share")
+
+
+def options_of(given: argparse.Namespace) -> Options:
+    """The options that a command line asks for."""
+    import torch
+
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    passes = {"graph_passes": given.graph_passes, "tile_passes": given.tile_passes}
+    return Options(target=given.target, fuse=not given.unfused, fallback=given.fallback, **passes)
+
+
+def busy(what: str) -> AbstractContextManager[Any]:
+    """Shows in a terminal that work is going on."""
+    return err.status(what)
+
+
+# IR text
+
+
+def optimize(given: argparse.Namespace) -> None:
+    """tilewright opt"""
+    from compiler.codegen.target import Target
+    from compiler.ir.graph import Graph
+    from compiler.passes.base import Context
+    from compiler.passes.instrument import Timing, instruments_for
+    from compiler.passes.lower import lower, map_kernels
+    from compiler.passes.manager import run_pipeline
+    from compiler.pipeline import machine_of
+
+    options = Options(
+        target=given.target,
+        verify=given.verify,
+        check=given.check,
+        print_before=given.print_ir_before,
+        print_after=given.print_ir_after,
+        print_after_change=given.print_ir_after_change,
+    )
+    context, clock = Context(machine=machine_of(Target.named(given.target)), options=options), Timing()
+    watches = [clock, *instruments_for(options)]
+    ir = read_ir(given.file)
+    ir = each_kernel(ir, lambda k: run_pipeline(k, given.pipeline, context, watches))
+    if given.lower is not None:
+        if not isinstance(ir, Graph):
+            raise TilewrightError("--lower takes a graph")
+        ir = map_kernels(lower(ir), lambda k: run_pipeline(k, given.lower, context, watches))
+    print(write_ir(ir))
+    if given.stats:
+        err.print(str(clock), highlight=False)
+        for name, amount in sorted(context.statistics.items()):
+            err.print(f"{amount:9}  {name}", highlight=False)
+    if given.remarks:
+        err.print(str(context.remarks), markup=False, highlight=False)
+
+
+def read_ir(file: str) -> Graph | Kernel | Program:
+    """A graph, kernel or program from a file of text ("-": standard input)."""
+    from compiler.ir.parser import parse_graph
+    from compiler.ir.tile_parser import parse_kernel, parse_program
+
+    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    word = (text.split(maxsplit=1) or [""])[0]
+    parse = parse_kernel if word.startswith("kernel") else parse_program if word.startswith("program") else parse_graph
+    return parse(text)  # type: ignore[no-any-return]
+
+
+def each_kernel(ir: Any, run: Callable[[Any], Any]) -> Any:
+    """`run` on a graph or kernel, or on every kernel of a program."""
+    from compiler.ir.tile import Program
+    from compiler.passes.lower import map_kernels
+
+    return map_kernels(ir, run) if isinstance(ir, Program) else run(ir)
+
+
+def write_ir(ir: Graph | Kernel | Program) -> str:
+    """IR as text that `read_ir` reads back."""
+    from compiler.ir.graph import Graph
+    from compiler.ir.printer import print_graph
+    from compiler.ir.tile import Kernel
+    from compiler.ir.tile_printer import print_kernel, print_program
+
+    if isinstance(ir, Graph):
+        return print_graph(ir, full=True)
+    return print_kernel(ir) if isinstance(ir, Kernel) else print_program(ir, full=True)
+
+
+# exported programs
+
+
+def compile_model(given: argparse.Namespace) -> None:
+    """tilewright compile"""
+    import compiler
+
+    with busy(f"compiling {given.model}"):
+        compiled = compiler.compile(given.model, options=options_of(given))
+    if given.print_ir:
+        print(compiled.print_ir(given.print_ir))
+        return
+    with busy("measuring"):
+        report = compiled.report()
+    out.print(report)
+    if given.output:
+        err.print(f"wrote {report.save(given.output)}")
+
+
+def run_model(given: argparse.Namespace) -> None:
+    """tilewright run"""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    import compiler
+
+    with busy(f"compiling {given.model}"):
+        compiled = compiler.compile(given.model, options=options_of(given))
+    args, kwargs = compiled.example
+    if given.inputs:
+        args, kwargs = tuple(torch.load(given.inputs, weights_only=True)), {}
+    result = compiled(*args, **kwargs)
+    if given.output:
+        torch.save(result, given.output)
+        err.print(f"wrote {given.output}")
+    out.print(tree_map_only(torch.Tensor, describe, result))
+
+
+def describe(t: torch.Tensor) -> str:
+    """A tensor's type and how its values spread."""
+    text = f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
+    if not t.numel():
+        return text
+    x = t.double()
+    return f"{text} mean {float(x.mean()):.4g}, from {float(x.min()):.4g} to {float(x.max()):.4g}"
+
+
+def compare_model(given: argparse.Namespace) -> None:
+    """tilewright compare"""
+    import compiler
+
+    with busy(f"comparing {given.a} and {given.b}"):
+        result = compiler.compare(given.model, a=given.a, b=given.b, options=options_of(given))
+    out.print(result)
+
+
+def profile_model(given: argparse.Namespace) -> None:
+    """tilewright profile"""
+    import compiler
+
+    with busy(f"compiling {given.model}"):
+        compiled = compiler.compile(given.model, options=options_of(given))
+    args, kwargs = compiled.example
+    with busy("measuring"):
+        profile = compiled.profile(*args, **kwargs)
+    out.print(profile)
+
+
+def demo(given: argparse.Namespace) -> None:
+    """tilewright demo"""
+    from compiler.demo import main as run
+
+    run()
+
+
+# lists
+
+
+def list_passes(given: argparse.Namespace) -> None:
+    """tilewright passes"""
+    from compiler.passes.manager import available, options
+
+    for kind in ("graph", "tile"):
+        out.print(f"[bold]{kind} passes[/]\n")
+        for name, make in sorted(available().items()):
+            if make.__module__.startswith(f"compiler.passes.{kind}."):
+                fields = ", ".join(f"{f.name.replace('_', '-')}={f.default}" for f in options(make))
+                head = Text(f"{name}", "cyan").append(f"{{{fields}}}" if fields else "", "dim")
+                out.print(head)
+                out.print(textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ") + "\n", markup=False, highlight=False)
+
+
+def list_ops(given: argparse.Namespace) -> None:
+    """tilewright ops"""
+    import compiler.ir.ops  # noqa: F401  # fills the registry
+    from compiler.ir.op import OPS
+
+    kinds = sorted({type(o.structure).__name__ for o in OPS.values()})
+    for kind in kinds:
+        table = Table("op", "operands", "attributes", "ATen", title=kind.lower(), title_justify="left", header_style="dim")
+        for name, o in sorted(OPS.items()):
+            if type(o.structure).__name__ == kind:
+                operands = ", ".join(f"{p.name}: {p.kind}" for p in o.operands)
+                table.add_row(name, escape(operands), escape(", ".join(o.attrs)), "\n".join(a.removeprefix("aten.") for a in o.aten))
+        out.print(table)

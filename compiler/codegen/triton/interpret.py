@@ -1,0 +1,61 @@
+"""What Triton's interpreter lacks, in NumPy: device library functions, and products of bf16 blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "pow": np.power, "trunc": np.trunc, "rint": np.rint,
+    "copysign": np.copysign,
+}  # fmt: skip
+
+
+def install() -> None:
+    """Complete the interpreter; does nothing where kernels are compiled."""
+    import triton
+    from triton.language.extra import libdevice
+
+    if not triton.knobs.runtime.interpret:
+        return
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    for name, function in FUNCTIONS.items():
+        setattr(libdevice, name, elementwise(function))
+    if not hasattr(InterpreterBuilder.create_dot, "__wrapped__"):
+        InterpreterBuilder.create_dot = widened(InterpreterBuilder.create_dot)
+
+
+def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` on the interpreter's tensors."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def apply(*args: Any) -> Any:
+        widest = max((a for a in args if isinstance(a, tl.tensor)), key=lambda a: a.handle.data.size)
+        with np.errstate(all="ignore"):
+            data = function(*(a.handle.data if isinstance(a, tl.tensor) else a for a in args))
+        return tl.tensor(TensorHandle(data.astype(widest.handle.data.dtype), widest.dtype), widest.type)
+
+    return apply
+
+
+def widened(dot: Callable[..., Any]) -> Callable[..., Any]:
+    """The interpreter's `dot`, given the numbers of bf16 blocks where it would multiply their bits."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def numbers(x: Any) -> Any:
+        if x.dtype != tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << np.uint32(16)).view(np.float32), tl.float32)
+
+    @wraps(dot)
+    def apply(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(builder, numbers(a), numbers(b), *rest)
+
+    return apply

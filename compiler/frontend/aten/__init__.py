@@ -1,0 +1,12 @@
+"""Conversions from ATen, by family.  Importing this package registers them all."""
+
+from compiler.frontend.aten import (  # noqa: F401
+    contraction,
+    creation,
+    elementwise,
+    indexing,
+    normalization,
+    pooling,
+    reductions,
+    views,
+)

@@ -1,0 +1,159 @@
+"""Tensors made from sizes and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from compiler.frontend.aten.views import expand
+from compiler.frontend.promotion import Value, as_node, default_float, from_kind
+from compiler.frontend.registry import Refusal, converts
+from compiler.ir import ops
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, Index, floordiv
+from compiler.ir.torch_types import from_torch
+from compiler.ir.types import DType, f64, i64
+
+
+def _named(dtype: torch.dtype | None, default: DType) -> DType:
+    return default if dtype is None else from_torch(dtype)
+
+
+def filled(shape: Sequence[Dim], value: Value, dtype: DType) -> Node:
+    """`value` everywhere."""
+    return expand(as_node(value, dtype), tuple(shape))
+
+
+@converts("aten.full.default")
+def full(shape: Sequence[Dim], value: Value, dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, value, _named(dtype, from_torch(from_kind(value))))
+
+
+@converts("aten.ones.default")
+def ones(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, 1, _named(dtype, default_float()))
+
+
+@converts("aten.zeros.default", "aten.empty.memory_format")
+def zeros(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, 0, _named(dtype, default_float()))
+
+
+@converts("aten.empty_strided.default", "aten.empty_permuted.default")
+def empty(shape: Sequence[Dim], order: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return zeros(shape, dtype)
+
+
+@converts("aten.full_like.default")
+def full_like(x: Node, value: Value, dtype: torch.dtype | None = None) -> Node:
+    return filled(x.shape, value, _named(dtype, x.dtype))
+
+
+@converts("aten.ones_like.default")
+def ones_like(x: Node, dtype: torch.dtype | None = None) -> Node:
+    return full_like(x, 1, dtype)
+
+
+@converts("aten.zeros_like.default", "aten.empty_like.default")
+def zeros_like(x: Node, dtype: torch.dtype | None = None) -> Node:
+    return full_like(x, 0, dtype)
+
+
+@converts("aten.new_full.default")
+def new_full(x: Node, shape: Sequence[Dim], value: Value, dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, value, _named(dtype, x.dtype))
+
+
+@converts("aten.new_ones.default")
+def new_ones(x: Node, shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return new_full(x, shape, 1, dtype)
+
+
+@converts("aten.new_zeros.default", "aten.new_empty.default")
+def new_zeros(x: Node, shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return new_full(x, shape, 0, dtype)
+
+
+@converts("aten.new_empty_strided.default")
+def new_empty_strided(x: Node, shape: Sequence[Dim], strides: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return new_full(x, shape, 0, dtype)
+
+
+@converts("aten.scalar_tensor.default")
+def scalar_tensor(value: Value, dtype: torch.dtype | None = None) -> Node:
+    return as_node(value, _named(dtype, default_float()))
+
+
+@converts("aten.arange.start_step", "prims.iota.default")
+def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None) -> Node:
+    numbers = (start, end, step)
+    whole = all(isinstance(v, (int, Index)) for v in numbers)
+    wanted = _named(dtype, i64 if whole else default_float())
+    if whole:
+        size: Dim = -floordiv(start - end, step) if isinstance(step, int) and step > 0 else floordiv(end - start + step + 1, step)
+    elif any(isinstance(v, Index) for v in numbers):
+        raise Refusal("a symbolic range with a fractional step")
+    else:
+        size = math.ceil((end - start) / step)
+    place = ops.iota(size=max(size, 0) if isinstance(size, int) else size)
+    if whole and step == 1 and not isinstance(start, Index) and start == 0:
+        return ops.as_dtype(place, wanted)
+    dtype_ = i64 if whole else f64
+    scaled = ops.mul(ops.as_dtype(place, dtype_), as_node(step, dtype_))
+    return ops.as_dtype(ops.add(scaled, as_node(start, dtype_)), wanted)
+
+
+@converts("aten.arange.default")
+def arange_end(end: Any, dtype: torch.dtype | None = None) -> Node:
+    return arange(0, end, 1, dtype)
+
+
+@converts("aten.arange.start")
+def arange_start(start: Any, end: Any, dtype: torch.dtype | None = None) -> Node:
+    return arange(start, end, 1, dtype)
+
+
+@converts("aten.linspace.default")
+def linspace(start: float, end: float, steps: int, dtype: torch.dtype | None = None) -> Node:
+    """Counted from the nearer end, so that both ends are exact."""
+    place = ops.as_dtype(ops.iota(size=steps), f64)
+    if steps == 1:
+        return filled((1,), float(start), _named(dtype, default_float()))
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    low = ops.add(ops.mul(place, step), float(start))
+    high = ops.sub(float(end), ops.mul(ops.sub(float(steps - 1), place), step))
+    return ops.as_dtype(ops.where(ops.lt(place, steps / 2), low, high), _named(dtype, default_float()))
+
+
+def _triangle(x: Node, diagonal: int, lower: bool) -> Node:
+    rows, columns = x.shape[-2:]
+    row, column = ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=columns)
+    edge = ops.add(row, diagonal) if diagonal else row
+    return ops.where(ops.le(column, edge) if lower else ops.ge(column, edge), x, as_node(0, x.dtype))
+
+
+@converts("aten.tril.default")
+def tril(x: Node, diagonal: int = 0) -> Node:
+    return _triangle(x, diagonal, lower=True)
+
+
+@converts("aten.triu.default")
+def triu(x: Node, diagonal: int = 0) -> Node:
+    return _triangle(x, diagonal, lower=False)
+
+
+@converts("aten.eye.default", "aten.eye.m")
+def eye(rows: Dim, columns: Dim | None = None, dtype: torch.dtype | None = None) -> Node:
+    wide = rows if columns is None else columns
+    hit = ops.eq(ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=wide))
+    return ops.as_dtype(hit, _named(dtype, default_float()))
+
+
+@converts("aten.one_hot.default")
+def one_hot(x: Node, classes: int = -1) -> Node:
+    if classes == -1:
+        raise Refusal("the number of classes depends on data; give num_classes")
+    return ops.as_dtype(ops.eq(ops.unsqueeze(x, -1), ops.as_dtype(ops.iota(size=classes), x.dtype)), i64)

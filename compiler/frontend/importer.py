@@ -1,0 +1,186 @@
+"""An FX graph of functional ATen operators, as Graph IR."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+from compiler.errors import TilewrightError, TypeRuleError, Unsupported, UnsupportedOpError
+from compiler.frontend.registry import Refusal, conversions
+from compiler.frontend.source import source_of
+from compiler.frontend.symbols import to_dim
+from compiler.ir import ops
+from compiler.ir.graph import Node
+from compiler.ir.location import building_for
+from compiler.ir.torch_types import from_torch
+from compiler.ir.types import TensorType
+
+DROPPED = frozenset({
+    "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
+    "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default", "aten._functional_assert_async.msg",
+})  # fmt: skip
+"""Checks of what types, guards and look-ups check already."""
+
+PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
+"""Arguments about where a tensor lies, which is ours to decide."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Stands for the value of a node that could not be imported."""
+
+
+@dataclass(frozen=True)
+class Importer:
+    """Imports the nodes of one FX graph; `values` maps those done to a node, a tuple of nodes or a size."""
+
+    fallback: str = "error"
+    values: dict[torch.fx.Node, Any] = field(default_factory=dict)
+    unsupported: list[Unsupported] = field(default_factory=list)
+    eager: list[Unsupported] = field(default_factory=list)
+
+    def run(self, graph: torch.fx.Graph, inputs: Mapping[torch.fx.Node, Any], attribute: Callable[[str], Node]) -> Sequence[Any]:
+        """The values of the graph's outputs.
+
+        `inputs` gives the placeholders' values, `attribute` the node of a tensor held by the module.
+        Raises UnsupportedOpError naming every operator that has no conversion.
+        """
+        self.values.update(inputs)
+        outputs: Sequence[Any] = ()
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                self.values[node] = attribute(str(node.target))
+            elif node.op == "call_function":
+                self.values[node] = self._call(node)
+            elif node.op == "output":
+                outputs = self._resolve(node.args[0])
+        if self.unsupported:
+            raise UnsupportedOpError(self.unsupported)
+        if self.eager:
+            lines = "".join(f"\n  {u.target}: {u.reason}" + (f" (at {u.loc})" if u.loc else "") for u in self.eager)
+            warnings.warn(f"{len(self.eager)} operation(s) run in PyTorch inside the compiled program:{lines}", stacklevel=2)
+        return outputs
+
+    def _resolve(self, argument: Any) -> Any:
+        """`argument` with FX nodes replaced by their values and symbolic sizes by `Dim`s."""
+        filled = map_arg(argument, lambda n: self.values.get(n, Missing()))
+        return _sizes(filled)
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        name, value = str(node.target), node.meta.get("val")
+        if name in DROPPED or isinstance(value, torch.SymBool) or (value is None and not node.users):
+            return None
+        try:
+            if isinstance(value, (int, torch.SymInt)):
+                return to_dim(value)
+            if getattr(node.target, "__name__", "") == "getitem":
+                return self._item(node)
+            return self._convert(node, name)
+        except (Refusal, TypeRuleError) as problem:
+            return self._refuse(node, str(problem))
+
+    def _item(self, node: torch.fx.Node) -> Any:
+        results, index = self.values[node.args[0]], node.args[1]  # type: ignore[index]
+        if isinstance(results, Missing):
+            return results
+        if results[index] is None:
+            raise Refusal(f"result {index} of {node.args[0]} is not computed")
+        return results[index]
+
+    def _convert(self, node: torch.fx.Node, name: str) -> Any:
+        convert = conversions().get(name)
+        if convert is None:
+            raise Refusal("has no conversion")
+        args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
+        if _contains(Missing, (args, tuple(kwargs.values()))):
+            return Missing()
+        with building_for(source_of(node)):
+            result = convert(*args, **{k: v for k, v in kwargs.items() if k not in PLACEMENT})
+        _check(node, result)
+        return result
+
+    def _refuse(self, node: torch.fx.Node, reason: str) -> Any:
+        """Run `node` in PyTorch where that is asked for and possible; else note it as unsupported."""
+        problem = Unsupported(str(node.target), reason, source_of(node))
+        results = _tensors(node.meta.get("val"))
+        if self.fallback == "eager" and results and isinstance(node.target, torch._ops.OpOverload):
+            try:
+                call = self._eager_call(node, results)
+            except Refusal as deeper:
+                problem = Unsupported(problem.target, f"{reason}; and {deeper}", problem.loc)
+            else:
+                self.eager.append(problem)
+                return call
+        self.unsupported.append(problem)
+        return Missing()
+
+    def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor]) -> Any:
+        args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
+        if _contains(Missing, (args, tuple(kwargs.values()))):
+            return Missing()
+        operands: list[Node] = []
+        template, names = _template(args, operands), tuple((k, _template(v, operands)) for k, v in kwargs.items())
+        types = [tensor_type(r) for r in results]
+        call = ops.eager(
+            *operands, overload=str(node.target), args=template, kwargs=names,
+            dtypes=tuple(t.dtype for t in types), shapes=tuple(t.shape for t in types), loc=source_of(node),
+        )  # fmt: skip
+        if isinstance(node.meta["val"], torch.Tensor):
+            return call
+        return (call,) if len(types) == 1 else ops.results(call)
+
+
+def tensor_type(t: torch.Tensor) -> TensorType:
+    """The type of a (fake) tensor; Refusal where there is none."""
+    try:
+        return TensorType(from_torch(t.dtype), tuple(to_dim(s) for s in t.shape))
+    except KeyError:
+        raise Refusal(f"{t.dtype} is not supported") from None
+
+
+def _sizes(argument: Any) -> Any:
+    if isinstance(argument, torch.SymInt):
+        return to_dim(argument)
+    if isinstance(argument, (list, tuple)):
+        return tuple(_sizes(a) for a in argument)
+    return {k: _sizes(v) for k, v in argument.items()} if isinstance(argument, Mapping) else argument
+
+
+def _contains(kind: type, argument: Any) -> bool:
+    return any(_contains(kind, a) for a in argument) if isinstance(argument, tuple) else isinstance(argument, kind)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors that make up the value of a node; none where something else is among them."""
+    found = list(value) if isinstance(value, (list, tuple)) else [value]
+    return found if all(isinstance(t, torch.Tensor) for t in found) else []
+
+
+def _template(argument: Any, operands: list[Node]) -> Any:
+    """`argument` as attributes can hold it; tensors are appended to `operands` and become "%k"."""
+    if isinstance(argument, Node):
+        operands.append(argument)
+        return f"%{len(operands) - 1}"
+    if isinstance(argument, tuple):
+        return tuple(_template(a, operands) for a in argument)
+    if isinstance(argument, torch.device):
+        return f"device:{argument}"
+    return str(argument) if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format)) else argument
+
+
+def _check(node: torch.fx.Node, result: Any) -> None:
+    """A conversion must give the dtypes and sizes that PyTorch found."""
+    expected = node.meta.get("val")
+    pairs = zip(expected, result, strict=False) if isinstance(result, tuple) else [(expected, result)]
+    for theirs, ours in pairs:
+        if ours is None or not isinstance(theirs, torch.Tensor):
+            continue
+        wanted = tensor_type(theirs)
+        clash = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted.shape, ours.shape, strict=False))
+        if wanted.dtype != ours.dtype or wanted.rank != ours.type.rank or clash:
+            raise TilewrightError(f"{node.target} was converted to {ours.type}, but PyTorch makes it {wanted} (a bug; please report)")

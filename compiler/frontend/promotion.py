@@ -1,0 +1,86 @@
+"""PyTorch's type promotion, made into explicit casts.
+
+Tensors with dimensions outrank those of rank 0, which outrank Python numbers: a lower rank only counts where it is of a
+higher category (bool < integer < float).
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any, TypeAlias, Union
+
+import torch
+
+from compiler.ir import ops
+from compiler.ir.graph import Node, scalar_constant
+from compiler.ir.index import Dim, Index
+from compiler.ir.op import Op
+from compiler.ir.torch_types import from_torch, to_torch
+from compiler.ir.types import DType, boolean, i64, u8
+
+Value: TypeAlias = Union[Node, Dim, float]
+"""What an ATen argument of type Tensor or Scalar can be."""
+
+
+def common_dtype(*values: Value) -> DType:
+    """The dtype in which PyTorch computes on `values`."""
+    ranked = [[from_kind(v) for v in values if rank_of(v) == rank] for rank in (2, 1, 0)]
+    joined = [reduce(torch.promote_types, dtypes) for dtypes in ranked if dtypes]
+    return from_torch(reduce(_outrank, joined))
+
+
+def rank_of(v: Value) -> int:
+    """2 for a tensor with dimensions, 1 for one of rank 0, 0 for a number."""
+    return 0 if not isinstance(v, Node) else 2 if v.type.rank else 1
+
+
+def from_kind(v: Value) -> torch.dtype:
+    """The `torch.dtype` of a tensor, or the default one for a number."""
+    if isinstance(v, Node):
+        return to_torch(v.dtype)
+    if isinstance(v, bool):
+        return torch.bool
+    return torch.get_default_dtype() if isinstance(v, float) else torch.int64
+
+
+def _outrank(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
+    if higher.is_floating_point:
+        return higher
+    return torch.promote_types(higher, lower) if higher == torch.bool or lower.is_floating_point else higher
+
+
+def as_node(v: Value, dtype: DType | None = None) -> Node:
+    """`v` as a tensor of `dtype` (its own, where None)."""
+    if isinstance(v, Node):
+        return ops.as_dtype(v, dtype or v.dtype)
+    if isinstance(v, Index):
+        return ops.as_dtype(ops.dim_value(value=v), dtype or i64)
+    return scalar_constant(v, dtype or from_torch(from_kind(v)))
+
+
+def default_float() -> DType:
+    """PyTorch's default floating-point type."""
+    return from_torch(torch.get_default_dtype())
+
+
+def as_float(x: Node) -> Node:
+    """`x`, integers and bools converted to the default float type."""
+    return x if x.dtype.is_float else ops.as_dtype(x, default_float())
+
+
+def apply(op: Op, *values: Any, **attrs: Any) -> Node:
+    """Elementwise `op` on `values` promoted to a common dtype that it takes.
+
+    Values beyond the operands are attributes, in the order of the declaration.
+    """
+    count = len(op.operands)
+    attrs |= dict(zip(op.attrs, values[count:], strict=False))
+    operands = values[:count]
+    kind = op.operands[0].kind
+    dtype = common_dtype(*operands)
+    if kind == "float" and not dtype.is_float:
+        dtype = default_float()
+    if kind == "number" and dtype == boolean:  # bools compute as 0 and 1
+        result = op(*(as_node(v, u8) for v in operands), **attrs)
+        return result if result.dtype == boolean else ops.as_dtype(result, boolean)
+    return op(*(as_node(v, dtype) for v in operands), **attrs)

@@ -1,0 +1,76 @@
+"""How threads run a kernel together: they share its outermost parallel loops, and each of them repeats what stands beside these.
+
+    local %t: f32[64]                        each thread has its own
+    for %k in 0..64 { store %w[%k], %t[%k] }      and fills it
+    parallel %i in 0..96 { ... %t[%k] ... }       shared
+    parallel %i in 96..100 { ... }                shared
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from compiler.ir import scalar
+from compiler.ir.index import Bounds, Dim, interval
+from compiler.ir.scalar import Load
+from compiler.ir.tile import Block, For, Kernel, Local, Stmt, Store, blocks, ranges, values, walk
+
+
+def is_shared(kernel: Kernel) -> bool:
+    """Whether threads may run `kernel` together: beside its parallel loops, nothing is written but local buffers, by all alike."""
+    loops = [s for s in kernel.body if isinstance(s, For) and s.parallel]
+    rest = [s for s in kernel.body if not (isinstance(s, For) and s.parallel)]
+    own = {s.buffer for s in walk(tuple(rest)) if isinstance(s, Local)}
+    return bool(loops) and _written(tuple(rest)) <= own and not _written(tuple(loops)) & own
+
+
+def meetings(kernel: Kernel) -> frozenset[int]:
+    """The statements of `kernel.body`, by number, before which all threads must have finished those that come earlier."""
+    found = set()
+    since: list[_Touch] = []
+    for k, stmt in enumerate(kernel.body):
+        touches = list(_touches((stmt,), {}))
+        if any(a.clashes(b) for a in since for b in touches):
+            found.add(k)
+            since = []
+        since += touches
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class _Touch:
+    """One load or store, and the lowest and highest value of each loop variable there."""
+
+    buffer: str
+    index: tuple[Dim, ...]
+    bounds: Bounds
+    stores: bool
+
+    def clashes(self, other: _Touch) -> bool:
+        """Whether the order of the two may matter; the ranges of one index may tell them apart."""
+        if self.buffer != other.buffer or not (self.stores or other.stores):
+            return False
+        for i, j in zip(self.index, other.index, strict=True):
+            a, b = interval(i, self.bounds), interval(j, other.bounds)
+            if a and b and (a[1] < b[0] or b[1] < a[0]):
+                return False
+        return True
+
+
+def _touches(body: Block, bounds: Bounds) -> Iterator[_Touch]:
+    for stmt in body:
+        known = {r.var: (r.lo, r.hi - 1) for r in ranges(stmt) if isinstance(r.lo, int) and isinstance(r.hi, int)}
+        inner = {**bounds, **known}
+        yield from (_Touch(e.buffer, e.index, inner, False) for e in _loads(stmt))
+        if isinstance(stmt, Store):
+            yield _Touch(stmt.buffer, stmt.index, inner, True)
+        yield from _touches(blocks(stmt), inner)
+
+
+def _loads(stmt: Stmt) -> Iterator[Load]:
+    return (e for value in values(stmt) for e in scalar.walk(value) if isinstance(e, Load))
+
+
+def _written(body: Block) -> set[str]:
+    return {s.buffer for s in walk(body) if isinstance(s, Store)}

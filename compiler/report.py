@@ -1,0 +1,271 @@
+"""What one compilation made: kernels and why they are what they are, layouts, memory, times, and the IR of every stage."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.table import Table
+
+from compiler.errors import Loc
+from compiler.ir.graph import Graph, unique_names
+from compiler.ir.structure import Fused, Leaf
+from compiler.ir.tile import Launch, Program
+from compiler.ir.tile_printer import print_kernel
+from compiler.passes.remark import Remark
+from compiler.perf.cost import count_bytes, count_flops
+from compiler.pipeline import Stages
+from compiler.runtime.executable import Executable
+from compiler.runtime.memory import Lifetime, lifetimes
+from compiler.runtime.profile import StepProfile
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a kernel comes from: the ops it fuses, in order, and the user's line."""
+
+    ops: tuple[str, ...] = ()
+    loc: Loc | None = None
+
+
+def sources(fused: Graph) -> dict[str, Source]:
+    """The source of each node of a fused graph, by the name its step carries."""
+    found = {}
+    for node, name in unique_names(fused.nodes).items():
+        body = node.attrs["body"].nodes if isinstance(node.structure, Fused) else (node,)
+        inner = [n for n in body if not isinstance(n.structure, Leaf)]
+        loc = node.loc or next((n.loc for n in reversed(inner) if n.loc), None)
+        found[name] = Source(tuple(n.op.name for n in inner), loc)
+    return found
+
+
+# the profile
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The time of each step of one call; renders as a table."""
+
+    rows: tuple[tuple[StepProfile, Source], ...]
+
+    @property
+    def seconds(self) -> float:
+        """The steps' times together."""
+        return sum(p.seconds for p, _ in self.rows)
+
+    def table(self) -> Table:
+        """The rows as a rich table, in the order of execution."""
+        table = Table(title=f"{self.seconds * 1e3:.3f} ms in {len(self.rows)} steps", title_justify="left", header_style="dim")
+        for head, justify in COLUMNS:
+            table.add_column(head, justify=justify, overflow="fold")
+        total = self.seconds or 1.0
+        for p, source in self.rows:
+            rates = (f"{p.gflops:.1f}", f"{p.gigabytes:.1f}") if p.bytes else ("", "")
+            share = f"{100 * p.seconds / total:.1f} %"
+            table.add_row(p.name, f"{p.seconds * 1e3:.4f}", *rates, share, summary(source.ops), place(source.loc))
+        return table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table()
+
+    def __str__(self) -> str:
+        from compiler.comparison import plain
+
+        return plain(self)
+
+
+COLUMNS: tuple[tuple[str, Any], ...] = (
+    ("kernel", "left"), ("ms", "right"), ("GFLOP/s", "right"), ("GB/s", "right"), ("share", "right"), ("ops", "left"),
+    ("line", "left"),
+)  # fmt: skip
+
+
+def summary(ops: Sequence[str], most: int = 6) -> str:
+    """The names of some ops, the middle of a long list left out."""
+    shown = ops if len(ops) <= most else [*ops[: most // 2], f"… {len(ops) - most} …", *ops[-(most // 2) :]]
+    return " ".join(shown)
+
+
+def place(loc: Loc | None) -> str:
+    """A line of the user's program as file name, number and code."""
+    return f"{Path(loc.file).name}:{loc.line} {loc.code}".rstrip() if loc else ""
+
+
+# the report
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One kernel: what it fuses, how often it runs, its arithmetic and traffic per call, its text before and after the tile passes."""
+
+    name: str
+    source: Source
+    launches: int
+    flops: int
+    bytes: int
+    lowered: str
+    scheduled: str
+    remarks: tuple[Remark, ...]
+
+
+@dataclass(frozen=True)
+class MemoryBlock:
+    """A buffer of the workspace: when it lives, in steps, and where it lies, in bytes."""
+
+    name: str
+    type: str
+    life: Lifetime
+    offset: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """One compilation as data; renders in a terminal, `save` writes a self-contained HTML page."""
+
+    title: str
+    stages: Stages
+    executable: Executable
+    seconds: dict[str, float]
+    profile: Profile | None = None
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def kernels(self) -> tuple[KernelReport, ...]:
+        """Every distinct kernel, in order of its first launch."""
+        lowered, scheduled = self.stages.lowered, self.stages.scheduled
+        known = sources(self.stages.fused)
+        launches = [s for s in scheduled.steps if isinstance(s, Launch)]
+        found = []
+        for name in dict.fromkeys(s.kernel for s in launches):
+            runs = [s for s in launches if s.kernel == name]
+            before, after = lowered.kernels[name], scheduled.kernels[name]
+            told = tuple(r for r in self.stages.context.remarks if r.node in {s.node for s in runs})
+            found.append(
+                KernelReport(
+                    name,
+                    known.get(runs[0].node, Source()),
+                    len(runs),
+                    count_flops(before),
+                    count_bytes(before),
+                    print_kernel(before),
+                    print_kernel(after),
+                    told,
+                )
+            )
+        return tuple(found)
+
+    @cached_property
+    def layouts(self) -> tuple[tuple[str, str], ...]:
+        """Buffers whose elements do not lie in row-major order: name and type."""
+        return tuple((name, str(t)) for name, t in self.stages.scheduled.buffers.items() if t.layout)
+
+    @cached_property
+    def memory(self) -> tuple[MemoryBlock, ...]:
+        """The workspace, buffer by buffer."""
+        program, plan = self.stages.scheduled, self.executable.memory
+        lives = lifetimes(program, list(plan.offsets))
+        return tuple(MemoryBlock(n, str(program.buffers[n]), lives[n], at) for n, at in plan.offsets.items() if n in lives)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield f"[bold]{self.title}[/bold]   " + "   ".join(f"{part} {s:.2f} s" for part, s in self.seconds.items())
+        yield self._kernel_table()
+        plan = self.executable.memory
+        yield f"workspace {size(plan.size)} ({size(plan.unshared)} without sharing), {len(self.layouts)} packed constants"
+        if self.profile:
+            yield self.profile.table()
+
+    def _kernel_table(self) -> Table:
+        table = Table(title=f"{len(self.kernels)} distinct kernels", title_justify="left", header_style="dim")
+        for head, justify in (("kernel", "left"), ("runs", "right"), ("MFLOP", "right"), ("MB", "right")):
+            table.add_column(head, justify=justify)  # type: ignore[arg-type]
+        table.add_column("ops", overflow="fold")
+        for k in self.kernels:
+            table.add_row(k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}", summary(k.source.ops))
+        return table
+
+    def __str__(self) -> str:
+        from compiler.comparison import plain
+
+        return plain(Group(self))
+
+    def html(self) -> str:
+        """The report as one HTML page without outside parts."""
+        import jinja2
+
+        loader = jinja2.FileSystemLoader(Path(__file__).parent)
+        space = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        space.filters |= {"size": size, "ir": highlight, "summary": summary, "place": place}
+        return space.get_template("report.html").render(report=self, chart=chart(self))
+
+    def save(self, path: str | Path) -> Path:
+        """Write the HTML page to `path`."""
+        target = Path(path)
+        target.write_text(self.html(), encoding="utf-8")
+        return target
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+TOKENS = re.compile(
+    r"(?P<c>//[^\n]*)|(?P<v>%(?:&quot;.*?&quot;|[\w.]+))|(?P<g>@(?:&quot;.*?&quot;|[\w.]+))"
+    r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|tile|lanes|unroll|reduce|yield|store|local|check|launch|copy)\b"
+    r"|\b(?P<t>(?:f64|f32|f16|bf16|i64|i32|i16|i8|u8|bool)\[[^\]]*\](?:\{[^}]*\})?)"
+)
+
+
+def highlight(text: str) -> Any:
+    """IR text as HTML with names, types and keywords marked."""
+    from markupsafe import Markup
+
+    def mark(m: re.Match[str]) -> str:
+        return f'<i class="{m.lastgroup}">{m[0]}</i>'
+
+    return Markup(TOKENS.sub(mark, html.escape(text)))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A rectangle of the memory chart, in percent of its width and height."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    hue: int
+    label: str
+
+
+def chart(report: Report) -> list[Bar]:
+    """The workspace drawn with steps from left to right and addresses from top to bottom."""
+    count = max(1, len(report.stages.scheduled.steps))
+    whole = max(1, report.executable.memory.size)
+    return [
+        Bar(
+            100 * b.life.first / count,
+            100 * b.offset / whole,
+            100 * (b.life.last - b.life.first + 1) / count,
+            100 * b.life.size / whole,
+            (k * 47) % 360,
+            f"%{b.name}: {b.type}, {size(b.life.size)} at {b.offset}, steps {b.life.first}-{b.life.last}",
+        )
+        for k, b in enumerate(report.memory)
+    ]
+
+
+def program_totals(program: Program) -> tuple[int, int, int]:
+    """Launches, arithmetic operations and bytes of one run of `program`."""
+    run = [program.kernels[s.kernel] for s in program.steps if isinstance(s, Launch)]
+    return len(program.steps), sum(map(count_flops, run)), sum(map(count_bytes, run))

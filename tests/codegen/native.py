@@ -1,0 +1,140 @@
+"""Runs a kernel as machine code on NumPy arrays, for comparing with the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.llvm.object import to_object
+from compiler.codegen.target import TARGETS, Target
+from compiler.ir import graph
+from compiler.ir.interpret_tile import fresh, held, run_kernel
+from compiler.ir.random_inputs import Array, random_array, special_array
+from compiler.ir.tile import Kernel, Param, map_ranges
+from compiler.ir.types import TensorType
+from compiler.ir.verify_tile import verify_kernel
+from compiler.passes.manager import run_pipeline
+from compiler.runtime import loader
+from compiler.runtime.constants import pack
+from compiler.runtime.memory import ALIGNMENT
+
+GUARD = 64
+"""Bytes around each buffer that no kernel may change: all ones, which is NaN to floats."""
+
+
+@lru_cache(maxsize=1)
+def runnable() -> tuple[str, ...]:
+    """The targets this machine can run."""
+    llvm.initialize_native_target()
+    has = llvm.get_host_cpu_features()
+    if not llvm.get_process_triple().startswith("x86_64"):
+        return ("host",)
+    needs = {t.name: re.findall(r"\+([\w.]+)", t.features) for t in TARGETS.values() if t.triple.startswith("x86_64")}
+    return tuple(name for name, features in needs.items() if all(has.get(f, f in ("cx8", "fxsr", "mmx")) for f in features))
+
+
+class Outcome(dict[str, Array]):
+    """The out and inout buffers by name, and whether a `check` failed."""
+
+    failed = False
+
+
+def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") -> Outcome:
+    """The kernel on copies of `inputs`, one per parameter that is read; tiles that are not full are peeled first."""
+    kernel = replace(run_pipeline(kernel, "peel"), name="tested")
+    verify_kernel(kernel)
+    library = loader.load([to_object(emit_kernel(kernel, Target.named(target)), Target.named(target))], ["tested"])
+    given = iter(inputs)
+    memory = {p.name: _guarded(p, next(given) if p.role != "out" else fresh(p.type)) for p in kernel.params}
+    status = (ctypes.c_int32 * 4)()
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(memory) + 1))(library["tested"])
+    function(*(_address(raw) + GUARD for raw in memory.values()), ctypes.addressof(status))
+    result = Outcome()
+    result.failed = status[0] != 0
+    assert not any(status[1:])
+    for p in kernel.params:
+        raw = memory[p.name][_start(memory[p.name]) :]
+        end = GUARD + int(p.type.nbytes)
+        assert np.all(raw[:GUARD] == 255), f"bytes before %{p.name} were changed"
+        assert np.all(raw[end : end + GUARD] == 255), f"bytes behind %{p.name} were changed"
+        if p.role in ("out", "inout"):
+            result[p.name] = _logical(p.type, raw[GUARD:end])
+    return result
+
+
+def plain(kernel: Kernel) -> Kernel:
+    """The same kernel with every loop one step at a time."""
+    return kernel.with_body(map_ranges(kernel.body, lambda r, _: r.with_(tile=1, lanes=0, unroll=1)))
+
+
+def run_interpreter(kernel: Kernel, inputs: Sequence[Array]) -> Outcome:
+    """What the definition of Tile IR says of the kernel with its tiles, lanes and threads taken away."""
+    given = iter(inputs)
+    buffers = {p.name: fresh(p.type) if p.role == "out" else next(given).copy() for p in kernel.params}
+    result = Outcome()
+    try:
+        run_kernel(plain(kernel), buffers)
+    except IndexError:
+        result.failed = True
+    result.update({p.name: buffers[p.name] for p in kernel.params if p.role in ("out", "inout")})
+    return result
+
+
+def inputs_of(kernel: Kernel, seed: int = 0, special: bool = False, high: int = 8) -> list[Array]:
+    """Random arrays for the parameters that are read, or arrays of the values that break careless code."""
+    read = [p.type for p in kernel.params if p.role != "out"]
+    if special:
+        return [special_array(t, 3 * k) for k, t in enumerate(read)]
+    rng = np.random.default_rng(seed)
+    return [random_array(t, rng, high) for t in read]
+
+
+def assert_bits(want: Array, got: Array, where: str = "", zero_sign: bool = True) -> None:
+    """The same values, NaN for NaN and, unless told otherwise, zero sign for zero sign."""
+    same = want == got
+    if want.dtype.kind == "f":
+        same |= np.isnan(want) & np.isnan(got)
+        same &= (np.signbit(want) == np.signbit(got)) | np.isnan(want) | (not zero_sign)
+    place = tuple(int(k) for k in np.argwhere(~same)[0]) if not np.all(same) else ()
+    assert np.all(same), f"{where}: {np.sum(~same)} of {same.size} differ; at {place} {got[place]!r} instead of {want[place]!r}"
+
+
+def _guarded(param: Param, array: Array) -> Array:
+    """Memory that holds `array` in the parameter's layout between two guards, the array aligned."""
+    dtype = param.type.dtype
+    bits = graph.stored(array, dtype) if dtype.name == "bf16" else array
+    physical = pack(bits, param.type.layout) if param.type.layout else bits
+    size = int(param.type.nbytes)
+    raw = np.full(size + 2 * GUARD + ALIGNMENT, 255, np.uint8)
+    start = _start(raw) + GUARD
+    raw[start : start + size] = np.ascontiguousarray(physical).reshape(-1).view(np.uint8)
+    return raw
+
+
+def _start(raw: Array) -> int:
+    return -raw.ctypes.data % ALIGNMENT
+
+
+def _address(raw: Array) -> int:
+    return int(raw.ctypes.data) + _start(raw)
+
+
+def _logical(type_: TensorType, raw: Array) -> Array:
+    """The array that lies in `raw`, as interpreters hold it."""
+    dtype = type_.dtype
+    values: Any = raw.view(np.uint16 if dtype.name == "bf16" else dtype.numpy)
+    if type_.layout:
+        number = np.arange(1, int(np.prod(type_.static_shape())) + 1).reshape(type_.static_shape())
+        order = pack(number, type_.layout).reshape(-1)  # 0 where the layout pads
+        dense = np.empty(number.size, values.dtype)
+        dense[order[order > 0] - 1] = values[order > 0]
+        values = dense
+    return held(values, dtype).reshape(type_.static_shape())

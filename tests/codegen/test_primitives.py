@@ -1,0 +1,145 @@
+"""Every primitive that has an instruction, on every dtype: machine code and interpreter agree to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from native import assert_bits, inputs_of, run_interpreter, run_native, runnable
+
+from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.types import DTYPES, DType
+
+COUNT = 37
+LANES = 8
+FORMS = {"scalars": "", "vectors": f" tile {2 * LANES} lanes {LANES}", "unrolled": " tile 3 unroll 2"}
+
+BOTH = ("-{a}", "{a} + {b}", "{a} - {b}", "{a} * {b}", "fma({a}, {b}, {a})", "{a} / {b}", "rem({a}, {b})", "abs({a})", "cast<bool>({a})")
+CHOICE = ("min({a}, {b})", "max({a}, {b})", "where({c}, {a}, {b})", "where({c}, {b}, 1)", "{a}")
+COMPARE = ("{a} < {b}", "{a} <= {b}", "{a} > {b}", "{a} >= {b}", "{a} == {b}", "{a} != {b}")
+FLOAT = ("sqrt({a})", "floor({a})", "ceil({a})", "trunc({a})", "round({a})", "copysign({a}, {b})")
+BITS = ("{a} & {b}", "{a} | {b}", "{a} ^ {b}", "not({a})")
+SHIFTS = ("{a} << {b}", "{a} >> {b}", "lshr({a}, {b})", "{a} << 3", "{a} >> 3", "lshr({a}, 7)")
+
+
+def primitives(dtype: DType) -> tuple[str, ...]:
+    """Expressions on operands {a} and {b} of `dtype` and {c} of bool."""
+    if dtype.kind == "bool":
+        return (*(e.replace(", 1", ", true") for e in CHOICE), *COMPARE, *BITS)
+    return (*BOTH, *CHOICE, *COMPARE, *(FLOAT if dtype.is_float else (*BITS, *SHIFTS)))
+
+
+def elementwise(dtype: DType, exprs: tuple[str, ...], form: str) -> str:
+    """A kernel that stores each expression to an output of its own."""
+    names = {"a": "%a[%i]", "b": "%b[%i]", "c": "%c[%i]"}
+    results = ["bool" if any(o in e for o in ("<b", " < ", " > ", "<=", ">=", "==", "!=")) else str(dtype) for e in exprs]
+    outs = ", ".join(f"out %y{k}: {r}[{COUNT}]" for k, r in enumerate(results))
+    stores = "\n".join(f"store {e.format(**names)}, %y{k}[%i]" for k, e in enumerate(exprs))
+    return f"""
+    kernel @elementwise(in %a: {dtype}[{COUNT}], in %b: {dtype}[{COUNT}], in %c: bool[{COUNT}], {outs}) {{
+      for %i in 0..{COUNT}{form} {{ {stores} }}
+    }}"""
+
+
+@pytest.mark.parametrize("target", runnable())
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_primitives(dtype: str, form: str, target: str) -> None:
+    exprs = primitives(DTYPES[dtype])
+    kernel = parse_kernel(elementwise(DTYPES[dtype], exprs, FORMS[form]))
+    for special in (False, True):
+        inputs = inputs_of(kernel, special=special)
+        want, got = run_interpreter(kernel, inputs), run_native(kernel, inputs, target)
+        for k, e in enumerate(exprs):
+            inexact = dtype == "f64" and e.startswith("fma") and not special  # NumPy rounds twice
+            if inexact:
+                np.testing.assert_allclose(got[f"y{k}"], want[f"y{k}"], rtol=1e-14, atol=1e-15)
+            elif not (dtype == "f64" and e.startswith("fma")):
+                assert_bits(want[f"y{k}"], got[f"y{k}"], e, zero_sign=not e.startswith(("min", "max")))
+
+
+WHOLE = (-3.0, -2.5, -1.0, -0.0, 0.0, 0.4, 1.0, 2.5, 3.0, 100.0, 127.0)
+WRAPPING = (-129.0, -1.5, 255.0, 300.0)
+
+
+@pytest.mark.parametrize("target", runnable())
+@pytest.mark.parametrize("form", ["scalars", "vectors"])
+@pytest.mark.parametrize("source", DTYPES)
+def test_casts(source: str, form: str, target: str) -> None:
+    exprs = tuple(f"cast<{d}>({{a}})" for d in DTYPES)
+    outs = ", ".join(f"out %y{k}: {d}[{COUNT}]" for k, d in enumerate(DTYPES))
+    stores = "\n".join(f"store {e.format(a='%a[%i]')}, %y{k}[%i]" for k, e in enumerate(exprs))
+    kernel = parse_kernel(f"kernel @casts(in %a: {source}[{COUNT}], {outs}) {{ for %i in 0..{COUNT}{FORMS[form]} {{ {stores} }} }}")
+    dtype = DTYPES[source]
+    values = WHOLE if dtype.is_float else (-128, -1, 0, 1, 2, 127, 200)
+    (given,) = inputs_of(kernel)
+    with np.errstate(invalid="ignore"):
+        given[...] = np.resize(np.array(values), COUNT).astype(dtype.numpy)
+    want, got = run_interpreter(kernel, [given]), run_native(kernel, [given], target)
+    for k, e in enumerate(exprs):
+        assert_bits(want[f"y{k}"], got[f"y{k}"], f"{e} of {source}")
+
+
+@pytest.mark.parametrize("target", runnable())
+def test_narrow_integers_wrap(target: str) -> None:
+    text = """kernel @wrap(in %a: f32[4], out %u: u8[4], out %s: i8[4]) {
+      for %i in 0..4 tile 4 lanes 4 { store cast<u8>(%a[%i]), %u[%i] store cast<i8>(%a[%i]), %s[%i] }
+    }"""
+    got = run_native(parse_kernel(text), [np.array(WRAPPING, "f")], target)
+    assert got["u"].tolist() == [127, 255, 255, 44]
+    assert got["s"].tolist() == [127, -1, -1, 44]
+
+
+DIVISION = """
+kernel @division(in %a: {d}[16], in %b: {d}[16], out %q: {d}[16, 16], out %r: {d}[16, 16]) {{
+  for %i in 0..16 {{ for %j in 0..16 tile 16 lanes 4 {{
+    store %a[%i] / %b[%j], %q[%i, %j]
+    store rem(%a[%i], %b[%j]), %r[%i, %j]
+  }} }}
+}}"""
+
+
+@pytest.mark.parametrize("target", runnable())
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if DTYPES[d].is_integer])
+def test_integer_division_never_traps(dtype: str, target: str) -> None:
+    info = np.iinfo(DTYPES[dtype].numpy)
+    edges = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, 10]
+    signed = [-1, -2, -3, -7, -10, -64] if info.min else [4, 5, 6, 8, 100, 254]
+    values = np.array(edges + signed, DTYPES[dtype].numpy)
+    got = run_native(parse_kernel(DIVISION.format(d=dtype)), [values, values], target)
+    for (i, j), q in np.ndenumerate(got["q"]):
+        a, b = int(values[i]), int(values[j])
+        want = a if b == 0 else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+        want = info.min if want > info.max else want
+        assert q == want, f"{a} / {b}"
+        assert got["r"][i, j] == (0 if b == 0 else abs(a) % abs(b) * (-1 if a < 0 else 1)), f"rem({a}, {b})"
+
+
+def test_literals_are_rounded_to_their_type() -> None:
+    text = "kernel @k(out %y: {d}[4]) {{ for %i in 0..4 tile 4 lanes 4 {{ store 0.1, %y[%i] }} }}"
+    for name in ("f64", "f32", "f16", "bf16"):
+        kernel = parse_kernel(text.format(d=name))
+        assert_bits(run_interpreter(kernel, [])["y"], run_native(kernel, [])["y"], name)
+
+
+BITCASTS = """
+kernel @bitcasts(in %f: f32[16], in %d: f64[16], in %h: f16[16], in %b: bf16[16],
+                 out %i: i32[16], out %l: i64[16], out %s: i16[16], out %t: i16[16], out %g: f32[16], out %c: bf16[16]) {
+  for %k in 0..16 tile 16 lanes 8 {
+    %bits = bitcast<i32>(%f[%k])
+    store %bits, %i[%k]
+    store bitcast<i64>(%d[%k]), %l[%k]
+    store bitcast<i16>(%h[%k]), %s[%k]
+    store bitcast<i16>(%b[%k]), %t[%k]
+    store bitcast<f32>(%bits ^ 7), %g[%k]
+    store bitcast<bf16>(bitcast<i16>(%b[%k]) & 32767), %c[%k]
+  }
+}"""
+
+
+@pytest.mark.parametrize("target", runnable())
+def test_bitcasts(target: str) -> None:
+    kernel = parse_kernel(BITCASTS)
+    inputs = inputs_of(kernel, seed=3)
+    want, got = run_interpreter(kernel, inputs), run_native(kernel, inputs, target)
+    for name, array in want.items():
+        assert_bits(array, got[name], name)

@@ -1,0 +1,112 @@
+"""Fusion: what becomes one kernel, what does not, and why."""
+
+from __future__ import annotations
+
+from compiler.ir.graph import Graph
+from compiler.ir.parser import parse_graph
+from compiler.ir.structure import Fused
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
+from compiler.testing import check_pass
+
+
+def kernels(text: str, pipeline: str = "fuse") -> list[list[str]]:
+    """The ops of each kernel, in order."""
+    graph = run_pipeline(parse_graph(text), pipeline)
+    bodies: list[Graph] = [n.attrs["body"] for n in graph.nodes if isinstance(n.structure, Fused)]
+    return [[n.op.name for n in body.nodes if n.operands] for body in bodies]
+
+
+def refusals(text: str) -> list[str]:
+    """What fusion says it did not do."""
+    context = Context()
+    run_pipeline(parse_graph(text), "fuse", context)
+    return [r.message for r in context.remarks if r.kind == "missed"]
+
+
+def test_an_elementwise_chain_is_one_kernel() -> None:
+    check_pass(
+        "fuse",
+        before="graph(%x: f32[4]) { %s = sigmoid %x  %y = mul %s, %x  return %y }",
+        after="""graph(%x: f32[4]) {
+          %y = fused %x {body=graph @mul(%x0: f32[4]) { %s = sigmoid %x0  %y = mul %s, %x0  return %y }}
+          return %y }""",
+    )
+
+
+def test_broadcast_operands_join() -> None:
+    text = "graph(%x: f32[4, 8], %b: f32[8]) { %e = mul %b, 2.0  %y = add %x, %e  return %y }"
+    assert kernels(text) == [["mul", "add"]]
+
+
+def test_disabled_fusion_makes_a_kernel_of_every_op() -> None:
+    text = "graph(%x: f32[4]) { %s = sigmoid %x  %y = mul %s, %x  return %y }"
+    assert kernels(text, "fuse{enabled=false}") == [["sigmoid"], ["mul"]]
+
+
+def test_a_reduction_takes_what_feeds_and_what_follows_it() -> None:
+    text = "graph(%x: f32[4, 8]) { %a = exp %x  %s = sum %a {dims=[1]}  %y = sqrt %s  return %y }"
+    assert kernels(text) == [["exp", "sum", "sqrt"]]
+
+
+SOFTMAX = """graph(%x: f32[4, 8]) {
+  %m = amax %x {dims=[1], keepdim=true}  %d = sub %x, %m  %e = exp %d  %s = sum %e {dims=[1], keepdim=true}
+  %y = div %e, %s  return %y }"""
+
+
+def test_softmax_is_one_kernel() -> None:
+    assert kernels(SOFTMAX) == [["amax", "sub", "exp", "sum", "div"]]
+
+
+def test_layer_norm_is_one_kernel() -> None:
+    text = "graph(%x: f32[4, 8], %w: f32[8], %b: f32[8]) { %y = layer_norm %x, %w, %b {dims=1, eps=1e-05}  return %y }"
+    assert len(kernels(text, "decompose,fuse")) == 1
+
+
+def test_a_contraction_takes_its_epilogue_and_views() -> None:
+    text = """graph(%x: f32[8, 16], %w: f32[32, 16], %b: f32[32]) {
+      %t = permute %w {dims=[1, 0]}  %m = matmul %x, %t  %a = add %m, %b  %y = relu %a  return %y }"""
+    assert kernels(text) == [["permute", "matmul", "add", "relu"]]
+
+
+def test_attention_is_one_kernel() -> None:
+    text = """graph(%q: f32[2, 64, 16], %k: f32[2, 64, 16], %v: f32[2, 64, 16]) {
+      %y = attention %q, %k, %v {scale=0.25}  return %y }"""
+    assert len(kernels(text, "decompose,fuse")) == 1
+
+
+def test_a_large_operand_is_not_read_again_for_every_block_of_rows() -> None:
+    text = """graph(%x: f32[64, 512], %w: f32[512, 512]) {
+      %m = amax %x {dims=[1], keepdim=true}  %d = sub %x, %m  %e = exp %d  %y = matmul %e, %w  return %y }"""
+    assert kernels(text) == [["amax", "sub", "exp"], ["matmul"]]
+    assert any("read" in r for r in refusals(text))
+
+
+def test_work_is_not_repeated_for_every_column() -> None:
+    text = "graph(%x: f32[64, 32], %w: f32[32, 640]) { %a = mul %x, 2.0  %y = matmul %a, %w  return %y }"
+    assert kernels(text) == [["mul"], ["matmul"]]
+    assert any("instead of" in r for r in refusals(text))
+
+
+def test_a_value_that_others_need_is_a_further_result() -> None:
+    text = """graph(%x: f32[4, 8], %r: f32[4, 8]) {
+      %h = add %x, %r  %s = sum %h {dims=[1], keepdim=true}  %n = div %h, %s  return %n, %h }"""
+    assert kernels(text) == [["add", "sum", "div"]]
+
+
+def test_a_further_result_never_makes_a_cycle() -> None:
+    text = """graph(%x: f32[4]) {
+      %a = exp %x  %t = sort %a {dim=0}  %i = item %t {index=0}  %y = add %a, %i  return %y }"""
+    graph = run_pipeline(parse_graph(text), "fuse")
+    assert [n.op.name for n in graph.nodes if n.operands] == ["fused", "sort", "item", "fused"]
+
+
+def test_opaque_ops_stay_outside() -> None:
+    text = "graph(%x: f32[4]) { %a = exp %x  %t = sort %a {dim=0}  %i = item %t {index=0}  %y = neg %i  return %y }"
+    assert kernels(text) == [["exp"], ["neg"]]
+
+
+def test_views_are_repeated_in_every_user() -> None:
+    text = """graph(%x: f32[4, 8]) {
+      %t = permute %x {dims=[1, 0]}  %a = exp %t  %s = sum %t {dims=[1]}  return %a, %s }"""
+    assert sorted(kernels(text)) == [["permute", "exp"], ["permute", "sum"]]
