@@ -1,8 +1,8 @@
 """Tilewright: PyTorch graphs in, fused and tiled native code out.
 
-    compiled = compiler.compile(module, (x,))
-    y = compiled(x)
-    print(compiler.compare(module, (x,)))
+compiled = compiler.compile(module, (x,))
+y = compiled(x)
+print(compiler.compare(module, (x,)))
 """
 
 from __future__ import annotations

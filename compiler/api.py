@@ -5,18 +5,19 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, Union
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from compiler.calling import CallForm
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object import to_assembly
 from compiler.driver import CompiledGraph
 from compiler.errors import ArgumentError, TilewrightError
+from compiler.frontend.export import import_exported
 from compiler.ir.printer import print_graph
 from compiler.ir.tile_printer import print_program
 from compiler.measure import Work
@@ -51,10 +52,12 @@ def compile(
     start = time.perf_counter()
     program, given, named = load(model, args, kwargs, dynamic_shapes)
     exported = time.perf_counter()
-    imported = import_program(program, chosen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about its own code
+        imported = import_exported(program, fallback=chosen.fallback)
     seconds = {"export": exported - start, "import": time.perf_counter() - exported}
-    signature = inspect.signature(model.forward) if isinstance(model, torch.nn.Module) else None
-    return CompiledModule(imported, chosen, (given, named), title(model), seconds, signature)
+    form = CallForm(imported, signature(model, program))
+    return CompiledModule(form, chosen, (given, named), seconds)
 
 
 def load(
@@ -65,7 +68,8 @@ def load(
         if args is None and kwargs is None:
             raise ArgumentError("a module is compiled for example arguments: compile(module, (x, ...))")
         given, named = tuple(args or ()), dict(kwargs or {})
-        return export_module(model, given, named, dynamic_shapes), given, named
+        with torch.no_grad():
+            return torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes), given, named
     program = model if isinstance(model, ExportedProgram) else read_program(model)
     if args is not None or kwargs is not None:
         return program, tuple(args or ()), dict(kwargs or {})
@@ -75,48 +79,65 @@ def load(
     return program, tuple(example[0]), dict(example[1])
 
 
-def title(model: Model) -> str:
-    """What to call a model in tables."""
+def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
+    """The program in a .pt2 file; TilewrightError where there is none."""
+    try:
+        return torch.export.load(path)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged file fails wherever PyTorch notices it
+        raise TilewrightError(f"{os.fspath(path)} holds no exported program: {error}") from error
+
+
+def signature(model: Model, program: ExportedProgram) -> inspect.Signature | None:
+    """The parameters that calls are made with."""
     if isinstance(model, torch.nn.Module):
-        return type(model).__name__
-    return "program" if isinstance(model, ExportedProgram) else Path(model).stem
+        return inspect.signature(model.forward)
+    root = program.module_call_graph[0].signature
+    names = root.forward_arg_names if root else None
+    return names and inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])  # type: ignore[return-value]
 
 
 class CompiledModule:
-    """A compiled model, called as the model is: same arguments, same nesting of results, detached from autograd.
+    """A compiled model, called as the model is: same arguments, same nesting of results, without autograd.
 
     Arguments of other shapes, dtypes or devices than it was compiled for raise ArgumentError; tensors that are not contiguous
     are copied.  Calls from several threads run side by side.
     """
 
     def __init__(
-        self,
-        imported: Imported,
-        options: Options,
-        example: tuple[tuple[Any, ...], dict[str, Any]],
-        name: str,
-        seconds: Mapping[str, float],
-        signature: inspect.Signature | None = None,
+        self, form: CallForm, options: Options, example: tuple[tuple[Any, ...], dict[str, Any]], seconds: Mapping[str, float]
     ) -> None:
-        self.imported, self.options, self.example, self.name = imported, options, example, name
-        self.graph = CompiledGraph(imported.graph, options)
-        self._before, self._signature = dict(seconds), signature
-        self._current = self.graph.build(self.graph.sizes(self._tensors(*example)))
-        self._call = self._fast() or self._general
+        self.form, self.options, self.example = form, options, example
+        self.graph = CompiledGraph(form.imported.graph, options, form.imported.bounds)
+        self._before = dict(seconds)
+        self._current = self._built(form.tensors(*example))
+        static = not self.graph.symbols and not self.graph.graph.aliases
+        direct = form.direct(self.executable.run, self._general) if static else None
+        self._call = direct or self._general
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
+
+    def _general(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of any form."""
+        tensors = self.form.tensors(args, kwargs)
+        return self.form.result(self.graph(tensors), lambda: self.graph.sizes(tensors))
+
+    def _built(self, tensors: Sequence[torch.Tensor]) -> tuple[Stages, Executable]:
+        """The compilation for the sizes of these inputs."""
+        return self.graph.build(self.graph.sizes(tensors))
 
     # what was compiled
 
     @property
     def stages(self) -> Stages:
-        """The IR of every stage, for the sizes met last."""
+        """The IR of every stage, for the sizes of the example (or of the last profile)."""
         return self._current[0]
 
     @property
     def executable(self) -> Executable:
-        """The native program, for the sizes met last."""
+        """The native program for the same sizes."""
         return self._current[1]
 
     @property
@@ -150,8 +171,8 @@ class CompiledModule:
     def profile(self, *args: Any, repeats: int = 20, **kwargs: Any) -> Profile:
         """The time of every kernel in a call with these arguments (without any: the example arguments)."""
         given = (args, kwargs) if args or kwargs else self.example
-        tensors = self._tensors(*given)
-        stages, executable = self._current = self.graph.build(self.graph.sizes(tensors))
+        tensors = self.form.tensors(*given)
+        stages, executable = self._current = self._built(tensors)
         known = sources(stages.fused)
         return Profile(tuple((p, known.get(p.node, Source())) for p in profile(executable, tensors, repeats)))
 
@@ -159,7 +180,7 @@ class CompiledModule:
         """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
         measured = self.profile(repeats=repeats)
         texts = {stage: self.print_ir(stage) for stage in ("imported", "fused", "lowered", "scheduled")}
-        return Report(self.name, self.stages, self.executable, self.seconds, measured, texts)
+        return Report(self.graph.graph.name, self.stages, self.executable, self.seconds, measured, texts)
 
     def __repr__(self) -> str:
-        return f"<compiled {self.name}: {self.work.kernels} kernels>"
+        return f"<compiled {self.graph.graph.name}: {self.work.kernels} kernels>"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from compiler.errors import TilewrightError
@@ -51,8 +50,12 @@ def parser() -> argparse.ArgumentParser:
     c = add(commands, "opt", optimize, "run passes over IR text: a graph, a kernel or a program, told apart by the first word")
     c.add_argument("file", help="a file with IR, or - for standard input")
     c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
-    c.add_argument("--lower", nargs="?", const="", metavar="PIPELINE", help="then lower the graph, and run tile passes over its kernels")
-    c.add_argument("--print-ir-before", nargs="?", const="all", default="", metavar="PASS", help="print the IR before (every) PASS")
+    c.add_argument(
+        "--lower", nargs="?", const="", metavar="PIPELINE", help="then lower the graph, and run tile passes over its kernels"
+    )
+    c.add_argument(
+        "--print-ir-before", nargs="?", const="all", default="", metavar="PASS", help="print the IR before (every) PASS"
+    )
     c.add_argument("--print-ir-after", nargs="?", const="all", default="", metavar="PASS", help="print the IR after (every) PASS")
     c.add_argument("--print-ir-after-change", action="store_true", help="print the IR after each pass that changed it")
     c.add_argument("--verify", action="store_true", help="verify the IR after each pass")
@@ -64,7 +67,9 @@ def parser() -> argparse.ArgumentParser:
     c = add(commands, "compile", compile_model, "compile an exported program and say what came of it")
     model_arguments(c)
     c.add_argument("-o", "--output", metavar="REPORT.html", help="write the whole report as one HTML page")
-    c.add_argument("--print-ir", metavar="STAGE", help="print a stage instead: imported, fused, lowered, scheduled, llvm or assembly")
+    c.add_argument(
+        "--print-ir", metavar="STAGE", help="print a stage instead: imported, fused, lowered, scheduled, llvm or assembly"
+    )
 
     c = add(commands, "run", run_model, "run an exported program on inputs from a file, or on those it was exported with")
     model_arguments(c)
@@ -283,12 +288,14 @@ def list_ops(given: argparse.Namespace) -> None:
     """tilewright ops"""
     import compiler.ir.ops  # noqa: F401  # fills the registry
     from compiler.ir.op import OPS
+    from compiler.render import table
 
-    kinds = sorted({type(o.structure).__name__ for o in OPS.values()})
-    for kind in kinds:
-        table = Table("op", "operands", "attributes", "ATen", title=kind.lower(), title_justify="left", header_style="dim")
+    for kind in sorted({type(o.structure).__name__ for o in OPS.values()}):
+        made = table(f"{kind.lower()} ops", ["op"], last=["operands", "attributes", "ATen"])
         for name, o in sorted(OPS.items()):
             if type(o.structure).__name__ == kind:
                 operands = ", ".join(f"{p.name}: {p.kind}" for p in o.operands)
-                table.add_row(name, escape(operands), escape(", ".join(o.attrs)), "\n".join(a.removeprefix("aten.") for a in o.aten))
-        out.print(table)
+                made.add_row(
+                    name, escape(operands), escape(", ".join(o.attrs)), " ".join(a.removeprefix("aten.") for a in o.aten)
+                )
+        out.print(made)

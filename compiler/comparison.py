@@ -11,9 +11,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from torch.utils._pytree import tree_leaves
 
-from compiler.api import CompiledModule, compile, load
+from compiler.api import compile, load
 from compiler.measure import Error, Work, eager_work, error, medians, reference
 from compiler.options import Options, as_options
+from compiler.render import plain, table
 
 if TYPE_CHECKING:
     from compiler.api import Model
@@ -46,16 +47,13 @@ class Comparison:
 
     def table(self) -> Table:
         """The rows as a rich table."""
-        table = Table(title=self.title, title_justify="left", title_style="bold", header_style="dim")
-        table.add_column("")
-        for head in ("error", "mean ulp", "kernels", "MFLOP", "MB moved", "ms", "speed", "compiled in"):
-            table.add_column(head, justify="right")
-        base = self.rows[0].seconds
+        heads = ["error", "ulp", "kernels", "MFLOP", "MB moved", "ms", "speed", "compiled"]
+        made, base = table(self.title, [""], heads), self.rows[0].seconds
         for r in self.rows:
-            table.add_row(
+            made.add_row(
                 r.name,
                 f"{r.error.relative:.1e}",
-                f"{r.error.ulps:.2f}",
+                f"{r.error.ulps:.2g}",
                 f"{r.work.kernels}",
                 f"{r.work.flops / 1e6:.1f}",
                 f"{r.work.bytes / 1e6:.1f}",
@@ -63,21 +61,13 @@ class Comparison:
                 f"{base / r.seconds:.2f}x",
                 f"{r.compile_seconds:.2f} s" if r.compile_seconds else "",
             )
-        return table
+        return made
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
 
     def __str__(self) -> str:
         return plain(self)
-
-
-def plain(renderable: Any, width: int = 120) -> str:
-    """What rich would show, as text without colours."""
-    console = Console(width=width, no_color=True)
-    with console.capture() as capture:
-        console.print(renderable)
-    return "\n".join(line.rstrip() for line in capture.get().rstrip().split("\n"))
 
 
 def compare(
@@ -106,7 +96,8 @@ def compare(
         times = medians(calls, seconds)
     spent = [0.0, *(c.seconds["total"] for c in compiled.values())]
     names = ["PyTorch", *compiled]
-    return Comparison(_title(model), tuple(map(Row, names, errors, works, times, spent)))
+    title = compiled[_name(b)].graph.graph.name
+    return Comparison(title, tuple(map(Row, names, errors, works, times, spent)))
 
 
 def _name(way: str | Options) -> str:
@@ -121,10 +112,3 @@ def _options(way: str | Options, base: Options) -> Options:
     if way in ("fused", "unfused"):
         return base.with_(fuse=way == "fused")
     return base.with_(graph_passes=way)
-
-
-def _title(model: Model) -> str:
-    return type(model).__name__ if isinstance(model, torch.nn.Module) else str(model) if isinstance(model, str) else "program"
-
-
-__all__ = ["Comparison", "CompiledModule", "Row", "compare"]

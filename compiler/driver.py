@@ -29,6 +29,7 @@ class CompiledGraph:
 
     graph: Graph
     options: Options
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"passes": 0.0, "code": 0.0})
     _built: dict[tuple[tuple[str, int], ...], tuple[Stages, Executable]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -56,6 +57,7 @@ class CompiledGraph:
         key = tuple(sorted(sizes.items()))
         with self._lock:
             if key not in self._built:
+                self._admit(sizes)
                 start = time.perf_counter()
                 graph = self.graph.specialize(sizes) if sizes else self.graph
                 stages = run_passes(graph, self.options, instruments_for(self.options))
@@ -65,6 +67,13 @@ class CompiledGraph:
                 self.seconds["passes"] += scheduled - start
                 self.seconds["code"] += time.perf_counter() - scheduled
             return self._built[key]
+
+    def _admit(self, sizes: Mapping[str, int]) -> None:
+        """ArgumentError for a size out of bounds."""
+        for name, size in sizes.items():
+            low, high = self.bounds.get(name, (size, size))
+            if not low <= size <= high:
+                raise ArgumentError(f"the size {name} must be in {low}..{high}, but is {size}")
 
     def sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
         """The value of every symbolic dimension, read off the inputs; ArgumentError where they contradict."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.markup import escape
 from rich.table import Table
 
 from compiler.errors import Loc
@@ -21,6 +21,7 @@ from compiler.ir.tile_printer import print_kernel
 from compiler.passes.remark import Remark
 from compiler.perf.cost import count_bytes, count_flops
 from compiler.pipeline import Stages
+from compiler.render import place, plain, size, summary, table
 from compiler.runtime.executable import Executable
 from compiler.runtime.memory import Lifetime, lifetimes
 from compiler.runtime.profile import StepProfile
@@ -61,40 +62,20 @@ class Profile:
 
     def table(self) -> Table:
         """The rows as a rich table, in the order of execution."""
-        table = Table(title=f"{self.seconds * 1e3:.3f} ms in {len(self.rows)} steps", title_justify="left", header_style="dim")
-        for head, justify in COLUMNS:
-            table.add_column(head, justify=justify, overflow="fold")
+        title = f"{self.seconds * 1e3:.3f} ms in {len(self.rows)} steps"
+        made = table(title, ["kernel"], ["ms", "GFLOP/s", "GB/s", "share"], ["ops", "line"])
         total = self.seconds or 1.0
         for p, source in self.rows:
             rates = (f"{p.gflops:.1f}", f"{p.gigabytes:.1f}") if p.bytes else ("", "")
             share = f"{100 * p.seconds / total:.1f} %"
-            table.add_row(p.name, f"{p.seconds * 1e3:.4f}", *rates, share, summary(source.ops), place(source.loc))
-        return table
+            made.add_row(p.name, f"{p.seconds * 1e3:.4f}", *rates, share, summary(source.ops), escape(place(source.loc)))
+        return made
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
 
     def __str__(self) -> str:
-        from compiler.comparison import plain
-
         return plain(self)
-
-
-COLUMNS: tuple[tuple[str, Any], ...] = (
-    ("kernel", "left"), ("ms", "right"), ("GFLOP/s", "right"), ("GB/s", "right"), ("share", "right"), ("ops", "left"),
-    ("line", "left"),
-)  # fmt: skip
-
-
-def summary(ops: Sequence[str], most: int = 6) -> str:
-    """The names of some ops, the middle of a long list left out."""
-    shown = ops if len(ops) <= most else [*ops[: most // 2], f"… {len(ops) - most} …", *ops[-(most // 2) :]]
-    return " ".join(shown)
-
-
-def place(loc: Loc | None) -> str:
-    """A line of the user's program as file name, number and code."""
-    return f"{Path(loc.file).name}:{loc.line} {loc.code}".rstrip() if loc else ""
 
 
 # the report
@@ -181,17 +162,12 @@ class Report:
             yield self.profile.table()
 
     def _kernel_table(self) -> Table:
-        table = Table(title=f"{len(self.kernels)} distinct kernels", title_justify="left", header_style="dim")
-        for head, justify in (("kernel", "left"), ("runs", "right"), ("MFLOP", "right"), ("MB", "right")):
-            table.add_column(head, justify=justify)  # type: ignore[arg-type]
-        table.add_column("ops", overflow="fold")
+        made = table(f"{len(self.kernels)} distinct kernels", ["kernel"], ["runs", "MFLOP", "MB"], ["ops"])
         for k in self.kernels:
-            table.add_row(k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}", summary(k.source.ops))
-        return table
+            made.add_row(k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}", summary(k.source.ops))
+        return made
 
     def __str__(self) -> str:
-        from compiler.comparison import plain
-
         return plain(Group(self))
 
     def html(self) -> str:
@@ -208,15 +184,6 @@ class Report:
         target = Path(path)
         target.write_text(self.html(), encoding="utf-8")
         return target
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError
 
 
 TOKENS = re.compile(

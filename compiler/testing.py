@@ -103,7 +103,7 @@ def _sizes(ir: AnyIR) -> Iterator[dict[str, int]]:
 def _trials(ir: AnyIR, special: bool) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
     """Named ways to interpret IR on one set of inputs."""
     types = [p.type for p in ir.params] if isinstance(ir, Kernel) else [n.type for n in ir.inputs]
-    yield "random", lambda x, exact: first_in_range(lambda high: _interpret(x, random_inputs(types, 1, high), exact))
+    yield "random", lambda x, exact: first_in_range(lambda *ends: _interpret(x, random_inputs(types, 1, *ends), exact))
     if special and all(t.dtype.is_float or t.dtype.kind == "bool" for t in types):  # integers may be indices
         for phase in (0, 5):
             given = [special_array(t, phase * k) for k, t in enumerate(types)]

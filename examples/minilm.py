@@ -1,6 +1,6 @@
 """Search by meaning: the sentences closest to a question, with all-MiniLM-L6-v2 compiled to native code.
 
-    python examples/minilm.py "Why is my mortgage dearer now?"
+python examples/minilm.py "Why is my mortgage dearer now?"
 """
 
 import sys

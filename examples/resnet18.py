@@ -20,7 +20,9 @@ class Block(nn.Module):
             nn.BatchNorm2d(outer),
         )
         same = inner == outer and stride == 1
-        self.shortcut = nn.Identity() if same else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))

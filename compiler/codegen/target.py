@@ -34,6 +34,13 @@ class Target:
         """Elements of `bits` bits in one vector register."""
         return self.vector_bits // bits
 
+    def lacking_here(self) -> str:
+        """What this machine lacks to run such code, in words; empty where it can."""
+        host = Target.host()
+        if self.triple.split("-")[0] != host.triple.split("-")[0]:
+            return f"a {self.triple.split('-')[0]} CPU"
+        return ", ".join(f[1:] for f in self.features.split(",") if f.startswith("+") and not host.has(f[1:]))
+
     @staticmethod
     def host() -> Target:
         """This machine, with the widest vectors it has."""

@@ -34,13 +34,14 @@ def interpret(graph: Graph, inputs: Sequence[torch.Tensor | Array], *, dtype: to
     if len(inputs) != len(graph.inputs):
         raise ArgumentError(f"@{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
     if graph.symbols:
-        sizes = bind_symbols((d, s) for n, x in zip(graph.inputs, inputs, strict=True) for d, s in zip(n.shape, x.shape, strict=True))
-        graph = graph.specialize(sizes)
+        pairs = zip(graph.inputs, inputs, strict=True)
+        graph = graph.specialize(bind_symbols(p for n, x in pairs for p in zip(n.shape, x.shape, strict=True)))
     arguments = []
     for node, given in zip(graph.inputs, inputs, strict=True):
         value = given if isinstance(given, torch.Tensor) else as_tensor(given, node.dtype)
         if tuple(value.shape) != node.shape or value.dtype not in (dtype, TORCH_DTYPES[node.dtype]):
-            raise ArgumentError(f"@{graph.name}: input %{node.name} is {node.type}, but was given {value.dtype}{list(value.shape)}")
+            found = f"{value.dtype}{list(value.shape)}"
+            raise ArgumentError(f"@{graph.name}: input %{node.name} is {node.type}, but was given {found}")
         arguments.append(_widened(value, dtype))
     return _evaluate(graph, arguments, dtype)  # type: ignore[return-value]  # outputs are single results, as verified
 
@@ -87,6 +88,9 @@ def _compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -
     if body is not None:
         results = _evaluate(body, operands, dtype)
         return tuple(results) if isinstance(node.result, tuple) else results[0]  # type: ignore[arg-type]
+    if node.op.name == "bitcast":  # bits have no wide form
+        operands = [_widened(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
+        return _widened(_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
     attrs = node.attrs if dtype is None else {k: _wide_attr(v, dtype) for k, v in node.attrs.items()}
     return _widened(_reference(node.op.reference, operands, attrs, repr(node)), dtype)
 

@@ -24,7 +24,23 @@ from compiler.ir.graph import Data
 from compiler.ir.index import Dim, evaluate_arrays, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, evaluate_call, round_to
 from compiler.ir.structure import IDENTITIES
-from compiler.ir.tile import Block, Check, Copy, For, Kernel, Launch, Let, Local, OpaqueCall, Prefetch, Program, Range, Reduce, Stmt, Store
+from compiler.ir.tile import (
+    Block,
+    Check,
+    Copy,
+    For,
+    Kernel,
+    Launch,
+    Let,
+    Local,
+    OpaqueCall,
+    Prefetch,
+    Program,
+    Range,
+    Reduce,
+    Stmt,
+    Store,
+)
 from compiler.ir.tile import blocks as inner_block
 from compiler.ir.tile import ranges as loops_of
 from compiler.ir.types import DType, TensorType
@@ -187,11 +203,10 @@ class _Run:
         for axis, (d, extent) in enumerate(zip(index, self.arrays[buffer].shape[copies:], strict=True)):
             at = self.index(d)
             inside = (at >= 0) & (at < extent)
-            if not np.all(inside if mask is None else inside | ~mask):
-                if not self.faults:  # after a failed check the answer is lost already, and the kernel goes on
-                    raise VerifyError(
-                        f"%{buffer}[{', '.join(map(str, index))}]: index {axis} takes {at.min()}..{at.max()} in an extent of {extent}"
-                    )
+            safe = np.all(inside if mask is None else inside | ~mask)
+            if not safe and not self.faults:  # after a failed check the answer is lost already, and the kernel goes on
+                where = f"%{buffer}[{', '.join(map(str, index))}]"
+                raise VerifyError(f"{where}: index {axis} takes {at.min()}..{at.max()} in an extent of {extent}")
             place.append(np.clip(at, 0, extent - 1))
         return place
 

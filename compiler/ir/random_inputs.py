@@ -17,12 +17,12 @@ Array: TypeAlias = np.ndarray[Any, Any]
 SPECIAL_FLOATS = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), 0.5, -2.5, 1e-40, 1e30, -1e30, 88.0, -104.0)
 
 
-def random_array(type_: TensorType, rng: np.random.Generator, high: int = 8) -> Array:
-    """Random elements as interpreters hold them: floats in -2..2, integers in 0..high-1 (so that they may be indices)."""
+def random_array(type_: TensorType, rng: np.random.Generator, low: int = 0, high: int = 8) -> Array:
+    """Random elements as interpreters hold them: floats in -2..2, integers in low..high-1 (so that they may be indices)."""
     shape, dtype = type_.static_shape(), type_.dtype
     if dtype.is_float:
         return np.asarray(round_to(rng.uniform(-2, 2, shape), dtype))
-    return rng.integers(0, high if dtype.is_integer else 2, shape).astype(dtype.numpy)
+    return rng.integers(low if dtype.is_integer else 0, high if dtype.is_integer else 2, shape).astype(dtype.numpy)
 
 
 def special_array(type_: TensorType, phase: int = 0) -> Array:
@@ -48,7 +48,7 @@ def small_sizes(graph: Graph, start: int = 2) -> dict[str, int]:
     return {name: start + k for k, name in enumerate(sorted(graph.symbols))}
 
 
-def random_inputs(types: Sequence[TensorType], seed: int, high: int = 8) -> list[Array]:
+def random_inputs(types: Sequence[TensorType], seed: int, low: int = 0, high: int = 8) -> list[Array]:
     """A random array for each type."""
     rng = np.random.default_rng(seed)
-    return [random_array(t, rng, high) for t in types]
+    return [random_array(t, rng, low, high) for t in types]

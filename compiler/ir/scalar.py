@@ -228,7 +228,23 @@ def _fma(x: Any, y: Any, z: Any) -> Any:
     if np.result_type(x) in (np.float16, np.float32):
         wide = np.multiply(x, y, dtype=np.float64) + np.asarray(z, np.float64)
         return wide.astype(np.float32).astype(np.result_type(x))
-    return x * y + z
+    return _fma_f64(x, y, z) if np.result_type(x) == np.float64 else x * y + z
+
+
+def _fma_f64(x: Any, y: Any, z: Any) -> Any:
+    """x y + z rounded once (but for ties), from exact products of halves (Dekker, Veltkamp) and an exact sum (Knuth)."""
+    (x_part, x_exponent), (y_part, y_exponent) = np.frexp(x), np.frexp(y)  # fractions, whose products cannot overflow
+    exponent = x_exponent + y_exponent
+    product, addend = x_part * y_part, np.ldexp(z, -exponent)
+    x_high, y_high = (a * 134217729.0 - (a * 134217729.0 - a) for a in (x_part, y_part))
+    x_low, y_low = x_part - x_high, y_part - y_high
+    lost = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
+    total = product + addend
+    back = total - product
+    lost = lost + ((product - (total - back)) + (addend - back))
+    result = np.ldexp(total + lost, exponent)
+    usual = np.isfinite(total) & np.isfinite(lost) & (result != 0)  # else special, exact or with a negligible product
+    return np.where(usual, result, x * y + z)
 
 
 def _shift_right(x: Any, y: Any) -> Any:

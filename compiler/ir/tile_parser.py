@@ -25,7 +25,6 @@ from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
     Block,
     Check,
-    Prefetch,
     Copy,
     For,
     Kernel,
@@ -34,6 +33,7 @@ from compiler.ir.tile import (
     Local,
     OpaqueCall,
     Param,
+    Prefetch,
     Program,
     Range,
     Reduce,

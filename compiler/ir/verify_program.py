@@ -73,5 +73,6 @@ def _launch_uses(program: Program, step: Launch) -> tuple[list[str], list[str], 
         for p, a in pairs
         if a in program.buffers and program.buffers[a] != p.type
     ]
-    problems += [f"@{kernel.name} writes %{a}, which it is also given as another argument" for a in writes if step.arguments.count(a) > 1]
+    twice = [a for a in writes if step.arguments.count(a) > 1]
+    problems += [f"@{kernel.name} writes %{a}, which it is also given as another argument" for a in twice]
     return reads, writes, problems

@@ -13,11 +13,11 @@ from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
     Block,
     Check,
-    Prefetch,
     For,
     Kernel,
     Let,
     Local,
+    Prefetch,
     Range,
     Reduce,
     Stmt,

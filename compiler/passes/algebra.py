@@ -95,7 +95,7 @@ def _cast(e: Call, args: tuple[Expr, ...]) -> Expr | None:
 
 def holds(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` survives a cast to `wide` and back."""
-    if wide == narrow or narrow == boolean:
+    if narrow in (wide, boolean):
         return True
     if wide.is_float and narrow.is_float:
         return wide in {f64: (f64,), f32: (f64,), f16: (f32, f64), bf16: (f32, f64)}[narrow]

@@ -67,7 +67,7 @@ class Timing(Watch):
 
 @dataclass
 class PrintIR(Watch):
-    """Prints the IR before and after passes: each a set of names, "all" for every one; `changes` prints after whatever changed it."""
+    """Prints the IR before and after the passes named ("all" for every one); `changes` prints it whenever it changed."""
 
     before_passes: Sequence[str] = ()
     after_passes: Sequence[str] = ()
@@ -153,10 +153,10 @@ class SemanticCheck(Watch):
 def answers(ir: AnyIR, seed: int = 0) -> list[Array]:
     """What the interpreter makes of random inputs: a graph's outputs in float64, a kernel's out and inout buffers."""
     if isinstance(ir, Kernel):
-        return first_in_range(lambda high: run_on_random(ir, seed, high))
+        return first_in_range(lambda low, high: run_on_random(ir, seed, low, high))
     fixed = ir.specialize(small_sizes(ir)) if ir.symbols else ir
     types = [n.type for n in fixed.inputs]
-    results = first_in_range(lambda high: interpret(fixed, random_inputs(types, seed, high), dtype=torch.float64))
+    results = first_in_range(lambda low, high: interpret(fixed, random_inputs(types, seed, low, high), dtype=torch.float64))
     return [as_array(r) for r in results]
 
 
@@ -165,13 +165,16 @@ TOLERANCES: Mapping[str, float] = {"f64": 1e-9, "f32": 3e-5, "f16": 1e-2, "bf16"
 
 def tolerance(ir: AnyIR) -> float:
     """How far answers may be apart, relative to the largest: rounding in the coarsest float type of the IR, several times."""
-    dtypes = {p.type.dtype for p in ir.params} if isinstance(ir, Kernel) else {n.dtype for n in ir.nodes if not isinstance(n.result, tuple)}
+    if isinstance(ir, Kernel):
+        dtypes = {p.type.dtype for p in ir.params}
+    else:
+        dtypes = {n.dtype for n in ir.nodes if not isinstance(n.result, tuple)}
     return max((TOLERANCES[d.name] for d in dtypes if d.is_float), default=TOLERANCES["f64"])
 
 
-def run_on_random(kernel: Kernel, seed: int, high: int) -> list[Array]:
+def run_on_random(kernel: Kernel, seed: int, low: int, high: int) -> list[Array]:
     """What the kernel writes, given random buffers."""
-    return run_on(kernel, random_inputs([p.type for p in kernel.params], seed, high))
+    return run_on(kernel, random_inputs([p.type for p in kernel.params], seed, low, high))
 
 
 def run_on(kernel: Kernel, given: Sequence[Array]) -> list[Array]:
@@ -181,14 +184,14 @@ def run_on(kernel: Kernel, given: Sequence[Array]) -> list[Array]:
     return [buffers[p.name] for p in kernel.params if p.role in ("out", "inout")]
 
 
-def first_in_range(run: Callable[[int], list[Any]]) -> list[Any]:
-    """`run(high)` for the largest bound on random integers that are valid wherever they are used as indices."""
-    for high in (8, 2):
+def first_in_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
+    """`run(low, high)` with bounds on random integers that are valid wherever they are indices or divisors."""
+    for low, high in ((0, 8), (0, 2), (1, 8)):
         try:
-            return run(high)
+            return run(low, high)
         except (IndexError, RuntimeError):  # PyTorch raises either for an index out of range
             continue
-    return run(1)
+    return run(0, 1)
 
 
 def steps(body: Block) -> int:

@@ -22,48 +22,64 @@ class RegisterTile:
     registers: int
 
 
+@dataclass(frozen=True)
+class Shape:
+    """One contraction: its columns across vectors of `lanes`, its reduced length `depth`, and all the products it adds."""
+
+    columns: int
+    lanes: int
+    depth: int
+    products: int
+
+
 LOOP_OVERHEAD = 0.5
 """Cycles per step for counting and for loads that do not quite overlap."""
+
+EXPOSED = 0.3
+"""Share of the second-level cache's transfer time that the multiply-adds do not hide."""
 
 PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
 
 
-def step_cycles(rows: int, registers: int, machine: Machine) -> float:
-    """Cycles for one step of the reduced loop."""
+def step_cycles(rows: int, registers: int, machine: Machine, streamed: bool = False) -> float:
+    """Cycles for one step of the reduced loop; `streamed` vectors come from the second-level cache."""
     fma = rows * registers / machine.fma_per_cycle
     loads = (rows + registers) / machine.loads_per_cycle
-    return max(fma, loads, machine.fma_latency) + LOOP_OVERHEAD
+    transfer = registers * machine.vector_bits / 8 / machine.l2_bytes_per_cycle if streamed else 0.0
+    return max(fma, loads, machine.fma_latency, transfer) + LOOP_OVERHEAD + EXPOSED * transfer
 
 
-def total_cycles(rows: int, columns: int, lanes: int, block: RegisterTile, machine: Machine) -> float:
-    """Cycles per step of the reduced loop over the whole rows x columns result, partial blocks included."""
+def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine) -> float:
+    """Cycles per step of the reduced loop over the whole result, partial blocks included."""
     full_r, part_r = divmod(rows, block.rows)
-    vectors = -(-columns // lanes)
+    vectors = -(-shape.columns // shape.lanes)
     full_c, part_c = divmod(vectors, block.registers)
     total = 0.0
     for r, times_r in ((block.rows, full_r), (part_r, 1 if part_r else 0)):
         for c, times_c in ((block.registers, full_c), (part_c, 1 if part_c else 0)):
             if times_r and times_c:
-                total += times_r * times_c * step_cycles(r, c, machine)
+                streamed = shape.depth * c * machine.vector_bits // 8 > machine.l1 // 2
+                total += times_r * times_c * step_cycles(r, c, machine, streamed)
     return total * (1 + PARTIAL_PENALTY * (bool(part_r and full_r) + bool(part_c and full_c)))
 
 
-def best_tiles(rows: int, shapes: Sequence[tuple[int, int, int]], machine: Machine) -> list[RegisterTile]:
-    """Blocks of equal height for contractions that share their rows; each shape is (columns, lanes, products added).
+def best_tiles(rows: int, shapes: Sequence[Shape], machine: Machine) -> list[RegisterTile]:
+    """Blocks of equal height for contractions that share their rows.
 
     Of the heights whose accumulators, one row of vectors and a broadcast fit the registers, the one that takes the least
-    time in all; ties go to the blocks that load least, then to the lowest.
+    time in all; ties go to the blocks that load least, then to the lowest.  Rows a power of two apart share cache sets, so
+    a block has fewer rows than a set has ways.
     """
     best: tuple[tuple[float, float, int], list[RegisterTile]] | None = None
-    for height in range(1, min(rows, machine.registers) + 1):
+    for height in range(1, min(rows, machine.l1_ways - 2) + 1):
         chosen, time, loads = [], 0.0, 0.0
-        for columns, lanes, products in shapes:
-            block = best_width(rows, height, columns, lanes, machine)
+        for shape in shapes:
+            block = best_width(rows, height, shape, machine)
             if block is None:
                 break
             chosen.append(block)
-            time += total_cycles(rows, columns, lanes, block, machine) * products / (rows * columns)
+            time += total_cycles(rows, shape, block, machine) * shape.products / (rows * shape.columns)
             loads += (height + block.registers) / (height * block.registers)
         rank = (round(time, 3), loads, height)
         if len(chosen) == len(shapes) and (best is None or rank < best[0]):
@@ -71,8 +87,8 @@ def best_tiles(rows: int, shapes: Sequence[tuple[int, int, int]], machine: Machi
     return best[1] if best else [RegisterTile(1, 1) for _ in shapes]
 
 
-def best_width(rows: int, height: int, columns: int, lanes: int, machine: Machine) -> RegisterTile | None:
+def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:
     """The width that suits blocks of `height` rows; None where not even one vector fits."""
-    widest = min(-(-columns // lanes), 6, (machine.registers - 2) // (height + 1))
+    widest = min(-(-shape.columns // shape.lanes), 6, (machine.registers - 2) // (height + 1))
     blocks = [RegisterTile(height, c) for c in range(1, widest + 1)]
-    return min(blocks, key=lambda b: (round(total_cycles(rows, columns, lanes, b, machine), 3), -b.registers), default=None)
+    return min(blocks, key=lambda b: (round(total_cycles(rows, shape, b, machine), 3), -b.registers), default=None)

@@ -10,7 +10,8 @@ class Machine:
     """One core's vector unit and the caches around it.
 
     `vector_bits` and `registers` describe the vector registers; `fma_per_cycle` and `loads_per_cycle` count vector
-    instructions; `fma_latency` is in cycles; caches are in bytes, the first two per core; `threads` is how many run at once.
+    instructions; `fma_latency` is in cycles; caches are in bytes, the first two per core, and `l1_ways` is how many lines share
+    a set of the first; `threads` is how many run at once.
     """
 
     vector_bits: int = 512
@@ -18,6 +19,8 @@ class Machine:
     fma_per_cycle: int = 2
     fma_latency: int = 4
     loads_per_cycle: int = 2
+    l2_bytes_per_cycle: int = 32
+    l1_ways: int = 12
     l1: int = 48 << 10
     l2: int = 1 << 20
     l3: int = 32 << 20

@@ -11,7 +11,7 @@ import torch
 
 from compiler.codegen.llvm.main import CULPRIT, FIRST_SLOT, WORKSPACE, Action, CopyBytes, KernelCall, Offset, Place, Slot
 from compiler.codegen.target import Target
-from compiler.errors import ArgumentError, VerifyError
+from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir import tile
 from compiler.ir.interpret_graph import as_tensor
 from compiler.ir.tile import Check, Copy, For, Launch, OpaqueCall, Program
@@ -44,6 +44,7 @@ class Executable:
     def __init__(self, program: Program, target: Target | None = None, options: Options | None = None) -> None:
         self.program, self.target = program, target or Target.host()
         _require_copies(program)
+        _require_machine(self.target)
         outside = _outside(program)
         self.words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
         inside = [b for b in program.buffers if b not in self.words]
@@ -172,6 +173,11 @@ def _segments(program: Program) -> Iterable[list[int] | OpaqueCall]:
             run.append(k)
     if run:
         yield run
+
+
+def _require_machine(target: Target) -> None:
+    if lacking := target.lacking_here():
+        raise TilewrightError(f"code for {target.name} cannot run here: this machine has no {lacking}")
 
 
 def _require_copies(program: Program) -> None:

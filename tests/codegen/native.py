@@ -41,6 +41,15 @@ def runnable() -> tuple[str, ...]:
     return tuple(name for name, features in needs.items() if all(has.get(f, f in ("cx8", "fxsr", "mmx")) for f in features))
 
 
+@lru_cache(maxsize=8)
+def compiled(kernel: Kernel, target: str) -> loader.Library:
+    """The kernel as the function `tested`; tiles that are not full are peeled first."""
+    kernel = replace(run_pipeline(kernel, "peel"), name="tested")
+    verify_kernel(kernel)
+    code = to_object(emit_kernel(kernel, Target.named(target)), Target.named(target))
+    return loader.load([code], ["tested"])
+
+
 class Outcome(dict[str, Array]):
     """The out and inout buffers by name, and whether a `check` failed."""
 
@@ -48,10 +57,8 @@ class Outcome(dict[str, Array]):
 
 
 def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") -> Outcome:
-    """The kernel on copies of `inputs`, one per parameter that is read; tiles that are not full are peeled first."""
-    kernel = replace(run_pipeline(kernel, "peel"), name="tested")
-    verify_kernel(kernel)
-    library = loader.load([to_object(emit_kernel(kernel, Target.named(target)), Target.named(target))], ["tested"])
+    """The kernel on copies of `inputs`, one per parameter that is read."""
+    library = compiled(kernel, target)
     given = iter(inputs)
     memory = {p.name: _guarded(p, next(given) if p.role != "out" else fresh(p.type)) for p in kernel.params}
     status = (ctypes.c_int32 * 4)()

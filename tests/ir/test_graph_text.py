@@ -45,6 +45,8 @@ def test_only_ops() -> Iterator[None]:
     before = set(OPS)
     op("test_attrs", "x: float, y: float", Opaque("a test"), type=lambda s: s.types[0], attrs=ATTRS)
     op("test_body", "x*: any", Opaque("a test"), type=lambda s: s.types[0], attrs={"body": None})
+    op("test_ones", "x: any", Opaque("a test"), type=lambda s: s.types[0], attrs={"a": 1, "b": 0.0})
+    op("test_columns", "x: any", Opaque("a test"), type=lambda s: parse_type("f32[4, 8]{1, 0}"))
     op("test_pair", "x: any", Opaque("a test"), type=pair)
     op("test_where", "c: bool, x: any, y: any", Opaque("a test"), type=lambda s: s.types[1])
     op("test_bad", "x: any", Opaque("a test"), type=lambda s: s.types[1], attrs={"dim": 0})
@@ -127,6 +129,19 @@ def test_attribute_numbers_are_exact(value: float) -> None:
 
 def test_a_default_attribute_is_left_out() -> None:
     assert "{" not in print_graph(body("%y = test_attrs %x, %x {a=none} return %y")).split("\n")[1]
+
+
+def test_what_only_equals_a_default_is_not_left_out() -> None:
+    graph = round_trip(body("%y = test_ones %x {a=true, b=-0.0} %z = test_ones %y {a=1, b=0.0} return %z"))
+    assert repr(graph.outputs[0].operands[0].attrs) == "{'a': True, 'b': -0.0}"
+    assert repr(graph.outputs[0].attrs) == "{'a': 1, 'b': 0.0}"
+
+
+def test_an_annotation_adds_a_layout_but_changes_none() -> None:
+    assert body("%y: f32[4]{0} = silu %x return %y").outputs[0].type == parse_type("f32[4]{0}")
+    assert body("%y: f32[4, 8] = test_columns %x return %y").outputs[0].type == parse_type("f32[4, 8]{1, 0}")
+    with pytest.raises(ParseError, match="the op gives"):
+        body("%y: f32[4, 8]{0, 1} = test_columns %x return %y")
 
 
 def test_a_graph_inside_a_graph() -> None:

@@ -16,7 +16,7 @@ from compiler.ir.scalar import Const, Load, Ref
 from compiler.ir.tile import Check, Copy, For, Kernel, Launch, Let, Local, Param, Program, Range, Reduce, Store, map_ranges
 from compiler.ir.types import TensorType, bf16, boolean, f32, i8, i64
 
-I, J, K = var("i"), var("j"), var("k")
+i, j, k = var("i"), var("j"), var("k")
 
 
 def tensor(*shape: int, dtype: Any = f32) -> TensorType:
@@ -37,8 +37,8 @@ MATMUL = Kernel(
     (
         For(Range("i", 0, 5), (
             For(Range("j", 0, 6), (
-                Reduce("acc", "add", (Range("k", 0, 7),), (), load("x", I, K) * load("w", J, K)),
-                Store("y", (I, J), Ref(f32, "acc") + 1.0),
+                Reduce("acc", "add", (Range("k", 0, 7),), (), load("x", i, k) * load("w", j, k)),
+                Store("y", (i, j), Ref(f32, "acc") + 1.0),
             )),
         ), parallel=True),
     ),
@@ -59,9 +59,9 @@ def test_local_buffers_have_a_copy_per_tiled_index(tiles: dict[str, int]) -> Non
     body = (
         For(Range("i", 0, 5), (
             Local("row", tensor(4)),
-            For(Range("j", 0, 4), (Store("row", (J,), scalar.exp(load("x", I, J))),)),
-            Reduce("sum", "add", (Range("k", 0, 4),), (), load("row", K)),
-            For(Range("m", 0, 4), (Store("y", (I, var("m")), load("row", var("m")) / Ref(f32, "sum")),)),
+            For(Range("j", 0, 4), (Store("row", (j,), scalar.exp(load("x", i, j))),)),
+            Reduce("sum", "add", (Range("k", 0, 4),), (), load("row", k)),
+            For(Range("m", 0, 4), (Store("y", (i, var("m")), load("row", var("m")) / Ref(f32, "sum")),)),
         )),
     )  # fmt: skip
     kernel = Kernel("softmax", (Param("x", tensor(5, 4)), Param("y", tensor(5, 4), "out")), body)
@@ -81,20 +81,20 @@ def test_a_value_that_does_not_vary_counts_once_per_index(tile: int) -> None:
     assert y == 5
 
 
-@pytest.mark.parametrize("op, expected", [("max", 127), ("min", -3), ("mul", -3 * 4 * 127 + 6 * 256), ("add", 129 - 256)])
+@pytest.mark.parametrize(("op", "expected"), [("max", 127), ("min", -3), ("mul", -3 * 4 * 127 + 6 * 256), ("add", 129 - 256)])
 def test_integer_reductions_wrap_in_their_type(op: str, expected: int) -> None:
     kernel = Kernel("r", (Param("x", tensor(4, dtype=i8)), Param("y", tensor(dtype=i8), "out")), (
-        Reduce("v", op, (Range("k", 0, 4, 2),), (), load("x", K, dtype=i8)), Store("y", (), Ref(i8, "v")),
+        Reduce("v", op, (Range("k", 0, 4, 2),), (), load("x", k, dtype=i8)), Store("y", (), Ref(i8, "v")),
     ))  # fmt: skip
     y = np.zeros((), np.int8)
     run_kernel(kernel, {"x": np.array([-3, 4, 1, 127], np.int8), "y": y})
     assert y == expected
 
 
-@pytest.mark.parametrize("op, expected", [("add", 0.0), ("max", -np.inf), ("min", np.inf), ("mul", 1.0)])
+@pytest.mark.parametrize(("op", "expected"), [("add", 0.0), ("max", -np.inf), ("min", np.inf), ("mul", 1.0)])
 def test_reducing_nothing_gives_the_identity(op: str, expected: float) -> None:
     kernel = Kernel("r", (Param("x", tensor(0)), Param("y", tensor(), "out")), (
-        Reduce("v", op, (Range("k", 0, 0, 2),), (), load("x", K)), Store("y", (), Ref(f32, "v")),
+        Reduce("v", op, (Range("k", 0, 0, 2),), (), load("x", k)), Store("y", (), Ref(f32, "v")),
     ))  # fmt: skip
     y = np.full((), 7, "f")
     run_kernel(kernel, {"x": np.zeros(0, "f"), "y": y})
@@ -103,11 +103,11 @@ def test_reducing_nothing_gives_the_identity(op: str, expected: float) -> None:
 
 def pad_kernel(tile: int, rows: int = 3) -> Kernel:
     """Copies `x` with two elements of padding before and one after."""
-    at = scalar.index_value(I - 2)
+    at = scalar.index_value(i - 2)
     inside = (at >= 0) & (at < rows)
-    value = load("x", I - 2, mask=inside, other=Const(f32, 9.0))
+    value = load("x", i - 2, mask=inside, other=Const(f32, 9.0))
     params = (Param("x", tensor(rows)), Param("y", tensor(rows + 3), "out"))
-    return Kernel("pad", params, (For(Range("i", 0, rows + 3, tile), (Store("y", (I,), value),)),))
+    return Kernel("pad", params, (For(Range("i", 0, rows + 3, tile), (Store("y", (i,), value),)),))
 
 
 @pytest.mark.parametrize("tile", [1, 4])
@@ -122,7 +122,7 @@ def test_masked_loads_read_nothing_where_false(tile: int) -> None:
 
 def gather_kernel(tile: int) -> Kernel:
     params = (Param("t", tensor(4)), Param("n", tensor(3, dtype=i64)), Param("y", tensor(3), "out"))
-    body = (Let("at", load("n", I, dtype=i64)), Check("at", 0, 4), Store("y", (I,), load("t", var("at"))))
+    body = (Let("at", load("n", i, dtype=i64)), Check("at", 0, 4), Store("y", (i,), load("t", var("at"))))
     return Kernel("gather", params, (For(Range("i", 0, 3, tile), body),))
 
 
@@ -139,7 +139,7 @@ def test_failed_checks_are_reported_at_the_end(tile: int) -> None:
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_leaving_a_buffer_is_an_error_and_never_wraps(shift: int) -> None:
     params = (Param("x", tensor(4)), Param("y", tensor(4), "out"))
-    kernel = Kernel("shift", params, (For(Range("i", 0, 4), (Store("y", (I,), load("x", I + shift)),)),))
+    kernel = Kernel("shift", params, (For(Range("i", 0, 4), (Store("y", (i,), load("x", i + shift)),)),))
     with pytest.raises(VerifyError, match=r"%x\[i [+-] 1\]: index 0 takes"):
         run_kernel(kernel, {"x": np.zeros(4, "f"), "y": np.zeros(4, "f")})
 
@@ -159,7 +159,7 @@ def test_wrong_arrays_are_refused() -> None:
 
 def test_program_runs_launches_and_copies() -> None:
     double = Kernel("double", (Param("x", tensor(2)), Param("y", tensor(2), "out")), (
-        For(Range("i", 0, 2), (Store("y", (I,), load("x", I) + load("x", I)),)),
+        For(Range("i", 0, 2), (Store("y", (i,), load("x", i) + load("x", i)),)),
     ))  # fmt: skip
     types = {"x": tensor(2), "t": tensor(2), "y": tensor(2), "c": tensor(2, dtype=bf16), "z": tensor(2, dtype=bf16)}
     steps = (Launch("double", ("x", "t")), Launch("double", ("t", "y")), Copy("c", "z"))
@@ -180,7 +180,7 @@ def test_bool_reductions_are_any_and_all() -> None:
     x = np.array([[True, False], [True, True], [False, False]])
     for op, expected in (("max", x.any(1)), ("min", x.all(1))):
         params = (Param("x", tensor(3, 2, dtype=boolean)), Param("y", tensor(3, dtype=boolean), "out"))
-        body = (Reduce("v", op, (Range("k", 0, 2),), (), load("x", I, K, dtype=boolean)), Store("y", (I,), Ref(boolean, "v")))
+        body = (Reduce("v", op, (Range("k", 0, 2),), (), load("x", i, k, dtype=boolean)), Store("y", (i,), Ref(boolean, "v")))
         y = np.zeros(3, np.bool_)
         run_kernel(Kernel("r", params, (For(Range("i", 0, 3, 2), body),)), {"x": x, "y": y})
         np.testing.assert_array_equal(y, expected)

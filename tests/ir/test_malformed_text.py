@@ -44,8 +44,23 @@ program {
 }
 resources { @b = "AAAAAAAAAAAAAAAA" }"""
 
-PIECES = [*"%{}[](),=:-1\\\"<\n \0é", "9" * 400, *"""%x %i @w -> .. // 1.5 inf nan "a" graph return constant f32 resources loc for
-          reduce yield store add cast index load tile""".split()]  # fmt: skip
+MARKS = [*'%{}[](),=:-1\\"<\n \0é', "->", "..", "//", "9" * 400, "1.5", "inf", "nan", '"a"', "%x", "%i", "@w"]
+WORDS = [
+    "graph",
+    "return",
+    "constant",
+    "f32",
+    "resources",
+    "loc",
+    "for",
+    "reduce",
+    "yield",
+    "store",
+    "add",
+    "cast",
+    "index",
+    "tile",
+]
 
 
 @st.composite
@@ -54,7 +69,7 @@ def mutations(draw: st.DrawFn, text: str) -> str:
     for _ in range(draw(st.integers(1, 3))):
         start = draw(st.integers(0, len(text)))
         end = min(len(text), start + draw(st.integers(0, 8)))
-        text = text[:start] + draw(st.sampled_from([*PIECES, "", text[start:end] * 2])) + text[end:]
+        text = text[:start] + draw(st.sampled_from([*MARKS, *WORDS, "", text[start:end] * 2])) + text[end:]
     return text
 
 

@@ -80,6 +80,7 @@ def test_statements_round_trip() -> None:
         tile.Local("tmp", parse_type("i32[4]{0}")),
         Let("q", Load(i64, "idx", (i // 2 + i % 2,)) - 1),
         tile.Check("q", -1, m),
+        tile.Prefetch("x", (var("q") + 1, 0)),
         Let("p", (Ref(i64, "q") < 3) & (IndexValue(i64, i * 4 + m) >= Ref(i64, "i"))),
         Store("tmp", (var("q") % 4,), const(-3, i32)),
         Let("e", Load(f32, "x", (var("q"), 0), Ref(boolean, "p"), const(float("-inf"), f32))),
@@ -205,6 +206,15 @@ def test_shared_parts_are_printed_once(depth: int) -> None:
     for _ in range(depth):
         expected = expected * expected - 0.5
     assert results(again) == pytest.approx(list(expected), rel=1e-5)
+
+
+def test_leaves_are_not_bound() -> None:
+    value: Expr = (x := a())
+    for _ in range(120):
+        value = call("max", value, x)
+    text = print_kernel(kernel(value))
+    assert "%t0 = " in text
+    assert " = %a[%i]\n" not in text
 
 
 def shared(depth: int) -> Expr:

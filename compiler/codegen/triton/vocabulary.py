@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from keyword import kwlist
 
 from compiler.errors import TilewrightError
-from compiler.ir.scalar import Const
+from compiler.ir.scalar import PRIMITIVES, Const
 from compiler.ir.types import DType
 
 
@@ -29,16 +29,24 @@ DTYPES: Mapping[str, tuple[str, str]] = {
 }
 """Each dtype as source names it, and as a signature does."""
 
+INFIX: Mapping[str, str] = {**{p.name: p.infix for p in PRIMITIVES.values() if p.infix}, "rem": "%"}
+"""Primitives that are operators."""
+
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
 FUNCTIONS: Mapping[str, str] = {
-    **{p: f"tl.{p}" for p in ("fma", "abs", "floor", "ceil", "where", "exp", "exp2", "log", "log2", "erf", "sin", "cos", "rsqrt")},
+    **{p: f"tl.{p}" for p in ("where", "fma", "abs")}, "max": "maximum", "min": "minimum",
+    **{p: f"tl.{p}" for p in ("floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "erf", "sin", "cos")},
     **{p: f"libdevice.{p}" for p in ("expm1", "log1p", "tanh", "tan", "asin", "acos", "atan", "sinh", "cosh", "pow")},
-    "trunc": "libdevice.trunc", "round": "libdevice.rint", "copysign": "libdevice.copysign",
-    "max": "maximum", "min": "minimum",
+    **{p: f"libdevice.{p}" for p in ("trunc", "copysign")}, "round": "libdevice.rint",
 }  # fmt: skip
 """Primitives that are functions; names without a module are `HELPERS`."""
 
 EXACT: Mapping[str, str] = {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn"}
 """f32 primitives whose plain spelling would be approximate."""
+
+ANY_DTYPE = ("where", "fma", "abs", "max", "min")
+"""Functions that are not of f32 and f64 alone."""
 
 HELPERS: Mapping[str, str] = {
     "maximum": "def maximum(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
@@ -51,7 +59,8 @@ HELPERS: Mapping[str, str] = {
 }
 """Functions written into the source that calls them; each may call those after it."""
 
-RESERVED = {"tl", "triton", "libdevice", "launch", "pid", "range", "float", "kernel", "signature", "grid", "options", *HELPERS, *kwlist}
+MODULE_NAMES = ("tl", "triton", "libdevice", "launch", "kernel", "grid", "signature", "options", "pid", "range", "float")
+RESERVED = {*MODULE_NAMES, *HELPERS, *kwlist}
 """Names that no value of a kernel may take."""
 
 

@@ -87,7 +87,7 @@ def scalar_tensor(value: Value, dtype: torch.dtype | None = None) -> Node:
     return as_node(value, _named(dtype, default_float()))
 
 
-@converts("aten.arange.start_step", "prims.iota.default")
+@converts("aten.arange.start_step")
 def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None) -> Node:
     numbers = (start, end, step)
     whole = all(isinstance(v, (int, Index)) for v in numbers)

@@ -35,7 +35,7 @@ class GpuBlocks(TilePass):
         sizes: dict[str, int] = {}
         shared = [s for s in tile.walk(ir.body) if isinstance(s, For) and s.parallel]
         for stmt in tile.walk(ir.body):
-            if not (isinstance(stmt, For) and stmt.parallel or is_block(stmt)):
+            if not ((isinstance(stmt, For) and stmt.parallel) or is_block(stmt)):
                 self.fill(table, stmt, sizes)
         if not any(is_block(s) for s in shared):
             left = self.elements // widest(ir.body, sizes)

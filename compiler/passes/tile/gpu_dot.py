@@ -77,7 +77,7 @@ def follows(table: Accesses, e: Expr) -> frozenset[str]:
 
 def multiplies(x: Expr, y: Expr) -> bool:
     """Whether matrix units take the factors: floats as they are, halves and bytes before they were widened."""
-    return x.dtype in (f32, f64) or x.dtype == i32 and narrow(x) == narrow(y) == i8
+    return x.dtype in (f32, f64) or (x.dtype == i32 and narrow(x) == narrow(y) == i8)
 
 
 def narrow(e: Expr) -> DType:

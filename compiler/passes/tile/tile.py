@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.ir import tile
+from compiler.ir.index import product
 from compiler.ir.tile import For, Kernel, Range, Reduce, Stmt
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
-from compiler.perf.contraction import best_tiles
+from compiler.perf.contraction import Shape, best_tiles
 from compiler.perf.machine import Machine
 
 
@@ -56,13 +57,15 @@ class Tile(TilePass):
         if lane is None:
             return []
         reads = [a for a in table.all if a.stmt is s and not a.is_store]
-        return [Block(s.name, self.row_loop(table, reads, lane, around), lane, max(a.count for a in reads))]
+        depth = product(r.extent for r in s.ranges)
+        row = self.row_loop(table, reads, lane, around)
+        return [Block(s.name, row, lane, depth if isinstance(depth, int) else 1, max(a.count for a in reads))]
 
     def choose(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
         """Rows and registers for the contractions along one row loop: the rows must serve them all."""
         row = blocks[0].row
         rows = row.extent if row is not None and isinstance(row.extent, int) else 1
-        shapes = [(b.columns, b.lane.lanes, b.count) for b in blocks]
+        shapes = [Shape(b.columns, b.lane.lanes, b.depth, b.count) for b in blocks]
         chosen = best_tiles(rows, shapes, machine)
         for b, choice in zip(blocks, chosen, strict=True):
             height = min(self.rows or choice.rows, rows)
@@ -83,11 +86,12 @@ class Tile(TilePass):
 
 @dataclass(frozen=True)
 class Block:
-    """One contraction `name`: its row loop, if any, its lane loop, and how many products it adds in all."""
+    """One contraction `name`: its row loop, if any, its lane loop, its reduced length, and the products it adds in all."""
 
     name: str
     row: Range | None
     lane: Range
+    depth: int
     count: int
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-import compiler.ir.ops as ops
+from compiler.ir import ops
 from compiler.ir.graph import Graph, constant, input_node
 from compiler.ir.types import TensorType, f32
 from compiler.passes.manager import run_pipeline
@@ -22,13 +22,20 @@ def test_equal_nodes_merge() -> None:
 def test_equal_small_constants_merge() -> None:
     check_pass(
         "cse",
-        before="graph(%x: f32[2]) { %c = constant f32[2] [1, 2]  %d = constant f32[2] [1, 2]  %y = mul %c, %x  %z = mul %d, %x  return %y, %z }",
+        before="""graph(%x: f32[2]) {
+            %c = constant f32[2] [1, 2]
+            %d = constant f32[2] [1, 2]
+            %y = mul %c, %x
+            %z = mul %d, %x
+            return %y, %z
+        }""",
         after="graph(%x: f32[2]) { %c = constant f32[2] [1, 2]  %y = mul %c, %x  return %y, %y }",
     )
 
 
 def test_attributes_tell_nodes_apart() -> None:
-    check_pass("cse", unchanged="graph(%x: f32[2, 2]) { %a = sum %x {dims=[0]}  %b = sum %x {dims=[1]}  %y = add %a, %b  return %y }")
+    text = "graph(%x: f32[2, 2]) { %a = sum %x {dims=[0]}  %b = sum %x {dims=[1]}  %y = add %a, %b  return %y }"
+    check_pass("cse", unchanged=text)
 
 
 def test_zeros_of_either_sign_differ() -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
-import compiler.ir.ops as ops
 from compiler.errors import Loc
+from compiler.ir import ops
 from compiler.ir.graph import Graph, input_node
 from compiler.ir.op import OPS, op
 from compiler.ir.structure import Composite
@@ -32,7 +30,8 @@ def test_nested_composites_expand_to_the_end() -> None:
 
 
 def test_an_expansion_may_be_the_operand() -> None:
-    check_pass("decompose", before="graph(%x: f32[4]) { %y = test_nothing %x  return %y }", after="graph(%x: f32[4]) { return %x }")
+    before = "graph(%x: f32[4]) { %y = test_nothing %x  return %y }"
+    check_pass("decompose", before=before, after="graph(%x: f32[4]) { return %x }")
 
 
 def test_kept_ops_stay_whole() -> None:
@@ -48,4 +47,4 @@ def test_new_nodes_come_from_the_users_line() -> None:
     graph = Graph((x,), (mean_sign(x, loc=Loc("model.py", 7)),))
     made = [n for n in run_pipeline(graph, "decompose").nodes if n.operands]
     assert {n.loc for n in made} == {Loc("model.py", 7)}
-    assert torch.equal(torch.tensor([len(made)]), torch.tensor([3]))
+    assert len(made) == 3

@@ -1,13 +1,15 @@
 """Elementary functions in terms of arithmetic, comparison, choice and bits: what `expand-math` puts in their place.
 
-An expansion takes arguments that are cheap to repeat (a name or a constant) of type f32 or f64, and returns an expression in
-which an object used twice is a value computed once.  No expansion branches or reads a table, so that all lanes of a vector take the same steps.
+An expansion takes arguments that are cheap to repeat (a name or a constant) of type f32 or f64, and returns an expression
+in which an object used twice is a value computed once.  No expansion branches or reads a table: all lanes of a vector take
+the same steps.
 
-Every function is right over the whole range of its type: zeros (with their sign), denormal arguments and results, infinities
-and NaN.  Its docstring states the greatest error, in units in the last place of the exact result, and the cost in
-primitives, bitcasts not counted.
+Every function is right over the whole range of its type: zeros (with their sign), denormal arguments and results,
+infinities and NaN.  Its docstring states the greatest error found, in units in the last place, and the cost in primitives,
+bitcasts not counted.  f32 was tried on every argument (pow: on 60 million pairs), f64 on some million.
 
-A minimum or maximum that propagates NaN costs three instructions on x86, hence `where(x < c, c, x)`.  Steps rely on `fma` rounding once.
+Two things hold throughout.  `fma` must round once.  A minimum that propagates NaN costs three instructions on x86, hence
+`where(x > c, c, x)`, which is one and keeps NaN too.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from compiler.ir.scalar import Call, Expr
+from compiler.passes.tile.elementary.binary import format_of
 from compiler.passes.tile.elementary.error_function import erf
 from compiler.passes.tile.elementary.exponential import exp, exp2, expm1
 from compiler.passes.tile.elementary.hyperbolic import cosh, sinh, tanh
@@ -51,5 +54,6 @@ EXPANSIONS: Mapping[str, Callable[..., Expr]] = MappingProxyType(
 
 
 def expand(call: Call) -> Expr:
-    """`call` of an elementary function, spelt out; KeyError where it is none."""
+    """`call` of an elementary function, spelt out; KeyError where it is none, TypeError where it is not in f32 or f64."""
+    format_of(call)
     return EXPANSIONS[call.primitive](*call.operands)

@@ -1,4 +1,4 @@
-"""erf, and gelu by it."""
+"""erf."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ FAR = {
 
 
 def erf(x: Expr) -> Expr:
-    """The error function to 2 ulp.  f32: 26 operations.
+    """The error function.
+
+    Error 2.0 ulp in f32, 2.4 in f64.  Cost f32: 26 operations, f64: 57.
 
     An odd polynomial up to 1.5; beyond, the polynomial of erf itself: entire, it is as easy as exp(-x^2) times another
     polynomial would be, needs no range reduction and no division.  Both are computed and one is chosen.

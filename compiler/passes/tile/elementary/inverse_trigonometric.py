@@ -53,21 +53,30 @@ def _asin_of_small(a: Expr) -> tuple[Expr, Expr]:
 
 
 def asin(x: Expr) -> Expr:
-    """The arcsine to 2 ulp.  f32: 17 operations, one a square root; f64: 26."""
+    """The arcsine.
+
+    Error 1.9 ulp in f32, 2.1 in f64.  Cost f32: 17 operations, f64: 26, one of them a square root.
+    """
     small, y = _asin_of_small(absolute(x))
     high, low = HALF_PI[x.dtype]
     return copysign(where(small, y, fma(y, -2.0, high) + low), x)
 
 
 def acos(x: Expr) -> Expr:
-    """The arccosine to 2 ulp.  f32: 22 operations, one a square root; f64: 30."""
+    """The arccosine.
+
+    Error 1.2 ulp in f32, 1.2 in f64.  Cost f32: 21 operations, f64: 30, one of them a square root.
+    """
     small, y = _asin_of_small(absolute(x))
     from_half_pi = _from_half_pi(where(small, copysign(y, x), y))
     return where(small, from_half_pi, where(x > 0, y, from_half_pi) * 2)
 
 
 def atan(x: Expr) -> Expr:
-    """The arctangent to 2 ulp.  f32: 20 operations, one a division; f64: 32."""
+    """The arctangent.
+
+    Error 1.4 ulp in f32, 2.1 in f64.  Cost f32: 19 operations, f64: 32, one of them a division.
+    """
     a = absolute(x)
     large = a > 1
     t = where(large, 1 / a, a)

@@ -59,27 +59,36 @@ def at_ends(x: Expr, y: Expr) -> Expr:
 
 
 def log(x: Expr) -> Expr:
-    """ln x to 2 ulp.  f32: 27 operations, f64: 39."""
+    """ln x.
+
+    Error 0.9 ulp in f32, 1.4 in f64.  Cost f32: 28 operations, f64: 40.
+    """
     e, f = decompose(x)
     return at_ends(x, fma(e, LN2, log_near_1(f)))
 
 
 def log2(x: Expr) -> Expr:
-    """log2 x to 2 ulp, exact for powers of two.  f32: 27 operations, f64: 39."""
+    """log2 x, exact for powers of two.
+
+    Error 1.7 ulp in f32, 1.7 in f64.  Cost f32: 28 operations, f64: 40.
+    """
     e, f = decompose(x)
     return at_ends(x, fma(log_near_1(f), LOG2_E, e))
 
 
 def log1p(x: Expr) -> Expr:
-    """ln(1 + x) to 2 ulp.  f32: 28 operations, f64: 40.
+    """ln(1 + x).
 
-    1 + x rounded serves only to find e; then f = 2^-e x + (2^-e - 1) is rounded once, so that nothing of a small x is lost.
+    Error 1.5 ulp in f32, 2.0 in f64.  Cost f32: 27 operations, f64: 39.
+
+    u = 1 + x, rounded, serves only to find e; then f = 2^-e x + (2^-e - 1) is rounded once, so that nothing of a small x is lost.
     The exponent of 2^-e is one too high until the end, since e may be so great that 2^-e is denormal.
     """
     form = format_of(x)
-    e, e_bits = exponent(1 + x)
+    u = 1 + x
+    e, e_bits = exponent(u)
     scaled = (x.bitcast(form.integer) - e_bits).bitcast(x.dtype)  # x itself where e = 0, and never denormal elsewhere
     twice = (form.exponent_bits(1) - e_bits).bitcast(x.dtype)
     f = scaled + fma(twice, 0.5, -1.0)
     y = fma(e.to(x.dtype), LN2, log_near_1(f))
-    return at_ends(1 + x, copysign(y, x))
+    return at_ends(u, copysign(y, x))

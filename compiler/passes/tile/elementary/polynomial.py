@@ -36,7 +36,7 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`a + b` rounded, and what rounding lost: together exactly `a + b` (Knuth; Muller et al., "Handbook", 4.3).  6 operations."""
+    """`a + b` rounded, and what rounding lost: together exactly `a + b` (Knuth).  6 operations."""
     total = a + b
     b_part = total - a
     a_part = total - b_part

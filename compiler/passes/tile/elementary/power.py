@@ -31,12 +31,17 @@ LOG2_REST = (
 
 
 def rsqrt(x: Expr) -> Expr:
-    """1 / sqrt(x) to 1.5 ulp.  2 operations."""
+    """1 / sqrt(x).
+
+    Error 1.5 ulp in f32, 1.5 in f64.  Cost f32: 2 operations, f64: 2.
+    """
     return 1 / sqrt(x)
 
 
 def to_the_power(x: Expr, y: Expr) -> Expr:
-    """x^y to 1 ulp, with the special cases of C and IEEE 754.  f32: 60 operations, 27 of them in f64; f64: 90.
+    """x^y, with the special cases of C and IEEE 754.
+
+    Error 0.6 ulp in f32, 1.3 in f64.  Cost f32: 65 operations, f64: 113; in f32 more than half of them are in f64.
 
     |x|^y = 2^(y log2 |x|).  The logarithm needs more bits than the result: those that the exponent of the result takes.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.ir.scalar import Expr, const, fma, nearest, where
-from compiler.ir.types import DType, f32, f64, i32
+from compiler.ir.types import f32, f64, i32
 from compiler.passes.tile.elementary.binary import scaled_integer
 from compiler.passes.tile.elementary.pi import digits_of_two_over_pi, scaled_two_over_pi
 from compiler.passes.tile.elementary.polynomial import two_product, two_sum
@@ -35,11 +35,12 @@ def _by_half_pi_f32(x: Expr) -> tuple[Expr, Expr]:
     """
     step = 21  # 2^128 = 2^(44 + 4 * 21)
     scale: Expr = const(1.0, f32)
-    high, low = (const(part, f64) for part in scaled_two_over_pi(0))
+    parts: list[Expr] = [const(part, f64) for part in scaled_two_over_pi(0)]
     for k in (1, 2, 3, 4):
         large = x >= 2.0 ** (23 + step * k)
         scale = where(large, 2.0 ** (-step * k), scale)
-        high, low = (where(large, *parts) for parts in zip(scaled_two_over_pi(step * k), (high, low), strict=True))
+        parts = [where(large, new, old) for new, old in zip(scaled_two_over_pi(step * k), parts)]
+    high, low = parts
     y = (x * scale).to(f64)
     whole, bits = scaled_integer(y, high)
     return fma(y, low, fma(y, high, -whole)) * HALF_PI[0], bits.to(i32)
@@ -75,9 +76,7 @@ def _window(x: Expr) -> tuple[Expr, list[Expr]]:
         large = y >= 2.0 ** (DIGIT * step + 1)
         y = where(large, y * 2.0 ** (-DIGIT * step), y)
         shifted = digits[step:]
-        digits = [
-            where(large, shifted[i], d) if i < len(shifted) else d for i, d in enumerate(digits[: step - 1 + WINDOW])
-        ]
+        digits = [where(large, shifted[i], d) if i < len(shifted) else d for i, d in enumerate(digits[: step - 1 + WINDOW])]
     return y, digits
 
 

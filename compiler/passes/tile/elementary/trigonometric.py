@@ -39,14 +39,11 @@ SHORT_SIN = (-0.16666654722438198, 0.008332165803972644, -0.00019515815213257327
 SHORT_COS = (-0.5, 0.04166664568292435, -0.0013887316251203553, 2.443315661392863e-05)
 
 
-def _sin_near_0(r: Expr, coefficients: Sequence[float]) -> Expr:
+def _sin_and_cos(r: Expr, sin_coefficients: Sequence[float], cos_coefficients: Sequence[float]) -> tuple[Expr, Expr]:
+    """sin r and cos r for |r| <= pi/4."""
     square = r * r
-    return fma(square * r, polynomial(square, coefficients), r)
-
-
-def _cos_near_0(r: Expr, coefficients: Sequence[float]) -> Expr:
-    square = r * r
-    return fma(square, polynomial(square, coefficients), 1.0)
+    sine = fma(square * r, polynomial(square, sin_coefficients), r)
+    return sine, fma(square, polynomial(square, cos_coefficients), 1.0)
 
 
 def _negate_if(y: Expr, sign: Expr) -> Expr:
@@ -69,29 +66,32 @@ def _second_bit_as_sign(quadrant: Expr) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
-    """sin x to 1 ulp, for f32 as for f64.  f32: 40 operations, 13 of them in f64; f64: 150."""
+    """sin x.
+
+    Error 1.6 ulp in f32, 1.5 in f64.  Cost f32: 44 operations, f64: 168; 15 of the former are in f64.
+    """
     r, quadrant = by_half_pi(absolute(x))
-    r = r.to(x.dtype)
-    y = where(_odd(quadrant), _cos_near_0(r, COS[x.dtype]), _sin_near_0(r, SIN[x.dtype]))
-    return _negate_if(y, _sign(x) ^ _second_bit_as_sign(quadrant))
+    sine, cosine = _sin_and_cos(r.to(x.dtype), SIN[x.dtype], COS[x.dtype])
+    return _negate_if(where(_odd(quadrant), cosine, sine), _sign(x) ^ _second_bit_as_sign(quadrant))
 
 
 def cos(x: Expr) -> Expr:
-    """cos x to 1 ulp, for f32 as for f64.  f32: 40 operations, 13 of them in f64; f64: 150."""
+    """cos x.
+
+    Error 1.6 ulp in f32, 1.5 in f64.  Cost f32: 43 operations, f64: 167; 15 of the former are in f64.
+    """
     r, quadrant = by_half_pi(absolute(x))
-    r = r.to(x.dtype)
-    y = where(_odd(quadrant), _sin_near_0(r, SIN[x.dtype]), _cos_near_0(r, COS[x.dtype]))
-    return _negate_if(y, _second_bit_as_sign(quadrant + 1))
+    sine, cosine = _sin_and_cos(r.to(x.dtype), SIN[x.dtype], COS[x.dtype])
+    return _negate_if(where(_odd(quadrant), sine, cosine), _second_bit_as_sign(quadrant + 1))
 
 
 def tan(x: Expr) -> Expr:
-    """tan x: f32 to 1 ulp, f64 to 3.  f32: 40 operations, one a division and all but 5 in f64; f64: 150.
+    """tan x, the quotient of sine and cosine; for f32 in f64, where its three roundings are nothing.
 
-    The quotient of sine and cosine; f32 takes it in f64, where its three roundings are nothing.
+    Error 0.6 ulp in f32, 2.9 in f64.  Cost f32: 44 operations, f64: 168, one of them a division.
     """
     r, quadrant = by_half_pi(absolute(x))
-    sine = _sin_near_0(r, SHORT_SIN if x.dtype == f32 else SIN[f64])
-    cosine = _cos_near_0(r, SHORT_COS if x.dtype == f32 else COS[f64])
+    sine, cosine = _sin_and_cos(r, *((SHORT_SIN, SHORT_COS) if x.dtype == f32 else (SIN[f64], COS[f64])))
     odd = _odd(quadrant)
     y = where(odd, -cosine, sine) / where(odd, sine, cosine)
     return _negate_if(y.to(x.dtype), _sign(x))

@@ -1,0 +1,153 @@
+"""Matrix products, convolutions and attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from compiler.frontend.aten.elementwise import add as add_scaled
+from compiler.frontend.aten.views import view
+from compiler.frontend.promotion import Value, apply
+from compiler.frontend.registry import Refusal, converts
+from compiler.ir import ops
+from compiler.ir.graph import Node
+from compiler.ir.types import boolean, f32
+
+@converts("aten.linear.default")
+def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
+    if weight.type.rank == 1:
+        return view(linear(x, ops.unsqueeze(weight, 0), None if bias is None else view(bias, (1,))), x.shape[:-1])
+    return ops.linear(*(v for v in (x, weight, bias) if v is not None))
+
+
+@converts("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.linalg_matmul.default")
+def matmul(x: Node, y: Node) -> Node:
+    """Vectors count as a row on the left and as a column on the right."""
+    rows = x if x.type.rank > 1 else ops.unsqueeze(x, 0)
+    columns = y if y.type.rank > 1 else ops.unsqueeze(y, 1)
+    product = ops.matmul(rows, columns)
+    if x.type.rank > 1 and y.type.rank > 1:
+        return product
+    stack = product.shape[:-2]
+    kept = (product.shape[-2:-1] if x.type.rank > 1 else ()) + (product.shape[-1:] if y.type.rank > 1 else ())
+    return view(product, (*stack, *kept))
+
+
+@converts("aten.mv.default", "aten.dot.default", "aten.vdot.default", "aten.inner.default")
+def dot(x: Node, y: Node) -> Node:
+    if max(x.type.rank, y.type.rank) > 1 and y.type.rank > 1:
+        raise Refusal("inner products of matrices")
+    return matmul(x, y)
+
+
+@converts("aten.outer.default", "aten.ger.default")
+def outer(x: Node, y: Node) -> Node:
+    return apply(ops.mul, ops.unsqueeze(x, 1), y)
+
+
+@converts("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
+def addmm(bias: Node, x: Node, y: Node, beta: Value = 1, alpha: Value = 1) -> Node:
+    """beta * bias + alpha * x @ y, rounded once; beta 0 ignores even NaN."""
+    dtype = x.dtype
+    column = y.type.rank == 1
+    product = ops.matmul(x, ops.unsqueeze(y, 1) if column else y, dtype=f32 if dtype.is_half else None)
+    product = view(product, product.shape[:-1]) if column else product
+    if alpha != 1:
+        product = ops.mul(product, alpha)  # type: ignore[arg-type]
+    if beta == 0:
+        return ops.as_dtype(product, dtype)
+    return ops.as_dtype(add_scaled(product, ops.as_dtype(bias, product.dtype), beta), dtype)
+
+
+def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """One entry per window dimension; a single one serves all."""
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * count if len(values) == 1 else values
+
+
+def _batched(x: Node, spatial: int) -> Node:
+    return x if x.type.rank == spatial + 2 else ops.unsqueeze(x, 0)
+
+
+@converts("aten.convolution.default")
+def convolution(
+    x: Node, weight: Node, bias: Node | None, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    transposed: bool, output_padding: Sequence[int], groups: int,
+) -> Node:  # fmt: skip
+    n = weight.type.rank - 2
+    operands = [v for v in (_batched(x, n), weight, bias) if v is not None]
+    attrs = {"stride": _each(stride, n), "padding": _each(padding, n), "dilation": _each(dilation, n), "groups": groups}
+    if transposed:
+        y = ops.conv_transposed(*operands, **attrs, output_padding=_each(output_padding, n))
+    else:
+        y = ops.convolution(*operands, **attrs)
+    return y if x.type.rank == n + 2 else view(y, y.shape[1:])
+
+
+@converts("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default")
+def conv(
+    x: Node, weight: Node, bias: Node | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1, groups: int = 1,
+) -> Node:  # fmt: skip
+    n = weight.type.rank - 2
+    return convolution(x, weight, bias, _each(stride, n), _each(padding, n), _each(dilation, n), False, (0,) * n, groups)
+
+
+@converts("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
+def conv_named_padding(
+    x: Node, weight: Node, bias: Node | None = None, stride: int | Sequence[int] = 1, padding: str = "valid",
+    dilation: int | Sequence[int] = 1, groups: int = 1,
+) -> Node:  # fmt: skip
+    """ "same" pads so that the size stays, an odd element going to the end."""
+    n = weight.type.rank - 2
+    if padding == "same":
+        total = [d * (k - 1) for d, k in zip(_each(dilation, n), weight.shape[2:], strict=True)]
+        low = [t // 2 for t in total]
+        x = ops.pad_spatial(x, low, [t - a for t, a in zip(total, low, strict=True)])
+    return conv(x, weight, bias, stride, 0, dilation, groups)
+
+
+@converts("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")
+def conv_transpose(
+    x: Node, weight: Node, bias: Node | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0,
+    output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1,
+) -> Node:  # fmt: skip
+    n = weight.type.rank - 2
+    each = [_each(v, n) for v in (stride, padding, dilation, output_padding)]
+    return convolution(x, weight, bias, *each[:3], True, each[3], groups)
+
+
+@converts("aten.scaled_dot_product_attention.default")
+def attention(
+    q: Node, k: Node, v: Node, mask: Node | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Node:  # fmt: skip
+    if dropout_p > 0:
+        raise Refusal("attention with dropout draws random numbers; call model.eval() first")
+    operands = [x for x in (q, k, v, mask) if x is not None]
+    return ops.attention(*operands, scale=_scale(q, scale), causal=is_causal, grouped=enable_gqa)
+
+
+def _scale(q: Node, scale: float | None) -> float:
+    if scale is None and not isinstance(q.shape[-1], int):
+        raise Refusal("attention over heads of symbolic size")
+    return 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+
+
+@converts("aten._scaled_dot_product_flash_attention_for_cpu.default")
+def flash_attention(
+    q: Node, k: Node, v: Node, dropout_p: float = 0.0, is_causal: bool = False, attn_mask: Node | None = None,
+    scale: float | None = None,
+) -> tuple[Node, Node]:  # fmt: skip
+    """The result, and for the backward pass the log of each row's sum of exponentials."""
+    y = attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
+    wide = f32 if q.dtype.is_half else q.dtype
+    scores = ops.mul(ops.matmul(q, ops.transpose(k, -1, -2), dtype=wide), _scale(q, scale))
+    if attn_mask is not None:
+        hidden = attn_mask.dtype == boolean
+        scores = ops.where(attn_mask, scores, float("-inf")) if hidden else ops.add(scores, ops.as_dtype(attn_mask, wide))
+    if is_causal:
+        rows, columns = scores.shape[-2:]
+        seen = ops.le(ops.iota(size=columns), ops.reshape(ops.iota(size=rows), shape=(rows, 1)))
+        scores = ops.where(seen, scores, float("-inf"))
+    return y, ops.logsumexp(scores, dims=(scores.type.rank - 1,))

@@ -1,0 +1,137 @@
+"""Normalisations; those that AOTAutograd traces also return the statistics that the backward pass needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from compiler.frontend.registry import Refusal, converts
+from compiler.ir import ops
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, floordiv
+from compiler.ir.torch_types import to_torch
+from compiler.ir.types import f32
+
+
+def _given(*operands: Node | None) -> list[Node]:
+    """`operands` up to the last one given."""
+    return [x for x in operands if x is not None]
+
+
+def _wide(x: Node) -> Node:
+    return ops.as_dtype(x, f32) if x.dtype.is_half else x
+
+
+def _affine(like: Node, weight: Node | None, bias: Node | None, shape: Sequence[Dim]) -> list[Node]:
+    """Weight and bias in the dtype of `like`; ones where there is a bias alone."""
+    if weight is None and bias is not None:
+        weight = ops.full(shape, 1.0, like.dtype)
+    return [ops.as_dtype(v, like.dtype) for v in _given(weight, bias)]
+
+
+@converts("aten.layer_norm.default")
+def layer_norm(
+    x: Node, shape: Sequence[Dim], weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5, cudnn: bool = True
+) -> Node:
+    return ops.layer_norm(x, *_affine(x, weight, bias, shape), dims=len(shape), eps=eps)
+
+
+def _statistics(x: Node, dims: tuple[int, ...], eps: float) -> tuple[Node, Node]:
+    """Mean and reciprocal deviation over `dims`, kept as 1; in f32 for half types."""
+    wide = _wide(x)
+    variance = ops.var(wide, dims=dims, keepdim=True, correction=0)
+    return ops.mean(wide, dims=dims, keepdim=True), ops.rsqrt(ops.add(variance, eps))
+
+
+@converts("aten.native_layer_norm.default")
+def native_layer_norm(
+    x: Node, shape: Sequence[Dim], weight: Node | None, bias: Node | None, eps: float
+) -> tuple[Node, Node, Node]:
+    dims = tuple(range(x.type.rank - len(shape), x.type.rank))
+    return (layer_norm(x, shape, weight, bias, eps), *(ops.as_dtype(s, x.dtype) for s in _statistics(x, dims, eps)))
+
+
+@converts("aten.rms_norm.default")
+def rms_norm(x: Node, shape: Sequence[Dim], weight: Node | None = None, eps: float | None = None) -> Node:
+    smallest = torch.finfo(to_torch(_wide(x).dtype)).eps
+    return ops.rms_norm(x, *_affine(x, weight, None, shape), dims=len(shape), eps=smallest if eps is None else eps)
+
+
+@converts("aten.batch_norm.default")
+def batch_norm(
+    x: Node, weight: Node | None, bias: Node | None, mean: Node | None, variance: Node | None, training: bool,
+    momentum: float, eps: float, cudnn: bool,
+) -> Node:  # fmt: skip
+    if training or mean is None or variance is None:
+        return _batch_statistics_norm(x, weight, bias, eps)[0]
+    return _with_statistics(x, mean, variance, weight, bias, eps)
+
+
+def _with_statistics(x: Node, mean: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float) -> Node:
+    """Computed in f32 where the statistics are and `x` is not."""
+    wide = ops.as_dtype(x, mean.dtype) if mean.dtype != x.dtype else x
+    y = ops.batch_norm(wide, mean, variance, *_affine(wide, weight, bias, (x.shape[1],)), eps=eps)
+    return ops.as_dtype(y, x.dtype)
+
+
+def _batch_statistics_norm(x: Node, weight: Node | None, bias: Node | None, eps: float) -> tuple[Node, Node, Node]:
+    """Normalised by the batch's own statistics; with mean and variance per channel."""
+    wide, dims = _wide(x), tuple(d for d in range(x.type.rank) if d != 1)
+    mean, variance = ops.mean(wide, dims=dims), ops.var(wide, dims=dims, correction=0)
+    y = ops.batch_norm(wide, mean, variance, *_affine(wide, weight, bias, (x.shape[1],)), eps=eps)
+    return ops.as_dtype(y, x.dtype), mean, variance
+
+
+@converts("aten._native_batch_norm_legit_no_training.default")
+def native_batch_norm_inference(
+    x: Node, weight: Node | None, bias: Node | None, mean: Node, variance: Node, momentum: float, eps: float
+) -> tuple[Node, Node, Node]:
+    nothing = ops.full((0,), 0.0, mean.dtype)
+    return _with_statistics(x, mean, variance, weight, bias, eps), nothing, nothing
+
+
+@converts("aten._native_batch_norm_legit_functional.default")
+def native_batch_norm_training(
+    x: Node, weight: Node | None, bias: Node | None, mean: Node, variance: Node, training: bool, momentum: float, eps: float
+) -> tuple[Node, ...]:
+    """Result, saved mean, saved reciprocal deviation, and the two running statistics moved on."""
+    if not training:
+        return (*native_batch_norm_inference(x, weight, bias, mean, variance, momentum, eps), mean, variance)
+    y, batch_mean, batch_variance = _batch_statistics_norm(x, weight, bias, eps)
+    count = ops.as_dtype(ops.dim_value(value=floordiv(x.type.numel, x.shape[1])), batch_variance.dtype)
+    unbiased = ops.mul(batch_variance, ops.div(count, ops.sub(count, 1.0)))
+    moved = [
+        ops.add(ops.mul(old, 1 - momentum), ops.mul(ops.as_dtype(new, old.dtype), momentum))
+        for old, new in ((mean, batch_mean), (variance, unbiased))
+    ]
+    return y, batch_mean, ops.rsqrt(ops.add(batch_variance, eps)), *moved
+
+
+@converts("aten.group_norm.default")
+def group_norm(
+    x: Node, groups: int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5, cudnn: bool = True
+) -> Node:
+    return ops.group_norm(x, *_affine(x, weight, bias, (x.shape[1],)), groups=groups, eps=eps)
+
+
+@converts("aten.native_group_norm.default")
+def native_group_norm(
+    x: Node, weight: Node | None, bias: Node | None, batch: Dim, channels: Dim, area: Dim, groups: int, eps: float
+) -> tuple[Node, Node, Node]:
+    grouped = ops.reshape(x, shape=(batch, groups, floordiv(x.type.numel, batch * groups)))
+    statistics = (ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in _statistics(grouped, (2,), eps))
+    return (group_norm(x, groups, weight, bias, eps), *statistics)
+
+
+@converts("aten.instance_norm.default")
+def instance_norm(
+    x: Node, weight: Node | None, bias: Node | None, mean: Node | None, variance: Node | None, use_input_stats: bool,
+    momentum: float, eps: float, cudnn: bool,
+) -> Node:  # fmt: skip
+    if not use_input_stats and mean is not None and variance is not None:
+        return _with_statistics(x, mean, variance, weight, bias, eps)
+    if mean is not None:
+        raise Refusal("instance norm that updates running statistics")
+    channels = x.shape[1]
+    return ops.group_norm(x, *_affine(x, weight, bias, (channels,)), groups=channels, eps=eps)

@@ -1,0 +1,250 @@
+"""Pooling and resizing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from compiler.frontend.aten.views import view
+from compiler.frontend.registry import Refusal, converts
+from compiler.ir import ops
+from compiler.ir.graph import Node, constant
+from compiler.ir.index import Dim, ceildiv
+from compiler.ir.structure import lowest
+from compiler.ir.types import f32
+
+Sizes = int | Sequence[int]
+
+
+def _each(value: Sizes, count: int) -> tuple[int, ...]:
+    values = (value,) if isinstance(value, int) else tuple(value)
+    return values * count if len(values) == 1 else values
+
+
+def _ends(x: Node, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil: bool) -> list[Dim]:
+    """Padding after each dimension, enough for the last window where sizes round up.
+
+    A window that would start in the padding after the input is left out.
+    """
+    first, ends = x.type.rank - len(size), []
+    for n, k, s, p, d in zip(x.shape[first:], size, stride, padding, dilation, strict=True):
+        end: Dim = p
+        if ceil:
+            if not isinstance(n, int):
+                raise Refusal("ceil_mode with a symbolic size")
+            count = ceildiv(n + 2 * p - d * (k - 1) - 1, s) + 1
+            count = count - 1 if (count - 1) * s >= n + p else count  # type: ignore[operator]
+            end = max((count - 1) * s + d * (k - 1) + 1 - n - p, p)  # type: ignore[type-var]
+        ends.append(end)
+    return ends
+
+
+def _max_pool(x: Node, count: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil: bool) -> tuple[Node, Any]:
+    size, pads, gaps = _each(kernel, count), _each(padding, count), _each(dilation, count)
+    steps = _each(stride, count) if stride != () else size
+    padded = ops.pad_spatial(x, pads, _ends(x, size, steps, pads, gaps, ceil), lowest(x.dtype))
+    return padded, {"size": size, "stride": steps, "dilation": gaps}
+
+
+def _max_pooled(count: int) -> Any:
+    def max_pool(x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil_mode: bool = False) -> Node:
+        padded, window = _max_pool(x, count, kernel, stride, padding, dilation, ceil_mode)
+        return ops.max_pool(padded, **window)
+
+    return max_pool
+
+
+for _count in (1, 2, 3):
+    converts(f"aten.max_pool{_count}d.default")(_max_pooled(_count))
+
+
+def _indexed(count: int) -> Any:
+    """Max pooling that also says where in the unpadded input each maximum lies."""
+
+    def max_pool(
+        x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil_mode: bool = False
+    ) -> tuple[Node, Node]:
+        padded, window = _max_pool(x, count, kernel, stride, padding, dilation, ceil_mode)
+        pooled, first = ops.max_pool(padded, **window), x.type.rank - count
+        windows = padded
+        for k, (size, step, gap) in enumerate(zip(*window.values(), strict=True)):
+            windows = ops.unfold(windows, dim=first + k, size=size, step=step, dilation=gap)
+        flat = view(windows, (*pooled.shape, prod(window["size"])))
+        best = ops.argmax(flat, dim=pooled.type.rank)
+        return pooled, _flat_place(best, x, window, _each(padding, count))
+
+    return max_pool
+
+
+def _flat_place(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Node:
+    """Number `best` inside each window as a place in the flattened last dimensions of `x`."""
+    size, stride, dilation = window.values()
+    count, first = len(size), x.type.rank - len(size)
+    total: Node | None = None
+    for k in range(count):
+        inside = ops.floor_divide(best, prod(size[k + 1 :])) if k + 1 < count else best
+        inside = ops.remainder(inside, size[k]) if k else inside
+        place = ops.mul(ops.iota(size=best.shape[first + k]), stride[k])
+        place = ops.reshape(ops.sub(place, padding[k]), shape=(best.shape[first + k], *(1,) * (count - 1 - k)))
+        at = ops.add(ops.mul(inside, dilation[k]), place)
+        total = at if total is None else ops.add(ops.mul(total, x.shape[first + k]), at)
+    assert total is not None
+    return total
+
+
+for _count in (2, 3):
+    converts(f"aten.max_pool{_count}d_with_indices.default")(_indexed(_count))
+
+
+def _averaged(count: int) -> Any:
+    def avg_pool(
+        x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Node:  # fmt: skip
+        size, pads, ones = _each(kernel, count), _each(padding, count), (1,) * count
+        steps = _each(stride, count) if stride != () else size
+        ends, first = _ends(x, size, steps, pads, ones, ceil_mode), x.type.rank - count
+        window = {"size": size, "stride": steps, "dilation": ones}
+        wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
+        total = ops.sum_pool(ops.pad_spatial(wide, pads, ends), **window)
+        if divisor_override is not None:
+            return ops.as_dtype(ops.div(total, float(divisor_override)), x.dtype)
+        extra = [e - p for e, p in zip(ends, pads, strict=True)]
+        if all(p == 0 for p in (*pads, *extra)) or (count_include_pad and not any(extra)):
+            return ops.as_dtype(ops.div(total, float(prod(size))), x.dtype)
+        inner = (pads, pads) if count_include_pad else ((0,) * count, (0,) * count)
+        counted = [n + a + b for n, a, b in zip(x.shape[first:], *inner, strict=True)]
+        members = ops.full((*(1,) * first, *counted), 1.0, wide.dtype)
+        outer = [(p - a, e - b) for p, e, a, b in zip(pads, ends, *inner, strict=True)]
+        members = ops.pad_spatial(members, [a for a, _ in outer], [b for _, b in outer])
+        return ops.as_dtype(ops.div(total, ops.sum_pool(members, **window)), x.dtype)
+
+    return avg_pool
+
+
+for _count in (1, 2, 3):
+    converts(f"aten.avg_pool{_count}d.default")(_averaged(_count))
+
+
+def _adaptive(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
+    """Windows of equal size where the target divides the input; else one slice per result and dimension."""
+    first = x.type.rank - len(target)
+    for k, wanted in enumerate(target):
+        d, n = first + k, x.shape[first + k]
+        m = n if wanted is None else wanted
+        if m == n:
+            continue
+        if m == 1:
+            x = reduce(x, d)
+        elif isinstance(n, int) and isinstance(m, int):
+            x = _adaptive_dim(x, d, n, m, reduce)
+        else:
+            raise Refusal("adaptive pooling of a symbolic size to more than one element")
+    return x
+
+
+def _adaptive_dim(x: Node, d: int, n: int, m: int, reduce: Any) -> Node:
+    if n % m == 0:
+        apart = view(x, (*x.shape[:d], m, n // m, *x.shape[d + 1 :]))
+        reduced = reduce(apart, d + 1)
+        return view(reduced, (*x.shape[:d], m, *x.shape[d + 1 :]))
+    bounds = [(j * n // m, -(-(j + 1) * n // m)) for j in range(m)]
+    return ops.cat(*(reduce(ops.slice_(x, dim=d, start=a, size=b - a), d) for a, b in bounds), dim=d)
+
+
+def _adaptive_average(x: Node, target: Sequence[int]) -> Node:
+    wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
+    if all(t == 1 for t in target):
+        pooled = ops.mean(wide, dims=tuple(range(x.type.rank - len(target), x.type.rank)), keepdim=True)
+    else:
+        pooled = _adaptive(wide, target, lambda y, d: ops.mean(y, dims=(d,), keepdim=True))
+    return ops.as_dtype(pooled, x.dtype)
+
+
+@converts(
+    "aten.adaptive_avg_pool1d.default", "aten.adaptive_avg_pool2d.default", "aten.adaptive_avg_pool3d.default",
+    "aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default",
+)  # fmt: skip
+def adaptive_avg_pool(x: Node, output_size: Sequence[int]) -> Node:
+    return _adaptive_average(x, output_size)
+
+
+def _resized(x: Node, target: Sequence[Dim], places: Any) -> Node:
+    """Each of the last dimensions looked up at `places(extent, size, k)`."""
+    first = x.type.rank - len(target)
+    for k, m in enumerate(target):
+        n = x.shape[first + k]
+        if m == n:
+            continue
+        if not (isinstance(n, int) and isinstance(m, int)):
+            raise Refusal("resizing a symbolic size")
+        x = places(x, first + k, n, m, k)
+    return x
+
+
+def _target(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], count: int) -> tuple[Dim, ...]:
+    if size is not None:
+        return tuple(size)
+    spatial = x.shape[x.type.rank - count :]
+    if not all(isinstance(n, int) for n in spatial):
+        raise Refusal("resizing a symbolic size")
+    return tuple(int(n * s) for n, s in zip(spatial, scales, strict=True))  # type: ignore[operator, misc]
+
+
+def _nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], exact: bool = False) -> Node:
+    count = x.type.rank - 2
+    scales = tuple(scales) or (None,) * count
+
+    def look_up(x: Node, d: int, n: int, m: int, k: int) -> Node:
+        if m % n == 0 and scales[k] in (None, m / n):
+            apart = ops.expand(ops.unsqueeze(x, d + 1), shape=(*x.shape[: d + 1], m // n, *x.shape[d + 1 :]))
+            return view(apart, (*x.shape[:d], m, *x.shape[d + 1 :]))
+        step = np.float32(n / m if not scales[k] else 1.0 / scales[k])  # type: ignore[operator]
+        place = np.floor((np.arange(m, dtype=np.float32) + np.float32(0.5 if exact else 0)) * step)
+        return ops.take(x, constant(np.minimum(place.astype(np.int64), n - 1)), dim=d)
+
+    return _resized(x, _target(x, size, scales, count), look_up)
+
+
+@converts("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
+def upsample_nearest(x: Node, size: Sequence[Dim], *scales: float | None) -> Node:
+    return _nearest(x, size, scales)
+
+
+@converts("aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec")
+def upsample_nearest_vec(x: Node, size: Sequence[Dim] | None, scales: Sequence[float] | None) -> Node:
+    return _nearest(x, size, scales or ())
+
+
+def _linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Sequence[float | None]) -> Node:
+    """Between the two nearest elements, one dimension after the other."""
+    count = x.type.rank - 2
+    scales = tuple(scales) or (None,) * count
+
+    def look_up(x: Node, d: int, n: int, m: int, k: int) -> Node:
+        if align:
+            place = np.arange(m) * ((n - 1) / (m - 1) if m > 1 else 0.0)
+        else:
+            place = np.maximum((np.arange(m) + 0.5) * (n / m if not scales[k] else 1.0 / scales[k]) - 0.5, 0)  # type: ignore[operator]
+        low = np.minimum(place.astype(np.int64), n - 1)
+        share = (place - low).astype(np.float32).reshape(m, *(1,) * (x.type.rank - 1 - d))
+        a, b = (ops.take(x, constant(each), dim=d) for each in (low, np.minimum(low + 1, n - 1)))
+        weight = constant(share)
+        near, far = ops.mul(a, ops.as_dtype(ops.sub(1.0, weight), x.dtype)), ops.mul(b, ops.as_dtype(weight, x.dtype))
+        return ops.add(near, far)
+
+    wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
+    return ops.as_dtype(_resized(wide, _target(x, size, scales, count), look_up), x.dtype)
+
+
+@converts("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")
+def upsample_linear(x: Node, size: Sequence[Dim], align_corners: bool, *scales: float | None) -> Node:
+    return _linear(x, size, align_corners, scales)
+
+
+@converts("aten.upsample_linear1d.vec", "aten.upsample_bilinear2d.vec", "aten.upsample_trilinear3d.vec")
+def upsample_linear_vec(x: Node, size: Sequence[Dim] | None, align_corners: bool, scales: Sequence[float] | None) -> Node:
+    return _linear(x, size, align_corners, scales or ())

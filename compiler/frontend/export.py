@@ -1,0 +1,248 @@
+"""Programs from `torch.export`: modules, exported programs and .pt2 files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, Union
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.utils._pytree import TreeSpec
+
+from compiler.frontend.importer import Importer, tensor_type
+from compiler.frontend.registry import conversions
+from compiler.frontend.symbols import to_dim
+from compiler.ir.graph import Data, Graph, Node, constant, input_node
+from compiler.ir.index import Dim
+from compiler.ir.torch_types import from_torch
+
+
+@dataclass(frozen=True)
+class UserInput:
+    """Graph input fed by leaf `position` of the flattened call arguments."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class StateInput:
+    """Graph input fed by a buffer or parameter that the program writes, as it is when called."""
+
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class GraphOutput:
+    """Leaf of the result that is output `index` of the graph."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Literal:
+    """Leaf of the result known when compiling."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Size:
+    """Leaf of the result that is a size."""
+
+    dim: Dim
+
+
+InputSource: TypeAlias = Union[UserInput, StateInput]
+ResultLeaf: TypeAlias = Union[GraphOutput, Literal, Size]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A graph and how calls of the user's program map onto it.
+
+    `inputs` says what feeds each graph input and `results` where each leaf of the result comes from; graph outputs that
+    no leaf names are written back through `graph.aliases`.  `bounds` are the ranges of the symbolic sizes and `expected`
+    the arguments that were specialised on, by position.
+    """
+
+    graph: Graph
+    inputs: tuple[InputSource, ...]
+    results: tuple[ResultLeaf, ...]
+    in_spec: TreeSpec
+    out_spec: TreeSpec
+    bounds: Mapping[str, tuple[int, int]]
+    expected: Mapping[int, Any]
+
+
+def import_module(
+    module: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    fallback: str = "error",
+) -> Imported:
+    """Export `module` on example arguments and import it."""
+    with torch.no_grad():
+        program = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+    return import_exported(program, fallback=fallback)
+
+
+def import_file(path: str | Path, *, fallback: str = "error") -> Imported:
+    """Import a .pt2 file written by `torch.export.save`."""
+    return import_exported(torch.export.load(path), fallback=fallback)
+
+
+def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imported:
+    """Import an exported program.
+
+    Operators that have a conversion stay whole; PyTorch decomposes the others.  Parameters become constants that share
+    their memory.  Raises UnsupportedOpError, unless `fallback` is "eager" and PyTorch can run what is missing.
+    """
+    with torch.no_grad():
+        program = program.run_decompositions(decompositions())
+    sources = _Sources(program)
+    importer = Importer(fallback)
+    values = importer.run(program.graph, sources.placeholders(), sources.attribute)
+    return sources.finish(values)
+
+
+def decompositions() -> Any:
+    """PyTorch's decompositions, except of what has a conversion."""
+    table = torch.export.default_decompositions()
+    for op in [o for o in table if str(o) in conversions()]:
+        table.pop(op)
+    return table
+
+
+def as_data(tensor: torch.Tensor, name: str) -> Data:
+    """A tensor's elements as constant data, sharing memory where they are dense."""
+    dense = tensor.detach().cpu().contiguous()
+    if dense.dtype == torch.bfloat16:
+        array: np.ndarray[Any, Any] = dense.view(torch.int16).numpy().view(np.uint16)
+    else:
+        array = dense.numpy()
+    return Data(from_torch(tensor.dtype), array, name)
+
+
+class _Sources:
+    """What feeds the placeholders of one exported program."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self.program = program
+        self.signature = program.graph_signature
+        self.written = {
+            s.target for s in self.signature.output_specs if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+        }
+        self.constants: dict[tuple[Any, ...], Node] = {}
+        self.inputs: list[Node] = []
+        self.origins: list[InputSource] = []
+        self.expected: dict[int, Any] = {}
+
+    def placeholders(self) -> dict[torch.fx.Node, Any]:
+        """The value of each placeholder: a constant, an input, a size or a plain Python value."""
+        values: dict[torch.fx.Node, Any] = {}
+        nodes = [n for n in self.program.graph.nodes if n.op == "placeholder"]
+        position = 0
+        for node, spec in zip(nodes, self.signature.input_specs, strict=True):
+            if spec.kind == InputKind.USER_INPUT:
+                values[node] = self._user_input(node, spec, position)
+                position += 1
+            else:
+                values[node] = self._state(node, spec)
+        return values
+
+    def _user_input(self, node: torch.fx.Node, spec: InputSpec, position: int) -> Any:
+        if isinstance(spec.arg, TensorArgument):
+            return self._input(node.name, node, UserInput(position))
+        if isinstance(spec.arg, SymIntArgument):
+            return to_dim(node.meta["val"])
+        value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
+        self.expected[position] = value
+        return value
+
+    def _input(self, name: str, node: torch.fx.Node, origin: InputSource) -> Node:
+        made = input_node(name, tensor_type(node.meta["val"]))
+        self.inputs.append(made)
+        self.origins.append(origin)
+        return made
+
+    def _state(self, node: torch.fx.Node, spec: InputSpec) -> Any:
+        name = str(spec.target)
+        tensor = self._tensor(name)
+        if name in self.written:
+            return self._input(node.name, node, StateInput(name, tensor))
+        return self.constant(tensor, name)
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        state, constants = self.program.state_dict, self.program.constants
+        found = state.get(name, constants.get(name))
+        if not isinstance(found, torch.Tensor):
+            raise TypeError(f"{name} is a {type(found).__name__}, not a tensor")
+        return found
+
+    def constant(self, tensor: torch.Tensor, name: str) -> Node:
+        """The constant for `tensor`; one for all names of the same memory."""
+        key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
+        if key not in self.constants:
+            self.constants[key] = constant(as_data(tensor, name))
+        return self.constants[key]
+
+    def attribute(self, name: str) -> Node:
+        """The constant for a tensor that the graph module holds."""
+        tensor: Any = self.program.graph_module
+        for part in name.split("."):
+            tensor = getattr(tensor, part)
+        return self.constant(tensor, name)
+
+    def finish(self, values: Sequence[Any]) -> Imported:
+        """The imported program, given the values of its outputs."""
+        outputs: list[Node] = []
+        results: list[ResultLeaf] = []
+        aliases: dict[int, int] = {}
+        names = {o.name: k for k, o in enumerate(self.origins) if isinstance(o, StateInput)}
+        arguments = {n.attrs["name"]: k for k, n in enumerate(self.inputs)}
+        for value, spec in zip(values, self.signature.output_specs, strict=True):
+            if spec.kind == OutputKind.USER_OUTPUT:
+                results.append(_leaf(value, len(outputs)))
+                if isinstance(value, Node):
+                    outputs.append(value)
+                continue
+            target = str(spec.target)
+            aliases[len(outputs)] = arguments[target] if spec.kind == OutputKind.USER_INPUT_MUTATION else names[target]
+            outputs.append(value)
+        spec_in, spec_out = self.program.call_spec
+        return Imported(
+            Graph(tuple(self.inputs), tuple(outputs), self._name(), aliases), tuple(self.origins), tuple(results),
+            spec_in, spec_out, self._bounds(), self.expected,
+        )  # fmt: skip
+
+    def _name(self) -> str:
+        """The class of the exported module."""
+        stacks = (n.meta.get("nn_module_stack") or {} for n in self.program.graph.nodes)
+        outermost = (str(kind) for s in stacks for path, kind in s.values() if path == "")
+        return next(outermost, "graph").split(".")[-1].split("'")[0]
+
+    def _bounds(self) -> dict[str, tuple[int, int]]:
+        limit = 1 << 31
+        return {
+            str(symbol): (int(max(r.lower, 0)), int(min(r.upper, limit))) for symbol, r in self.program.range_constraints.items()
+        }
+
+
+def _leaf(value: Any, index: int) -> ResultLeaf:
+    if isinstance(value, Node):
+        return GraphOutput(index)
+    return Size(value) if hasattr(value, "terms") else Literal(value)

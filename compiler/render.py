@@ -1,0 +1,53 @@
+"""How tables, sizes and places look, in a terminal and as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from compiler.errors import Loc
+
+
+def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
+    """An empty table with columns aligned `left`, then numbers aligned `right`, then long text as `last`."""
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="dim", pad_edge=False)
+    for head in left:
+        made.add_column(head)
+    for head in right:
+        made.add_column(head, justify="right", no_wrap=True)
+    for head in last:
+        made.add_column(head, overflow="fold")
+    return made
+
+
+def plain(renderable: Any, width: int = 120) -> str:
+    """What a terminal would show, as text without colours."""
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in capture.get().strip("\n").split("\n"))
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
+
+
+def summary(names: Sequence[str], most: int = 6) -> str:
+    """Some names, the middle of a long list left out."""
+    shown = names if len(names) <= most else [*names[: most // 2], f"({len(names) - most} more)", *names[-(most // 2) :]]
+    return " ".join(shown)
+
+
+def place(loc: Loc | None) -> str:
+    """A line of the user's program: file, number and code."""
+    return f"{Path(loc.file).name}:{loc.line} {loc.code}".rstrip() if loc else ""

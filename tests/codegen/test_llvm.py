@@ -1,0 +1,515 @@
+"""Tile IR as machine code: whatever tiles, lanes, unrolling and threads a kernel asks for, it computes what it says."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+import torch
+from native import assert_bits, inputs_of, plain, run_interpreter, run_native, runnable
+
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.llvm.object import to_object
+from compiler.codegen.target import TARGETS, Target
+from compiler.ir.interpret_tile import run_kernel
+from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.types import DTYPES
+from compiler.ir.verify_tile import verify_kernel
+
+
+def check(text: str, target: str = "host", *, seed: int = 0, special: bool = False, high: int = 8) -> None:
+    """Machine code against the interpreter: bit for bit, or for sums against float64 within the error of any order of adding."""
+    kernel = parse_kernel(text)
+    verify_kernel(kernel)
+    inputs = inputs_of(kernel, seed, special, high)
+    want, got = run_interpreter(kernel, inputs), run_native(kernel, inputs, target)
+    assert want.failed == got.failed
+    if "f32" in text and re.search(r"reduce (add|mul)", text):
+        exact = parse_kernel(text.replace("f32", "f64"))
+        given = [a.astype(p.type.dtype.numpy) for a, p in zip(inputs, (p for p in exact.params if p.role != "out"), strict=True)]
+        truth = run_interpreter(exact, given)
+        for name, array in got.items():
+            np.testing.assert_allclose(array, truth[name], rtol=2e-5, atol=2e-5, err_msg=name)
+        return
+    for name, array in want.items():
+        assert_bits(array, got[name], name)
+
+
+@pytest.fixture(params=runnable())
+def target(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# reductions
+
+REDUCE = """
+kernel @reduce(in %x: {d}[5, 29], out %y: {d}[5]) {{
+  for %i in 0..5{i} {{
+    %s = reduce {op} %k in 0..29{k} {{ yield %x[%i, %k] }}
+    store %s, %y[%i]
+  }}
+}}"""
+FORMS = [
+    ("", ""), ("", " unroll 4"), ("", " tile 8 lanes 8"), ("", " tile 16 lanes 4"), ("", " tile 3"), (" tile 2", ""),
+    (" tile 2", " tile 8 lanes 4 unroll 2"), (" tile 4 lanes 4", ""), (" tile 8 lanes 4", " tile 5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("i", "k"), FORMS)
+@pytest.mark.parametrize("op", ["add", "mul", "max", "min"])
+def test_reductions(op: str, i: str, k: str) -> None:
+    check(REDUCE.format(d="f32", op=op, i=i, k=k))
+    if op in ("max", "min"):
+        check(REDUCE.format(d="f32", op=op, i=i, k=k).replace("29", "3"), special=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["add", "mul", "max", "min"])
+def test_reductions_of_every_type(op: str, dtype: str, target: str) -> None:
+    if dtype == "bool" and op in ("add", "mul"):
+        pytest.skip("verify refuses it")
+    if op in ("max", "min") or DTYPES[dtype].is_integer:
+        check(REDUCE.format(d=dtype, op=op, i="", k=" tile 8 lanes 8"), target)
+        return
+    kernel = parse_kernel(REDUCE.format(d=dtype, op=op, i="", k=" tile 8 lanes 4"))
+    (x,) = inputs_of(kernel)
+    truth = getattr(x.astype(float), {"add": "sum", "mul": "prod"}[op])(axis=1)
+    tolerance = {"f64": 1e-14, "f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}[dtype]
+    np.testing.assert_allclose(run_native(kernel, [x], target)["y"], truth, rtol=tolerance, atol=tolerance)
+
+
+def test_reducing_over_several_loops(target: str) -> None:
+    check("""
+    kernel @k(in %x: f32[3, 4, 5, 18], out %y: f32[3]) {
+      for %i in 0..3 { %s = reduce add %a in 0..4, %b in 1..5 tile 2, %c in 0..18 tile 8 lanes 4 { yield %x[%i, %a, %b, %c] }
+        store %s, %y[%i] }
+    }""", target)  # fmt: skip
+
+
+def test_a_value_that_does_not_vary_counts_once_for_each_index(target: str) -> None:
+    check("""
+    kernel @k(in %x: f32[6], out %y: f32[6], out %z: i64[6]) {
+      for %i in 0..6 {
+        %s = reduce add %k in 0..21 tile 16 lanes 8 { yield %x[%i] }
+        %n = reduce add %l in 0..21 tile 4 { yield index(%i) + 1 }
+        store %s, %y[%i]
+        store %n, %z[%i]
+      }
+    }""", target)  # fmt: skip
+
+
+def test_nothing_to_reduce_gives_the_identity() -> None:
+    check("""
+    kernel @k(in %x: f32[4, 0], out %y: f32[4], out %z: f32[4]) {
+      for %i in 0..4 tile 4 lanes 4 {
+        %s = reduce add %k in 0..0 { yield %x[%i, %k] }
+        %m = reduce max %l in 0..0 tile 8 lanes 0 { yield %x[%i, %l] }
+        store %s, %y[%i]
+        store %m, %z[%i]
+      }
+    }""")  # fmt: skip
+
+
+def test_a_reduction_in_a_reduction(target: str) -> None:
+    check("""
+    kernel @k(in %x: f32[4, 6, 19], out %y: f32[4]) {
+      for %i in 0..4 {
+        %m = reduce max %a in 0..6 tile 2 {
+          %s = reduce add %b in 0..19 tile 8 lanes 8 { yield %x[%i, %a, %b] }
+          %t = %s * 2.0
+          yield %t + 1.0
+        }
+        store %m, %y[%i]
+      }
+    }""", target)  # fmt: skip
+
+
+def test_a_reduction_that_stores_what_it_reduces(target: str) -> None:
+    check("""
+    kernel @softmax_like(in %x: f32[5, 27], out %y: f32[5, 27]) {
+      for %i in 0..5 tile 2 {
+        local %e: f32[27]
+        %s = reduce add %k in 0..27 tile 16 lanes 8 {
+          %v = %x[%i, %k] * %x[%i, %k]
+          store %v, %e[%k]
+          yield %v
+        }
+        for %j in 0..27 tile 4 { store %e[%j] / (%s + 1.0), %y[%i, %j] }
+      }
+    }""", target)  # fmt: skip
+
+
+# register tiles
+
+MATMUL = """
+kernel @matmul(in %x: f32[13, 21], const %w: f32[37, 21]{layout}, in %b: f32[37], out %y: f32[13, 37]) {{
+  {outer} %i in 0..13{i} {{
+    {inner} %j in 0..37{j} {{
+      %acc = reduce add %k in 0..21{k} {{ yield %x[%i, %k] * %w[%j, %k] }}
+      store max(%acc + %b[%j], 0.0), %y[%i, %j]
+    }}
+  }}
+}}"""
+TILES = [
+    (" tile 4", " tile 16 lanes 8", " unroll 4"), (" tile 3", " tile 32 lanes 16", ""), ("", " tile 24 lanes 8", " tile 4 unroll 2"),
+    (" tile 8 lanes 8", " tile 2", ""), (" tile 8 lanes 4", " tile 6", ""), (" tile 2", " tile 2", " tile 8 lanes 8"),
+    (" tile 13", " tile 5", " tile 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("i", "j", "k"), TILES)
+@pytest.mark.parametrize("layout", ["", "{0/16, 1, 0%16}", "{1, 0}"])
+def test_contractions(layout: str, i: str, j: str, k: str) -> None:
+    check(MATMUL.format(layout=layout, outer="for", inner="for", i=i, j=j, k=k))
+
+
+@pytest.mark.parametrize("loops", itertools.product(("for", "parallel"), repeat=2))
+def test_contractions_on_threads(loops: tuple[str, str], target: str) -> None:
+    if loops == ("for", "parallel"):
+        return  # verify refuses it
+    check(MATMUL.format(layout="{0/24, 1, 0%24}", outer=loops[0], inner=loops[1], i=" tile 4", j=" tile 24 lanes 8", k=""), target)
+
+
+def test_a_windowed_contraction(target: str) -> None:
+    """A convolution with a border: masked loads, strides, floor division."""
+    check("""
+    kernel @conv(in %x: f32[3, 9, 9], const %w: f32[10, 3, 3, 3]{0/8, 1, 2, 3, 0%8}, out %y: f32[10, 25]) {
+      parallel %o in 0..10 tile 8 lanes 8 {
+        parallel %p in 0..25 tile 2 {
+          %acc = reduce add %c in 0..3, %u in 0..3, %v in 0..3 {
+            %inside = (index(%p//5*2 + %u - 1) >= 0) & (index(%p%5*2 + %v - 1) >= 0)
+            yield load(%x[%c, %p//5*2 + %u - 1, %p%5*2 + %v - 1], %inside, 0.0) * %w[%o, %c, %u, %v]
+          }
+          store %acc, %y[%o, %p]
+        }
+      }
+    }""", target)  # fmt: skip
+
+
+# memory
+
+LOADS = {
+    "reversed": "%x[36 - %i]",
+    "strided": "%x[2*%i]",
+    "repeated": "%x[%i//4]",
+    "cyclic": "%x[%i%5]",
+    "broadcast": "%x[3]",
+    "both digits": "%x[%i//6*6 + %i%6]",
+    "by table": "%x[%n]",
+    "by table and index": "%x[%n + %i]",
+    "by narrow table": "%x[%m]",
+    "shifted under a mask": "load(%x[%i - 3], index(%i) >= 3, -1.0)",
+    "a mask from memory": "load(%x[%i], %c[%i])",
+    "one element under a mask": "load(%x[80], %c[%i], 5.0)",
+    "far away under a mask": "load(%x[1000000000*%i], index(%i) < 1, 2.0)",
+    "one element far away under a mask": "load(%x[1000000000000], index(%i) < 0, 2.0)",
+    "a table under a mask": "load(%x[%n - 2], %n >= 2, 0.5)",
+    "the masked operand of a mask": "load(%x[%i], load(%c[%i - 1], index(%i) > 0, true), %x[%n])",
+}
+
+
+@pytest.mark.parametrize("form", ["", " tile 16 lanes 8", " tile 8", " tile 32 lanes 16 unroll 2"])
+@pytest.mark.parametrize("case", LOADS)
+def test_loads(case: str, form: str) -> None:
+    check(f"""
+    kernel @k(in %x: f32[81], in %t: i64[37], in %u: u8[37], in %c: bool[37], out %y: f32[37]) {{
+      for %i in 0..37{form} {{ %n = %t[%i] %m = %u[%i] store {LOADS[case]} + 1.0, %y[%i] }}
+    }}""")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masked_and_gathered_loads_of_every_type(dtype: str, target: str) -> None:
+    check(f"""
+    kernel @k(in %x: {dtype}[40], in %t: i64[37], in %c: bool[37], out %y: {dtype}[37], out %z: {dtype}[37], out %w: {dtype}[74]) {{
+      for %i in 0..37 tile 16 lanes 8 {{
+        store load(%x[%i], %c[%i], %x[39]), %y[%i]
+        store %x[%t[0:i64] + 0], %z[%i]
+        store %x[%i], %w[2*%i + 1]
+        store %x[%i], %w[2*%i]
+      }}
+    }}""".replace("%x[%t[0:i64] + 0]", "%x[%n]").replace("store load(", "%n = %t[%i] store load(", 1), target)  # fmt: skip
+
+
+STORES = {
+    "contiguous": ("%y[%i]", 37),
+    "reversed": ("%y[36 - %i]", 37),
+    "strided": ("%y[3*%i + 1]", 111),
+    "by table": ("%y[%n]", 37),
+    "digits": ("%y[%i%37]", 37),
+}
+
+
+@pytest.mark.parametrize("form", ["", " tile 16 lanes 8", " tile 8"])
+@pytest.mark.parametrize("case", STORES)
+def test_stores(case: str, form: str) -> None:
+    place, size = STORES[case]
+    kernel = parse_kernel(f"""
+    kernel @k(in %x: f32[37], in %t: i64[37], inout %y: f32[{size}]) {{
+      for %i in 0..37{form} {{ %n = %t[%i] store %x[%i] * 2.0, {place} }}
+    }}""")
+    inputs = inputs_of(kernel)
+    inputs[1][...] = np.random.default_rng(0).permutation(37)
+    assert_bits(run_interpreter(kernel, inputs)["y"], run_native(kernel, inputs)["y"])
+
+
+LAYOUTS = ["{1, 0}", "{0/8, 1, 0%8}", "{1, 0/4, 0%4}", "{1/16, 0, 1%16}", "{0/4, 1/8, 0%4, 1%8}"]
+
+
+@pytest.mark.parametrize("forms", [("", " tile 8 lanes 8"), (" tile 8 lanes 8", " tile 3"), (" tile 4", " tile 5")])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_of_operands_and_results(layout: str, forms: tuple[str, str]) -> None:
+    check(f"""
+    kernel @k(in %x: f32[11, 21]{layout}, in %z: i8[11, 21], out %y: f32[11, 21]{layout}, out %w: i8[11, 21]{layout}) {{
+      for %i in 0..11{forms[0]} {{ for %j in 0..21{forms[1]} {{
+        store %x[%i, %j] + 1.0, %y[%i, %j]
+        store %z[%i, %j], %w[%i, %j]
+      }} }}
+    }}""")
+
+
+def test_transposing_lanes_are_not_the_innermost_axis(target: str) -> None:
+    check("""
+    kernel @k(in %x: f32[19, 22], out %y: f32[22, 19], out %s: f32[19]) {
+      for %i in 0..19 tile 8 lanes 8 {
+        for %j in 0..22 tile 3 { store %x[%i, %j] + index_of, %y[%j, %i] }
+        store %x[%i, 0], %s[%i]
+      }
+    }""".replace("index_of", "cast<f32>(index(%i*100 + %j))"), target)  # fmt: skip
+
+
+# local buffers
+
+
+@pytest.mark.parametrize("forms", [("", ""), (" tile 4", " tile 8 lanes 8"), (" tile 8 lanes 8", ""), (" tile 16 lanes 8", " tile 3")])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "bool", "i8"])
+def test_local_buffers_have_a_copy_per_tiled_index(dtype: str, forms: tuple[str, str]) -> None:
+    check(f"""
+    kernel @k(in %x: {dtype}[18, 13], out %y: {dtype}[18, 13]) {{
+      for %i in 0..18{forms[0]} {{
+        local %row: {dtype}[13]
+        for %j in 0..13{forms[1]} {{ store %x[%i, %j], %row[%j] }}
+        for %j in 0..13{forms[1]} {{ store %row[12 - %j], %y[%i, %j] }}
+      }}
+    }}""")
+
+
+def test_locals_in_locals_loops(target: str) -> None:
+    check("""
+    kernel @k(in %x: f32[6, 5, 20], out %y: f32[6, 5, 20]) {
+      parallel %i in 0..6 tile 2 {
+        local %total: f32[1]
+        store 0.0, %total[0]
+        for %j in 0..5 {
+          local %t: f32[20]{0/4, 0%4}
+          for %k in 0..20 tile 8 lanes 4 { store %x[%i, %j, %k] * %x[%i, %j, %k], %t[%k] }
+          %s = reduce add %k in 0..20 tile 8 lanes 4 { yield %t[19 - %k] }
+          store %total[0] + %s, %total[0]
+          for %k in 0..20 tile 8 lanes 4 { store %t[%k] / (1.0 + %total[0]), %y[%i, %j, %k] }
+        }
+      }
+    }""", target)  # fmt: skip
+
+
+def test_a_local_of_the_whole_kernel_holds_what_does_not_vary(target: str) -> None:
+    """Stores to a buffer around a tiled loop, of values that do not vary over its lanes."""
+    check("""
+    kernel @k(in %x: f32[20], in %t: i64[20], out %y: f32[20]) {
+      local %small: f32[4]{0}
+      for %a in 0..4 { store %x[%a], %small[%a] }
+      for %i in 0..20 tile 16 lanes 8 { %n = %t[%i] store %small[%n] + %small[1], %y[%i] }
+    }""", target, high=4)  # fmt: skip
+
+
+# names
+
+
+def test_values_from_outside_are_computed_before_the_loop(target: str) -> None:
+    check("""
+    kernel @k(in %x: f32[6], inout %y: f32[6, 17]) {
+      %two = %x[0] * 2.0
+      for %i in 0..6 tile 2 {
+        %a = %x[%i] + %two
+        %b = %a * %a
+        %old = %y[%i, 3]
+        for %j in 0..17 tile 8 lanes 8 { store %b + %a * %y[%i, %j], %y[%i, %j] }
+        for %j in 0..17 { store %y[%i, %j] + %old, %y[%i, %j] }
+      }
+    }""", target)  # fmt: skip
+
+
+def test_siblings_may_use_the_same_names(target: str) -> None:
+    check("""
+    kernel @k(in %x: f32[16], in %t: i64[16], out %y: f32[16], out %z: f32[16]) {
+      for %i in 0..16 tile 4 { %v = %x[%i] %n = %t[%i] store %x[%n] + %v, %y[%i] }
+      for %i in 0..16 tile 8 lanes 8 { %v = 2.0:f32 %n = %t[15 - %i] store %x[%n] * %v, %z[%i] }
+    }""", target)  # fmt: skip
+
+
+def test_a_value_is_read_when_it_is_bound(target: str) -> None:
+    """Not when it is used: the buffer may have changed by then."""
+    check("""
+    kernel @swap(inout %y: f32[32], inout %z: f32[32]) {
+      for %i in 0..32 tile 16 lanes 8 {
+        %a = %y[%i]
+        %b = %z[%i]
+        store %b, %y[%i]
+        store %a, %z[%i]
+      }
+    }""", target)  # fmt: skip
+
+
+# checks
+
+
+@pytest.mark.parametrize("form", ["", " tile 4", " tile 8 lanes 8"])
+@pytest.mark.parametrize("bad", [None, 0, 11, 12, 20])
+def test_checks_report_an_index_out_of_range(bad: int | None, form: str) -> None:
+    kernel = parse_kernel(f"""
+    kernel @k(in %t: i32[21], in %x: f32[9], out %y: f32[21]) {{
+      parallel %i in 0..21{form} {{
+        %n = %t[%i]
+        check %n in -9..9
+        %m = where(%n < 0, %n + 9, %n)
+        %safe = max(min(%m, 8), 0)
+        store %x[%safe], %y[%i]
+      }}
+    }}""")
+    t, x = inputs_of(kernel)
+    t[::2] -= 9
+    if bad is not None:
+        t[bad] = 9 if bad % 2 else -10
+    want, got = run_interpreter(kernel, [t, x]), run_native(kernel, [t, x])
+    assert want.failed == got.failed == (bad is not None)
+    assert_bits(want["y"], got["y"])
+
+
+def test_the_bounds_of_a_check_may_vary(target: str) -> None:
+    check("""
+    kernel @k(in %t: i64[4], out %y: f32[4, 9]) {
+      for %i in 0..4 { %n = %t[%i] for %j in 0..9 tile 8 lanes 8 { check %n in -%j..%j + 9 store 1.0, %y[%i, %j] } }
+    }""", target)  # fmt: skip
+
+
+# threads
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("trips", [1, 2, 7, 31])
+def test_threads_share_any_number_of_steps(trips: int, three_threads: None) -> None:
+    check(f"""
+    kernel @k(in %x: f32[{trips}, 5, 9], out %y: f32[{trips}, 5, 9]) {{
+      parallel %i in 0..{trips} {{ parallel %j in 0..5 tile 2 {{ parallel %k in 0..9 tile 8 lanes 8 {{
+        store %x[%i, %j, %k] * 3.0, %y[%i, %j, %k]
+      }} }} }}
+    }}""")
+
+
+NESTED = {
+    "beside other statements": """
+      parallel %i in 0..14 {
+        local %t: f32[1]
+        store %x[%i, 0], %t[0]
+        parallel %j in 0..9 { store %x[%i, %j] + %t[0], %y[%i, %j] }
+      }""",
+    "two in one": """
+      parallel %i in 0..14 tile 4 {
+        parallel %j in 0..8 { store %x[%i, %j], %y[%i, %j] }
+        parallel %j in 8..9 { store -%x[%i, %j], %y[%i, %j] }
+      }""",
+    "one after the other, on the same elements": """
+      parallel %i in 0..14 { for %j in 0..9 { store %x[%i, %j], %y[%i, %j] } }
+      parallel %j in 0..9 { for %i in 0..14 { store %y[13 - %i, %j] * 0.5 + %y[%i, %j], %y[%i, %j] } }""",
+    "after a value": """
+      %a = %y[0, 0] * 0.0 + %x[3, 3]
+      parallel %i in 0..14 { for %j in 0..9 tile 8 lanes 8 { store %x[%i, %j] * %a, %y[%i, %j] } }""",
+    "after a buffer that every thread fills": """
+      local %t: f32[9]
+      for %j in 0..9 { store %x[13, 8 - %j], %t[%j] }
+      parallel %i in 0..14 { for %j in 0..9 tile 8 lanes 8 { store %x[%i, %j] + %t[%j], %y[%i, %j] } }""",
+    "filling a buffer of the kernel": """
+      local %t: f32[14]
+      parallel %i in 0..14 { store %x[%i, 0] * 2.0, %t[%i] }
+      parallel %i in 0..14 { for %j in 0..9 { store %t[13 - %i] + %x[%i, %j], %y[%i, %j] } }""",
+    "beside a store": """
+      for %j in 0..9 { store %y[0, %j] + 1.0, %y[0, %j] }
+      parallel %i in 1..14 { for %j in 0..9 { store %x[%i, %j] + %y[0, %j], %y[%i, %j] } }""",
+}
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_parallel_loops_beside_other_statements(case: str, three_threads: None) -> None:
+    kernel = parse_kernel(f"kernel @k(in %x: f32[14, 9], inout %y: f32[14, 9]) {{ {NESTED[case]} }}")
+    verify_kernel(kernel)
+    inputs = inputs_of(kernel)
+    want = run_interpreter(kernel, inputs)["y"]
+    for _ in range(20):  # a race would not lose every time
+        assert_bits(want, run_native(kernel, inputs)["y"], case)
+
+
+def test_threads_wait_only_where_order_matters() -> None:
+    peeled = parse_kernel("""
+    kernel @k(in %x: f32[100], inout %y: f32[100]) {
+      parallel %i in 0..96 tile 8 lanes 8 { store %y[%i] + %x[%i], %y[%i] }
+      parallel %i in 96..100 tile 4 lanes 8 { store %y[%i] + %x[%i], %y[%i] }
+    }""")
+    assert "GOMP_barrier" not in emit_kernel(peeled, Target.host())
+    again = parse_kernel("""
+    kernel @k(in %x: f32[100], inout %y: f32[100]) {
+      parallel %i in 0..100 { store %y[%i] + %x[%i], %y[%i] }
+      parallel %i in 0..100 { store %y[99 - %i] + %x[%i], %y[%i] }
+    }""")  # the second is wrong by itself, but must come second
+    assert emit_kernel(again, Target.host()).count("call void @GOMP_barrier") == 1
+
+
+# streams
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "bool", "bf16"])
+def test_streaming_stores(dtype: str, target: str) -> None:
+    check(f"""
+    kernel @k(in %x: {dtype}[5, 131], out %y: {dtype}[5, 131], out %z: {dtype}[640]) {{
+      parallel %i in 0..5 {{ for %j in 0..131 tile 64 lanes 16 {{ store %x[%i, %j], %y[%i, %j] stream }} }}
+      parallel %j in 0..640 tile 64 lanes 16 {{ store %x[%j//128, %j%128], %z[%j] stream }}
+    }}""", target)
+
+
+def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
+    text = "kernel @k(in %x: f32[64], {r} %y: f32[64]) {{ for %i in 0..64 tile 16 lanes 16 {{ store %x[%i], %y[%i] stream }} }}"
+    code = emit_kernel(parse_kernel(text.format(r="out")), Target.named("x86-64-v4"))
+    assert "!nontemporal" in code
+    assert "sfence" in code
+    assert "!nontemporal" not in emit_kernel(parse_kernel(text.format(r="inout")), Target.named("x86-64-v4"))
+
+
+# the same everywhere
+
+
+def test_other_targets_compile() -> None:
+    text = MATMUL.format(layout="{0/16, 1, 0%16}", outer="parallel", inner="for", i=" tile 1", j=" tile 37 lanes 4", k=" unroll 2")
+    for target in TARGETS.values():
+        assert to_object(emit_kernel(parse_kernel(text), target), target)
+
+
+def test_a_partial_tile_must_be_peeled() -> None:
+    with pytest.raises(Exception, match="peel"):
+        emit_kernel(parse_kernel("kernel @k(out %y: f32[7]) { for %i in 0..7 tile 4 { store 1.0, %y[%i] } }"), Target.host())
+
+
+def test_a_plain_kernel_means_the_same() -> None:
+    """The stripped kernel that tests compare with is the kernel itself to the interpreter."""
+    kernel = parse_kernel(MATMUL.format(layout="", outer="for", inner="for", i=" tile 4", j=" tile 16 lanes 8", k=" tile 2"))
+    given = dict(zip("xwb", inputs_of(kernel), strict=True))
+    results = []
+    for k in (kernel, plain(kernel)):
+        results.append(np.zeros((13, 37), "f"))
+        run_kernel(k, {**given, "y": results[-1]})
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)

@@ -1,0 +1,65 @@
+"""What the tests of the frontend share: import a module, interpret its graph, compare with eager in float64."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from compiler.frontend.export import GraphOutput, Imported, Literal, UserInput, import_module
+from compiler.ir.index import bind_symbols, evaluate
+from compiler.ir.interpret_graph import interpret
+
+
+class Call(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def as_module(program: Callable[..., Any]) -> torch.nn.Module:
+    return program if isinstance(program, torch.nn.Module) else Call(program)
+
+
+def run(imported: Imported, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None) -> Any:
+    """The result of the imported program, interpreted."""
+    leaves = tree_leaves((tuple(args), dict(kwargs or {})))
+    feeds = [leaves[s.position] if isinstance(s, UserInput) else s.tensor.clone() for s in imported.inputs]
+    sizes = [(d, n) for node, x in zip(imported.graph.inputs, feeds, strict=True) for d, n in zip(node.shape, x.shape, strict=True)]
+    outputs = interpret(imported.graph, [f.detach() for f in feeds], dtype=dtype)
+    found = []
+    for leaf in imported.results:
+        if isinstance(leaf, GraphOutput):
+            found.append(outputs[leaf.index])
+        else:
+            found.append(leaf.value if isinstance(leaf, Literal) else evaluate(leaf.dim, bind_symbols(sizes)))
+    return tree_unflatten(found, imported.out_spec)
+
+
+def wide(value: Any) -> Any:
+    """Floating-point tensors in float64."""
+    return torch.utils._pytree.tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v, value)
+
+
+def check(program: Callable[..., Any], *args: Any, tolerance: float = 1e-9, **options: Any) -> Imported:
+    """Import `program` and compare its meaning with eager, both in float64; returns what was imported."""
+    module = as_module(program).eval()
+    imported = import_module(module, args, **options)
+    compare(imported, module, args, tolerance)
+    return imported
+
+
+def compare(imported: Imported, module: torch.nn.Module, args: Sequence[Any], tolerance: float = 1e-9) -> None:
+    """The imported program and eager agree on `args`."""
+    got = run(imported, args, dtype=torch.float64)
+    with torch.no_grad():
+        truth = copy.deepcopy(module).double()(*wide(tuple(args)))
+    torch.testing.assert_close(got, truth, rtol=tolerance, atol=tolerance, equal_nan=True)

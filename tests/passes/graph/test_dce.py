@@ -1,0 +1,42 @@
+"""DCE: fused nodes lose the results and operands nobody needs."""
+
+from __future__ import annotations
+
+from compiler.testing import check_pass
+
+
+def test_an_unread_result_goes_with_its_operand() -> None:
+    check_pass(
+        "dce",
+        before="""graph(%x: f32[4], %z: f32[4]) {
+            %f = fused %x, %z {body=graph(%a: f32[4], %b: f32[4]) { %e = exp %a  %n = neg %b  return %e, %n }}
+            %y = item %f {index=0}
+            return %y
+        }""",
+        after="""graph(%x: f32[4], %z: f32[4]) {
+            %y = fused %x {body=graph(%a: f32[4]) { %e = exp %a  return %e }}
+            return %y
+        }""",
+    )
+
+
+def test_remaining_results_are_numbered_again() -> None:
+    check_pass(
+        "dce",
+        before="""graph(%x: f32[4]) {
+            %f = fused %x {body=graph(%a: f32[4]) { %e = exp %a  %n = neg %a  %t = tanh %a  return %e, %n, %t }}
+            %y = item %f {index=1}
+            %z = item %f {index=2}
+            return %y, %z
+        }""",
+        after="""graph(%x: f32[4]) {
+            %f = fused %x {body=graph(%a: f32[4]) { %n = neg %a  %t = tanh %a  return %n, %t }}
+            %y = item %f {index=0}
+            %z = item %f {index=1}
+            return %y, %z
+        }""",
+    )
+
+
+def test_what_is_read_stays() -> None:
+    check_pass("dce", unchanged="graph(%x: f32[4], %z: f32[4]) { %y = exp %x  return %y }")
