@@ -45,7 +45,7 @@ def compile(
     """Compile `model` for inference.
 
     `args` and `kwargs` are example arguments for a module (a program brings its own); their sizes are compiled in, unless
-    `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then each set of sizes is compiled when it is first met.
+    `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then each set of sizes is compiled when first met.
     Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on.
     """
     chosen = as_options(options)
@@ -94,8 +94,9 @@ def signature(model: Model, program: ExportedProgram) -> inspect.Signature | Non
     if isinstance(model, torch.nn.Module):
         return inspect.signature(model.forward)
     root = program.module_call_graph[0].signature
-    names = root.forward_arg_names if root else None
-    return names and inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names])  # type: ignore[return-value]
+    if root is None or root.forward_arg_names is None:
+        return None
+    return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in root.forward_arg_names])
 
 
 class CompiledModule:

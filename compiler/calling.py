@@ -103,10 +103,9 @@ class CallForm:
             raise self._mismatch(spec)
         return [leaf for _, leaf in sorted(zip(numbers, leaves, strict=True), key=lambda pair: pair[0])]
 
-    def _mismatch(self, spec: TreeSpec) -> ArgumentError:
-        return ArgumentError(
-            f"the arguments are nested otherwise than when compiled:\n  compiled {self.imported.in_spec}\n  given    {spec}"
-        )
+    def _mismatch(self, given: TreeSpec) -> ArgumentError:
+        compiled = self.imported.in_spec
+        return ArgumentError(f"the arguments are nested otherwise than when compiled:\n  compiled {compiled}\n  given    {given}")
 
     def _spell(self, position: int) -> str:
         """An argument by the name of its parameter, if that is known."""

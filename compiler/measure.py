@@ -87,7 +87,7 @@ def _widened(value: Any) -> Any:
 def reference(program: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
     """The flat results of `program` run by PyTorch in float64; neither the program nor `args` are changed."""
     module = program.module()
-    names = module.graph._codegen.pytree_info.in_spec.child(1).context or ()
+    names = program.call_spec.in_spec.child(1).context or ()
     given = (tuple(args), {name: (kwargs or {})[name] for name in names})
     leaves = [x.clone() if isinstance(x, torch.Tensor) else x for x in tree_leaves(given)]
     with torch.no_grad():
@@ -127,11 +127,11 @@ class Work:
     bytes: int
 
 
-class _Traffic(TorchDispatchMode):
+class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the ops that touch elements, and the size of their tensors."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.kernels = self.bytes = self.elements = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -155,7 +155,7 @@ def _shares_storage(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor
 
 
 def eager_work(call: Callable[[], object]) -> Work:
-    """What PyTorch does in `call`: contractions are counted as PyTorch counts them, other ops as one per element of their result."""
+    """What PyTorch does in `call`: contractions count as PyTorch counts them, other ops one for each element of their result."""
     with torch.no_grad(), FlopCounterMode(display=False) as flops, _Traffic() as traffic:
         call()
     return Work(traffic.kernels, flops.get_total_flops() + traffic.elements, traffic.bytes)

@@ -17,7 +17,7 @@ def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequ
     """An empty table with columns aligned `left`, then numbers aligned `right`, then long text as `last`."""
     made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="dim", pad_edge=False)
     for head in left:
-        made.add_column(head)
+        made.add_column(head, no_wrap=True)
     for head in right:
         made.add_column(head, justify="right", no_wrap=True)
     for head in last:

@@ -83,7 +83,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel: what it fuses, how often it runs, its arithmetic and traffic per call, its text before and after the tile passes."""
+    """One kernel: what it fuses, how often it runs, what a run computes and moves, its text before and after the tile passes."""
 
     name: str
     source: Source

@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
 import compiler
 import compiler.ir.ops
+from compiler.api import load
 from compiler.ir.graph import Graph
 from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.parser import parse_graph
@@ -26,6 +27,7 @@ from compiler.ir.printer import graph_resources
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes, special_array
 from compiler.ir.tile import Kernel
 from compiler.ir.tile_parser import parse_kernel
+from compiler.measure import error, reference
 from compiler.passes.base import Context, Pass
 from compiler.passes.instrument import AnyIR, SemanticCheck, Verify, difference, first_in_range, run_on, text, tolerance, verify
 from compiler.passes.manager import parse_pipeline, run_pipeline
@@ -150,44 +152,23 @@ def _write_back(old: str, new: str) -> str:
     return f"{path}:{caller.lineno}"
 
 
-def check(model: torch.nn.Module, args: Sequence[Any], **options: Any) -> str:
-    """Compile `model` and compare with float64: a table of our largest error and PyTorch's, for each output.
+def check(model: torch.nn.Module, args: Sequence[Any], *, options: Any = None, factor: float = 4.0) -> str:
+    """Compile `model` and compare with float64: a table of our error and PyTorch's for each output.
 
-    AssertionError where ours is more than four times PyTorch's and not tiny.
+    AssertionError where ours, relative to the largest true value, is more than `factor` times PyTorch's and not tiny.
     """
-    import copy
-
-    compiled = compiler.compile(model, tuple(args), **options)
+    program, given, named = load(model, args)
+    truth = reference(program, given, named)
+    compiled = compiler.compile(program, given, named, options=options)
     with torch.no_grad():
-        exact = copy.deepcopy(model).double()(*(_double(a) for a in args))
-        eager, ours = model(*args), compiled(*args)
-    rows = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"]
-    worse = []
-    for k, (truth, theirs, mine) in enumerate(zip(*map(_tensors, (exact, eager, ours)), strict=True)):
-        errors = [_error(t, truth) for t in (mine, theirs)]
-        rows.append(f"{k:<8}{list(mine.shape)!s:<20}{errors[0]:12.2e}{errors[1]:12.2e}")
+        theirs, ours = (tree_leaves(m(*given, **named)) for m in (model, compiled))
+    rows, worse = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"], []
+    for k, (mine, their, true) in enumerate(zip(ours, theirs, truth, strict=True)):
+        a, b = (error([x], [true]).relative for x in (mine, their))
+        rows.append(f"{k:<8}{list(mine.shape)!s:<20}{a:12.2e}{b:12.2e}")
         tiny = 16 * torch.finfo(mine.dtype).eps if mine.dtype.is_floating_point else 0.0
-        if not errors[0] <= max(4 * errors[1], tiny):
+        if not a <= max(factor * b, tiny):
             worse.append(k)
     table = "\n".join(rows)
     assert not worse, f"outputs {worse} are less accurate than PyTorch's:\n{table}"
     return table
-
-
-def _double(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of a model's result, in order."""
-    return [t for t in torch.utils._pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
-
-
-def _error(value: torch.Tensor, truth: torch.Tensor) -> float:
-    """The largest difference, relative to the largest finite true value; NaN and infinities must agree."""
-    got, want = value.double().numpy(), truth.double().numpy()
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
-    if got.shape != want.shape or not np.all(same | (np.isfinite(got) & np.isfinite(want))):
-        return float("inf")
-    scale = float(np.max(np.abs(want[np.isfinite(want)]), initial=0.0)) or 1.0
-    return float(np.max(np.abs(np.where(same, 0, got - np.where(same, 0, want))), initial=0.0)) / scale if want.size else 0.0

@@ -1,5 +1,7 @@
 """A ResNet-18 (He et al., "Deep Residual Learning for Image Recognition", 2015) with random weights."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -37,7 +39,7 @@ class ResNet18(nn.Module):
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         stages = [
             block
-            for stage, (inner, outer) in enumerate(zip(widths, widths[1:]))
+            for stage, (inner, outer) in enumerate(pairwise(widths))
             for block in (Block(inner, outer, 1 if stage == 0 else 2), Block(outer, outer, 1))
         ]
         self.features = nn.Sequential(*stem, *stages)

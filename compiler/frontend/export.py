@@ -111,12 +111,26 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
     Operators that have a conversion stay whole; PyTorch decomposes the others.  Parameters become constants that share
     their memory.  Raises UnsupportedOpError, unless `fallback` is "eager" and PyTorch can run what is missing.
     """
-    with torch.no_grad():
-        program = program.run_decompositions(decompositions())
+    if needs_decomposition(program):
+        with torch.no_grad():
+            program = program.run_decompositions(decompositions())
     sources = _Sources(program)
     importer = Importer(fallback)
     values = importer.run(program.graph, sources.placeholders(), sources.attribute)
     return sources.finish(values)
+
+
+def needs_decomposition(program: ExportedProgram) -> bool:
+    """Whether an operator has no conversion, or writes to a tensor, which decomposing turns into a result."""
+    known = conversions()
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if node.target._schema.is_mutable or str(node.target) not in known:
+            return True
+        if node.kwargs.get("training") or (str(node.target) == "aten.batch_norm.default" and node.args[5]):
+            return True  # updates running statistics without saying so
+    return False
 
 
 def decompositions() -> Any:
@@ -160,6 +174,8 @@ class _Sources:
             if spec.kind == InputKind.USER_INPUT:
                 values[node] = self._user_input(node, spec, position)
                 position += 1
+            elif spec.kind == InputKind.TOKEN:
+                values[node] = None  # orders effects, which are refused where they happen
             else:
                 values[node] = self._state(node, spec)
         return values
@@ -219,6 +235,8 @@ class _Sources:
                 results.append(_leaf(value, len(outputs)))
                 if isinstance(value, Node):
                     outputs.append(value)
+                continue
+            if spec.kind == OutputKind.TOKEN:
                 continue
             target = str(spec.target)
             aliases[len(outputs)] = arguments[target] if spec.kind == OutputKind.USER_INPUT_MUTATION else names[target]

@@ -85,7 +85,7 @@ class Importer:
             return self._refuse(node, str(problem))
 
     def _item(self, node: torch.fx.Node) -> Any:
-        results, index = self.values[node.args[0]], node.args[1]  # type: ignore[index]
+        results, index = self._resolve(node.args)
         if isinstance(results, Missing):
             return results
         if results[index] is None:
@@ -95,7 +95,7 @@ class Importer:
     def _convert(self, node: torch.fx.Node, name: str) -> Any:
         convert = conversions().get(name)
         if convert is None:
-            raise Refusal("has no conversion")
+            raise Refusal("has no conversion" if isinstance(node.target, torch._ops.OpOverload) else "is no plain operator")
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()

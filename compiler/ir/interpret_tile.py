@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir import scalar
+from compiler.ir import scalar, tile
 from compiler.ir.graph import Data
 from compiler.ir.index import Dim, evaluate_arrays, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, evaluate_call, round_to
@@ -41,8 +41,6 @@ from compiler.ir.tile import (
     Stmt,
     Store,
 )
-from compiler.ir.tile import blocks as inner_block
-from compiler.ir.tile import ranges as loops_of
 from compiler.ir.types import DType, TensorType
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -105,7 +103,7 @@ def _call_opaque(step: OpaqueCall, buffers: Mapping[str, TensorType], arrays: di
 
 def _depth(body: Block) -> int:
     """How many tiled loops are nested in `body`."""
-    return max((sum(r.tile > 1 for r in loops_of(s)) + _depth(inner_block(s)) for s in body), default=0)
+    return max((sum(r.tile > 1 for r in tile.ranges(s)) + _depth(tile.blocks(s)) for s in body), default=0)
 
 
 COMBINE: Mapping[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}

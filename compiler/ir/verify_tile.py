@@ -89,9 +89,11 @@ class Site:
             yield from scalar.walk(self.value)
 
     def accesses(self) -> Iterator[tuple[str, tuple[Dim, ...], bool]]:
-        """Every buffer element read or written: buffer, index, whether a mask guards it."""
+        """Every buffer element read, written or prefetched: buffer, index, whether it may lie outside."""
         if isinstance(self.stmt, Store):
             yield self.stmt.buffer, self.stmt.index, False
+        if isinstance(self.stmt, Prefetch):  # a hint, which may point past the end
+            yield self.stmt.buffer, self.stmt.index, True
         yield from ((e.buffer, e.index, e.mask is not None) for e in self.exprs() if isinstance(e, Load))
 
 
@@ -285,8 +287,8 @@ def steps_do_not_collide(site: Site) -> Iterator[str]:
 def indices_stay_inside(site: Site) -> Iterator[str]:
     """No access without a mask provably leaves its buffer."""
     bounds = site.inner.bounds if isinstance(site.stmt, Reduce) else site.scope.bounds
-    for buffer, index, masked in site.accesses():
-        if masked or buffer not in site.inner.buffers:
+    for buffer, index, may_leave in site.accesses():
+        if may_leave or buffer not in site.inner.buffers:
             continue
         for axis, (d, extent) in enumerate(zip(index, site.inner.buffers[buffer].type.shape, strict=False)):
             known = interval(d, bounds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, unique_names
 from compiler.ir.structure import Fused
 from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Step
 from compiler.ir.types import TensorType
+from compiler.passes.fingerprint import fingerprint
 from compiler.passes.lower_kernel import lower_kernel
 
 
@@ -28,6 +29,7 @@ class ProgramLowering:
         self.place: dict[tuple[Node, int], str] = {}
         self.constants: dict[str, Data] = {}
         self.kernels: dict[str, Kernel] = {}
+        self.known: dict[Hashable, str] = {}
         self.steps: list[Step] = []
 
     def run(self) -> Program:
@@ -81,14 +83,14 @@ class ProgramLowering:
     def kernel(self, n: Node, name: str) -> None:
         body: Graph = n.attrs["body"]
         constants = {i.attrs["name"] for i, o in zip(body.inputs, n.operands, strict=True) if o.op is CONSTANT}
-        kernel = lower_kernel(body, f"{body.name}_{len(self.kernels)}")
-        params = tuple(replace(p, role="const") if p.name in constants else p for p in kernel.params)
-        kernel = replace(kernel, params=params)
-        known = next((k for k in self.kernels.values() if (k.params, k.body) == (kernel.params, kernel.body)), None)
-        if known is None:
-            self.kernels[kernel.name] = known = kernel
+        key = (fingerprint(body), frozenset(constants))
+        if key not in self.known:
+            kernel = lower_kernel(body, f"{body.name}_{len(self.kernels)}")
+            params = tuple(replace(p, role="const") if p.name in constants else p for p in kernel.params)
+            self.kernels[kernel.name] = replace(kernel, params=params)
+            self.known[key] = kernel.name
         arguments = (*(self.buffer(o) for o in n.operands), *self.results(n, name))
-        self.steps.append(Launch(known.name, arguments, name))
+        self.steps.append(Launch(self.known[key], arguments, name))
 
 
 def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:

@@ -48,7 +48,7 @@ class Executable:
         outside = _outside(program)
         self.words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
         inside = [b for b in program.buffers if b not in self.words]
-        self.memory = plan_memory(program, inside, in_place=False)  # codegen takes the buffers of a kernel to be distinct
+        self.memory = plan_memory(program, inside)
         self.constants = {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
         self.build = Build(self.target, _cache(options or Options()))
         self.build.add_kernels(program.kernels.values())

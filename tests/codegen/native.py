@@ -101,7 +101,7 @@ def inputs_of(kernel: Kernel, seed: int = 0, special: bool = False, high: int = 
     if special:
         return [special_array(t, 3 * k) for k, t in enumerate(read)]
     rng = np.random.default_rng(seed)
-    return [random_array(t, rng, high) for t in read]
+    return [random_array(t, rng, high=high) for t in read]
 
 
 def assert_bits(want: Array, got: Array, where: str = "", zero_sign: bool = True) -> None:

@@ -24,8 +24,7 @@ def check(text: str, target: str = "host", *, seed: int = 0, special: bool = Fal
     kernel = parse_kernel(text)
     verify_kernel(kernel)
     inputs = inputs_of(kernel, seed, special, high)
-    want, got = run_interpreter(kernel, inputs), run_native(kernel, inputs, target)
-    assert want.failed == got.failed
+    got = run_native(kernel, inputs, target)
     if "f32" in text and re.search(r"reduce (add|mul)", text):
         exact = parse_kernel(text.replace("f32", "f64"))
         given = [a.astype(p.type.dtype.numpy) for a, p in zip(inputs, (p for p in exact.params if p.role != "out"), strict=True)]
@@ -33,6 +32,8 @@ def check(text: str, target: str = "host", *, seed: int = 0, special: bool = Fal
         for name, array in got.items():
             np.testing.assert_allclose(array, truth[name], rtol=2e-5, atol=2e-5, err_msg=name)
         return
+    want = run_interpreter(kernel, inputs)
+    assert want.failed == got.failed
     for name, array in want.items():
         assert_bits(array, got[name], name)
 
@@ -144,10 +145,10 @@ def test_a_reduction_that_stores_what_it_reduces(target: str) -> None:
 # register tiles
 
 MATMUL = """
-kernel @matmul(in %x: f32[13, 21], const %w: f32[37, 21]{layout}, in %b: f32[37], out %y: f32[13, 37]) {{
-  {outer} %i in 0..13{i} {{
-    {inner} %j in 0..37{j} {{
-      %acc = reduce add %k in 0..21{k} {{ yield %x[%i, %k] * %w[%j, %k] }}
+kernel @matmul(in %x: f32[7, 11], const %w: f32[21, 11]{layout}, in %b: f32[21], out %y: f32[7, 21]) {{
+  {outer} %i in 0..7{i} {{
+    {inner} %j in 0..21{j} {{
+      %acc = reduce add %k in 0..11{k} {{ yield %x[%i, %k] * %w[%j, %k] }}
       store max(%acc + %b[%j], 0.0), %y[%i, %j]
     }}
   }}
@@ -155,7 +156,7 @@ kernel @matmul(in %x: f32[13, 21], const %w: f32[37, 21]{layout}, in %b: f32[37]
 TILES = [
     (" tile 4", " tile 16 lanes 8", " unroll 4"), (" tile 3", " tile 32 lanes 16", ""), ("", " tile 24 lanes 8", " tile 4 unroll 2"),
     (" tile 8 lanes 8", " tile 2", ""), (" tile 8 lanes 4", " tile 6", ""), (" tile 2", " tile 2", " tile 8 lanes 8"),
-    (" tile 13", " tile 5", " tile 2"),
+    (" tile 7", " tile 5", " tile 2"),
 ]  # fmt: skip
 
 
@@ -175,7 +176,7 @@ def test_contractions_on_threads(loops: tuple[str, str], target: str) -> None:
 def test_a_windowed_contraction(target: str) -> None:
     """A convolution with a border: masked loads, strides, floor division."""
     check("""
-    kernel @conv(in %x: f32[3, 9, 9], const %w: f32[10, 3, 3, 3]{0/8, 1, 2, 3, 0%8}, out %y: f32[10, 25]) {
+    kernel @conv(in %x: f32[3, 10, 10], const %w: f32[10, 3, 3, 3]{0/8, 1, 2, 3, 0%8}, out %y: f32[10, 25]) {
       parallel %o in 0..10 tile 8 lanes 8 {
         parallel %p in 0..25 tile 2 {
           %acc = reduce add %c in 0..3, %u in 0..3, %v in 0..3 {
@@ -494,7 +495,7 @@ def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
 
 
 def test_other_targets_compile() -> None:
-    text = MATMUL.format(layout="{0/16, 1, 0%16}", outer="parallel", inner="for", i=" tile 1", j=" tile 37 lanes 4", k=" unroll 2")
+    text = MATMUL.format(layout="{0/16, 1, 0%16}", outer="parallel", inner="for", i=" tile 1", j=" tile 21 lanes 4", k=" unroll 2")
     for target in TARGETS.values():
         assert to_object(emit_kernel(parse_kernel(text), target), target)
 
@@ -510,6 +511,6 @@ def test_a_plain_kernel_means_the_same() -> None:
     given = dict(zip("xwb", inputs_of(kernel), strict=True))
     results = []
     for k in (kernel, plain(kernel)):
-        results.append(np.zeros((13, 37), "f"))
+        results.append(np.zeros((7, 21), "f"))
         run_kernel(k, {**given, "y": results[-1]})
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)

@@ -47,6 +47,7 @@ BROKEN = {
     "storing past the end": (kernel("for %i in 0..9 tile 4 { store 1.0, %y[%i] }"), "takes 0..8 in an extent of 8"),
     "odd lanes": (kernel("for %i in 0..8 tile 6 lanes 3 { store %x[%i], %y[%i] }"), "3 lanes"),
     "no tile": (kernel("for %i in 0..8 tile 0 { store %x[%i], %y[%i] }"), "both are at least 1"),
+    "prefetching at what is no integer": (kernel("for %i in 0..8 { %a = %x[%i] prefetch %y[%a] store %a, %y[%i] }"), "%a is f32"),
     "two axes with lanes": (
         kernel("for %i in 0..8 tile 8 lanes 8 { %s = reduce add %k in 0..8 tile 8 lanes 8 { yield %x[%k] } store %s, %y[%i] }"),
         "lanes on %k beside lanes on %i",
@@ -82,6 +83,7 @@ FINE = {
     "a loop that never runs": kernel("for %i in 0..0 { store %x[%i + 100], %y[%i] }"),
     "siblings of one name": kernel("for %i in 0..4 { store 1.0, %y[%i] } for %i in 4..8 { store 2.0, %y[%i] }"),
     "a partial register": kernel("for %i in 0..8 tile 4 lanes 8 { store %x[%i], %y[%i] }"),
+    "a prefetch past the end": kernel("for %i in 0..8 { prefetch %x[%i + 8] store %x[%i], %y[%i] }"),
     "a local per step": kernel("for %i in 0..8 tile 8 { local %t: f32[1] store %x[%i], %t[0] store %t[0], %y[%i] }"),
 }
 

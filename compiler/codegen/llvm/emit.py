@@ -15,6 +15,7 @@ from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
 from compiler.codegen.target import Target
 from compiler.ir import scalar, tile
+from compiler.ir.inplace import shareable
 from compiler.ir.index import Dim, product, var, variables
 from compiler.ir.scalar import Call, Expr, Load, Ref
 from compiler.ir.structure import IDENTITIES
@@ -37,6 +38,7 @@ class KernelEmitter:
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self.kernel, self.target = kernel, target
+        self.shared = {name for pair in shareable(kernel) for name in pair}
         self.b = Builder()
         self.parallel = is_shared(kernel)
         self.meetings = meetings(kernel) if self.parallel else frozenset()
@@ -301,9 +303,10 @@ class KernelEmitter:
         return "\n".join(lines) + "\n"
 
     def _alone(self, k: int) -> bool:
-        """Whether no other parameter can be the same memory (what is updated may also be passed as an input)."""
+        """Whether no other parameter can be the same memory: one that is updated, or an input written over."""
         roles = {p.role for p in self.kernel.params}
-        return self.kernel.params[k].role in ("const", "out") or "inout" not in roles
+        param = self.kernel.params[k]
+        return param.name not in self.shared and (param.role in ("const", "out") or "inout" not in roles)
 
     def _entry(self, name: str, n: int) -> list[str]:
         frame = f"[{n + 1} x ptr]"

@@ -6,6 +6,8 @@
     reduce add of x[i, k] * w[j, k]  acc = tl.dot(x[i, k], w[k, j], acc)        three tiled loops, two in each factor
     reduce max, add, ...             blocks are combined lane by lane, then along the reduced axes
     local %row                       a block value, where each loop that walks the buffer does so in one step
+
+Nothing is decided here: the blocks are those of the kernel's tiles.
 """
 
 from __future__ import annotations

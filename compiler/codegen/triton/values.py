@@ -145,17 +145,17 @@ class Values:
         return [f"{self.spread(self.names[v], axes)} < {self.loops[v].hi}" for v in loops if is_partial(self.loops[v])]
 
     def pointer(self, buffer: str, index: Sequence[Dim], axes: Sequence[str]) -> str:
-        """Where element `index` of a parameter lies."""
-        name, offset = self.params[buffer], self.dim(self.types[buffer].offset(index), axes)
-        return name if offset == "0" else f"{name} + {offset}"
+        """Where element `index` of a parameter lies, for every index of `axes`."""
+        offset = self.types[buffer].offset(index)
+        name = self.params[buffer]
+        text = name if offset == 0 else f"{name} + {self.dim(offset, axes)}"
+        return text if set(self.axes_at((offset,))) == set(axes) else f"tl.broadcast_to({text}, {self.shape(axes)})"
 
     def load(self, e: Load, axes: Sequence[str], fill: Const | None = None) -> str:
         """A block of a parameter under a name; lanes beyond partial blocks hold `fill`, or anything."""
         varied = self.axes(e)
         own = tuple(a for a in axes if a in varied)
         pointer = self.pointer(e.buffer, e.index, own)
-        if set(self.axes_at(e.index)) != set(own):  # a mask must not be wider than the pointer
-            pointer = f"tl.broadcast_to({pointer}, {self.shape(own)})"
         tests = self.inside(varied, own)
         if e.mask is not None:
             tests.append(self.text(e.mask, own))
@@ -241,11 +241,12 @@ class Values:
         return f"{function}({', '.join(argument(k) for k in range(len(e.operands)))})", ATOM
 
     def argument(self, user: Call, k: int, axes: Sequence[str], level: int = 0) -> str:
-        """Operand `k` of `user`: a constant carries its dtype where no neighbour does, an index that is compared none."""
+        """Operand `k` of `user`: a constant carries its dtype where no neighbour tells, an index that is compared none."""
         e = user.operands[k]
         if user.primitive in COMPARISONS and all(isinstance(x, (IndexValue, Const)) for x in user.operands):
             return self.dim(e.index, axes) if isinstance(e, IndexValue) else self.text(e, axes)
-        if isinstance(e, Const) and all(isinstance(x, Const) or x.dtype != e.dtype for x in user.operands):
+        alone = all(isinstance(x, Const) or x.dtype != e.dtype for x in user.operands)
+        if isinstance(e, Const) and (alone or FUNCTIONS.get(user.primitive, "").startswith("libdevice")):
             return literal(e, typed=True)
         return self.text(e, axes, level)
 

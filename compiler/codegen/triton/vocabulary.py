@@ -6,9 +6,11 @@ import math
 from collections.abc import Mapping
 from keyword import kwlist
 
+import numpy as np
+
 from compiler.errors import TilewrightError
 from compiler.ir.scalar import PRIMITIVES, Const
-from compiler.ir.types import DType
+from compiler.ir.types import DType, f32
 
 
 class TritonError(TilewrightError):
@@ -73,7 +75,9 @@ def combiner(op: str, dtype: DType) -> str:
 
 def literal(e: Const, typed: bool = False) -> str:
     """A constant, with its dtype where nothing beside it tells; otherwise it takes the dtype of its neighbour."""
-    value = e.value
-    special = isinstance(value, float) and not math.isfinite(value)
-    text = f'float("{value}")' if special else repr(value)
+    text = repr(e.value)
+    if isinstance(e.value, float) and not math.isfinite(e.value):
+        text = f'float("{e.value}")'
+    elif e.dtype == f32 and np.float32(short := float(str(np.float32(e.value)))) == np.float32(e.value):
+        text = repr(short)
     return f"tl.full((), {text}, {DTYPES[e.dtype.name][0]})" if typed else text

@@ -351,7 +351,7 @@ def _dtype(dtype: torch.dtype) -> DType:
         raise Refusal(f"{dtype} is not supported") from None
 
 
-@converts("aten._to_copy.default", "aten.to.dtype", "aten.to.device")
+@converts("aten._to_copy.default", "aten.to.dtype", "aten.to.device", "aten.to.dtype_layout")
 def to_copy(x: Node, *arguments: Any, dtype: torch.dtype | None = None, **placement: Any) -> Node:
     named = dtype or next((a for a in arguments if isinstance(a, torch.dtype)), None)
     return x if named is None else ops.as_dtype(x, _dtype(named))

@@ -91,6 +91,14 @@ def native_batch_norm_inference(
     return _with_statistics(x, mean, variance, weight, bias, eps), nothing, nothing
 
 
+@converts("aten._native_batch_norm_legit.no_stats")
+def native_batch_norm_stateless(
+    x: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
+) -> tuple[Node, Node, Node]:
+    y, mean, variance = _batch_statistics_norm(x, weight, bias, eps)
+    return y, mean, ops.rsqrt(ops.add(variance, eps))
+
+
 @converts("aten._native_batch_norm_legit_functional.default")
 def native_batch_norm_training(
     x: Node, weight: Node | None, bias: Node | None, mean: Node, variance: Node, training: bool, momentum: float, eps: float

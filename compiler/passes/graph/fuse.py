@@ -15,6 +15,7 @@ from compiler.ir.tile import For, Kernel, Local
 from compiler.passes.access import Accesses, contraction, work
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.demand import elementwise_cost
+from compiler.passes.fingerprint import fingerprint
 from compiler.passes.lower_kernel import LowerError, lower_kernel
 
 
@@ -120,7 +121,9 @@ class Fusion:
     def acyclic(self, n: Node, g: Group) -> bool:
         """Whether no user of `n` outside `g` leads back into `g`: then `g` can yield `n` before they run."""
         seen: set[Node] = set()
-        stack = [u for u in self.graph.users[n] if u not in g.members]
+        stack = [u for u in self.graph.users[n] if u not in self.groups]
+        others = dict.fromkeys(h for u in self.graph.users[n] for h in self.groups.get(u, ()) if h is not g)
+        stack += [v for h in others for m in h.members for v in self.graph.users[m] if v not in h.members]
         while stack:
             u = stack.pop()
             if u in g.members:
@@ -263,16 +266,3 @@ def parallel_vars(kernel: Kernel) -> list[str]:
         found.append(body[0].range.var)
         body = body[0].body
     return found
-
-
-def fingerprint(g: Graph) -> Hashable:
-    """Equal for graphs that lower alike."""
-    number = {n: k for k, n in enumerate(g.nodes)}
-
-    def attr(v: object) -> object:
-        return id(v) if isinstance(v, Graph) else getattr(v, "digest", v)
-
-    return tuple(
-        (n.op.name, tuple(number[o] for o in n.operands), str(n.result), tuple((k, attr(v)) for k, v in n.attrs.items() if k != "name"))
-        for n in g.nodes
-    ) + tuple(number[o] for o in g.outputs)

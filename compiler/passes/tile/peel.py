@@ -38,19 +38,25 @@ class Peel(TilePass):
         """The parts of a reduction, then their combination under the old name."""
         for k, r in enumerate(stmt.ranges):
             parts = split(r)
-            if len(parts) == 1:
+            if parts == [r]:
                 continue
+            if len(parts) == 1:
+                return self.reduction(with_range(stmt, k, parts[0]), count)
             out: list[Stmt] = []
             names: list[Ref] = []
             for part in parts:
                 count[0] += 1
-                ranges = (*stmt.ranges[:k], part, *stmt.ranges[k + 1 :])
-                piece = rename(replace(stmt, ranges=ranges), f"_{count[0]}")
+                piece = rename(with_range(stmt, k, part), f"_{count[0]}")
                 out += self.reduction(piece, count)
                 names.append(Ref(stmt.value.dtype, piece.name))
             whole: Expr = Call(stmt.value.dtype, stmt.op, (names[0], names[1]))
             return (*out, Let(stmt.name, whole))
         return (stmt,)
+
+
+def with_range(stmt: Reduce, k: int, r: Range) -> Reduce:
+    """`stmt` with its range number `k` replaced."""
+    return replace(stmt, ranges=(*stmt.ranges[:k], r, *stmt.ranges[k + 1 :]))
 
 
 def split(r: Range) -> list[Range]:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
 from compiler.errors import Loc
 from compiler.ir import ops
-from compiler.ir.graph import Graph, input_node
-from compiler.ir.op import OPS, op
+from compiler.ir.graph import Graph, Node, input_node
+from compiler.ir.op import OPS, Op, op
 from compiler.ir.structure import Composite
 from compiler.ir.types import TensorType, f32
 from compiler.passes.manager import run_pipeline
 from compiler.testing import check_pass
 
 
-def declare(name: str, expand, reference):  # type: ignore[no-untyped-def]
-    return OPS.get(name) or op(name, "x: float", Composite(expand), type=lambda s: s.types[0], reference=reference)
+@pytest.fixture(autouse=True, scope="module")
+def composites() -> Iterator[None]:
+    """Ops that expand into others, into composites, and into nothing."""
 
+    def declare(name: str, expand: Callable[..., Node], reference: Callable[..., Any]) -> Op:
+        return op(name, "x: float", Composite(expand), type=lambda s: s.types[0], reference=reference)
 
-halve = declare("test_halve", lambda n, x: ops.mul(x, 0.5), lambda x: x / 2)
-mean_sign = declare("test_nested", lambda n, x: ops.neg(halve(halve(x))), lambda x: -x / 4)
-nothing = declare("test_nothing", lambda n, x: x, lambda x: x)
+    halve = declare("test_halve", lambda n, x: ops.mul(x, 0.5), lambda x: x / 2)
+    declare("test_nested", lambda n, x: ops.neg(halve(halve(x))), lambda x: -x / 4)
+    declare("test_nothing", lambda n, x: x, lambda x: x)
+    yield
+    for name in ("test_halve", "test_nested", "test_nothing"):
+        del OPS[name]
 
 
 def test_nested_composites_expand_to_the_end() -> None:
@@ -44,7 +55,7 @@ def test_kept_ops_stay_whole() -> None:
 
 def test_new_nodes_come_from_the_users_line() -> None:
     x = input_node("x", TensorType(f32, (4,)), Loc("model.py", 1))
-    graph = Graph((x,), (mean_sign(x, loc=Loc("model.py", 7)),))
+    graph = Graph((x,), (OPS["test_nested"](x, loc=Loc("model.py", 7)),))
     made = [n for n in run_pipeline(graph, "decompose").nodes if n.operands]
     assert {n.loc for n in made} == {Loc("model.py", 7)}
     assert len(made) == 3

@@ -62,4 +62,4 @@ def compare(imported: Imported, module: torch.nn.Module, args: Sequence[Any], to
     got = run(imported, args, dtype=torch.float64)
     with torch.no_grad():
         truth = copy.deepcopy(module).double()(*wide(tuple(args)))
-    torch.testing.assert_close(got, truth, rtol=tolerance, atol=tolerance, equal_nan=True)
+    torch.testing.assert_close(wide(got), wide(truth), rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -1,0 +1,299 @@
+"""Tile IR as Triton: every op in Triton's interpreter against float64, and kernels compiled for GPUs that are not here.
+
+TRITON_INTERPRET must be decided before Triton is imported, so that both happen in processes of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
+from multiprocessing import get_context
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+import torch
+
+from compiler.codegen.triton import GPU_TILE_PASSES
+from compiler.codegen.triton.emit import emit_triton
+from compiler.codegen.triton.load import TARGETS, compile_offline, load_triton
+from compiler.codegen.triton.vocabulary import TritonError
+from compiler.ir import ops
+from compiler.ir.graph import Data, Graph, Node, input_node
+from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.op import OPS, Op, Sample
+from compiler.ir.scalar import round_to
+from compiler.ir.structure import Opaque
+from compiler.ir.tile import Copy, Launch, Program
+from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.torch_types import to_torch
+from compiler.ir.type_parser import parse_type
+from compiler.ir.types import DTYPES, TensorType
+from compiler.ir.verify_tile import verify_kernel
+from compiler.passes.lower import lower, map_kernels
+from compiler.passes.manager import run_pipeline
+from compiler.pipeline import GRAPH_PASSES
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Step: TypeAlias = tuple[str, tuple[str, ...]]
+"""A kernel's source, or "copy", and the buffers it is called on."""
+
+TOLERANCE = {"f64": 1e-12, "f32": 5e-6, "f16": 4e-3, "bf16": 3e-2}
+
+
+# in the processes
+
+
+def choose(interpret: str) -> None:
+    """Decide how Triton runs in this process."""
+    os.environ["TRITON_INTERPRET"] = interpret
+    torch.set_num_threads(1)
+
+
+def run_steps(steps: Sequence[Step], buffers: dict[str, tuple[Array, str]], outputs: Sequence[str]) -> list[Array]:
+    """Run a program on CPU tensors; bf16 arrays hold float32."""
+    tensors = {name: torch.from_numpy(a).to(to_torch(DTYPES[dtype])).contiguous() for name, (a, dtype) in buffers.items()}
+    for source, names in steps:
+        if source == "copy":
+            tensors[names[1]].copy_(tensors[names[0]])
+        else:
+            with np.errstate(all="ignore"):
+                load_triton(source)(*(tensors[n] for n in names))
+    return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in (tensors[n] for n in outputs)]
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(1, get_context("spawn"), choose, ("1",)) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def offline() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(1, get_context("spawn"), choose, ("0",)) as pool:
+        yield pool
+
+
+# here
+
+
+def scheduled(graph: Graph) -> Program:
+    """The graph as kernels for a GPU."""
+    program = map_kernels(lower(run_pipeline(graph, GRAPH_PASSES)), lambda k: run_pipeline(k, GPU_TILE_PASSES))
+    for kernel in program.kernels.values():
+        verify_kernel(kernel)
+    return program
+
+
+def interpreted(pool: ProcessPoolExecutor, graph: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """The graph's outputs as Triton's interpreter computes them; what nobody writes holds 77."""
+    program = scheduled(graph)
+    steps: list[Step] = []
+    for step in program.steps:
+        assert isinstance(step, (Launch, Copy))
+        arguments = step.arguments if isinstance(step, Launch) else (step.source, step.target)
+        steps.append((emit_triton(program.kernels[step.kernel]) if isinstance(step, Launch) else "copy", arguments))
+    given = {**program.constants, **dict(zip(program.inputs, arrays, strict=True))}
+    buffers = {}
+    for name, type_ in program.buffers.items():
+        value = given.get(name, np.full(type_.static_shape(), 77).astype(type_.dtype.numpy))
+        array = value.numbers if isinstance(value, Data) else np.asarray(value)
+        buffers[name] = (array.reshape(type_.static_shape()), type_.dtype.name)
+    return pool.submit(run_steps, steps, buffers, program.outputs).result()
+
+
+def check(pool: ProcessPoolExecutor, graph: Graph, arrays: Sequence[Array]) -> None:
+    """Compare with the ops' references in float64 (bit patterns in their own type)."""
+    exact = any(n.op is ops.bitcast for n in graph.nodes)
+    truth = interpret(graph, arrays, dtype=None if exact else torch.float64)
+    for node, got, wanted in zip(graph.outputs, interpreted(pool, graph, arrays), map(as_array, truth), strict=True):
+        if not node.dtype.is_float:
+            np.testing.assert_array_equal(got, wanted)
+            continue
+        floats = [n.dtype.name for n in graph.nodes if n.dtype.is_float]
+        tolerance = max(TOLERANCE[name] for name in floats)
+        scale = max(1.0, np.nanmax(np.abs(wanted[np.isfinite(wanted)]), initial=0.0))
+        np.testing.assert_allclose(got.astype(float), wanted, rtol=tolerance, atol=tolerance * scale)
+
+
+def elements(type_: TensorType, s: Sample, rng: np.random.Generator) -> Array:
+    """Random elements of an operand within a sample's bounds."""
+    shape = type_.static_shape()
+    if type_.dtype.is_float:
+        return np.asarray(round_to(rng.uniform(s.low, s.high, shape), type_.dtype))
+    if type_.dtype.kind == "bool":
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    low = max(int(s.low), 0) if type_.dtype.kind == "uint" else int(s.low)
+    return rng.integers(low, max(int(s.high), low + 1), shape).astype(type_.dtype.numpy)
+
+
+@pytest.mark.parametrize("op", [o for o in OPS.values() if o.samples and not isinstance(o.structure, Opaque)], ids=lambda o: o.name)
+def test_every_op_in_the_interpreter(interpreter: ProcessPoolExecutor, op: Op) -> None:
+    rng = np.random.default_rng(7)
+    for s in op.samples:
+        types = [parse_type(t) for t in s.types]
+        if any(0 in t.static_shape() for t in types):
+            continue  # a grid without programs
+        inputs = [input_node(f"x{k}", t) for k, t in enumerate(types)]
+        check(interpreter, Graph(tuple(inputs), (op(*inputs, **s.attrs),)), [elements(t, s, rng) for t in types])
+
+
+# whole kernels
+
+
+def inputs(**types: str) -> list[Node]:
+    return [input_node(name, parse_type(text)) for name, text in types.items()]
+
+
+def elementwise() -> Graph:
+    x, b = inputs(x="f32[37, 70]", b="f32[70]")
+    return Graph((x, b), (ops.silu(ops.add(ops.mul(x, 2.0), b)),), "elementwise")
+
+
+def softmax() -> Graph:
+    (x,) = inputs(x="f32[21, 100]")
+    return Graph((x,), (ops.softmax(x, dim=1),), "softmax")
+
+
+def linear_gelu(dtype: str = "f32") -> Graph:
+    x, w, b = inputs(x=f"{dtype}[50, 70]", w=f"{dtype}[90, 70]", b=f"{dtype}[90]")
+    return Graph((x, w, b), (ops.gelu(ops.linear(x, w, b)),), "linear_gelu")
+
+
+def layer_norm() -> Graph:
+    x, w, b = inputs(x="f32[19, 100]", w="f32[100]", b="f32[100]")
+    return Graph((x, w, b), (ops.layer_norm(x, w, b),), "layer_norm")
+
+
+def attention(dtype: str = "f32") -> Graph:
+    q, k, v = inputs(q=f"{dtype}[2, 2, 37, 24]", k=f"{dtype}[2, 2, 70, 24]", v=f"{dtype}[2, 2, 70, 24]")
+    return Graph((q, k, v), (ops.permute(ops.attention(q, k, v, scale=0.2), dims=(0, 2, 1, 3)),), "attention")
+
+
+def half_linear() -> Graph:
+    return linear_gelu("f16")
+
+
+def bf16_attention() -> Graph:
+    return attention("bf16")
+
+
+def convolution() -> Graph:
+    x, w, b = inputs(x="f32[2, 19, 9, 21]", w="f32[20, 19, 3, 3]", b="f32[20]")
+    return Graph((x, w, b), (ops.relu(ops.convolution(x, w, b, stride=(1, 1), padding=(1, 1), dilation=(1, 1))),), "convolution")
+
+
+KERNELS = [elementwise, softmax, linear_gelu, half_linear, layer_norm, attention, bf16_attention, convolution]
+one_of = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
+
+
+@one_of
+def test_kernels_in_the_interpreter(interpreter: ProcessPoolExecutor, build: Callable[[], Graph]) -> None:
+    graph, rng = build(), np.random.default_rng(1)
+    arrays = [np.asarray(round_to(rng.normal(-2, 1, n.type.static_shape()), n.dtype)) for n in graph.inputs]
+    check(interpreter, graph, arrays)
+
+
+@one_of
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_compile_without_a_gpu(offline: ProcessPoolExecutor, build: Callable[[], Graph], target: str) -> None:
+    for kernel in scheduled(build()).kernels.values():
+        sizes = offline.submit(compile_offline, emit_triton(kernel), target).result()
+        assert set(sizes) == ({"ptx", "cubin"} if target == "sm90" else {"amdgcn", "hsaco"})
+        assert min(sizes.values()) > 1000
+
+
+@pytest.mark.parametrize("build", [linear_gelu, attention, convolution])
+def test_contractions_are_products_of_blocks(build: Callable[[], Graph]) -> None:
+    sources = map(emit_triton, scheduled(build()).kernels.values())
+    assert sum(source.count("tl.dot(") for source in sources) == (2 if build is attention else 1)
+
+
+def test_nan_survives_maxima(interpreter: ProcessPoolExecutor) -> None:
+    (x,) = inputs(x="f32[3, 20]")
+    array = np.random.default_rng(2).normal(size=(3, 20)).astype(np.float32)
+    array[1, 5] = np.nan
+    highest, positive = interpreted(interpreter, Graph((x,), (ops.amax(x, dims=[1]), ops.relu(x))), [array])
+    np.testing.assert_array_equal(np.isnan(highest), [False, True, False])
+    np.testing.assert_array_equal(np.isnan(positive), np.isnan(array))
+
+
+def run_text(pool: ProcessPoolExecutor, text: str, *arrays: Array) -> Array:
+    """The last parameter of a kernel after it ran."""
+    kernel = parse_kernel(text)
+    buffers = {p.name: (a, p.type.dtype.name) for p, a in zip(kernel.params, arrays, strict=True)}
+    return pool.submit(run_steps, [(emit_triton(kernel), tuple(buffers))], buffers, [kernel.params[-1].name]).result()[0]
+
+
+def test_index_division_rounds_down(interpreter: ProcessPoolExecutor) -> None:
+    text = """kernel @k(out %y: i64[9]) {
+      parallel %i in 0..9 tile 4 { store index((5 - %i) // 3 * 10 + (5 - %i) % 3), %y[%i] }
+    }"""
+    wanted = [(5 - i) // 3 * 10 + (5 - i) % 3 for i in range(9)]
+    assert run_text(interpreter, text, np.zeros(9, np.int64)).tolist() == wanted
+    assert "floordiv(" in emit_triton(parse_kernel(text))  # Triton's // rounds toward zero
+
+
+def test_blocks_of_a_layout(interpreter: ProcessPoolExecutor) -> None:
+    text = """kernel @k(in %x: f32[20, 3]{0/16, 1, 0%16}, out %y: f32[20, 3]) {
+      parallel %i in 0..20 tile 8 { for %j in 0..3 tile 4 { store %x[%i, %j] + 1.0, %y[%i, %j] } }
+    }"""
+    x = np.arange(96, dtype=np.float32)
+    wanted = x.reshape(2, 3, 16).transpose(0, 2, 1).reshape(32, 3)[:20] + 1
+    np.testing.assert_array_equal(run_text(interpreter, text, x, np.zeros((20, 3), np.float32)), wanted)
+
+
+def test_reads_as_if_written_by_hand() -> None:
+    text = """kernel @normalize(in %x: f32[1000, 100], out %y: f32[1000, 100]) {
+      parallel %i in 0..1000 tile 16 {
+        local %row: f32[100]
+        %top = reduce max %r in 0..100 tile 128 { yield %x[%i, %r] }
+        for %j in 0..100 tile 128 { store exp(%x[%i, %j] - %top), %row[%j] }
+        %total = reduce add %k in 0..100 tile 128 { yield %row[%k] }
+        for %j in 0..100 tile 128 { store %row[%j] / %total, %y[%i, %j] }
+      }
+    }"""
+    body = emit_triton(parse_kernel(text)).split("def normalize(x, y):\n")[1].split("\n\n")[0]
+    assert f"{body}\n" == """\
+    pid = tl.program_id(0)
+    i = pid * 16 + tl.arange(0, 16)
+    r = tl.arange(0, 128)
+    x_block = tl.load(x + i[:, None]*100 + r[None, :], mask=(i[:, None] < 1000) & (r[None, :] < 100), other=float("-inf"))
+    top = tl.reduce(x_block, 1, maximum)
+    row = tl.exp(x_block - top[:, None])
+    total = tl.sum(tl.where(r[None, :] < 100, row, 0.0), axis=1)
+    y_block = tl.div_rn(row, total[:, None])
+    tl.store(y + i[:, None]*100 + r[None, :], y_block, mask=(i[:, None] < 1000) & (r[None, :] < 100))
+"""
+
+
+def test_large_buffers_have_long_indices() -> None:
+    text = """kernel @k(in %x: f32[65536, 65536], out %y: f32[65536]) {
+      parallel %i in 0..65536 tile 16 { store %x[%i, 0], %y[%i] }
+    }"""
+    assert "i = tl.cast(pid * 16 + tl.arange(0, 16), tl.int64)" in emit_triton(parse_kernel(text))
+    assert "int64" not in emit_triton(parse_kernel(text.replace("65536, 65536", "65536, 32767")))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("parallel %i in 0..48 tile 12 { store %x[%i], %y[%i] }", "%i has tile 12; blocks are powers of two"),
+        ("parallel %i in 0..4 { store %x[%i], %y[%i] } parallel %j in 4..48 { store %x[%j], %y[%j] }", "need two kernels"),
+        ("local %t: f32[48] for %i in 0..48 { store %x[%i], %t[%i] }", "local %t is not filled in one step; run gpu-rows"),
+        (
+            "local %t: f32[48] for %i in 0..48 tile 64 { store %x[%i], %t[%i] } for %j in 0..48 tile 16 { store %t[%j], %y[%j] }",
+            "local %t is read at j, which does not walk it as %i did; run gpu-rows",
+        ),
+        ("parallel %i in 0..48 tile 16 { store exp(%h[%i]), %z[%i] }", "Triton has no exp of f16"),
+    ],
+)
+def test_refusals(body: str, message: str) -> None:
+    kernel = parse_kernel(f"kernel @k(in %x: f32[48], in %h: f16[48], out %y: f32[48], out %z: f16[48]) {{ {body} }}")
+    with pytest.raises(TritonError) as caught:
+        emit_triton(kernel)
+    assert message in str(caught.value)

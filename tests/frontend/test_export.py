@@ -1,0 +1,229 @@
+"""Whole modules through `torch.export`: state, structure of arguments, symbolic sizes, errors."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from frontend_kit import Call, check, compare, run
+from torch import Tensor, nn
+
+from compiler.errors import UnsupportedOpError
+from compiler.frontend.export import GraphOutput, Literal, Size, StateInput, UserInput, import_file, import_module
+from compiler.ir.graph import Graph
+from compiler.ir.verify_graph import verify_graph
+
+
+class Block(nn.Module):
+    """A residual block of a ResNet."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.conv2, self.norm2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.short = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm1(self.conv1(x)))
+        return F.relu(self.norm2(self.conv2(y)) + self.short(x))
+
+
+class Convolutional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.body = nn.Sequential(Block(8, 8, 1), Block(8, 16, 2))
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(self.stem(x)))
+
+
+class Decoder(nn.Module):
+    """A decoder with causal attention and a head tied to the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(50, 16), nn.Embedding(20, 16)
+        self.norm1, self.norm2, self.norm3 = nn.LayerNorm(16), nn.LayerNorm(16), nn.LayerNorm(16)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.mlp = nn.Sequential(nn.Linear(16, 64), nn.GELU("tanh"), nn.Linear(64, 16))
+        self.head = nn.Linear(16, 50, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        b, s = ids.shape
+        x = self.tokens(ids) + self.places(torch.arange(s, device=ids.device))
+        q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, 4, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, s, 16)
+        x = x + self.out(y)
+        return self.head(self.norm3(x + self.mlp(self.norm2(x))))
+
+
+def test_convolutional_network() -> None:
+    torch.manual_seed(0)
+    imported = check(Convolutional(), torch.randn(2, 3, 32, 32), tolerance=1e-6)
+    verify_graph(imported.graph)
+    names = [n.op.name for n in imported.graph.nodes]
+    assert names.count("convolution") == 6
+    assert names.count("batch_norm") == 5
+
+
+def test_decoder_with_tied_weights() -> None:
+    torch.manual_seed(0)
+    module = Decoder()
+    imported = check(module, torch.randint(0, 50, (2, 7)), tolerance=1e-6)
+    weights = [n.attrs["value"] for n in imported.graph.constants if n.shape == (50, 16)]
+    assert len(weights) == 1
+    assert np.shares_memory(weights[0].array, module.tokens.weight.detach().numpy())
+    assert imported.graph.name == "Decoder"
+
+
+def test_symbolic_sizes() -> None:
+    torch.manual_seed(0)
+    module, batch, length = Decoder().eval(), torch.export.Dim("batch"), torch.export.Dim("length", max=20)
+    imported = import_module(module, (torch.randint(0, 50, (2, 7)),), dynamic_shapes=({0: batch, 1: length},))
+    verify_graph(imported.graph)
+    assert len(imported.graph.symbols) == 2
+    for shape in ((2, 7), (5, 3), (3, 20)):
+        compare(imported, copy.deepcopy(module), (torch.randint(0, 50, shape),), 1e-6)
+
+
+def test_sizes_in_the_program() -> None:
+    def program(x: Tensor, y: Tensor) -> Any:
+        n = x.shape[0]
+        return x.reshape(n // 2, 2, -1).sum(1) / n, torch.cat([x, y])[n:], n * 2, F.pad(x, (0, n))
+
+    n, m = torch.export.Dim("n", min=2), torch.export.Dim("m")
+    args = (torch.randn(6, 3), torch.randn(4, 3))
+    imported = import_module(Call(program), args, dynamic_shapes={"args": ({0: 2 * n}, {0: m})})
+    assert isinstance(imported.results[2], Size)
+    for a, b in ((6, 4), (10, 1)):
+        args = (torch.randn(a, 3), torch.randn(b, 3))
+        torch.testing.assert_close(run(imported, args), program(*args))
+
+
+def test_arguments_and_results_of_any_structure() -> None:
+    def program(pair: tuple[Tensor, Tensor], *, scale: float, extra: dict[str, Tensor]) -> Any:
+        return {"sum": (pair[0] + pair[1]) * scale, "list": [extra["z"], None, 3], "first": pair[0]}
+
+    args, kwargs = ((torch.ones(3), torch.ones(3)),), {"scale": 2.0, "extra": {"z": torch.zeros(2)}}
+    imported = import_module(Call(program), args, kwargs)
+    torch.testing.assert_close(run(imported, args, kwargs), program(*args, **kwargs))
+    assert imported.inputs == (UserInput(0), UserInput(1), UserInput(3))
+    assert imported.expected == {2: 2.0}
+    assert imported.results.count(Literal(None)) == 1
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("cache", torch.zeros(4, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.cache[1:2] = x
+        return self.cache.sum() + self.count
+
+
+def test_buffers_written_are_inputs_with_an_aliased_output() -> None:
+    module = Counter()
+    imported = import_module(module, (torch.randn(3),))
+    assert [s.name for s in imported.inputs if isinstance(s, StateInput)] == ["count", "cache"]
+    assert sorted(imported.graph.aliases.values()) == [0, 1]
+    assert [r for r in imported.results] == [GraphOutput(2)]
+    torch.testing.assert_close(run(imported, (torch.ones(3),)), torch.tensor(4.0))
+
+
+def test_arguments_written() -> None:
+    def program(x: Tensor) -> Tensor:
+        x.add_(1)
+        return x * 2
+
+    imported = import_module(Call(program), (torch.zeros(3),))
+    assert imported.graph.aliases == {0: 0}
+    torch.testing.assert_close(run(imported, (torch.ones(3),)), torch.full((3,), 4.0))
+
+
+def test_half_types() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(F.gelu(self.linear(x))).softmax(-1).float()
+
+    module = Model().bfloat16()
+    x = torch.randn(3, 8, dtype=torch.bfloat16)
+    imported = import_module(module, (x,))
+    torch.testing.assert_close(run(imported, (x,)), module(x).detach())
+
+
+def test_a_saved_program(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    x = torch.randn(2, 4)
+    torch.export.save(torch.export.export(module, (x,)), tmp_path / "m.pt2")
+    torch.testing.assert_close(run(import_file(tmp_path / "m.pt2"), (x,)), module(x).detach())
+
+
+class Unsupported(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.lgamma(x)
+        z = torch.special.i0(y)  # the second one
+        return z.relu()
+
+
+def test_everything_unsupported_is_named_at_once() -> None:
+    with pytest.raises(UnsupportedOpError) as caught:
+        import_module(Unsupported(), (torch.ones(3),))
+    first, second = caught.value.items
+    assert (first.target, first.loc and first.loc.code) == ("aten.lgamma.default", "y = torch.lgamma(x)")
+    assert second.target == "aten.i0.default"
+    assert second.loc is not None
+    assert second.loc.file == __file__
+    assert second.loc.code == "z = torch.special.i0(y)  # the second one"
+    assert f"{second.loc.file}:{second.loc.line}: z = torch.special.i0(y)" in str(caught.value)
+
+
+def test_fallback_to_eager() -> None:
+    x = torch.rand(3) + 1
+    with pytest.warns(UserWarning, match=r"2 operation(.|\n)*aten.lgamma(.|\n)*test_export"):
+        imported = import_module(Unsupported(), (x,), fallback="eager")
+    verify_graph(imported.graph)
+    assert sum(n.op.name == "eager" for n in imported.graph.nodes) == 2
+    torch.testing.assert_close(run(imported, (x,)), Unsupported()(x))
+
+
+def test_fallback_keeps_lists_and_several_results() -> None:
+    def program(x: Tensor) -> Tensor:
+        values, places = torch.median(x, 1, keepdim=True)
+        return values.squeeze(1) + places.sum() + torch.histc(x, 3, min=-1, max=1).sum()
+
+    x = torch.randn(3, 5)
+    with pytest.warns(UserWarning, match="run in PyTorch"):
+        imported = import_module(Call(program), (x,), fallback="eager")
+    torch.testing.assert_close(run(imported, (x,)), program(x))
+
+
+def test_data_dependent_sizes_are_refused_even_with_fallback() -> None:
+    with pytest.raises(UnsupportedOpError, match="depends on data"):
+        import_module(Call(lambda x: x[x > 0].sum()), (torch.randn(4),), fallback="eager")
+
+
+class Located(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.softmax(x, -1)
+        return y + 1
+
+
+def test_locations_are_the_users_lines() -> None:
+    graph: Graph = import_module(Located(), (torch.randn(3),)).graph
+    lines = {n.op.name: n.loc.code for n in graph.nodes if n.loc}
+    assert lines == {"softmax": "y = F.softmax(x, -1)", "add": "return y + 1"}

@@ -1,0 +1,81 @@
+"""The public test kit: models against float64, and what a failing `check_pass` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from compiler import testing
+from compiler.errors import VerifyError
+from compiler.testing import check, check_pass, check_same_meaning, normal, parse
+
+SWAPPED = "graph(%x: f32[4]) { %y = add 2.0, %x  return %y }"
+
+
+class Small(torch.nn.Module):
+    """A linear layer and an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(self.layer(x))
+
+
+def test_a_model_is_as_accurate_as_pytorch() -> None:
+    torch.manual_seed(0)
+    table = check(Small().eval(), (torch.randn(3, 8),))
+    assert "[3, 4]" in table
+
+
+def test_a_model_that_is_less_accurate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.compile", lambda *a, **k: Small())
+    torch.manual_seed(0)
+    with pytest.raises(AssertionError, match=r"outputs \[0\] are less accurate"):
+        check(Small().eval(), (torch.randn(3, 8),))
+
+
+def test_names_do_not_matter() -> None:
+    a, b = (parse(f"graph(%{x}: f32[4]) {{ %{y} = exp %{x}  return %{y} }}") for x, y in ("ab", "xy"))
+    assert normal(a) == normal(b)
+
+
+def test_special_values_tell_zeros_apart() -> None:
+    same, other = parse("graph(%x: f32[20]) { return %x }"), parse("graph(%x: f32[20]) { %y = add %x, 0.0  return %y }")
+    with pytest.raises(AssertionError, match="on special inputs, output 0"):
+        check_same_meaning(same, other, exact=True)
+
+
+def test_empty_sizes_are_tried() -> None:
+    """Both give 1, but for no elements at all."""
+    ones = "graph(%x: i64[n]) { %o = mul %x, 0  %p = add %o, 1  "
+    product = parse(ones + "%y = prod %p {dims=[0]}  return %y }")
+    total = parse(ones + "%s = sum %p {dims=[0]}  %y = minimum %s, 1  return %y }")
+    with pytest.raises(AssertionError, match=r"on random inputs of sizes \{'n': 0\}, output 0"):
+        check_same_meaning(product, total)
+
+
+def test_invalid_texts_are_refused() -> None:
+    with pytest.raises(VerifyError, match="%y"):
+        check_pass("", unchanged="kernel @k(out %y: f32[4]) { store 1.0, %y[9] }")
+
+
+def test_a_missing_remark_is_shown() -> None:
+    with pytest.raises(AssertionError, match="no remark says 'fused'"):
+        check_pass("cse", unchanged="graph(%x: f32[4]) { %y = exp %x  return %y }", remark="fused")
+
+
+@pytest.mark.parametrize("quotes", ['"', '"""'])
+def test_blessing_rewrites_the_expectation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotes: str) -> None:
+    """The text written in the calling file is replaced by what the pass gives; then the test passes."""
+    monkeypatch.setattr(testing, "BLESS", True)
+    stale = f"{quotes}graph(%x: f32[4]) {{ return %x }}{quotes}"
+    test = tmp_path / "sample.py"
+    test.write_text(f"from compiler.testing import check_pass\n\ncheck_pass('canonicalize', before={SWAPPED!r}, after={stale})\n")
+    exec(compile(test.read_text(), str(test), "exec"))
+    assert "add %x, 2.0" in test.read_text()
+    monkeypatch.setattr(testing, "BLESS", False)
+    exec(compile(test.read_text(), str(test), "exec"))
