@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,8 @@ def compare(
     ways = {_name(way): _options(way, as_options(options)) for way in (a, b)}
     compiled = {name: compile(program, given, named, options=way) for name, way in ways.items()}
     with torch.no_grad():
-        calls = [partial(m, *given, **named) for m in (eager, *compiled.values())]
+        models: list[Callable[..., Any]] = [eager, *compiled.values()]
+        calls = [partial(m, *given, **named) for m in models]
         errors = [error(tree_leaves(call()), truth) for call in calls]
         works = [eager_work(calls[0]), *(c.work for c in compiled.values())]
         times = medians(calls, seconds)

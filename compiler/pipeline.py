@@ -20,7 +20,7 @@ GRAPH_PASSES = "decompose,canonicalize,fold,cse,fuse"
 UNFUSED_GRAPH_PASSES = "decompose,canonicalize,fold,cse,fuse{enabled=false}"
 """The same, with a kernel for every op."""
 
-TILE_PASSES = "merge,collapse,reorder,stage,vectorize,tile,pack,prefetch,stream,peel,parallelize,expand-math"
+TILE_PASSES = "merge,collapse,reorder,stage,vectorize,tile,pack,unroll,prefetch,stream,peel,parallelize,expand-math"
 """Scalar loops into tiles: join loops, order them, turn operands, choose lanes, registers, layouts, tails and threads."""
 
 

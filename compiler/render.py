@@ -15,7 +15,7 @@ from compiler.errors import Loc
 
 def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
     """An empty table with columns aligned `left`, then numbers aligned `right`, then long text as `last`."""
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="dim", pad_edge=False)
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="dim", padding=(0, 1, 0, 0))
     for head in left:
         made.add_column(head, no_wrap=True)
     for head in right:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
@@ -50,25 +50,61 @@ def sources(fused: Graph) -> dict[str, Source]:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """The time of each step of one call; renders as a table."""
+class KernelTime:
+    """All runs of one kernel in one call: their number, seconds together, arithmetic operations and bytes together."""
 
-    rows: tuple[tuple[StepProfile, Source], ...]
+    name: str
+    source: Source
+    runs: int
+    seconds: float
+    flops: int
+    bytes: int
+
+    @property
+    def gflops(self) -> float:
+        """10^9 operations per second."""
+        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
+
+    @property
+    def gigabytes(self) -> float:
+        """10^9 bytes per second."""
+        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The time of each step of one call, in order; renders as a table of kernels, the dearest first."""
+
+    steps: tuple[tuple[StepProfile, Source], ...]
 
     @property
     def seconds(self) -> float:
         """The steps' times together."""
-        return sum(p.seconds for p, _ in self.rows)
+        return sum(p.seconds for p, _ in self.steps)
+
+    @cached_property
+    def kernels(self) -> tuple[KernelTime, ...]:
+        """The steps by kernel, the dearest first; a kernel that several lines share names the first."""
+        found = []
+        for name in dict.fromkeys(p.name for p, _ in self.steps):
+            runs = [p for p, _ in self.steps if p.name == name]
+            source = next(source for p, source in self.steps if p.name == name)
+            sums = (sum(getattr(p, what) for p in runs) for what in ("seconds", "flops", "bytes"))
+            found.append(KernelTime(name, source, len(runs), *sums))
+        return tuple(sorted(found, key=lambda k: -k.seconds))
+
+    def share(self, kernel: KernelTime) -> float:
+        """The percentage of the time that a kernel takes."""
+        return 100 * kernel.seconds / (self.seconds or 1.0)
 
     def table(self) -> Table:
-        """The rows as a rich table, in the order of execution."""
-        title = f"{self.seconds * 1e3:.3f} ms in {len(self.rows)} steps"
-        made = table(title, ["kernel"], ["ms", "GFLOP/s", "GB/s", "share"], ["ops", "line"])
-        total = self.seconds or 1.0
-        for p, source in self.rows:
-            rates = (f"{p.gflops:.1f}", f"{p.gigabytes:.1f}") if p.bytes else ("", "")
-            share = f"{100 * p.seconds / total:.1f} %"
-            made.add_row(p.name, f"{p.seconds * 1e3:.4f}", *rates, share, summary(source.ops), escape(place(source.loc)))
+        """The kernels as a rich table."""
+        title = f"{self.seconds * 1e3:.3f} ms in {len(self.steps)} steps"
+        made = table(title, ["kernel"], ["runs", "ms", "share", "GFLOP/s", "GB/s"], ["ops", "line"])
+        for k in self.kernels:
+            rates = (f"{k.gflops:.1f}", f"{k.gigabytes:.1f}") if k.bytes else ("", "")
+            row = (k.name, f"{k.runs}", f"{k.seconds * 1e3:.4f}", f"{self.share(k):.1f} %", *rates)
+            made.add_row(*row, summary(k.source.ops), escape(place(k.source.loc)))
         return made
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -154,21 +190,23 @@ class Report:
         return tuple(MemoryBlock(n, str(program.buffers[n]), lives[n], at) for n, at in plan.offsets.items() if n in lives)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield f"[bold]{self.title}[/bold]   " + "   ".join(f"{part} {s:.2f} s" for part, s in self.seconds.items())
-        yield self._kernel_table()
+        parts = ", ".join(f"{part} {seconds:.2f} s" for part, seconds in self.seconds.items() if part != "total")
+        yield f"[bold]{escape(self.title)}[/bold] compiled in {self.seconds['total']:.2f} s: {parts}"
         plan = self.executable.memory
-        yield f"workspace {size(plan.size)} ({size(plan.unshared)} without sharing), {len(self.layouts)} packed constants"
-        if self.profile:
-            yield self.profile.table()
+        packed = f"{len(self.layouts)} packed constants"
+        yield f"workspace {size(plan.size)} ({size(plan.unshared)} if no two buffers shared memory), {packed}\n"
+        yield self.profile or self.table()
 
-    def _kernel_table(self) -> Table:
-        made = table(f"{len(self.kernels)} distinct kernels", ["kernel"], ["runs", "MFLOP", "MB"], ["ops"])
+    def table(self) -> Table:
+        """The kernels as a rich table."""
+        made = table(f"{len(self.kernels)} distinct kernels", ["kernel"], ["runs", "MFLOP", "MB"], ["ops", "line"])
         for k in self.kernels:
-            made.add_row(k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}", summary(k.source.ops))
+            row = (k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}")
+            made.add_row(*row, summary(k.source.ops), escape(place(k.source.loc)))
         return made
 
     def __str__(self) -> str:
-        return plain(Group(self))
+        return plain(self)
 
     def html(self) -> str:
         """The report as one HTML page without outside parts."""

@@ -211,6 +211,8 @@ def program_resources(program: Program) -> dict[str, Data]:
 
 def _data(array: Any, type: TensorType) -> Data:
     """`array` as stored bits; a bf16 constant may come as float32."""
+    if isinstance(array, Data):
+        return array
     values = np.asarray(array)
     return Data(type.dtype, values if values.dtype == storage(type.dtype) else stored(values, type.dtype))
 

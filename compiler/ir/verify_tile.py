@@ -58,7 +58,8 @@ class Scope:
     def enter(self, stmt: For | Reduce) -> Scope:
         inner = self
         for r in ranges(stmt):
-            inner = replace(inner.bind(r.var, i64, frozenset({r.var})), loops=(*inner.loops, (r, stmt)))
+            outer = inner.loop_variables(variables(r.lo) | variables(r.hi))
+            inner = replace(inner.bind(r.var, i64, outer | {r.var}), loops=(*inner.loops, (r, stmt)))
         return inner
 
     def loop_variables(self, names: frozenset[str]) -> frozenset[str]:
@@ -68,8 +69,17 @@ class Scope:
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
         """Lowest and highest value of each loop variable; empty where some loop runs no step."""
-        found = {r.var: (r.lo, r.hi - 1) for r, _ in self.loops if isinstance(r.lo, int) and isinstance(r.hi, int)}
+        found: dict[str, tuple[int, int]] = {}
+        for r, _ in self.loops:
+            low, high = interval(r.lo, found), interval(r.hi, found)
+            if low and high:
+                found[r.var] = low[0], high[1] - 1
         return found if all(low <= high for low, high in found.values()) else {}
+
+    @property
+    def inner_parts(self) -> frozenset[str]:
+        """The loop variables whose bounds follow other loops."""
+        return frozenset(r.var for r, _ in self.loops if isinstance(r.lo, Index) or isinstance(r.hi, Index))
 
 
 @dataclass(frozen=True)
@@ -294,7 +304,8 @@ def indices_stay_inside(site: Site) -> Iterator[str]:
             known = interval(d, bounds)
             if known is None or not isinstance(extent, int) or not (bounds or not site.inner.loops):
                 continue
-            if known[1] < 0 or known[0] >= extent or (_is_affine(d) and (known[0] < 0 or known[1] >= extent)):
+            exact = _is_affine(d) and (len(variables(d)) == 1 or not variables(d) & site.inner.inner_parts)
+            if known[1] < 0 or known[0] >= extent or (exact and (known[0] < 0 or known[1] >= extent)):
                 yield f"%{buffer}: index {axis}, {d}, takes {known[0]}..{known[1]} in an extent of {extent}"
 
 
@@ -304,12 +315,16 @@ def _is_affine(d: Dim) -> bool:
 
 
 def ranges_are_sensible(site: Site) -> Iterator[str]:
-    """Loop bounds are integers; tiles and unrolling positive; lanes a power of two."""
+    """Loops have a constant length and start where untiled loops around them say; tiles are positive, lanes a power of two."""
+    outer = {r.var: r.tile for r, _ in site.scope.loops}
     for r in ranges(site.stmt):
-        if isinstance(r.lo, Index) or isinstance(r.hi, Index):
-            yield f"%{r.var} runs over {r.lo}..{r.hi}; loop bounds must be integers"
-        elif r.hi < r.lo:
+        if not isinstance(r.extent, int):
+            yield f"%{r.var} runs over {r.lo}..{r.hi}, whose length is no constant"
+        elif r.extent < 0:
             yield f"%{r.var} runs backwards, {r.lo}..{r.hi}"
+        for name in sorted(variables(r.lo) | variables(r.hi)):
+            if outer.get(name) != 1:
+                yield f"%{r.var} starts at {r.lo}, but %{name} is no loop around it that takes one step at a time"
         if r.tile < 1 or r.unroll < 1:
             yield f"%{r.var} has tile {r.tile} and unroll {r.unroll}; both are at least 1"
         if r.lanes and (r.lanes < 1 or r.lanes & (r.lanes - 1)):

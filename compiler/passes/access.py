@@ -45,7 +45,8 @@ class Accesses:
         for stmt in body:
             inner = (*loops, *tile.ranges(stmt))
             for r in tile.ranges(stmt):
-                self.depends[r.var] = frozenset({r.var})
+                bounds = (self.depends.get(n, frozenset()) for n in variables(r.lo) | variables(r.hi))
+                self.depends[r.var] = frozenset({r.var}).union(*bounds)
             if isinstance(stmt, Local):
                 self.types[stmt.buffer], self.roles[stmt.buffer] = stmt.type, "local"
                 self.private[stmt.buffer] = frozenset(r.var for r in loops)
@@ -88,7 +89,7 @@ class Accesses:
                 if c is None:
                     return None
                 total += c
-            elif name not in {r.var for r in a.loops} and v in self.depends.get(name, frozenset()):
+            elif v in self.depends.get(name, frozenset()):
                 return None
         return total
 
@@ -97,6 +98,23 @@ class Accesses:
         if v in self.private.get(a.buffer, ()):
             return True
         return any(v in self.depends.get(n, frozenset({n})) for d in a.index for n in variables(d))
+
+    def independent(self, v: str) -> bool:
+        """Whether steps of loop `v` may be taken together: each reads and writes elements of its own of what any of them writes."""
+        r, stmt, _ = self.loops[v]
+        if any(v in variables(x.lo) | variables(x.hi) for x, _, _ in self.loops.values()):
+            return False  # a loop inside starts where this one says
+        if isinstance(stmt, For) and stmt.parallel:
+            return True
+        inside = [a for a in self.all if v in {x.var for x in a.loops} and v not in self.private.get(a.buffer, ())]
+        written = {a.buffer for a in inside if a.is_store}
+        places = {name: {a.index for a in inside if a.buffer == name} for name in written}
+        return all(len(found) == 1 and self._apart(next(iter(found)), v) for found in places.values())
+
+    @staticmethod
+    def _apart(index: tuple[Dim, ...], v: str) -> bool:
+        """Whether steps of `v` lead to different places, whatever else the index follows."""
+        return any(coefficient(d, v) for d in index)
 
     @cached_property
     def loops(self) -> dict[str, tuple[Range, Stmt, tuple[Range, ...]]]:

@@ -66,10 +66,7 @@ def test_arguments_are_checked() -> None:
 
 
 def test_a_composite_without_reference_is_expanded() -> None:
-    name = "test_softplus_twice"
-    twice = OPS.get(name) or op(
-        name, "x: float", Composite(lambda n, x: ops.mul(ops.exp(x), x)), type=lambda s: s.types[0]
-    )
+    twice = declare("test_composite", Composite(lambda n, x: ops.mul(ops.exp(x), x)), lambda s: s.types[0])
     (y,) = interpret(Graph((X,), (twice(X),)), [VALUES])
     np.testing.assert_allclose(y.numpy(), np.exp(VALUES) * VALUES, rtol=1e-6)
     np.testing.assert_allclose(evaluate_structure(twice(X), [VALUES]), np.exp(VALUES) * VALUES, rtol=1e-6)

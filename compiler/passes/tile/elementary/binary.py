@@ -92,7 +92,7 @@ def scaled_halves(x: Expr, scale: Number) -> tuple[Expr, Expr, Expr]:
     """
     form = format_of(x)
     n, bits = scaled_integer(x, scale, 2 * form.bias)
-    exponent = form.exponent_bits(form.bias + 1)  # a mask of the exponent's bits
-    lower = (bits << (form.fraction - 1)) & exponent  # 2^floor(n/2)
+    mask = form.exponent_bits(form.bias + 1)  # all bits of the exponent
+    lower = (bits << (form.fraction - 1)) & mask  # 2^floor(n/2)
     upper = (bits << form.fraction) - lower
     return n, lower.bitcast(x.dtype), upper.bitcast(x.dtype)

@@ -1,0 +1,126 @@
+"""Graphs from `torch.compile`: functional ATen as AOTAutograd hands it to a backend, forward and backward alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, Union
+
+import torch
+from torch._decomp import core_aten_decompositions
+
+from compiler.frontend.importer import Importer, tensor_type
+from compiler.frontend.registry import conversions
+from compiler.frontend.results import GraphOutput, Literal, Size, UserInput, as_data
+from compiler.frontend.symbols import to_dim
+from compiler.ir.graph import Graph, Node, constant, input_node
+from compiler.ir.index import Dim, Index, var
+from compiler.ir.types import TensorType, u8
+
+
+@dataclass(frozen=True)
+class Witness:
+    """Graph input that only carries a size: a vector with as many elements as argument `position`, an int, says."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class Passed:
+    """Result that is argument `position` itself."""
+
+    position: int
+
+
+Feed: TypeAlias = Union[UserInput, Witness]
+Result: TypeAlias = Union[GraphOutput, Literal, Size, Passed]
+
+
+@dataclass(frozen=True)
+class Functional:
+    """A graph over flat arguments: what feeds its inputs, and where each result comes from."""
+
+    graph: Graph
+    feeds: tuple[Feed, ...]
+    results: tuple[Result, ...]
+
+
+def import_functional(
+    module: torch.fx.GraphModule, *, frozen: Sequence[tuple[int, torch.Tensor]] = (), fallback: str = "error"
+) -> Functional:
+    """Import a functional ATen graph.
+
+    Arguments named in `frozen` become constants, the others inputs; integers that are no tensor's size come in as the size
+    of a witness.  Raises UnsupportedOpError as `import_exported` does.
+    """
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    constants = {placeholders[k]: constant(as_data(tensor, placeholders[k].name)) for k, tensor in frozen}
+    inputs = _inputs(placeholders, constants)
+    values = {n: to_dim(n.meta["val"]) for n in placeholders if isinstance(n.meta["val"], (int, torch.SymInt))}
+    values |= {placeholders[f.position]: node for f, node in inputs if isinstance(f, UserInput)}
+    outputs = Importer(fallback).run(module.graph, {**values, **constants}, _attributes(module))
+    feeds, nodes = tuple(f for f, _ in inputs), tuple(n for _, n in inputs)
+    unique = list(dict.fromkeys(v for v in outputs if isinstance(v, Node) and v not in nodes))
+    passed = {node: Passed(feed.position) for feed, node in inputs}
+    results = tuple(passed.get(v) or _result(v, unique) for v in outputs)
+    return Functional(Graph(nodes, tuple(unique), "compiled"), feeds, results)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions into core ATen, except of what has a conversion."""
+    return {op: rule for op, rule in core_aten_decompositions().items() if str(op) not in conversions()}
+
+
+def _inputs(placeholders: Sequence[torch.fx.Node], constants: dict[torch.fx.Node, Node]) -> list[tuple[Feed, Node]]:
+    """The graph inputs: tensors that are used, and whatever else it takes to tell every size."""
+    typed = [
+        (k, n, tensor_type(n.meta["val"]))
+        for k, n in enumerate(placeholders)
+        if isinstance(n.meta["val"], torch.Tensor) and n not in constants
+    ]
+    chosen: list[tuple[Feed, Node]] = [(UserInput(k), input_node(n.name, t)) for k, n, t in typed if n.users]
+    sizes: list[Dim] = [d for _, node in chosen for d in node.shape]
+    needed = {s for _, node in chosen for s in node.type.symbols} | _integers(placeholders)
+    for name in sorted(needed):
+        if var(name) in sizes:
+            continue
+        chosen.append(_carrier(var(name), placeholders, [t for t in typed if not t[1].users]))
+        sizes += chosen[-1][1].shape
+    return chosen
+
+
+def _integers(placeholders: Sequence[torch.fx.Node]) -> set[str]:
+    """The symbols of integer arguments that are used."""
+    dims = [to_dim(n.meta["val"]) for n in placeholders if isinstance(n.meta["val"], torch.SymInt) and n.users]
+    return {name for d in dims if isinstance(d, Index) for name in TensorType(u8, (d,)).symbols}
+
+
+def _carrier(
+    size: Index, placeholders: Sequence[torch.fx.Node], unused: Sequence[tuple[int, torch.fx.Node, TensorType]]
+) -> tuple[Feed, Node]:
+    """An argument that tells `size`."""
+    for k, n, t in unused:
+        if size in t.shape:
+            return UserInput(k), input_node(n.name, t)
+    for k, n in enumerate(placeholders):
+        if isinstance(n.meta["val"], torch.SymInt) and to_dim(n.meta["val"]) == size:
+            return Witness(k), input_node(n.name, TensorType(u8, (size,)))
+    raise AssertionError(f"no argument tells the size {size}")
+
+
+def _attributes(module: torch.fx.GraphModule) -> Callable[[str], Node]:
+    """Constants for tensors that the module holds."""
+
+    def attribute(name: str) -> Node:
+        value: Any = module
+        for part in name.split("."):
+            value = getattr(value, part)
+        return constant(as_data(value, name))
+
+    return attribute
+
+
+def _result(value: Any, outputs: Sequence[Node]) -> Result:
+    if isinstance(value, Node):
+        return GraphOutput(outputs.index(value))
+    return Size(value) if isinstance(value, Index) else Literal(value)

@@ -1,0 +1,34 @@
+"""Unroll: short windows are written out, long loops are counted."""
+
+from __future__ import annotations
+
+from compiler.testing import check_pass
+
+WINDOW = """kernel @pool(in %x: f32[6, 6], out %y: f32[4, 4]) {{
+  for %i in 0..4 {{
+    for %j in 0..4 {{
+      %m = reduce max %a in 0..3{unroll}, %b in 0..3{unroll} {{ yield %x[%i + %a, %j + %b] }}
+      store %m, %y[%i, %j]
+    }}
+  }}
+}}"""
+
+
+def test_a_window_is_written_out() -> None:
+    check_pass("unroll", before=WINDOW.format(unroll=""), after=WINDOW.format(unroll=" unroll 3"))
+
+
+def test_only_as_many_steps_as_allowed() -> None:
+    check_pass(
+        "unroll{steps=3}",
+        before=WINDOW.format(unroll=""),
+        after=WINDOW.format(unroll="").replace("%b in 0..3", "%b in 0..3 unroll 3"),
+    )
+
+
+def test_a_long_reduction_is_counted() -> None:
+    check_pass(
+        "unroll",
+        unchanged="""kernel @sum(in %x: f32[4, 100], out %y: f32[4]) {
+          for %i in 0..4 { %s = reduce add %k in 0..100 { yield %x[%i, %k] }  store %s, %y[%i] } }""",
+    )
