@@ -6,6 +6,7 @@ import inspect
 import os
 import time
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, Union
 
@@ -81,10 +82,12 @@ def load(
 
 def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
     """The program in a .pt2 file; TilewrightError where there is none."""
+    with open(path, "rb") as file:
+        whole = zipfile.is_zipfile(file)
+    if not whole:
+        raise TilewrightError(f"{os.fspath(path)} holds no exported program: it is no .pt2 file, or not a whole one")
     try:
         return torch.export.load(path)
-    except FileNotFoundError:
-        raise
     except Exception as error:  # a damaged file fails wherever PyTorch notices it
         raise TilewrightError(f"{os.fspath(path)} holds no exported program: {error}") from error
 
@@ -96,7 +99,9 @@ def signature(model: Model, program: ExportedProgram) -> inspect.Signature | Non
     root = program.module_call_graph[0].signature
     if root is None or root.forward_arg_names is None:
         return None
-    return inspect.Signature([inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in root.forward_arg_names])
+    return inspect.Signature(
+        [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in root.forward_arg_names]
+    )
 
 
 class CompiledModule:
@@ -107,7 +112,11 @@ class CompiledModule:
     """
 
     def __init__(
-        self, form: CallForm, options: Options, example: tuple[tuple[Any, ...], dict[str, Any]], seconds: Mapping[str, float]
+        self,
+        form: CallForm,
+        options: Options,
+        example: tuple[tuple[Any, ...], dict[str, Any]],
+        seconds: Mapping[str, float],
     ) -> None:
         self.form, self.options, self.example = form, options, example
         self.graph = CompiledGraph(form.imported.graph, options, form.imported.bounds)

@@ -12,7 +12,8 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from compiler.errors import ArgumentError
-from compiler.frontend.export import GraphOutput, Imported, Literal, UserInput
+from compiler.frontend.export import Imported
+from compiler.frontend.results import GraphOutput, Literal, UserInput
 from compiler.ir.index import evaluate
 
 Tensors = list[torch.Tensor]

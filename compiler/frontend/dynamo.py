@@ -68,7 +68,8 @@ def import_functional(
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions into core ATen, except of what has a conversion."""
-    return {op: rule for op, rule in core_aten_decompositions().items() if str(op) not in conversions()}
+    table: dict[Any, Callable[..., Any]] = core_aten_decompositions()
+    return {op: rule for op, rule in table.items() if str(op) not in conversions()}
 
 
 def _inputs(placeholders: Sequence[torch.fx.Node], constants: dict[torch.fx.Node, Node]) -> list[tuple[Feed, Node]]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, Union
+from typing import Any
 
-import numpy as np
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
@@ -22,50 +21,18 @@ from torch.utils._pytree import TreeSpec
 
 from compiler.frontend.importer import Importer, tensor_type
 from compiler.frontend.registry import conversions
+from compiler.frontend.results import (
+    GraphOutput,
+    InputSource,
+    Literal,
+    ResultLeaf,
+    Size,
+    StateInput,
+    UserInput,
+    as_data,
+)
 from compiler.frontend.symbols import to_dim
-from compiler.ir.graph import Data, Graph, Node, constant, input_node
-from compiler.ir.index import Dim
-from compiler.ir.torch_types import from_torch
-
-
-@dataclass(frozen=True)
-class UserInput:
-    """Graph input fed by leaf `position` of the flattened call arguments."""
-
-    position: int
-
-
-@dataclass(frozen=True)
-class StateInput:
-    """Graph input fed by a buffer or parameter that the program writes, as it is when called."""
-
-    name: str
-    tensor: torch.Tensor
-
-
-@dataclass(frozen=True)
-class GraphOutput:
-    """Leaf of the result that is output `index` of the graph."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Literal:
-    """Leaf of the result known when compiling."""
-
-    value: Any
-
-
-@dataclass(frozen=True)
-class Size:
-    """Leaf of the result that is a size."""
-
-    dim: Dim
-
-
-InputSource: TypeAlias = Union[UserInput, StateInput]
-ResultLeaf: TypeAlias = Union[GraphOutput, Literal, Size]
+from compiler.ir.graph import Graph, Node, constant, input_node
 
 
 @dataclass(frozen=True)
@@ -137,18 +104,8 @@ def decompositions() -> Any:
     """PyTorch's decompositions, except of what has a conversion."""
     table = torch.export.default_decompositions()
     for op in [o for o in table if str(o) in conversions()]:
-        table.pop(op)
+        del table[op]
     return table
-
-
-def as_data(tensor: torch.Tensor, name: str) -> Data:
-    """A tensor's elements as constant data, sharing memory where they are dense."""
-    dense = tensor.detach().cpu().contiguous()
-    if dense.dtype == torch.bfloat16:
-        array: np.ndarray[Any, Any] = dense.view(torch.int16).numpy().view(np.uint16)
-    else:
-        array = dense.numpy()
-    return Data(from_torch(tensor.dtype), array, name)
 
 
 class _Sources:

@@ -175,7 +175,7 @@ def _template(argument: Any, operands: list[Node]) -> Any:
 
 def _check(node: torch.fx.Node, result: Any) -> None:
     """A conversion must give the dtypes and sizes that PyTorch found."""
-    expected = node.meta.get("val")
+    expected: Any = node.meta.get("val")
     pairs = zip(expected, result, strict=False) if isinstance(result, tuple) else [(expected, result)]
     for theirs, ours in pairs:
         if ours is None or not isinstance(theirs, torch.Tensor):

@@ -137,7 +137,7 @@ def test_buffers_written_are_inputs_with_an_aliased_output() -> None:
     imported = import_module(module, (torch.randn(3),))
     assert [s.name for s in imported.inputs if isinstance(s, StateInput)] == ["count", "cache"]
     assert sorted(imported.graph.aliases.values()) == [0, 1]
-    assert [r for r in imported.results] == [GraphOutput(2)]
+    assert imported.results == (GraphOutput(2),)
     torch.testing.assert_close(run(imported, (torch.ones(3),)), torch.tensor(4.0))
 
 

@@ -8,6 +8,7 @@ lanes or threads: it reads them off the loops.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from compiler.codegen.llvm.builder import Builder, literal, llvm_type, memory_type
 from compiler.codegen.llvm.expressions import Evaluator, coordinates
@@ -90,7 +91,12 @@ class KernelEmitter:
         elif isinstance(stmt, Reduce):
             self.reduce(stmt, ev)
         else:
-            self.loop(stmt.range, ev, [], lambda inner, _: (self.block(stmt.body, inner), [])[1])
+            self.loop(stmt.range, ev, [], partial(self.run_body, stmt.body))
+
+    def run_body(self, body: Block, ev: Evaluator, carried: Carried) -> Carried:
+        """The statements of a loop that carries no values."""
+        self.block(body, ev)
+        return carried
 
     def store(self, stmt: Store, ev: Evaluator) -> None:
         private = {a.var for a in ev.scope.buffers[stmt.buffer].private}

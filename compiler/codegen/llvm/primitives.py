@@ -204,7 +204,10 @@ def _integer_division(opcode: str) -> Callable[[Builder, DType, list[str], int],
     def emit(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
         x, y = args
         ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
-        c = lambda n: constant_of(str(n), dtype, lanes)  # noqa: E731
+
+        def c(n: int) -> str:
+            return constant_of(str(n), dtype, lanes)
+
         zero = b.emit(f"icmp eq {ty} {y}, {c(0)}")
         if dtype.kind != "int":
             safe = b.emit(f"select {flag} {zero}, {ty} {c(1)}, {ty} {y}")

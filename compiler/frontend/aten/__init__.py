@@ -1,6 +1,7 @@
 """Conversions from ATen, by family.  Importing this package registers them all."""
 
 from compiler.frontend.aten import (  # noqa: F401
+    backward,
     contraction,
     creation,
     elementwise,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from compiler.frontend.aten.elementwise import add as add_scaled
 from compiler.frontend.aten.views import view
@@ -11,7 +12,8 @@ from compiler.frontend.promotion import Value, apply
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
-from compiler.ir.types import boolean, f32
+from compiler.ir.types import f32
+
 
 @converts("aten.linear.default")
 def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
@@ -76,7 +78,7 @@ def convolution(
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
     operands = [v for v in (_batched(x, n), weight, bias) if v is not None]
-    attrs = {"stride": _each(stride, n), "padding": _each(padding, n), "dilation": _each(dilation, n), "groups": groups}
+    attrs: dict[str, Any] = {"stride": _each(stride, n), "padding": _each(padding, n), "dilation": _each(dilation, n), "groups": groups}
     if transposed:
         y = ops.conv_transposed(*operands, **attrs, output_padding=_each(output_padding, n))
     else:
@@ -113,8 +115,8 @@ def conv_transpose(
     output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1,
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
-    each = [_each(v, n) for v in (stride, padding, dilation, output_padding)]
-    return convolution(x, weight, bias, *each[:3], True, each[3], groups)
+    step, pads, gaps, extra = (_each(v, n) for v in (stride, padding, dilation, output_padding))
+    return convolution(x, weight, bias, step, pads, gaps, True, extra, groups)
 
 
 @converts("aten.scaled_dot_product_attention.default")
@@ -125,13 +127,21 @@ def attention(
     if dropout_p > 0:
         raise Refusal("attention with dropout draws random numbers; call model.eval() first")
     operands = [x for x in (q, k, v, mask) if x is not None]
-    return ops.attention(*operands, scale=_scale(q, scale), causal=is_causal, grouped=enable_gqa)
+    return ops.attention(*operands, scale=default_scale(q, scale), causal=is_causal, grouped=enable_gqa)
 
 
-def _scale(q: Node, scale: float | None) -> float:
+def default_scale(q: Node, scale: float | None) -> float:
+    """`scale`, or 1 / sqrt(size of a head)."""
     if scale is None and not isinstance(q.shape[-1], int):
         raise Refusal("attention over heads of symbolic size")
     return 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+
+
+def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float) -> Node:
+    """q k^T * scale with what is masked at -inf, in f32 or wider."""
+    wide = f32 if q.dtype.is_half else q.dtype
+    scores = ops.mul(ops.matmul(q, ops.transpose(k, -1, -2), dtype=wide), scale)
+    return ops.masked_scores(scores, mask, causal)
 
 
 @converts("aten._scaled_dot_product_flash_attention_for_cpu.default")
@@ -141,13 +151,5 @@ def flash_attention(
 ) -> tuple[Node, Node]:  # fmt: skip
     """The result, and for the backward pass the log of each row's sum of exponentials."""
     y = attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
-    wide = f32 if q.dtype.is_half else q.dtype
-    scores = ops.mul(ops.matmul(q, ops.transpose(k, -1, -2), dtype=wide), _scale(q, scale))
-    if attn_mask is not None:
-        hidden = attn_mask.dtype == boolean
-        scores = ops.where(attn_mask, scores, float("-inf")) if hidden else ops.add(scores, ops.as_dtype(attn_mask, wide))
-    if is_causal:
-        rows, columns = scores.shape[-2:]
-        seen = ops.le(ops.iota(size=columns), ops.reshape(ops.iota(size=rows), shape=(rows, 1)))
-        scores = ops.where(seen, scores, float("-inf"))
+    scores = attention_scores(q, k, attn_mask, is_causal, default_scale(q, scale))
     return y, ops.logsumexp(scores, dims=(scores.type.rank - 1,))

@@ -206,7 +206,7 @@ def lerp(x: Node, end: Node, weight: Value) -> Node:
     span = apply(ops.sub, end, x)
     low = apply(ops.add, x, apply(ops.mul, span, weight))
     if not isinstance(weight, Node):
-        return low if abs(weight) < 0.5 else apply(ops.sub, end, apply(ops.mul, span, 1 - weight))  # type: ignore[arg-type, operator]
+        return low if abs(weight) < 0.5 else apply(ops.sub, end, apply(ops.mul, span, 1 - weight))  # type: ignore[arg-type]
     high = apply(ops.sub, end, apply(ops.mul, span, apply(ops.sub, 1, weight)))
     return ops.where(ops.lt(ops.abs_(weight), 0.5), low, high)
 
@@ -385,18 +385,3 @@ def copy(x: Node, source: Node) -> Node:
 def fill(x: Node, value: Value) -> Node:
     scalar = as_node(value, x.dtype)
     return ops.expand(scalar, shape=x.shape) if x.type.rank else scalar
-
-
-@converts("aten.sigmoid_backward.default")
-def sigmoid_backward(gradient: Node, y: Node) -> Node:
-    return ops.mul(gradient, ops.mul(y, ops.sub(1.0, y)))
-
-
-@converts("aten.tanh_backward.default")
-def tanh_backward(gradient: Node, y: Node) -> Node:
-    return ops.mul(gradient, ops.sub(1.0, ops.mul(y, y)))
-
-
-@converts("aten.threshold_backward.default")
-def threshold_backward(gradient: Node, x: Node, threshold: float) -> Node:
-    return ops.where(ops.le(x, threshold), as_node(0, gradient.dtype), gradient)

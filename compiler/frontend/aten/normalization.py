@@ -49,7 +49,8 @@ def native_layer_norm(
     x: Node, shape: Sequence[Dim], weight: Node | None, bias: Node | None, eps: float
 ) -> tuple[Node, Node, Node]:
     dims = tuple(range(x.type.rank - len(shape), x.type.rank))
-    return (layer_norm(x, shape, weight, bias, eps), *(ops.as_dtype(s, x.dtype) for s in _statistics(x, dims, eps)))
+    mean, slope = (ops.as_dtype(s, x.dtype) for s in _statistics(x, dims, eps))
+    return layer_norm(x, shape, weight, bias, eps), mean, slope
 
 
 @converts("aten.rms_norm.default")
@@ -128,8 +129,8 @@ def native_group_norm(
     x: Node, weight: Node | None, bias: Node | None, batch: Dim, channels: Dim, area: Dim, groups: int, eps: float
 ) -> tuple[Node, Node, Node]:
     grouped = ops.reshape(x, shape=(batch, groups, floordiv(x.type.numel, batch * groups)))
-    statistics = (ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in _statistics(grouped, (2,), eps))
-    return (group_norm(x, groups, weight, bias, eps), *statistics)
+    mean, slope = (ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in _statistics(grouped, (2,), eps))
+    return group_norm(x, groups, weight, bias, eps), mean, slope
 
 
 @converts("aten.instance_norm.default")

@@ -107,7 +107,7 @@ def _averaged(count: int) -> Any:
         size, pads, ones = _each(kernel, count), _each(padding, count), (1,) * count
         steps = _each(stride, count) if stride != () else size
         ends, first = _ends(x, size, steps, pads, ones, ceil_mode), x.type.rank - count
-        window = {"size": size, "stride": steps, "dilation": ones}
+        window: dict[str, Any] = {"size": size, "stride": steps, "dilation": ones}
         wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
         total = ops.sum_pool(ops.pad_spatial(wide, pads, ends), **window)
         if divisor_override is not None:
@@ -191,7 +191,7 @@ def _target(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None],
     spatial = x.shape[x.type.rank - count :]
     if not all(isinstance(n, int) for n in spatial):
         raise Refusal("resizing a symbolic size")
-    return tuple(int(n * s) for n, s in zip(spatial, scales, strict=True))  # type: ignore[operator, misc]
+    return tuple(int(n * s) for n, s in zip(spatial, scales, strict=True))
 
 
 def _nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], exact: bool = False) -> Node:

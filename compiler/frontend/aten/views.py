@@ -269,8 +269,8 @@ def constant_pad(x: Node, padding: Sequence[Dim], value: float = 0) -> Node:
 def _extended(x: Node, padding: Sequence[int], edges: Any) -> Node:
     """Each padded dimension extended by what `edges(x, dimension, before, after)` gives for its two ends."""
     for d, (before, after) in enumerate(amounts(padding, x.type.rank)):
-        if min(before, after) < 0:  # type: ignore[type-var]
-            raise Refusal("negative padding is supported with constants only")
+        if not (isinstance(before, int) and isinstance(after, int)) or min(before, after) < 0:
+            raise Refusal("negative or symbolic padding is supported with constants only")
         front, back = edges(x, d, before, after)
         parts = [part for part, size in ((front, before), (x, 1), (back, after)) if size]
         x = ops.cat(*parts, dim=d) if len(parts) > 1 else x

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 
 from compiler.ir.graph import Node
@@ -41,7 +40,8 @@ def _repeat_heads(x: Node, heads: Any) -> Node:
     return reshape(wide, shape=(*front, heads, rows, columns))
 
 
-def _masked(scores: Node, mask: Node | None, causal: bool) -> Node:
+def masked_scores(scores: Node, mask: Node | None, causal: bool) -> Node:
+    """`scores` with -inf where a bool mask or causality hides, or with the mask added where it holds numbers."""
     if mask is not None:
         scores = where(mask, scores, float("-inf")) if mask.dtype == boolean else add(scores, as_dtype(mask, scores.dtype))
     if causal:
@@ -67,7 +67,7 @@ def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) 
         k, v = (_repeat_heads(x, q.shape[-3]) for x in (k, v))
     wide = f32 if q.dtype.is_half else q.dtype
     scores = mul(matmul(q, transpose(k, -1, -2), dtype=wide), node.attrs["scale"])
-    p = _probabilities(_masked(scores, mask, node.attrs["causal"]), mask is not None)
+    p = _probabilities(masked_scores(scores, mask, node.attrs["causal"]), mask is not None)
     return as_dtype(matmul(as_dtype(p, v.dtype), v), node.dtype)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from compiler.ir.graph import Node
 from compiler.ir.op import REQUIRED, Signature, op, sample
 from compiler.ir.scalar import Expr

@@ -85,9 +85,9 @@ def _insert_type(s: Signature) -> TensorType:
     if new.rank != x.rank or any(a != b for d, (a, b) in enumerate(zip(x.shape, new.shape, strict=True)) if d != dim):
         raise s.fail(f"shapes may differ in dimension {dim} only")
     start, size, step, extent = s.attrs["start"], new.shape[dim], s.attrs["step"], x.shape[dim]
-    if isinstance(start, int) and isinstance(size, int) and isinstance(extent, int) and size:
-        if not 0 <= start <= start + (size - 1) * step < extent:
-            raise s.fail(f"elements {start}..{start + (size - 1) * step} are not all inside an extent of {extent}")
+    known = isinstance(start, int) and isinstance(size, int) and isinstance(extent, int)
+    if known and size and not 0 <= start <= start + (size - 1) * step < extent:
+        raise s.fail(f"elements {start}..{start + (size - 1) * step} are not all inside an extent of {extent}")
     return same_type(s)
 
 

@@ -73,7 +73,7 @@ class Vectorize(TilePass):
 
 def best_set(body: Block, scores: Mapping[str, int]) -> tuple[int, tuple[str, ...]]:
     """The loops of `body`, no two in one another, with the highest total score."""
-    total, chosen = 0, ()
+    total, chosen = 0, tuple[str, ...]()
     for stmt in body:
         score, loops = best_set(tile.blocks(stmt), scores)
         for r in tile.ranges(stmt):

@@ -1,0 +1,132 @@
+"""Gradients that autograd has operators of its own for and PyTorch does not decompose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from compiler.frontend.aten.contraction import attention_scores, convolution, default_scale
+from compiler.frontend.aten.creation import zeros_like
+from compiler.frontend.aten.views import repeat_interleave, view
+from compiler.frontend.promotion import as_node
+from compiler.frontend.registry import Refusal, converts
+from compiler.ir import ops
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, product
+
+
+@converts("aten.sigmoid_backward.default")
+def sigmoid_backward(gradient: Node, y: Node) -> Node:
+    return ops.mul(gradient, ops.mul(y, ops.sub(1.0, y)))
+
+
+@converts("aten.tanh_backward.default")
+def tanh_backward(gradient: Node, y: Node) -> Node:
+    return ops.mul(gradient, ops.sub(1.0, ops.mul(y, y)))
+
+
+@converts("aten.threshold_backward.default")
+def threshold_backward(gradient: Node, x: Node, threshold: float) -> Node:
+    return ops.where(ops.le(x, threshold), as_node(0, gradient.dtype), gradient)
+
+
+@converts("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
+def attention_backward(
+    gradient: Node, q: Node, k: Node, v: Node, y: Node, logsumexp: Node, dropout_p: float, is_causal: bool,
+    attn_mask: Node | None = None, scale: float | None = None,
+) -> tuple[Node, Node, Node]:  # fmt: skip
+    """With p the probabilities, found again from the log of their sums (Dao and others, 2022, algorithm 4)."""
+    factor = default_scale(q, scale)
+    scores = attention_scores(q, k, attn_mask, is_causal, factor)
+    wide = scores.dtype
+    rows = ops.unsqueeze(ops.as_dtype(logsumexp, wide), -1)
+    p = ops.exp(ops.sub(scores, ops.where(ops.eq(rows, float("-inf")), 0.0, rows)))
+    g, last = ops.as_dtype(gradient, wide), (scores.type.rank - 1,)
+    share = ops.sum_(ops.mul(g, ops.as_dtype(y, wide)), dims=last, keepdim=True)
+    inner = ops.sub(ops.matmul(gradient, ops.transpose(v, -1, -2), dtype=wide), share)
+    ds = ops.as_dtype(ops.mul(ops.mul(p, inner), factor), q.dtype)
+    dv = ops.matmul(ops.transpose(ops.as_dtype(p, v.dtype), -1, -2), gradient)
+    return ops.matmul(ds, k), ops.matmul(ops.transpose(ds, -1, -2), q), dv
+
+
+@converts("aten.convolution_backward.default")
+def convolution_backward(
+    gradient: Node, x: Node, weight: Node, bias_sizes: Sequence[int] | None, stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
+) -> tuple[Node | None, Node | None, Node | None]:  # fmt: skip
+    if transposed:
+        raise Refusal("the gradient of a transposed convolution")
+    axes = (0, *range(2, x.type.rank))
+    return (
+        _convolution_input(gradient, x, weight, stride, padding, dilation, groups) if wanted[0] else None,
+        _convolution_weight(gradient, x, weight, stride, padding, dilation, groups) if wanted[1] else None,
+        ops.sum_(gradient, dims=axes) if wanted[2] else None,
+    )
+
+
+def _convolution_input(
+    gradient: Node, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Node:
+    """The transposed convolution of the gradient; what the last window left over is padded."""
+    sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    rest = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, s, p, d in sizes]
+    if not all(isinstance(r, int) for r in rest):
+        raise Refusal("the gradient of a strided convolution over symbolic sizes")
+    return convolution(gradient, weight, None, stride, padding, dilation, True, rest, groups)
+
+
+def _convolution_weight(
+    gradient: Node, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Node:
+    """Input and gradient convolved with batch and channels exchanged, stride and dilation too."""
+    batch, _, *area = x.shape
+    spatial = tuple(range(3, x.type.rank + 1))
+    apart = ops.reshape(x, shape=(batch, groups, weight.shape[1], *area))
+    turned = ops.reshape(ops.permute(apart, dims=(2, 1, 0, *spatial)), shape=(weight.shape[1], groups * batch, *area))
+    window = ops.transpose(gradient, 0, 1)
+    result = ops.conv(ops.pad_spatial(turned, padding, padding), window, stride=dilation, dilation=stride, groups=groups)
+    for d in range(2, x.type.rank):
+        result = ops.slice_(result, dim=d, size=weight.shape[d])
+    return ops.transpose(result, 0, 1)
+
+
+@converts("aten.max_pool2d_with_indices_backward.default")
+def max_pool_backward(
+    gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    ceil_mode: bool, indices: Node,
+) -> Node:  # fmt: skip
+    """Each gradient added where its maximum was."""
+    flat: list[Node] = []
+    for v in (zeros_like(x), indices, gradient):
+        flat.append(view(v, (*v.shape[:-2], product(v.shape[-2:]))))
+    return view(ops.scatter(flat[0], flat[1], flat[2], dim=x.type.rank - 2, reduce="add"), x.shape)
+
+
+@converts("aten.avg_pool2d_backward.default")
+def avg_pool_backward(
+    gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
+    count_include_pad: bool, divisor: int | None,
+) -> Node:  # fmt: skip
+    """Each gradient spread evenly over its window: a transposed convolution with ones, channel by channel."""
+    if ceil_mode or (divisor is None and not count_include_pad and any(padding)):
+        raise Refusal("the gradient of average pooling with windows of several sizes")
+    share = ops.div(gradient, float(divisor or prod(kernel)))
+    batch, channels, *area = x.shape
+    steps = tuple(stride) or tuple(kernel)
+    ones = ops.full((1, 1, *kernel), 1.0, x.dtype)
+    single = view(share, (batch * channels, 1, *gradient.shape[2:]))
+    image = view(x, (batch * channels, 1, *area))
+    return view(_convolution_input(single, image, ones, steps, tuple(padding), (1, 1), 1), x.shape)
+
+
+@converts("aten._adaptive_avg_pool2d_backward.default")
+def adaptive_avg_pool_backward(gradient: Node, x: Node) -> Node:
+    area: list[Dim] = []
+    spread = gradient
+    for d in (x.type.rank - 2, x.type.rank - 1):
+        n, m = x.shape[d], gradient.shape[d]
+        if n % m != 0:
+            raise Refusal("the gradient of adaptive pooling with windows of several sizes")
+        area.append(n // m)
+        spread = repeat_interleave(spread, n // m, d)
+    return ops.div(spread, as_node(product(area), x.dtype))

@@ -1,0 +1,63 @@
+"""How calls map onto a graph: what feeds its inputs, and where results come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias, Union
+
+import numpy as np
+import torch
+
+from compiler.ir.graph import Data
+from compiler.ir.index import Dim
+from compiler.ir.torch_types import from_torch
+
+
+@dataclass(frozen=True)
+class UserInput:
+    """Graph input fed by leaf `position` of the flattened call arguments."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class StateInput:
+    """Graph input fed by a buffer or parameter that the program writes, as it is when called."""
+
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class GraphOutput:
+    """Leaf of the result that is output `index` of the graph."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Literal:
+    """Leaf of the result known when compiling."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Size:
+    """Leaf of the result that is a size."""
+
+    dim: Dim
+
+
+InputSource: TypeAlias = Union[UserInput, StateInput]
+ResultLeaf: TypeAlias = Union[GraphOutput, Literal, Size]
+
+
+def as_data(tensor: torch.Tensor, name: str) -> Data:
+    """A tensor's elements as constant data, sharing memory where they are dense."""
+    dense = tensor.detach().cpu().contiguous()
+    if dense.dtype == torch.bfloat16:
+        array: np.ndarray[Any, Any] = dense.view(torch.int16).numpy().view(np.uint16)
+    else:
+        array = dense.numpy()
+    return Data(from_torch(tensor.dtype), array, name)
