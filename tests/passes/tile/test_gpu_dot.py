@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.ir.tile import ranges, walk
+from compiler.ir.tile_parser import parse_kernel
+from compiler.passes.manager import run_pipeline
 from compiler.testing import check_pass
 
-MATMUL = """kernel @matmul(in %x: f32[100, 70], in %w: f32[90, 70], out %y: f32[100, 90]) {
-  parallel %i in 0..100ROWS {
-    parallel %j in 0..90COLUMNS {
-      %sum = reduce add %k in 0..70DEPTH { yield %x[%i, %k] * %w[%j, %k] }
+MATMUL = """kernel @matmul(in %x: f32[10, 7], in %w: f32[9, 7], out %y: f32[10, 9]) {
+  parallel %i in 0..10ROWS {
+    parallel %j in 0..9COLUMNS {
+      %sum = reduce add %k in 0..7DEPTH { yield %x[%i, %k] * %w[%j, %k] }
       store %sum, %y[%i, %j]
     }
   }
@@ -22,23 +25,29 @@ def tiled(text: str, rows: int, columns: int, depth: int) -> str:
     return text
 
 
-def test_matmul() -> None:
-    check_pass("gpu-dot", before=tiled(MATMUL, 0, 0, 0), after=tiled(MATMUL, 64, 64, 32), remark="%sum: blocks of %k 32, %j 64, %i 64")
+def sized(rows: int, columns: int, depth: int) -> str:
+    """The same kernel on larger matrices."""
+    return MATMUL.replace("10", str(rows)).replace("9", str(columns)).replace("7", str(depth))
 
 
-def test_options() -> None:
-    options = "gpu-dot{rows=32, columns=128, depth=64}"
-    check_pass(options, before=tiled(MATMUL, 0, 0, 0), after=tiled(MATMUL, 32, 128, 64))
+def blocks(text: str, options: str = "") -> tuple[int, int, int]:
+    """The tiles that the pass chooses for rows, columns and depth."""
+    kernel = run_pipeline(parse_kernel(text), f"gpu-dot{options}")
+    tiles = {r.var: r.tile for s in walk(kernel.body) for r in ranges(s)}
+    return tiles["i"], tiles["j"], tiles["k"]
 
 
-def test_small_blocks_are_padded_to_what_matrix_units_take() -> None:
-    small = MATMUL.replace("100", "5").replace("90", "3").replace("70", "2")
-    check_pass("gpu-dot", before=tiled(small, 0, 0, 0), after=tiled(small, 16, 16, 16))
+def test_blocks_are_at_least_what_matrix_units_take() -> None:
+    check_pass("gpu-dot", before=tiled(MATMUL, 0, 0, 0), after=tiled(MATMUL, 16, 16, 16), remark="%sum: blocks of %k 16, %j 16, %i 16")
+
+
+def test_blocks_are_powers_of_two_up_to_a_limit() -> None:
+    assert blocks(tiled(sized(60, 500, 20), 0, 0, 0)) == (64, 64, 32)
+    assert blocks(tiled(sized(60, 500, 20), 0, 0, 0), "{rows=32, columns=128, depth=16}") == (32, 128, 16)
 
 
 def test_a_wide_row_leaves_room_for_fewer_rows() -> None:
-    wide = MATMUL.replace("90", "500")
-    check_pass("gpu-dot", before=tiled(wide, 0, 512, 0), after=tiled(wide, 16, 512, 32))
+    assert blocks(tiled(sized(60, 500, 20), 0, 512, 0)) == (16, 512, 32)
 
 
 @pytest.mark.parametrize(

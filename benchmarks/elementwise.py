@@ -1,0 +1,64 @@
+"""Fused chains, softmax and layer_norm on 64 MiB, a new result each call, against the rate of a plain copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+from torch.nn import functional as f
+
+import compiler
+from compiler.measure import medians
+
+ROWS, COLUMNS = 16384, 1024
+
+
+class Function(nn.Module):
+    """A function of one tensor as a module."""
+
+    def __init__(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fn(x)
+
+
+def eight(x: torch.Tensor) -> torch.Tensor:
+    """Eight cheap ops."""
+    y = ((x * 1.5 + 0.25).clamp(-2.0, 2.0) * 0.75 - 0.5).clamp(min=-1.0)
+    return torch.where(y > 0, y, y * 0.1)
+
+
+CHAINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "x * a + b": lambda x: x * 1.5 + 0.25,
+    "8 cheap ops": eight,
+    "gelu(x*a+b)*x": lambda x: f.gelu(x * 1.3 + 0.2) * x,
+    "tanh(x*a)": lambda x: torch.tanh(x * 1.3),
+    "sigmoid(x)*x": lambda x: torch.sigmoid(x) * x,
+    "softmax": lambda x: f.softmax(x, dim=1),
+    "layer_norm": lambda x: f.layer_norm(x, (COLUMNS,)),
+}
+
+
+def main() -> None:
+    """GB/s of ours and eager's, and the share of the copy rate, on one thread and on two."""
+    x = torch.randn(ROWS, COLUMNS)
+    target = torch.empty_like(x)
+    compiled = {name: compiler.compile(Function(fn), (x,)) for name, fn in CHAINS.items()}
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        table = Table(title=f"64 MiB in, 64 MiB out, {threads} thread(s)")
+        for column in ("chain", "copy GB/s", "ours GB/s", "of copy", "eager GB/s", "faster"):
+            table.add_column(column, justify="left" if column == "chain" else "right")
+        for name, fn in CHAINS.items():
+            ours = compiled[name]
+            calls = [lambda: target.copy_(x), lambda: ours(x), lambda: fn(x)]
+            copy, mine, theirs = medians(calls, seconds=1.0)  # noqa: B023  (called before the next turn)
+            rates = [2 * x.nbytes / t / 1e9 for t in (copy, mine, theirs)]
+            cells = (f"{rates[0]:.1f}", f"{rates[1]:.1f}", f"{copy / mine:.0%}", f"{rates[2]:.1f}", f"{theirs / mine:.1f}x")
+            table.add_row(name, *cells)
+        Console().print(table)

@@ -1,0 +1,42 @@
+"""Whole models beside every peer, on one thread and on two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+import compiler
+from benchmarks.peers import PEERS, ready
+from compiler.demo import minilm
+from compiler.measure import medians
+
+TOKENS = 128
+
+
+def cases() -> Iterator[tuple[str, nn.Module, tuple[torch.Tensor, ...]]]:
+    """Name, model and arguments of each case."""
+    model, _ = minilm()
+    for batch in (1, 32):
+        ids = torch.randint(0, 30000, (batch, TOKENS))
+        yield f"MiniLM, batch {batch}", model, (ids, torch.ones_like(ids))
+
+
+def main() -> None:
+    """Milliseconds per call and how often faster ours is."""
+    for threads in (2, 1):
+        torch.set_num_threads(threads)
+        table = Table(title=f"whole models, {threads} thread(s): ms (times ours)")
+        for column in ("model", "ours", *PEERS):
+            table.add_column(column, justify="left" if column == "model" else "right")
+        for name, model, args in cases():
+            ours = compiler.compile(model, args)
+            peers = {p.name: p.call for p in ready(model, args)}
+            mine, *theirs = medians([lambda: ours(*args), *peers.values()], seconds=3.0)  # noqa: B023
+            times = dict(zip(peers, theirs, strict=True))
+            cells = [f"{times[p] * 1e3:.1f} ({times[p] / mine:.2f}x)" if p in times else "-" for p in PEERS]
+            table.add_row(name, f"{mine * 1e3:.1f}", *cells)
+        Console().print(table)

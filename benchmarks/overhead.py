@@ -1,0 +1,47 @@
+"""What one call costs on tensors too small to matter."""
+
+from __future__ import annotations
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+import compiler
+from benchmarks.peers import ready
+from compiler.measure import medians
+
+
+class Small(nn.Module):
+    """Three ops on 64 floats."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x * 2.0 + 1.0)
+
+
+def main() -> None:
+    """Microseconds per call, ours beside every peer."""
+    model, x = Small().eval(), torch.randn(64)
+    ours = compiler.compile(model, (x,))
+    with torch.no_grad():
+        peers = ready(model, (x,))
+        times = medians([repeated(lambda: ours(x)), *(repeated(p.call) for p in peers)], seconds=1.0)
+    table = Table(title="relu(x * 2 + 1) on 64 floats")
+    table.add_column("system")
+    table.add_column("us per call", justify="right")
+    for name, seconds in zip(("ours", *(p.name for p in peers)), times, strict=True):
+        table.add_row(name, f"{seconds / REPEATS * 1e6:.2f}")
+    Console().print(table)
+
+
+REPEATS = 200
+
+
+def repeated(call: object) -> object:
+    """`call` often enough for the clock."""
+
+    def many() -> None:
+        for _ in range(REPEATS):
+            call()  # type: ignore[operator]
+
+    return many

@@ -1,0 +1,54 @@
+"""An op that the compiler has never heard of: declared once, then fused, vectorised and checked like any other."""
+
+import torch
+from torch import Tensor, nn
+
+import compiler
+from compiler.ir.op import op, sample
+from compiler.ir.scalar import Expr, maximum, minimum
+from compiler.ir.structure import Elementwise
+from compiler.testing import check
+
+
+@torch.library.custom_op("example::smoothstep", mutates_args=())
+def smoothstep(x: Tensor, low: float, high: float) -> Tensor:
+    """0 up to `low`, 1 from `high` on, and a cubic between them."""
+    t = ((x - low) / (high - low)).clamp(0, 1)
+    return t * t * (3 - 2 * t)
+
+
+@smoothstep.register_fake
+def _(x: Tensor, low: float, high: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+def smoothstep_of_one_element(x: Expr, low: float, high: float) -> Expr:
+    t = minimum(maximum((x - low) / (high - low), 0), 1)
+    return t * t * (3 - 2 * t)
+
+
+op(
+    "smoothstep",
+    "x: float",
+    Elementwise(smoothstep_of_one_element),
+    attrs={"low": 0.0, "high": 1.0},
+    aten="example.smoothstep.default",
+    reference=smoothstep,
+    samples=[sample("f32[4, 5]", low=-2.0, high=2.0), sample("f32[0, 3]"), sample("f64[7]"), sample("bf16[3]")],
+)
+
+
+class Fade(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return smoothstep(x * 0.5 + 0.25, 0.0, 1.0) * x
+
+
+def main() -> None:
+    x = torch.linspace(-3, 3, 1000)
+    print(check(Fade(), (x,)))
+    compiled = compiler.compile(Fade(), (x,), options=compiler.Options(target="x86-64-v3"))
+    print(compiled.print_ir("lowered"))
+
+
+if __name__ == "__main__":
+    main()
