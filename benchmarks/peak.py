@@ -25,7 +25,10 @@ def _kernel() -> tuple[ctypes._CFuncPtr, int]:
     lanes = target.lanes(32)
     vector = f"<{lanes} x float>"
     chains = range(CHAINS)
-    phis = "\n".join(f"  %a{c} = phi {vector} [ zeroinitializer, %entry ], [ %b{c}, %loop ]" for c in chains)
+    starts = "\n".join(
+        f"  %p{c} = getelementptr {vector}, ptr %out, i64 {c}\n  %s{c} = load {vector}, ptr %p{c}, align 4" for c in chains
+    )
+    phis = "\n".join(f"  %a{c} = phi {vector} [ %s{c}, %entry ], [ %b{c}, %loop ]" for c in chains)
     steps = "\n".join(f"  %b{c} = call {vector} @fma({vector} %a{c}, {vector} %s, {vector} %s)" for c in chains)
     sums = "\n".join(f"  %t{c + 1} = fadd {vector} %t{c}, %b{c}" for c in chains)
     text = f"""
@@ -33,6 +36,7 @@ target triple = "{target.triple}"
 define void @spin(i64 %n, ptr %out) #0 {{
 entry:
   %s = load {vector}, ptr %out, align 4
+{starts}
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %j, %loop ]
@@ -59,7 +63,8 @@ attributes #0 = {{ "target-cpu"="{target.cpu}" "target-features"="{target.featur
 def fma_peak(threads: int, steps: int = 2_000_000) -> float:
     """Single-precision operations per second that `threads` threads reach together, the best of several tries."""
     function, lanes = _kernel()
-    buffers = [(ctypes.c_float * lanes)(*[0.5] * lanes) for _ in range(threads)]
+    values = [0.5 + k / (CHAINS * lanes) / 4 for k in range(CHAINS * lanes)]
+    buffers = [(ctypes.c_float * len(values))(*values) for _ in range(threads)]
     best = 0.0
     for _ in range(5):
         workers = [threading.Thread(target=function, args=(steps, b)) for b in buffers]

@@ -10,7 +10,8 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 
 from compiler.driver import CompiledGraph, compile_graph
-from compiler.frontend.dynamo import Functional, Passed, Witness, decompositions, import_functional
+from compiler.frontend.decompositions import for_autograd
+from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional
 from compiler.frontend.results import GraphOutput, Literal
 from compiler.ir.index import evaluate
 from compiler.options import as_options
@@ -31,7 +32,7 @@ def tilewright(
         return boxed(imported, compile_graph(imported.graph, chosen))
 
     backend = aot_autograd(
-        fw_compiler=compile_functional, decompositions=decompositions(), partition_fn=min_cut_rematerialization_partition
+        fw_compiler=compile_functional, decompositions=for_autograd(), partition_fn=min_cut_rematerialization_partition
     )
     return backend(module, inputs)
 

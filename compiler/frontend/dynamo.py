@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
 
 import torch
-from torch._decomp import core_aten_decompositions
 
 from compiler.frontend.importer import Importer, tensor_type
-from compiler.frontend.registry import conversions
 from compiler.frontend.results import GraphOutput, Literal, Size, UserInput, as_data
 from compiler.frontend.symbols import to_dim
 from compiler.ir.graph import Graph, Node, constant, input_node
@@ -64,12 +62,6 @@ def import_functional(
     passed = {node: Passed(feed.position) for feed, node in inputs}
     results = tuple(passed.get(v) or _result(v, unique) for v in outputs)
     return Functional(Graph(nodes, tuple(unique), "compiled"), feeds, results)
-
-
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions into core ATen, except of what has a conversion."""
-    table: dict[Any, Callable[..., Any]] = core_aten_decompositions()
-    return {op: rule for op, rule in table.items() if str(op) not in conversions()}
 
 
 def _inputs(placeholders: Sequence[torch.fx.Node], constants: dict[torch.fx.Node, Node]) -> list[tuple[Feed, Node]]:

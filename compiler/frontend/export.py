@@ -19,7 +19,8 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import TreeSpec
 
-from compiler.frontend.importer import Importer, tensor_type
+from compiler.frontend.decompositions import for_export
+from compiler.frontend.importer import DROPPED, Importer, tensor_type
 from compiler.frontend.registry import conversions
 from compiler.frontend.results import (
     GraphOutput,
@@ -80,7 +81,7 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
     """
     if needs_decomposition(program):
         with torch.no_grad():
-            program = program.run_decompositions(decompositions())
+            program = program.run_decompositions(for_export())
     sources = _Sources(program)
     importer = Importer(fallback)
     values = importer.run(program.graph, sources.placeholders(), sources.attribute)
@@ -89,23 +90,17 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
 
 def needs_decomposition(program: ExportedProgram) -> bool:
     """Whether an operator has no conversion, or writes to a tensor, which decomposing turns into a result."""
-    known = conversions()
+    known = conversions().keys() | DROPPED
     for node in program.graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return True
+        if not isinstance(node.target, torch._ops.OpOverload) or isinstance(node.meta.get("val"), (int, torch.SymInt)):
             continue
         if node.target._schema.is_mutable or str(node.target) not in known:
             return True
         if node.kwargs.get("training") or (str(node.target) == "aten.batch_norm.default" and node.args[5]):
             return True  # updates running statistics without saying so
     return False
-
-
-def decompositions() -> Any:
-    """PyTorch's decompositions, except of what has a conversion."""
-    table = torch.export.default_decompositions()
-    for op in [o for o in table if str(o) in conversions()]:
-        del table[op]
-    return table
 
 
 class _Sources:

@@ -2,26 +2,79 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, substitute, var
 from compiler.ir.scalar import Expr, Load, Ref
-from compiler.ir.tile import Check, For, Let, Local, Prefetch, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
+
+S = TypeVar("S", bound=Stmt)
 
 
-def rename(stmt: Reduce, suffix: str) -> Reduce:
-    """The statement with `suffix` on every name it binds, so that it can stand beside its twin."""
-    bound = {stmt.name}
-    for s in tile.walk(stmt.body):
-        bound |= {r.var for r in tile.ranges(s)}
-        bound |= {s.name} if isinstance(s, (Let, Reduce)) else {s.buffer} if isinstance(s, Local) else set()
-    bound |= {r.var for r in stmt.ranges}
-    return substitute_names(stmt, {n: n + suffix for n in bound})
+class Fresh:
+    """Gives out names that a kernel does not use."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.used = {p.name for p in kernel.params} | bound(kernel.body)
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, hint: str) -> str:
+        """`hint` itself if it is free, else with a number behind it."""
+        name = hint
+        while name in self.used:
+            self.counts[hint] += 1
+            name = f"{hint}_{self.counts[hint]}"
+        self.used.add(name)
+        return name
 
 
-def substitute_names(stmt: Reduce, names: Mapping[str, str]) -> Reduce:
+def bound(body: Block) -> set[str]:
+    """Every name that a statement in `body` binds."""
+    return {name for s in tile.walk(body) for name in binds(s)}
+
+
+def binds(s: Stmt) -> list[str]:
+    """The names that `s` itself binds: for what follows, and for what is inside it."""
+    return [*binds_after(s), *(r.var for r in tile.ranges(s))]
+
+
+def binds_after(s: Stmt) -> list[str]:
+    """The value or buffer that `s` gives to the statements behind it."""
+    return [s.name] if isinstance(s, (Let, Reduce)) else [s.buffer] if isinstance(s, Local) else []
+
+
+def renamed(stmt: S, fresh: Fresh) -> S:
+    """The statement with new names for all it binds, so that it can stand beside its twin."""
+    return substitute_names(stmt, {name: fresh(name) for name in sorted(bound((stmt,)))})
+
+
+def with_unique_names(kernel: Kernel) -> Kernel:
+    """The kernel with no name bound twice, not even in different blocks; itself where that is so."""
+    names = [name for s in tile.walk(kernel.body) for name in binds(s)]
+    if len(set(names)) == len(names):
+        return kernel
+    fresh, seen = Fresh(kernel), set[str]()
+
+    def block(body: Block) -> Block:
+        out: list[Stmt] = []
+        pending = list(body)
+        while pending:
+            stmt = pending.pop(0)
+            again = {name: fresh(name) for name in binds(stmt) if name in seen}
+            after = {name: again[name] for name in binds_after(stmt) if name in again}
+            stmt, pending = substitute_names(stmt, again), [substitute_names(s, after) for s in pending]
+            seen.update(binds(stmt))
+            out.append(replace(stmt, body=block(stmt.body)) if isinstance(stmt, (For, Reduce)) else stmt)
+        return tuple(out)
+
+    return kernel.with_body(block(kernel.body))
+
+
+def substitute_names(stmt: S, names: Mapping[str, str]) -> S:
     """The statement with every use and binding of a name in `names` replaced."""
     moved: dict[str, Dim] = {n: var(m) for n, m in names.items()}
 
@@ -58,6 +111,4 @@ def substitute_names(stmt: Reduce, names: Mapping[str, str]) -> Reduce:
             return replace(s, range=span(s.range), body=tuple(one(x) for x in s.body))
         return Reduce(names.get(s.name, s.name), s.op, tuple(span(r) for r in s.ranges), tuple(one(x) for x in s.body), expr(s.value))
 
-    result = one(stmt)
-    assert isinstance(result, Reduce)
-    return result
+    return one(stmt)  # type: ignore[return-value]  # `one` keeps the kind of statement

@@ -56,7 +56,7 @@ def choose(interpret: str) -> None:
 
 def run_steps(steps: Sequence[Step], buffers: dict[str, tuple[Array, str]], outputs: Sequence[str]) -> list[Array]:
     """Run a program on CPU tensors; bf16 arrays hold float32."""
-    tensors = {name: torch.from_numpy(a).to(to_torch(DTYPES[dtype])).contiguous() for name, (a, dtype) in buffers.items()}
+    tensors = {n: torch.from_numpy(a).to(to_torch(DTYPES[d])).contiguous() for n, (a, d) in buffers.items()}
     for source, names in steps:
         if source == "copy":
             tensors[names[1]].copy_(tensors[names[0]])
@@ -131,7 +131,10 @@ def elements(type_: TensorType, s: Sample, rng: np.random.Generator) -> Array:
     return rng.integers(low, max(int(s.high), low + 1), shape).astype(type_.dtype.numpy)
 
 
-@pytest.mark.parametrize("op", [o for o in OPS.values() if o.samples and not isinstance(o.structure, Opaque)], ids=lambda o: o.name)
+STRUCTURED = [o for o in OPS.values() if o.samples and not isinstance(o.structure, Opaque)]
+
+
+@pytest.mark.parametrize("op", STRUCTURED, ids=lambda o: o.name)
 def test_every_op_in_the_interpreter(interpreter: ProcessPoolExecutor, op: Op) -> None:
     rng = np.random.default_rng(7)
     for s in op.samples:
@@ -184,7 +187,8 @@ def bf16_attention() -> Graph:
 
 def convolution() -> Graph:
     x, w, b = inputs(x="f32[2, 19, 9, 21]", w="f32[20, 19, 3, 3]", b="f32[20]")
-    return Graph((x, w, b), (ops.relu(ops.convolution(x, w, b, stride=(1, 1), padding=(1, 1), dilation=(1, 1))),), "convolution")
+    y = ops.convolution(x, w, b, stride=(1, 1), padding=(1, 1), dilation=(1, 1))
+    return Graph((x, w, b), (ops.relu(y),), "convolution")
 
 
 KERNELS = [elementwise, softmax, linear_gelu, half_linear, layer_norm, attention, bf16_attention, convolution]
@@ -226,7 +230,9 @@ def run_text(pool: ProcessPoolExecutor, text: str, *arrays: Array) -> Array:
     """The last parameter of a kernel after it ran."""
     kernel = parse_kernel(text)
     buffers = {p.name: (a, p.type.dtype.name) for p, a in zip(kernel.params, arrays, strict=True)}
-    return pool.submit(run_steps, [(emit_triton(kernel), tuple(buffers))], buffers, [kernel.params[-1].name]).result()[0]
+    steps = [(emit_triton(kernel), tuple(buffers))]
+    (result,) = pool.submit(run_steps, steps, buffers, [kernel.params[-1].name]).result()
+    return result
 
 
 def test_index_division_rounds_down(interpreter: ProcessPoolExecutor) -> None:
@@ -258,7 +264,7 @@ def test_reads_as_if_written_by_hand() -> None:
       }
     }"""
     body = emit_triton(parse_kernel(text)).split("def normalize(x, y):\n")[1].split("\n\n")[0]
-    assert f"{body}\n" == """\
+    expected = """\
     pid = tl.program_id(0)
     i = pid * 16 + tl.arange(0, 16)
     r = tl.arange(0, 128)
@@ -267,8 +273,8 @@ def test_reads_as_if_written_by_hand() -> None:
     row = tl.exp(x_block - top[:, None])
     total = tl.sum(tl.where(r[None, :] < 100, row, 0.0), axis=1)
     y_block = tl.div_rn(row, total[:, None])
-    tl.store(y + i[:, None]*100 + r[None, :], y_block, mask=(i[:, None] < 1000) & (r[None, :] < 100))
-"""
+    tl.store(y + i[:, None]*100 + r[None, :], y_block, mask=(i[:, None] < 1000) & (r[None, :] < 100))"""
+    assert body == expected
 
 
 def test_large_buffers_have_long_indices() -> None:
@@ -283,11 +289,17 @@ def test_large_buffers_have_long_indices() -> None:
     ("body", "message"),
     [
         ("parallel %i in 0..48 tile 12 { store %x[%i], %y[%i] }", "%i has tile 12; blocks are powers of two"),
-        ("parallel %i in 0..4 { store %x[%i], %y[%i] } parallel %j in 4..48 { store %x[%j], %y[%j] }", "need two kernels"),
-        ("local %t: f32[48] for %i in 0..48 { store %x[%i], %t[%i] }", "local %t is not filled in one step; run gpu-rows"),
+        (
+            "parallel %i in 0..4 { store %x[%i], %y[%i] } parallel %j in 4..48 { store %x[%j], %y[%j] }",
+            "need two kernels",
+        ),
+        (
+            "local %t: f32[48] for %i in 0..48 { store %x[%i], %t[%i] }",
+            "local %t is not filled in one step; run gpu-rows",
+        ),
         (
             "local %t: f32[48] for %i in 0..48 tile 64 { store %x[%i], %t[%i] } for %j in 0..48 tile 16 { store %t[%j], %y[%j] }",
-            "local %t is read at j, which does not walk it as %i did; run gpu-rows",
+            "local %t: j does not walk it as %i did; run gpu-rows",
         ),
         ("parallel %i in 0..48 tile 16 { store exp(%h[%i]), %z[%i] }", "Triton has no exp of f16"),
     ],

@@ -244,9 +244,18 @@ INDEXING = {
     "take_along_dim": (lambda a, i: torch.take_along_dim(a, i, 1), x(3, 5), whole(1, 2)),
     "index_fill": (lambda a: a.index_fill(0, torch.tensor([1, 3]), 9.0), x(5, 2)),
 }  # fmt: skip
+SEARCH = {
+    "bucketize": (lambda a: torch.bucketize(a, torch.tensor([-0.5, 0.0, 0.5]), right=True), x(9)),
+    "searchsorted": (lambda a, b: torch.searchsorted(a.sort(1)[0], b), x(3, 6), x(3, 4)),
+    "cdist": (torch.cdist, x(2, 3, 4), x(2, 5, 4)),
+    "cdist 1": (lambda a, b: torch.cdist(a, b, p=1.0), x(3, 4), x(5, 4)),
+    "bicubic": (lambda a: F.interpolate(a, (5, 7), mode="bicubic"), x(1, 2, 4, 4)),
+    "grid_sample": (lambda a, g: F.grid_sample(a, g.tanh(), align_corners=False), x(1, 2, 4, 4), x(1, 3, 3, 2)),
+    "adaptive_max": (lambda a: F.adaptive_max_pool2d(a, 2), x(1, 2, 6, 6)),
+}  # fmt: skip
 FAMILIES: dict[str, dict[str, Any]] = {
     "promotion": PROMOTION, "elementwise": ELEMENTWISE, "views": VIEWS, "creation": CREATION, "reductions": REDUCTIONS,
-    "contractions": CONTRACTIONS, "pooling": POOLING, "norms": NORMS, "indexing": INDEXING,
+    "contractions": CONTRACTIONS, "pooling": POOLING, "norms": NORMS, "indexing": INDEXING, "search": SEARCH,
 }  # fmt: skip
 
 

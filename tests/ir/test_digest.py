@@ -7,7 +7,7 @@ import pytest
 
 from compiler.ir.digest import kernel_digest
 from compiler.ir.scalar import Call, Const, IndexValue, Load, Ref, const
-from compiler.ir.tile import Check, For, Kernel, Let, Local, Param, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Check, For, Kernel, Let, Local, Param, Prefetch, Range, Reduce, Stmt, Store
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.types import TensorType, f32
 
@@ -29,7 +29,7 @@ def test_it_knows_every_field_of_tile_ir():
     """A field added to Tile IR must enter the digest too: then add it here."""
     known = {
         Kernel: "name params body", Param: "name type role", Range: "var lo hi tile lanes unroll", Let: "name value",
-        Store: "buffer index value stream", Local: "buffer type", Check: "name low high", For: "range body parallel",
+        Store: "buffer index value stream", Local: "buffer type", Check: "name low high", Prefetch: "buffer index", For: "range body parallel",
         Reduce: "name op ranges body value", Const: "dtype value", Ref: "dtype name", IndexValue: "dtype index",
         Load: "dtype buffer index mask other", Call: "dtype primitive operands",
     }  # fmt: skip

@@ -98,7 +98,8 @@ class Emitter:
         """What the kernel is compiled with; checked indices need assertions on, but not those for overflow."""
         warps = min(16, max(4, self.largest // 1024))
         checks = any(isinstance(s, Check) for s in tile.walk(self.kernel.body))
-        return {"num_warps": warps, "enable_fp_fusion": True, **({"debug": True, "sanitize_overflow": False} if checks else {})}
+        asserting = {"debug": True, "sanitize_overflow": False} if checks else {}
+        return {"num_warps": warps, "enable_fp_fusion": True, **asserting}
 
     def helpers(self) -> str:
         """The helper functions that the body calls."""
@@ -224,7 +225,8 @@ class Emitter:
             name = index
         else:
             name = self.indices.get(index, "")
-            if not name or name in [self.values.names[v].name for v in self.values.loops]:  # nested loops keep their own
+            around = [self.values.names[v].name for v in self.values.loops]
+            if not name or name in around:  # nested loops keep indices apart
                 name = self.indices[index] = self.fresh(r.var)
                 self.put(f"{name} = {index}")
         self.values.loops[r.var] = r

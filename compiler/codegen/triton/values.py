@@ -112,7 +112,7 @@ class Values:
         order = [a for a in axes if a in block.axes]
         text = block.name
         if len(order) != len(block.axes):
-            raise TritonError(f"{block.name} varies with {', '.join(block.axes)}, where only {', '.join(axes)} may vary")
+            raise TritonError(f"{block.name} varies with {', '.join(block.axes)}, its use with {', '.join(axes)}")
         if order != list(block.axes):
             text = f"tl.permute({text}, {tuple(block.axes.index(a) for a in order)})"
         if len(order) == len(axes):
@@ -164,7 +164,8 @@ class Values:
         known = self.loaded.get(text)
         if known is not None and other in ("", known.other):
             return self.spread(Block(known.name, own), axes)
-        block = self.bind(f"tl.load({text}{', other=' + other if other else ''})", own, f"{self.params[e.buffer]}_block")
+        filled = f"{text}, other={other}" if other else text
+        block = self.bind(f"tl.load({filled})", own, f"{self.params[e.buffer]}_block")
         if self.roles[e.buffer] in ("in", "const"):
             self.loaded[text] = Loaded(block.name, other)
         return self.spread(block, axes)
@@ -176,7 +177,7 @@ class Values:
         for walked, d in zip(row.walked, e.index, strict=True):
             read = self.loops.get(str(d))
             if read is None or read.with_(var=walked.var) != walked or read.var in moved.values():
-                raise TritonError(f"local %{e.buffer} is read at {d}, which does not walk it as %{walked.var} did; run gpu-rows")
+                raise TritonError(f"local %{e.buffer}: {d} does not walk it as %{walked.var} did; run gpu-rows")
             moved[walked.var] = read.var
         return Block(row.block.name, tuple(moved.get(a, a) for a in row.block.axes))
 

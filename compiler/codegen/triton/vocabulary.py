@@ -61,8 +61,8 @@ HELPERS: Mapping[str, str] = {
 }
 """Functions written into the source that calls them; each may call those after it."""
 
-MODULE_NAMES = ("tl", "triton", "libdevice", "launch", "kernel", "grid", "signature", "options", "pid", "range", "float")
-RESERVED = {*MODULE_NAMES, *HELPERS, *kwlist}
+MODULE_NAMES = ("tl", "triton", "libdevice", "launch", "kernel", "grid", "signature", "options")
+RESERVED = {*MODULE_NAMES, "pid", "range", "float", *HELPERS, *kwlist}
 """Names that no value of a kernel may take."""
 
 

@@ -9,5 +9,6 @@ from compiler.frontend.aten import (  # noqa: F401
     normalization,
     pooling,
     reductions,
+    search,
     views,
 )

@@ -200,12 +200,12 @@ def _normalised(op: Op, x: Node, dim: int, dtype: torch.dtype | None) -> Node:
     return op(x, dim=axis(dim, x.type.rank))
 
 
-@converts("aten.softmax.int", "aten.special_softmax.int")
+@converts("aten.softmax.int")
 def softmax(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
     return _normalised(ops.softmax, x, dim, dtype)
 
 
-@converts("aten.log_softmax.int", "aten.special_log_softmax.int")
+@converts("aten.log_softmax.int")
 def log_softmax(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
     return _normalised(ops.log_softmax, x, dim, dtype)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, coefficient, substitute, var, variables
 from compiler.ir.scalar import Expr, IndexValue, Load
-from compiler.ir.tile import Block, For, Kernel, Range, Stmt, Store
+from compiler.ir.tile import Block, Check, For, Kernel, Range, Stmt, Store
 from compiler.passes.access import Accesses, nested_fors
 from compiler.passes.base import Context, TilePass, register
 
@@ -44,7 +44,7 @@ class Collapse(TilePass):
     def join(self, ir: Kernel, nest: list[For]) -> Kernel | None:
         """The two innermost loops as one; None where some address would not be linear."""
         outer, inner = nest[-2].range, nest[-1].range
-        if outer.lo != 0 or inner.lo != 0 or not isinstance(inner.hi, int) or not isinstance(outer.hi, int):
+        if outer.lo != 0 or inner.lo != 0 or not isinstance(outer.hi, int) or not isinstance(inner.hi, int) or inner.hi < 1:
             return None
         v = var(outer.var)
         digits: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
@@ -75,4 +75,6 @@ def moved(s: Stmt, digits: dict[str, Dim]) -> Stmt:
     (changed,) = tile.map_exprs((s,), expr)
     if isinstance(changed, Store):
         return replace(changed, index=tuple(substitute(d, digits) for d in changed.index))
+    if isinstance(changed, Check):
+        return replace(changed, low=substitute(changed.low, digits), high=substitute(changed.high, digits))
     return changed

@@ -8,6 +8,7 @@ from compiler.ir import scalar, tile
 from compiler.ir.scalar import Call, Const, Expr, Ref
 from compiler.ir.tile import Block, Kernel, Let, Reduce, Stmt, Store
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.rename import Fresh
 
 
 @register
@@ -23,20 +24,18 @@ class ExpandMath(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         from compiler.passes.tile.elementary import EXPANSIONS, expand
 
-        count = 0
+        fresh = Fresh(ir)
 
         def spell(value: Expr) -> tuple[list[Stmt], Expr]:
             """Bindings, then the value in terms of them."""
-            nonlocal count
             lets: list[Stmt] = []
 
             def bind(e: Expr) -> Expr:
-                nonlocal count
                 if isinstance(e, (Ref, Const)):
                     return e
-                count += 1
-                lets.append(Let(f"m{count}", e))
-                return Ref(e.dtype, f"m{count}")
+                name = fresh("m")
+                lets.append(Let(name, e))
+                return Ref(e.dtype, name)
 
             def rule(e: Expr) -> Expr:
                 if not (isinstance(e, Call) and e.primitive in EXPANSIONS):

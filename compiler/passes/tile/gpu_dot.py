@@ -21,7 +21,8 @@ class GpuDot(TilePass):
     ->  parallel %i tile 64 { parallel %j tile 64 { reduce add %k tile 32 { x[%i, %k] * w[%j, %k] } } }
 
     One loop that only the first factor follows, one that only the second follows, and one reduced loop of both: the longest
-    of each, inner ones first.  Loops that are tiled already keep their tile; a block of sums has at most `sums` elements.
+    of each, inner ones first.  Loops that are tiled already keep their tile; the others shrink until a block of sums has at
+    most `sums` elements and the blocks of factors fit in `shared` bytes of memory on the chip.
     """
 
     name = "gpu-dot"
@@ -29,6 +30,7 @@ class GpuDot(TilePass):
     columns: int = 64
     depth: int = 32
     sums: int = 8192
+    shared: int = 1 << 16
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         table = Accesses(ir)
@@ -57,15 +59,18 @@ class GpuDot(TilePass):
         if any(r.tile > 1 and r.var in a & b for r in around):
             return "both factors follow a tiled loop"
 
-        def take(r: Range, most: int) -> int:
-            known = sizes.get(r.var, r.tile)
-            size = known if known > 1 else min(most, power_of_two(length(r)))
-            sizes[r.var] = max(LEAST, size)
-            return sizes[r.var]
+        fixed = {r.var for r in (row, column, depth) if r.tile > 1 or r.var in sizes}
+        for r, most in ((depth, self.depth), (column, self.columns), (row, self.rows)):
+            sizes[r.var] = max(LEAST, sizes.get(r.var, r.tile if r.tile > 1 else min(most, power_of_two(length(r)))))
+        bytes_ = max(narrow(e).bytes for e in s.value.operands)
 
-        take(depth, self.depth)
-        width = take(column, self.columns)
-        take(row, min(self.rows, max(LEAST, self.sums // width)))
+        def too_large() -> bool:
+            rows, columns, steps = (sizes[r.var] for r in (row, column, depth))
+            return rows * columns > self.sums or (rows + columns) * steps * bytes_ > self.shared
+
+        for r in (row, depth, column):
+            while too_large() and r.var not in fixed and sizes[r.var] > LEAST:
+                sizes[r.var] //= 2
         return ""
 
 

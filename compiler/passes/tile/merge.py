@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar, tile
 from compiler.ir.index import var
 from compiler.ir.scalar import Expr, Load, Ref
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import substitute_names
+from compiler.passes.rename import Fresh, bound, substitute_names
 
 
 @register
@@ -25,12 +26,15 @@ class Merge(TilePass):
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
+        fresh = Fresh(ir)
+        own = {s.buffer for s in tile.walk(ir.body) if isinstance(s, Local)}
+
         def block(body: Block) -> Block:
             out: list[Stmt] = []
             for stmt in body:
                 if isinstance(stmt, (For, Reduce)):
                     stmt = replace(stmt, body=block(stmt.body))
-                joined = join(out[-1], stmt) if out else None
+                joined = join(out[-1], stmt, own, fresh) if out else None
                 if joined is not None:
                     out[-1] = joined
                     context.applied(self, "two loops over the same indices became one")
@@ -41,42 +45,48 @@ class Merge(TilePass):
         return ir.with_body(block(ir.body))
 
 
-def join(first: Stmt, second: Stmt) -> Stmt | None:
-    """One loop that does what `first` then `second` do; None where that is not so."""
+def join(first: Stmt, second: Stmt, own: Container[str], fresh: Fresh) -> Stmt | None:
+    """One loop that does what `first` then `second` do; None where that is not so.  `own` are the kernel's local buffers."""
     if not isinstance(first, For) or first.parallel or not isinstance(second, (For, Reduce)):
         return None
     if isinstance(second, For) and second.parallel:
         return None
-    rs = tile.ranges(second)
-    if len(rs) != 1 or not same(first.range, rs[0]):
+    rs, store = tile.ranges(second), first.body[-1] if first.body else None
+    if len(rs) != 1 or not same(first.range, rs[0]) or not isinstance(store, Store) or store.index != (var(first.range.var),):
         return None
-    stores = [s for s in first.body if isinstance(s, Store)]
-    if len(stores) != 1 or not isinstance(first.body[-1], Store) or stores[0].index != (var(first.range.var),):
+    if isinstance(second, Reduce) and store.buffer not in own:
+        return None  # a reduction stores to local buffers only
+    later = stored((second,))
+    if stored(first.body[:-1]) or store.buffer in later or any(e.buffer in later for e in tile.loads(first.body)):
         return None
-    store = stores[0]
     v = rs[0].var
-    moved = substitute_names(Reduce("", "add", (), first.body[:-1], store.value), {first.range.var: v})
-    head, value = moved.body, moved.value
-    name = f"{store.buffer}.{v}"
-    result = Ref(value.dtype, name)
+    clashes = {name: fresh(name) for name in sorted(bound(first.body) & bound((second,)))}
+    head, value = moved(first.body[:-1], store.value, {**clashes, first.range.var: v})
+    result = Ref(value.dtype, fresh(f"{store.buffer}.{v}"))
 
     def forward(e: Expr) -> Expr:
         def rule(x: Expr) -> Expr:
-            if isinstance(x, Load) and x.buffer == store.buffer and x.index == (var(v),) and x.mask is None:
-                return result
-            return x
+            here = isinstance(x, Load) and x.buffer == store.buffer and x.index == (var(v),) and x.mask is None
+            return result if here else x
 
         return scalar.transform(e, rule)
 
-    body = (*head, tile.Let(name, value), Store(store.buffer, (var(v),), result, store.stream), *tile.map_exprs(second.body, forward))
-    if any(a.buffer == store.buffer for a in tile.loads(body)):
-        return None
-    if isinstance(second, For):
-        return replace(second, body=body)
-    final = forward(second.value)
-    if any(isinstance(x, Load) and x.buffer == store.buffer for x in scalar.walk(final)):
-        return None
-    return replace(second, body=body, value=final)
+    kept = (*head, Let(result.name, value), Store(store.buffer, (var(v),), result, store.stream))
+    (rest,) = tile.map_exprs((second,), forward)
+    assert isinstance(rest, (For, Reduce))
+    joined = replace(rest, body=(*kept, *rest.body))
+    return None if any(e.buffer == store.buffer for e in tile.loads((joined,))) else joined
+
+
+def moved(body: Block, value: Expr, names: Mapping[str, str]) -> tuple[Block, Expr]:
+    """A block and a value that it binds names for, with names replaced."""
+    whole = substitute_names(Reduce("", "add", (), body, value), names)
+    return whole.body, whole.value
+
+
+def stored(body: Block) -> set[str]:
+    """The buffers that are written."""
+    return {s.buffer for s in tile.walk(body) if isinstance(s, Store)}
 
 
 def same(a: Range, b: Range) -> bool:

@@ -8,7 +8,7 @@ from compiler.ir import tile
 from compiler.ir.scalar import Call, Expr, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Range, Reduce, Stmt
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import rename
+from compiler.passes.rename import Fresh, renamed
 
 
 @register
@@ -22,32 +22,31 @@ class Peel(TilePass):
     name = "peel"
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        self_count = [0]
+        fresh = Fresh(ir)
 
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, For):
                 parts = split(stmt.range)
                 return tuple(replace(stmt, range=r) for r in parts)
             if isinstance(stmt, Reduce):
-                return self.reduction(stmt, self_count)
+                return self.reduction(stmt, fresh)
             return (stmt,)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
-    def reduction(self, stmt: Reduce, count: list[int]) -> Block:
+    def reduction(self, stmt: Reduce, fresh: Fresh) -> Block:
         """The parts of a reduction, then their combination under the old name."""
         for k, r in enumerate(stmt.ranges):
             parts = split(r)
             if parts == [r]:
                 continue
             if len(parts) == 1:
-                return self.reduction(with_range(stmt, k, parts[0]), count)
+                return self.reduction(with_range(stmt, k, parts[0]), fresh)
             out: list[Stmt] = []
             names: list[Ref] = []
             for part in parts:
-                count[0] += 1
-                piece = rename(with_range(stmt, k, part), f"_{count[0]}")
-                out += self.reduction(piece, count)
+                piece = renamed(with_range(stmt, k, part), fresh)
+                out += self.reduction(piece, fresh)
                 names.append(Ref(stmt.value.dtype, piece.name))
             whole: Expr = Call(stmt.value.dtype, stmt.op, (names[0], names[1]))
             return (*out, Let(stmt.name, whole))

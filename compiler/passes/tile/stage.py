@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar
-from compiler.ir.index import substitute, var, variables
+from compiler.ir.index import product, substitute, var, variables
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.tile import Block, For, Kernel, Local, Range, Reduce, Stmt, Store, map_exprs, walk
 from compiler.ir.types import TensorType
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.rename import Fresh, with_unique_names
 
 
 @register
@@ -29,7 +30,7 @@ class Stage(TilePass):
     limit: int = 1 << 16
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        count = 0
+        ir = with_unique_names(ir)
         for s in [s for s in walk(ir.body) if contraction(s)]:
             assert isinstance(s, Reduce)
             table = Accesses(ir)
@@ -37,16 +38,17 @@ class Stage(TilePass):
                 if a.stmt.__class__ is Reduce and getattr(a.stmt, "name", "") == s.name and not a.is_store:
                     loop = self.reuse_loop(table, a, s)
                     if loop is not None:
-                        ir = ir.with_body(self.insert(ir.body, table, a, s, loop, f"turned{count}"))
-                        count += 1
+                        ir = ir.with_body(self.insert(ir.body, table, a, s, loop, Fresh(ir)("turned")))
                         context.applied(self, f"%{a.buffer} turned once for every %{loop.var}")
                         break
         return ir
 
     def reuse_loop(self, table: Accesses, a: Access, s: Reduce) -> Range | None:
         """The outermost long loop that the operand does not follow, if turning it pays."""
-        if table.roles[a.buffer] in ("const", "local") or not any(table.step(a, r.var) == 1 for r in s.ranges):
+        if table.roles[a.buffer] != "in" or not any(table.step(a, r.var) == 1 for r in s.ranges):
             return None
+        if any(e.mask is not None for e in scalar.walk(s.value) if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index)):
+            return None  # the copy would read what the mask guards
         around = [r for r in a.loops if r not in s.ranges]
         loops = [r for r in around if isinstance(table.loops[r.var][1], For)]
         free = [r for r in loops if not table.follows(a, r.var) and isinstance(r.extent, int) and r.extent >= self.reuse]
@@ -59,25 +61,26 @@ class Stage(TilePass):
             return None  # the other operand moves along the lanes
         loop = free[0]
         inside = around[around.index(loop) + 1 :]
-        elements = 1
-        for r in (*inside, *s.ranges):
-            elements *= r.extent if table.follows(a, r.var) and isinstance(r.extent, int) else 1
-        return loop if elements <= self.limit else None
+        turned = [r for r in (*inside, *s.ranges) if table.follows(a, r.var)]
+        if any(v in variables(r.lo) for v in (x.var for x in turned) for r in turned):
+            return None
+        elements = product(r.extent for r in turned)
+        return loop if isinstance(elements, int) and elements <= self.limit else None
 
     def insert(self, body: Block, table: Accesses, a: Access, s: Reduce, loop: Range, name: str) -> Block:
-        """`body` with the copy made before `loop` and read inside it."""
+        """`body` with the copy made before `loop` and read inside it; the copy counts from where its loops start."""
         inner = [r for r in a.loops[a.loops.index(loop) + 1 :] if table.follows(a, r.var)]
         ordered = [r for r in inner if r in s.ranges] + [r for r in inner if r not in s.ranges]
         rename = {r.var: f"{name}.{r.var}" for r in ordered}
         moved = {v: var(n) for v, n in rename.items()}
         dtype = table.types[a.buffer].dtype
         source = Load(dtype, a.buffer, tuple(substitute(d, moved) for d in a.index))
-        place = tuple(var(rename[r.var]) for r in ordered)
+        place = tuple(var(rename[r.var]) - r.lo for r in ordered)
         fill: Stmt = Store(name, place, source)
         for r in reversed(ordered):
             fill = For(Range(rename[r.var], r.lo, r.hi), (fill,))
-        shape = tuple(r.hi for r in ordered)
-        read = Load(dtype, name, tuple(var(r.var) for r in ordered))
+        shape = tuple(r.extent for r in ordered)
+        read = Load(dtype, name, tuple(var(r.var) - r.lo for r in ordered))
 
         def swap(e: Expr) -> Expr:
             return scalar.transform(e, lambda x: read if isinstance(x, Load) and (x.buffer, x.index) == (a.buffer, a.index) else x)

@@ -51,12 +51,12 @@ class Tile(TilePass):
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, max(extent, 1))
 
     def block(self, table: Accesses, s: Reduce) -> list[Block]:
-        """The loops that a contraction keeps accumulators along; none where no lane loop is around it."""
+        """The loops that a contraction keeps accumulators along; none where it has no lane loop around it or loads nothing itself."""
         around = table.loops[s.ranges[0].var][2]
         lane = next((r for r in around if r.lanes), None)
-        if lane is None:
-            return []
         reads = [a for a in table.all if a.stmt is s and not a.is_store]
+        if lane is None or not reads:
+            return []
         depth = product(r.extent for r in s.ranges)
         row = self.row_loop(table, reads, lane, around)
         return [Block(s.name, row, lane, depth if isinstance(depth, int) else 1, max(a.count for a in reads))]

@@ -38,7 +38,12 @@ def blocks(text: str, options: str = "") -> tuple[int, int, int]:
 
 
 def test_blocks_are_at_least_what_matrix_units_take() -> None:
-    check_pass("gpu-dot", before=tiled(MATMUL, 0, 0, 0), after=tiled(MATMUL, 16, 16, 16), remark="%sum: blocks of %k 16, %j 16, %i 16")
+    check_pass(
+        "gpu-dot",
+        before=tiled(MATMUL, 0, 0, 0),
+        after=tiled(MATMUL, 16, 16, 16),
+        remark="%sum: blocks of %k 16, %j 16, %i 16",
+    )
 
 
 def test_blocks_are_powers_of_two_up_to_a_limit() -> None:
@@ -47,7 +52,12 @@ def test_blocks_are_powers_of_two_up_to_a_limit() -> None:
 
 
 def test_a_wide_row_leaves_room_for_fewer_rows() -> None:
-    assert blocks(tiled(sized(60, 500, 20), 0, 512, 0)) == (16, 512, 32)
+    assert blocks(tiled(sized(60, 500, 20), 0, 512, 0), "{shared=1000000}") == (16, 512, 32)
+
+
+def test_factors_fit_in_shared_memory() -> None:
+    assert blocks(tiled(sized(60, 500, 20), 0, 512, 0)) == (16, 512, 16)
+    assert blocks(tiled(sized(60, 500, 500), 0, 0, 512)) == (16, 16, 512)
 
 
 @pytest.mark.parametrize(

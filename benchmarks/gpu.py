@@ -1,0 +1,127 @@
+"""Kernels through Triton on a GPU, beside PyTorch's eager mode and torch.compile: `python -m benchmarks gpu`.
+
+Each kernel is checked against float64 before it is timed.  Without a GPU there is nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+
+from compiler.codegen.triton import GPU_TILE_PASSES
+from compiler.codegen.triton.emit import emit_triton
+from compiler.codegen.triton.load import load_triton
+from compiler.ir import ops
+from compiler.ir.graph import Graph, Node, input_node
+from compiler.ir.tile import Launch
+from compiler.ir.torch_types import to_torch
+from compiler.ir.type_parser import parse_type
+from compiler.passes.lower import lower, map_kernels
+from compiler.passes.manager import run_pipeline
+from compiler.pipeline import GRAPH_PASSES
+
+
+@dataclass(frozen=True)
+class Case:
+    """One function: as a graph, and as PyTorch has it."""
+
+    name: str
+    types: tuple[str, ...]
+    build: Callable[..., Node]
+    torch: Callable[..., torch.Tensor]
+
+    def graph(self) -> Graph:
+        inputs = tuple(input_node(f"x{k}", parse_type(text)) for k, text in enumerate(self.types))
+        return Graph(inputs, (self.build(*inputs),), "benchmark")
+
+
+CASES = (
+    Case(
+        "silu(x * 2 + b), f32", ("f32[8192, 4096]", "f32[4096]"),
+        lambda x, b: ops.silu(ops.add(ops.mul(x, 2.0), b)), lambda x, b: F.silu(x * 2 + b),
+    ),
+    Case("softmax, f32", ("f32[8192, 1000]",), lambda x: ops.softmax(x, dim=1), lambda x: F.softmax(x, 1)),
+    Case(
+        "layer norm, f32", ("f32[8192, 768]", "f32[768]", "f32[768]"),
+        ops.layer_norm, lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b),
+    ),
+    Case("column sums, f32", ("f32[8192, 4096]",), lambda x: ops.sum_(x, dims=[0]), lambda x: x.sum(0)),
+    *(
+        Case(
+            f"gelu(linear), {dtype}", (f"{dtype}[4096, 1024]", f"{dtype}[4096, 1024]", f"{dtype}[4096]"),
+            lambda x, w, b: ops.gelu(ops.linear(x, w, b)), lambda x, w, b: F.gelu(F.linear(x, w, b)),
+        )
+        for dtype in ("f32", "f16", "bf16")
+    ),
+    *(
+        Case(
+            f"attention, {dtype}", (f"{dtype}[8, 12, 512, 64]",) * 3,
+            lambda q, k, v: ops.attention(q, k, v, scale=0.125), F.scaled_dot_product_attention,
+        )
+        for dtype in ("f32", "f16")
+    ),
+)  # fmt: skip
+
+
+def bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+    """A function that runs the graph on `inputs`, and the tensor that it writes."""
+    program = map_kernels(lower(run_pipeline(graph, GRAPH_PASSES)), lambda k: run_pipeline(k, GPU_TILE_PASSES))
+    given = dict(zip(program.inputs, inputs, strict=True))
+    buffers: dict[str, torch.Tensor] = {}
+    for name, type_ in program.buffers.items():
+        fresh = torch.empty(type_.static_shape(), dtype=to_torch(type_.dtype), device=inputs[0].device)
+        buffers[name] = given.get(name, fresh)
+    for name, constant in program.constants.items():
+        array = getattr(constant, "numbers", constant)
+        buffers[name].copy_(torch.as_tensor(array).reshape(buffers[name].shape))
+    kernels = {name: load_triton(emit_triton(kernel)) for name, kernel in program.kernels.items()}
+    calls = [(kernels[s.kernel], [buffers[a] for a in s.arguments]) for s in program.steps if isinstance(s, Launch)]
+
+    def run() -> None:
+        for kernel, arguments in calls:
+            kernel(*arguments)
+
+    return run, buffers[program.outputs[0]]
+
+
+def random_inputs(case: Case, device: str) -> list[torch.Tensor]:
+    """Normal operands, weights of contractions small enough for halves."""
+    torch.manual_seed(0)
+    types = map(parse_type, case.types)
+    return [torch.randn(t.static_shape(), device=device).mul(0.2).to(to_torch(t.dtype)) for t in types]
+
+
+def row(case: Case) -> list[str]:
+    """One line of the table: error against float64, milliseconds, and how often faster than PyTorch."""
+    from triton.testing import do_bench
+
+    inputs = random_inputs(case, "cuda")
+    run, output = bind(case.graph(), inputs)
+    run()
+    truth = case.torch(*(t.double() for t in inputs))
+    error = float((output.double() - truth).abs().max() / truth.abs().max())
+    compiled: Any = torch.compile(case.torch)
+    eager_ms, compiled_ms, ours_ms = (
+        do_bench(f, return_mode="median") for f in (lambda: case.torch(*inputs), lambda: compiled(*inputs), run)
+    )
+    times = [f"{ms:.3f}" for ms in (eager_ms, compiled_ms, ours_ms)]
+    return [case.name, f"{error:.1e}", *times, f"{eager_ms / ours_ms:.2f}x", f"{compiled_ms / ours_ms:.2f}x"]
+
+
+def main() -> None:
+    console = Console()
+    if not torch.cuda.is_available():
+        console.print("No GPU here: nothing to time.  tests/codegen/test_triton.py checks these kernels without one.")
+        return
+    table = Table(title=f"Triton on {torch.cuda.get_device_name()}, milliseconds (median)")
+    for head in ("kernel", "error", "eager", "torch.compile", "tilewright", "to eager", "to torch.compile"):
+        table.add_column(head, justify="left" if head == "kernel" else "right")
+    for case in CASES:
+        table.add_row(*row(case))
+    console.print(table)

@@ -1,0 +1,39 @@
+"""What PyTorch spells out before the importer sees it: every operator that has no conversion and a decomposition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
+
+from compiler.frontend.registry import conversions
+
+BEYOND_CORE = frozenset({
+    "aten._batch_norm_no_update.default", "aten._batch_norm_with_update_functional.default", "aten._native_batch_norm_legit.default",
+    "aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default", "aten.batch_norm_backward.default",
+    "aten.bitwise_and.Scalar_Tensor", "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_xor.Scalar_Tensor", "aten.copysign.Scalar",
+    "aten.diagonal_scatter.default", "aten.dist.default", "aten.grid_sampler_2d.default", "aten.ldexp.Tensor",
+    "aten.native_batch_norm.default", "aten.tril_indices.default", "aten.triu_indices.default", "aten.upsample_bicubic2d.default",
+})  # fmt: skip
+"""Operators that core ATen keeps whole, or leaves to backends, although PyTorch knows how to spell them out."""
+
+
+def for_export() -> Any:
+    """The table that `ExportedProgram.run_decompositions` takes."""
+    table: Any = torch.export.default_decompositions()
+    for op in [o for o in table if str(o) in conversions()]:
+        del table[op]
+    table.update(_beyond_core())
+    return table
+
+
+def for_autograd() -> dict[Any, Callable[..., Any]]:
+    """The table that AOTAutograd takes."""
+    table: dict[Any, Callable[..., Any]] = core_aten_decompositions()
+    return {op: rule for op, rule in table.items() if str(op) not in conversions()} | _beyond_core()
+
+
+def _beyond_core() -> dict[Any, Callable[..., Any]]:
+    return {op: rule for op, rule in decomposition_table.items() if str(op) in BEYOND_CORE and str(op) not in conversions()}

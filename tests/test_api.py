@@ -1,0 +1,257 @@
+"""The public interface: calls as PyTorch takes them, and what can be asked of a compiled model."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import compiler
+from compiler import ArgumentError, CompiledModule, Options
+from compiler.measure import error, reference
+
+
+class Gate(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(x)
+
+
+class Nested(nn.Module):
+    def forward(self, x: Tensor, rest: dict[str, Any], flag: bool = True, *, shift: Tensor | None = None) -> Any:
+        y = x + rest["pair"][0] * rest["pair"][1]
+        if shift is not None:
+            y = y - shift
+        return {"sum": y if flag else -y, "more": (x * 2, None, 7)}
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(16, 32), nn.LayerNorm(32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(self.norm(self.linear(x)))
+
+
+@pytest.fixture(scope="module")
+def gate() -> CompiledModule:
+    return compiler.compile(Gate(), (torch.zeros(4, 8),))
+
+
+@pytest.fixture(scope="module")
+def norm() -> CompiledModule:
+    torch.manual_seed(0)
+    return compiler.compile(Norm(), (torch.randn(4, 16),))
+
+
+def near(got: Tensor, want: Tensor) -> bool:
+    return got.shape == want.shape and got.dtype == want.dtype and torch.allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+# calls
+
+
+def test_positional_and_by_name(gate: CompiledModule) -> None:
+    x = torch.randn(4, 8)
+    assert near(gate(x), Gate()(x))
+    assert near(gate(x=x), Gate()(x))
+
+
+def test_inputs_that_are_not_contiguous(gate: CompiledModule) -> None:
+    x = torch.randn(8, 4).T
+    assert near(gate(x), Gate()(x))
+    wide = torch.randn(8, 8)[::2]
+    assert near(gate(wide), Gate()(wide))
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda m: m(torch.zeros(4, 9)), "f32[4, 8]"),
+        (lambda m: m(torch.zeros(4, 8, dtype=torch.float64)), "f32[4, 8]"),
+        (lambda m: m(torch.zeros(4, 8, device="meta")), "cpu"),
+        (lambda m: m(3.0), "must be a tensor"),
+        (lambda m: m(), "missing a required argument: 'x'"),
+        (lambda m: m(torch.zeros(4, 8), torch.zeros(1)), "too many positional arguments"),
+        (lambda m: m(y=torch.zeros(4, 8)), "missing a required argument: 'x'"),
+        (lambda m: m([torch.zeros(4, 8)]), "must be a tensor"),
+    ],
+)
+def test_wrong_arguments(gate: CompiledModule, call: Any, says: str) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(says)):
+        call(gate)
+
+
+def test_nested_arguments_and_results() -> None:
+    x, a, b, shift = (torch.randn(3, 5) for _ in range(4))
+    rest = {"pair": (a, b)}
+    compiled = compiler.compile(Nested(), (x, rest), {"shift": shift})
+    want = Nested()(x, rest, shift=shift)
+    for got in (
+        compiled(x, rest, shift=shift),
+        compiled(x, rest=rest, shift=shift),
+        compiled(shift=shift, rest=rest, x=x),
+    ):
+        assert near(got["sum"], want["sum"])
+        assert near(got["more"][0], want["more"][0])
+        assert got["more"][1:] == (None, 7)
+    with pytest.raises(ArgumentError, match="flag"):
+        compiled(x, rest, False, shift=shift)
+    with pytest.raises(ArgumentError, match="nested otherwise"):
+        compiled(x, {"pair": (a,)}, shift=shift)
+
+
+def test_dynamic_sizes() -> None:
+    rows = torch.export.Dim("rows", min=2, max=64)
+    model = Norm()
+    compiled = compiler.compile(model, (torch.randn(4, 16),), dynamic_shapes=({0: rows},))
+    for n in (4, 2, 33):
+        x = torch.randn(n, 16)
+        assert near(compiled(x), model(x).detach())
+    with pytest.raises(ArgumentError, match=r"2\.\.64"):
+        compiled(torch.randn(65, 16))
+    with pytest.raises(ArgumentError):
+        compiled(torch.randn(4, 17))
+
+
+def test_buffers_are_updated() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen.add_(x)
+            return self.seen * 2
+
+    model, x = Counter(), torch.tensor([1.0, 2.0, 3.0])
+    compiled = compiler.compile(model, (x,))
+    for k in (1, 2, 3):
+        assert torch.equal(compiled(x), 2 * k * x)
+    assert torch.equal(model.seen, 3 * x)
+
+
+def test_exported_programs_and_files(tmp_path: Path) -> None:
+    model, x = Norm(), torch.randn(4, 16)
+    program = torch.export.export(model, (x,))
+    torch.export.save(program, tmp_path / "norm.pt2")
+    for source in (program, tmp_path / "norm.pt2", str(tmp_path / "norm.pt2")):
+        assert near(compiler.compile(source)(x), model(x).detach())
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    torch.export.save(torch.export.export(Gate(), (torch.zeros(4),)), tmp_path / "gate.pt2")
+    whole = (tmp_path / "gate.pt2").read_bytes()
+    (tmp_path / "cut.pt2").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(compiler.TilewrightError, match=r"cut\.pt2 holds no exported program"):
+        compiler.compile(tmp_path / "cut.pt2")
+
+
+def test_a_module_needs_arguments() -> None:
+    with pytest.raises(ArgumentError, match="example arguments"):
+        compiler.compile(Gate())
+
+
+# what can be asked
+
+
+def test_every_stage_is_printed(norm: CompiledModule) -> None:
+    texts = {stage: norm.print_ir(stage) for stage in ("imported", "fused", "lowered", "scheduled", "llvm", "assembly")}
+    signs = {
+        "imported": "layer_norm",
+        "fused": "fused",
+        "lowered": "reduce add",
+        "scheduled": "lanes",
+        "llvm": "define",
+        "assembly": ".globl",
+    }
+    assert all(signs[stage] in text for stage, text in texts.items())
+    with pytest.raises(ArgumentError, match="there is no stage 'final'"):
+        norm.print_ir("final")
+
+
+def test_profile_names_kernels_and_lines(norm: CompiledModule) -> None:
+    profile = norm.profile(torch.randn(4, 16))
+    assert len(profile.steps) == norm.work.kernels
+    assert profile.seconds == pytest.approx(sum(k.seconds for k in profile.kernels))
+    assert all(k.seconds > 0 and k.source.loc.file == __file__ for k in profile.kernels)
+    assert "test_api.py" in str(profile)
+
+
+def test_work_counts_a_matmul(norm: CompiledModule) -> None:
+    assert norm.work.flops > 2 * 4 * 16 * 32
+    assert norm.work.bytes > 4 * (4 * 16 + 32 * 16 + 4 * 32)
+
+
+def test_remarks_say_why(norm: CompiledModule) -> None:
+    assert norm.remarks.of("fuse", "applied")
+
+
+def test_compile_time_by_part(norm: CompiledModule) -> None:
+    parts = norm.seconds
+    assert set(parts) == {"export", "import", "passes", "code", "total"}
+    assert parts.pop("total") == pytest.approx(sum(parts.values()))
+
+
+def test_report_is_one_page(norm: CompiledModule, tmp_path: Path) -> None:
+    report = norm.report(repeats=2)
+    page = report.save(tmp_path / "report.html").read_text()
+    assert not re.findall(r"(?:src|href)=|@import|<script", page)
+    assert page.count("<details") == page.count("</details>")
+    for kernel in report.kernels:
+        assert kernel.name in page
+    assert "compiled in" in str(report)
+
+
+def test_fused_against_unfused() -> None:
+    torch.manual_seed(0)
+    comparison = compiler.compare(Norm(), (torch.randn(4, 16),), seconds=0.01)
+    assert [r.name for r in comparison.rows] == ["PyTorch", "unfused", "fused"]
+    assert comparison["fused"].work.kernels < comparison["unfused"].work.kernels
+    assert comparison["fused"].work.bytes < comparison["unfused"].work.bytes
+    for row in comparison.rows:
+        assert 0 < row.error.relative < 1e-6
+    assert "fused" in str(comparison)
+
+
+def test_comparing_pipelines_and_options() -> None:
+    short = Options(graph_passes="decompose,fuse{enabled=false}")
+    comparison = compiler.compare(Gate(), (torch.randn(8),), a="decompose,fuse", b=short, seconds=0.01)
+    assert [r.work.kernels for r in comparison.rows] == [2, 1, 2]
+
+
+# measuring
+
+
+def test_reference_is_float64_and_changes_nothing() -> None:
+    class Running(nn.BatchNorm1d):
+        pass
+
+    model, x = Running(3), torch.randn(8, 3)
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    (truth,) = reference(torch.export.export(model, (x,)), (x,))
+    assert truth.dtype == torch.float64
+    assert torch.allclose(
+        truth, (x.double() - x.double().mean(0)) / (x.double().var(0, unbiased=False) + 1e-5).sqrt(), atol=1e-12
+    )
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+
+
+def test_error_of_known_differences() -> None:
+    truth = torch.tensor([1.0, 4.0], dtype=torch.float64)
+    found = error([torch.tensor([1.0 + 2**-23, 4.0])], [truth])
+    assert found.relative == pytest.approx(2**-23 / 4)
+    assert found.ulps == pytest.approx(0.5)
+    assert error([torch.tensor([float("nan"), 4.0])], [truth]).relative == float("inf")
+    assert error([torch.tensor([1.0])], [truth]).relative == float("inf")
+
+
+def test_importing_the_package_is_cheap() -> None:
+    code = "import compiler, sys; assert not {'torch', 'numpy', 'llvmlite', 'rich'} & set(sys.modules); compiler.Options(target='host')"
+    subprocess.run([sys.executable, "-c", code], check=True)
