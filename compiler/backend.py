@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
+from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.driver import CompiledGraph, compile_graph
 from compiler.frontend.decompositions import for_autograd
@@ -28,8 +29,9 @@ def tilewright(
     chosen = as_options({"fallback": "eager", **(options or {})})
 
     def compile_functional(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
-        imported = import_functional(graph, fallback=chosen.fallback)
-        return boxed(imported, compile_graph(imported.graph, chosen))
+        with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
+            imported = import_functional(graph, fallback=chosen.fallback)
+            return boxed(imported, compile_graph(imported.graph, chosen))
 
     backend = aot_autograd(
         fw_compiler=compile_functional, decompositions=for_autograd(), partition_fn=min_cut_rematerialization_partition

@@ -33,7 +33,9 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Token numbers i64[n, t] -> scores of the next token f32[n, t, vocabulary]; input and output share their embedding."""
 
-    def __init__(self, vocabulary: int = 4096, context: int = 256, width: int = 384, heads: int = 6, depth: int = 6) -> None:
+    def __init__(
+        self, vocabulary: int = 4096, context: int = 256, width: int = 384, heads: int = 6, depth: int = 6
+    ) -> None:
         super().__init__()
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))

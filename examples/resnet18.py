@@ -23,7 +23,9 @@ class Block(nn.Module):
         )
         same = inner == outer and stride == 1
         self.shortcut = (
-            nn.Identity() if same else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+            nn.Identity()
+            if same
+            else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -35,7 +37,12 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int = 1000, width: int = 64) -> None:
         super().__init__()
-        stem = [nn.Conv2d(3, width, 7, 2, padding=3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+        stem = [
+            nn.Conv2d(3, width, 7, 2, padding=3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, padding=1),
+        ]
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         stages = [
             block

@@ -44,7 +44,8 @@ def main() -> None:
     options = compiler.Options(graph_passes="decompose,canonicalize,form-silu,fuse")
     compiled = compiler.compile(Gate(), (torch.randn(4),), options=options)
     print(compiled.print_ir("fused"))
-    print(compiled.remarks)
+    for remark in compiled.remarks.of("form-silu"):
+        print(remark.kind, remark.pass_, remark.message)
 
 
 if __name__ == "__main__":

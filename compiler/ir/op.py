@@ -115,7 +115,7 @@ class Op:
         typed = next((o for o in single if o.type.dtype != boolean), single[0] if single else None)
         nodes = tuple(o if isinstance(o, Node) else scalar_constant(o, typed.type.dtype if typed else None) for o in operands)
         full = self.bind_attrs(attrs)
-        signature = Signature(self.name, tuple(n.result for n in nodes), full)  # type: ignore[arg-type]  # `check` rules tuples out
+        signature = Signature(self.name, tuple(n.result for n in nodes), full)  # type: ignore[misc]  # `check` rules tuples out
         self.check(signature)
         loc = loc or location.current() or next((n.loc for n in reversed(nodes) if n.loc), None)
         return Node(self, nodes, full, self.type(signature), loc=loc)

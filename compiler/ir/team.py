@@ -60,8 +60,11 @@ class _Touch:
 
 def _touches(body: Block, bounds: Bounds) -> Iterator[_Touch]:
     for stmt in body:
-        known = {r.var: (r.lo, r.hi - 1) for r in ranges(stmt) if isinstance(r.lo, int) and isinstance(r.hi, int)}
-        inner = {**bounds, **known}
+        inner = dict(bounds)
+        for r in ranges(stmt):
+            low, high = interval(r.lo, inner), interval(r.hi, inner)
+            if low and high:
+                inner[r.var] = low[0], high[1] - 1
         yield from (_Touch(e.buffer, e.index, inner, False) for e in _loads(stmt))
         if isinstance(stmt, Store):
             yield _Touch(stmt.buffer, stmt.index, inner, True)

@@ -111,6 +111,11 @@ class Accesses:
         places = {name: {a.index for a in inside if a.buffer == name} for name in written}
         return all(len(found) == 1 and self._apart(next(iter(found)), v) for found in places.values())
 
+    def held(self, v: str) -> int:
+        """Bytes of local buffers that each step of loop `v` has for itself."""
+        sizes = (self.types[name].nbytes for name, loops in self.private.items() if v in loops)
+        return sum(size for size in sizes if isinstance(size, int))
+
     @staticmethod
     def _apart(index: tuple[Dim, ...], v: str) -> bool:
         """Whether steps of `v` lead to different places, whatever else the index follows."""

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from frontend_kit import Call, check, compare, run
 from torch import Tensor, nn
 
-from compiler.errors import UnsupportedOpError
+from compiler.errors import Loc, UnsupportedOpError
 from compiler.frontend.export import GraphOutput, Literal, Size, StateInput, UserInput, import_file, import_module
+from compiler.frontend.source import source_of
 from compiler.ir.graph import Graph
 from compiler.ir.verify_graph import verify_graph
 
@@ -82,6 +83,22 @@ def test_decoder_with_tied_weights() -> None:
     assert len(weights) == 1
     assert np.shares_memory(weights[0].array, module.tokens.weight.detach().numpy())
     assert imported.graph.name == "Decoder"
+
+
+class Twins(nn.Module):
+    """Two parameters over one memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Parameter(torch.randn(4, 4))
+        self.right = nn.Parameter(self.left.data)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.left @ self.right
+
+
+def test_parameters_over_one_memory_are_one_constant() -> None:
+    assert len(check(Twins(), torch.randn(2, 4), tolerance=1e-6).graph.constants) == 1
 
 
 def test_symbolic_sizes() -> None:
@@ -171,10 +188,20 @@ def test_regions_of_other_modes() -> None:
     torch.testing.assert_close(run(import_module(module, (x,)), (x,)), module(x).detach())
 
 
+class Statistics(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("variance", torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(x, self.mean, self.variance, training=True)
+
+
 def test_running_statistics_are_written_in_training() -> None:
-    module, x = nn.BatchNorm1d(3), torch.randn(5, 3)
+    module, x = Statistics(), torch.randn(5, 3)
     imported = import_module(module, (x,))
-    assert len(imported.graph.aliases) == 3
+    assert sorted(imported.graph.aliases.values()) == [0, 1]
     torch.testing.assert_close(run(imported, (x,)), copy.deepcopy(module)(x).detach())
 
 
@@ -280,3 +307,17 @@ def test_locations_are_the_users_lines() -> None:
     graph: Graph = import_module(Located(), (torch.randn(3),)).graph
     lines = {n.op.name: n.loc.code for n in graph.nodes if n.loc}
     assert lines == {"softmax": "y = F.softmax(x, -1)", "add": "return y + 1"}
+
+
+def test_the_innermost_line_of_the_user_counts_before_any_library() -> None:
+    torch_file = torch.nn.__file__
+    frames = [("app.py", 1, "a()"), ("lib/model.py", 2, "b()"), ("/x/site-packages/zoo.py", 3, "c()"), (torch_file, 4, "d()")]
+    spell = "\n".join('File "{}", line {}, in f\n    {}'.format(*f) for f in frames)
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    node.meta["stack_trace"] = spell
+    assert source_of(node) == Loc("lib/model.py", 2, "b()")
+    node.meta["stack_trace"] = "\n".join(spell.splitlines()[4:])
+    assert source_of(node) == Loc("/x/site-packages/zoo.py", 3, "c()")
+    node.meta["stack_trace"] = None
+    assert source_of(node) is None

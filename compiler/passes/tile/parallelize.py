@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from compiler.ir.team import is_shared
 from compiler.ir.tile import Block, For, Kernel, Stmt
 from compiler.passes.access import work
 from compiler.passes.base import Context, TilePass, register
@@ -16,7 +17,8 @@ class Parallelize(TilePass):
     """parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }  where %i alone gives every thread enough
 
     Kernels of less than `grain` operations run on the calling thread: waking the others would take longer.  Outer loops are
-    shared until each thread has `slices` steps; the loops inside stay serial.
+    shared until each thread has `slices` steps; the loops inside stay serial.  What stands beside them every thread
+    repeats (see compiler.ir.team), unless that is most of the work.
     """
 
     name = "parallelize"
@@ -30,10 +32,10 @@ class Parallelize(TilePass):
             context.missed(self, f"{total} operations are too few to share")
             return ir.with_body(serial(ir.body))
         wanted = self.slices * (context.machine or Machine()).threads
-        if not all(isinstance(s, For) and s.parallel for s in ir.body):
+        repeated = work(ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel))))
+        if not is_shared(ir) or 2 * repeated > total:
             return ir.with_body(serial(ir.body))
-        body = tuple(self.share(s, wanted) for s in ir.body if isinstance(s, For))
-        return ir.with_body(body)
+        return ir.with_body(tuple(self.share(s, wanted) if isinstance(s, For) and s.parallel else s for s in ir.body))
 
     def share(self, loop: For, wanted: int) -> For:
         """Keep `loop` and what nests directly in it parallel until there are `wanted` steps."""

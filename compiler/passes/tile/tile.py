@@ -9,6 +9,7 @@ from compiler.ir.index import product
 from compiler.ir.tile import For, Kernel, Range, Reduce, Stmt
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.rename import with_unique_names
 from compiler.perf.contraction import Shape, best_tiles
 from compiler.perf.machine import Machine
 
@@ -28,7 +29,7 @@ class Tile(TilePass):
     columns: int = 0
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        machine = context.machine or Machine()
+        ir, machine = with_unique_names(ir), context.machine or Machine()
         table = Accesses(ir)
         sizes: dict[str, int] = {}
         blocks = [b for s in tile.walk(ir.body) if isinstance(s, Reduce) and contraction(s) for b in self.block(table, s)]
@@ -36,17 +37,17 @@ class Tile(TilePass):
             self.choose([b for b in blocks if b.row == row], sizes, machine, context)
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
-                sizes[v] = self.width(r, stmt)
+                sizes[v] = self.width(r, stmt, machine.l2 // max(1, table.held(v)))
 
         def rule(r: Range, _: Stmt) -> Range:
             return r.with_(tile=sizes[r.var]) if r.var in sizes else r
 
         return ir.with_body(tile.map_ranges(ir.body, rule))
 
-    def width(self, r: Range, stmt: Stmt) -> int:
-        """Registers per step of a plain lane loop; fewer where much is computed on each."""
+    def width(self, r: Range, stmt: Stmt, copies: int) -> int:
+        """Indices per step of a plain lane loop; fewer where much is computed on each, or kept in more than `copies` buffers."""
         heavy = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
-        count = 2 if heavy else self.registers
+        count = max(1, min(2 if heavy else self.registers, copies // r.lanes))
         extent = r.extent if isinstance(r.extent, int) else r.lanes * count
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, max(extent, 1))
 
@@ -80,7 +81,7 @@ class Tile(TilePass):
         """The loop along which what varies across lanes is used again: the longest that those loads do not follow."""
         moving = [a for a in reads if table.follows(a, lane.var)]
         free = [r for r in around if r is not lane and r.extent != 1 and not any(table.follows(a, r.var) for a in moving)]
-        used = [r for r in free if any(table.follows(a, r.var) for a in reads)]
+        used = [r for r in free if any(table.follows(a, r.var) for a in reads) and table.independent(r.var)]
         return max(used, key=lambda r: (r.extent if isinstance(r.extent, int) else 1, around.index(r)), default=None)
 
 

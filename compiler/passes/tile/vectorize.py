@@ -10,6 +10,7 @@ from compiler.ir.tile import Block, Kernel, Range, Reduce, Stmt
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.rename import with_unique_names
 from compiler.perf.machine import Machine
 
 
@@ -21,15 +22,17 @@ class Vectorize(TilePass):
     Each loop is scored by the memory operations it would save as the lane axis: a place that moves by one element per step
     becomes one vector access, one that stays becomes a broadcast, any other a gather that saves nothing.  Constants count as
     contiguous along any loop that indexes them plainly, because they are packed later.  A loop gets lanes where it saves more
-    than the best choices among the loops inside it together; only one axis in scope can have them.
+    than the best choices among the loops inside it together; only one axis in scope can have them.  Steps that depend on each
+    other stay apart, and so do those whose local buffers would not fit in cache together.
     """
 
     name = "vectorize"
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        table = Accesses(ir)
-        lanes = lanes_for(ir, context.machine or Machine())
-        scores = {v: self.score(table, v, lanes) for v in table.loops}
+        ir, machine = with_unique_names(ir), context.machine or Machine()
+        table, lanes = Accesses(ir), lanes_for(ir, machine)
+        free = [v for v in table.loops if table.independent(v) and table.held(v) * lanes <= machine.l2]
+        scores = {v: self.score(table, v, lanes) if v in free else -1 for v in table.loops}
         chosen = set(best_set(ir.body, scores)[1])
         for v in sorted(chosen):
             context.applied(self, f"%{v} across {lanes} lanes: {scores[v]} accesses saved")

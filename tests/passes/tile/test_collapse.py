@@ -1,0 +1,78 @@
+"""collapse: nested loops that walk memory in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.testing import check_pass
+
+
+def test_loops_over_dense_arrays_become_one() -> None:
+    check_pass(
+        "collapse",
+        before="""kernel @k(in %x: f32[3, 4, 5], in %b: f32[3], out %y: f32[3, 4, 5]) {
+          parallel %i in 0..3 { parallel %j in 0..4 { parallel %k in 0..5 { store %x[%i, %j, %k] + 1.0, %y[%i, %j, %k] } } }
+        }""",
+        after="""kernel @k(in %x: f32[3, 4, 5], in %b: f32[3], out %y: f32[3, 4, 5]) {
+          parallel %i in 0..60 { store %x[%i//20, %i%20//5, %i%20%5] + 1.0, %y[%i//20, %i%20//5, %i%20%5] }
+        }""",
+        remark="%i and %j are one loop",
+    )
+
+
+def test_only_the_inner_loops_where_an_operand_is_stretched() -> None:
+    check_pass(
+        "collapse",
+        before="""kernel @k(in %x: f32[3, 4, 5], in %b: f32[3], out %y: f32[3, 4, 5]) {
+          parallel %i in 0..3 { parallel %j in 0..4 { parallel %k in 0..5 { store %x[%i, %j, %k] + %b[%i], %y[%i, %j, %k] } } }
+        }""",
+        after="""kernel @k(in %x: f32[3, 4, 5], in %b: f32[3], out %y: f32[3, 4, 5]) {
+          parallel %i in 0..3 { parallel %j in 0..20 { store %x[%i, %j//5, %j%5] + %b[%i], %y[%i, %j//5, %j%5] } }
+        }""",
+    )
+
+
+def test_index_values_and_masks_and_checks_follow() -> None:
+    check_pass(
+        "collapse",
+        before="""kernel @k(in %x: i64[3, 5], out %y: i64[3, 5]) {
+          parallel %i in 0..3 { parallel %j in 0..5 {
+            %n = %x[%i, %j]
+            check %n in -%j..%i + 9
+            store load(%x[%i, %j], index(%j) >= 1, 7) + index(%i*10 + %j), %y[%i, %j]
+          } }
+        }""",
+        after="""kernel @k(in %x: i64[3, 5], out %y: i64[3, 5]) {
+          parallel %i in 0..15 {
+            %n = %x[%i//5, %i%5]
+            check %n in -(%i%5)..%i//5 + 9
+            store load(%x[%i//5, %i%5], index(%i%5) >= 1, 7) + index((%i//5)*10 + %i%5), %y[%i//5, %i%5]
+          }
+        }""",
+    )
+
+
+STAY = {
+    "a transposed operand": "parallel %i in 0..3 { parallel %j in 0..5 { store %x[%i, %j], %t[%j, %i] } }",
+    "a part of each row": "parallel %i in 0..3 { parallel %j in 0..4 { store %x[%i, %j], %y[%i, %j] } }",
+    "a gather": "parallel %i in 0..3 { parallel %j in 0..5 { %n = min(%z[%j], 4) store %x[%i, %n], %y[%i, %j] } }",
+    "a serial loop": "parallel %i in 0..3 { for %j in 0..5 { store %x[%i, %j], %y[%i, %j] } }",
+    "a reduction inside": "parallel %i in 0..3 { parallel %j in 0..5 { %s = reduce add %r in 0..5 { yield %x[%i, %r] } store %s, %y[%i, %j] } }",
+    "a loop inside": "parallel %i in 0..3 { parallel %j in 0..5 { for %k in 0..2 { store %x[%i, %j], %y[%i, %j] } } }",
+    "no columns": "parallel %i in 0..3 { parallel %j in 0..0 { store %x[%i, %j], %y[%i, %j] } }",
+    "a start other than 0": "parallel %i in 0..3 { parallel %j in 1..5 { store %x[%i, %j], %y[%i, %j] } }",
+    "one loop": "parallel %i in 0..3 { store %x[%i, 0], %y[%i, 0] }",
+}
+
+
+@pytest.mark.parametrize("case", STAY)
+def test_loops_that_stay_nested(case: str) -> None:
+    params = "in %x: f32[3, 5], in %z: i64[5], out %y: f32[3, 5], out %t: f32[5, 3]"
+    check_pass("collapse", unchanged=f"kernel @k({params}) {{ {STAY[case]} }}")
+
+
+def test_long_rows_fill_the_lanes_by_themselves() -> None:
+    text = """kernel @k(in %x: f32[2, 8], out %y: f32[2, 8]) {
+      parallel %i in 0..2 { parallel %j in 0..8 { store %x[%i, %j], %y[%i, %j] } }
+    }"""
+    check_pass("collapse{enough=8}", unchanged=text)
