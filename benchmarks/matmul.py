@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -26,9 +28,14 @@ def main() -> None:
             ours = compiler.compile(layer, (x,))
             with torch.no_grad():
                 peak = fma_peak(threads)
-                mine, theirs = medians([lambda: ours(x), lambda: layer(x)], seconds=1.0)
+                mine, theirs = medians([partial(ours, x), partial(layer, x)], seconds=1.0)
                 peak = max(peak, fma_peak(threads))
             rate = 2 * m * k * n / mine
-            cells = [f"{peak / 1e9:.0f}", f"{rate / 1e9:.0f}", f"{rate / peak:.0%}", f"{2 * m * k * n / theirs / 1e9:.0f}"]
+            cells = [
+                f"{peak / 1e9:.0f}",
+                f"{rate / 1e9:.0f}",
+                f"{rate / peak:.0%}",
+                f"{2 * m * k * n / theirs / 1e9:.0f}",
+            ]
             table.add_row(str(m), str(k), str(n), *cells, f"{theirs / mine:.2f}x")
         Console().print(table)

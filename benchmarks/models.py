@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -35,7 +36,7 @@ def main() -> None:
         for name, model, args in cases():
             ours = compiler.compile(model, args)
             peers = {p.name: p.call for p in ready(model, args)}
-            mine, *theirs = medians([lambda: ours(*args), *peers.values()], seconds=3.0)  # noqa: B023
+            mine, *theirs = medians([partial(ours, *args), *peers.values()], seconds=3.0)
             times = dict(zip(peers, theirs, strict=True))
             cells = [f"{times[p] * 1e3:.1f} ({times[p] / mine:.2f}x)" if p in times else "-" for p in PEERS]
             table.add_row(name, f"{mine * 1e3:.1f}", *cells)

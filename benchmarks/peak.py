@@ -26,7 +26,8 @@ def _kernel() -> tuple[ctypes._CFuncPtr, int]:
     vector = f"<{lanes} x float>"
     chains = range(CHAINS)
     starts = "\n".join(
-        f"  %p{c} = getelementptr {vector}, ptr %out, i64 {c}\n  %s{c} = load {vector}, ptr %p{c}, align 4" for c in chains
+        f"  %p{c} = getelementptr {vector}, ptr %out, i64 {c}\n  %s{c} = load {vector}, ptr %p{c}, align 4"
+        for c in chains
     )
     phis = "\n".join(f"  %a{c} = phi {vector} [ %s{c}, %entry ], [ %b{c}, %loop ]" for c in chains)
     steps = "\n".join(f"  %b{c} = call {vector} @fma({vector} %a{c}, {vector} %s, {vector} %s)" for c in chains)

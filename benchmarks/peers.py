@@ -90,7 +90,9 @@ def ready(model: nn.Module, args: Sequence[torch.Tensor], names: Sequence[str] =
                 call = PEERS[name](model, args)
                 call()
         except Exception as error:
-            print(f"{name} is left out: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}")
+            print(
+                f"{name} is left out: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
+            )
             continue
         finally:
             logging.disable(logging.NOTSET)

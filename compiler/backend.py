@@ -19,7 +19,11 @@ from compiler.options import as_options
 
 
 def tilewright(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile what `torch.compile(model, backend="tilewright", options={...})` captured, for inference and training.
 
@@ -61,5 +65,3 @@ def boxed(imported: Functional, compiled: CompiledGraph) -> Callable[[list[Any]]
 
     run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of this calling convention
     return run
-
-

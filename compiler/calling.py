@@ -31,7 +31,9 @@ class CallForm:
         leaves = self._leaves(tuple(args), dict(kwargs))
         for position, wanted in self.imported.expected.items():
             if leaves[position] is not wanted and leaves[position] != wanted:
-                raise ArgumentError(f"{self._spell(position)} must be {wanted!r}, as when compiled, but is {leaves[position]!r}")
+                raise ArgumentError(
+                    f"{self._spell(position)} must be {wanted!r}, as when compiled, but is {leaves[position]!r}"
+                )
         return [leaves[o.position] if isinstance(o, UserInput) else o.tensor for o in self.imported.inputs]
 
     def result(self, outputs: Sequence[torch.Tensor], sizes: Callable[[], Mapping[str, int]]) -> Any:
@@ -46,7 +48,9 @@ class CallForm:
         ]
         return tree_unflatten(leaves, self.imported.out_spec)
 
-    def direct(self, run: Callable[[Sequence[torch.Tensor]], Tensors], other: Callable[..., Any]) -> Callable[..., Any] | None:
+    def direct(
+        self, run: Callable[[Sequence[torch.Tensor]], Tensors], other: Callable[..., Any]
+    ) -> Callable[..., Any] | None:
         """`run` called without detours, where calls are tensors by position and give one tensor or a tuple of them; else None.
 
         Calls with keywords or another number of arguments go to `other`.
@@ -97,7 +101,9 @@ class CallForm:
         for name, parameter in self.signature.parameters.items():
             value = given.arguments.get(name)
             if name not in self._home and value is not parameter.default and value not in ((), {}):
-                raise ArgumentError(f"argument {name} was left out when the program was compiled, so it must be left out here")
+                raise ArgumentError(
+                    f"argument {name} was left out when the program was compiled, so it must be left out here"
+                )
         numbers, wanted = tree_flatten(self._home)
         leaves, spec = tree_flatten({name: given.arguments[name] for name in self._home})
         if spec != wanted:
@@ -106,7 +112,9 @@ class CallForm:
 
     def _mismatch(self, given: TreeSpec) -> ArgumentError:
         compiled = self.imported.in_spec
-        return ArgumentError(f"the arguments are nested otherwise than when compiled:\n  compiled {compiled}\n  given    {given}")
+        return ArgumentError(
+            f"the arguments are nested otherwise than when compiled:\n  compiled {compiled}\n  given    {given}"
+        )
 
     def _spell(self, position: int) -> str:
         """An argument by the name of its parameter, if that is known."""

@@ -54,7 +54,8 @@ class UnsupportedOpError(TilewrightError):
     def __init__(self, items: Sequence[Unsupported]) -> None:
         self.items = tuple(items)
         lines = [
-            f"  {u.target}: {u.reason}" + (f"\n      at {u.loc}" + (f": {u.loc.code}" if u.loc.code else "") if u.loc else "")
+            f"  {u.target}: {u.reason}"
+            + (f"\n      at {u.loc}" + (f": {u.loc.code}" if u.loc.code else "") if u.loc else "")
             for u in self.items
         ]
         super().__init__(

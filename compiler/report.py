@@ -29,10 +29,14 @@ from compiler.runtime.profile import StepProfile
 
 @dataclass(frozen=True)
 class Source:
-    """Where a kernel comes from: the ops it fuses (views left out, unless there is nothing else) and the user's line."""
+    """Where a kernel comes from: the ops it fuses (views left out, unless there is nothing else) and the user's line.
+
+    `values` are all values inside it, by name and line.
+    """
 
     ops: tuple[str, ...] = ()
     loc: Loc | None = None
+    values: frozenset[tuple[str, Loc | None]] = frozenset()
 
 
 def sources(fused: Graph) -> dict[str, Source]:
@@ -42,9 +46,8 @@ def sources(fused: Graph) -> dict[str, Source]:
         body = node.attrs["body"].nodes if isinstance(node.structure, Fused) else (node,)
         inner = [n for n in body if not isinstance(n.structure, Leaf)] or [node]
         loc = node.loc or next((n.loc for n in reversed(inner) if n.loc), None)
-        found[name] = Source(
-            tuple(n.op.name for n in inner if not is_view(n.structure, n)) or (inner[-1].op.name,), loc
-        )
+        ops = tuple(n.op.name for n in inner if not is_view(n.structure, n)) or (inner[-1].op.name,)
+        found[name] = Source(ops, loc, frozenset((n.name or n.op.name, n.loc) for n in inner))
     return found
 
 
@@ -164,19 +167,12 @@ class Report:
         for name in dict.fromkeys(s.kernel for s in launches):
             runs = [s for s in launches if s.kernel == name]
             before, after = lowered.kernels[name], scheduled.kernels[name]
-            told = tuple(r for r in self.stages.context.remarks if r.node in {s.node for s in runs})
-            found.append(
-                KernelReport(
-                    name,
-                    known.get(runs[0].node, Source()),
-                    len(runs),
-                    count_flops(before),
-                    count_bytes(before),
-                    print_kernel(before),
-                    print_kernel(after),
-                    told,
-                )
-            )
+            source = known.get(runs[0].node, Source())
+            told = (r for r in self.stages.context.remarks if r.kernel == name or (r.node, r.loc) in source.values)
+            distinct = {(r.pass_, r.kind, r.message): r for r in told}
+            work = len(runs), count_flops(before), count_bytes(before)
+            texts = print_kernel(before), print_kernel(after)
+            found.append(KernelReport(name, source, *work, *texts, tuple(distinct.values())))
         return tuple(found)
 
     @cached_property

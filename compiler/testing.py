@@ -1,8 +1,8 @@
 """Testing passes and models: for this repository's tests and for yours.
 
-    check_pass("form-silu",
-        before="graph(%x: f32[4]) { %s = sigmoid %x   %y = mul %s, %x   return %y }",
-        after="graph(%x: f32[4]) { %y = silu %x   return %y }")
+check_pass("form-silu",
+    before="graph(%x: f32[4]) { %s = sigmoid %x   %y = mul %s, %x   return %y }",
+    after="graph(%x: f32[4]) { %y = silu %x   return %y }")
 """
 
 from __future__ import annotations
@@ -29,7 +29,17 @@ from compiler.ir.tile import Kernel
 from compiler.ir.tile_parser import parse_kernel
 from compiler.measure import error, reference
 from compiler.passes.base import Context, Pass
-from compiler.passes.instrument import AnyIR, SemanticCheck, Verify, difference, first_in_range, run_on, text, tolerance, verify
+from compiler.passes.instrument import (
+    AnyIR,
+    SemanticCheck,
+    Verify,
+    difference,
+    first_in_range,
+    run_on,
+    text,
+    tolerance,
+    verify,
+)
 from compiler.passes.manager import parse_pipeline, run_pipeline
 from compiler.passes.pattern import RulePass
 
@@ -61,7 +71,9 @@ def check_pass(
     verify(source)
     result = run_pipeline(source, passes, context, [Verify(), SemanticCheck()])
     _same_text(result, parse(unchanged or after), passes, unchanged or after)
-    assert not remark or any(remark in str(r) for r in context.remarks), f"no remark says {remark!r}:\n{context.remarks}"
+    assert not remark or any(remark in str(r) for r in context.remarks), (
+        f"no remark says {remark!r}:\n{context.remarks}"
+    )
     _round_trip(result)
     if idempotent:
         again = run_pipeline(result, passes, Context(machine=machine))
@@ -89,7 +101,9 @@ def check_same_meaning(old: AnyIR, new: AnyIR, *, exact: bool = False, special: 
             want, got = run(a, exact), run(b, exact)
             for number, (w, g) in enumerate(zip(want, got, strict=True)):
                 problem = difference(w, g, 0.0 if exact else tolerance(a))
-                assert not problem, f"on {label} inputs{f' of sizes {sizes}' if sizes else ''}, output {number}: {problem}"
+                assert not problem, (
+                    f"on {label} inputs{f' of sizes {sizes}' if sizes else ''}, output {number}: {problem}"
+                )
 
 
 def _sizes(ir: AnyIR) -> Iterator[dict[str, int]]:

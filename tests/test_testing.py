@@ -74,7 +74,9 @@ def test_blessing_rewrites_the_expectation(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(testing, "BLESS", True)
     stale = f"{quotes}graph(%x: f32[4]) {{ return %x }}{quotes}"
     test = tmp_path / "sample.py"
-    test.write_text(f"from compiler.testing import check_pass\n\ncheck_pass('canonicalize', before={SWAPPED!r}, after={stale})\n")
+    test.write_text(
+        f"from compiler.testing import check_pass\n\ncheck_pass('canonicalize', before={SWAPPED!r}, after={stale})\n"
+    )
     exec(compile(test.read_text(), str(test), "exec"))
     assert "add %x, 2.0" in test.read_text()
     monkeypatch.setattr(testing, "BLESS", False)

@@ -11,7 +11,22 @@ LINUX_X86 = "x86_64-unknown-linux-gnu"
 LINUX_ARM = "aarch64-unknown-linux-gnu"
 
 _SSE2 = ("cx8", "fxsr", "mmx", "sse", "sse2")
-_AVX2 = (*_SSE2, "sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
+_AVX2 = (
+    *_SSE2,
+    "sse3",
+    "ssse3",
+    "sse4.1",
+    "sse4.2",
+    "popcnt",
+    "avx",
+    "avx2",
+    "bmi",
+    "bmi2",
+    "f16c",
+    "fma",
+    "lzcnt",
+    "movbe",
+)
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 

@@ -36,4 +36,6 @@ def for_autograd() -> dict[Any, Callable[..., Any]]:
 
 
 def _beyond_core() -> dict[Any, Callable[..., Any]]:
-    return {op: rule for op, rule in decomposition_table.items() if str(op) in BEYOND_CORE and str(op) not in conversions()}
+    return {
+        op: rule for op, rule in decomposition_table.items() if str(op) in BEYOND_CORE and str(op) not in conversions()
+    }

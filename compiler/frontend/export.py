@@ -110,7 +110,9 @@ class _Sources:
         self.program = program
         self.signature = program.graph_signature
         self.written = {
-            s.target for s in self.signature.output_specs if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+            s.target
+            for s in self.signature.output_specs
+            if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
         }
         self.constants: dict[tuple[Any, ...], Node] = {}
         self.inputs: list[Node] = []
@@ -208,7 +210,8 @@ class _Sources:
     def _bounds(self) -> dict[str, tuple[int, int]]:
         limit = 1 << 31
         return {
-            str(symbol): (int(max(r.lower, 0)), int(min(r.upper, limit))) for symbol, r in self.program.range_constraints.items()
+            str(symbol): (int(max(r.lower, 0)), int(min(r.upper, limit)))
+            for symbol, r in self.program.range_constraints.items()
         }
 
 

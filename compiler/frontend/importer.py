@@ -44,7 +44,9 @@ class Importer:
     unsupported: list[Unsupported] = field(default_factory=list)
     eager: list[Unsupported] = field(default_factory=list)
 
-    def run(self, graph: torch.fx.Graph, inputs: Mapping[torch.fx.Node, Any], attribute: Callable[[str], Node]) -> Sequence[Any]:
+    def run(
+        self, graph: torch.fx.Graph, inputs: Mapping[torch.fx.Node, Any], attribute: Callable[[str], Node]
+    ) -> Sequence[Any]:
         """The values of the graph's outputs.
 
         `inputs` gives the placeholders' values, `attribute` the node of a tensor held by the module.
@@ -63,7 +65,9 @@ class Importer:
             raise UnsupportedOpError(self.unsupported)
         if self.eager:
             lines = "".join(f"\n  {u.target}: {u.reason}" + (f" (at {u.loc})" if u.loc else "") for u in self.eager)
-            warnings.warn(f"{len(self.eager)} operation(s) run in PyTorch inside the compiled program:{lines}", stacklevel=2)
+            warnings.warn(
+                f"{len(self.eager)} operation(s) run in PyTorch inside the compiled program:{lines}", stacklevel=2
+            )
         return outputs
 
     def _resolve(self, argument: Any) -> Any:
@@ -95,7 +99,9 @@ class Importer:
     def _convert(self, node: torch.fx.Node, name: str) -> Any:
         convert = conversions().get(name)
         if convert is None:
-            raise Refusal("has no conversion" if isinstance(node.target, torch._ops.OpOverload) else "is no plain operator")
+            raise Refusal(
+                "has no conversion" if isinstance(node.target, torch._ops.OpOverload) else "is no plain operator"
+            )
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()
@@ -181,6 +187,10 @@ def _check(node: torch.fx.Node, result: Any) -> None:
         if ours is None or not isinstance(theirs, torch.Tensor):
             continue
         wanted = tensor_type(theirs)
-        clash = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted.shape, ours.shape, strict=False))
+        clash = any(
+            isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted.shape, ours.shape, strict=False)
+        )
         if wanted.dtype != ours.dtype or wanted.rank != ours.type.rank or clash:
-            raise TilewrightError(f"{node.target} was converted to {ours.type}, but PyTorch makes it {wanted} (a bug; please report)")
+            raise TilewrightError(
+                f"{node.target} was converted to {ours.type}, but PyTorch makes it {wanted} (a bug; please report)"
+            )

@@ -117,7 +117,9 @@ def input_node(name: str, type: TensorType, loc: Loc | None = None) -> Node:
     return Node(INPUT, (), {"name": name}, type, name=name, loc=loc)
 
 
-def constant(data: Data | np.ndarray[Any, Any], dtype: DType | None = None, name: str = "", loc: Loc | None = None) -> Node:
+def constant(
+    data: Data | np.ndarray[Any, Any], dtype: DType | None = None, name: str = "", loc: Loc | None = None
+) -> Node:
     """A constant tensor."""
     if not isinstance(data, Data):
         from compiler.ir.types import DTYPES
@@ -125,7 +127,9 @@ def constant(data: Data | np.ndarray[Any, Any], dtype: DType | None = None, name
         array = np.asarray(data, order="C")
         known = dtype or next(d for d in DTYPES.values() if d.numpy == array.dtype)
         data = Data(known, array, name)
-    return Node(CONSTANT, (), {"value": data}, TensorType(data.dtype, data.array.shape), name=name or data.name, loc=loc)
+    return Node(
+        CONSTANT, (), {"value": data}, TensorType(data.dtype, data.array.shape), name=name or data.name, loc=loc
+    )
 
 
 def scalar_constant(value: Number, dtype: DType | None = None) -> Node:
@@ -219,7 +223,9 @@ class Graph:
                     stack.extend(waiting)
                     continue
                 if n not in memo:
-                    memo[n] = memo[target] if target is not None else n.with_operands(tuple(memo[o] for o in n.operands))
+                    memo[n] = (
+                        memo[target] if target is not None else n.with_operands(tuple(memo[o] for o in n.operands))
+                    )
                 stack.pop()
             return memo[root]
 

@@ -25,8 +25,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Value: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 
 
-
-def interpret(graph: Graph, inputs: Sequence[torch.Tensor | Array], *, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+def interpret(
+    graph: Graph, inputs: Sequence[torch.Tensor | Array], *, dtype: torch.dtype | None = None
+) -> list[torch.Tensor]:
     """The graph's outputs for `inputs` (arrays or tensors; a bf16 array holds float32 or bits in uint16).
 
     `dtype` replaces every floating-point type.  ArgumentError where an input does not fit its type.
@@ -95,7 +96,9 @@ def _compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -
     return _widened(_reference(node.op.reference, operands, attrs, repr(node)), dtype)
 
 
-def _reference(reference: Callable[..., Any] | None, operands: Sequence[Value], attrs: Mapping[str, Any], what: str) -> Value:
+def _reference(
+    reference: Callable[..., Any] | None, operands: Sequence[Value], attrs: Mapping[str, Any], what: str
+) -> Value:
     if reference is None:
         raise VerifyError(f"{what} has no reference to run")
     result = reference(*operands, **attrs)

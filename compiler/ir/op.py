@@ -110,10 +110,12 @@ class Op:
 
         pattern = next((o for o in operands if hasattr(o, "apply_op")), None)
         if pattern is not None:
-            return pattern.apply_op(self, operands, attrs)  # type: ignore[no-any-return, union-attr]
+            return pattern.apply_op(self, operands, attrs)  # type: ignore[no-any-return]
         single = [o for o in operands if isinstance(o, Node) and isinstance(o.result, TensorType)]
         typed = next((o for o in single if o.type.dtype != boolean), single[0] if single else None)
-        nodes = tuple(o if isinstance(o, Node) else scalar_constant(o, typed.type.dtype if typed else None) for o in operands)
+        nodes = tuple(
+            o if isinstance(o, Node) else scalar_constant(o, typed.type.dtype if typed else None) for o in operands
+        )
         full = self.bind_attrs(attrs)
         signature = Signature(self.name, tuple(n.result for n in nodes), full)  # type: ignore[misc]  # `check` rules tuples out
         self.check(signature)
@@ -141,7 +143,14 @@ class Op:
         shared: DType | None = None
         for o, t in zip(formal, s.types, strict=True):
             if isinstance(t, tuple) != (o.kind == "tuple"):
-                raise s.fail(f"operand {o.name} " + ("has several results; read one with item" if isinstance(t, tuple) else "must have several results"))
+                raise s.fail(
+                    f"operand {o.name} "
+                    + (
+                        "has several results; read one with item"
+                        if isinstance(t, tuple)
+                        else "must have several results"
+                    )
+                )
             if o.kind == "tuple":
                 continue
             if not KINDS[o.kind](t.dtype):
@@ -213,7 +222,15 @@ def op(
         type = elementwise_type()
     overloads = (aten,) if isinstance(aten, str) else tuple(aten)
     declared = Op(
-        name, parse_operands(operands), structure, type, dict(attrs or {}), reference, overloads, tuple(samples), commutative
+        name,
+        parse_operands(operands),
+        structure,
+        type,
+        dict(attrs or {}),
+        reference,
+        overloads,
+        tuple(samples),
+        commutative,
     )
     OPS[name] = declared
     return declared

@@ -80,7 +80,9 @@ def _lookup(c: Cursor, scope: Mapping[str, Node]) -> Node:
     return scope[name.text]
 
 
-def _read_return(c: Cursor, scope: Mapping[str, Node], inputs: tuple[Node, ...]) -> tuple[tuple[Node, ...], dict[int, int]]:
+def _read_return(
+    c: Cursor, scope: Mapping[str, Node], inputs: tuple[Node, ...]
+) -> tuple[tuple[Node, ...], dict[int, int]]:
     """The outputs, and which of them are written back to which input."""
     c.expect("return")
     outputs: list[Node] = []

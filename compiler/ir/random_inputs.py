@@ -14,7 +14,22 @@ from compiler.ir.types import DType, TensorType
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-SPECIAL_FLOATS = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), 0.5, -2.5, 1e-40, 1e30, -1e30, 88.0, -104.0)
+SPECIAL_FLOATS = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    0.5,
+    -2.5,
+    1e-40,
+    1e30,
+    -1e30,
+    88.0,
+    -104.0,
+)
 
 
 def random_array(type_: TensorType, rng: np.random.Generator, low: int = 0, high: int = 8) -> Array:

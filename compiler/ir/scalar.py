@@ -54,7 +54,7 @@ class Expr:
         if known is None:
             known = hash((type(self), self.dtype.name, *self._fields()))
             object.__setattr__(self, "_hash", known)
-        return known  # type: ignore[no-any-return]
+        return known
 
     def same(self, other: object) -> bool:
         """Structural equality (`==` builds a comparison nowhere; it is this too)."""
@@ -434,7 +434,9 @@ def round_to(value: Any, dtype: DType) -> Any:
         return np.asarray(value).astype(dtype.numpy)
     wide = np.array(value, np.float32, order="C")
     bits = wide.view(np.uint32)
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)).view(np.float32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)).view(
+        np.float32
+    )
     return np.where(np.isnan(wide), wide, rounded)
 
 

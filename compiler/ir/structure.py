@@ -14,12 +14,13 @@ Matmul, convolution and pooling are reductions; views, pads and concatenations a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, Union
 
-from compiler.ir.index import Dim
+from compiler.ir.index import Dim, var
 from compiler.ir.scalar import Expr, Number
+from compiler.ir.types import DType
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Node
@@ -142,7 +143,7 @@ class Leaf:
 
 Structure: TypeAlias = Union[Elementwise, IndexMap, Gather, Reduction, Generate, Composite, Fused, Opaque, Leaf]
 
-IDENTITIES: dict[str, Callable[[Any], Number]] = {
+IDENTITIES: dict[str, Callable[[DType], Number]] = {
     "add": lambda dtype: 0,
     "mul": lambda dtype: 1,
     "max": lambda dtype: lowest(dtype),
@@ -150,14 +151,14 @@ IDENTITIES: dict[str, Callable[[Any], Number]] = {
 }
 
 
-def lowest(dtype: Any) -> Number:
+def lowest(dtype: DType) -> Number:
     """The smallest value of `dtype`: what leaves a maximum unchanged."""
     if dtype.is_float:
         return float("-inf")
     return -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
 
 
-def highest(dtype: Any) -> Number:
+def highest(dtype: DType) -> Number:
     """The largest value of `dtype`: what leaves a minimum unchanged."""
     if dtype.is_float:
         return float("inf")
@@ -170,12 +171,5 @@ def is_view(structure: Structure, node: Node) -> bool:
     """Whether the node only renames positions: one operand, no guard, no fill."""
     if not isinstance(structure, IndexMap):
         return False
-    from compiler.ir.index import var
-
     pieces = structure.pieces(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
     return len(pieces) == 1 and not pieces[0].guards
-
-
-def operands_broadcast(shapes: Sequence[Sequence[Dim]]) -> bool:
-    """Whether `shapes` differ, so that some operand is stretched."""
-    return any(tuple(s) != tuple(shapes[0]) for s in shapes[1:])

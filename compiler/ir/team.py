@@ -1,9 +1,9 @@
 """How threads run a kernel together: they share its outermost parallel loops, and each of them repeats what stands beside these.
 
-    local %t: f32[64]                        each thread has its own
-    for %k in 0..64 { store %w[%k], %t[%k] }      and fills it
-    parallel %i in 0..96 { ... %t[%k] ... }       shared
-    parallel %i in 96..100 { ... }                shared
+local %t: f32[64]                        each thread has its own
+for %k in 0..64 { store %w[%k], %t[%k] }      and fills it
+parallel %i in 0..96 { ... %t[%k] ... }       shared
+parallel %i in 96..100 { ... }                shared
 """
 
 from __future__ import annotations

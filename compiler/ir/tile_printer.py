@@ -23,7 +23,22 @@ from compiler.ir.literal import storage, write_array, write_value
 from compiler.ir.printer import WIDTH, global_name, indent, value_name, write_header
 from compiler.ir.resources import write_resources
 from compiler.ir.scalar import PRIMITIVES, Call, Const, Expr, IndexValue, Load, Ref
-from compiler.ir.tile import Check, Copy, For, Kernel, Launch, Let, Local, Prefetch, Program, Range, Reduce, Step, Stmt, Store
+from compiler.ir.tile import (
+    Check,
+    Copy,
+    For,
+    Kernel,
+    Launch,
+    Let,
+    Local,
+    Prefetch,
+    Program,
+    Range,
+    Reduce,
+    Step,
+    Stmt,
+    Store,
+)
 from compiler.ir.types import DType, TensorType, boolean, i64
 
 PRECEDENCE: Mapping[str, int] = {

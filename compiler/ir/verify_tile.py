@@ -151,7 +151,7 @@ def _varies(value: Expr, scope: Scope) -> frozenset[str]:
     for e in scalar.walk(value):
         if isinstance(e, Ref):
             names.add(e.name)
-        for d in (e.index if isinstance(e, Load) else (e.index,) if isinstance(e, IndexValue) else ()):
+        for d in e.index if isinstance(e, Load) else (e.index,) if isinstance(e, IndexValue) else ():
             names |= variables(d)
     return scope.loop_variables(frozenset(names))
 

@@ -101,7 +101,7 @@ class Accesses:
 
     def independent(self, v: str) -> bool:
         """Whether steps of loop `v` may be taken together: each reads and writes elements of its own of what any of them writes."""
-        r, stmt, _ = self.loops[v]
+        _, stmt, _ = self.loops[v]
         if any(v in variables(x.lo) | variables(x.hi) for x, _, _ in self.loops.values()):
             return False  # a loop inside starts where this one says
         if isinstance(stmt, For) and stmt.parallel:
@@ -139,7 +139,9 @@ class Accesses:
 
 def contraction(stmt: Stmt) -> bool:
     """A reduction that adds products."""
-    return isinstance(stmt, Reduce) and stmt.op == "add" and isinstance(stmt.value, Call) and stmt.value.primitive == "mul"
+    return (
+        isinstance(stmt, Reduce) and stmt.op == "add" and isinstance(stmt.value, Call) and stmt.value.primitive == "mul"
+    )
 
 
 DIVISION_COST = 8

@@ -75,7 +75,9 @@ def _bits(ones: bool) -> Rule:
     """x op x -> x, and x op the neutral bits -> x."""
 
     def rule(e: Call, args: tuple[Expr, ...]) -> Expr | None:
-        neutral = (True if e.dtype == boolean else -1 if e.dtype.kind == "int" else (1 << e.dtype.bits) - 1) if ones else 0
+        neutral = (
+            (True if e.dtype == boolean else -1 if e.dtype.kind == "int" else (1 << e.dtype.bits) - 1) if ones else 0
+        )
         return _same(e, args) or _either(lambda _: neutral)(e, args)
 
     return rule

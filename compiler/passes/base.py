@@ -30,12 +30,16 @@ IR = TypeVar("IR", bound=Graph | Kernel)
 
 @dataclass
 class Context:
-    """What passes share: the machine compiled for (None: any), the user's options, and what the passes report."""
+    """What passes share: the machine compiled for (None: any), the user's options, and what the passes report.
+
+    `kernel` names the kernel that is being worked on, if it is one.
+    """
 
     machine: Any = None
     options: Any = None
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
+    kernel: str = ""
 
     def applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say that `pass_` changed something, and why that pays."""
@@ -55,7 +59,7 @@ class Context:
 
     def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str) -> None:
         name, loc = (about, None) if isinstance(about, str) else (about.name or about.op.name, about.loc)
-        self.remarks.add(Remark(pass_.name, kind, message, loc, name))
+        self.remarks.add(Remark(pass_.name, kind, message, loc, name, self.kernel))
 
 
 class Pass(ABC, Generic[IR]):

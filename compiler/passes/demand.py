@@ -99,7 +99,9 @@ class Demand:
                 if isinstance(d, Lookup):
                     self.ask(node.operands[d.operand], d.position, loops, sink)
                     inner = sorted(set().union(*(variables(p) for p in d.position), set()))
-                    place.append(sum((var(v) for v in inner), start=0))  # depends on what the looked-up place depends on
+                    place.append(
+                        sum((var(v) for v in inner), start=0)
+                    )  # depends on what the looked-up place depends on
                 else:
                     place.append(d)
             self.ask(node.operands[0], tuple(place), loops, sink)
@@ -157,7 +159,9 @@ class Demand:
 def elementwise_cost(node: Node) -> int:
     """Multiply-adds of one element of an elementwise node."""
     assert isinstance(node.structure, Elementwise)
-    e = node.structure.fn(*(Ref(f32 if o.dtype.is_half else o.dtype, f"x{k}") for k, o in enumerate(node.operands)), **node.attrs)
+    e = node.structure.fn(
+        *(Ref(f32 if o.dtype.is_half else o.dtype, f"x{k}") for k, o in enumerate(node.operands)), **node.attrs
+    )
     return sum(PRIMITIVES[x.primitive].cost for x in walk(e) if isinstance(x, Call))
 
 

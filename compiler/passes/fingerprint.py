@@ -15,6 +15,11 @@ def fingerprint(g: Graph) -> Hashable:
         return id(v) if isinstance(v, Graph) else getattr(v, "digest", v)
 
     return tuple(
-        (n.op.name, tuple(number[o] for o in n.operands), str(n.result), tuple((k, attr(v)) for k, v in n.attrs.items() if k != "name"))
+        (
+            n.op.name,
+            tuple(number[o] for o in n.operands),
+            str(n.result),
+            tuple((k, attr(v)) for k, v in n.attrs.items() if k != "name"),
+        )
         for n in g.nodes
     ) + tuple(number[o] for o in g.outputs)

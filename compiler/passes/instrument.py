@@ -156,7 +156,9 @@ def answers(ir: AnyIR, seed: int = 0) -> list[Array]:
         return first_in_range(lambda low, high: run_on_random(ir, seed, low, high))
     fixed = ir.specialize(small_sizes(ir)) if ir.symbols else ir
     types = [n.type for n in fixed.inputs]
-    results = first_in_range(lambda low, high: interpret(fixed, random_inputs(types, seed, low, high), dtype=torch.float64))
+    results = first_in_range(
+        lambda low, high: interpret(fixed, random_inputs(types, seed, low, high), dtype=torch.float64)
+    )
     return [as_array(r) for r in results]
 
 
@@ -179,7 +181,9 @@ def run_on_random(kernel: Kernel, seed: int, low: int, high: int) -> list[Array]
 
 def run_on(kernel: Kernel, given: Sequence[Array]) -> list[Array]:
     """The kernel's out and inout buffers after a run on copies of `given`, one array per parameter."""
-    buffers = {p.name: fresh(p.type) if p.role == "out" else x.copy() for p, x in zip(kernel.params, given, strict=True)}
+    buffers = {
+        p.name: fresh(p.type) if p.role == "out" else x.copy() for p, x in zip(kernel.params, given, strict=True)
+    }
     run_kernel(kernel, buffers)
     return [buffers[p.name] for p in kernel.params if p.role in ("out", "inout")]
 

@@ -106,7 +106,11 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
         arguments = []
         for argument, param in zip(step.arguments, kernels[step.kernel].params, strict=True):
             if param.type.layout != buffers[argument].layout and argument in constants:
-                packed = f"{argument}.{'_'.join(str(d).replace('/', 'o').replace('%', 'i') for d in param.type.layout.digits)}" if param.type.layout else argument
+                packed = (
+                    f"{argument}.{'_'.join(str(d).replace('/', 'o').replace('%', 'i') for d in param.type.layout.digits)}"
+                    if param.type.layout
+                    else argument
+                )
                 buffers[packed], constants[packed] = param.type, constants[argument]
                 argument = packed
             arguments.append(argument)

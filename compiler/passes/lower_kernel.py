@@ -95,7 +95,8 @@ class KernelLowering:
             chain.append(target)
             target = target.operands[0]
         for view in reversed(chain):
-            assert isinstance(view.structure, IndexMap) and view.structure.push
+            assert isinstance(view.structure, IndexMap)
+            assert view.structure.push
             index = tuple(self.tidy(d) for d in view.structure.push(view, index))
         return index
 
@@ -326,6 +327,3 @@ def trace(op: Op, dtypes: tuple[DType, ...], node: Node) -> Expr:
     assert isinstance(op.structure, Elementwise)
     result = op.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
     return result if isinstance(result, Expr) else const(result, node.dtype)
-
-
-

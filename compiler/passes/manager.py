@@ -1,8 +1,8 @@
 """Pipelines: text to passes, passes to text, and running them.
 
-    pipeline ::= pass ("," pass)*
-    pass     ::= name ["{" option ("," option)* "}"]
-    option   ::= name "=" value            a word, a number, true, false, none or "[" value ("," value)* "]"
+pipeline ::= pass ("," pass)*
+pass     ::= name ["{" option ("," option)* "}"]
+option   ::= name "=" value            a word, a number, true, false, none or "[" value ("," value)* "]"
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import Field, fields
 from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import PassError, TilewrightError
+from compiler.ir.tile import Kernel
 from compiler.passes.base import IR, PASSES, Context, Pass
 
 Pipeline: TypeAlias = tuple[Pass[Any], ...]
@@ -48,7 +49,7 @@ def run_pipeline(
             raise PassError(f"{where}: takes a {pass_.takes.__name__}, not a {type(ir).__name__}")
         for instrument in instruments:
             instrument.before(pass_, ir, context)
-        start = time.perf_counter()
+        start, context.kernel = time.perf_counter(), ir.name if isinstance(ir, Kernel) else ""
         try:
             new = pass_.run(ir, context)
         except TilewrightError as error:

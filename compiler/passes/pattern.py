@@ -36,7 +36,9 @@ class Pattern:
         """The pattern of `op` applied to `operands`; attributes that are given must match, others may be anything."""
         unknown = sorted(set(attrs) - set(op.attrs))
         if unknown:
-            raise PassError(f"pattern {op.name}: no attribute {', '.join(unknown)} (there are {', '.join(op.attrs) or 'none'})")
+            raise PassError(
+                f"pattern {op.name}: no attribute {', '.join(unknown)} (there are {', '.join(op.attrs) or 'none'})"
+            )
         parts = tuple(o if isinstance(o, Pattern) else Literal(o) for o in operands)
         return Applied(op, parts, tuple(sorted((k, freeze(v)) for k, v in attrs.items())))
 

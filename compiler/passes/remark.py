@@ -12,16 +12,20 @@ KINDS = ("applied", "missed", "note")
 
 @dataclass(frozen=True)
 class Remark:
-    """One thing a pass has to say; `kind` is "applied", "missed" or "note", `node` the name of the value it is about."""
+    """One thing a pass has to say; `kind` is "applied", "missed" or "note", `node` the name of the value it is about.
+
+    A tile pass speaks about `kernel`.
+    """
 
     pass_: str
     kind: str
     message: str
     loc: Loc | None = None
     node: str = ""
+    kernel: str = ""
 
     def __str__(self) -> str:
-        about = f" (%{self.node})" if self.node else ""
+        about = f" (%{self.node})" if self.node else f" (@{self.kernel})" if self.kernel else ""
         return f"{f'{self.loc}: ' if self.loc else ''}{self.kind} {self.pass_}: {self.message}{about}"
 
 

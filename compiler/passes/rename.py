@@ -100,7 +100,9 @@ def substitute_names(stmt: S, names: Mapping[str, str]) -> S:
         if isinstance(s, Let):
             return Let(names.get(s.name, s.name), expr(s.value))
         if isinstance(s, Store):
-            return replace(s, buffer=names.get(s.buffer, s.buffer), index=tuple(dim(d) for d in s.index), value=expr(s.value))
+            return replace(
+                s, buffer=names.get(s.buffer, s.buffer), index=tuple(dim(d) for d in s.index), value=expr(s.value)
+            )
         if isinstance(s, Local):
             return replace(s, buffer=names.get(s.buffer, s.buffer))
         if isinstance(s, Prefetch):
@@ -109,6 +111,12 @@ def substitute_names(stmt: S, names: Mapping[str, str]) -> S:
             return Check(names.get(s.name, s.name), dim(s.low), dim(s.high))
         if isinstance(s, For):
             return replace(s, range=span(s.range), body=tuple(one(x) for x in s.body))
-        return Reduce(names.get(s.name, s.name), s.op, tuple(span(r) for r in s.ranges), tuple(one(x) for x in s.body), expr(s.value))
+        return Reduce(
+            names.get(s.name, s.name),
+            s.op,
+            tuple(span(r) for r in s.ranges),
+            tuple(one(x) for x in s.body),
+            expr(s.value),
+        )
 
     return one(stmt)  # type: ignore[return-value]  # `one` keeps the kind of statement

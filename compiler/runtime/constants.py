@@ -59,7 +59,9 @@ def _block(layout: Layout, dim: int) -> int:
     digits = {g for g in layout.digits if g.dim == dim}
     block = max((g.block for g in digits), default=0)
     if digits != ({Digit(dim)} if not block else {Digit(dim, block), Digit(dim, block, inner=True)}):
-        raise VerifyError(f"layout {layout}: dimension {dim} must appear whole, or as one block number and one place in it")
+        raise VerifyError(
+            f"layout {layout}: dimension {dim} must appear whole, or as one block number and one place in it"
+        )
     return block
 
 

@@ -85,7 +85,12 @@ class Entry:
 
     def compile(self) -> tuple[Run, str]:
         """The function, and its source."""
-        self.names |= {"empty_strided": empty_strided, "pooled": SHARED.tensor, "take": SHARED.take, "give": SHARED.give}
+        self.names |= {
+            "empty_strided": empty_strided,
+            "pooled": SHARED.tensor,
+            "take": SHARED.take,
+            "give": SHARED.give,
+        }
         self.names["settle"] = threads.settle
         source = self._source()
         space = dict(self.names)
@@ -139,7 +144,9 @@ class Entry:
         dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
         shape = self._bind("shape", name, t.static_shape())
         order = f"{v}.stride() != {self._bind('stride', name, strides(t))}" if t.layout else f"not {v}.is_contiguous()"
-        self._line(f"    if {v}.dtype is not {dtype} or {v}.shape != {shape} or not {v}.is_cpu or {order}: {v} = admit({k}, {v})")
+        self._line(
+            f"    if {v}.dtype is not {dtype} or {v}.shape != {shape} or not {v}.is_cpu or {order}: {v} = admit({k}, {v})"
+        )
 
     def _frame(self) -> None:
         self._line("try: frame = frames.pop()")
@@ -162,7 +169,9 @@ class Entry:
         dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
         assert isinstance(t.numel, int)
         large = t.numel * t.dtype.bytes >= LARGE
-        make = f"pooled({shape}, {stride}, {dtype}, {t.numel})" if large else f"empty_strided({shape}, {stride}, {dtype})"
+        make = (
+            f"pooled({shape}, {stride}, {dtype}, {t.numel})" if large else f"empty_strided({shape}, {stride}, {dtype})"
+        )
         self._line(f"{self._variable(name)} = {make}")
         self._line(f"words[{self.words[name]}] = {self._variable(name)}.data_ptr()")
 
@@ -179,7 +188,9 @@ def strides(type: TensorType) -> tuple[int, ...]:
     """The strides of a PyTorch tensor stored as `type` says; VerifyError for a blocked layout, which has none."""
     shape = type.static_shape()
     order = range(len(shape)) if type.layout is None else [d.dim for d in type.layout.digits]
-    if type.layout is not None and (any(d.block for d in type.layout.digits) or sorted(order) != list(range(len(shape)))):
+    if type.layout is not None and (
+        any(d.block for d in type.layout.digits) or sorted(order) != list(range(len(shape)))
+    ):
         raise VerifyError(f"{type}: a blocked layout cannot cross into PyTorch")
     result, step = [0] * len(shape), 1
     for d in reversed(order):

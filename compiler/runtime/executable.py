@@ -9,7 +9,17 @@ from typing import Any
 
 import torch
 
-from compiler.codegen.llvm.main import CULPRIT, FIRST_SLOT, WORKSPACE, Action, CopyBytes, KernelCall, Offset, Place, Slot
+from compiler.codegen.llvm.main import (
+    CULPRIT,
+    FIRST_SLOT,
+    WORKSPACE,
+    Action,
+    CopyBytes,
+    KernelCall,
+    Offset,
+    Place,
+    Slot,
+)
 from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir import tile
@@ -58,7 +68,10 @@ class Executable:
             self.build.add_main(name, [self._action(k) for k in steps])
         self.library = load(list(self.build.objects.values()), list(self.build.objects))
         self._frames: list[Frame] = []
-        parts = [self._foreign(s) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s) for k, s in enumerate(segments)]
+        parts = [
+            self._foreign(s) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s)
+            for k, s in enumerate(segments)
+        ]
         self.run, self.source = self._entry(parts).compile()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -79,7 +92,9 @@ class Executable:
             return CopyBytes(self.place(step.source), self.place(step.target), size)
         assert isinstance(step, Launch)
         checks = any(isinstance(s, Check) for s in tile.walk(self.program.kernels[step.kernel].body))
-        return KernelCall(self.build.symbols[step.kernel], tuple(self.place(a) for a in step.arguments), k + 1 if checks else 0)
+        return KernelCall(
+            self.build.symbols[step.kernel], tuple(self.place(a) for a in step.arguments), k + 1 if checks else 0
+        )
 
     def _native(self, name: str, steps: Sequence[int]) -> Native:
         written = dict.fromkeys(b for k in steps for b in self._written_outside(k))

@@ -134,7 +134,9 @@ def _hand_overs(program: Program, pairs: Mapping[str, Collection[tuple[str, str]
 def _bytes(program: Program, name: str) -> int:
     size = program.buffers[name].nbytes
     if not isinstance(size, int):
-        raise VerifyError(f"buffer %{name}: {program.buffers[name]} has symbolic dimensions; specialize the program first")
+        raise VerifyError(
+            f"buffer %{name}: {program.buffers[name]} has symbolic dimensions; specialize the program first"
+        )
     return size
 
 

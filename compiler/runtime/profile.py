@@ -95,7 +95,9 @@ class _Bound:
 
     def _step(self, step: Step) -> Callable[[], object]:
         if isinstance(step, Copy):
-            return partial(ctypes.memmove, self._address(step.target), self._address(step.source), _bytes(self.program, step))
+            return partial(
+                ctypes.memmove, self._address(step.target), self._address(step.source), _bytes(self.program, step)
+            )
         if isinstance(step, OpaqueCall):
             return partial(self._foreign, step, self.exe.foreign_function(step))
         signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(step.arguments) + 1))

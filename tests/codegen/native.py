@@ -38,7 +38,9 @@ def runnable() -> tuple[str, ...]:
     if not llvm.get_process_triple().startswith("x86_64"):
         return ("host",)
     needs = {t.name: re.findall(r"\+([\w.]+)", t.features) for t in TARGETS.values() if t.triple.startswith("x86_64")}
-    return tuple(name for name, features in needs.items() if all(has.get(f, f in ("cx8", "fxsr", "mmx")) for f in features))
+    return tuple(
+        name for name, features in needs.items() if all(has.get(f, f in ("cx8", "fxsr", "mmx")) for f in features)
+    )
 
 
 @lru_cache(maxsize=8)
@@ -111,7 +113,9 @@ def assert_bits(want: Array, got: Array, where: str = "", zero_sign: bool = True
         same |= np.isnan(want) & np.isnan(got)
         same &= (np.signbit(want) == np.signbit(got)) | np.isnan(want) | (not zero_sign)
     place = tuple(int(k) for k in np.argwhere(~same)[0]) if not np.all(same) else ()
-    assert np.all(same), f"{where}: {np.sum(~same)} of {same.size} differ; at {place} {got[place]!r} instead of {want[place]!r}"
+    assert np.all(same), (
+        f"{where}: {np.sum(~same)} of {same.size} differ; at {place} {got[place]!r} instead of {want[place]!r}"
+    )
 
 
 def _guarded(param: Param, array: Array) -> Array:

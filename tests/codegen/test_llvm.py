@@ -27,7 +27,10 @@ def check(text: str, target: str = "host", *, seed: int = 0, special: bool = Fal
     got = run_native(kernel, inputs, target)
     if "f32" in text and re.search(r"reduce (add|mul)", text):
         exact = parse_kernel(text.replace("f32", "f64"))
-        given = [a.astype(p.type.dtype.numpy) for a, p in zip(inputs, (p for p in exact.params if p.role != "out"), strict=True)]
+        given = [
+            a.astype(p.type.dtype.numpy)
+            for a, p in zip(inputs, (p for p in exact.params if p.role != "out"), strict=True)
+        ]
         truth = run_interpreter(exact, given)
         for name, array in got.items():
             np.testing.assert_allclose(array, truth[name], rtol=2e-5, atol=2e-5, err_msg=name)
@@ -170,7 +173,12 @@ def test_contractions(layout: str, i: str, j: str, k: str) -> None:
 def test_contractions_on_threads(loops: tuple[str, str], target: str) -> None:
     if loops == ("for", "parallel"):
         return  # verify refuses it
-    check(MATMUL.format(layout="{0/24, 1, 0%24}", outer=loops[0], inner=loops[1], i=" tile 4", j=" tile 24 lanes 8", k=""), target)
+    check(
+        MATMUL.format(
+            layout="{0/24, 1, 0%24}", outer=loops[0], inner=loops[1], i=" tile 4", j=" tile 24 lanes 8", k=""
+        ),
+        target,
+    )
 
 
 def test_a_windowed_contraction(target: str) -> None:
@@ -283,7 +291,9 @@ def test_transposing_lanes_are_not_the_innermost_axis(target: str) -> None:
 # local buffers
 
 
-@pytest.mark.parametrize("forms", [("", ""), (" tile 4", " tile 8 lanes 8"), (" tile 8 lanes 8", ""), (" tile 16 lanes 8", " tile 3")])
+@pytest.mark.parametrize(
+    "forms", [("", ""), (" tile 4", " tile 8 lanes 8"), (" tile 8 lanes 8", ""), (" tile 16 lanes 8", " tile 3")]
+)
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "bool", "i8"])
 def test_local_buffers_have_a_copy_per_tiled_index(dtype: str, forms: tuple[str, str]) -> None:
     check(f"""
@@ -476,11 +486,14 @@ def test_threads_wait_only_where_order_matters() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "bool", "bf16"])
 def test_streaming_stores(dtype: str, target: str) -> None:
-    check(f"""
+    check(
+        f"""
     kernel @k(in %x: {dtype}[5, 131], out %y: {dtype}[5, 131], out %z: {dtype}[640]) {{
       parallel %i in 0..5 {{ for %j in 0..131 tile 64 lanes 16 {{ store %x[%i, %j], %y[%i, %j] stream }} }}
       parallel %j in 0..640 tile 64 lanes 16 {{ store %x[%j//128, %j%128], %z[%j] stream }}
-    }}""", target)
+    }}""",
+        target,
+    )
 
 
 def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
@@ -495,19 +508,25 @@ def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
 
 
 def test_other_targets_compile() -> None:
-    text = MATMUL.format(layout="{0/16, 1, 0%16}", outer="parallel", inner="for", i=" tile 1", j=" tile 21 lanes 4", k=" unroll 2")
+    text = MATMUL.format(
+        layout="{0/16, 1, 0%16}", outer="parallel", inner="for", i=" tile 1", j=" tile 21 lanes 4", k=" unroll 2"
+    )
     for target in TARGETS.values():
         assert to_object(emit_kernel(parse_kernel(text), target), target)
 
 
 def test_a_partial_tile_must_be_peeled() -> None:
     with pytest.raises(Exception, match="peel"):
-        emit_kernel(parse_kernel("kernel @k(out %y: f32[7]) { for %i in 0..7 tile 4 { store 1.0, %y[%i] } }"), Target.host())
+        emit_kernel(
+            parse_kernel("kernel @k(out %y: f32[7]) { for %i in 0..7 tile 4 { store 1.0, %y[%i] } }"), Target.host()
+        )
 
 
 def test_a_plain_kernel_means_the_same() -> None:
     """The stripped kernel that tests compare with is the kernel itself to the interpreter."""
-    kernel = parse_kernel(MATMUL.format(layout="", outer="for", inner="for", i=" tile 4", j=" tile 16 lanes 8", k=" tile 2"))
+    kernel = parse_kernel(
+        MATMUL.format(layout="", outer="for", inner="for", i=" tile 4", j=" tile 16 lanes 8", k=" tile 2")
+    )
     given = dict(zip("xwb", inputs_of(kernel), strict=True))
     results = []
     for k in (kernel, plain(kernel)):

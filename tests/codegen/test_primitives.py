@@ -14,7 +14,17 @@ COUNT = 37
 LANES = 8
 FORMS = {"scalars": "", "vectors": f" tile {2 * LANES} lanes {LANES}", "unrolled": " tile 3 unroll 2"}
 
-BOTH = ("-{a}", "{a} + {b}", "{a} - {b}", "{a} * {b}", "fma({a}, {b}, {a})", "{a} / {b}", "rem({a}, {b})", "abs({a})", "cast<bool>({a})")
+BOTH = (
+    "-{a}",
+    "{a} + {b}",
+    "{a} - {b}",
+    "{a} * {b}",
+    "fma({a}, {b}, {a})",
+    "{a} / {b}",
+    "rem({a}, {b})",
+    "abs({a})",
+    "cast<bool>({a})",
+)
 CHOICE = ("min({a}, {b})", "max({a}, {b})", "where({c}, {a}, {b})", "where({c}, {b}, 1)", "{a}")
 COMPARE = ("{a} < {b}", "{a} <= {b}", "{a} > {b}", "{a} >= {b}", "{a} == {b}", "{a} != {b}")
 FLOAT = ("sqrt({a})", "floor({a})", "ceil({a})", "trunc({a})", "round({a})", "copysign({a}, {b})")
@@ -32,7 +42,9 @@ def primitives(dtype: DType) -> tuple[str, ...]:
 def elementwise(dtype: DType, exprs: tuple[str, ...], form: str) -> str:
     """A kernel that stores each expression to an output of its own."""
     names = {"a": "%a[%i]", "b": "%b[%i]", "c": "%c[%i]"}
-    results = ["bool" if any(o in e for o in ("<b", " < ", " > ", "<=", ">=", "==", "!=")) else str(dtype) for e in exprs]
+    results = [
+        "bool" if any(o in e for o in ("<b", " < ", " > ", "<=", ">=", "==", "!=")) else str(dtype) for e in exprs
+    ]
     outs = ", ".join(f"out %y{k}: {r}[{COUNT}]" for k, r in enumerate(results))
     stores = "\n".join(f"store {e.format(**names)}, %y{k}[%i]" for k, e in enumerate(exprs))
     return f"""
@@ -41,7 +53,9 @@ def elementwise(dtype: DType, exprs: tuple[str, ...], form: str) -> str:
     }}"""
 
 
-@pytest.mark.parametrize(("form", "target"), [("scalars", "host"), ("unrolled", "host"), *(("vectors", t) for t in runnable())])
+@pytest.mark.parametrize(
+    ("form", "target"), [("scalars", "host"), ("unrolled", "host"), *(("vectors", t) for t in runnable())]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_primitives(dtype: str, form: str, target: str) -> None:
     exprs = primitives(DTYPES[dtype])
@@ -67,7 +81,9 @@ def test_casts(source: str, form: str, target: str) -> None:
     exprs = tuple(f"cast<{d}>({{a}})" for d in DTYPES)
     outs = ", ".join(f"out %y{k}: {d}[{COUNT}]" for k, d in enumerate(DTYPES))
     stores = "\n".join(f"store {e.format(a='%a[%i]')}, %y{k}[%i]" for k, e in enumerate(exprs))
-    kernel = parse_kernel(f"kernel @casts(in %a: {source}[{COUNT}], {outs}) {{ for %i in 0..{COUNT}{FORMS[form]} {{ {stores} }} }}")
+    kernel = parse_kernel(
+        f"kernel @casts(in %a: {source}[{COUNT}], {outs}) {{ for %i in 0..{COUNT}{FORMS[form]} {{ {stores} }} }}"
+    )
     dtype = DTYPES[source]
     values = WHOLE if dtype.is_float else (-128, -1, 0, 1, 2, 127, 200)
     (given,) = inputs_of(kernel)

@@ -29,11 +29,17 @@ def as_module(program: Callable[..., Any]) -> torch.nn.Module:
     return program if isinstance(program, torch.nn.Module) else Call(program)
 
 
-def run(imported: Imported, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None) -> Any:
+def run(
+    imported: Imported, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None
+) -> Any:
     """The result of the imported program, interpreted."""
     leaves = tree_leaves((tuple(args), dict(kwargs or {})))
     feeds = [leaves[s.position] if isinstance(s, UserInput) else s.tensor.clone() for s in imported.inputs]
-    sizes = [(d, n) for node, x in zip(imported.graph.inputs, feeds, strict=True) for d, n in zip(node.shape, x.shape, strict=True)]
+    sizes = [
+        (d, n)
+        for node, x in zip(imported.graph.inputs, feeds, strict=True)
+        for d, n in zip(node.shape, x.shape, strict=True)
+    ]
     outputs = interpret(imported.graph, [f.detach() for f in feeds], dtype=dtype)
     found = []
     for leaf in imported.results:
@@ -46,7 +52,9 @@ def run(imported: Imported, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
 
 def wide(value: Any) -> Any:
     """Floating-point tensors in float64."""
-    return torch.utils._pytree.tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v, value)
+    return torch.utils._pytree.tree_map(
+        lambda v: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v, value
+    )
 
 
 def check(program: Callable[..., Any], *args: Any, tolerance: float = 1e-9, **options: Any) -> Imported:

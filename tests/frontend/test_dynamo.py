@@ -42,7 +42,9 @@ def backend(seen: list[Functional], fallback: str = "error") -> Callable[..., An
                         found.append(value)
                     case Size(dim):
                         pairs = zip(imported.graph.inputs, tensors, strict=True)
-                        sizes = bind_symbols((d, s) for node, t in pairs for d, s in zip(node.shape, t.shape, strict=True))
+                        sizes = bind_symbols(
+                            (d, s) for node, t in pairs for d, s in zip(node.shape, t.shape, strict=True)
+                        )
                         found.append(evaluate(dim, sizes))
             arguments.clear()
             return found
@@ -71,7 +73,9 @@ def check_training(model: nn.Module, *args: Tensor) -> list[Functional]:
     """Loss and gradients agree with eager."""
     seen: list[Functional] = []
     expected = train(model, model, *args)
-    torch.testing.assert_close(train(model, torch.compile(model, backend=backend(seen)), *args), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        train(model, torch.compile(model, backend=backend(seen)), *args), expected, rtol=1e-4, atol=1e-5
+    )
     assert len(seen) == 2  # forward and backward
     return seen
 

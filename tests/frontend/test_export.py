@@ -37,7 +37,9 @@ class Block(nn.Module):
 class Convolutional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        )
         self.body = nn.Sequential(Block(8, 8, 1), Block(8, 16, 2))
         self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, 10))
 
@@ -226,7 +228,12 @@ def test_sentence_encoder() -> None:
     imported = import_module(module, args, dynamic_shapes=({0: batch, 1: length},) * 2)
     verify_graph(imported.graph)
     names = [n.op.name for n in imported.graph.nodes]
-    assert (names.count("linear"), names.count("attention"), names.count("layer_norm"), names.count("gelu")) == (36, 6, 13, 6)
+    assert (names.count("linear"), names.count("attention"), names.count("layer_norm"), names.count("gelu")) == (
+        36,
+        6,
+        13,
+        6,
+    )
     shorter = (args[0][:2, :5], args[1][:2, :5])
     compare(imported, module, shorter, 1e-6)
 
@@ -311,7 +318,12 @@ def test_locations_are_the_users_lines() -> None:
 
 def test_the_innermost_line_of_the_user_counts_before_any_library() -> None:
     torch_file = torch.nn.__file__
-    frames = [("app.py", 1, "a()"), ("lib/model.py", 2, "b()"), ("/x/site-packages/zoo.py", 3, "c()"), (torch_file, 4, "d()")]
+    frames = [
+        ("app.py", 1, "a()"),
+        ("lib/model.py", 2, "b()"),
+        ("/x/site-packages/zoo.py", 3, "c()"),
+        (torch_file, 4, "d()"),
+    ]
     spell = "\n".join('File "{}", line {}, in f\n    {}'.format(*f) for f in frames)
     graph = torch.fx.Graph()
     node = graph.placeholder("x")

@@ -39,7 +39,14 @@ def test_it_knows_every_field_of_tile_ir():
 
 def test_names_do_not_count():
     renamed = KERNEL
-    for old, new in (("@first", "@second"), ("%x", "%weird"), ("%y", "%a"), ("%i", "%z"), ("%k", "%b"), ("%s", "%total")):
+    for old, new in (
+        ("@first", "@second"),
+        ("%x", "%weird"),
+        ("%y", "%a"),
+        ("%i", "%z"),
+        ("%k", "%b"),
+        ("%s", "%total"),
+    ):
         renamed = renamed.replace(old, new)
     assert digest(renamed) == digest(KERNEL)
 

@@ -23,7 +23,9 @@ VALUES = np.array([0.5, -1, 2, 3], np.float32)
 
 
 def test_values_are_computed_in_the_declared_types() -> None:
-    (y,) = interpret(parse_graph("graph(%x: bf16[2]) { %y = add %x, 1.0  return %y }"), [np.array([2**-9, 1], np.float32)])
+    (y,) = interpret(
+        parse_graph("graph(%x: bf16[2]) { %y = add %x, 1.0  return %y }"), [np.array([2**-9, 1], np.float32)]
+    )
     assert y.dtype == torch.bfloat16
     assert y.tolist() == [1.0, 2.0]
 
@@ -105,7 +107,9 @@ def test_lookups_wrap_and_are_checked() -> None:
     def position(n, i):  # type: ignore[no-untyped-def]
         return (Lookup(1, i, 4, wrap=True),)
 
-    take = declare("test_take", Gather(position), lambda s: s.types[0].with_shape(s.types[1].shape), "x: any, i!: integer")
+    take = declare(
+        "test_take", Gather(position), lambda s: s.types[0].with_shape(s.types[1].shape), "x: any, i!: integer"
+    )
     node = take(X, input_node("i", TensorType(i64, (3,))))
     np.testing.assert_array_equal(evaluate_structure(node, [VALUES, np.array([3, -4, 0])]), [3, 0.5, 0.5])
     with pytest.raises(IndexError, match="index 4 is outside an extent of 4"):

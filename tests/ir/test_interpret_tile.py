@@ -13,7 +13,21 @@ from compiler.ir import scalar
 from compiler.ir.index import var
 from compiler.ir.interpret_tile import run_kernel, run_program
 from compiler.ir.scalar import Const, Load, Ref
-from compiler.ir.tile import Check, Copy, For, Kernel, Launch, Let, Local, Param, Program, Range, Reduce, Store, map_ranges
+from compiler.ir.tile import (
+    Check,
+    Copy,
+    For,
+    Kernel,
+    Launch,
+    Let,
+    Local,
+    Param,
+    Program,
+    Range,
+    Reduce,
+    Store,
+    map_ranges,
+)
 from compiler.ir.types import TensorType, bf16, boolean, f32, i8, i64
 
 i, j, k = var("i"), var("j"), var("k")
@@ -81,7 +95,9 @@ def test_a_value_that_does_not_vary_counts_once_per_index(tile: int) -> None:
     assert y == 5
 
 
-@pytest.mark.parametrize(("op", "expected"), [("max", 127), ("min", -3), ("mul", -3 * 4 * 127 + 6 * 256), ("add", 129 - 256)])
+@pytest.mark.parametrize(
+    ("op", "expected"), [("max", 127), ("min", -3), ("mul", -3 * 4 * 127 + 6 * 256), ("add", 129 - 256)]
+)
 def test_integer_reductions_wrap_in_their_type(op: str, expected: int) -> None:
     kernel = Kernel("r", (Param("x", tensor(4, dtype=i8)), Param("y", tensor(dtype=i8), "out")), (
         Reduce("v", op, (Range("k", 0, 4, 2),), (), load("x", k, dtype=i8)), Store("y", (), Ref(i8, "v")),
@@ -172,7 +188,9 @@ def test_program_runs_launches_and_copies() -> None:
 
 def test_unwritten_buffers_show() -> None:
     kernel = Kernel("idle", (Param("x", tensor(2)), Param("y", tensor(2), "out")), ())
-    program = Program({"x": tensor(2), "y": tensor(2)}, ("x",), ("y",), {}, {"idle": kernel}, (Launch("idle", ("x", "y")),))
+    program = Program(
+        {"x": tensor(2), "y": tensor(2)}, ("x",), ("y",), {}, {"idle": kernel}, (Launch("idle", ("x", "y")),)
+    )
     assert np.isnan(run_program(program, [np.zeros(2, "f")])[0]).all()
 
 
@@ -180,7 +198,10 @@ def test_bool_reductions_are_any_and_all() -> None:
     x = np.array([[True, False], [True, True], [False, False]])
     for op, expected in (("max", x.any(1)), ("min", x.all(1))):
         params = (Param("x", tensor(3, 2, dtype=boolean)), Param("y", tensor(3, dtype=boolean), "out"))
-        body = (Reduce("v", op, (Range("k", 0, 2),), (), load("x", i, k, dtype=boolean)), Store("y", (i,), Ref(boolean, "v")))
+        body = (
+            Reduce("v", op, (Range("k", 0, 2),), (), load("x", i, k, dtype=boolean)),
+            Store("y", (i,), Ref(boolean, "v")),
+        )
         y = np.zeros(3, np.bool_)
         run_kernel(Kernel("r", params, (For(Range("i", 0, 3, 2), body),)), {"x": x, "y": y})
         np.testing.assert_array_equal(y, expected)

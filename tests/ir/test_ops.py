@@ -66,7 +66,9 @@ def test_structure(op: Op, s: Sample) -> None:
         np.testing.assert_array_equal(got, truth)
         return
     rounding = TOLERANCE[_coarsest(node).name]
-    scale = max(1.0, np.nanmax(np.abs(truth[np.isfinite(truth)]), initial=0.0)) if op.name not in EXACT_NEAR_ZERO else 1.0
+    scale = (
+        max(1.0, np.nanmax(np.abs(truth[np.isfinite(truth)]), initial=0.0)) if op.name not in EXACT_NEAR_ZERO else 1.0
+    )
     np.testing.assert_allclose(got.astype(np.float64), truth, rtol=rounding, atol=rounding * scale)
 
 
@@ -130,10 +132,26 @@ def test_refusals(build: object, message: str) -> None:
     assert message in str(caught.value)
 
 
-SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, np.inf, -np.inf, np.nan, 1e-30, 88.0, -104.0, 1e30, 3.5], np.float32)
+SPECIAL = np.array(
+    [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, np.inf, -np.inf, np.nan, 1e-30, 88.0, -104.0, 1e30, 3.5], np.float32
+)
 UNARY = [o for o in OPS.values() if len(o.operands) == 1 and not o.operands[0].variadic and o.samples and not o.attrs
          and type(o.structure).__name__ == "Elementwise" and o.operands[0].kind in ("float", "number")]  # fmt: skip
-BINARY = [OPS[n] for n in ("add", "div", "floor_divide", "remainder", "fmod", "divide_toward_zero", "pow", "atan2", "minimum", "maximum")]
+BINARY = [
+    OPS[n]
+    for n in (
+        "add",
+        "div",
+        "floor_divide",
+        "remainder",
+        "fmod",
+        "divide_toward_zero",
+        "pow",
+        "atan2",
+        "minimum",
+        "maximum",
+    )
+]
 
 
 @pytest.mark.parametrize("op", UNARY, ids=lambda o: o.name)
@@ -151,7 +169,11 @@ def test_binary_on_special_values(op: Op) -> None:
     got = evaluate_structure(op(x, y), [SPECIAL[:, None], SPECIAL])
     np.testing.assert_allclose(got, truth.numpy(), rtol=4e-6, atol=1e-37)
     exact = np.isfinite(got) & (got == 0)
-    assert np.array_equal(np.signbit(got[exact]), np.signbit(truth.numpy()[exact])) or op.name in ("add", "minimum", "maximum")
+    assert np.array_equal(np.signbit(got[exact]), np.signbit(truth.numpy()[exact])) or op.name in (
+        "add",
+        "minimum",
+        "maximum",
+    )
 
 
 def test_integer_division_rounds_as_pytorch_does() -> None:

@@ -293,7 +293,9 @@ def test_programs_round_trip() -> None:
     assert program.constants["big"] is big
     assert program.constants["w"].tolist() == [0x3FC0, 0x8000]
     assert program.steps[0] == tile.Launch("k0", ("x", "t0"), "layers.0")
-    assert program.steps[2] == tile.OpaqueCall("aten.sort", (("dim", 0), ("descending", True)), ("t0",), ("y", "s"), "sort_1")
+    assert program.steps[2] == tile.OpaqueCall(
+        "aten.sort", (("dim", 0), ("descending", True)), ("t0",), ("y", "s"), "sort_1"
+    )
     assert list(program_resources(program)) == ["big"]
     again = parse_program(print_program(program, full=True))
     assert np.array_equal(again.constants["big"], big)

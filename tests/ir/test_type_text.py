@@ -58,7 +58,9 @@ def test_index_spelling(text: str, again: str) -> None:
     assert str(parse_dim(text)) == again
 
 
-@pytest.mark.parametrize("text", ["f32[]", "f32[128, s0*4]", "bf16[n, 3, h//2]{0, 2, 1}", "i8[64, 64]{0/16, 1, 0%16}", "bool[0]"])
+@pytest.mark.parametrize(
+    "text", ["f32[]", "f32[128, s0*4]", "bf16[n, 3, h//2]{0, 2, 1}", "i8[64, 64]{0/16, 1, 0%16}", "bool[0]"]
+)
 def test_types_round_trip(text: str) -> None:
     assert str(parse_type(text)) == text
 

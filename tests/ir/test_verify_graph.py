@@ -29,7 +29,10 @@ def test_a_valid_graph_passes() -> None:
 
 def test_a_wrong_type_is_named_with_the_rule_and_the_line() -> None:
     wrong = replace(Y, result=TensorType(f32, (5,)))
-    refuse(Graph((X,), (wrong,)), r"\[types_follow_from_operands\] %y: f32\[5\] = exp\(%x\) at model.py:12: .* give f32\[4\]")
+    refuse(
+        Graph((X,), (wrong,)),
+        r"\[types_follow_from_operands\] %y: f32\[5\] = exp\(%x\) at model.py:12: .* give f32\[4\]",
+    )
 
 
 def test_operands_an_op_does_not_take_are_named() -> None:

@@ -104,7 +104,9 @@ def test_rewrites_chain_until_nothing_matches() -> None:
 
 
 def test_a_rule_that_changes_the_type_is_named() -> None:
-    with pytest.raises(PassError, match=r"rule rule-wrong-type \(.*test_pattern.py:\d+\) replaces .* of type f32\[2, 2\]"):
+    with pytest.raises(
+        PassError, match=r"rule rule-wrong-type \(.*test_pattern.py:\d+\) replaces .* of type f32\[2, 2\]"
+    ):
         check_pass("rule-wrong-type", unchanged="graph(%x: f32[4]) { %y = exp %x  return %y }")
 
 

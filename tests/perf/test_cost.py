@@ -28,6 +28,8 @@ def test_flops(body, expected):
 
 
 def test_bytes():
-    text = "kernel @k(in %x: bf16[8, 8], in %w: f32[8, 5]{{1/4, 0, 1%4}}, {role} %y: f32[8, 8]) {{ store 0.0, %y[0, 0] }}"
+    text = (
+        "kernel @k(in %x: bf16[8, 8], in %w: f32[8, 5]{{1/4, 0, 1%4}}, {role} %y: f32[8, 8]) {{ store 0.0, %y[0, 0] }}"
+    )
     assert count_bytes(parse_kernel(text.format(role="out"))) == 128 + 8 * 8 * 4 + 256
     assert count_bytes(parse_kernel(text.format(role="inout"))) == 128 + 8 * 8 * 4 + 512

@@ -267,7 +267,9 @@ def test_a_view_made_by_pytorch_is_copied(monkeypatch):
 
 def test_channels_last_inputs_and_outputs():
     t = "f32[2, 3, 4]{0, 2, 1}"
-    loop = "for %i in 0..2 { for %j in 0..3 { for %k in 0..4 { store %a[%i, %j, %k] + %b[%i, %j, %k], %y[%i, %j, %k] } } }"
+    loop = (
+        "for %i in 0..2 { for %j in 0..3 { for %k in 0..4 { store %a[%i, %j, %k] + %b[%i, %j, %k], %y[%i, %j, %k] } } }"
+    )
     exe = build(ADD.format(t=t, loop=loop))
     a = torch.randn(2, 4, 3).transpose(1, 2)
     b = torch.randn(2, 3, 4)

@@ -16,9 +16,9 @@ from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
 from compiler.codegen.target import Target
 from compiler.ir import scalar, tile
-from compiler.ir.inplace import shareable
 from compiler.ir.index import Dim, product, var, variables
-from compiler.ir.scalar import Call, Expr, Load, Ref
+from compiler.ir.inplace import shareable
+from compiler.ir.scalar import Call, Load, Ref
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.team import is_shared, meetings
 from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
@@ -48,7 +48,9 @@ class KernelEmitter:
     def emit(self) -> None:
         scope = Scope()
         for k, p in enumerate(self.kernel.params):
-            scope.buffers[p.name] = Buffer(f"%p{k}", p.type, writable=p.role in ("out", "inout"), aligned=p.role == "out")
+            scope.buffers[p.name] = Buffer(
+                f"%p{k}", p.type, writable=p.role in ("out", "inout"), aligned=p.role == "out"
+            )
         self.block(self.kernel.body, Evaluator(self.b, scope))
         if self.streams and self.target.triple.startswith("x86"):
             self.b.intrinsic("void", "llvm.x86.sse.sfence")
@@ -126,7 +128,9 @@ class KernelEmitter:
 
     # loops
 
-    def loop(self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]) -> Carried:
+    def loop(
+        self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]
+    ) -> Carried:
         """Run `body` for every step of `r`, `unroll` steps per jump, passing carried values along."""
         trips = trip_count(r)
         if trips == 0:
@@ -227,7 +231,11 @@ class KernelEmitter:
         groups: dict[tuple[int, ...], list[str]] = {}
         for coord, value in zip(places, finals, strict=True):
             if lane and lane.var in own and lane.active(coord[lane.var]) < lanes:
-                mask = "<" + ", ".join(f"i1 {'true' if k < lane.active(coord[lane.var]) else 'false'}" for k in range(lanes)) + ">"
+                mask = (
+                    "<"
+                    + ", ".join(f"i1 {'true' if k < lane.active(coord[lane.var]) else 'false'}" for k in range(lanes))
+                    + ">"
+                )
                 value = self.b.emit(f"select {llvm_type(boolean, lanes)} {mask}, {ty} {value}, {ty} {start}")
             groups.setdefault(tuple(coord[a] for a in kept), []).append(value)
         across = bool(lane and lane.var in own)
@@ -248,7 +256,9 @@ class KernelEmitter:
                 elif isinstance(s, Local):
                     scope.buffers[s.buffer] = Buffer("", s.type, tuple(scope.axes.values()))
                 elif isinstance(s, Reduce):
-                    scope.names[s.name] = Bound(s.value.dtype, scope.ordered(self._value_axes(s, _with_ranges(scope, s))))
+                    scope.names[s.name] = Bound(
+                        s.value.dtype, scope.ordered(self._value_axes(s, _with_ranges(scope, s)))
+                    )
 
         declare(stmt.body)
         own = {r.var for r in stmt.ranges}
@@ -282,7 +292,9 @@ class KernelEmitter:
             ty = llvm_type(dtype, half)
             half //= 2
             low, high = (
-                self.b.emit(f"shufflevector {ty} {vector}, {ty} poison, <{half} x i32> <{', '.join(f'i32 {k}' for k in part)}>")
+                self.b.emit(
+                    f"shufflevector {ty} {vector}, {ty} poison, <{half} x i32> <{', '.join(f'i32 {k}' for k in part)}>"
+                )
                 for part in (range(half), range(half, 2 * half))
             )
             vector = self._combine(op, dtype, low, high, half)
@@ -319,8 +331,14 @@ class KernelEmitter:
         pack, unpack = [], []
         for k in range(n + 1):
             source = f"%p{k}" if k < n else "%status"
-            pack += [f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}", f"  store ptr {source}, ptr %s{k}, align 8"]
-            unpack += [f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}", f"  {source} = load ptr, ptr %s{k}, align 8"]
+            pack += [
+                f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}",
+                f"  store ptr {source}, ptr %s{k}, align 8",
+            ]
+            unpack += [
+                f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}",
+                f"  {source} = load ptr, ptr %s{k}, align 8",
+            ]
         arguments = ", ".join([*(f"ptr %p{k}" for k in range(n)), "ptr %status", "i64 %thread", "i64 %threads"])
         return [
             f"define internal void @{name}.thread(ptr %frame) #0 {{",

@@ -175,7 +175,9 @@ class Evaluator:
             key = ("pointer", buffer.pointer, rest, tuple(coord[v[:-1]] for v in sorted(variables(rest)) if v.endswith("@")),
                    tuple(tuple(coord[a] for a in self.scope.names[v].axes) for v in sorted(variables(rest)) if v in self.scope.names))  # fmt: skip
             if key not in self.memo:
-                self.memo[key] = self.b.emit(f"getelementptr inbounds {element}, ptr {base}, i64 {self.polynomial(rest, coord, None)}")
+                self.memo[key] = self.b.emit(
+                    f"getelementptr inbounds {element}, ptr {base}, i64 {self.polynomial(rest, coord, None)}"
+                )
             base = self.memo[key]
         return base if fixed == 0 else self.b.emit(f"getelementptr {within} {element}, ptr {base}, i64 {fixed}")
 
@@ -198,13 +200,22 @@ class Evaluator:
         buffer = self.scope.buffers[e.buffer]
         dtype = buffer.type.dtype
         place = self.scope.place(e.buffer, e.index)
-        gathered = any(self.scope.lane_axis(self.scope.names[v].axes) for d in e.index for v in variables(d) if v in self.scope.names)
+        gathered = any(
+            self.scope.lane_axis(self.scope.names[v].axes)
+            for d in e.index
+            for v in variables(d)
+            if v in self.scope.names
+        )
         memory = memory_type(dtype, lanes)
         other = self.at(e.other, coord, lanes) if e.other is not None else None
         if not lanes:
             offset, _ = place.at(self.scope, coord)
             if e.mask is None:
-                return self._from_memory(self.b.emit(f"load {memory}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}"), dtype, 0)
+                return self._from_memory(
+                    self.b.emit(f"load {memory}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}"),
+                    dtype,
+                    0,
+                )
             return self._guarded(e, buffer, offset, coord, other)
         mask = self.mask(e.mask, coord, lanes)
         offset, step = place.at(self.scope, coord)
@@ -227,7 +238,9 @@ class Evaluator:
         dtype = buffer.type.dtype
         chosen = self.at(e.mask, coord)
         value = self._from_memory(self._read_if(chosen, self.pointer(buffer, offset, coord), dtype), dtype, 0)
-        return self.b.emit(f"select i1 {chosen}, {llvm_type(dtype)} {value}, {llvm_type(dtype)} {other or literal(0, dtype)}")
+        return self.b.emit(
+            f"select i1 {chosen}, {llvm_type(dtype)} {value}, {llvm_type(dtype)} {other or literal(0, dtype)}"
+        )
 
     def _read_if(self, chosen: str, address: str, dtype: DType) -> str:
         """One element of memory; anything, but without reading at `address`, where `chosen` is false."""
@@ -255,7 +268,9 @@ class Evaluator:
         return self.b.intrinsic(memory, f"llvm.masked.gather.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
                                 (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"), (memory, passed))  # fmt: skip
 
-    def store(self, name: str, index: tuple[Dim, ...], value: Expr, coord: Coord, axes: tuple[str, ...], stream: bool) -> None:
+    def store(
+        self, name: str, index: tuple[Dim, ...], value: Expr, coord: Coord, axes: tuple[str, ...], stream: bool
+    ) -> None:
         """Write one element or register; vectors that are not contiguous are scattered."""
         buffer = self.scope.buffers[name]
         dtype = buffer.type.dtype
@@ -270,10 +285,14 @@ class Evaluator:
             return
         mask = self.mask(None, coord, lanes)
         flags = llvm_type(boolean, lanes)
-        gathered = any(self.scope.lane_axis(self.scope.names[v].axes) for d in index for v in variables(d) if v in self.scope.names)
+        gathered = any(
+            self.scope.lane_axis(self.scope.names[v].axes) for d in index for v in variables(d) if v in self.scope.names
+        )
         if gathered or step != 1:
             offsets = self.polynomial(place.lane_offset(self.scope, coord), coord, lane)
-            pointers = self.b.emit(f"getelementptr {memory_type(dtype)}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
+            pointers = self.b.emit(
+                f"getelementptr {memory_type(dtype)}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}"
+            )
             self.b.intrinsic("void", f"llvm.masked.scatter.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
                              (memory, bits), (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
         elif mask is None:

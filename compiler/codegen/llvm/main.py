@@ -58,7 +58,9 @@ Action: TypeAlias = Union[KernelCall, CopyBytes]
 
 def emit_main(name: str, actions: Sequence[Action]) -> str:
     """LLVM IR text of `void @name(ptr frame)`, which performs `actions` in order."""
-    lines = [line for k, a in enumerate(actions) for line in (_call(k, a) if isinstance(a, KernelCall) else _copy(k, a))]
+    lines = [
+        line for k, a in enumerate(actions) for line in (_call(k, a) if isinstance(a, KernelCall) else _copy(k, a))
+    ]
     symbols = {a.symbol: len(a.places) for a in actions if isinstance(a, KernelCall)}
     declarations = [f"declare void @{s}({', '.join(['ptr'] * (n + 1))})" for s, n in sorted(symbols.items())]
     declarations.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
@@ -69,8 +71,14 @@ def emit_main(name: str, actions: Sequence[Action]) -> str:
 def _address(name: str, place: Place) -> list[str]:
     """Load the address of `place` into `name`: from the frame at each use, so that few registers live across calls."""
     word = place.word if isinstance(place, Slot) else WORKSPACE
-    lines = [f"{name}.word = getelementptr i64, ptr %frame, i64 {word}", f"{name}.base = load ptr, ptr {name}.word, align 8"]
-    return [*lines, f"{name} = getelementptr i8, ptr {name}.base, i64 {place.bytes if isinstance(place, Offset) else 0}"]
+    lines = [
+        f"{name}.word = getelementptr i64, ptr %frame, i64 {word}",
+        f"{name}.base = load ptr, ptr {name}.word, align 8",
+    ]
+    return [
+        *lines,
+        f"{name} = getelementptr i8, ptr {name}.base, i64 {place.bytes if isinstance(place, Offset) else 0}",
+    ]
 
 
 def _call(k: int, call: KernelCall) -> list[str]:

@@ -53,7 +53,9 @@ def target_machine(target: Target, level: int = CODEGEN_LEVEL) -> Machine:
         backend = llvm.Target.from_triple(target.triple)
     except RuntimeError as error:
         raise LLVMError(f"LLVM has no backend for {target.triple}: {error}") from None
-    return backend.create_target_machine(cpu=target.cpu, features=target.features, opt=level, reloc="pic", codemodel="small")
+    return backend.create_target_machine(
+        cpu=target.cpu, features=target.features, opt=level, reloc="pic", codemodel="small"
+    )
 
 
 @lru_cache(maxsize=1)

@@ -86,7 +86,9 @@ class Scope:
 
     def inner(self) -> Scope:
         """A copy to which a nested block can add."""
-        return Scope(dict(self.axes), dict(self.forms), dict(self.bounds), dict(self.ssa), dict(self.buffers), dict(self.names))
+        return Scope(
+            dict(self.axes), dict(self.forms), dict(self.bounds), dict(self.ssa), dict(self.buffers), dict(self.names)
+        )
 
     def enter(self, r: Range, counter: Dim, trips: int) -> None:
         """Bind the variable of `r`; `counter` is the block number in terms of variables bound to SSA values."""
@@ -148,7 +150,7 @@ class Place:
             if step is None:
                 return Place(offset, offset, None)
             steps[v[:-1]] = step
-        return Place(offset, substitute(offset, {v: 0 for v in coords}, scope.bounds), steps)
+        return Place(offset, substitute(offset, dict.fromkeys(coords, 0), scope.bounds), steps)
 
     def at(self, scope: Scope, coord: Coord) -> tuple[Dim, int | None]:
         """Offset of the first lane at `coord`, and elements between lanes (None: irregular, see `lane_offset`)."""
@@ -177,4 +179,3 @@ def trip_count(r: Range) -> int:
     extent = r.hi - r.lo
     assert isinstance(extent, int), f"%{r.var} has no constant length: {extent}"
     return max(0, -(-extent // r.tile))
-

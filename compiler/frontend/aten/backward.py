@@ -65,7 +65,13 @@ def convolution_backward(
 
 
 def _convolution_input(
-    gradient: Node, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+    gradient: Node,
+    x: Node,
+    weight: Node,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
 ) -> Node:
     """The transposed convolution of the gradient; what the last window left over is padded."""
     sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
@@ -76,7 +82,13 @@ def _convolution_input(
 
 
 def _convolution_weight(
-    gradient: Node, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+    gradient: Node,
+    x: Node,
+    weight: Node,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
 ) -> Node:
     """Input and gradient convolved with batch and channels exchanged, stride and dilation too."""
     batch, _, *area = x.shape
@@ -84,7 +96,9 @@ def _convolution_weight(
     apart = ops.reshape(x, shape=(batch, groups, weight.shape[1], *area))
     turned = ops.reshape(ops.permute(apart, dims=(2, 1, 0, *spatial)), shape=(weight.shape[1], groups * batch, *area))
     window = ops.transpose(gradient, 0, 1)
-    result = ops.conv(ops.pad_spatial(turned, padding, padding), window, stride=dilation, dilation=stride, groups=groups)
+    result = ops.conv(
+        ops.pad_spatial(turned, padding, padding), window, stride=dilation, dilation=stride, groups=groups
+    )
     for d in range(2, x.type.rank):
         result = ops.slice_(result, dim=d, size=weight.shape[d])
     return ops.transpose(result, 0, 1)

@@ -78,7 +78,12 @@ def convolution(
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
     operands = [v for v in (_batched(x, n), weight, bias) if v is not None]
-    attrs: dict[str, Any] = {"stride": _each(stride, n), "padding": _each(padding, n), "dilation": _each(dilation, n), "groups": groups}
+    attrs: dict[str, Any] = {
+        "stride": _each(stride, n),
+        "padding": _each(padding, n),
+        "dilation": _each(dilation, n),
+        "groups": groups,
+    }
     if transposed:
         y = ops.conv_transposed(*operands, **attrs, output_padding=_each(output_padding, n))
     else:
@@ -92,7 +97,9 @@ def conv(
     dilation: int | Sequence[int] = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
-    return convolution(x, weight, bias, _each(stride, n), _each(padding, n), _each(dilation, n), False, (0,) * n, groups)
+    return convolution(
+        x, weight, bias, _each(stride, n), _each(padding, n), _each(dilation, n), False, (0,) * n, groups
+    )
 
 
 @converts("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")

@@ -93,7 +93,11 @@ def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None
     whole = all(isinstance(v, (int, Index)) for v in numbers)
     wanted = _named(dtype, i64 if whole else default_float())
     if whole:
-        size: Dim = -floordiv(start - end, step) if isinstance(step, int) and step > 0 else floordiv(end - start + step + 1, step)
+        size: Dim = (
+            -floordiv(start - end, step)
+            if isinstance(step, int) and step > 0
+            else floordiv(end - start + step + 1, step)
+        )
     elif any(isinstance(v, Index) for v in numbers):
         raise Refusal("a symbolic range with a fractional step")
     else:

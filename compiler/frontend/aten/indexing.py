@@ -13,13 +13,17 @@ from compiler.ir.types import boolean, broadcast_shapes, u8
 
 
 @converts("aten.embedding.default")
-def embedding(weight: Node, indices: Node, padding_idx: int = -1, scale_by_freq: bool = False, sparse: bool = False) -> Node:
+def embedding(
+    weight: Node, indices: Node, padding_idx: int = -1, scale_by_freq: bool = False, sparse: bool = False
+) -> Node:
     return ops.take(weight, indices, dim=0)
 
 
 @converts("aten.index_select.default")
 def index_select(x: Node, dim: int, indices: Node) -> Node:
-    picked = ops.take(x if x.type.rank else view(x, (1,)), view(indices, (indices.type.numel,)), dim=axis(dim, x.type.rank))
+    picked = ops.take(
+        x if x.type.rank else view(x, (1,)), view(indices, (indices.type.numel,)), dim=axis(dim, x.type.rank)
+    )
     return picked if x.type.rank else view(picked, ())
 
 

@@ -32,7 +32,12 @@ def _affine(like: Node, weight: Node | None, bias: Node | None, shape: Sequence[
 
 @converts("aten.layer_norm.default")
 def layer_norm(
-    x: Node, shape: Sequence[Dim], weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5, cudnn: bool = True
+    x: Node,
+    shape: Sequence[Dim],
+    weight: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
+    cudnn: bool = True,
 ) -> Node:
     return ops.layer_norm(x, *_affine(x, weight, bias, shape), dims=len(shape), eps=eps)
 
@@ -102,7 +107,14 @@ def native_batch_norm_stateless(
 
 @converts("aten._native_batch_norm_legit_functional.default")
 def native_batch_norm_training(
-    x: Node, weight: Node | None, bias: Node | None, mean: Node, variance: Node, training: bool, momentum: float, eps: float
+    x: Node,
+    weight: Node | None,
+    bias: Node | None,
+    mean: Node,
+    variance: Node,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Node, ...]:
     """Result, saved mean, saved reciprocal deviation, and the two running statistics moved on."""
     if not training:
@@ -129,7 +141,9 @@ def native_group_norm(
     x: Node, weight: Node | None, bias: Node | None, batch: Dim, channels: Dim, area: Dim, groups: int, eps: float
 ) -> tuple[Node, Node, Node]:
     grouped = ops.reshape(x, shape=(batch, groups, floordiv(x.type.numel, batch * groups)))
-    mean, slope = (ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in _statistics(grouped, (2,), eps))
+    mean, slope = (
+        ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in _statistics(grouped, (2,), eps)
+    )
     return group_norm(x, groups, weight, bias, eps), mean, slope
 
 

@@ -24,7 +24,9 @@ def _each(value: Sizes, count: int) -> tuple[int, ...]:
     return values * count if len(values) == 1 else values
 
 
-def _ends(x: Node, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil: bool) -> list[Dim]:
+def _ends(
+    x: Node, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil: bool
+) -> list[Dim]:
     """Padding after each dimension, enough for the last window where sizes round up.
 
     A window that would start in the padding after the input is left out.
@@ -42,7 +44,9 @@ def _ends(x: Node, size: Sequence[int], stride: Sequence[int], padding: Sequence
     return ends
 
 
-def _max_pool(x: Node, count: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil: bool) -> tuple[Node, Any]:
+def _max_pool(
+    x: Node, count: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil: bool
+) -> tuple[Node, Any]:
     size, pads, gaps = _each(kernel, count), _each(padding, count), _each(dilation, count)
     steps = _each(stride, count) if stride != () else size
     padded = ops.pad_spatial(x, pads, _ends(x, size, steps, pads, gaps, ceil), lowest(x.dtype))
@@ -50,7 +54,9 @@ def _max_pool(x: Node, count: int, kernel: Sizes, stride: Sizes, padding: Sizes,
 
 
 def _max_pooled(count: int) -> Any:
-    def max_pool(x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil_mode: bool = False) -> Node:
+    def max_pool(
+        x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil_mode: bool = False
+    ) -> Node:
         padded, window = _max_pool(x, count, kernel, stride, padding, dilation, ceil_mode)
         return ops.max_pool(padded, **window)
 
@@ -246,5 +252,7 @@ def upsample_linear(x: Node, size: Sequence[Dim], align_corners: bool, *scales: 
 
 
 @converts("aten.upsample_linear1d.vec", "aten.upsample_bilinear2d.vec", "aten.upsample_trilinear3d.vec")
-def upsample_linear_vec(x: Node, size: Sequence[Dim] | None, align_corners: bool, scales: Sequence[float] | None) -> Node:
+def upsample_linear_vec(
+    x: Node, size: Sequence[Dim] | None, align_corners: bool, scales: Sequence[float] | None
+) -> Node:
     return _linear(x, size, align_corners, scales or ())

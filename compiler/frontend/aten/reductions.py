@@ -175,7 +175,9 @@ def logsumexp(x: Node, dim: Dims, keepdim: bool = False) -> Node:
 
 
 @converts("aten.linalg_vector_norm.default")
-def vector_norm(x: Node, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
+def vector_norm(
+    x: Node, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Node:
     x = as_float(x) if dtype is None else ops.as_dtype(x, from_torch(dtype))
     if ord == 2:
         return _reduced(ops.norm, x, dim, keepdim)
@@ -191,7 +193,9 @@ def vector_norm(x: Node, ord: float = 2, dim: Dims = None, keepdim: bool = False
 
 
 @converts("aten.norm.ScalarOpt_dim", "aten.norm.Scalar", "aten.norm.ScalarOpt_dim_dtype")
-def norm(x: Node, p: float | None = 2, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
+def norm(
+    x: Node, p: float | None = 2, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> Node:
     return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype)
 
 
@@ -295,5 +299,3 @@ def nll_loss(x: Node, target: Node, weight: Node | None, reduction: int, ignored
         return losses, as_node(0, x.dtype)
     loss = sum_(losses)
     return (ops.div(loss, total) if reduction == 1 else loss), total
-
-

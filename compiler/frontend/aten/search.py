@@ -28,7 +28,12 @@ def bucketize(x: Value, boundaries: Node, out_int32: bool = False, right: bool =
 
 @converts("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
 def searchsorted(
-    boundaries: Node, x: Value, out_int32: bool = False, right: bool = False, side: str | None = None, sorter: Node | None = None
+    boundaries: Node,
+    x: Value,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Node | None = None,
 ) -> Node:
     if sorter is not None:
         boundaries = ops.gather(boundaries, sorter, dim=boundaries.type.rank - 1)

@@ -139,7 +139,9 @@ def slice_(x: Node, dim: int = 0, start: Dim | None = None, end: Dim | None = No
 
 
 @converts("aten.slice_scatter.default")
-def slice_scatter(x: Node, new: Node, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1) -> Node:
+def slice_scatter(
+    x: Node, new: Node, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1
+) -> Node:
     d, first, _ = _steps(x, dim, start, end, step)
     return ops.insert(x, ops.as_dtype(new, x.dtype), dim=d, start=first, step=step)
 
@@ -159,7 +161,9 @@ def select(x: Node, dim: int, index: Dim) -> Node:
 
 @converts("aten.narrow.default", "aten.narrow_copy.default")
 def narrow(x: Node, dim: int, start: Dim, length: Dim) -> Node:
-    return slice_(x, dim, start, start + length if not (isinstance(start, int) and start < 0) else x.shape[dim] + start + length)
+    return slice_(
+        x, dim, start, start + length if not (isinstance(start, int) and start < 0) else x.shape[dim] + start + length
+    )
 
 
 @converts("aten.unbind.int", "aten.unbind_copy.int")
@@ -342,7 +346,9 @@ def unfold(x: Node, dim: int, size: int, step: int) -> Node:
 
 
 @converts("aten.im2col.default")
-def im2col(x: Node, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]) -> Node:
+def im2col(
+    x: Node, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
+) -> Node:
     first = x.type.rank - 2
     y = ops.pad_spatial(x, padding, padding)
     for k in range(2):

@@ -83,7 +83,9 @@ def _atan2(y: Expr, x: Expr) -> Expr:
 
 add = op("add", "x: number, y: number", Elementwise(lambda x, y: x + y), reference=torch.add, commutative=True,
          samples=binary(dtypes=NUMBERS))  # fmt: skip
-sub = op("sub", "x: number, y: number", Elementwise(lambda x, y: x - y), reference=torch.sub, samples=binary(dtypes=NUMBERS))
+sub = op(
+    "sub", "x: number, y: number", Elementwise(lambda x, y: x - y), reference=torch.sub, samples=binary(dtypes=NUMBERS)
+)
 mul = op("mul", "x: number, y: number", Elementwise(lambda x, y: x * y), aten="aten.mul.Tensor", reference=torch.mul,
          commutative=True, samples=binary(dtypes=NUMBERS))  # fmt: skip
 div = op("div", "x: float, y: float", Elementwise(lambda x, y: x / y), aten="aten.div.Tensor", reference=torch.div,
@@ -109,7 +111,14 @@ fmod = op(
 )  # fmt: skip
 pow_ = op("pow", "x: float, y: float", Elementwise(s.power), reference=torch.pow,
           samples=[*binary(low=0.1, dtypes=FLOATS), sample("f32[9]", "f32[9]")])  # fmt: skip
-atan2 = op("atan2", "y: float, x: float", Elementwise(_atan2), aten="aten.atan2.default", reference=torch.atan2, samples=binary())
+atan2 = op(
+    "atan2",
+    "y: float, x: float",
+    Elementwise(_atan2),
+    aten="aten.atan2.default",
+    reference=torch.atan2,
+    samples=binary(),
+)
 minimum = op("minimum", "x: number, y: number", Elementwise(s.minimum), aten="aten.minimum.default", reference=torch.minimum,
              commutative=True, samples=binary(dtypes=NUMBERS))  # fmt: skip
 maximum = op("maximum", "x: number, y: number", Elementwise(s.maximum), aten="aten.maximum.default", reference=torch.maximum,
@@ -117,7 +126,14 @@ maximum = op("maximum", "x: number, y: number", Elementwise(s.maximum), aten="at
 copysign = op("copysign", "x: float, y: float", Elementwise(s.copysign), aten="aten.copysign.Tensor", reference=torch.copysign,
               samples=binary())  # fmt: skip
 
-neg = op("neg", "x: number", Elementwise(lambda x: -x), aten="aten.neg.default", reference=torch.neg, samples=unary(dtypes=NUMBERS))
+neg = op(
+    "neg",
+    "x: number",
+    Elementwise(lambda x: -x),
+    aten="aten.neg.default",
+    reference=torch.neg,
+    samples=unary(dtypes=NUMBERS),
+)
 abs_ = op("abs", "x: number", Elementwise(s.absolute), aten="aten.abs.default", reference=torch.abs,
           samples=unary(dtypes=("f32", "i64", "bf16")))  # fmt: skip
 sign = op("sign", "x: number", Elementwise(_sign), aten=("aten.sign.default", "aten.sgn.default"), reference=torch.sign,

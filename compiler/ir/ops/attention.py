@@ -43,7 +43,9 @@ def _repeat_heads(x: Node, heads: Any) -> Node:
 def masked_scores(scores: Node, mask: Node | None, causal: bool) -> Node:
     """`scores` with -inf where a bool mask or causality hides, or with the mask added where it holds numbers."""
     if mask is not None:
-        scores = where(mask, scores, float("-inf")) if mask.dtype == boolean else add(scores, as_dtype(mask, scores.dtype))
+        scores = (
+            where(mask, scores, float("-inf")) if mask.dtype == boolean else add(scores, as_dtype(mask, scores.dtype))
+        )
     if causal:
         rows, columns = scores.shape[-2:]
         scores = where(le(iota(size=columns), reshape(iota(size=rows), shape=(rows, 1))), scores, float("-inf"))

@@ -67,7 +67,9 @@ def _wide(dtype: DType) -> DType | None:
 def _linear_type(s: Signature) -> TensorType:
     x, weight = s.types[0], s.types[1]
     if weight.rank != 2 or x.rank < 1 or x.shape[-1] != weight.shape[1]:
-        raise s.fail(f"a weight of shape {list(weight.shape)} does not apply to rows of {x.shape[-1] if x.rank else 'no'} elements")
+        raise s.fail(
+            f"a weight of shape {list(weight.shape)} does not apply to rows of {x.shape[-1] if x.rank else 'no'} elements"
+        )
     if len(s.types) > 2 and s.types[2].shape not in ((weight.shape[0],), (1,), ()):
         raise s.fail(f"the bias must have {weight.shape[0]} elements")
     return TensorType(x.dtype, (*x.shape[:-1], weight.shape[0]))
@@ -105,7 +107,9 @@ def _conv_type(s: Signature) -> TensorType:
     x, w, groups = s.types[0], s.types[1], s.attrs["groups"]
     spatial = x.rank - 2
     if w.rank != x.rank or spatial < 1 or not len(s.attrs["stride"]) == len(s.attrs["dilation"]) == spatial:
-        raise s.fail("takes [batch, channels, ...] and [outputs, channels / groups, ...] with a stride per window dimension")
+        raise s.fail(
+            "takes [batch, channels, ...] and [outputs, channels / groups, ...] with a stride per window dimension"
+        )
     if x.shape[1] != w.shape[1] * groups or (isinstance(w.shape[0], int) and w.shape[0] % groups):
         raise s.fail(f"{x.shape[1]} channels in {groups} groups do not meet a weight of shape {list(w.shape)}")
     sizes = zip(x.shape[2:], w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
@@ -129,7 +133,9 @@ def _conv_space(n: Node) -> Space:
     return Space(tuple(w[1:]), positions)
 
 
-def _conv_reference(x: torch.Tensor, w: torch.Tensor, stride: Any, dilation: Any, groups: int, dtype: DType | None) -> torch.Tensor:
+def _conv_reference(
+    x: torch.Tensor, w: torch.Tensor, stride: Any, dilation: Any, groups: int, dtype: DType | None
+) -> torch.Tensor:
     if dtype is not None:
         x, w = x.to(to_torch(dtype)), w.to(to_torch(dtype))
     return torch.convolution(x, w, None, stride, [0] * len(stride), dilation, False, [0] * len(stride), groups)
@@ -183,7 +189,9 @@ def _convolution(node: Node, x: Node, weight: Node, bias: Node | None = None) ->
     return _with_bias(y, bias, node.dtype)
 
 
-def _convolution_reference(x: Any, weight: Any, bias: Any = None, *, stride: Any, padding: Any, dilation: Any, groups: int) -> Any:
+def _convolution_reference(
+    x: Any, weight: Any, bias: Any = None, *, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
     return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
 
 

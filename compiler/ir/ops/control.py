@@ -61,7 +61,12 @@ def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
 
 
 def _eager_reference(
-    *operands: torch.Tensor, overload: str, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], dtypes: Any, shapes: Any
+    *operands: torch.Tensor,
+    overload: str,
+    args: tuple[Any, ...],
+    kwargs: tuple[tuple[str, Any], ...],
+    dtypes: Any,
+    shapes: Any,
 ) -> Any:
     result = _overload(overload)(*fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs})
     found = tuple(result) if isinstance(result, (tuple, list)) else (result,)

@@ -97,7 +97,8 @@ def _index_position(n: Node, i: Position) -> tuple[Dim | Lookup, ...]:
     inner = i[at : at + len(looked_up)]
     rest = iter((*i[:at], *i[at + len(looked_up) :]))
     lookups = {
-        d: Lookup(k, broadcast_index(n.operands[k].shape, inner), x.shape[d], wrap=True) for k, d in enumerate(dims, start=1)
+        d: Lookup(k, broadcast_index(n.operands[k].shape, inner), x.shape[d], wrap=True)
+        for k, d in enumerate(dims, start=1)
     }
     return tuple(lookups[k] if k in lookups else next(rest) for k in range(x.type.rank))
 

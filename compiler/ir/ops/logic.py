@@ -27,7 +27,14 @@ gt = op("gt", "x: number, y: number", Elementwise(lambda x, y: x > y), type=trut
 ge = op("ge", "x: number, y: number", Elementwise(lambda x, y: x >= y), type=truth, aten=("aten.ge.Tensor", "aten.ge.Scalar"),
         reference=torch.ge, samples=binary(dtypes=COMPARED[:-1]))  # fmt: skip
 
-isnan = op("isnan", "x: float", Elementwise(lambda x: x.ne(x)), type=truth, reference=torch.isnan, samples=unary(dtypes=("f32", "bf16")))
+isnan = op(
+    "isnan",
+    "x: float",
+    Elementwise(lambda x: x.ne(x)),
+    type=truth,
+    reference=torch.isnan,
+    samples=unary(dtypes=("f32", "bf16")),
+)
 isinf = op("isinf", "x: float", Elementwise(lambda x: s.absolute(x).eq(float("inf"))), type=truth, reference=torch.isinf,
            samples=unary(dtypes=("f32", "f64")))  # fmt: skip
 

@@ -122,7 +122,9 @@ def _channelwise(v: Node, like: Node) -> Node:
     return reshape(v, shape=(like.shape[1], *(1,) * (like.type.rank - 2)))
 
 
-def _batch_norm(node: Node, x: Node, mean_: Node, variance: Node, weight: Node | None = None, bias: Node | None = None) -> Node:
+def _batch_norm(
+    node: Node, x: Node, mean_: Node, variance: Node, weight: Node | None = None, bias: Node | None = None
+) -> Node:
     """One multiply-add per element: the statistics are folded into a slope and an offset per channel."""
     slope = rsqrt(add(variance, node.attrs["eps"]))
     slope = slope if weight is None else mul(slope, weight)
@@ -131,7 +133,9 @@ def _batch_norm(node: Node, x: Node, mean_: Node, variance: Node, weight: Node |
     return add(mul(x, _channelwise(slope, x)), _channelwise(offset, x))
 
 
-def _batch_norm_reference(x: Any, mean_: Any, variance: Any, weight: Any = None, bias: Any = None, *, eps: float) -> Any:
+def _batch_norm_reference(
+    x: Any, mean_: Any, variance: Any, weight: Any = None, bias: Any = None, *, eps: float
+) -> Any:
     return F.batch_norm(x, mean_, variance, weight, bias, False, 0.0, eps)
 
 

@@ -56,7 +56,9 @@ erfc = op("erfc", "x: float", Opaque("1 - erf(x) would cancel"), type=same_type,
 def _scatter_reference(x: Any, indices: Any, values: Any, dim: int, reduce: str) -> Any:
     if reduce == "none":
         return torch.scatter(x, dim, indices, values)
-    return torch.scatter_reduce(x, dim, indices, values, {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}[reduce])
+    return torch.scatter_reduce(
+        x, dim, indices, values, {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}[reduce]
+    )
 
 
 scatter = op(

@@ -53,7 +53,9 @@ def _cat_type(s: Signature) -> TensorType:
     check_dims(s, [dim])
     total: Dim = 0
     for t in s.types:
-        if t.rank != first.rank or any(a != b for d, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if d != dim):
+        if t.rank != first.rank or any(
+            a != b for d, (a, b) in enumerate(zip(t.shape, first.shape, strict=True)) if d != dim
+        ):
             raise s.fail(f"shapes may differ in dimension {dim} only")
         total = total + t.shape[dim]
     return TensorType(first.dtype, (*first.shape[:dim], total, *first.shape[dim + 1 :]))

@@ -29,7 +29,9 @@ def _window_type(s: Signature) -> TensorType:
     return TensorType(x.dtype, (*x.shape[: x.rank - count], *windows))
 
 
-def window_index(place: Sequence[Dim], offset: Sequence[Dim], stride: Sequence[int], dilation: Sequence[int]) -> Position:
+def window_index(
+    place: Sequence[Dim], offset: Sequence[Dim], stride: Sequence[int], dilation: Sequence[int]
+) -> Position:
     """Where element `offset` of window `place` lies in the input."""
     return tuple(p * s + o * d for p, o, s, d in zip(place, offset, stride, dilation, strict=True))
 

@@ -61,9 +61,17 @@ prod = _reduction(
     "prod", "number", "mul",
     lambda x, dims, keepdim: _over(x, lambda x, d, k: torch.prod(x, d, k, dtype=x.dtype), dims, keepdim), (*SAMPLES, *EMPTY),
 )  # fmt: skip
-amax = _reduction("amax", "number", "max", lambda x, dims, keepdim: torch.amax(x, dims, keepdim) if dims else x, (*SAMPLES, *INTEGERS))
-amin = _reduction("amin", "number", "min", lambda x, dims, keepdim: torch.amin(x, dims, keepdim) if dims else x, (*SAMPLES, *INTEGERS))
-BOOLS = (sample("bool[4, 5]", dims=[1]), sample("bool[2, 3, 4]", dims=[0, 2], keepdim=True), sample("bool[3, 0]", dims=[1]))
+amax = _reduction(
+    "amax", "number", "max", lambda x, dims, keepdim: torch.amax(x, dims, keepdim) if dims else x, (*SAMPLES, *INTEGERS)
+)
+amin = _reduction(
+    "amin", "number", "min", lambda x, dims, keepdim: torch.amin(x, dims, keepdim) if dims else x, (*SAMPLES, *INTEGERS)
+)
+BOOLS = (
+    sample("bool[4, 5]", dims=[1]),
+    sample("bool[2, 3, 4]", dims=[0, 2], keepdim=True),
+    sample("bool[3, 0]", dims=[1]),
+)
 any_ = _reduction("any", "bool", "max", lambda x, dims, keepdim: _over(x, torch.any, dims, keepdim), BOOLS)
 all_ = _reduction("all", "bool", "min", lambda x, dims, keepdim: _over(x, torch.all, dims, keepdim), BOOLS)
 
@@ -85,7 +93,9 @@ def _var(node: Node, x: Node) -> Node:
     deviation = sub(x, mean(x, dims=dims, keepdim=True))
     total = sum_(mul(deviation, deviation), dims=dims, keepdim=node.attrs["keepdim"])
     size = count(x, dims)
-    return div(total, max(size - correction, 0.0) if isinstance(size, float) else sub(size, correction) if correction else size)
+    return div(
+        total, max(size - correction, 0.0) if isinstance(size, float) else sub(size, correction) if correction else size
+    )
 
 
 def _logsumexp(node: Node, x: Node) -> Node:

@@ -11,8 +11,22 @@ from compiler.ir.structure import Elementwise
 
 FLOATS = ("f32", "f64", "bf16")
 
-floor = op("floor", "x: float", Elementwise(s.floor), aten="aten.floor.default", reference=torch.floor, samples=unary(dtypes=FLOATS))
-ceil = op("ceil", "x: float", Elementwise(s.ceil), aten="aten.ceil.default", reference=torch.ceil, samples=unary(dtypes=FLOATS))
+floor = op(
+    "floor",
+    "x: float",
+    Elementwise(s.floor),
+    aten="aten.floor.default",
+    reference=torch.floor,
+    samples=unary(dtypes=FLOATS),
+)
+ceil = op(
+    "ceil",
+    "x: float",
+    Elementwise(s.ceil),
+    aten="aten.ceil.default",
+    reference=torch.ceil,
+    samples=unary(dtypes=FLOATS),
+)
 trunc = op("trunc", "x: float", Elementwise(s.trunc), aten=("aten.trunc.default", "aten.fix.default"), reference=torch.trunc,
            samples=unary(dtypes=FLOATS))  # fmt: skip
 round_ = op("round", "x: float", Elementwise(s.nearest), aten="aten.round.default", reference=torch.round,

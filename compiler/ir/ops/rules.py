@@ -56,7 +56,9 @@ def reduction_type(dtype: Any = None) -> TypeRule:
 
     def rule(s: Signature) -> TensorType:
         check_dims(s, s.attrs["dims"])
-        return TensorType(dtype or s.types[0].dtype, reduced_shape(s.types[0].shape, s.attrs["dims"], s.attrs["keepdim"]))
+        return TensorType(
+            dtype or s.types[0].dtype, reduced_shape(s.types[0].shape, s.attrs["dims"], s.attrs["keepdim"])
+        )
 
     return rule
 

@@ -34,26 +34,95 @@ def _atanh(x: Expr) -> Expr:
     return s.copysign(0.5 * s.log1p(2 * a / (1 - a)), x)
 
 
-exp = op("exp", "x: float", Elementwise(s.exp), aten="aten.exp.default", reference=torch.exp, samples=unary(dtypes=FLOATS))
-exp2 = op("exp2", "x: float", Elementwise(s.exp2), aten="aten.exp2.default", reference=torch.exp2, samples=unary(dtypes=FLOATS))
-expm1 = op("expm1", "x: float", Elementwise(s.expm1), aten="aten.expm1.default", reference=torch.expm1, samples=unary(dtypes=FLOATS))
-log = op("log", "x: float", Elementwise(s.log), aten="aten.log.default", reference=torch.log, samples=unary(low=0, dtypes=FLOATS))
-log2 = op("log2", "x: float", Elementwise(s.log2), aten="aten.log2.default", reference=torch.log2, samples=unary(low=0, dtypes=FLOATS))
+exp = op(
+    "exp", "x: float", Elementwise(s.exp), aten="aten.exp.default", reference=torch.exp, samples=unary(dtypes=FLOATS)
+)
+exp2 = op(
+    "exp2",
+    "x: float",
+    Elementwise(s.exp2),
+    aten="aten.exp2.default",
+    reference=torch.exp2,
+    samples=unary(dtypes=FLOATS),
+)
+expm1 = op(
+    "expm1",
+    "x: float",
+    Elementwise(s.expm1),
+    aten="aten.expm1.default",
+    reference=torch.expm1,
+    samples=unary(dtypes=FLOATS),
+)
+log = op(
+    "log",
+    "x: float",
+    Elementwise(s.log),
+    aten="aten.log.default",
+    reference=torch.log,
+    samples=unary(low=0, dtypes=FLOATS),
+)
+log2 = op(
+    "log2",
+    "x: float",
+    Elementwise(s.log2),
+    aten="aten.log2.default",
+    reference=torch.log2,
+    samples=unary(low=0, dtypes=FLOATS),
+)
 log10 = op("log10", "x: float", Elementwise(lambda x: s.log(x) / math.log(10)), aten="aten.log10.default", reference=torch.log10,
            samples=unary(low=0, dtypes=FLOATS))  # fmt: skip
 log1p = op("log1p", "x: float", Elementwise(s.log1p), aten="aten.log1p.default", reference=torch.log1p,
            samples=unary(low=-0.9, dtypes=FLOATS))  # fmt: skip
-sin = op("sin", "x: float", Elementwise(s.sin), aten="aten.sin.default", reference=torch.sin, samples=unary(dtypes=FLOATS))
-cos = op("cos", "x: float", Elementwise(s.cos), aten="aten.cos.default", reference=torch.cos, samples=unary(dtypes=FLOATS))
-tan = op("tan", "x: float", Elementwise(s.tan), aten="aten.tan.default", reference=torch.tan, samples=unary(low=-1.4, high=1.4))
-asin = op("asin", "x: float", Elementwise(s.asin), aten="aten.asin.default", reference=torch.asin, samples=unary(low=-1, high=1))
-acos = op("acos", "x: float", Elementwise(s.acos), aten="aten.acos.default", reference=torch.acos, samples=unary(low=-1, high=1))
+sin = op(
+    "sin", "x: float", Elementwise(s.sin), aten="aten.sin.default", reference=torch.sin, samples=unary(dtypes=FLOATS)
+)
+cos = op(
+    "cos", "x: float", Elementwise(s.cos), aten="aten.cos.default", reference=torch.cos, samples=unary(dtypes=FLOATS)
+)
+tan = op(
+    "tan",
+    "x: float",
+    Elementwise(s.tan),
+    aten="aten.tan.default",
+    reference=torch.tan,
+    samples=unary(low=-1.4, high=1.4),
+)
+asin = op(
+    "asin",
+    "x: float",
+    Elementwise(s.asin),
+    aten="aten.asin.default",
+    reference=torch.asin,
+    samples=unary(low=-1, high=1),
+)
+acos = op(
+    "acos",
+    "x: float",
+    Elementwise(s.acos),
+    aten="aten.acos.default",
+    reference=torch.acos,
+    samples=unary(low=-1, high=1),
+)
 atan = op("atan", "x: float", Elementwise(s.atan), aten="aten.atan.default", reference=torch.atan, samples=unary())
 sinh = op("sinh", "x: float", Elementwise(s.sinh), aten="aten.sinh.default", reference=torch.sinh, samples=unary())
 cosh = op("cosh", "x: float", Elementwise(s.cosh), aten="aten.cosh.default", reference=torch.cosh, samples=unary())
-tanh = op("tanh", "x: float", Elementwise(s.tanh), aten="aten.tanh.default", reference=torch.tanh, samples=unary(dtypes=FLOATS))
+tanh = op(
+    "tanh",
+    "x: float",
+    Elementwise(s.tanh),
+    aten="aten.tanh.default",
+    reference=torch.tanh,
+    samples=unary(dtypes=FLOATS),
+)
 asinh = op("asinh", "x: float", Elementwise(_asinh), aten="aten.asinh.default", reference=torch.asinh, samples=unary())
-acosh = op("acosh", "x: float", Elementwise(_acosh), aten="aten.acosh.default", reference=torch.acosh, samples=unary(low=1, high=1e9))
+acosh = op(
+    "acosh",
+    "x: float",
+    Elementwise(_acosh),
+    aten="aten.acosh.default",
+    reference=torch.acosh,
+    samples=unary(low=1, high=1e9),
+)
 atanh = op("atanh", "x: float", Elementwise(_atanh), aten="aten.atanh.default", reference=torch.atanh,
            samples=unary(low=-0.99, high=0.99))  # fmt: skip
 erf = op("erf", "x: float", Elementwise(s.erf), aten=("aten.erf.default", "aten.special_erf.default"), reference=torch.erf,

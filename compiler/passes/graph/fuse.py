@@ -74,7 +74,12 @@ class Fusion:
         if self.options.enabled and hosts:
             if not outside and len(hosts) == 1 and self.join(n, hosts[0]):
                 return
-            if not outside and len(hosts) > 1 and self.cheap_to_repeat(n) and all(self.join(n, g, try_only=True) for g in hosts):
+            if (
+                not outside
+                and len(hosts) > 1
+                and self.cheap_to_repeat(n)
+                and all(self.join(n, g, try_only=True) for g in hosts)
+            ):
                 for g in hosts:
                     self.join(n, g)
                 return
@@ -101,7 +106,9 @@ class Fusion:
         alone = self.price(Group(n, {n}))
         apart = g.price + (alone if isinstance(alone, int) else 0)
         if together > apart:
-            self.context.missed(self.options, f"not fused into {g.root.op.name}: a price of {together} instead of {apart}", n)
+            self.context.missed(
+                self.options, f"not fused into {g.root.op.name}: a price of {together} instead of {apart}", n
+            )
             return False
         if not try_only:
             g.members, g.extra, g.price = joint.members, joint.extra, together
@@ -139,7 +146,7 @@ class Fusion:
 
     def price(self, g: Group) -> int | str:
         """Work of the group's kernel, or why there is none."""
-        body, operands = self.body(g)
+        body, _ = self.body(g)
         key = fingerprint(body)
         if key not in self.priced:
             try:
@@ -215,7 +222,11 @@ class Fusion:
                 for k, r in enumerate(results):
                     new[r] = OPS["item"](made, index=k, loc=r.loc).named(r.name)
         self.context.count(self.options, "kernels", len(self.all))
-        return replace(self.graph, outputs=tuple(new[o] for o in self.graph.outputs), inputs=tuple(new[i] for i in self.graph.inputs))
+        return replace(
+            self.graph,
+            outputs=tuple(new[o] for o in self.graph.outputs),
+            inputs=tuple(new[i] for i in self.graph.inputs),
+        )
 
 
 LAUNCH = 2000

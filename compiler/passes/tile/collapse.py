@@ -44,7 +44,13 @@ class Collapse(TilePass):
     def join(self, ir: Kernel, nest: list[For]) -> Kernel | None:
         """The two innermost loops as one; None where some address would not be linear."""
         outer, inner = nest[-2].range, nest[-1].range
-        if outer.lo != 0 or inner.lo != 0 or not isinstance(outer.hi, int) or not isinstance(inner.hi, int) or inner.hi < 1:
+        if (
+            outer.lo != 0
+            or inner.lo != 0
+            or not isinstance(outer.hi, int)
+            or not isinstance(inner.hi, int)
+            or inner.hi < 1
+        ):
             return None
         v = var(outer.var)
         digits: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}

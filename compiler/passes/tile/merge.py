@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar, tile
@@ -19,7 +19,7 @@ class Merge(TilePass):
     """for %k { store f(%k), %e[%k] }  %s = reduce add %r { yield %e[%r] }
     ->  %s = reduce add %r { %t = f(%r)  store %t, %e[%r]  yield %t }
 
-    Only where the second loop reads what the first one stores at its own index alone, so that no step needs a later one.
+    Only where the second loop reads what the first one stores last at its own index alone, so that no step needs a later one.
     """
 
     name = "merge"
@@ -45,19 +45,24 @@ class Merge(TilePass):
         return ir.with_body(block(ir.body))
 
 
-def join(first: Stmt, second: Stmt, own: Container[str], fresh: Fresh) -> Stmt | None:
+def join(first: Stmt, second: Stmt, own: Set[str], fresh: Fresh) -> Stmt | None:
     """One loop that does what `first` then `second` do; None where that is not so.  `own` are the kernel's local buffers."""
     if not isinstance(first, For) or first.parallel or not isinstance(second, (For, Reduce)):
         return None
     if isinstance(second, For) and second.parallel:
         return None
     rs, store = tile.ranges(second), first.body[-1] if first.body else None
-    if len(rs) != 1 or not same(first.range, rs[0]) or not isinstance(store, Store) or store.index != (var(first.range.var),):
+    if (
+        len(rs) != 1
+        or not same(first.range, rs[0])
+        or not isinstance(store, Store)
+        or store.index != (var(first.range.var),)
+    ):
         return None
-    if isinstance(second, Reduce) and store.buffer not in own:
+    before, others, later = stored(first.body), stored(first.body[:-1]), stored((second,))
+    if isinstance(second, Reduce) and not before <= own:
         return None  # a reduction stores to local buffers only
-    later = stored((second,))
-    if stored(first.body[:-1]) or store.buffer in later or any(e.buffer in later for e in tile.loads(first.body)):
+    if later & (before | loaded(first.body)) or others & (loaded((second,)) | {store.buffer}):
         return None
     v = rs[0].var
     clashes = {name: fresh(name) for name in sorted(bound(first.body) & bound((second,)))}
@@ -75,7 +80,7 @@ def join(first: Stmt, second: Stmt, own: Container[str], fresh: Fresh) -> Stmt |
     (rest,) = tile.map_exprs((second,), forward)
     assert isinstance(rest, (For, Reduce))
     joined = replace(rest, body=(*kept, *rest.body))
-    return None if any(e.buffer == store.buffer for e in tile.loads((joined,))) else joined
+    return None if store.buffer in loaded((joined,)) else joined
 
 
 def moved(body: Block, value: Expr, names: Mapping[str, str]) -> tuple[Block, Expr]:
@@ -87,6 +92,11 @@ def moved(body: Block, value: Expr, names: Mapping[str, str]) -> tuple[Block, Ex
 def stored(body: Block) -> set[str]:
     """The buffers that are written."""
     return {s.buffer for s in tile.walk(body) if isinstance(s, Store)}
+
+
+def loaded(body: Block) -> set[str]:
+    """The buffers that are read."""
+    return {e.buffer for e in tile.loads(body)}
 
 
 def same(a: Range, b: Range) -> bool:

@@ -60,5 +60,3 @@ class Pack(TilePass):
             return max(found, default=-1)
 
         return sorted((k for k in range(len(a.index)) if k != dim), key=depth)
-
-

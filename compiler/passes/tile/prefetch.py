@@ -32,7 +32,9 @@ class Prefetch(TilePass):
             return ir
         row = nest[-1]
         table = Accesses(ir)
-        large = {p.name for p in ir.params if p.role == "in" and isinstance(p.type.nbytes, int) and p.type.nbytes > cache}
+        large = {
+            p.name for p in ir.params if p.role == "in" and isinstance(p.type.nbytes, int) and p.type.nbytes > cache
+        }
         wanted = [a for a in table.all if a.buffer in large and self.walks_row(table, a, row)]
         loops = [s for s in row.body if isinstance(s, (For, Reduce))]
         asked: dict[int, dict[str, PrefetchStmt]] = {}

@@ -54,7 +54,9 @@ class Reorder(TilePass):
         for f in reversed(order):
             body = (replace(f, body=body),)
         names = ", ".join("%" + f.range.var for f in order)
-        context.applied(self, f"loops ordered {names}: %{weights.buffer} is read once for every block of rows that stays in cache")
+        context.applied(
+            self, f"loops ordered {names}: %{weights.buffer} is read once for every block of rows that stays in cache"
+        )
         return ir.with_body(body)
 
     @staticmethod

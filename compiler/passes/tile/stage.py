@@ -47,11 +47,17 @@ class Stage(TilePass):
         """The outermost long loop that the operand does not follow, if turning it pays."""
         if table.roles[a.buffer] != "in" or not any(table.step(a, r.var) == 1 for r in s.ranges):
             return None
-        if any(e.mask is not None for e in scalar.walk(s.value) if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index)):
+        if any(
+            e.mask is not None
+            for e in scalar.walk(s.value)
+            if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index)
+        ):
             return None  # the copy would read what the mask guards
         around = [r for r in a.loops if r not in s.ranges]
         loops = [r for r in around if isinstance(table.loops[r.var][1], For)]
-        free = [r for r in loops if not table.follows(a, r.var) and isinstance(r.extent, int) and r.extent >= self.reuse]
+        free = [
+            r for r in loops if not table.follows(a, r.var) and isinstance(r.extent, int) and r.extent >= self.reuse
+        ]
         across = [r for r in around if table.follows(a, r.var) and table.step(a, r.var) not in (0, 1)]
         if not free or not across or any(n not in {r.var for r in a.loops} for d in a.index for n in variables(d)):
             return None
@@ -83,7 +89,9 @@ class Stage(TilePass):
         read = Load(dtype, name, tuple(var(r.var) - r.lo for r in ordered))
 
         def swap(e: Expr) -> Expr:
-            return scalar.transform(e, lambda x: read if isinstance(x, Load) and (x.buffer, x.index) == (a.buffer, a.index) else x)
+            return scalar.transform(
+                e, lambda x: read if isinstance(x, Load) and (x.buffer, x.index) == (a.buffer, a.index) else x
+            )
 
         def block(b: Block) -> Block:
             out: list[Stmt] = []

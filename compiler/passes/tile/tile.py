@@ -32,7 +32,9 @@ class Tile(TilePass):
         ir, machine = with_unique_names(ir), context.machine or Machine()
         table = Accesses(ir)
         sizes: dict[str, int] = {}
-        blocks = [b for s in tile.walk(ir.body) if isinstance(s, Reduce) and contraction(s) for b in self.block(table, s)]
+        blocks = [
+            b for s in tile.walk(ir.body) if isinstance(s, Reduce) and contraction(s) for b in self.block(table, s)
+        ]
         for row in dict.fromkeys(b.row for b in blocks):
             self.choose([b for b in blocks if b.row == row], sizes, machine, context)
         for v, (r, stmt, _) in table.loops.items():
@@ -80,7 +82,9 @@ class Tile(TilePass):
     def row_loop(table: Accesses, reads: list[Access], lane: Range, around: tuple[Range, ...]) -> Range | None:
         """The loop along which what varies across lanes is used again: the longest that those loads do not follow."""
         moving = [a for a in reads if table.follows(a, lane.var)]
-        free = [r for r in around if r is not lane and r.extent != 1 and not any(table.follows(a, r.var) for a in moving)]
+        free = [
+            r for r in around if r is not lane and r.extent != 1 and not any(table.follows(a, r.var) for a in moving)
+        ]
         used = [r for r in free if any(table.follows(a, r.var) for a in reads) and table.independent(r.var)]
         return max(used, key=lambda r: (r.extent if isinstance(r.extent, int) else 1, around.index(r)), default=None)
 

@@ -64,5 +64,7 @@ def test_what_changes_a_bit_stays(case: str) -> None:
 
 
 def test_an_identity_that_stretches_stays() -> None:
-    check_pass("canonicalize", unchanged="graph(%x: f32[1]) { %c = constant f32[4] [1, 1, 1, 1]  %y = mul %x, %c  return %y }")
+    check_pass(
+        "canonicalize", unchanged="graph(%x: f32[1]) { %c = constant f32[4] [1, 1, 1, 1]  %y = mul %x, %c  return %y }"
+    )
     check_pass("canonicalize", unchanged="graph(%x: f32[1]) { %y = expand %x {shape=[4]}  return %y }")

@@ -67,7 +67,9 @@ def arguments(e: Expr, per_exponent: int) -> np.ndarray[Any, Any]:
     dense = random.uniform(-12, 12, per_exponent * 40)
     special = [0.0, np.finfo(dtype).smallest_subnormal, np.finfo(dtype).tiny, np.finfo(dtype).max, INF]
     with np.errstate(all="ignore"):
-        positive = np.concatenate([spread, neighbours.ravel().astype(dtype), dense.astype(dtype), np.array(special, dtype)])
+        positive = np.concatenate(
+            [spread, neighbours.ravel().astype(dtype), dense.astype(dtype), np.array(special, dtype)]
+        )
     return np.concatenate([positive, -positive, np.array([NAN], dtype)])
 
 
@@ -211,7 +213,15 @@ SPECIAL: dict[str, list[tuple[float, float]]] = {
     "sin": [(0.0, 0.0), (-0.0, -0.0), (1e-42, 1e-42), (INF, NAN), (-INF, NAN)],
     "cos": [(0.0, 1.0), (-0.0, 1.0), (1e-42, 1.0), (INF, NAN), (-INF, NAN)],
     "tan": [(0.0, 0.0), (-0.0, -0.0), (-1e-42, -1e-42), (INF, NAN), (-INF, NAN)],
-    "asin": [(0.0, 0.0), (-0.0, -0.0), (1e-42, 1e-42), (1.0, math.pi / 2), (-1.0, -math.pi / 2), (1.5, NAN), (INF, NAN)],
+    "asin": [
+        (0.0, 0.0),
+        (-0.0, -0.0),
+        (1e-42, 1e-42),
+        (1.0, math.pi / 2),
+        (-1.0, -math.pi / 2),
+        (1.5, NAN),
+        (INF, NAN),
+    ],
     "acos": [(1.0, 0.0), (-1.0, math.pi), (0.0, math.pi / 2), (-0.0, math.pi / 2), (-1.5, NAN), (-INF, NAN)],
     "atan": [(0.0, 0.0), (-0.0, -0.0), (1e-42, 1e-42), (INF, math.pi / 2), (-INF, -math.pi / 2)],
     "sinh": [(0.0, 0.0), (-0.0, -0.0), (1e-42, 1e-42), (INF, INF), (-INF, -INF), (1e4, INF)],

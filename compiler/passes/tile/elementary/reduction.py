@@ -47,7 +47,9 @@ def _by_half_pi_f32(x: Expr) -> tuple[Expr, Expr]:
 
 
 DIGIT = 53  # bits of a digit of 2/pi: as many as a double holds
-WINDOW = 5  # digits that matter at once: 53 bits of x, 53 of the result, 61 of cancellation and up to 53 of misalignment
+WINDOW = (
+    5  # digits that matter at once: 53 bits of x, 53 of the result, 61 of cancellation and up to 53 of misalignment
+)
 
 
 def _by_half_pi_f64(x: Expr) -> tuple[Expr, Expr]:
@@ -59,7 +61,9 @@ def _by_half_pi_f64(x: Expr) -> tuple[Expr, Expr]:
     y, digits = _window(x)
     products = [two_product(y * 2.0 ** (-DIGIT * i), d) for i, d in enumerate(digits)]
     (p0, e0), (p1, e1), (p2, e2), (p3, e3), (p4, _) = products
-    top, lost = _sum_exactly([_modulo_4(p0) + _modulo_4(e0), _modulo_4(p1), e1, p2])  # the first two are far from rounding
+    top, lost = _sum_exactly(
+        [_modulo_4(p0) + _modulo_4(e0), _modulo_4(p1), e1, p2]
+    )  # the first two are far from rounding
     whole, bits = scaled_integer(top, 1)
     middle, lost = _sum_exactly([top - whole, *lost, e2, p3])
     rest = sum(lost, e3) + p4
@@ -76,7 +80,9 @@ def _window(x: Expr) -> tuple[Expr, list[Expr]]:
         large = y >= 2.0 ** (DIGIT * step + 1)
         y = where(large, y * 2.0 ** (-DIGIT * step), y)
         shifted = digits[step:]
-        digits = [where(large, shifted[i], d) if i < len(shifted) else d for i, d in enumerate(digits[: step - 1 + WINDOW])]
+        digits = [
+            where(large, shifted[i], d) if i < len(shifted) else d for i, d in enumerate(digits[: step - 1 + WINDOW])
+        ]
     return y, digits
 
 

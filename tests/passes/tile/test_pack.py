@@ -1,0 +1,57 @@
+"""pack: constants in the order in which a kernel reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.testing import check_pass
+
+
+def matmul(layout: str = "", role: str = "const", loops: str = "tile 8 lanes 4", value: str = "%w[%j, %k]", shape: str = "20, 3") -> str:
+    return f"""kernel @k(in %x: f32[10, 3], {role} %w: f32[{shape}]{layout}, out %y: f32[10, 20]) {{
+      for %i in 0..10 tile 2 {{ for %j in 0..20 {loops} {{
+        %s = reduce add %k in 0..3 {{ yield %x[%i, %k] * {value} }}
+        store %s, %y[%i, %j]
+      }} }}
+    }}"""
+
+
+def test_weights_become_panels() -> None:
+    check_pass("pack", before=matmul(), after=matmul("{0/8, 1, 0%8}"), remark="%w: f32[20, 3] stored as {0/8, 1, 0%8}")
+
+
+def test_panels_of_a_transposed_operand() -> None:
+    before, after = (matmul(layout, value="%w[%k, %j]", shape="3, 20") for layout in ("", "{1/8, 0, 1%8}"))
+    check_pass("pack", before=before, after=after)
+
+
+def test_dimensions_are_walked_from_the_outer_loop_to_the_inner() -> None:
+    check_pass(
+        "pack",
+        before="""kernel @conv(in %x: f32[4, 12], const %w: f32[8, 4, 3], out %y: f32[8, 10]) {
+          for %o in 0..8 tile 8 lanes 4 { for %p in 0..10 tile 2 {
+            %s = reduce add %u in 0..3, %c in 0..4 { yield %x[%c, %p + %u] * %w[%o, %c, %u] }
+            store %s, %y[%o, %p]
+          } } }""",
+        after="""kernel @conv(in %x: f32[4, 12], const %w: f32[8, 4, 3]{0/8, 2, 1, 0%8}, out %y: f32[8, 10]) {
+          for %o in 0..8 tile 8 lanes 4 { for %p in 0..10 tile 2 {
+            %s = reduce add %u in 0..3, %c in 0..4 { yield %x[%c, %p + %u] * %w[%o, %c, %u] }
+            store %s, %y[%o, %p]
+          } } }""",
+    )
+
+
+STAY = {
+    "not known when the program is built": matmul(role="in"),
+    "no lanes": matmul(loops="tile 8"),
+    "read at two places": matmul(value="(%w[%j, %k] + %w[%j, 2 - %k])"),
+    "the lane twice": matmul(value="%w[%j, %j//7]"),
+    "shifted lanes": matmul(value="%w[%j//2, %k]"),
+    "one dimension": matmul(value="%w[%j]", shape="20"),
+    "one panel, already in order": matmul(value="%w[%k, %j]", shape="3, 20", loops="tile 20 lanes 4"),
+}
+
+
+@pytest.mark.parametrize("case", STAY)
+def test_constants_that_stay(case: str) -> None:
+    check_pass("pack", unchanged=STAY[case])

@@ -1,0 +1,19 @@
+"""stream: large results written past the cache."""
+
+from __future__ import annotations
+
+from compiler.perf.machine import Machine
+from compiler.testing import check_pass
+
+TEXT = """kernel @k(in %x: f32[8, 8], out %y: f32[8, 8], out %z: f32[8], inout %u: f32[8, 8], out %t: f32[8, 8]) {
+  for %i in 0..8 {
+    for %j in 0..8 { store %x[%i, %j], %y[%i, %j] store %x[%i, %j], %u[%i, %j] store %x[%i, %j], %t[%i, %j] }
+    store %t[%i, 0], %z[%i]
+  }
+}"""
+
+
+def test_only_large_results_that_nothing_reads() -> None:
+    small = Machine(l3=511)
+    check_pass("stream", before=TEXT, after=TEXT.replace("%y[%i, %j]", "%y[%i, %j] stream"), machine=small, remark="%y written past the cache")
+    check_pass("stream", unchanged=TEXT, machine=Machine(l3=512))

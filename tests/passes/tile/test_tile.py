@@ -1,0 +1,113 @@
+"""tile: how many indices are taken at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.ir.tile import ranges, walk
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
+from compiler.perf.machine import AVX2, AVX512, NEON, SSE, Machine
+from compiler.testing import check_pass, parse
+
+
+def matmul(rows: int, columns: int, depth: int, lanes: int, i: str = "", j: str = "") -> str:
+    return f"""kernel @matmul(in %x: f32[{rows}, {depth}], const %w: f32[{columns}, {depth}], out %y: f32[{rows}, {columns}]) {{
+      parallel %j in 0..{columns}{j or f" tile {lanes}"} lanes {lanes} {{ parallel %i in 0..{rows}{i} {{
+        %s = reduce add %k in 0..{depth} {{ yield %x[%i, %k] * %w[%j, %k] }}
+        store %s, %y[%i, %j]
+      }} }}
+    }}"""
+
+
+def sizes(text: str, options: str = "", machine: Machine = AVX512) -> dict[str, int]:
+    """The tile of each loop after the pass."""
+    kernel = run_pipeline(parse(text), f"tile{options}", Context(machine=machine))
+    return {r.var: r.tile for s in walk(kernel.body) for r in ranges(s)}
+
+
+def test_options_fix_the_block() -> None:
+    check_pass(
+        "tile{rows=4, columns=8}",
+        before=matmul(10, 20, 3, 4),
+        after=matmul(10, 20, 3, 4, " tile 4", " tile 8"),
+        remark="4 rows x 8 columns in 4 lanes for %s",
+    )
+
+
+@pytest.mark.parametrize("machine", [AVX512, AVX2, SSE, NEON])
+@pytest.mark.parametrize("shape", [(512, 512, 512), (128, 3072, 768), (1, 1000, 64), (17, 33, 5), (3136, 64, 576)])
+def test_accumulators_fit_the_registers(shape: tuple[int, int, int], machine: Machine) -> None:
+    lanes = machine.lanes(32)
+    found = sizes(matmul(*shape, lanes), machine=machine)
+    registers = -(-found["j"] // lanes)
+    assert 1 <= found["i"] <= shape[0]
+    assert 1 <= found["j"] <= shape[1]
+    assert found["i"] * registers + registers + 1 <= machine.registers
+
+
+def test_a_large_product_keeps_the_multipliers_busy() -> None:
+    """Enough independent sums to hide the latency of one multiply-add."""
+    for machine in (AVX512, AVX2):
+        found = sizes(matmul(512, 512, 512, machine.lanes(32)), machine=machine)
+        assert found["i"] * found["j"] // machine.lanes(32) >= machine.fma_latency * machine.fma_per_cycle
+
+
+def test_other_lane_loops_take_some_registers() -> None:
+    check_pass(
+        "tile",
+        before="""kernel @k(in %x: f32[100], out %y: f32[100]) {
+          for %i in 0..100 tile 4 lanes 4 { store exp(%x[%i]), %y[%i] }
+          %s = reduce add %k in 0..100 tile 4 lanes 4 { yield %x[%k] }
+        }""",
+        after="""kernel @k(in %x: f32[100], out %y: f32[100]) {
+          for %i in 0..100 tile 16 lanes 4 { store exp(%x[%i]), %y[%i] }
+          %s = reduce add %k in 0..100 tile 16 lanes 4 { yield %x[%k] }
+        }""",
+    )
+
+
+def test_fewer_where_a_reduction_is_inside_and_never_more_than_there_are() -> None:
+    text = """kernel @k(in %x: f32[7, {n}], out %y: f32[{n}]) {{
+      for %i in 0..{n} tile 4 lanes 4 {{ %s = reduce max %k in 0..7 {{ yield %x[%k, %i] }} store %s, %y[%i] }} }}"""
+    assert sizes(text.format(n=100))["i"] == 8
+    assert sizes(text.format(n=6))["i"] == 6
+    assert sizes(text.format(n=3))["i"] == 3
+
+
+def test_fewer_where_each_index_has_a_long_buffer() -> None:
+    text = """kernel @k(in %x: f32[50, 100], out %y: f32[50, 100]) {
+      for %i in 0..100 tile 4 lanes 4 {
+        local %t: f32[50]
+        for %j in 0..50 { store %x[%j, %i], %t[%j] }
+        for %k in 0..50 { store %t[49 - %k], %y[%k, %i] }
+      } }"""
+    assert sizes(text)["i"] == 16
+    assert sizes(text, machine=Machine(l2=8 * 200))["i"] == 8
+    assert sizes(text, machine=Machine(l2=100))["i"] == 4
+
+
+def test_rows_that_depend_on_each_other_are_taken_one_by_one() -> None:
+    text = """kernel @k(in %x: f32[20, 3], const %w: f32[8, 3], inout %y: f32[21, 8]) {
+      for %i in 0..20 { for %j in 0..8 tile 4 lanes 4 {
+        %s = reduce add %k in 0..3 { yield %x[%i, %k] * %w[%j, %k] }
+        store %s + %y[%i, %j], %y[%i + 1, %j]
+      } } }"""
+    assert sizes(text)["i"] == 1
+    assert sizes(text.replace("%y[%i, %j]", "1.0:f32"))["i"] > 1
+
+
+def test_the_start_of_a_block_is_no_row() -> None:
+    text = """kernel @k(in %x: f32[640, 3], const %w: f32[8, 3], out %y: f32[640, 8]) {
+      for %b in 0..40 { for %j in 0..8 tile 4 lanes 4 { for %i in %b*16..%b*16 + 16 {
+        %s = reduce add %k in 0..3 { yield %x[%i, %k] * %w[%j, %k] }
+        store %s, %y[%i, %j]
+      } } } }"""
+    assert sizes(text)["b"] == 1
+    assert sizes(text)["i"] > 1
+
+
+def test_a_sum_of_bound_products_has_no_block() -> None:
+    text = """kernel @k(in %x: f32[20, 8], out %y: f32[8]) {
+      for %i in 0..8 tile 4 lanes 4 { %s = reduce add %k in 0..20 { %v = %x[%k, %i] yield %v * %v } store %s, %y[%i] } }"""
+    assert sizes(text)["i"] == 8

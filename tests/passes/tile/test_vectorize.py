@@ -1,0 +1,106 @@
+"""vectorize: the loop that lies across lanes."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
+from compiler.perf.machine import AVX2, Machine
+from compiler.testing import check_pass, parse
+
+MACHINE = Machine(vector_bits=128)
+
+
+def check(text: str, machine: Machine = MACHINE) -> None:
+    """`text` with `LANES` where lanes are expected."""
+    check_pass("vectorize", before=text.replace(" LANES", ""), after=text.replace("LANES", "tile 4 lanes 4"), machine=machine)
+
+
+def test_the_loop_along_memory() -> None:
+    check("""kernel @k(in %x: f32[6, 8], out %y: f32[6, 8]) {
+      parallel %i in 0..6 { parallel %j in 0..8 LANES { store exp(%x[%i, %j]), %y[%i, %j] } } }""")
+    check("""kernel @k(in %x: f32[6, 8], out %y: f32[8, 6]) {
+      parallel %j in 0..8 { parallel %i in 0..6 LANES { store %y0[%j] + %x[0, %j] + %z[%i, %j] + %u[%i], %y[%j, %i] } } }""".replace(
+        "in %x", "in %y0: f32[8], in %z: f32[6, 8], in %u: f32[6], in %x"))  # fmt: skip
+
+
+def test_each_part_of_a_row_chooses_for_itself() -> None:
+    check("""kernel @softmax(in %x: f32[6, 40], out %y: f32[6, 40]) {
+      parallel %i in 0..6 {
+        %m = reduce max %r in 0..40 LANES { yield %x[%i, %r] }
+        for %j in 0..40 LANES { store %x[%i, %j] - %m, %y[%i, %j] }
+      } }""")
+
+
+def test_rows_across_lanes_where_they_lie_side_by_side() -> None:
+    check("""kernel @softmax(in %x: f32[40, 8], out %y: f32[40, 8]) {
+      parallel %i in 0..8 LANES {
+        %m = reduce max %r in 0..40 { yield %x[%r, %i] }
+        for %j in 0..40 { store %x[%j, %i] - %m, %y[%j, %i] }
+      } }""")
+
+
+def test_constants_count_as_contiguous() -> None:
+    check("""kernel @matmul(in %x: f32[6, 9], const %w: f32[8, 9], out %y: f32[6, 8]) {
+      parallel %i in 0..6 { parallel %j in 0..8 LANES {
+        %s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%j, %k] } store %s, %y[%i, %j] } } }""")
+
+
+def test_a_dot_product_has_lanes_along_itself() -> None:
+    check("""kernel @matvec(in %x: f32[300], in %w: f32[2, 300], out %y: f32[2]) {
+      parallel %j in 0..2 { %s = reduce add %k in 0..300 LANES { yield %x[%k] * %w[%j, %k] } store %s, %y[%j] } }""")
+
+
+LANES = {"f32[64]": 8, "f64[64]": 4, "f16[64]": 8, "bf16[64]": 8, "i8[64]": 8, "i64[64]": 4}
+
+
+@pytest.mark.parametrize("type_", LANES)
+def test_lanes_fill_a_register_with_the_widest_float(type_: str) -> None:
+    text = f"kernel @k(in %x: {type_}, in %t: {type_}, out %y: {type_}) {{ for %i in 0..64 {{ store %x[%i] + %t[%i], %y[%i] }} }}"
+    kernel = run_pipeline(parse(text), "vectorize", Context(machine=AVX2))
+    assert kernel.body[0].range.lanes == LANES[type_]
+
+
+STAY = {
+    "too short": "for %i in 0..3 { store %x[%i], %y[%i] }",
+    "a step that needs the last one": "for %i in 1..8 { store %y[%i - 1] + %x[%i], %y[%i] }",
+    "a place that every step writes": "for %i in 0..8 { store %x[%i] + %x[%i] * %x[%i], %y[3] }",
+    "a sum kept in memory": "local %t: f32[1] store 0.0, %t[0] for %i in 0..8 { store %t[0] + %x[%i], %t[0] store %t[0], %y[%i] }",
+    "columns": "for %i in 0..8 { store %x[7 - %i], %y[7 - %i] }",
+}
+
+
+@pytest.mark.parametrize("case", STAY)
+def test_loops_without_lanes(case: str) -> None:
+    text = f"kernel @k(in %x: f32[8], inout %y: f32[8]) {{ {STAY[case]} }}"
+    check_pass("vectorize", unchanged=text, remark="no loop has contiguous accesses", machine=MACHINE)
+
+
+def test_a_loop_that_others_start_from_has_no_lanes() -> None:
+    check("""kernel @k(in %x: f32[64], in %z: f32[4], out %y: f32[16, 4]) {
+      for %b in 0..16 { for %i in %b*4..%b*4 + 4 LANES { store %x[%i], %y[%b, %i - %b*4] } } }""")
+
+
+def test_local_buffers_must_fit_in_cache() -> None:
+    text = """kernel @k(in %x: f32[40, 8], out %y: f32[40, 8]) {
+      parallel %i in 0..8 LANES {
+        local %t: f32[40]
+        for %j in 0..40 { store %x[%j, %i] * 2.0, %t[%j] }
+        for %k in 0..40 { store %t[39 - %k], %y[%k, %i] }
+      } }"""
+    check(text)
+    check_pass("vectorize", unchanged=text.replace(" LANES", ""), machine=Machine(vector_bits=128, l2=4 * 160 - 1))
+
+
+def test_siblings_of_one_name_choose_for_themselves() -> None:
+    check_pass(
+        "vectorize",
+        before="""kernel @k(in %x: f32[8, 8], out %y: f32[8, 8], out %z: f32[8, 8]) {
+          for %i in 0..8 { for %j in 0..8 { store %x[%i, %j], %y[%i, %j] } }
+          for %i in 0..8 { for %j in 0..8 { store %x[%j, %i], %z[%j, %i] } } }""",
+        after="""kernel @k(in %x: f32[8, 8], out %y: f32[8, 8], out %z: f32[8, 8]) {
+          for %i in 0..8 { for %j in 0..8 tile 4 lanes 4 { store %x[%i, %j], %y[%i, %j] } }
+          for %k in 0..8 tile 4 lanes 4 { for %l in 0..8 { store %x[%l, %k], %z[%l, %k] } } }""",
+        machine=MACHINE,
+    )
