@@ -127,6 +127,12 @@ class Work:
     bytes: int
 
 
+LOOK_UPS = frozenset({
+    torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor, torch.ops.aten.index_select.default,
+    torch.ops.aten.gather.default,
+})  # fmt: skip
+
+
 class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the ops that touch elements, and the size of their tensors."""
 
@@ -139,7 +145,10 @@ class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read, written = (_tensors(x) for x in ((args, kwargs), result))
         if not func.is_view and not _shares_storage(read, written, func):
             self.kernels += 1
-            self.bytes += sum(t.numel() * t.element_size() for t in (*read, *written))
+            sizes = [t.numel() * t.element_size() for t in read]
+            if func in LOOK_UPS:  # of a table, no more is read than is found
+                sizes[0] = min(sizes[0], sum(t.numel() * t.element_size() for t in written))
+            self.bytes += sum(sizes) + sum(t.numel() * t.element_size() for t in written)
             self.elements += sum(t.numel() for t in written)
         return result
 

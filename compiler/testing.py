@@ -90,7 +90,8 @@ def parse(source: str) -> AnyIR:
 def normal(ir: AnyIR) -> str:
     """The text of `ir` with values named in the order they appear."""
     names: dict[str, str] = {}
-    return re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), text(ir))
+    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), text(ir))
+    return text(parse_kernel(renamed)) if isinstance(ir, Kernel) else renamed  # lines break by the length of names
 
 
 def check_same_meaning(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bool = True) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from compiler.ir import scalar
-from compiler.ir.index import Dim, interval
-from compiler.ir.scalar import Call
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, values
+from compiler.ir.index import Dim, interval, variables
+from compiler.ir.scalar import Call, Load
+from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, blocks, ranges, values
 
 FREE = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
 """Primitives that are no arithmetic (nor is a comparison)."""
@@ -24,8 +25,32 @@ def count_flops(kernel: Kernel) -> int:
 
 
 def count_bytes(kernel: Kernel) -> int:
-    """The size of every buffer the kernel is passed, once (twice where it is updated)."""
-    return sum(_constant(p.type.nbytes) * (2 if p.role == "inout" else 1) for p in kernel.params)
+    """The size of every buffer the kernel is passed, once (twice where it is updated).
+
+    A buffer that is only read at places that were looked up, such as an embedding table, counts for what is read of it.
+    """
+    reads = Counter[str]()
+    plain = set[str]()
+    for load, times, loops in _loads(kernel.body, {}, 1):
+        looked_up = any(v not in loops for d in load.index for v in variables(d))
+        if looked_up:
+            reads[load.buffer] += times
+        else:
+            plain.add(load.buffer)
+    total = 0
+    for p in kernel.params:
+        size = _constant(p.type.nbytes) * (2 if p.role == "inout" else 1)
+        total += min(size, reads[p.name] * p.type.dtype.bytes) if reads[p.name] and p.name not in plain else size
+    return total
+
+
+def _loads(body: Block, limits: Limits, times: int) -> Iterator[tuple[Load, int, Limits]]:
+    """Every load, how often it is performed, and the loops around it."""
+    for stmt in body:
+        trips, inner = _enter(ranges(stmt), limits)
+        yield from _loads(blocks(stmt), inner, times * trips)
+        for value in values(stmt):
+            yield from ((e, times * trips, inner) for e in scalar.walk(value) if isinstance(e, Load))
 
 
 def _constant(d: Dim) -> int:

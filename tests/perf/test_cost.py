@@ -33,3 +33,12 @@ def test_bytes():
     )
     assert count_bytes(parse_kernel(text.format(role="out"))) == 128 + 8 * 8 * 4 + 256
     assert count_bytes(parse_kernel(text.format(role="inout"))) == 128 + 8 * 8 * 4 + 512
+
+
+def test_bytes_of_a_table():
+    lookup = "%v = %i[%n]   for %c in 0..16 { store %table[%v, %c]{more}, %y[%n, %c] }"
+    text = (
+        "kernel @k(in %table: f32[1000, 16], in %i: i64[4], out %y: f32[4, 16]) { for %n in 0..4 { " + lookup + " } }"
+    )
+    assert count_bytes(parse_kernel(text.replace("{more}", ""))) == 4 * 16 * 4 + 4 * 8 + 4 * 16 * 4
+    assert count_bytes(parse_kernel(text.replace("{more}", " + %table[%n, %c]"))) == 64000 + 4 * 8 + 4 * 16 * 4

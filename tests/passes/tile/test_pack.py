@@ -7,7 +7,13 @@ import pytest
 from compiler.testing import check_pass
 
 
-def matmul(layout: str = "", role: str = "const", loops: str = "tile 8 lanes 4", value: str = "%w[%j, %k]", shape: str = "20, 3") -> str:
+def matmul(
+    layout: str = "",
+    role: str = "const",
+    loops: str = "tile 8 lanes 4",
+    value: str = "%w[%j, %k]",
+    shape: str = "20, 3",
+) -> str:
     return f"""kernel @k(in %x: f32[10, 3], {role} %w: f32[{shape}]{layout}, out %y: f32[10, 20]) {{
       for %i in 0..10 tile 2 {{ for %j in 0..20 {loops} {{
         %s = reduce add %k in 0..3 {{ yield %x[%i, %k] * {value} }}

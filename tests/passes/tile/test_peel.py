@@ -30,12 +30,9 @@ def test_a_loop_of_less_than_a_tile_has_a_smaller_tile() -> None:
 
 
 def test_nested_loops() -> None:
-    body = "{{ {} store %x[%i] + index_free, %y[%i, %j] {} }}".replace(" + index_free", "")
-    loops = ("{} in {} tile {} ", "{{")
     parts = [
         ("0..4 tile 4", "0..6 tile 3"), ("0..4 tile 4", "6..8 tile 2"), ("4..5 tile 1", "0..6 tile 3"), ("4..5 tile 1", "6..8 tile 2"),
     ]  # fmt: skip
-    del body, loops
 
     def inner(j: str) -> str:
         return f"for %j in {j} {{ store %x[%i], %y[%i, %j] }}"
@@ -44,7 +41,9 @@ def test_nested_loops() -> None:
     check_pass(
         "peel",
         before=kernel("for %i in 0..5 tile 4 { " + inner("0..8 tile 3") + " }", "in %x: f32[5], out %y: f32[5, 8]"),
-        after=kernel(" ".join(f"for %i in {i} {{ {row} }}" for i, row in rows.items()), "in %x: f32[5], out %y: f32[5, 8]"),
+        after=kernel(
+            " ".join(f"for %i in {i} {{ {row} }}" for i, row in rows.items()), "in %x: f32[5], out %y: f32[5, 8]"
+        ),
     )
 
 
@@ -64,15 +63,17 @@ def test_the_parts_of_a_reduction_are_combined(op: str) -> None:
 def test_every_range_of_a_reduction() -> None:
     check_pass(
         "peel",
-        before=kernel("%s = reduce add %a in 0..3 tile 2, %b in 0..2 tile 4, %c in 0..7 tile 4 { yield %x[%a*7 + %c] } store %s, %y[0]"),
+        before=kernel(
+            "%s = reduce add %a in 0..3 tile 2, %b in 0..2 tile 4, %c in 0..7 tile 4 { yield %x[%a*7 + %c] } store %s, %y[0]"
+        ),
         after=kernel("""
-          %p = reduce add %d in 0..2 tile 2, %e in 0..2 tile 2, %f in 0..4 tile 4 { yield %x[%d*7 + %f] }
-          %q = reduce add %g in 0..2 tile 2, %h in 0..2 tile 2, %i in 4..7 tile 3 { yield %x[%g*7 + %i] }
-          %r = %p + %q
-          %t = reduce add %j in 2..3 tile 1, %k in 0..2 tile 2, %l in 0..4 tile 4 { yield %x[%j*7 + %l] }
-          %u = reduce add %m in 2..3 tile 1, %n in 0..2 tile 2, %o in 4..7 tile 3 { yield %x[%m*7 + %o] }
-          %v = %t + %u
-          %s = %r + %v store %s, %y[0]"""),
+          %first_rows_left = reduce add %a_1 in 0..2 tile 2, %b_1 in 0..2 tile 2, %c_1 in 0..4 tile 4 { yield %x[%a_1*7 + %c_1] }
+          %first_rows_right = reduce add %a_2 in 0..2 tile 2, %b_2 in 0..2 tile 2, %c_2 in 4..7 tile 3 { yield %x[%a_2*7 + %c_2] }
+          %first_rows = %first_rows_left + %first_rows_right
+          %last_row_left = reduce add %a_3 in 2..3 tile 1, %b_3 in 0..2 tile 2, %c_3 in 0..4 tile 4 { yield %x[%a_3*7 + %c_3] }
+          %last_row_right = reduce add %a_4 in 2..3 tile 1, %b_4 in 0..2 tile 2, %c_4 in 4..7 tile 3 { yield %x[%a_4*7 + %c_4] }
+          %last_row = %last_row_left + %last_row_right
+          %s = %first_rows + %last_row store %s, %y[0]"""),
     )
 
 

@@ -23,7 +23,12 @@ SCALARS = attention("for %i in 0..16", "", "%w[%h, %j, %r]")
 
 def test_the_operand_is_turned_before_the_loop_that_uses_it_again() -> None:
     copy = "local %t: f32[6, 5] for %a in 0..6 { for %b in 0..5 { store %w[%h, %b, %a], %t[%a, %b] } }"
-    check_pass("stage", before=SCALARS, after=attention("for %i in 0..16", copy, "%t[%r, %j]"), remark="%w turned once for every %i")
+    check_pass(
+        "stage",
+        before=SCALARS,
+        after=attention("for %i in 0..16", copy, "%t[%r, %j]"),
+        remark="%w turned once for every %i",
+    )
 
 
 def test_copies_count_from_where_their_loops_start() -> None:
@@ -33,7 +38,10 @@ def test_copies_count_from_where_their_loops_start() -> None:
         store %s, %y[%i, %j]
       }} }} }}
     }}"""
-    swapped = text.replace("for %i in %b*16..%b*16 + 16 {{ {copy} for %j in 2..5 {{", "{copy} for %j in 0..5 {{ for %i in %b*16..%b*16 + 16 {{")
+    swapped = text.replace(
+        "for %i in %b*16..%b*16 + 16 {{ {copy} for %j in 2..5 {{",
+        "{copy} for %j in 0..5 {{ for %i in %b*16..%b*16 + 16 {{",
+    )
     check_pass(
         "stage{reuse=5}",
         before=swapped.format(copy="", value="%x[%i, %r] * %w[%j, 5]"),
@@ -71,8 +79,12 @@ def test_siblings_of_one_name_are_told_apart() -> None:
 STAY = {
     "constants are packed instead": SCALARS.replace("in %w", "const %w"),
     "too few steps": SCALARS.replace("16", "15"),
-    "neighbours lie along the lanes already": SCALARS.replace("%w[%h, %j, %r]", "%w[%h, %r, %j]").replace("5, 6]", "6, 5]"),
-    "a gather": SCALARS.replace("%s =", "%n = min(%q[%j], 4) %s =").replace("%w[%h, %j, %r]", "%w[%h, %n, %r]").replace("in %w", "in %q: i64[5], in %w"),
+    "neighbours lie along the lanes already": SCALARS.replace("%w[%h, %j, %r]", "%w[%h, %r, %j]").replace(
+        "5, 6]", "6, 5]"
+    ),
+    "a gather": SCALARS.replace("%s =", "%n = min(%q[%j], 4) %s =")
+    .replace("%w[%h, %j, %r]", "%w[%h, %n, %r]")
+    .replace("in %w", "in %q: i64[5], in %w"),
     "guarded by a mask": SCALARS.replace("%w[%h, %j, %r]", "load(%w[%h, %j, %r + 1], index(%r) < 5, 0.0)"),
     "written by the kernel": SCALARS.replace("in %w", "inout %w"),
     "no products": SCALARS.replace("%x[%h, %i, %r] *", "%x[%h, %i, %r] +"),

@@ -15,5 +15,11 @@ TEXT = """kernel @k(in %x: f32[8, 8], out %y: f32[8, 8], out %z: f32[8], inout %
 
 def test_only_large_results_that_nothing_reads() -> None:
     small = Machine(l3=511)
-    check_pass("stream", before=TEXT, after=TEXT.replace("%y[%i, %j]", "%y[%i, %j] stream"), machine=small, remark="%y written past the cache")
+    check_pass(
+        "stream",
+        before=TEXT,
+        after=TEXT.replace("%y[%i, %j]", "%y[%i, %j] stream"),
+        machine=small,
+        remark="%y written past the cache",
+    )
     check_pass("stream", unchanged=TEXT, machine=Machine(l3=512))

@@ -1,0 +1,68 @@
+"""expand-math: functions without an instruction, spelt out.  Their accuracy is tested in test_elementary."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.ir import scalar
+from compiler.ir.scalar import PRIMITIVES, Call
+from compiler.ir.tile import Let, Reduce, Stmt, values, walk
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
+from compiler.passes.tile.elementary import EXPANSIONS
+from compiler.testing import check_pass, check_same_meaning, parse
+
+
+def calls(body: tuple[Stmt, ...]) -> set[str]:
+    return {e.primitive for s in walk(body) for v in values(s) for e in scalar.walk(v) if isinstance(e, Call)}
+
+
+def kernel(value: str, dtype: str = "f32") -> str:
+    return f"kernel @k(in %x: {dtype}[5], in %z: {dtype}[5], out %y: {dtype}[5]) {{ for %i in 0..5 {{ store {value}, %y[%i] }} }}"
+
+
+def test_an_expansion_with_one_use_needs_no_name() -> None:
+    check_pass("expand-math", before=kernel("rsqrt(%x[%i])"), after=kernel("1.0 / sqrt(%x[%i])"), special=False)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", EXPANSIONS)
+def test_every_function_goes(name: str, dtype: str) -> None:
+    operands = ", ".join(("%x[%i]", "%z[%i]")[: PRIMITIVES[name].arity])
+    context = Context()
+    result = run_pipeline(parse(kernel(f"{name}({operands})", dtype)), "expand-math", context)
+    assert not calls(result.body) & set(EXPANSIONS)
+    assert context.statistics[f"expand-math: {name}"] == 1
+
+
+def test_names_are_new_and_arguments_are_computed_once() -> None:
+    text = """kernel @k(in %x: f32[5], out %y: f32[5]) {
+      for %i in 0..5 { %m = %x[%i] + 1.0 %m_1 = tanh(%m * %m) store tanh(%m_1), %y[%i] }
+    }"""
+    old = parse(text)
+    new = run_pipeline(old, "expand-math")
+    check_same_meaning(old, new)
+    names = [s.name for s in walk(new.body) if isinstance(s, Let)]
+    assert len(set(names)) == len(names)
+    products = [
+        e
+        for s in walk(new.body)
+        for v in values(s)
+        for e in scalar.walk(v)
+        if isinstance(e, Call) and e.primitive == "mul"
+    ]
+    assert sum(all(isinstance(o, scalar.Ref) and o.name == "m" for o in e.operands) for e in products) == 1
+
+
+def test_the_value_of_a_reduction_is_spelt_out_inside_it() -> None:
+    old = parse(
+        "kernel @k(in %x: f32[5], out %y: f32[]) { %s = reduce add %i in 0..5 { yield exp(%x[%i]) } store %s, %y[] }"
+    )
+    new = run_pipeline(old, "expand-math")
+    (sum_,) = (s for s in walk(new.body) if isinstance(s, Reduce))
+    assert any(isinstance(s, Let) for s in sum_.body)
+    check_same_meaning(old, new)
+
+
+def test_what_has_an_instruction_stays() -> None:
+    check_pass("expand-math", unchanged=kernel("sqrt(%x[%i]) + fma(%x[%i], %z[%i], 2.0) - floor(%z[%i])"))

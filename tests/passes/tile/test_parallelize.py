@@ -1,0 +1,88 @@
+"""parallelize: which loops threads share."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.perf.machine import Machine
+from compiler.testing import check_pass
+
+MACHINE = Machine(threads=2)
+EAGER = "parallelize{grain=1, slices=4}"
+
+
+def nest(*kinds: str, sizes: tuple[int, ...] = (4, 4, 4), tile: str = "") -> str:
+    a, b, c = kinds
+    i, j, k = sizes
+    return f"""kernel @k(in %x: f32[{i}, {j}, {k}], out %y: f32[{i}, {j}, {k}]) {{
+      {a} %i in 0..{i}{tile} {{ {b} %j in 0..{j} {{ {c} %k in 0..{k} {{ store %x[%i, %j, %k], %y[%i, %j, %k] }} }} }}
+    }}"""
+
+
+PARALLEL = ("parallel",) * 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile", "kinds"),
+    [
+        ((8, 4, 4), "", ("parallel", "for", "for")),
+        ((4, 4, 4), "", ("parallel", "parallel", "for")),
+        ((2, 3, 4), "", ("parallel", "parallel", "parallel")),
+        ((8, 4, 4), " tile 2", ("parallel", "parallel", "for")),
+    ],
+)
+def test_outer_loops_are_shared_until_there_are_enough_steps(
+    sizes: tuple[int, ...], tile: str, kinds: tuple[str, ...]
+) -> None:
+    check_pass(
+        EAGER,
+        before=nest(*PARALLEL, sizes=sizes, tile=tile),
+        after=nest(*kinds, sizes=sizes, tile=tile),
+        machine=MACHINE,
+    )
+
+
+def test_small_kernels_run_on_the_calling_thread() -> None:
+    check_pass(
+        "parallelize", before=nest(*PARALLEL), after=nest("for", "for", "for"), remark="operations are too few to share"
+    )
+
+
+def kernel(body: str) -> str:
+    return f"kernel @k(in %x: f32[64, 9], inout %y: f32[64, 9]) {{ {body} }}"
+
+
+SHARED = {
+    "peeled parts": "parallel %i in 0..60 tile 4 { store %x[%i, 0], %y[%i, 0] } parallel %i in 60..64 tile 4 { store %x[%i, 0], %y[%i, 0] }",
+    "a value": "%a = %x[0, 0] parallel %i in 0..64 { store %x[%i, 0] * %a, %y[%i, 0] }",
+    "a buffer that every thread fills": """
+      local %t: f32[9] for %j in 0..9 { store %x[0, %j], %t[%j] }
+      parallel %i in 0..64 { for %j in 0..9 { store %x[%i, %j] + %t[%j], %y[%i, %j] } }""",
+}
+SERIAL = {
+    "mostly repeated": """
+      %s = reduce add %k in 0..64, %l in 0..9 { yield %x[%k, %l] }
+      parallel %i in 0..64 { store %x[%i, 0] - %s, %y[%i, 0] }""",
+    "a result beside the loop": "store 1.0, %y[0, 0] parallel %i in 1..64 { store %x[%i, 0] + %y[0, 0], %y[%i, 0] }",
+    "a buffer of the kernel": """
+      local %t: f32[64] parallel %i in 0..64 { store %x[%i, 0] * 2.0, %t[%i] }
+      parallel %i in 0..64 { store %t[63 - %i], %y[%i, 0] }""",
+}
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_kernels_that_threads_may_run(case: str) -> None:
+    check_pass(EAGER, unchanged=kernel(SHARED[case]), machine=MACHINE)
+
+
+@pytest.mark.parametrize("case", SERIAL)
+def test_kernels_that_one_thread_must_run(case: str) -> None:
+    text = kernel(SERIAL[case])
+    check_pass(EAGER, before=text, after=text.replace("parallel", "for"), machine=MACHINE)
+
+
+def test_loops_beside_other_statements_stay_serial_inside_a_share() -> None:
+    text = kernel("parallel %i in 0..4 {{ %a = %x[%i, 0] {} %j in 0..9 {{ store %a, %y[%i, %j] }} }}")
+    check_pass(
+        EAGER, before=text.format("parallel"), after=text.format("for"), machine=MACHINE
+    ) if "{}" in text else None
