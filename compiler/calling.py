@@ -30,10 +30,9 @@ class CallForm:
         """The graph's inputs for a call; ArgumentError where it is not of the form that was compiled."""
         leaves = self._leaves(tuple(args), dict(kwargs))
         for position, wanted in self.imported.expected.items():
-            if leaves[position] is not wanted and leaves[position] != wanted:
-                raise ArgumentError(
-                    f"{self._spell(position)} must be {wanted!r}, as when compiled, but is {leaves[position]!r}"
-                )
+            given = leaves[position]
+            if isinstance(given, torch.Tensor) or given != wanted:
+                raise ArgumentError(f"{self._spell(position)} must be {wanted!r}, as when compiled, but is {given!r}")
         return [leaves[o.position] if isinstance(o, UserInput) else o.tensor for o in self.imported.inputs]
 
     def result(self, outputs: Sequence[torch.Tensor], sizes: Callable[[], Mapping[str, int]]) -> Any:

@@ -12,7 +12,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -131,10 +131,11 @@ LOOK_UPS = frozenset({
     torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor, torch.ops.aten.index_select.default,
     torch.ops.aten.gather.default,
 })  # fmt: skip
+"""Ops that read no more of their first operand than they write."""
 
 
 class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the ops that touch elements, and the size of their tensors."""
+    """Counts the ops that touch elements, the size of their tensors, and the elements that no contraction gives."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -145,16 +146,20 @@ class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read, written = (_tensors(x) for x in ((args, kwargs), result))
         if not func.is_view and not _shares_storage(read, written, func):
             self.kernels += 1
-            sizes = [t.numel() * t.element_size() for t in read]
-            if func in LOOK_UPS:  # of a table, no more is read than is found
-                sizes[0] = min(sizes[0], sum(t.numel() * t.element_size() for t in written))
-            self.bytes += sum(sizes) + sum(t.numel() * t.element_size() for t in written)
-            self.elements += sum(t.numel() for t in written)
+            self.bytes += _bytes(read) + _bytes(written)
+            if func in LOOK_UPS:
+                self.bytes -= max(0, _bytes(read[:1]) - _bytes(written))
+            if func._overloadpacket not in flop_registry:
+                self.elements += sum(t.numel() for t in written)
         return result
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     return [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+
+
+def _bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _shares_storage(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor], func: Any) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import compiler
 from compiler import ArgumentError, CompiledModule, Options
-from compiler.measure import error, reference
+from compiler.measure import Work, eager_work, error, reference
 
 
 class Gate(nn.Module):
@@ -105,6 +105,41 @@ def test_nested_arguments_and_results() -> None:
         compiled(x, rest, False, shift=shift)
     with pytest.raises(ArgumentError, match="nested otherwise"):
         compiled(x, {"pair": (a,)}, shift=shift)
+
+
+def test_arguments_that_are_no_tensors() -> None:
+    x, rest = torch.randn(3), {"pair": (torch.randn(3), torch.randn(3))}
+    compiled = compiler.compile(Nested(), (x, rest, False))
+    assert near(compiled(x, rest, flag=False)["sum"], Nested()(x, rest, False)["sum"])
+    for wrong in (True, x):
+        with pytest.raises(ArgumentError, match="argument flag must be False"):
+            compiled(x, rest, wrong)
+
+
+def test_results_in_a_tuple() -> None:
+    class Two(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return x - y, x * y
+
+    x, y = torch.randn(5), torch.randn(5)
+    compiled = compiler.compile(Two(), (x, y))
+    for got in (compiled(x, y), compiled(y=y, x=x)):
+        assert isinstance(got, tuple)
+        assert near(got[0], x - y)
+        assert near(got[1], x * y)
+
+
+def test_results_that_are_inputs_and_constants() -> None:
+    class Same(nn.Module):
+        def forward(self, x: Tensor) -> list[Tensor]:
+            return [x, torch.ones(2), x]
+
+    x = torch.randn(3)
+    got = compiler.compile(Same(), (x,))(x)
+    assert isinstance(got, list)
+    assert torch.equal(got[0], x)
+    assert torch.equal(got[2], x)
+    assert torch.equal(got[1], torch.ones(2))
 
 
 def test_dynamic_sizes() -> None:
@@ -250,6 +285,14 @@ def test_error_of_known_differences() -> None:
     assert found.ulps == pytest.approx(0.5)
     assert error([torch.tensor([float("nan"), 4.0])], [truth]).relative == float("inf")
     assert error([torch.tensor([1.0])], [truth]).relative == float("inf")
+
+
+def test_work_of_eager_mode() -> None:
+    x, w, table, at = torch.randn(4, 8), torch.randn(8, 16), torch.randn(100, 8), torch.tensor([3, 5])
+    assert eager_work(lambda: x @ w) == Work(1, 2 * 4 * 8 * 16, 4 * (32 + 128 + 64))
+    assert eager_work(lambda: x.T.reshape(2, 16) + 1) == Work(2, 64, 4 * 32 * 4)  # a copy and a sum
+    assert eager_work(lambda: x.view(32)[None]).kernels == 0
+    assert eager_work(lambda: table[at]).bytes == 2 * (2 * 8 * 4) + 2 * 8
 
 
 def test_importing_the_package_is_cheap() -> None:

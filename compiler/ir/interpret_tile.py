@@ -171,11 +171,11 @@ class _Run:
         for _ in self.steps(stmt.ranges):
             self.block(stmt.body)
             part, own = np.asarray(self.value(stmt.value)), tuple(range(outside, len(self.widths)))
-            if own:  # a value that does not vary along an axis still counts once per index
-                full = [self.widths[k] if k in own else 1 for k in range(self.rank)]
-                part = np.broadcast_to(part, np.broadcast_shapes(part.shape, full))
-                part = combine.reduce(part, axis=own, keepdims=True, dtype=dtype.numpy)
             with np.errstate(all="ignore"):
+                if own:  # a value that does not vary along an axis still counts once per index
+                    full = [self.widths[k] if k in own else 1 for k in range(self.rank)]
+                    part = np.broadcast_to(part, np.broadcast_shapes(part.shape, full))
+                    part = combine.reduce(part, axis=own, keepdims=True, dtype=dtype.numpy)
                 total = round_to(combine(total, part), dtype)
         return total
 

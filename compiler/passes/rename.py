@@ -68,7 +68,13 @@ def with_unique_names(kernel: Kernel) -> Kernel:
             after = {name: again[name] for name in binds_after(stmt) if name in again}
             stmt, pending = substitute_names(stmt, again), [substitute_names(s, after) for s in pending]
             seen.update(binds(stmt))
-            out.append(replace(stmt, body=block(stmt.body)) if isinstance(stmt, (For, Reduce)) else stmt)
+            if isinstance(stmt, For):
+                stmt = replace(stmt, body=block(stmt.body))
+            elif isinstance(stmt, Reduce):
+                *inner, last = block((*stmt.body, Store("", (), stmt.value)))  # the value sees the names of the body
+                assert isinstance(last, Store)
+                stmt = replace(stmt, body=tuple(inner), value=last.value)
+            out.append(stmt)
         return tuple(out)
 
     return kernel.with_body(block(kernel.body))

@@ -19,6 +19,7 @@ from compiler.ir import graph
 from compiler.ir.interpret_tile import fresh, held, run_kernel
 from compiler.ir.random_inputs import Array, random_array, special_array
 from compiler.ir.tile import Kernel, Param, map_ranges
+from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.types import TensorType
 from compiler.ir.verify_tile import verify_kernel
 from compiler.passes.manager import run_pipeline
@@ -149,3 +150,25 @@ def _logical(type_: TensorType, raw: Array) -> Array:
         dense[order[order > 0] - 1] = values[order > 0]
         values = dense
     return held(values, dtype).reshape(type_.static_shape())
+
+
+def check(text: str, target: str = "host", *, seed: int = 0, special: bool = False, high: int = 8) -> None:
+    """Machine code against the interpreter: bit for bit, or for sums against float64 within the error of any order of adding."""
+    kernel = parse_kernel(text)
+    verify_kernel(kernel)
+    inputs = inputs_of(kernel, seed, special, high)
+    got = run_native(kernel, inputs, target)
+    if "f32" in text and re.search(r"reduce (add|mul)", text):
+        exact = parse_kernel(text.replace("f32", "f64"))
+        given = [
+            a.astype(p.type.dtype.numpy)
+            for a, p in zip(inputs, (p for p in exact.params if p.role != "out"), strict=True)
+        ]
+        truth = run_interpreter(exact, given)
+        for name, array in got.items():
+            np.testing.assert_allclose(array, truth[name], rtol=2e-5, atol=2e-5, err_msg=name)
+        return
+    want = run_interpreter(kernel, inputs)
+    assert want.failed == got.failed
+    for name, array in want.items():
+        assert_bits(array, got[name], name)

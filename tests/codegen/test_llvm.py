@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import re
 
 import numpy as np
 import pytest
-import torch
-from native import assert_bits, inputs_of, plain, run_interpreter, run_native, runnable
+from native import assert_bits, check, inputs_of, plain, run_interpreter, run_native
 
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object import to_object
@@ -16,35 +14,6 @@ from compiler.codegen.target import TARGETS, Target
 from compiler.ir.interpret_tile import run_kernel
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.types import DTYPES
-from compiler.ir.verify_tile import verify_kernel
-
-
-def check(text: str, target: str = "host", *, seed: int = 0, special: bool = False, high: int = 8) -> None:
-    """Machine code against the interpreter: bit for bit, or for sums against float64 within the error of any order of adding."""
-    kernel = parse_kernel(text)
-    verify_kernel(kernel)
-    inputs = inputs_of(kernel, seed, special, high)
-    got = run_native(kernel, inputs, target)
-    if "f32" in text and re.search(r"reduce (add|mul)", text):
-        exact = parse_kernel(text.replace("f32", "f64"))
-        given = [
-            a.astype(p.type.dtype.numpy)
-            for a, p in zip(inputs, (p for p in exact.params if p.role != "out"), strict=True)
-        ]
-        truth = run_interpreter(exact, given)
-        for name, array in got.items():
-            np.testing.assert_allclose(array, truth[name], rtol=2e-5, atol=2e-5, err_msg=name)
-        return
-    want = run_interpreter(kernel, inputs)
-    assert want.failed == got.failed
-    for name, array in want.items():
-        assert_bits(array, got[name], name)
-
-
-@pytest.fixture(params=runnable())
-def target(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
 
 # reductions
 
@@ -241,6 +210,15 @@ def test_masked_and_gathered_loads_of_every_type(dtype: str, target: str) -> Non
     }}""".replace("%x[%t[0:i64] + 0]", "%x[%n]").replace("store load(", "%n = %t[%i] store load(", 1), target)  # fmt: skip
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "i8", "bool"])
+@pytest.mark.parametrize("count", range(9, 17))
+def test_a_partial_register_of_narrow_elements_is_stored_alone(count: int, dtype: str) -> None:
+    check(f"""
+    kernel @k(in %x: {dtype}[{count}], out %y: {dtype}[{count}]) {{
+      for %i in 0..{count} tile {count} lanes 8 {{ %v = %x[%i] store max(%v, %v), %y[%i] }}
+    }}""")
+
+
 STORES = {
     "contiguous": ("%y[%i]", 37),
     "reversed": ("%y[36 - %i]", 37),
@@ -286,222 +264,6 @@ def test_transposing_lanes_are_not_the_innermost_axis(target: str) -> None:
         store %x[%i, 0], %s[%i]
       }
     }""".replace("index_of", "cast<f32>(index(%i*100 + %j))"), target)  # fmt: skip
-
-
-# local buffers
-
-
-@pytest.mark.parametrize(
-    "forms", [("", ""), (" tile 4", " tile 8 lanes 8"), (" tile 8 lanes 8", ""), (" tile 16 lanes 8", " tile 3")]
-)
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "bool", "i8"])
-def test_local_buffers_have_a_copy_per_tiled_index(dtype: str, forms: tuple[str, str]) -> None:
-    check(f"""
-    kernel @k(in %x: {dtype}[18, 13], out %y: {dtype}[18, 13]) {{
-      for %i in 0..18{forms[0]} {{
-        local %row: {dtype}[13]
-        for %j in 0..13{forms[1]} {{ store %x[%i, %j], %row[%j] }}
-        for %j in 0..13{forms[1]} {{ store %row[12 - %j], %y[%i, %j] }}
-      }}
-    }}""")
-
-
-def test_locals_in_locals_loops(target: str) -> None:
-    check("""
-    kernel @k(in %x: f32[6, 5, 20], out %y: f32[6, 5, 20]) {
-      parallel %i in 0..6 tile 2 {
-        local %total: f32[1]
-        store 0.0, %total[0]
-        for %j in 0..5 {
-          local %t: f32[20]{0/4, 0%4}
-          for %k in 0..20 tile 8 lanes 4 { store %x[%i, %j, %k] * %x[%i, %j, %k], %t[%k] }
-          %s = reduce add %k in 0..20 tile 8 lanes 4 { yield %t[19 - %k] }
-          store %total[0] + %s, %total[0]
-          for %k in 0..20 tile 8 lanes 4 { store %t[%k] / (1.0 + %total[0]), %y[%i, %j, %k] }
-        }
-      }
-    }""", target)  # fmt: skip
-
-
-def test_a_local_of_the_whole_kernel_holds_what_does_not_vary(target: str) -> None:
-    """Stores to a buffer around a tiled loop, of values that do not vary over its lanes."""
-    check("""
-    kernel @k(in %x: f32[20], in %t: i64[20], out %y: f32[20]) {
-      local %small: f32[4]{0}
-      for %a in 0..4 { store %x[%a], %small[%a] }
-      for %i in 0..20 tile 16 lanes 8 { %n = %t[%i] store %small[%n] + %small[1], %y[%i] }
-    }""", target, high=4)  # fmt: skip
-
-
-# names
-
-
-def test_values_from_outside_are_computed_before_the_loop(target: str) -> None:
-    check("""
-    kernel @k(in %x: f32[6], inout %y: f32[6, 17]) {
-      %two = %x[0] * 2.0
-      for %i in 0..6 tile 2 {
-        %a = %x[%i] + %two
-        %b = %a * %a
-        %old = %y[%i, 3]
-        for %j in 0..17 tile 8 lanes 8 { store %b + %a * %y[%i, %j], %y[%i, %j] }
-        for %j in 0..17 { store %y[%i, %j] + %old, %y[%i, %j] }
-      }
-    }""", target)  # fmt: skip
-
-
-def test_siblings_may_use_the_same_names(target: str) -> None:
-    check("""
-    kernel @k(in %x: f32[16], in %t: i64[16], out %y: f32[16], out %z: f32[16]) {
-      for %i in 0..16 tile 4 { %v = %x[%i] %n = %t[%i] store %x[%n] + %v, %y[%i] }
-      for %i in 0..16 tile 8 lanes 8 { %v = 2.0:f32 %n = %t[15 - %i] store %x[%n] * %v, %z[%i] }
-    }""", target)  # fmt: skip
-
-
-def test_a_value_is_read_when_it_is_bound(target: str) -> None:
-    """Not when it is used: the buffer may have changed by then."""
-    check("""
-    kernel @swap(inout %y: f32[32], inout %z: f32[32]) {
-      for %i in 0..32 tile 16 lanes 8 {
-        %a = %y[%i]
-        %b = %z[%i]
-        store %b, %y[%i]
-        store %a, %z[%i]
-      }
-    }""", target)  # fmt: skip
-
-
-# checks
-
-
-@pytest.mark.parametrize("form", ["", " tile 4", " tile 8 lanes 8"])
-@pytest.mark.parametrize("bad", [None, 0, 11, 12, 20])
-def test_checks_report_an_index_out_of_range(bad: int | None, form: str) -> None:
-    kernel = parse_kernel(f"""
-    kernel @k(in %t: i32[21], in %x: f32[9], out %y: f32[21]) {{
-      parallel %i in 0..21{form} {{
-        %n = %t[%i]
-        check %n in -9..9
-        %m = where(%n < 0, %n + 9, %n)
-        %safe = max(min(%m, 8), 0)
-        store %x[%safe], %y[%i]
-      }}
-    }}""")
-    t, x = inputs_of(kernel)
-    t[::2] -= 9
-    if bad is not None:
-        t[bad] = 9 if bad % 2 else -10
-    want, got = run_interpreter(kernel, [t, x]), run_native(kernel, [t, x])
-    assert want.failed == got.failed == (bad is not None)
-    assert_bits(want["y"], got["y"])
-
-
-def test_the_bounds_of_a_check_may_vary(target: str) -> None:
-    check("""
-    kernel @k(in %t: i64[4], out %y: f32[4, 9]) {
-      for %i in 0..4 { %n = %t[%i] for %j in 0..9 tile 8 lanes 8 { check %n in -%j..%j + 9 store 1.0, %y[%i, %j] } }
-    }""", target)  # fmt: skip
-
-
-# threads
-
-
-@pytest.fixture
-def three_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("trips", [1, 2, 7, 31])
-def test_threads_share_any_number_of_steps(trips: int, three_threads: None) -> None:
-    check(f"""
-    kernel @k(in %x: f32[{trips}, 5, 9], out %y: f32[{trips}, 5, 9]) {{
-      parallel %i in 0..{trips} {{ parallel %j in 0..5 tile 2 {{ parallel %k in 0..9 tile 8 lanes 8 {{
-        store %x[%i, %j, %k] * 3.0, %y[%i, %j, %k]
-      }} }} }}
-    }}""")
-
-
-NESTED = {
-    "beside other statements": """
-      parallel %i in 0..14 {
-        local %t: f32[1]
-        store %x[%i, 0], %t[0]
-        parallel %j in 0..9 { store %x[%i, %j] + %t[0], %y[%i, %j] }
-      }""",
-    "two in one": """
-      parallel %i in 0..14 tile 4 {
-        parallel %j in 0..8 { store %x[%i, %j], %y[%i, %j] }
-        parallel %j in 8..9 { store -%x[%i, %j], %y[%i, %j] }
-      }""",
-    "one after the other, on the same elements": """
-      parallel %i in 0..14 { for %j in 0..9 { store %x[%i, %j], %y[%i, %j] } }
-      parallel %j in 0..9 { for %i in 0..14 { store %y[13 - %i, %j] * 0.5 + %y[%i, %j], %y[%i, %j] } }""",
-    "after a value": """
-      %a = %y[0, 0] * 0.0 + %x[3, 3]
-      parallel %i in 0..14 { for %j in 0..9 tile 8 lanes 8 { store %x[%i, %j] * %a, %y[%i, %j] } }""",
-    "after a buffer that every thread fills": """
-      local %t: f32[9]
-      for %j in 0..9 { store %x[13, 8 - %j], %t[%j] }
-      parallel %i in 0..14 { for %j in 0..9 tile 8 lanes 8 { store %x[%i, %j] + %t[%j], %y[%i, %j] } }""",
-    "filling a buffer of the kernel": """
-      local %t: f32[14]
-      parallel %i in 0..14 { store %x[%i, 0] * 2.0, %t[%i] }
-      parallel %i in 0..14 { for %j in 0..9 { store %t[13 - %i] + %x[%i, %j], %y[%i, %j] } }""",
-    "beside a store": """
-      for %j in 0..9 { store %y[0, %j] + 1.0, %y[0, %j] }
-      parallel %i in 1..14 { for %j in 0..9 { store %x[%i, %j] + %y[0, %j], %y[%i, %j] } }""",
-}
-
-
-@pytest.mark.parametrize("case", NESTED)
-def test_parallel_loops_beside_other_statements(case: str, three_threads: None) -> None:
-    kernel = parse_kernel(f"kernel @k(in %x: f32[14, 9], inout %y: f32[14, 9]) {{ {NESTED[case]} }}")
-    verify_kernel(kernel)
-    inputs = inputs_of(kernel)
-    want = run_interpreter(kernel, inputs)["y"]
-    for _ in range(20):  # a race would not lose every time
-        assert_bits(want, run_native(kernel, inputs)["y"], case)
-
-
-def test_threads_wait_only_where_order_matters() -> None:
-    peeled = parse_kernel("""
-    kernel @k(in %x: f32[100], inout %y: f32[100]) {
-      parallel %i in 0..96 tile 8 lanes 8 { store %y[%i] + %x[%i], %y[%i] }
-      parallel %i in 96..100 tile 4 lanes 8 { store %y[%i] + %x[%i], %y[%i] }
-    }""")
-    assert "GOMP_barrier" not in emit_kernel(peeled, Target.host())
-    again = parse_kernel("""
-    kernel @k(in %x: f32[100], inout %y: f32[100]) {
-      parallel %i in 0..100 { store %y[%i] + %x[%i], %y[%i] }
-      parallel %i in 0..100 { store %y[99 - %i] + %x[%i], %y[%i] }
-    }""")  # the second is wrong by itself, but must come second
-    assert emit_kernel(again, Target.host()).count("call void @GOMP_barrier") == 1
-
-
-# streams
-
-
-@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "bool", "bf16"])
-def test_streaming_stores(dtype: str, target: str) -> None:
-    check(
-        f"""
-    kernel @k(in %x: {dtype}[5, 131], out %y: {dtype}[5, 131], out %z: {dtype}[640]) {{
-      parallel %i in 0..5 {{ for %j in 0..131 tile 64 lanes 16 {{ store %x[%i, %j], %y[%i, %j] stream }} }}
-      parallel %j in 0..640 tile 64 lanes 16 {{ store %x[%j//128, %j%128], %z[%j] stream }}
-    }}""",
-        target,
-    )
-
-
-def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
-    text = "kernel @k(in %x: f32[64], {r} %y: f32[64]) {{ for %i in 0..64 tile 16 lanes 16 {{ store %x[%i], %y[%i] stream }} }}"
-    code = emit_kernel(parse_kernel(text.format(r="out")), Target.named("x86-64-v4"))
-    assert "!nontemporal" in code
-    assert "sfence" in code
-    assert "!nontemporal" not in emit_kernel(parse_kernel(text.format(r="inout")), Target.named("x86-64-v4"))
 
 
 # the same everywhere

@@ -60,6 +60,17 @@ BROKEN = {
     ),
     "threads that collide": (kernel("parallel %i in 0..8 { store %x[%i], %y[0] }"), "every step of %i may write the same"),
     "lanes that collide": (kernel("for %i in 0..8 tile 8 { store %x[%i], %y[0] }"), "every step of %i may write the same"),
+    "a length that varies": (kernel("for %b in 0..2 { for %i in %b..8 { store %x[%i], %y[%i] } }"), "length is no constant"),
+    "a start that varies in a tile": (
+        kernel("for %b in 0..2 tile 2 { for %i in %b*4..%b*4 + 4 { store %x[%i], %y[%i] } }"),
+        "%b is no loop around it that takes one step at a time",
+    ),
+    "a start by table": (
+        kernel("%n = %t[0] for %i in %n..%n + 4 { store 1.0, %y[%i] }", "in %t: i64[1], out %y: f32[8]"), "%n is no loop around it",
+    ),
+    "past the end in the last block": (
+        kernel("for %b in 0..3 { for %i in %b*4..%b*4 + 4 { store %x[%i], %y[%i] } }"), r"index 0, i, takes 0\.\.11",
+    ),
     "backwards": (kernel("for %i in 8..0 { store 1.0, %y[%i] }"), "runs backwards"),
     "sum of bools": (
         kernel("%s = reduce add %k in 0..8 { yield %x[%k] } store %s, %y[]", "in %x: bool[8], out %y: bool[]"), "add of bool",
@@ -84,6 +95,9 @@ FINE = {
     "siblings of one name": kernel("for %i in 0..4 { store 1.0, %y[%i] } for %i in 4..8 { store 2.0, %y[%i] }"),
     "a partial register": kernel("for %i in 0..8 tile 4 lanes 8 { store %x[%i], %y[%i] }"),
     "a prefetch past the end": kernel("for %i in 0..8 { prefetch %x[%i + 8] store %x[%i], %y[%i] }"),
+    "a start that follows another loop": kernel(
+        "parallel %b in 0..2 { parallel %i in %b*4..%b*4 + 4 tile 2 { store %x[%i - %b*4], %y[%i] } }"
+    ),
     "a local per step": kernel("for %i in 0..8 tile 8 { local %t: f32[1] store %x[%i], %t[0] store %t[0], %y[%i] }"),
 }
 

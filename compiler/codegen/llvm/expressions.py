@@ -300,6 +300,12 @@ class Evaluator:
             whole = stream and width in (16, 32, 64) and _multiple(offset, lanes) and buffer.aligned
             self.b.do(f"store {memory} {bits}, ptr {self.pointer(buffer, offset, coord)}, "
                       + (f"align {width}, !nontemporal !0" if whole else f"align {dtype.bytes}"))  # fmt: skip
+        elif lane is not None and lane.active(coord[lane.var]) == 1:
+            # no masked store: of one lane, narrowed just before, LLVM 22 writes too many bytes (LLVM issue 179489)
+            first = self.b.emit(f"extractelement {memory} {bits}, i64 0")
+            self.b.do(
+                f"store {memory_type(dtype)} {first}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}"
+            )
         else:
             self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, lanes)}.p0",
                              (memory, bits), (f"ptr align {dtype.bytes}", self.pointer(buffer, offset, coord)), (flags, mask))  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from compiler.ir import scalar, tile
 from compiler.ir.scalar import Call, Const, Expr, Ref
 from compiler.ir.tile import Block, Kernel, Let, Reduce, Stmt, Store
+from compiler.ir.types import f32
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh
 
@@ -40,9 +41,10 @@ class ExpandMath(TilePass):
             def rule(e: Expr) -> Expr:
                 if not (isinstance(e, Call) and e.primitive in EXPANSIONS):
                     return e
-                known = Call(e.dtype, e.primitive, tuple(bind(a) for a in e.operands))
+                wide = f32 if e.dtype.is_half else e.dtype
+                known = Call(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
                 context.count(self, e.primitive)
-                return scalar.bind_shared(expand(known), bind)
+                return scalar.bind_shared(expand(known), bind).to(e.dtype)
 
             return lets, scalar.transform(value, rule)
 

@@ -1,4 +1,4 @@
-"""Fetch the next row while this one is computed."""
+"""Fetch the next row, or the next panel of weights, while this one is computed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compiler.ir import tile
 from compiler.ir.index import Dim, substitute, var, variables
 from compiler.ir.tile import Block, For, Kernel, Reduce, Stmt
 from compiler.ir.tile import Prefetch as PrefetchStmt
-from compiler.passes.access import Access, Accesses, nested_fors
+from compiler.passes.access import Access, Accesses, contraction, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
@@ -20,12 +20,52 @@ class Prefetch(TilePass):
 
     A kernel that passes over each row several times waits for memory in the first pass and leaves it idle in the others.
     The second loop over the row asks for the row after it.  Only for operands that do not stay in the second-level cache.
+
+    for %j tile 48 { for %i in 0..128 tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
+    ->  for %j tile 48 { for %i in 0..128 tile 8 { reduce %k { prefetch w[%j + 48, 48*(%i//8) + %k//16]  ... } } }
+
+    Each of the 16 blocks of rows asks for its share of the next panel of constants, so that the panel is near when its turn
+    comes.
     """
 
     name = "prefetch"
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
+        return self.panels(self.rows(ir, context), context)
+
+    def panels(self, ir: Kernel, context: Context) -> Kernel:
+        """Ask for the next panel of a packed constant that does not stay in the second-level cache."""
+        cache = (context.machine or Machine()).l2
+        nest = nested_fors(ir.body)
+        if len(nest) != 2:
+            return ir  # a loop outside reads the panels again, from the last cache
+        row, across = nest[-1].range, nest[-2].range
+        table = Accesses(ir)
+        for a in table.all:
+            depth = a.loops[-1]
+            held = table.types[a.buffer]
+            used = {v for d in a.index for v in variables(d)}
+            if table.roles[a.buffer] != "const" or not contraction(a.stmt) or used != {across.var, depth.var}:
+                continue
+            if not across.lanes or held.layout is None or not isinstance(held.nbytes, int) or held.nbytes <= cache:
+                continue
+            if not isinstance(row.extent, int) or not isinstance(depth.extent, int):
+                continue
+            blocks = -(-row.extent // row.tile)
+            share = -(-depth.extent // blocks)
+            start = (var(row.var) - row.lo) // row.tile * share
+            moved: dict[str, Dim] = {
+                across.var: var(across.var) + across.tile,
+                depth.var: start + var(depth.var) // blocks,
+            }
+            ahead = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
+            context.applied(self, f"%{a.buffer}: each block of rows fetches {share} steps of the next panel")
+            return ir.with_body(insert(ir.body, {id(a.stmt): {a.buffer: ahead}}))
+        return ir
+
+    def rows(self, ir: Kernel, context: Context) -> Kernel:
+        """Ask for the next row of operands that are walked several times."""
         cache = (context.machine or Machine()).l2
         nest = nested_fors(ir.body)
         if not nest or any(tile.ranges(s) and tile.ranges(s)[0].lanes for s in nest):

@@ -21,8 +21,15 @@ def kernel(value: str, dtype: str = "f32") -> str:
     return f"kernel @k(in %x: {dtype}[5], in %z: {dtype}[5], out %y: {dtype}[5]) {{ for %i in 0..5 {{ store {value}, %y[%i] }} }}"
 
 
-def test_an_expansion_with_one_use_needs_no_name() -> None:
-    check_pass("expand-math", before=kernel("rsqrt(%x[%i])"), after=kernel("1.0 / sqrt(%x[%i])"), special=False)
+def test_an_argument_has_a_name() -> None:
+    after = kernel("1.0 / sqrt(%m)").replace("store", "%m = %x[%i] store")
+    check_pass("expand-math", before=kernel("rsqrt(%x[%i])"), after=after, special=False)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_half_types_are_computed_in_f32(dtype: str) -> None:
+    after = kernel(f"cast<{dtype}>(1.0 / sqrt(%m))", dtype).replace("store", "%m = cast<f32>(%x[%i]) store")
+    check_pass("expand-math", before=kernel("rsqrt(%x[%i])", dtype), after=after, special=False)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

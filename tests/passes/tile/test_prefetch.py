@@ -23,3 +23,24 @@ def test_the_second_loop_asks_for_the_next_row() -> None:
 def test_rows_that_stay_in_cache_are_left_alone() -> None:
     kernel = parse_kernel(ROWS.format(rows=16))
     assert run_pipeline(kernel, "prefetch") is kernel
+
+
+PANELS = """kernel @linear(in %x: f32[128, 1024], const %w: f32[{columns}, 1024]{{0/48, 1, 0%48}}, out %y: f32[128, {columns}]) {{
+  parallel %j in 0..{columns} tile 48 lanes 16 {{
+    for %i in 0..128 tile 8 {{
+      %s = reduce add %k in 0..1024 {{ yield %x[%i, %k] * %w[%j, %k] }}
+      store %s, %y[%i, %j]
+    }}
+  }}
+}}"""
+
+
+def test_blocks_of_rows_fetch_the_next_panel_of_weights() -> None:
+    text = print_kernel(run_pipeline(parse_kernel(PANELS.format(columns=960)), "prefetch"))
+    assert "prefetch %w[%j + 48, (%i//8)*64 + %k//16]" in text
+    assert print_kernel(parse_kernel(text)) == text
+
+
+def test_weights_that_stay_in_cache_are_left_alone() -> None:
+    kernel = parse_kernel(PANELS.format(columns=96))
+    assert run_pipeline(kernel, "prefetch") is kernel

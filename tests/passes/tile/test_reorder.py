@@ -10,12 +10,12 @@ def matmul(
     loops: tuple[str, ...], role: str = "const", body: str = "%x[%i, %k] * %w[%j, %k]", kind: str = "parallel"
 ) -> str:
     heads = " ".join(f"{kind} {loop} {{" for loop in loops)
-    return f"""kernel @k(in %x: f32[64, 16], {role} %w: f32[24, 16], out %y: f32[64, 24]) {{
-      {heads} %s = reduce add %k in 0..16 {{ yield {body} }} store %s, %y[%i, %j] {"}" * len(loops)}
+    return f"""kernel @k(in %x: f32[32, 2], {role} %w: f32[3, 2], out %y: f32[32, 3]) {{
+      {heads} %s = reduce add %k in 0..2 {{ yield {body} }} store %s, %y[%i, %j] {"}" * len(loops)}
     }}"""
 
 
-ROWS, COLUMNS = "%i in 0..64", "%j in 0..24"
+ROWS, COLUMNS = "%i in 0..32", "%j in 0..3"
 
 
 def test_rows_that_fit_in_cache_go_inside() -> None:
@@ -29,8 +29,8 @@ def test_rows_that_fit_in_cache_go_inside() -> None:
 
 
 def test_more_rows_go_inside_in_blocks() -> None:
-    inner = "%i in %i.block*32..%i.block*32 + 32"
-    small = Machine(l2=2 * 32 * 16 * 4)
+    inner = "%i in %i.block*16..%i.block*16 + 16"
+    small = Machine(l2=2 * 16 * 2 * 4)
     check_pass(
         "reorder",
         before=matmul((ROWS, COLUMNS)),
@@ -41,7 +41,7 @@ def test_more_rows_go_inside_in_blocks() -> None:
 
 
 def test_rows_that_fit_in_no_block_go_inside_whole() -> None:
-    check_pass("reorder", before=matmul((ROWS, COLUMNS)), after=matmul((COLUMNS, ROWS)), machine=Machine(l2=64))
+    check_pass("reorder", before=matmul((ROWS, COLUMNS)), after=matmul((COLUMNS, ROWS)), machine=Machine(l2=16))
 
 
 def test_without_a_constant_the_operand_of_the_inner_loop_counts() -> None:

@@ -1,0 +1,55 @@
+"""Names inside kernels."""
+
+from __future__ import annotations
+
+from compiler.ir.tile import Reduce, walk
+from compiler.ir.tile_parser import parse_kernel
+from compiler.passes.rename import Fresh, binds, renamed, with_unique_names
+from compiler.testing import check_same_meaning, normal
+
+TWICE = """
+kernel @k(in %x: f32[4], in %t: i64[4], out %y: f32[4], out %z: f32[4]) {
+  for %i in 0..4 {
+    %v = %x[%i]
+    %s = reduce add %k in 0..4 { local %b: f32[1] store %v, %b[0] %w = %b[0] * 2.0 yield %w }
+    store %s + %v, %y[%i]
+  }
+  for %i in 0..4 {
+    %n = %t[%i]
+    check %n in 0..8
+    %v = %x[%i] * 3.0
+    %s = reduce add %k in %i..%i + 2 { local %b: f32[1] store %v, %b[0] %w = %b[0] + cast<f32>(%k) yield %w }
+    for %j in 0..1 { store %s + %v + cast<f32>(index(%i)), %z[%i + %j] }
+  }
+}"""
+
+
+def names(text: str) -> list[str]:
+    return [n for s in walk(with_unique_names(parse_kernel(text)).body) for n in binds(s)]
+
+
+def test_names_bound_twice_become_unique() -> None:
+    old = parse_kernel(TWICE)
+    new = with_unique_names(old)
+    found = names(TWICE)
+    assert len(set(found)) == len(found) == 14
+    check_same_meaning(old, new, exact=True)
+    assert with_unique_names(new) is new
+
+
+def test_a_fresh_name_is_in_no_use() -> None:
+    fresh = Fresh(parse_kernel(TWICE))
+    assert [fresh("q"), fresh("q"), fresh("v"), fresh("x"), fresh("q")] == ["q", "q_1", "v_1", "x_1", "q_2"]
+
+
+def test_a_renamed_statement_means_the_same() -> None:
+    kernel = parse_kernel("""kernel @k(in %x: f32[4], out %y: f32[]) {
+      %a = %x[1]
+      %s = reduce add %k in 0..4 { local %b: f32[2] %n = index(%k % 2) store %x[%k] * %a, %b[%n] yield %b[%k % 2] }
+      store 1.0, %y[]
+    }""")
+    reduce = kernel.body[1]
+    assert isinstance(reduce, Reduce)
+    twin = renamed(reduce, Fresh(kernel))
+    assert not set(binds(reduce)) & set(binds(twin))
+    assert normal(kernel.with_body((kernel.body[0], twin, kernel.body[2]))) == normal(kernel)
