@@ -9,7 +9,7 @@ import pytest
 from native import assert_bits, check, inputs_of, plain, run_interpreter, run_native
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import to_object
+from compiler.codegen.llvm.object import to_assembly, to_object
 from compiler.codegen.target import TARGETS, Target
 from compiler.ir.interpret_tile import run_kernel
 from compiler.ir.tile_parser import parse_kernel
@@ -148,6 +148,15 @@ def test_contractions_on_threads(loops: tuple[str, str], target: str) -> None:
         ),
         target,
     )
+
+
+def test_products_are_added_by_the_instruction_that_does_both() -> None:
+    """And by two instructions, not by a call, where there is none."""
+    text = MATMUL.format(layout="", outer="for", inner="for", i="", j=" tile 21 lanes 4", k="")
+    for name, expected in (("x86-64-v3", "vfmadd"), ("x86-64-v4", "vfmadd"), ("x86-64", "mulps"), ("aarch64", "fmla")):
+        assembly = to_assembly(emit_kernel(parse_kernel(text), Target.named(name)), Target.named(name))
+        assert expected in assembly
+        assert "fmaf" not in assembly
 
 
 def test_a_windowed_contraction(target: str) -> None:
