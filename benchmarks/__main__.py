@@ -1,22 +1,44 @@
-"""Run benchmarks: all of them, or those named on the command line."""
+"""Run benchmarks: all of them, several, or one with rows, peers and threads of choice.
+
+    python -m benchmarks [BENCHMARK ...]
+    python -m benchmarks models ResNet-18 MiniLM --peers "OpenVINO,ONNX Runtime" --threads 1
+
+matmul, convolution and models take the options of the second form.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-NAMES = ("matmul", "elementwise", "overhead", "compile_time", "models")
+from benchmarks.request import Request, request
+
+WITH_ROWS = ("matmul", "convolution", "models")
+NAMES = (*WITH_ROWS, "elementwise", "overhead", "compile_time")
 
 
-def main(names: list[str]) -> int:
+def main(words: list[str]) -> int:
     """Run each benchmark in turn; 2 where a name is unknown."""
-    unknown = [n for n in names if n not in (*NAMES, "gpu")]
+    if words and words[0] in WITH_ROWS and not all(w in (*NAMES, "gpu") for w in words):
+        run(words[0], request(words[0], words[1:]))
+        return 0
+    if "-h" in words or "--help" in words:
+        print(__doc__)
+        return 0
+    unknown = [n for n in words if n not in (*NAMES, "gpu")]
     if unknown:
         print(f"no benchmark called {', '.join(unknown)}; there are {', '.join(NAMES)} and gpu", file=sys.stderr)
         return 2
-    for name in names or NAMES:
-        importlib.import_module(f"benchmarks.{name}").main()
+    for name in words or NAMES:
+        run(name, Request())
     return 0
 
 
-sys.exit(main(sys.argv[1:]))
+def run(name: str, asked: Request) -> None:
+    """One benchmark; those without rows to choose take no request."""
+    main = importlib.import_module(f"benchmarks.{name}").main
+    main(asked) if name in WITH_ROWS else main()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from compiler.codegen.triton import GPU_TILE_PASSES
+from compiler.codegen.triton import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.load import load_triton
 from compiler.ir import ops
@@ -22,7 +22,7 @@ from compiler.ir.graph import Graph, Node, input_node
 from compiler.ir.tile import Launch
 from compiler.ir.torch_types import to_torch
 from compiler.ir.type_parser import parse_type
-from compiler.passes.lower import lower, map_kernels
+from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 
@@ -71,7 +71,7 @@ CASES = (
 
 def bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
     """A function that runs the graph on `inputs`, and the tensor that it writes."""
-    program = map_kernels(lower(run_pipeline(graph, GRAPH_PASSES)), lambda k: run_pipeline(k, GPU_TILE_PASSES))
+    program = run_pipeline(lower(run_pipeline(graph, GRAPH_PASSES)), GPU_PASSES)
     given = dict(zip(program.inputs, inputs, strict=True))
     buffers: dict[str, torch.Tensor] = {}
     for name, type_ in program.buffers.items():

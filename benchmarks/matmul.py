@@ -1,41 +1,56 @@
-"""Matrix products with constant weights against the multiply-add peak of the same run."""
+"""Matrix products with constant weights beside every peer: against the multiply-add peak, or the rate that weights are read at."""
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 
-import compiler
-from benchmarks.peak import fma_peak
-from compiler.measure import medians
+from benchmarks.contest import Contest, contest, milliseconds, verdict
+from benchmarks.peak import fma_peak, read_rate
+from benchmarks.request import Request, show
+from compiler.render import table
 
-SHAPES = ((256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (128, 768, 3072))
+SHAPES = (
+    *((n, n, n) for n in (256, 512, 1024, 2048)),
+    (128, 768, 768), (128, 768, 3072), (128, 3072, 768), (196, 512, 2048),
+)  # fmt: skip
+THIN = ((1, 4096, 4096), (8, 4096, 4096))
+"""M, K, N; in the thin ones every weight is read for a few multiply-adds."""
+
+Shape = tuple[int, int, int]
 
 
-def main() -> None:
-    """One table for one thread and one for two: GFLOP/s of ours and of PyTorch, and the share of the peak."""
-    for threads in (1, 2):
+def main(asked: Request) -> None:
+    """Milliseconds per call, times of peers relative to ours, and the share of what the machine can do."""
+    torch.manual_seed(0)
+    shapes = {" x ".join(map(str, shape)): shape for shape in (*SHAPES, *THIN)}
+    names = asked.chosen(shapes)
+    for threads in asked.threads:
         torch.set_num_threads(threads)
-        table = Table(title=f"f32 matmul, constant weights, {threads} thread(s)")
-        for column in ("M", "K", "N", "peak", "ours", "of peak", "eager", "faster"):
-            table.add_column(column, justify="right")
-        for m, k, n in SHAPES:
-            layer, x = nn.Linear(k, n, bias=False).eval(), torch.randn(m, k)
-            ours = compiler.compile(layer, (x,))
-            with torch.no_grad():
-                peak = fma_peak(threads)
-                mine, theirs = medians([partial(ours, x), partial(layer, x)], seconds=1.0)
-                peak = max(peak, fma_peak(threads))
-            rate = 2 * m * k * n / mine
-            cells = [
-                f"{peak / 1e9:.0f}",
-                f"{rate / 1e9:.0f}",
-                f"{rate / peak:.0%}",
-                f"{2 * m * k * n / theirs / 1e9:.0f}",
-            ]
-            table.add_row(str(m), str(k), str(n), *cells, f"{theirs / mine:.2f}x")
-        Console().print(table)
+        limits = fma_peak(threads), read_rate(threads)
+        results = {name: product(name, shapes[name], asked.peers) for name in names}
+        limits = max(limits[0], fma_peak(threads)), max(limits[1], read_rate(threads))
+        made = table(
+            f"f32 x[M, K] @ w[K, N], constant w, {threads} thread(s), peak {limits[0] / 1e9:.0f} GFLOP/s, "
+            f"reads {limits[1] / 1e9:.1f} GB/s: ms (times ours)",
+            ["M x K x N"],
+            ["ours", "rate", "of limit", *asked.peers, "error"],
+        )
+        for name, result in results.items():
+            made.add_row(name, *(cells(result, shapes[name], limits, asked.peers) if result else ["failed"]))
+        show(made, verdict([r for r in results.values() if r]))
+
+
+def product(name: str, shape: Shape, peers: tuple[str, ...]) -> Contest | None:
+    """One shape in ours and in every peer."""
+    m, k, n = shape
+    return contest(name, nn.Linear(k, n, bias=False).eval(), [torch.randn(m, k)], peers, rounds=5, burst=0.2)
+
+
+def cells(result: Contest, shape: Shape, limits: tuple[float, float], peers: tuple[str, ...]) -> list[str]:
+    """One row; a thin shape is measured by the bytes of its weights."""
+    m, k, n = shape
+    thin = shape in THIN
+    rate = (4 * k * n if thin else 2 * m * k * n) / result.ours
+    reached = [f"{rate / 1e9:.1f} GB/s" if thin else f"{rate / 1e9:.0f} GFLOP/s", f"{rate / limits[thin]:.0%}"]
+    return [milliseconds(result.ours), *reached, *map(result.times, peers), f"{result.error:.0e}"]

@@ -8,7 +8,7 @@ from rich.table import Table
 from torch import nn
 
 import compiler
-from benchmarks.peers import ready
+from benchmarks.peers import Call, ready
 from compiler.measure import medians
 
 
@@ -37,11 +37,11 @@ def main() -> None:
 REPEATS = 200
 
 
-def repeated(call: object) -> object:
+def repeated(call: Call) -> Call:
     """`call` often enough for the clock."""
 
     def many() -> None:
         for _ in range(REPEATS):
-            call()  # type: ignore[operator]
+            call()
 
     return many

@@ -1,12 +1,15 @@
-"""What this machine can do: multiply-adds from registers, and bytes copied, measured when they are needed."""
+"""What this machine can do: multiply-adds from registers, bytes read and copied, measured when they are needed."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
 import time
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
+import numpy
 import torch
 
 from compiler.codegen.llvm.object import to_object
@@ -18,8 +21,18 @@ CHAINS = 24
 """Independent accumulators: enough to hide the latency of a multiply-add."""
 
 
+STREAMS = 8
+"""Vectors that one step of the reading loop adds up side by side."""
+
+AHEAD = 4096
+"""Bytes between what is read and what is fetched."""
+
+READ = 64 << 20
+"""Bytes read: twice a last cache of 32 MiB, as much as the weights of 4096 x 4096."""
+
+
 @lru_cache
-def _kernel() -> tuple[ctypes._CFuncPtr, int]:
+def _kernel() -> tuple[Callable[[int, Any], None], int]:
     """A function of the number of steps, each of `CHAINS` vector multiply-adds on registers; and the lanes."""
     target = Target.host()
     lanes = target.lanes(32)
@@ -55,10 +68,56 @@ done:
 declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})
 attributes #0 = {{ "target-cpu"="{target.cpu}" "target-features"="{target.features}" "prefer-vector-width"="{target.vector_bits}" }}
 """.replace("@fma(", f"@llvm.fma.v{lanes}f32(")
-    library = load([to_object(text, target)], ["spin"])
-    function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(library["spin"])
+    return _loaded(text, "spin", target), lanes
+
+
+def _loaded(text: str, name: str, target: Target) -> Callable[[int, Any], None]:
+    """The function `name(i64, ptr)` of LLVM IR, compiled."""
+    library = load([to_object(text, target)], [name])
+    function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(library[name])
     function.library = library  # type: ignore[attr-defined]  # the code must outlive the call
-    return function, lanes
+    return function
+
+
+@lru_cache
+def _reader() -> tuple[Callable[[int, Any], None], int]:
+    """A function of the number of steps and the memory that they read, `STREAMS` vectors each; and the bytes of a step."""
+    target = Target.host()
+    lanes = target.lanes(32)
+    vector = f"<{lanes} x i32>"
+    streams = range(STREAMS)
+    phis = "\n".join(f"  %a{c} = phi {vector} [ zeroinitializer, %entry ], [ %b{c}, %loop ]" for c in streams)
+    steps = "\n".join(
+        f"  %p{c} = getelementptr {vector}, ptr %row, i64 {c}\n  %v{c} = load {vector}, ptr %p{c}, align 64\n"
+        f"  %b{c} = xor {vector} %a{c}, %v{c}\n  %q{c} = getelementptr i8, ptr %p{c}, i64 {AHEAD}\n"
+        f"  call void @llvm.prefetch.p0(ptr %q{c}, i32 0, i32 2, i32 1)"
+        for c in streams
+    )
+    sums = "\n".join(f"  %t{c + 1} = xor {vector} %t{c}, %b{c}" for c in streams)
+    text = f"""
+target triple = "{target.triple}"
+define void @read(i64 %n, ptr %in) #0 {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+{phis}
+  %at = mul i64 %i, {STREAMS}
+  %row = getelementptr {vector}, ptr %in, i64 %at
+{steps}
+  %j = add i64 %i, 1
+  %more = icmp slt i64 %j, %n
+  br i1 %more, label %loop, label %done
+done:
+  %t0 = xor {vector} %b0, %b0
+{sums}
+  store {vector} %t{STREAMS}, ptr %in, align 64
+  ret void
+}}
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+attributes #0 = {{ "target-cpu"="{target.cpu}" "target-features"="{target.features}" "prefer-vector-width"="{target.vector_bits}" }}
+"""
+    return _loaded(text, "read", target), STREAMS * lanes * 4
 
 
 def fma_peak(threads: int, steps: int = 2_000_000) -> float:
@@ -66,15 +125,30 @@ def fma_peak(threads: int, steps: int = 2_000_000) -> float:
     function, lanes = _kernel()
     values = [0.5 + k / (CHAINS * lanes) / 4 for k in range(CHAINS * lanes)]
     buffers = [(ctypes.c_float * len(values))(*values) for _ in range(threads)]
-    best = 0.0
-    for _ in range(5):
-        workers = [threading.Thread(target=function, args=(steps, b)) for b in buffers]
+    return threads * steps * CHAINS * lanes * 2 / _together(function, steps, [ctypes.addressof(b) for b in buffers])
+
+
+def read_rate(threads: int) -> float:
+    """Bytes per second that `threads` threads read together, each its part of memory twice as large as the last cache."""
+    function, step = _reader()
+    memory = numpy.ones(READ // 4 + 16, dtype=numpy.int32)  # on large pages, unlike PyTorch's
+    start = -(-memory.ctypes.data // 64) * 64
+    steps = READ // threads // step
+    seconds = _together(function, steps, [start + t * steps * step for t in range(threads)])
+    return threads * steps * step / seconds
+
+
+def _together(function: Callable[[int, Any], None], steps: int, arguments: Sequence[int], tries: int = 10) -> float:
+    """The least seconds that a call with each argument takes, each on a thread of its own."""
+    best = float("inf")
+    for _ in range(tries):
+        workers = [threading.Thread(target=function, args=(steps, a)) for a in arguments]
         start = time.perf_counter()
         for w in workers:
             w.start()
         for w in workers:
             w.join()
-        best = max(best, threads * steps * CHAINS * lanes * 2 / (time.perf_counter() - start))
+        best = min(best, time.perf_counter() - start)
     return best
 
 

@@ -1,14 +1,16 @@
-"""The same model in other systems: PyTorch eager, Inductor, ONNX Runtime and OpenVINO."""
+"""The same model in other systems: PyTorch eager, Inductor (as it comes, and tuned), ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import logging
+import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,13 +38,25 @@ def eager(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
 
 
 def inductor(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
-    torch._dynamo.reset()
     compiled = torch.compile(model)
 
     def call() -> object:
         with torch.no_grad():
             return compiled(*args)
 
+    return call
+
+
+def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
+    """With the fastest of several kernels, and weights folded and packed ahead: compiled here, while the settings hold."""
+    compiled = torch.compile(model, mode="max-autotune")
+
+    def call() -> object:
+        with torch.no_grad():
+            return compiled(*args)
+
+    with torch._inductor.config.patch(freezing=True):
+        call()
     return call
 
 
@@ -73,28 +87,53 @@ def openvino(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
 PEERS: dict[str, Callable[[nn.Module, Sequence[torch.Tensor]], Call]] = {
     "eager": eager,
     "Inductor": inductor,
+    "Inductor tuned": inductor_tuned,
     "ONNX Runtime": onnxruntime,
     "OpenVINO": openvino,
 }
 
 
-def ready(model: nn.Module, args: Sequence[torch.Tensor], names: Sequence[str] = tuple(PEERS)) -> list[Peer]:
-    """The peers that are installed and take this model, each after its first call; others are named with the reason."""
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is printed, warned or logged within."""
+    logging.disable(logging.WARNING)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def fresh_cache(cold: bool) -> AbstractContextManager[object]:
+    """Inductor's cache is empty within, if `cold`."""
+    from torch._inductor.utils import fresh_cache as empty
+
+    return empty() if cold else contextlib.nullcontext()
+
+
+def ready(
+    model: nn.Module, args: Sequence[torch.Tensor], names: Sequence[str] = tuple(PEERS), cold: bool = False
+) -> list[Peer]:
+    """The peers that are installed and take this model, each after its first call; others are named with the reason.
+
+    With `cold`, Inductor does not find what earlier runs have compiled.
+    """
+    torch._dynamo.reset()
     found = []
     for name in names:
         start = time.perf_counter()
         try:
-            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-                warnings.simplefilter("ignore")
-                logging.disable(logging.WARNING)
+            with quiet(), fresh_cache(cold):
                 call = PEERS[name](model, args)
                 call()
         except Exception as error:
-            print(
-                f"{name} is left out: {type(error).__name__}: {str(error).splitlines()[0][:120] if str(error) else ''}"
-            )
+            reason = (str(error).splitlines() or [""])[0][:120]
+            print(f"{name} is left out: {type(error).__name__}: {reason}", file=sys.stderr)
             continue
-        finally:
-            logging.disable(logging.NOTSET)
         found.append(Peer(name, call, time.perf_counter() - start))
     return found

@@ -88,6 +88,18 @@ def parser() -> argparse.ArgumentParser:
     add(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
     add(commands, "passes", list_passes, "list the passes and their options")
     add(commands, "ops", list_ops, "list the ops by kind of structure")
+
+    c = add(commands, "coverage", show_coverage, "say how PyTorch's operators are taken, or try its samples")
+    c.add_argument("operators", nargs="*", metavar="OP", help="only these: cumsum, nn.functional.pad (all)")
+    which = c.add_mutually_exclusive_group()
+    which.add_argument("--core", action="store_true", help="the operators that others reduce to (default)")
+    which.add_argument("--all", action="store_true", help="every operator of ATen")
+    c.add_argument("--samples", action="store_true", help="compile and run what PyTorch tests its operators with")
+    c.add_argument("--gradients", action="store_true", help="their gradients too")
+    c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
+    c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="how many of the samples to draw (1.0)")
+    c.add_argument("--seed", type=int, default=0, metavar="N", help="which ones to draw (0)")
+    c.add_argument("--log", type=Path, metavar="FILE", help="keep what is done here, to go on from there next time")
     return top
 
 
@@ -138,7 +150,7 @@ def optimize(given: argparse.Namespace) -> None:
     from compiler.ir.graph import Graph
     from compiler.passes.base import Context
     from compiler.passes.instrument import Timing, instruments_for
-    from compiler.passes.lower import lower, map_kernels
+    from compiler.passes.lower import lower
     from compiler.passes.manager import run_pipeline
     from compiler.pipeline import machine_of
 
@@ -153,11 +165,11 @@ def optimize(given: argparse.Namespace) -> None:
     context, clock = Context(machine=machine_of(Target.named(given.target)), options=options), Timing()
     watches = [clock, *instruments_for(options)]
     ir = read_ir(given.file)
-    ir = each_kernel(ir, lambda k: run_pipeline(k, given.pipeline, context, watches))
+    ir = run_pipeline(ir, given.pipeline, context, watches)
     if given.lower is not None:
         if not isinstance(ir, Graph):
             raise TilewrightError("--lower takes a graph")
-        ir = map_kernels(lower(ir), lambda k: run_pipeline(k, given.lower, context, watches))
+        ir = run_pipeline(lower(ir), given.lower, context, watches)
     print(write_ir(ir))
     if given.stats:
         err.print(str(clock), highlight=False)
@@ -176,14 +188,6 @@ def read_ir(file: str) -> Graph | Kernel | Program:
     word = (text.split(maxsplit=1) or [""])[0]
     parse = parse_kernel if word.startswith("kernel") else parse_program if word.startswith("program") else parse_graph
     return parse(text)
-
-
-def each_kernel(ir: Any, run: Callable[[Any], Any]) -> Any:
-    """`run` on a graph or kernel, or on every kernel of a program."""
-    from compiler.ir.tile import Program
-    from compiler.passes.lower import map_kernels
-
-    return map_kernels(ir, run) if isinstance(ir, Program) else run(ir)
 
 
 def write_ir(ir: Graph | Kernel | Program) -> str:
@@ -280,7 +284,7 @@ def list_passes(given: argparse.Namespace) -> None:
     """tilewright passes"""
     from compiler.passes.manager import available, options
 
-    for kind in ("graph", "tile"):
+    for kind in ("graph", "program", "tile"):
         out.print(f"[bold]{kind} passes[/]\n")
         for name, make in sorted(available().items()):
             if make.__module__.startswith(f"compiler.passes.{kind}."):
@@ -310,3 +314,57 @@ def list_ops(given: argparse.Namespace) -> None:
                     " ".join(a.removeprefix("aten.") for a in o.aten),
                 )
         out.print(made)
+
+
+def show_coverage(given: argparse.Namespace) -> None:
+    """tilewright coverage"""
+    if given.samples or given.gradients:
+        try_samples(given)
+        return
+    from collections import Counter
+
+    from compiler.coverage import WAYS, coverage, overloads
+    from compiler.render import table
+
+    with busy("asking"):
+        found = [coverage(o) for o in overloads(core=not given.all)]
+    named = [f"aten.{n}" for n in given.operators]
+    found = [c for c in found if not named or any(c.overload.startswith(f"{n}.") for n in named)]
+    made = table("operators", ["operator", "way"], last=["by what, or why"])
+    for c in found:
+        made.add_row(c.overload.removeprefix("aten."), c.way, escape(c.note))
+    out.print(made)
+    totals = Counter(c.way for c in found)
+    for way, meaning in WAYS.items():
+        if totals[way]:
+            out.print(f"{totals[way]:6} {way:12} {meaning}", highlight=False)
+    out.print(f"{len(found):6} in all", highlight=False)
+
+
+def try_samples(given: argparse.Namespace) -> None:
+    """tilewright coverage --samples"""
+    from collections import Counter
+
+    from compiler.ir.torch_types import to_torch
+    from compiler.ir.types import DTYPES
+    from compiler.opinfo import OUTCOMES, operators, run
+
+    total: Counter[str] = Counter()
+    for name in given.dtype.split(","):
+        if name not in DTYPES:
+            raise TilewrightError(f"unknown element type {name} (there are {', '.join(DTYPES)})")
+        dtype = to_torch(DTYPES[name])
+        infos = operators(given.operators, dtype)
+        tallies = run(
+            infos, dtype, Options(fallback="eager"), gradients=given.gradients, fraction=given.fraction, seed=given.seed, log=given.log
+        )  # fmt: skip
+        for tally in tallies:
+            total.update(tally.counts)
+            counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)
+            out.print(f"{name:5} {tally.op:44} {counts}", highlight=False, markup=False)
+            for cause, count in tally.causes.items():
+                if not cause.startswith("opaque"):
+                    out.print(f"          {count} {cause}", highlight=False, markup=False)
+    out.print("total: " + ", ".join(f"{total[o]} {o}" for o in OUTCOMES), highlight=False)
+    if total["failed"]:
+        raise TilewrightError(f"{total['failed']} samples failed")

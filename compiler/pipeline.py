@@ -10,18 +10,21 @@ from compiler.ir.graph import Graph
 from compiler.ir.tile import Program
 from compiler.options import Options
 from compiler.passes.base import Context
-from compiler.passes.lower import lower, map_kernels
+from compiler.passes.lower import lower
 from compiler.passes.manager import Instrument, run_pipeline
 from compiler.perf.machine import MACHINES, Machine
 
-GRAPH_PASSES = "decompose,canonicalize,fold,cse,fuse"
-"""Ops into simpler ops, known values into constants, equal nodes into one, groups into kernels."""
+GRAPH_PASSES = "decompose,canonicalize,fold,cse,block-scans,winograd,fuse"
+"""Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, groups into kernels."""
 
-UNFUSED_GRAPH_PASSES = "decompose,canonicalize,fold,cse,fuse{enabled=false}"
+UNFUSED_GRAPH_PASSES = "decompose,canonicalize,fold,cse,block-scans,fuse{enabled=false}"
 """The same, with a kernel for every op."""
 
-TILE_PASSES = "merge,collapse,reorder,stage,vectorize,tile,pack,unroll,prefetch,stream,peel,parallelize,expand-math"
-"""Scalar loops into tiles: join loops, order them, turn operands, choose lanes, registers, layouts, tails and threads."""
+PROGRAM_PASSES = "layout"
+"""How intermediate tensors lie in memory."""
+
+TILE_PASSES = "delinearize,merge,collapse,reorder,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,peel,parallelize,expand-math"
+"""Scalar loops into tiles: join loops, order them, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
 
 
 @dataclass
@@ -42,8 +45,8 @@ def run_passes(graph: Graph, options: Options, instruments: Sequence[Instrument]
     default = GRAPH_PASSES if options.fuse else UNFUSED_GRAPH_PASSES
     fused = run_pipeline(graph, options.graph_passes or default, context, instruments)
     lowered = lower(fused)
-    passes = options.tile_passes or TILE_PASSES
-    scheduled = map_kernels(lowered, lambda kernel: run_pipeline(kernel, passes, context, instruments))
+    passes = options.tile_passes or f"{PROGRAM_PASSES},{TILE_PASSES}"
+    scheduled = run_pipeline(lowered, passes, context, instruments)
     return Stages(graph, fused, lowered, scheduled, context)
 
 

@@ -25,8 +25,11 @@ from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import graph_resources
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes, special_array
-from compiler.ir.tile import Kernel
-from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.interpret_tile import run_program
+from compiler.ir.tile import Kernel, Program
+from compiler.ir.tile_parser import parse_kernel, parse_program
+from compiler.ir.tile_printer import program_resources
+from compiler.ir.types import TensorType
 from compiler.measure import error, reference
 from compiler.passes.base import Context, Pass
 from compiler.passes.instrument import (
@@ -83,15 +86,22 @@ def check_pass(
 
 
 def parse(source: str) -> AnyIR:
-    """A graph or a kernel from its text."""
-    return parse_kernel(source) if source.lstrip().startswith("kernel") else parse_graph(source)
+    """A graph, a kernel or a program from its text."""
+    first = source.split(maxsplit=1)[0]
+    return (
+        parse_kernel(source)
+        if first == "kernel"
+        else parse_program(source)
+        if first == "program"
+        else parse_graph(source)
+    )
 
 
 def normal(ir: AnyIR) -> str:
     """The text of `ir` with values named in the order they appear."""
     names: dict[str, str] = {}
     renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), text(ir))
-    return text(parse_kernel(renamed)) if isinstance(ir, Kernel) else renamed  # lines break by the length of names
+    return renamed if isinstance(ir, Graph) else text(_reparse(renamed, ir))  # lines break by the length of names
 
 
 def check_same_meaning(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bool = True) -> None:
@@ -119,7 +129,7 @@ def _sizes(ir: AnyIR) -> Iterator[dict[str, int]]:
 
 def _trials(ir: AnyIR, special: bool) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
     """Named ways to interpret IR on one set of inputs."""
-    types = [p.type for p in ir.params] if isinstance(ir, Kernel) else [n.type for n in ir.inputs]
+    types = _given(ir)
     yield "random", lambda x, exact: first_in_range(lambda *ends: _interpret(x, random_inputs(types, 1, *ends), exact))
     if special and all(t.dtype.is_float or t.dtype.kind == "bool" for t in types):  # integers may be indices
         for phase in (0, 5):
@@ -127,7 +137,16 @@ def _trials(ir: AnyIR, special: bool) -> Iterator[tuple[str, Callable[[AnyIR, bo
             yield "special", lambda x, exact, given=given: _interpret(x, given, exact)  # type: ignore[misc]
 
 
+def _given(ir: AnyIR) -> list[TensorType]:
+    """The types of what IR is run on."""
+    if isinstance(ir, Program):
+        return [ir.buffers[name] for name in ir.inputs]
+    return [p.type for p in ir.params] if isinstance(ir, Kernel) else [n.type for n in ir.inputs]
+
+
 def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
+    if isinstance(ir, Program):
+        return run_program(ir, inputs)
     if isinstance(ir, Kernel):
         return run_on(ir, inputs)
     return [as_array(r) for r in interpret(ir, inputs, dtype=None if exact else torch.float64)]
@@ -135,8 +154,15 @@ def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
 
 def _round_trip(ir: AnyIR) -> None:
     """The text of `ir` parses to IR of the same text."""
-    again = parse_graph(text(ir), graph_resources(ir)) if isinstance(ir, Graph) else parse_kernel(text(ir))
+    again = _reparse(text(ir), ir)
     assert text(again) == text(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
+
+
+def _reparse(source: str, ir: AnyIR) -> AnyIR:
+    """IR of the same kind from text that may name constants of `ir`."""
+    if isinstance(ir, Graph):
+        return parse_graph(source, graph_resources(ir))
+    return parse_program(source, program_resources(ir)) if isinstance(ir, Program) else parse_kernel(source)
 
 
 def _diff(want: AnyIR, got: AnyIR) -> str:

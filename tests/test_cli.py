@@ -176,6 +176,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "fuse" in told
     assert "vectorize" in told
+    assert "layout" in told
     assert main(["ops"]) == 0
     assert "softmax" in capsys.readouterr().out
 

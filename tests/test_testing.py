@@ -63,6 +63,24 @@ def test_invalid_texts_are_refused() -> None:
         check_pass("", unchanged="kernel @k(out %y: f32[4]) { store 1.0, %y[9] }")
 
 
+PROGRAM = """program { input %a: f32[4]  output %b: f32[4]  constant %c: f32[4] [1, 2, 3, 4]
+  kernel @k(in %x: f32[4], const %w: f32[4], out %y: f32[4]) { for %i in 0..4 tile 2 { store %x[%i] * %w[%i], %y[%i] } }
+  launch @k(%a, %c, %b) for "n" }"""
+
+
+def test_programs_are_compared_up_to_names() -> None:
+    check_pass("unroll,layout", unchanged=PROGRAM)
+    assert normal(parse(PROGRAM)) == normal(parse(PROGRAM.replace("%a", "%input").replace("%i", "%index")))
+    assert normal(parse(PROGRAM)) != normal(parse(PROGRAM.replace("%x[%i] *", "%x[%i] +")))
+
+
+def test_programs_are_interpreted() -> None:
+    other = PROGRAM.replace("%x[%i] *", "%x[%i] +")
+    check_same_meaning(parse(PROGRAM), parse(PROGRAM), exact=True)
+    with pytest.raises(AssertionError, match="on random inputs, output 0: 4 of 4 elements differ"):
+        check_same_meaning(parse(PROGRAM), parse(other))
+
+
 def test_a_missing_remark_is_shown() -> None:
     with pytest.raises(AssertionError, match="no remark says 'fused'"):
         check_pass("cse", unchanged="graph(%x: f32[4]) { %y = exp %x  return %y }", remark="fused")

@@ -12,9 +12,9 @@ from compiler.frontend.registry import conversions
 
 BEYOND_CORE = frozenset({
     "aten._batch_norm_no_update.default", "aten._batch_norm_with_update_functional.default", "aten._native_batch_norm_legit.default",
-    "aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default", "aten.batch_norm_backward.default",
+    "aten.batch_norm_backward.default",
     "aten.bitwise_and.Scalar_Tensor", "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_xor.Scalar_Tensor", "aten.copysign.Scalar",
-    "aten.diagonal_scatter.default", "aten.dist.default", "aten.grid_sampler_2d.default", "aten.ldexp.Tensor",
+    "aten.dist.default", "aten.grid_sampler_2d.default", "aten.ldexp.Tensor", "aten.native_dropout.default",
     "aten.native_batch_norm.default", "aten.tril_indices.default", "aten.triu_indices.default", "aten.upsample_bicubic2d.default",
 })  # fmt: skip
 """Operators that core ATen keeps whole, or leaves to backends, although PyTorch knows how to spell them out."""

@@ -56,6 +56,7 @@ def import_functional(
     inputs = _inputs(placeholders, constants)
     values = {n: to_dim(n.meta["val"]) for n in placeholders if isinstance(n.meta["val"], (int, torch.SymInt))}
     values |= {placeholders[f.position]: node for f, node in inputs if isinstance(f, UserInput)}
+    values |= {n: None for n in placeholders if _is_token(n)}
     outputs = Importer(fallback).run(module.graph, {**values, **constants}, _attributes(module))
     feeds, nodes = tuple(f for f, _ in inputs), tuple(n for _, n in inputs)
     unique = list(dict.fromkeys(v for v in outputs if isinstance(v, Node) and v not in nodes))
@@ -71,7 +72,9 @@ def _inputs(placeholders: Sequence[torch.fx.Node], constants: dict[torch.fx.Node
         for k, n in enumerate(placeholders)
         if isinstance(n.meta["val"], torch.Tensor) and n not in constants
     ]
-    chosen: list[tuple[Feed, Node]] = [(UserInput(k), input_node(n.name, t)) for k, n, t in typed if n.users]
+    chosen: list[tuple[Feed, Node]] = [
+        (UserInput(k), input_node(n.name, t)) for k, n, t in typed if n.users and not _is_token(n)
+    ]
     sizes: list[Dim] = [d for _, node in chosen for d in node.shape]
     needed = {s for _, node in chosen for s in node.type.symbols} | _integers(placeholders)
     for name in sorted(needed):
@@ -80,6 +83,11 @@ def _inputs(placeholders: Sequence[torch.fx.Node], constants: dict[torch.fx.Node
         chosen.append(_carrier(var(name), placeholders, [t for t in typed if not t[1].users]))
         sizes += chosen[-1][1].shape
     return chosen
+
+
+def _is_token(n: torch.fx.Node) -> bool:
+    """Whether an argument only tells in which order effects happen; it is None in a call."""
+    return bool(n.users) and all(str(u.target) == "with_effects" and u.args[0] is n for u in n.users)
 
 
 def _integers(placeholders: Sequence[torch.fx.Node]) -> set[str]:

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
 
 from compiler.errors import TilewrightError, TypeRuleError, Unsupported, UnsupportedOpError
+from compiler.frontend.calls import reason_to_call, sized_by_data
 from compiler.frontend.registry import Refusal, conversions
 from compiler.frontend.source import source_of
 from compiler.frontend.symbols import to_dim
@@ -84,6 +86,10 @@ class Importer:
                 return to_dim(value)
             if getattr(node.target, "__name__", "") == "getitem":
                 return self._item(node)
+            if name == "with_effects":
+                return self._effect(node)
+            if name not in conversions() or _is_complex(node):
+                return self._call_in_pytorch(node)
             return self._convert(node, name)
         except (Refusal, TypeRuleError) as problem:
             return self._refuse(node, str(problem))
@@ -97,18 +103,22 @@ class Importer:
         return results[index]
 
     def _convert(self, node: torch.fx.Node, name: str) -> Any:
-        convert = conversions().get(name)
-        if convert is None:
-            raise Refusal(
-                "has no conversion" if isinstance(node.target, torch._ops.OpOverload) else "is no plain operator"
-            )
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()
         with building_for(source_of(node)):
-            result = convert(*args, **{k: v for k, v in kwargs.items() if k not in PLACEMENT})
+            result = conversions()[name](*args, **{k: v for k, v in kwargs.items() if k not in PLACEMENT})
         _check(node, result)
         return result
+
+    def _call_in_pytorch(self, node: torch.fx.Node) -> Any:
+        """A call into PyTorch for what is declared to be one; Refusal for anything else."""
+        overload, results = node.target, _tensors(node.meta.get("val"))
+        if not isinstance(overload, torch._ops.OpOverload):
+            raise Refusal("is no plain operator")
+        if results and (_is_complex(node) or reason_to_call(overload)):
+            return self._eager_call(node, results)
+        raise Refusal("the size of its result depends on data" if sized_by_data(overload) else "has no conversion")
 
     def _refuse(self, node: torch.fx.Node, reason: str) -> Any:
         """Run `node` in PyTorch where that is asked for and possible; else note it as unsupported."""
@@ -129,16 +139,30 @@ class Importer:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()
-        operands: list[Node] = []
-        template, names = _template(args, operands), tuple((k, _template(v, operands)) for k, v in kwargs.items())
+        operands, named = _call_of(node.target, args, kwargs)
         types = [tensor_type(r) for r in results]
-        call = ops.eager(
-            *operands, overload=str(node.target), args=template, kwargs=names,
-            dtypes=tuple(t.dtype for t in types), shapes=tuple(t.shape for t in types), loc=source_of(node),
-        )  # fmt: skip
+        dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
+        call = ops.eager(*operands, **named, dtypes=dtypes, shapes=shapes, loc=source_of(node))
         if isinstance(node.meta["val"], torch.Tensor):
             return call
         return (call,) if len(types) == 1 else ops.results(call)
+
+    def _effect(self, node: torch.fx.Node) -> Any:
+        """The token of an operator without results; it comes after those whose token it takes."""
+        token, target, *args = self._resolve(node.args)
+        if _tensors(node.meta["val"][1:]):
+            raise Refusal(f"{target} has both effects and results")
+        operands, named = _call_of(target, tuple(args), self._resolve(node.kwargs))
+        before = [token] if isinstance(token, Node) else []
+        return (ops.effect(*operands, *before, **named, loc=source_of(node)),)
+
+
+def _call_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Node], dict[str, Any]]:
+    """A call as an opaque op holds it: the tensors among the arguments, and the rest as attributes."""
+    operands: list[Node] = []
+    template = _template(args, operands)
+    names = tuple((k, _template(v, operands)) for k, v in kwargs.items())
+    return operands, {"overload": str(target), "args": template, "kwargs": names}
 
 
 def tensor_type(t: torch.Tensor) -> TensorType:
@@ -147,6 +171,12 @@ def tensor_type(t: torch.Tensor) -> TensorType:
         return TensorType(from_torch(t.dtype), tuple(to_dim(s) for s in t.shape))
     except KeyError:
         raise Refusal(f"{t.dtype} is not supported") from None
+
+
+def _is_complex(node: torch.fx.Node) -> bool:
+    """Whether `node` reads or makes complex numbers."""
+    made = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return any(isinstance(t, torch.Tensor) and t.is_complex() for value in made for t in tree_leaves(value))
 
 
 def _sizes(argument: Any) -> Any:
@@ -168,7 +198,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _template(argument: Any, operands: list[Node]) -> Any:
-    """`argument` as attributes can hold it; tensors are appended to `operands` and become "%k"."""
+    """`argument` as attributes hold it (see `ops.eager`); tensors are appended to `operands`."""
     if isinstance(argument, Node):
         operands.append(argument)
         return f"%{len(operands) - 1}"
@@ -176,6 +206,8 @@ def _template(argument: Any, operands: list[Node]) -> Any:
         return tuple(_template(a, operands) for a in argument)
     if isinstance(argument, torch.device):
         return f"device:{argument}"
+    if isinstance(argument, str):
+        return f"text:{argument}"
     return str(argument) if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format)) else argument
 
 

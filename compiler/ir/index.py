@@ -76,12 +76,16 @@ class Index:
         return self is other or (isinstance(other, Index) and hash(self) == hash(other) and self.terms == other.terms)
 
     def __add__(self, other: Dim) -> Dim:
+        if other == 0:
+            return self
         sums = dict(_terms(self))
         for mono, coef in _terms(other):
             sums[mono] = sums.get(mono, 0) + coef
         return _make(sums)
 
     def __mul__(self, other: Dim) -> Dim:
+        if isinstance(other, int):
+            return self if other == 1 else Index(tuple((m, c * other) for m, c in self.terms)) if other else 0
         products: dict[Monomial, int] = {}
         for m1, c1 in _terms(self):
             for m2, c2 in _terms(other):
@@ -155,7 +159,13 @@ def _terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[bool, str]:
-    return (not term[0], "*".join(map(str, term[0])))
+    return _rank(term[0])
+
+
+@lru_cache(maxsize=65536)
+def _rank(mono: Monomial) -> tuple[bool, str]:
+    """Where a monomial stands in a sum: by its text, the constant last."""
+    return (not mono, "*".join(map(str, mono)))
 
 
 def _make(sums: Mapping[Monomial, int]) -> Dim:
@@ -317,6 +327,11 @@ def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) 
 def simplify(d: Dim, bounds: Bounds) -> Dim:
     """`d` with the divisions and remainders that `bounds` decide taken out."""
     return substitute(d, {}, bounds)
+
+
+def without_constant(d: Dim) -> Dim:
+    """`d` less its constant term."""
+    return Index(tuple(t for t in d.terms if t[0])) if isinstance(d, Index) else 0
 
 
 @lru_cache(maxsize=65536)

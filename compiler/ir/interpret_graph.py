@@ -74,11 +74,11 @@ def _evaluate(graph: Graph, arguments: Sequence[Value], dtype: torch.dtype | Non
     known = dict(zip(graph.inputs, arguments, strict=True))
     for node in graph.nodes:
         if node not in known:
-            known[node] = _compute(node, [known[o] for o in node.operands], dtype)
+            known[node] = compute(node, [known[o] for o in node.operands], dtype)
     return [known[n] for n in graph.outputs]
 
 
-def _compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -> Value:
+def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -> Value:
     """The value of `node` given its operands' values."""
     body = next((v for v in node.attrs.values() if isinstance(v, Graph)), None)
     if node.op is CONSTANT:

@@ -26,8 +26,11 @@ from compiler.ir.structure import (
     Guard,
     IndexMap,
     Lookup,
+    Mix,
     Position,
     Reduction,
+    Scan,
+    Scatter,
 )  # fmt: skip
 from compiler.ir.tile import accumulator_dtype
 
@@ -89,13 +92,57 @@ def _index_map(node: Node, structure: IndexMap, operands: Sequence[Array]) -> An
 def _gather(node: Node, structure: Gather, operands: Sequence[Array]) -> Any:
     place, shape = _names("i", node.type.rank), node.type.static_shape()
     grids = dict(_grids(place, shape))
-    position: list[Dim] = []
-    for axis, entry in enumerate(structure.position(node, place)):
+    position = _located(structure.position(node, place), operands, grids, shape)
+    return _read(operands[0], position, grids, np.ones(shape, np.bool_))
+
+
+def _located(
+    position: Sequence[Dim | Lookup], operands: Sequence[Array], grids: dict[str, Array], shape: tuple[int, ...]
+) -> Position:
+    """`position` with what is looked up as variables of `grids`, to which they are added."""
+    located: list[Dim] = []
+    for axis, entry in enumerate(position):
         if isinstance(entry, Lookup):
             grids[f"at{axis}"] = _look_up(entry, operands, grids, shape)
             entry = var(f"at{axis}")
-        position.append(entry)
-    return _read(operands[0], tuple(position), grids, np.ones(shape, np.bool_))
+        located.append(entry)
+    return tuple(located)
+
+
+def _scan(node: Node, structure: Scan, operands: Sequence[Array]) -> Any:
+    """One step after the other, each on all the other positions at once."""
+    along = structure.along(node)
+    rows = [np.moveaxis(np.asarray(x, accumulator_dtype(o.dtype).numpy), along.dim, 0) for x, o in zip(operands, node.operands, strict=True)]  # fmt: skip
+    carried = structure.initial(node)
+    states = [Ref(c.dtype, f"s{k}") for k, c in enumerate(carried)]
+    elements = [Ref(accumulator_dtype(o.dtype), f"x{k}") for k, o in enumerate(node.operands)]
+    step, result = structure.step(*states, *elements), structure.result(*states)
+    now = {r.name: np.asarray(round_to(c.value, c.dtype)) for r, c in zip(states, carried, strict=True)}
+    out = np.zeros(rows[0].shape, node.dtype.numpy)
+    for k in range(len(out))[:: -1 if along.reverse else 1]:
+        before = now
+        known = {**now, **{r.name: x[k] for r, x in zip(elements, rows, strict=True)}}
+        now = {r.name: np.asarray(_expression(e, known)) for r, e in zip(states, step, strict=True)}
+        out[k] = round_to(_expression(result, before if along.exclusive else now), node.dtype)
+    return np.moveaxis(out, 0, along.dim)
+
+
+def _scatter(node: Node, structure: Scatter, operands: Sequence[Array]) -> Any:
+    """Every write in order; half types are rounded once, at the end."""
+    writes = structure.writes(node)
+    point, shape = _names("u", len(writes.extents)), tuple(evaluate(e, {}) for e in writes.extents)
+    grids = dict(_grids(point, shape))
+    position = _located(writes.position(point), operands, grids, shape)
+    source = writes.value(point)
+    values = _read(operands[source.operand], source.position, grids, np.ones(shape, np.bool_))
+    out = np.array(operands[0])
+    places = tuple(np.broadcast_to(_index(d, grids), shape).ravel() for d in position)
+    combine = structure.combine(node)
+    if combine == "set":
+        out[places] = values.ravel()
+    else:
+        COMBINE[combine].at(out, places, values.ravel().astype(out.dtype))
+    return out
 
 
 def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> Any:
@@ -115,12 +162,25 @@ def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> A
         return COMBINE[structure.combine].reduce(full, axis=axes, dtype=dtype.numpy, initial=first) if axes else full
 
 
+def _mix(node: Node, structure: Mix, operands: Sequence[Array]) -> Any:
+    dim, matrix = structure.along(node)
+    lines = np.moveaxis(operands[0], dim, -1).astype(accumulator_dtype(node.dtype).numpy)
+    rows = [
+        sum((lines[..., k] * lines.dtype.type(c) for k, c in enumerate(row)), np.zeros((), lines.dtype))
+        for row in matrix
+    ]
+    return np.stack([np.broadcast_to(r, lines.shape[:-1]) for r in rows], axis=dim)
+
+
 RULES: Mapping[type, Callable[[Node, Any, Sequence[Array]], Any]] = {
     Elementwise: _elementwise,
     Generate: _generate,
     IndexMap: _index_map,
     Gather: _gather,
     Reduction: _reduction,
+    Mix: _mix,
+    Scan: _scan,
+    Scatter: _scatter,
 }
 
 

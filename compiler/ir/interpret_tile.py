@@ -71,7 +71,8 @@ def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
     for step in program.steps:
         if isinstance(step, Launch):
             kernel = program.kernels[step.kernel]
-            run_kernel(kernel, {p.name: arrays[a] for p, a in zip(kernel.params, step.arguments, strict=True)})
+            pairs = zip(kernel.params, step.arguments, strict=True)
+            run_kernel(kernel, {p.name: arrays[a][p.type.box() or ...] for p, a in pairs})
         elif isinstance(step, Copy):
             arrays[step.target][...] = arrays[step.source]
         else:

@@ -25,11 +25,12 @@ REQUIRED: Any = object()
 """Default of an attribute that must be given."""
 
 KINDS: Mapping[str, Callable[[DType], bool]] = {
-    "any": lambda d: True,
+    "any": lambda d: d.kind != "complex",
+    "every": lambda d: True,
     "float": lambda d: d.is_float,
-    "number": lambda d: d.kind != "bool",
+    "number": lambda d: d.is_float or d.is_integer,
     "integer": lambda d: d.is_integer,
-    "bits": lambda d: not d.is_float,
+    "bits": lambda d: d.is_integer or d.kind == "bool",
     "bool": lambda d: d.kind == "bool",
     "tuple": lambda d: False,  # a node with several results
 }

@@ -4,6 +4,9 @@
     IndexMap      out[i]    = x_p[map_p(i)]  for the piece p whose guard holds, else a fill value
     Gather        out[i]    = x[map(i, indices[...])]             the map reads other operands
     Reduction     out[i]    = combine over r of f(x[a(i, r)], y[b(i, r)], ...)    a, b affine
+    Mix           out[..p..] = sum over k of m[p][k] * x[..k..]     the matrix m is known
+    Scan          out[i, k] = g(state), where state = f(state, x[i, k], ...)       for k in order
+    Scatter       out       = x, then out[map(u, indices[...])] = combine(itself, values[a(u)])    for u in order
     Generate      out[i]    = f(i)
     Composite     another graph of ops, spelled out by the decompose pass
     Fused         the graph it carries
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from compiler.ir.index import Dim, var
-from compiler.ir.scalar import Expr, Number
+from compiler.ir.scalar import Const, Expr, Number
 from compiler.ir.types import DType
 
 if TYPE_CHECKING:
@@ -63,11 +66,14 @@ class IndexMap:
 
     A *view* has one piece without guards.  `push(node, j)`, where there is one, says where element `j` of a view's
     operand goes in the result; it exists only for one-to-one maps and lets a producer store through the view.
+    `offsets(node)`, where there is one, says where the first element of each operand stands in a result that holds them whole,
+    side by side, and the fill value around them; it lets the operands be computed in place.
     """
 
     pieces: Callable[[Node, Position], tuple[Piece, ...]]
     fill: Callable[[Node], Number] | None = None
     push: Callable[[Node, Position], Position] | None = None
+    offsets: Callable[[Node], tuple[Position, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,62 @@ class Reduction:
 
 
 @dataclass(frozen=True)
+class Mix:
+    """A line of elements becomes another one: element p is the sum of matrix[p][k] * x[k], all its numbers being known.
+
+    `along(node)` gives the dimension and the matrix.
+    """
+
+    along: Callable[[Node], tuple[int, tuple[tuple[float, ...], ...]]]
+
+
+@dataclass(frozen=True)
+class Along:
+    """The dimension a scan walks, from its end with `reverse`; with `exclusive` no element counts in its own result."""
+
+    dim: int
+    reverse: bool = False
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class Scan:
+    """`state` is what is carried along a dimension: `initial(node)`, then `step(*state, *elements)` at every place.
+
+    The operands have the shape of the result, whose elements are `result(*state)`.  Half types come to `step` as f32; the
+    carried values have the dtypes of `initial`.  A scan that only combines its elements as a `Reduction` would names that
+    reduction's `combine`.
+    """
+
+    along: Callable[[Node], Along]
+    initial: Callable[[Node], tuple[Const, ...]]
+    step: Callable[..., tuple[Expr, ...]]
+    result: Callable[..., Expr] = lambda *state: state[0]
+    combine: str = ""
+
+
+@dataclass(frozen=True)
+class Writes:
+    """The writes of a scatter, one for each point of `extents`: where point u goes, and the element it brings."""
+
+    extents: tuple[Dim, ...]
+    position: Callable[[Position], tuple[Dim | Lookup, ...]]
+    value: Callable[[Position], Piece]
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Operand 0, then changed at looked-up positions.
+
+    `combine(node)` joins what is there with what comes: "add", "mul", "max" or "min"; "set" replaces it.  Points that meet
+    in one place are taken in order, the last dimension fastest, except for those that differ in a dimension of `position`.
+    """
+
+    combine: Callable[[Node], str]
+    writes: Callable[[Node], Writes]
+
+
+@dataclass(frozen=True)
 class Generate:
     """`fn(node, i)` is element `i` of the result, computed from the position alone."""
 
@@ -141,7 +203,9 @@ class Leaf:
     """An input or constant of the graph."""
 
 
-Structure: TypeAlias = Union[Elementwise, IndexMap, Gather, Reduction, Generate, Composite, Fused, Opaque, Leaf]
+Structure: TypeAlias = Union[
+    Elementwise, IndexMap, Gather, Reduction, Mix, Scan, Scatter, Generate, Composite, Fused, Opaque, Leaf
+]  # fmt: skip
 
 IDENTITIES: dict[str, Callable[[DType], Number]] = {
     "add": lambda dtype: 0,

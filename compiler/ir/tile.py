@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, Union
+from typing import Any, ClassVar, TypeAlias, Union
 
 from compiler.ir.index import Dim
 from compiler.ir.scalar import Expr, Load
@@ -57,6 +57,11 @@ class Range:
     def with_(self, **changes: Any) -> Range:
         """A copy with some fields changed."""
         return replace(self, **changes)
+
+
+def known_extent(r: Range) -> int:
+    """How many indices a loop visits; 1 where that is not known."""
+    return r.extent if isinstance(r.extent, int) else 1
 
 
 @dataclass(frozen=True)
@@ -273,6 +278,8 @@ class Program:
     constants: dict[str, Any]
     kernels: dict[str, Kernel]
     steps: tuple[Step, ...]
+
+    name: ClassVar[str] = "program"
 
     def kernel_names(self) -> tuple[str, ...]:
         return tuple(s.kernel for s in self.steps if isinstance(s, Launch))

@@ -20,6 +20,8 @@ TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     types.i8: torch.int8,
     types.u8: torch.uint8,
     types.boolean: torch.bool,
+    types.c64: torch.complex64,
+    types.c128: torch.complex128,
 }
 
 _FROM_TORCH: Mapping[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPES.items()}
@@ -31,5 +33,5 @@ def to_torch(dtype: DType) -> torch.dtype:
 
 
 def from_torch(dtype: torch.dtype) -> DType:
-    """The element type of a `torch.dtype`; KeyError where there is none (complex, quantised, float8)."""
+    """The element type of a `torch.dtype`; KeyError where there is none (quantised, float8)."""
     return _FROM_TORCH[dtype]

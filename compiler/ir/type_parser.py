@@ -48,6 +48,9 @@ def _read_digit(c: Cursor, rank: int | None) -> Digit:
     at, dim = c.next, c.integer()
     if rank is not None and dim >= rank:
         raise c.fail(f"layout names dimension {dim} of a type of rank {rank}", at)
+    if c.accept("+"):
+        before, _, after = c.integer(), c.expect(":"), c.integer()
+        return Digit(dim, before=before, after=after)
     if not c.sees("/", "%"):
         return Digit(dim)
     inner = c.take().text == "%"

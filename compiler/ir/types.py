@@ -4,7 +4,8 @@
     layout ::= "{" digit ("," digit)* "}"          {0, 2, 3, 1} is channels-last, {0/16, 1, 0%16} is blocked by 16
 
 A layout lists the *digits* of the physical array from the slowest to the fastest.  Digit `d` is a whole logical dimension,
-`d/b` its block number and `d%b` the position inside the block.  No layout means dense row-major order.
+`d/b` its block number and `d%b` the position inside the block.  `d+a:b` is a whole dimension with room for `a` elements
+before it and `b` after: the tensor is a box inside a larger array.  No layout means dense row-major order.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class DType:
     """An element type.  `numpy` is the type its values are held in by interpreters (bf16 is held as float32)."""
 
     name: str
-    kind: str  # "float" | "int" | "uint" | "bool"
+    kind: str  # "float" | "int" | "uint" | "bool" | "complex"
     bits: int
     numpy: np.dtype[Any]
 
@@ -61,20 +62,29 @@ i16 = DType("i16", "int", 16, np.dtype(np.int16))
 i8 = DType("i8", "int", 8, np.dtype(np.int8))
 u8 = DType("u8", "uint", 8, np.dtype(np.uint8))
 boolean = DType("bool", "bool", 1, np.dtype(np.bool_))
+c64 = DType("c64", "complex", 64, np.dtype(np.complex64))  # complex numbers only pass between calls into PyTorch
+c128 = DType("c128", "complex", 128, np.dtype(np.complex128))
 
-DTYPES: Mapping[str, DType] = {d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean)}
+DTYPES: Mapping[str, DType] = {d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, c64, c128)}
 
 
 @dataclass(frozen=True)
 class Digit:
-    """One physical dimension: logical dimension `dim`, or its block number (`/block`), or its place in the block (`%block`)."""
+    """One physical dimension: logical dimension `dim`, or its block number (`/block`), or its place in the block (`%block`).
+
+    A whole dimension may have a margin: `before` elements in front and `after` behind that belong to other tensors.
+    """
 
     dim: int
     block: int = 0
     inner: bool = False
+    before: int = 0
+    after: int = 0
 
     def __str__(self) -> str:
-        return f"{self.dim}" if not self.block else f"{self.dim}{'%' if self.inner else '/'}{self.block}"
+        if self.block:
+            return f"{self.dim}{'%' if self.inner else '/'}{self.block}"
+        return f"{self.dim}+{self.before}:{self.after}" if self.before or self.after else f"{self.dim}"
 
 
 @dataclass(frozen=True)
@@ -94,14 +104,21 @@ class Layout:
     def physical_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """Extent of each digit; a dimension that its block does not divide is padded up."""
         return tuple(
-            shape[d.dim] if not d.block else d.block if d.inner else ceildiv(shape[d.dim], d.block) for d in self.digits
+            shape[d.dim] + d.before + d.after if not d.block else d.block if d.inner else ceildiv(shape[d.dim], d.block)
+            for d in self.digits
         )
 
     def physical_index(self, index: Sequence[Dim]) -> tuple[Dim, ...]:
         """Position of logical `index` along each digit."""
         return tuple(
-            index[d.dim] if not d.block else (mod if d.inner else floordiv)(index[d.dim], d.block) for d in self.digits
+            index[d.dim] + d.before if not d.block else (mod if d.inner else floordiv)(index[d.dim], d.block)
+            for d in self.digits
         )
+
+    @property
+    def is_permutation(self) -> bool:
+        """Whether every element has its place and nothing else does: whole dimensions without margins."""
+        return not any(d.block or d.before or d.after for d in self.digits)
 
 
 @dataclass(frozen=True)
@@ -150,6 +167,28 @@ class TensorType:
         for extent, i in zip(self.physical_shape, place, strict=True):
             total = total * extent + i
         return total
+
+    def box(self) -> tuple[slice, ...]:
+        """The tensor's own part of an array whose shape includes the margins of its layout."""
+        margin = {d.dim: d.before for d in self.layout.digits if not d.inner} if self.layout else {}
+        return tuple(slice(margin.get(d, 0), margin.get(d, 0) + n) for d, n in enumerate(self.static_shape()))
+
+    def lies_in(self, whole: TensorType) -> bool:
+        """Whether the tensor is `whole`, or a box inside it."""
+        own, around = self.layout, whole.layout
+        order = [g.dim for g in around.digits] if around else list(range(whole.rank))
+        return self == whole or (
+            own is not None
+            and (around is None or around.is_permutation)
+            and [g.dim for g in own.digits] == order
+            and self.dtype == whole.dtype
+            and self.physical_shape == whole.physical_shape
+        )
+
+    def is_apart_from(self, other: TensorType) -> bool:
+        """Whether two boxes in one array share no element."""
+        pairs = zip(self.box(), other.box(), strict=True)
+        return any(a.stop <= b.start or b.stop <= a.start for a, b in pairs)
 
     def with_shape(self, shape: Sequence[Dim]) -> TensorType:
         return TensorType(self.dtype, tuple(shape))

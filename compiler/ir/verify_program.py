@@ -71,8 +71,13 @@ def _launch_uses(program: Program, step: Launch) -> tuple[list[str], list[str], 
     problems = [
         f"@{kernel.name} takes %{p.name}: {p.type}, but %{a} is {program.buffers[a]}"
         for p, a in pairs
-        if a in program.buffers and program.buffers[a] != p.type
+        if a in program.buffers and not p.type.lies_in(program.buffers[a])
     ]
-    twice = [a for a in writes if step.arguments.count(a) > 1]
+    twice = [
+        a
+        for k, (p, a) in enumerate(pairs)
+        if p.role in ("out", "inout")
+        and any(a == b and not p.type.is_apart_from(q.type) for j, (q, b) in enumerate(pairs) if j != k)
+    ]
     problems += [f"@{kernel.name} writes %{a}, which it is also given as another argument" for a in twice]
     return reads, writes, problems

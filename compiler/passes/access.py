@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, Var, coefficient, product, variables
+from compiler.ir.index import Dim, Var, coefficient, product, variables, without_constant
 from compiler.ir.scalar import Call, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
 from compiler.ir.types import TensorType
@@ -39,6 +39,7 @@ class Accesses:
         self.roles = {p.name: p.role for p in kernel.params}
         self.depends: dict[str, frozenset[str]] = {}
         self.private: dict[str, frozenset[str]] = {}  # loops around the declaration of a local buffer
+        self._offsets: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
         self.all: list[Access] = list(self._walk(kernel.body, ()))
 
     def _walk(self, body: Block, loops: tuple[Range, ...]) -> Iterator[Access]:
@@ -82,7 +83,7 @@ class Accesses:
         if v in self.private.get(a.buffer, ()):
             return 1  # one copy for each `v`, side by side
         total = 0
-        offset = self.types[a.buffer].offset(a.index)
+        offset = self.offset(a)
         for name in variables(offset):
             if name == v:
                 c = coefficient(offset, v)
@@ -93,11 +94,27 @@ class Accesses:
                 return None
         return total
 
+    def offset(self, a: Access) -> Dim:
+        """Elements from the start of the buffer to the place."""
+        key = (a.buffer, a.index)
+        if key not in self._offsets:
+            self._offsets[key] = self.types[a.buffer].offset(a.index)
+        return self._offsets[key]
+
     def follows(self, a: Access, v: str) -> bool:
         """Whether the place depends on loop `v` at all."""
         if v in self.private.get(a.buffer, ()):
             return True
         return any(v in self.depends.get(n, frozenset({n})) for d in a.index for n in variables(d))
+
+    @cached_property
+    def alike(self) -> list[tuple[Access, int]]:
+        """One access for all those that differ by a constant only, and how many they are."""
+        found: dict[object, list[Access]] = {}
+        for a in self.all:
+            moving = tuple(without_constant(d) for d in a.index)
+            found.setdefault((a.buffer, a.is_store, moving, a.loops), []).append(a)
+        return [(same[0], len(same)) for same in found.values()]
 
     def independent(self, v: str) -> bool:
         """Whether steps of loop `v` may be taken together: each reads and writes elements of its own of what any of them writes."""
@@ -163,7 +180,7 @@ def work(kernel: Kernel) -> int:
         for stmt in body:
             times = repeat
             for r in tile.ranges(stmt):
-                times *= r.extent if isinstance(r.extent, int) else 1
+                times *= tile.known_extent(r)
             sum_ += times * sum(price(e) for value in tile.values(stmt) for e in scalar.walk(value))
             if isinstance(stmt, Store):
                 sum_ += times * (1 + DIVISION_COST * divisions(types[stmt.buffer].offset(stmt.index)))

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.tile import Kernel
+from compiler.ir.tile import Kernel, Program
 from compiler.passes.remark import Remark, Remarks
 
-IR = TypeVar("IR", bound=Graph | Kernel)
+IR = TypeVar("IR", bound=Graph | Kernel | Program)
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Context:
 
 
 class Pass(ABC, Generic[IR]):
-    """Base of all passes; derive from `GraphPass` or `TilePass`, as a frozen dataclass.
+    """Base of all passes; derive from `GraphPass`, `ProgramPass` or `TilePass`, as a frozen dataclass.
 
     `exact` claims that results keep their bits; other passes may round differently.
     """
@@ -87,6 +87,12 @@ class TilePass(Pass[Kernel]):
     """A pass from one kernel of Tile IR to another."""
 
     takes = Kernel
+
+
+class ProgramPass(Pass[Program]):
+    """A pass over all kernels and buffers of a program together."""
+
+    takes = Program
 
 
 PASSES: dict[str, Callable[..., Pass[Any]]] = {}

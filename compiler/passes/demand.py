@@ -13,7 +13,7 @@ from functools import cached_property
 from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import PRIMITIVES, Call, Ref, walk
-from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Leaf, Lookup, Position, Reduction
+from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Leaf, Lookup, Mix, Position, Reduction, Scan
 from compiler.ir.types import broadcast_index, f32
 
 HEAVY = 6
@@ -90,6 +90,13 @@ class Demand:
         if isinstance(s, Elementwise):
             for o in node.operands:
                 self.ask(o, broadcast_index(o.shape, index), loops, sink)
+        elif isinstance(s, Scan):
+            for o in node.operands:
+                self.ask(o, index, loops, sink)
+        elif isinstance(s, Mix):
+            dim, matrix = s.along(node)
+            for k in range(len(matrix[0])):
+                self.ask(node.operands[0], (*index[:dim], k, *index[dim + 1 :]), loops, sink)
         elif isinstance(s, IndexMap):
             for piece in s.pieces(node, index):
                 self.ask(node.operands[piece.operand], piece.position, loops, sink)
@@ -133,7 +140,7 @@ class Demand:
 
     def wants_keeping(self, node: Node) -> bool:
         """Whether `node` would be computed again at a price: for several sinks, or in loops it does not follow."""
-        if node is self.root or node in self.kept or isinstance(node.structure, (Leaf, Generate)):
+        if node is self.root or node in self.kept or isinstance(node.structure, (Leaf, Generate, Scan)):
             return False
         asked = self.requests.get(node, [])
         used = {v for r in asked for d in r.index for v in variables(d)}
@@ -147,7 +154,7 @@ class Demand:
         """Multiply-adds to compute one element from what is in memory or kept."""
         if node in self.kept or isinstance(node.structure, Leaf):
             return 0
-        if isinstance(node.structure, Reduction):
+        if isinstance(node.structure, (Reduction, Scan)):
             return 1000
         asked = self.requests.get(node, [])
         if asked and {v for r in asked for d in r.index for v in variables(d)} < set(self.rows):

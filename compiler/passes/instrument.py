@@ -14,19 +14,20 @@ from compiler.errors import PassError, VerifyError
 from compiler.ir.graph import Graph
 from compiler.ir.index import interval
 from compiler.ir.interpret_graph import as_array, interpret
-from compiler.ir.interpret_tile import fresh, run_kernel
+from compiler.ir.interpret_tile import fresh, run_kernel, run_program
 from compiler.ir.printer import print_graph
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes
-from compiler.ir.tile import Block, Kernel, blocks, ranges, walk
-from compiler.ir.tile_printer import print_kernel
+from compiler.ir.tile import Block, Kernel, Program, blocks, ranges, walk
+from compiler.ir.tile_printer import print_kernel, print_program
 from compiler.ir.verify_graph import verify_graph
+from compiler.ir.verify_program import verify_program
 from compiler.ir.verify_tile import verify_kernel
 from compiler.passes.base import Context, Pass
 
 if TYPE_CHECKING:
     from compiler.options import Options
 
-AnyIR: TypeAlias = Graph | Kernel
+AnyIR: TypeAlias = Graph | Kernel | Program
 AnyPass: TypeAlias = Pass[Any]
 
 
@@ -41,12 +42,16 @@ class Watch:
 
 
 def size(ir: AnyIR) -> int:
-    """Nodes of a graph or statements of a kernel."""
+    """Nodes of a graph, statements of a kernel or steps of a program."""
+    if isinstance(ir, Program):
+        return len(ir.steps)
     return len(ir.nodes) if isinstance(ir, Graph) else sum(1 for _ in walk(ir.body))
 
 
 def text(ir: AnyIR) -> str:
     """The IR as it is printed."""
+    if isinstance(ir, Program):
+        return print_program(ir)
     return print_graph(ir) if isinstance(ir, Graph) else print_kernel(ir)
 
 
@@ -104,9 +109,11 @@ def instruments_for(options: Options) -> list[Watch]:
 
 
 def verify(ir: AnyIR) -> None:
-    """VerifyError where a graph or kernel breaks a rule of its IR."""
+    """VerifyError where a graph, program or kernel breaks a rule of its IR."""
     if isinstance(ir, Graph):
         verify_graph(ir)
+    elif isinstance(ir, Program):
+        verify_program(ir)
     else:
         verify_kernel(ir)
 
@@ -138,7 +145,7 @@ class SemanticCheck(Watch):
     def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if new is old:
             return
-        if isinstance(old, Kernel) and max(steps(old.body), steps(new.body)) > self.max_steps:  # type: ignore[union-attr]
+        if max(interpreted_steps(old), interpreted_steps(new)) > self.max_steps:
             self.skipped.append(pass_.name)
             context.note(pass_, f"semantic check skipped: @{old.name} has more than {self.max_steps} steps", old.name)
             return
@@ -154,6 +161,9 @@ def answers(ir: AnyIR, seed: int = 0) -> list[Array]:
     """What the interpreter makes of random inputs: a graph's outputs in float64, a kernel's out and inout buffers."""
     if isinstance(ir, Kernel):
         return first_in_range(lambda low, high: run_on_random(ir, seed, low, high))
+    if isinstance(ir, Program):
+        given = [ir.buffers[n] for n in ir.inputs]
+        return first_in_range(lambda low, high: run_program(ir, random_inputs(given, seed, low, high)))
     fixed = ir.specialize(small_sizes(ir)) if ir.symbols else ir
     types = [n.type for n in fixed.inputs]
     results = first_in_range(
@@ -167,7 +177,9 @@ TOLERANCES: Mapping[str, float] = {"f64": 1e-9, "f32": 3e-5, "f16": 1e-2, "bf16"
 
 def tolerance(ir: AnyIR) -> float:
     """How far answers may be apart, relative to the largest: rounding in the coarsest float type of the IR, several times."""
-    if isinstance(ir, Kernel):
+    if isinstance(ir, Program):
+        dtypes = {t.dtype for t in ir.buffers.values()}
+    elif isinstance(ir, Kernel):
         dtypes = {p.type.dtype for p in ir.params}
     else:
         dtypes = {n.dtype for n in ir.nodes if not isinstance(n.result, tuple)}
@@ -196,6 +208,13 @@ def first_in_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
         except (IndexError, RuntimeError):  # PyTorch raises either for an index out of range
             continue
     return run(0, 1)
+
+
+def interpreted_steps(ir: AnyIR) -> int:
+    """How many statements the interpreter runs; 0 for a graph, whose ops PyTorch runs."""
+    if isinstance(ir, Program):
+        return sum(steps(ir.kernels[name].body) for name in ir.kernel_names())
+    return 0 if isinstance(ir, Graph) else steps(ir.body)
 
 
 def steps(body: Block) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Step
 from compiler.ir.types import TensorType
 from compiler.passes.fingerprint import fingerprint
 from compiler.passes.lower_kernel import lower_kernel
+from compiler.passes.placement import inside, placements, putting, remainder
 
 
 def lower(graph: Graph) -> Program:
@@ -31,6 +32,7 @@ class ProgramLowering:
         self.kernels: dict[str, Kernel] = {}
         self.known: dict[Hashable, str] = {}
         self.steps: list[Step] = []
+        self.placed = placements(graph)
 
     def run(self) -> Program:
         for n in self.graph.nodes:
@@ -63,6 +65,8 @@ class ProgramLowering:
                 self.constants[name] = n.attrs["value"]
         elif n.op.name == "item":
             return
+        elif putting(n) is not None:
+            self.put(n, name)
         elif isinstance(n.structure, Fused):
             self.kernel(n, name)
         else:
@@ -76,21 +80,60 @@ class ProgramLowering:
         made = []
         for k, t in enumerate(types):
             buffer = name if not isinstance(n.result, tuple) else f"{name}.{k}"
+            place = self.placed.get(self.value(n, k))
+            if place is not None:
+                buffer, t = self.names[place.host], place.host.type
             self.buffers[buffer], self.place[n, k] = TensorType(t.dtype, t.shape), buffer
             made.append(buffer)
         return tuple(made)
 
+    def value(self, n: Node, k: int) -> Node:
+        """The node that stands for result `k` of `n`."""
+        if not isinstance(n.result, tuple):
+            return n
+        return next((u for u in self.graph.users[n] if u.op.name == "item" and u.attrs["index"] == k), n)
+
+    def type_of(self, n: Node) -> TensorType:
+        """The type of a value as it is stored: on its own, or inside another."""
+        place = self.placed.get(n)
+        return n.type if place is None else inside(n.type, place)
+
+    def put(self, n: Node, name: str) -> None:
+        """What is left of putting values side by side once they are computed in place."""
+        inner = putting(n)
+        assert inner is not None
+        self.results(n, name)
+        placed = [o in self.placed and self.placed[o].user is n for o in n.operands]
+        inputs = zip(n.attrs["body"].inputs, placed, strict=True)
+        kernel = remainder(inner, [i for i, ready in inputs if not ready], f"{inner.op.name}_{len(self.kernels)}")
+        if kernel is not None:
+            made = kernel
+            read = [o for o, ready in zip(n.operands, placed, strict=True) if not ready]
+            self.launch(n, name, lambda: made, read, ("put", fingerprint(n.attrs["body"]), tuple(placed)))
+
     def kernel(self, n: Node, name: str) -> None:
+        self.results(n, name)
         body: Graph = n.attrs["body"]
-        constants = {i.attrs["name"] for i, o in zip(body.inputs, n.operands, strict=True) if o.op is CONSTANT}
-        key = (fingerprint(body), frozenset(constants))
-        if key not in self.known:
-            kernel = lower_kernel(body, f"{body.name}_{len(self.kernels)}")
-            params = tuple(replace(p, role="const") if p.name in constants else p for p in kernel.params)
+        name_ = f"{body.name}_{len(self.kernels)}"
+        self.launch(n, name, lambda: lower_kernel(body, name_), n.operands, fingerprint(body))
+
+    def launch(self, n: Node, name: str, make: Callable[[], Kernel], operands: Sequence[Node], key: Hashable) -> None:
+        """Call the kernel known by `key` for operands and results like these; `make` it where there is none yet."""
+        count = len(n.result) if isinstance(n.result, tuple) else 1
+        values = [*operands, *(self.value(n, k) for k in range(count))]
+        types = [self.type_of(v) if not isinstance(v.result, tuple) else None for v in values]
+        constants = tuple(o.op is CONSTANT for o in operands)
+        full = (key, constants, tuple(map(str, types)))
+        if full not in self.known:
+            kernel = make()
+            params = tuple(
+                replace(p, type=t or p.type, role="const" if k < len(constants) and constants[k] else p.role)
+                for k, (p, t) in enumerate(zip(kernel.params, types, strict=True))
+            )
             self.kernels[kernel.name] = replace(kernel, params=params)
-            self.known[key] = kernel.name
-        arguments = (*(self.buffer(o) for o in n.operands), *self.results(n, name))
-        self.steps.append(Launch(self.known[key], arguments, name))
+            self.known[full] = kernel.name
+        arguments = (*(self.buffer(o) for o in operands), *(self.place[n, k] for k in range(count)))
+        self.steps.append(Launch(self.known[full], arguments, name))
 
 
 def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:

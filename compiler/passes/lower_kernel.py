@@ -8,24 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.errors import TilewrightError
 from compiler.ir import scalar
 from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, interval, simplify, var, variables
 from compiler.ir.op import Op
 from compiler.ir.scalar import Const, Expr, Load, Ref, const, index_value, where
-from compiler.ir.structure import Elementwise, Gather, Generate, Guard, IndexMap, Leaf, Lookup, Position, Reduction
+from compiler.ir.structure import (
+    Elementwise,
+    Gather,
+    Generate,
+    Guard,
+    IndexMap,
+    Leaf,
+    Lookup,
+    Mix,
+    Position,
+    Reduction,
+    Scan,
+    Scatter,
+)  # fmt: skip
 from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store
 from compiler.ir.types import DType, TensorType, broadcast_index, f32, i64
 from compiler.passes.demand import Demand, settle
-from compiler.passes.nest import Nest, names_in
+from compiler.passes.lower_scan import facing, scan_element, walked_loop
+from compiler.passes.lower_scatter import lower_scatter
+from compiler.passes.nest import LowerError, Nest, names_in
 
 LOCAL_LIMIT = 1 << 16
 """Most elements of one row that local buffers may hold."""
-
-
-class LowerError(TilewrightError):
-    """A group that is no single kernel; fusion asks and goes another way."""
 
 
 def lower_kernel(graph: Graph, name: str) -> Kernel:
@@ -48,56 +58,81 @@ class KernelLowering:
     def run(self) -> Kernel:
         target = self.graph.outputs[0]
         self.root = self.behind_views(target)
-        ranges: list[Range] = []
-        index: list[Dim] = []
-        for size in self.root.shape:
-            if size == 1:
-                index.append(0)
-            else:
-                ranges.append(Range(self.nest.fresh("i"), 0, size))
-                index.append(var(ranges[-1].var))
-        self.demand = settle(self.graph, self.root, tuple(index))
-        rows = set(self.demand.rows)
-        ordered = [r for r in ranges if r.var in rows] + [r for r in ranges if r.var not in rows]
-        self.extra = {n: self.extra_index(n) for n in self.graph.outputs[1:]}
-        row_only = len(rows) < len(ranges)
-
-        def fill() -> None:
-            self.store_output(0, self.root, tuple(index), self.push(target, tuple(index)))
-            for k, n in enumerate(self.graph.outputs[1:], 1):
-                self.store_output(k, n, self.extra[n], self.extra[n])
-
-        split = len(rows) if row_only else len(ranges)
-        inner = ordered[split:]
-        self.nest.loops(ordered[:split], True, lambda: self.nest.loops(inner, False, fill))
+        self.spine = self.down_to_mix(self.root) or [self.root]
+        self.in_mix = False
+        self.walk: str | None = None  # the loop that scans walk in order
+        if isinstance(self.root.structure, Scatter):
+            lower_scatter(self, target)
+        else:
+            self.loops_of_root(target)
         params = [Param(n.attrs["name"], n.type) for n in self.graph.inputs]
         params += [Param(f"out{k}", TensorType(n.dtype, n.shape), "out") for k, n in enumerate(self.graph.outputs)]
         return Kernel(self.name, tuple(params), self.nest.finish())
+
+    def loops_of_root(self, target: Node) -> None:
+        """Loops over the root's elements, and in them everything that its elements need."""
+        core, points = self.spine[-1], mixed_points(self.spine[-1])
+        ranges, index = self.nest.over("i", [1 if d in points[0] else n for d, n in enumerate(core.shape)])
+        if core is self.root:
+            index = facing(self.graph, self.root, index)
+        places = [self.carried(self.spine, tuple(p.get(d, i) for d, i in enumerate(index))) for p in points]
+        if len(self.graph.outputs) > 1 and len(places) > 1:
+            raise LowerError(f"{core} yields several elements in each step")
+        index = places[0]
+        self.demand = settle(self.graph, self.root, index)
+        self.walk = walked_loop(self.demand)
+        rows = set(self.demand.rows) - {self.walk}
+        ordered = [r for r in ranges if r.var in rows] + [r for r in ranges if r.var not in rows]
+        ordered.sort(key=lambda r: r.var == self.walk)
+        self.extra = {n: self.extra_index(n) for n in self.graph.outputs[1:]}
+
+        def fill() -> None:
+            for place in places:
+                self.store_output(0, self.root, place, self.push(target, place))
+            for k, n in enumerate(self.graph.outputs[1:], 1):
+                self.store_output(k, n, self.extra[n], self.extra[n])
+
+        inner = ordered[len(rows) :]
+        self.nest.loops(ordered[: len(rows)], True, lambda: self.nest.loops(inner, False, fill))
 
     # outputs
 
     def behind_views(self, node: Node) -> Node:
         """The node whose loops the kernel runs: one-to-one views at the end are stored through."""
-        while (
-            isinstance(node.structure, IndexMap)
-            and node.structure.push is not None
-            and len(self.graph.users[node.operands[0]]) == 1
-            and not isinstance(node.operands[0].structure, Leaf)
-            and node.operands[0] not in self.graph.outputs
-        ):
+        while isinstance(node.structure, IndexMap) and node.structure.push is not None and self.inner(node.operands[0]):
             node = node.operands[0]
         return node
 
+    def inner(self, node: Node) -> bool:
+        """Whether the kernel computes `node` for one user alone."""
+        only = len(self.graph.users[node]) == 1 and node not in self.graph.outputs
+        return only and not isinstance(node.structure, Leaf)
+
+    def down_to_mix(self, node: Node) -> list[Node] | None:
+        """The way from `node` to a mix through one-to-one views and elementwise ops, whose loops the kernel runs then."""
+        s = node.structure
+        if isinstance(s, Mix):
+            return [node]
+        through = isinstance(s, Elementwise) or (isinstance(s, IndexMap) and s.push is not None)
+        for o in node.operands if through else ():
+            if self.inner(o) and (isinstance(s, IndexMap) or o.shape == node.shape):
+                rest = self.down_to_mix(o)
+                if rest is not None:
+                    return [node, *rest]
+        return None
+
     def push(self, target: Node, index: Position) -> Position:
         """Where element `index` of the root lies in the output behind its views."""
-        chain: list[Node] = []
-        while target is not self.root:
-            chain.append(target)
-            target = target.operands[0]
-        for view in reversed(chain):
-            assert isinstance(view.structure, IndexMap)
-            assert view.structure.push
-            index = tuple(self.tidy(d) for d in view.structure.push(view, index))
+        chain = [target]
+        while chain[-1] is not self.root:
+            chain.append(chain[-1].operands[0])
+        return self.carried(chain, index)
+
+    def carried(self, chain: Sequence[Node], index: Position) -> Position:
+        """Where element `index` of the last node of a chain of one-to-one ops lies in the first."""
+        for node in reversed(chain[:-1]):
+            if isinstance(node.structure, IndexMap) and node.structure.push is not None:
+                index = tuple(self.tidy(d) for d in node.structure.push(node, index))
         return index
 
     def extra_index(self, node: Node) -> Position:
@@ -160,11 +195,23 @@ class KernelLowering:
             return self.gather(node, s, index, mask)
         if isinstance(s, Generate):
             return s.fn(node, index)
-        if isinstance(s, Reduction):
+        if isinstance(s, Scan):
             if mask is not None:
                 raise LowerError(f"{node} is asked for under a guard")
+            return scan_element(self, node, s, index)
+        if isinstance(s, Scatter):
+            raise LowerError(f"{node} can be read only when all of it is written")
+        if isinstance(s, Mix):
+            return self.mix(node, s, index, mask)
+        if isinstance(s, Reduction):
+            if mask is not None or self.in_mix:
+                raise LowerError(f"{node} is asked for {'under a guard' if mask is not None else 'by a mix'}")
             return self.reduction(node, s, index)
         raise LowerError(f"{node} has no structure to lower")
+
+    def wide_element(self, node: Node, index: Position) -> Expr:
+        """The element as arithmetic takes it: half types as f32."""
+        return wide(self.element(node, index, None))
 
     def elementwise(self, node: Node, index: Position, mask: Expr | None) -> Expr:
         """The op's rule on the operands' elements; half types are computed in f32 and rounded once."""
@@ -182,6 +229,32 @@ class KernelLowering:
     def share(self, e: Expr) -> Expr:
         """Bind what a rule uses more than once."""
         return scalar.bind_shared(e, self.nest.let)
+
+    def mix(self, node: Node, s: Mix, index: Position, mask: Expr | None) -> Expr:
+        """One row of the matrix times the line, element by element; what several rows read is bound once."""
+        dim, matrix = s.along(node)
+        row, total, outer = index[dim], None, self.in_mix
+        if not isinstance(row, int):
+            raise LowerError(f"{node} is asked for at a row that is not known")
+        self.in_mix = True
+        for k, c in enumerate(matrix[row]):
+            if c == 0:
+                continue
+            x = self.bound_element(node.operands[0], (*index[:dim], k, *index[dim + 1 :]), mask)
+            if total is None:
+                total = x if c == 1 else x * const(c, x.dtype)
+            else:
+                total = total + x if c == 1 else total - x if c == -1 else total + x * const(c, x.dtype)
+        self.in_mix = outer
+        return const(0, node.dtype) if total is None else total.to(node.dtype)
+
+    def bound_element(self, node: Node, index: Position, mask: Expr | None) -> Expr:
+        """The element under a name, the same one whenever it is asked for here."""
+        key = (node, index, mask, "bound")
+        known: Expr | None = self.nest.recall(key)
+        if known is None:
+            known = self.nest.top.memo[key] = self.nest.let(wide(self.element(node, index, mask)))
+        return known
 
     def index_map(self, node: Node, s: IndexMap, index: Position, mask: Expr | None) -> Expr:
         """A view, or a choice between guarded pieces."""
@@ -215,24 +288,24 @@ class KernelLowering:
         return True if test is None else self.nest.let(test, "inside")
 
     def gather(self, node: Node, s: Gather, index: Position, mask: Expr | None) -> Expr:
-        """Read the indices, check them, keep the address inside the buffer whatever they are."""
-        place: list[Dim] = []
-        for d in s.position(node, index):
-            if not isinstance(d, Lookup):
-                place.append(d)
-                continue
-            value = self.element(node.operands[d.operand], d.position, mask).to(i64)
-            extent = index_value(d.extent)
-            if d.wrap:
-                value = self.nest.let(value)
-                value = where(value < 0, value + extent, value)
-            found = self.nest.let(value)
-            if isinstance(found, Ref) and mask is None:
-                with self.nest.at(self.nest.depth({found.name})):
-                    self.nest.add(Check(found.name, 0, d.extent))
-            safe = self.nest.let(scalar.maximum(scalar.minimum(found, extent - 1), 0), "row")
-            place.append(var(safe.name) if isinstance(safe, Ref) else int(safe.value) if isinstance(safe, Const) else 0)
-        return self.element(node.operands[0], tuple(place), mask)
+        """An element of operand 0, at a place that other operands name."""
+        position = s.position(node, index)
+        place = tuple(self.look_up(node, d, mask) if isinstance(d, Lookup) else d for d in position)
+        return self.element(node.operands[0], place, mask)
+
+    def look_up(self, node: Node, d: Lookup, mask: Expr | None) -> Dim:
+        """Read an index, check it, and keep the address inside the buffer whatever it is."""
+        value = self.element(node.operands[d.operand], d.position, mask).to(i64)
+        extent = index_value(d.extent)
+        if d.wrap:
+            value = self.nest.let(value)
+            value = where(value < 0, value + extent, value)
+        found = self.nest.let(value)
+        if isinstance(found, Ref) and mask is None:
+            with self.nest.at(self.nest.depth({found.name})):
+                self.nest.add(Check(found.name, 0, d.extent))
+        safe = self.nest.let(where((found >= 0) & (found < extent), found, 0), "row")
+        return var(safe.name) if isinstance(safe, Ref) else int(safe.value) if isinstance(safe, Const) else 0
 
     # reductions and buffers
 
@@ -245,9 +318,7 @@ class KernelLowering:
             if known is not None:
                 return known
             space = s.space(node)
-            ranges = [Range(self.nest.fresh("r"), 0, e) for e in space.extents if e != 1]
-            names = iter(ranges)
-            point = tuple(0 if e == 1 else var(next(names).var) for e in space.extents)
+            ranges, point = self.nest.over("r", space.extents)
             ranges = ranges or [Range(self.nest.fresh("r"), 0, 1)]
             with self.nest.inside(*ranges) as level:
                 places = space.positions(index, point)
@@ -320,6 +391,18 @@ def replace_kept(demand: Demand, kept: frozenset[Node]) -> Demand:
 def wide(e: Expr) -> Expr:
     """Half types as f32, for arithmetic."""
     return e.to(f32) if e.dtype.is_half else e
+
+
+def mixed_points(core: Node) -> list[dict[int, int]]:
+    """Every choice of rows in the dimensions that `core` and the mixes right below it mix: these are written out, not looped over."""
+    points: list[dict[int, int]] = [{}]
+    while isinstance(core.structure, Mix):
+        dim, matrix = core.structure.along(core)
+        if dim in points[0]:
+            break
+        points = [{**p, dim: k} for p in points for k in range(len(matrix))]
+        core = core.operands[0]
+    return points
 
 
 def trace(op: Op, dtypes: tuple[DType, ...], node: Node) -> Expr:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import itertools
 import pkgutil
 import re
 import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields
+from functools import partial
 from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import PassError, TilewrightError
-from compiler.ir.tile import Kernel
+from compiler.ir.tile import Kernel, Program
 from compiler.passes.base import IR, PASSES, Context, Pass
+from compiler.passes.lower import map_kernels
 
 Pipeline: TypeAlias = tuple[Pass[Any], ...]
 
@@ -37,12 +40,30 @@ class Instrument(Protocol):
 def run_pipeline(
     ir: IR, passes: str | Iterable[Pass[Any]], context: Context | None = None, instruments: Sequence[Instrument] = ()
 ) -> IR:
-    """`ir` after every pass in order.
+    """`ir` after every pass in order; passes over kernels run on each kernel of a program.
 
-    PassError where a pass fails or is for the other kind of IR; it names the pass and its place in the pipeline.
+    PassError where a pass fails or is for another kind of IR; it names the pass and its place in the pipeline.
     """
     context = context or Context()
     passes = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
+    if isinstance(ir, Program):
+        return run_on_program(ir, passes, context, instruments)  # type: ignore[return-value]  # IR is Program here
+    return run_passes(ir, passes, context, instruments)
+
+
+def run_on_program(ir: Program, passes: Pipeline, context: Context, instruments: Sequence[Instrument]) -> Program:
+    """The program after passes over programs and passes over kernels, in order."""
+    for takes, group in itertools.groupby(passes, key=lambda p: p.takes):
+        some = tuple(group)
+        if takes is Kernel:
+            ir = map_kernels(ir, partial(run_passes, passes=some, context=context, instruments=instruments))
+        else:
+            ir = run_passes(ir, some, context, instruments)
+    return ir
+
+
+def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence[Instrument] = ()) -> IR:
+    """`ir` after passes that all take its kind."""
     for position, pass_ in enumerate(passes):
         where = f"pass {print_pass(pass_)} (number {position + 1} of {len(passes)}) on @{ir.name}"
         if not isinstance(ir, pass_.takes):
@@ -64,8 +85,8 @@ def run_pipeline(
 
 
 def available() -> Mapping[str, Callable[..., Pass[Any]]]:
-    """Every pass by name: one per file of compiler/passes/graph and compiler/passes/tile, and those the user registered."""
-    for package in ("compiler.passes.graph", "compiler.passes.tile"):
+    """Every pass by name: one per file of compiler/passes/{graph,program,tile}, and those the user registered."""
+    for package in ("compiler.passes.graph", "compiler.passes.program", "compiler.passes.tile"):
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             importlib.import_module(f"{package}.{module.name}")
     return PASSES

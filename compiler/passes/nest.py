@@ -6,15 +6,20 @@ its own: a row maximum lands in the row loop, before the loop over columns that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from compiler.errors import TilewrightError
 from compiler.ir import scalar
-from compiler.ir.index import variables
+from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Block, For, Let, Range, Stmt
+
+
+class LowerError(TilewrightError):
+    """A group that is no single kernel; fusion asks and goes another way."""
 
 
 @dataclass(eq=False)
@@ -89,6 +94,12 @@ class Nest:
             if key in level.memo:
                 return level.memo[key]
         return None
+
+    def over(self, hint: str, extents: Sequence[Dim]) -> tuple[list[Range], tuple[Dim, ...]]:
+        """A loop for each extent but 1, and the point they are at."""
+        ranges = [Range(self.fresh(hint), 0, e) for e in extents if e != 1]
+        names = iter(ranges)
+        return ranges, tuple(0 if e == 1 else var(next(names).var) for e in extents)
 
     def loops(self, ranges: list[Range], parallel: bool, fill: Any) -> None:
         """Nested loops over `ranges` around what `fill()` adds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -83,9 +83,20 @@ def with_unique_names(kernel: Kernel) -> Kernel:
 def substitute_names(stmt: S, names: Mapping[str, str]) -> S:
     """The statement with every use and binding of a name in `names` replaced."""
     moved: dict[str, Dim] = {n: var(m) for n, m in names.items()}
+    return _rewritten(stmt, names, lambda d: substitute(d, moved))
 
-    def dim(d: Dim) -> Dim:
-        return substitute(d, moved)
+
+def substitute_indices(stmt: S, values: Mapping[str, Dim]) -> S:
+    """The statement with loop variables from outside it replaced by index expressions."""
+    return _rewritten(stmt, {}, lambda d: substitute(d, values))
+
+
+def map_indices(stmt: S, rule: Callable[[Dim], Dim]) -> S:
+    """The statement with every index expression replaced by `rule(expression)`."""
+    return _rewritten(stmt, {}, rule)
+
+
+def _rewritten(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> S:
 
     def expr(e: Expr) -> Expr:
         def rule(x: Expr) -> Expr:

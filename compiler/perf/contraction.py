@@ -24,12 +24,16 @@ class RegisterTile:
 
 @dataclass(frozen=True)
 class Shape:
-    """One contraction: its columns across vectors of `lanes`, its reduced length `depth`, and all the products it adds."""
+    """One contraction: its columns across vectors of `lanes`, its reduced length `depth`, and all the products it adds.
+
+    `own` counts the operands that each accumulator reads for itself, as the image of a depthwise convolution.
+    """
 
     columns: int
     lanes: int
     depth: int
     products: int
+    own: int = 0
 
 
 LOOP_OVERHEAD = 0.5
@@ -42,10 +46,10 @@ PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
 
 
-def step_cycles(rows: int, registers: int, machine: Machine, streamed: bool = False) -> float:
+def step_cycles(rows: int, registers: int, machine: Machine, streamed: bool = False, own: int = 0) -> float:
     """Cycles for one step of the reduced loop; `streamed` vectors come from the second-level cache."""
     fma = rows * registers / machine.fma_per_cycle
-    loads = (rows + registers) / machine.loads_per_cycle
+    loads = (registers + (rows * registers * own if own else rows)) / machine.loads_per_cycle
     transfer = registers * machine.vector_bits / 8 / machine.l2_bytes_per_cycle if streamed else 0.0
     return max(fma, loads, machine.fma_latency, transfer) + LOOP_OVERHEAD + EXPOSED * transfer
 
@@ -60,7 +64,7 @@ def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine)
         for c, times_c in ((block.registers, full_c), (part_c, 1 if part_c else 0)):
             if times_r and times_c:
                 streamed = shape.depth * c * machine.vector_bits // 8 > machine.l1 // 2
-                total += times_r * times_c * step_cycles(r, c, machine, streamed)
+                total += times_r * times_c * step_cycles(r, c, machine, streamed, shape.own)
     return total * (1 + PARTIAL_PENALTY * (bool(part_r and full_r) + bool(part_c and full_c)))
 
 

@@ -11,7 +11,7 @@ class Machine:
 
     `vector_bits` and `registers` describe the vector registers; `fma_per_cycle` and `loads_per_cycle` count vector
     instructions; `fma_latency` is in cycles; caches are in bytes, the first two per core, and `l1_ways` is how many lines share
-    a set of the first; `threads` is how many run at once.
+    a set of the first; what leaves the second moves `l3_bytes_per_cycle`, as memory does; `threads` is how many run at once.
     """
 
     vector_bits: int = 512
@@ -20,6 +20,7 @@ class Machine:
     fma_latency: int = 4
     loads_per_cycle: int = 2
     l2_bytes_per_cycle: int = 32
+    l3_bytes_per_cycle: int = 10
     l1_ways: int = 12
     l1: int = 48 << 10
     l2: int = 1 << 20

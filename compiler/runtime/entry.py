@@ -109,8 +109,8 @@ class Entry:
             self._line("except AttributeError: raise not_tensors(inputs) from None")
         if any(isinstance(p, Native) for p in self.parts):
             self._frame()
-        for name in self.inputs:
-            self._line(f"words[{self.words[name]}] = {self._variable(name)}.data_ptr()")
+            for name in self.inputs:
+                self._line(f"words[{self.words[name]}] = {self._variable(name)}.data_ptr()")
         if self.parallel:
             self._line("settle()")
         for k, part in enumerate(self.parts):
@@ -188,9 +188,7 @@ def strides(type: TensorType) -> tuple[int, ...]:
     """The strides of a PyTorch tensor stored as `type` says; VerifyError for a blocked layout, which has none."""
     shape = type.static_shape()
     order = range(len(shape)) if type.layout is None else [d.dim for d in type.layout.digits]
-    if type.layout is not None and (
-        any(d.block for d in type.layout.digits) or sorted(order) != list(range(len(shape)))
-    ):
+    if type.layout is not None and (not type.layout.is_permutation or sorted(order) != list(range(len(shape)))):
         raise VerifyError(f"{type}: a blocked layout cannot cross into PyTorch")
     result, step = [0] * len(shape), 1
     for d in reversed(order):

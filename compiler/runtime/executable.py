@@ -33,7 +33,7 @@ from compiler.runtime.constants import stored_once
 from compiler.runtime.entry import LARGE, Entry, Foreign, Native, strides
 from compiler.runtime.foreign import ForeignFunction, foreign_function
 from compiler.runtime.loader import load
-from compiler.runtime.memory import plan_memory
+from compiler.runtime.memory import plan_memory, touched
 from compiler.runtime.pool import SHARED
 
 MainFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -107,7 +107,9 @@ class Executable:
             return (step.target,)
         assert isinstance(step, Launch)
         params = self.program.kernels[step.kernel].params
-        return tuple(a for p, a in zip(params, step.arguments, strict=True) if p.role == "out" and a in self.words)
+        made = [a for p, a in zip(params, step.arguments, strict=True) if p.role == "out" and a in self.words]
+        earlier = self.program.steps[:k]
+        return tuple(a for a in made if not any(a in touched(self.program, s)[1] for s in earlier))
 
     def _foreign(self, step: OpaqueCall) -> Foreign:
         return Foreign(self.foreign_function(step), step.arguments, step.results)

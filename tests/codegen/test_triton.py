@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.triton import GPU_TILE_PASSES
+from compiler.codegen.triton import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.load import TARGETS, compile_offline, load_triton
 from compiler.codegen.triton.vocabulary import TritonError
@@ -32,7 +32,7 @@ from compiler.ir.torch_types import to_torch
 from compiler.ir.type_parser import parse_type
 from compiler.ir.types import DTYPES, TensorType
 from compiler.ir.verify_tile import verify_kernel
-from compiler.passes.lower import lower, map_kernels
+from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 
@@ -83,7 +83,7 @@ def offline() -> Iterator[ProcessPoolExecutor]:
 
 def scheduled(graph: Graph) -> Program:
     """The graph as kernels for a GPU."""
-    program = map_kernels(lower(run_pipeline(graph, GRAPH_PASSES)), lambda k: run_pipeline(k, GPU_TILE_PASSES))
+    program = run_pipeline(lower(run_pipeline(graph, GRAPH_PASSES)), GPU_PASSES)
     for kernel in program.kernels.values():
         verify_kernel(kernel)
     return program

@@ -59,10 +59,22 @@ def test_index_spelling(text: str, again: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["f32[]", "f32[128, s0*4]", "bf16[n, 3, h//2]{0, 2, 1}", "i8[64, 64]{0/16, 1, 0%16}", "bool[0]"]
+    "text",
+    [
+        "f32[]",
+        "f32[128, s0*4]",
+        "bf16[n, 3, h//2]{0, 2, 1}",
+        "i8[64, 64]{0/16, 1, 0%16}",
+        "bool[0]",
+        "f32[2, 3]{1+2:0, 0+0:1}",
+    ],
 )
 def test_types_round_trip(text: str) -> None:
     assert str(parse_type(text)) == text
+
+
+def test_a_margin_of_nothing_is_none() -> None:
+    assert str(parse_type("f32[2, 3]{1 + 0:0, 0+1 : 2}")) == "f32[2, 3]{1, 0+1:2}"
 
 
 def test_a_type_is_what_it_says() -> None:
@@ -79,6 +91,9 @@ def test_a_type_is_what_it_says() -> None:
         ("f32[n//0]", 1, 6, "division by zero"),
         ("f32[4]{1}", 1, 8, "dimension 1 of a type of rank 1"),
         ("f32[4]{0/0}", 1, 10, "block of size 0"),
+        ("f32[4]{0+1}", 1, 11, "expected `:`, found `}`"),
+        ("f32[4]{0+1:-1}", 1, 12, "found `-`"),
+        ("f32[4]{0+1:1/2}", 1, 13, "expected"),
         ("f32[4] ?", 1, 8, "unexpected character '?'"),
         ("f32[4] f32", 1, 8, "expected the end"),
         ("f32[1.5]", 1, 5, "expected an index expression"),

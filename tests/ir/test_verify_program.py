@@ -44,3 +44,48 @@ def test_a_valid_program_passes() -> None:
 def test_broken_programs_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(VerifyError, match=message):
         verify_program(replace(PROGRAM, **changes))  # type: ignore[arg-type]
+
+
+def boxes(*places: str) -> Program:
+    """A kernel for each place that stores two elements there, in an array of four."""
+    store = "for %i in 0..2 { store 1.0, %y[%i] }"
+    kernels = [parse_kernel(f"kernel @k{n}(out %y: f32[2]{p}) {{ {store} }}") for n, p in enumerate(places)]
+    steps = tuple(Launch(k.name, ("y",)) for k in kernels)
+    return Program({"y": T}, (), ("y",), {}, {k.name: k for k in kernels}, steps)
+
+
+def test_kernels_may_write_parts_of_a_buffer() -> None:
+    verify_program(boxes("{0+0:2}", "{0+2:0}", "{0+1:1}"))
+
+
+@pytest.mark.parametrize("place", ["", "{0}", "{0+1:0}", "{0+2:1}"])
+def test_a_part_fits_its_buffer(place: str) -> None:
+    with pytest.raises(VerifyError, match=r"@k0 takes %y: f32\[2\].*, but %y is f32\[4\]"):
+        verify_program(boxes(place))
+
+
+@pytest.mark.parametrize(("x", "overlap"), [("{0+0:2}", False), ("{0+1:1}", True), ("{0+2:0}", True)])
+def test_what_a_kernel_writes_is_apart_from_what_it_reads(x: str, overlap: bool) -> None:
+    kernel = parse_kernel(
+        f"kernel @k(in %x: f32[2]{x}, out %y: f32[2]{{0+2:0}}) {{ for %i in 0..2 {{ store %x[1 - %i], %y[%i] }} }}"
+    )
+    program = Program({"y": T}, ("y",), ("y",), {}, {"k": kernel}, (Launch("k", ("y", "y")),))
+    if overlap:
+        with pytest.raises(VerifyError, match="@k writes %y, which it is also given"):
+            verify_program(program)
+    else:
+        verify_program(program)
+
+
+def test_two_results_in_one_buffer_are_apart() -> None:
+    for second, fits in (("{0+2:0}", True), ("{0+1:1}", False)):
+        kernel = parse_kernel(
+            f"""kernel @k(out %x: f32[2]{{0+0:2}}, out %y: f32[2]{second}) {{
+              for %i in 0..2 {{ store 1.0, %x[%i] store 2.0, %y[%i] }} }}"""
+        )
+        program = Program({"y": T}, (), ("y",), {}, {"k": kernel}, (Launch("k", ("y", "y")),))
+        if fits:
+            verify_program(program)
+        else:
+            with pytest.raises(VerifyError, match="which it is also given"):
+                verify_program(program)

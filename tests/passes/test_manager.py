@@ -11,14 +11,18 @@ from compiler.errors import PassError
 from compiler.ir import ops
 from compiler.ir.graph import Graph
 from compiler.ir.parser import parse_graph
-from compiler.ir.tile import Kernel
-from compiler.ir.tile_parser import parse_kernel
-from compiler.passes.base import Context, GraphPass, TilePass, register
+from compiler.ir.tile import Kernel, Program
+from compiler.ir.tile_parser import parse_kernel, parse_program
+from compiler.passes.base import Context, GraphPass, ProgramPass, TilePass, register
 from compiler.passes.instrument import PrintIR, SemanticCheck, Timing, Verify
 from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
 
 GRAPH = "graph @g(%x: f32[4]) { %a = add %x, 1.0  %y = exp %a  return %y }"
 KERNEL = "kernel @k(in %x: f32[8], out %y: f32[8]) { for %i in 0..8 { store %x[%i] + 1.0, %y[%i] } }"
+PROGRAM = """program { input %a: f32[8]  output %b: f32[8]  output %c: f32[8]
+  kernel @k(in %x: f32[8], out %y: f32[8]) { for %i in 0..8 { store %x[%i] + 1.0, %y[%i] } }
+  kernel @l(in %x: f32[8], out %y: f32[8]) { for %i in 0..8 { store -%x[%i], %y[%i] } }
+  launch @k(%a, %b)  launch @l(%b, %c) }"""
 
 
 @register
@@ -71,6 +75,20 @@ class Shorter(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         loop = ir.body[0]
         return ir.with_body((replace(loop, range=loop.range.with_(hi=loop.range.hi - 1)),))  # type: ignore[union-attr]
+
+
+@register
+@dataclass(frozen=True)
+class Swapped(ProgramPass):
+    """Runs the steps from last to first."""
+
+    name = "test-swapped"
+    invalid: bool = True
+
+    def run(self, ir: Program, context: Context) -> Program:
+        if self.invalid:
+            return replace(ir, steps=ir.steps[::-1])
+        return replace(ir, steps=tuple(replace(s, arguments=("a", s.arguments[1])) for s in ir.steps))  # type: ignore[union-attr, arg-type, call-arg]
 
 
 @register
@@ -155,6 +173,33 @@ def test_a_crash_names_the_pass_and_its_place() -> None:
 def test_the_other_kind_of_ir_is_refused() -> None:
     with pytest.raises(PassError, match=r"pass cse .*: takes a Graph, not a Kernel"):
         run_pipeline(parse_kernel(KERNEL), "cse")
+
+
+def test_a_pipeline_over_a_program_mixes_both_kinds() -> None:
+    timing = Timing()
+    result = run_pipeline(parse_program(PROGRAM), "unroll,layout,peel,unroll,split", instruments=[timing, Verify()])
+    assert isinstance(result, Program)
+    names = [row[0] for row in timing.rows]
+    assert names == ["unroll"] * 2 + ["layout"] + ["peel", "unroll"] * 2 + ["split"]
+
+
+def test_a_wrong_program_pass_is_named() -> None:
+    with pytest.raises(PassError, match="pass test-swapped made invalid IR of .*%b is read before it is written"):
+        run_pipeline(parse_program(PROGRAM), "unroll,test-swapped", instruments=[Verify()])
+    with pytest.raises(PassError, match="pass test-swapped changed the answer of .* output 1: 8 of 8 elements differ"):
+        run_pipeline(parse_program(PROGRAM), "test-swapped{invalid=false}", instruments=[SemanticCheck()])
+
+
+def test_tile_passes_are_checked_on_each_kernel_of_a_program() -> None:
+    with pytest.raises(PassError, match="pass test-shorter changed the answer of @k: output 0: 1 of 8"):
+        run_pipeline(parse_program(PROGRAM), "layout,test-shorter", instruments=[SemanticCheck()])
+
+
+def test_a_program_pass_takes_programs() -> None:
+    with pytest.raises(PassError, match=r"pass layout .*: takes a Program, not a Kernel"):
+        run_pipeline(parse_kernel(KERNEL), "layout")
+    with pytest.raises(PassError, match=r"pass cse .*: takes a Graph, not a Program"):
+        run_pipeline(parse_program(PROGRAM), "cse")
 
 
 def test_printing_and_timing() -> None:

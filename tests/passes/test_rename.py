@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.ir.tile import Reduce, walk
+from dataclasses import replace
+
+from compiler.ir.index import var
+from compiler.ir.tile import For, Reduce, walk
 from compiler.ir.tile_parser import parse_kernel
-from compiler.passes.rename import Fresh, binds, renamed, with_unique_names
+from compiler.passes.rename import Fresh, binds, map_indices, renamed, substitute_indices, with_unique_names
 from compiler.testing import check_same_meaning, normal
 
 TWICE = """
@@ -53,3 +56,29 @@ def test_a_renamed_statement_means_the_same() -> None:
     twin = renamed(reduce, Fresh(kernel))
     assert not set(binds(reduce)) & set(binds(twin))
     assert normal(kernel.with_body((kernel.body[0], twin, kernel.body[2]))) == normal(kernel)
+
+
+EVERYWHERE = """kernel @k(in %x: f32[40], out %y: f32[40]) {{ parallel %i in 0..4 {{
+  prefetch %x[{i} + 2]
+  for %j in {i}..{i} + 2 {{
+    %n = index({i} + %j)
+    check %n in 0..{i} + 9
+    %s = reduce add %k in 0..{i} + 1 {{ yield load(%x[{i} + %k], index({i}) > 0, 0.0) }}
+    store %s, %y[{i} + %j]
+  }} }} }}"""
+
+
+def test_indices_change_wherever_they_stand() -> None:
+    before, after = (parse_kernel(EVERYWHERE.format(i=i)) for i in ("%i", "(%i*3 + 1)"))
+    (loop,) = before.body
+    assert isinstance(loop, For)
+    inside = tuple(substitute_indices(s, {"i": var("i") * 3 + 1}) for s in loop.body)
+    assert before.with_body((replace(loop, body=inside),)) == after
+
+
+def test_a_rule_for_every_index() -> None:
+    kernel = parse_kernel(EVERYWHERE.format(i="%i"))
+    seen = []
+    (same,) = (map_indices(s, lambda d: seen.append(str(d)) or d) for s in kernel.body)
+    assert same == kernel.body[0]
+    assert {"i + 2", "i + j", "i + k", "i + 9", "i + 1", "0", "4"} <= set(seen)

@@ -43,6 +43,7 @@ class KernelEmitter:
         self.b = Builder()
         self.parallel = is_shared(kernel)
         self.meetings = meetings(kernel) if self.parallel else frozenset()
+        self.noted = ""  # where a thread remembers that a check failed
         self.streams = any(isinstance(s, Store) and s.stream for s in tile.walk(kernel.body))
 
     def emit(self) -> None:
@@ -52,6 +53,7 @@ class KernelEmitter:
                 f"%p{k}", p.type, writable=p.role in ("out", "inout"), aligned=p.role == "out"
             )
         self.block(self.kernel.body, Evaluator(self.b, scope))
+        self.report()
         if self.streams and self.target.triple.startswith("x86"):
             self.b.intrinsic("void", "llvm.x86.sse.sfence")
 
@@ -110,11 +112,13 @@ class KernelEmitter:
             ev.store(stmt.buffer, stmt.index, stmt.value, coord, axes, stmt.stream)
 
     def check(self, stmt: Check, ev: Evaluator) -> None:
-        """Set the status word where the value is out of range, without a branch."""
+        """Note whether the value is out of range, without a branch; `report` tells the caller once, at the end."""
         bound = ev.scope.names[stmt.name]
         value = Ref(bound.dtype, stmt.name).to(i64)
         bad = (value < scalar.index_value(stmt.low)) | (value >= scalar.index_value(stmt.high))
-        ignored = self.b.alloca("i32, align 4")
+        if not self.noted:
+            self.noted = self.b.alloca("i1, align 1")
+            self.b.allocas.append(f"  store i1 false, ptr {self.noted}, align 1")
         for coord in coordinates(ev.scope, ev.axes(bad)):
             lanes = ev.lanes(bad)
             flag = ev.at(bad, coord)
@@ -123,8 +127,17 @@ class KernelEmitter:
                 flags = llvm_type(boolean, lanes)
                 flag = self.b.emit(f"and {flags} {flag}, {mask}") if mask else flag
                 flag = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, flag))
-            where = self.b.emit(f"select i1 {flag}, ptr %status, ptr {ignored}")
-            self.b.do(f"store i32 1, ptr {where}, align 4")
+            before = self.b.emit(f"load i1, ptr {self.noted}, align 1")
+            self.b.do(f"store i1 {self.b.emit(f'or i1 {before}, {flag}')}, ptr {self.noted}, align 1")
+
+    def report(self) -> None:
+        """Set the status word if a check has failed on this thread; it may be read by others, so nothing else is written."""
+        if not self.noted:
+            return
+        failed = self.b.emit(f"load i1, ptr {self.noted}, align 1")
+        ignored = self.b.alloca("i32, align 4")
+        where = self.b.emit(f"select i1 {failed}, ptr %status, ptr {ignored}")
+        self.b.do(f"store i32 1, ptr {where}, align 4")
 
     # loops
 

@@ -8,7 +8,10 @@ from compiler.frontend.aten import (  # noqa: F401
     indexing,
     normalization,
     pooling,
+    pooling_backward,
     reductions,
+    scans,
+    scatters,
     search,
     views,
 )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from compiler.frontend.aten.contraction import attention_scores, convolution, default_scale
-from compiler.frontend.aten.creation import zeros_like
-from compiler.frontend.aten.views import repeat_interleave, view
 from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
-from compiler.ir.index import Dim, product
 
 
 @converts("aten.sigmoid_backward.default")
@@ -54,17 +50,38 @@ def convolution_backward(
     gradient: Node, x: Node, weight: Node, bias_sizes: Sequence[int] | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
 ) -> tuple[Node | None, Node | None, Node | None]:  # fmt: skip
-    if transposed:
-        raise Refusal("the gradient of a transposed convolution")
     axes = (0, *range(2, x.type.rank))
+    if transposed:
+        return (
+            _transposed_input(gradient, x, weight, stride, padding, dilation, groups) if wanted[0] else None,
+            _convolution_weight(x, gradient, weight, stride, padding, dilation, groups) if wanted[1] else None,
+            ops.sum_(gradient, dims=axes) if wanted[2] else None,
+        )
     return (
-        _convolution_input(gradient, x, weight, stride, padding, dilation, groups) if wanted[0] else None,
+        convolution_input(gradient, x, weight, stride, padding, dilation, groups) if wanted[0] else None,
         _convolution_weight(gradient, x, weight, stride, padding, dilation, groups) if wanted[1] else None,
         ops.sum_(gradient, dims=axes) if wanted[2] else None,
     )
 
 
-def _convolution_input(
+def _transposed_input(
+    gradient: Node,
+    x: Node,
+    weight: Node,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Node:
+    """The convolution that the transposed one undoes; places that only output padding made are left out."""
+    zeros = (0,) * len(stride)
+    result = convolution(gradient, weight, None, stride, padding, dilation, False, zeros, groups)
+    for d in range(2, x.type.rank):
+        result = ops.slice_(result, dim=d, size=x.shape[d]) if result.shape[d] != x.shape[d] else result
+    return result
+
+
+def convolution_input(
     gradient: Node,
     x: Node,
     weight: Node,
@@ -102,45 +119,3 @@ def _convolution_weight(
     for d in range(2, x.type.rank):
         result = ops.slice_(result, dim=d, size=weight.shape[d])
     return ops.transpose(result, 0, 1)
-
-
-@converts("aten.max_pool2d_with_indices_backward.default")
-def max_pool_backward(
-    gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
-    ceil_mode: bool, indices: Node,
-) -> Node:  # fmt: skip
-    """Each gradient added where its maximum was."""
-    flat: list[Node] = []
-    for v in (zeros_like(x), indices, gradient):
-        flat.append(view(v, (*v.shape[:-2], product(v.shape[-2:]))))
-    return view(ops.scatter(flat[0], flat[1], flat[2], dim=x.type.rank - 2, reduce="add"), x.shape)
-
-
-@converts("aten.avg_pool2d_backward.default")
-def avg_pool_backward(
-    gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
-    count_include_pad: bool, divisor: int | None,
-) -> Node:  # fmt: skip
-    """Each gradient spread evenly over its window: a transposed convolution with ones, channel by channel."""
-    if ceil_mode or (divisor is None and not count_include_pad and any(padding)):
-        raise Refusal("the gradient of average pooling with windows of several sizes")
-    share = ops.div(gradient, float(divisor or prod(kernel)))
-    batch, channels, *area = x.shape
-    steps = tuple(stride) or tuple(kernel)
-    ones = ops.full((1, 1, *kernel), 1.0, x.dtype)
-    single = view(share, (batch * channels, 1, *gradient.shape[2:]))
-    image = view(x, (batch * channels, 1, *area))
-    return view(_convolution_input(single, image, ones, steps, tuple(padding), (1, 1), 1), x.shape)
-
-
-@converts("aten._adaptive_avg_pool2d_backward.default")
-def adaptive_avg_pool_backward(gradient: Node, x: Node) -> Node:
-    area: list[Dim] = []
-    spread = gradient
-    for d in (x.type.rank - 2, x.type.rank - 1):
-        n, m = x.shape[d], gradient.shape[d]
-        if n % m != 0:
-            raise Refusal("the gradient of adaptive pooling with windows of several sizes")
-        area.append(n // m)
-        spread = repeat_interleave(spread, n // m, d)
-    return ops.div(spread, as_node(product(area), x.dtype))

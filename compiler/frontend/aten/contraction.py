@@ -6,13 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from compiler.frontend.aten.elementwise import add as add_scaled
 from compiler.frontend.aten.views import view
-from compiler.frontend.promotion import Value, apply
+from compiler.frontend.promotion import Value, apply, as_node
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
-from compiler.ir.types import f32
+from compiler.ir.index import Dim
+from compiler.ir.torch_types import from_torch
+from compiler.ir.types import f32, i64
 
 
 @converts("aten.linear.default")
@@ -59,6 +63,59 @@ def addmm(bias: Node, x: Node, y: Node, beta: Value = 1, alpha: Value = 1) -> No
     if beta == 0:
         return ops.as_dtype(product, dtype)
     return ops.as_dtype(add_scaled(product, ops.as_dtype(bias, product.dtype), beta), dtype)
+
+
+@converts("aten.addbmm.default")
+def addbmm(bias: Node, x: Node, y: Node, beta: Value = 1, alpha: Value = 1) -> Node:
+    """The products of a batch summed: one product over batch and inner dimension together."""
+    (batch, rows, inner), columns = x.shape, y.shape[2]
+    wide = ops.reshape(ops.transpose(x, 0, 1), shape=(rows, batch * inner))
+    return addmm(bias, wide, ops.reshape(y, shape=(batch * inner, columns)), beta, alpha)
+
+
+@converts("aten._trilinear.default")
+def trilinear(
+    x: Node, y: Node, z: Node, expand_x: Sequence[int], expand_y: Sequence[int], expand_z: Sequence[int], sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Node:  # fmt: skip
+    """The sum over `sumdim` of the product of three tensors, each given new dimensions first."""
+    spread = []
+    for operand, dims in ((x, expand_x), (y, expand_y), (z, expand_z)):
+        for d in sorted(dims):
+            operand = ops.unsqueeze(operand, d)
+        spread.append(operand)
+    total = ops.mul(ops.mul(spread[0], spread[1]), spread[2])
+    return ops.sum_(total, dims=tuple(sorted(sumdim))) if len(sumdim) else total
+
+
+@converts("aten._grouped_mm.default")
+def grouped_matmul(
+    x: Node, y: Node, offs: Node | None = None, bias: Node | None = None, out_dtype: torch.dtype | None = None
+) -> Node:
+    """One product per group; `offs` says where each group of rows, columns or inner elements ends."""
+    wide = f32 if x.dtype.is_half else x.dtype
+    if bias is not None or (x.type.rank < 3 or y.type.rank < 3) != (offs is not None):
+        raise Refusal("grouped products with a bias, or without offsets")
+    if offs is None:
+        product = ops.matmul(x, y, dtype=wide)
+    elif x.type.rank == 2 and y.type.rank == 2:
+        inside = ops.eq(ops.unsqueeze(_group(offs, x.shape[1]), 0), ops.unsqueeze(ops.iota(size=offs.shape[0]), 1))
+        product = ops.matmul(ops.where(ops.unsqueeze(inside, 1), x, 0.0), y, dtype=wide)
+    elif x.type.rank == 2:
+        rows = ops.take(y, _group(offs, x.shape[0]), dim=0)
+        product = view(ops.matmul(ops.unsqueeze(x, 1), rows, dtype=wide), (x.shape[0], y.shape[2]))
+    else:
+        columns = ops.take(x, _group(offs, y.shape[1]), dim=0)
+        product = ops.matmul(columns, ops.unsqueeze(ops.transpose(y, 0, 1), 2), dtype=wide)
+        product = ops.transpose(view(product, (y.shape[1], x.shape[1])), 0, 1)
+    return ops.as_dtype(product, x.dtype if out_dtype is None else from_torch(out_dtype))
+
+
+def _group(ends: Node, size: Dim) -> Node:
+    """The group of each of `size` elements: the number of groups that end before it; the last takes what is left."""
+    before = ops.le(ops.unsqueeze(ops.as_dtype(ends, i64), 0), ops.unsqueeze(ops.iota(size=size), 1))
+    last = as_node(ends.shape[0] - 1, i64)
+    return ops.minimum(ops.sum_(ops.as_dtype(before, i64), dims=(1,)), last)
 
 
 def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:

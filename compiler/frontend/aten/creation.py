@@ -122,14 +122,16 @@ def arange_start(start: Any, end: Any, dtype: torch.dtype | None = None) -> Node
 
 @converts("aten.linspace.default")
 def linspace(start: float, end: float, steps: int, dtype: torch.dtype | None = None) -> Node:
-    """Counted from the nearer end, so that both ends are exact."""
+    """Counted from the nearer end, so that both ends are exact; those of integers are cut to integers first."""
+    wanted = _named(dtype, default_float())
+    start, end = (v if wanted.is_float else int(v) for v in (start, end))
     place = ops.as_dtype(ops.iota(size=steps), f64)
     if steps == 1:
-        return filled((1,), float(start), _named(dtype, default_float()))
+        return filled((1,), float(start), wanted)
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
     low = ops.add(ops.mul(place, step), float(start))
     high = ops.sub(float(end), ops.mul(ops.sub(float(steps - 1), place), step))
-    return ops.as_dtype(ops.where(ops.lt(place, steps / 2), low, high), _named(dtype, default_float()))
+    return ops.as_dtype(ops.where(ops.lt(place, steps / 2), low, high), wanted)
 
 
 def _triangle(x: Node, diagonal: int, lower: bool) -> Node:

@@ -11,8 +11,9 @@ from compiler.frontend.promotion import Value, apply, as_float, as_node, common_
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
+from compiler.ir.op import Op
 from compiler.ir.torch_types import from_torch
-from compiler.ir.types import DType, boolean, i64
+from compiler.ir.types import DType, boolean, f32, i64
 
 INF = float("inf")
 
@@ -110,7 +111,7 @@ def power(x: Value, y: Value) -> Node:
     return apply(ops.pow_, x, y)
 
 
-@converts("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.hardtanh.default")
+@converts("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
 def clamp(x: Node, min: Value | None = None, max: Value | None = None) -> Node:
     """The upper bound wins where the bounds cross; NaN stays."""
     dtype = common_dtype(*(v for v in (x, min, max) if v is not None))
@@ -127,6 +128,12 @@ def clamp_min(x: Node, min: Value) -> Node:
 @converts("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(x: Node, max: Value) -> Node:
     return clamp(x, None, max)
+
+
+@converts("aten.hardtanh.default")
+def hardtanh(x: Node, min: float = -1, max: float = 1) -> Node:
+    """The bounds are of the type of `x`, even where it is an integer."""
+    return clamp(x, *((min, max) if x.dtype.is_float else (int(min), int(max))))
 
 
 @converts("aten.relu6.default")
@@ -300,8 +307,9 @@ def hypot(x: Node, y: Node) -> Node:
 
 @converts("aten.sinc.default", "aten.special_sinc.default")
 def sinc(x: Node) -> Node:
-    t = ops.mul(as_float(x), math.pi)
-    return ops.where(ops.eq(t, 0.0), 1.0, ops.div(ops.sin(t), t))
+    y = as_float(x)
+    t = ops.mul(ops.as_dtype(y, f32) if y.dtype.is_half else y, math.pi)
+    return ops.as_dtype(ops.where(ops.eq(t, 0.0), 1.0, ops.div(ops.sin(t), t)), y.dtype)
 
 
 @converts("aten.nan_to_num.default")
@@ -317,15 +325,36 @@ def nan_to_num(x: Node, nan: float | None = None, posinf: float | None = None, n
 _TORCH_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
+def _but_nan(op: Op, x: Value, y: Value) -> Node:
+    """The extreme of two elements where NaN loses to any number."""
+    dtype = common_dtype(x, y)
+    if not dtype.is_float:
+        return apply(op, x, y)
+    a, b = as_node(x, dtype), as_node(y, dtype)
+    return ops.where(ops.isnan(a), b, ops.where(ops.isnan(b), a, op(a, b)))
+
+
+@converts("aten.fmax.default")
+def fmax(x: Value, y: Value) -> Node:
+    return _but_nan(ops.maximum, x, y)
+
+
+@converts("aten.fmin.default")
+def fmin(x: Value, y: Value) -> Node:
+    return _but_nan(ops.minimum, x, y)
+
+
+@converts("aten.angle.default")
+def angle(x: Node) -> Node:
+    """Of a real number: 0, pi, or NaN."""
+    y = as_float(x)
+    return ops.where(ops.isnan(y), y, ops.where(ops.lt(y, 0.0), math.pi, ops.full((), 0.0, y.dtype)))
+
+
 @converts("aten.heaviside.default")
 def heaviside(x: Node, values: Node) -> Node:
     one, zero = as_node(1, x.dtype), as_node(0, x.dtype)
     return ops.where(ops.eq(x, 0), values, ops.where(ops.gt(x, 0), one, zero))
-
-
-@converts("aten.erfc.default", "aten.special_erfc.default")
-def erfc(x: Node) -> Node:
-    return ops.erfc(as_float(x))
 
 
 @converts(

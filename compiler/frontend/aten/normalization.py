@@ -102,7 +102,12 @@ def native_batch_norm_stateless(
     x: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
 ) -> tuple[Node, Node, Node]:
     y, mean, variance = _batch_statistics_norm(x, weight, bias, eps)
-    return y, mean, ops.rsqrt(ops.add(variance, eps))
+    return y, *_saved(x, mean, variance, eps)
+
+
+def _saved(x: Node, mean: Node, variance: Node, eps: float) -> tuple[Node, Node]:
+    """Mean and reciprocal deviation as PyTorch keeps them for the backward pass: in the type of `x`."""
+    return ops.as_dtype(mean, x.dtype), ops.as_dtype(ops.rsqrt(ops.add(variance, eps)), x.dtype)
 
 
 @converts("aten._native_batch_norm_legit_functional.default")
@@ -116,17 +121,17 @@ def native_batch_norm_training(
     momentum: float,
     eps: float,
 ) -> tuple[Node, ...]:
-    """Result, saved mean, saved reciprocal deviation, and the two running statistics moved on."""
+    """Result, saved mean, saved reciprocal deviation, and the two running statistics moved on, in f32 for half types."""
     if not training:
         return (*native_batch_norm_inference(x, weight, bias, mean, variance, momentum, eps), mean, variance)
     y, batch_mean, batch_variance = _batch_statistics_norm(x, weight, bias, eps)
     count = ops.as_dtype(ops.dim_value(value=floordiv(x.type.numel, x.shape[1])), batch_variance.dtype)
     unbiased = ops.mul(batch_variance, ops.div(count, ops.sub(count, 1.0)))
     moved = [
-        ops.add(ops.mul(old, 1 - momentum), ops.mul(ops.as_dtype(new, old.dtype), momentum))
+        ops.add(ops.mul(ops.as_dtype(old, new.dtype), 1 - momentum), ops.mul(new, momentum))
         for old, new in ((mean, batch_mean), (variance, unbiased))
     ]
-    return y, batch_mean, ops.rsqrt(ops.add(batch_variance, eps)), *moved
+    return y, *_saved(x, batch_mean, batch_variance, eps), *moved
 
 
 @converts("aten.group_norm.default")

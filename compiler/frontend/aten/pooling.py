@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from compiler.frontend.aten.views import view
+from compiler.frontend.aten.views import expand, view
+from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node, constant
-from compiler.ir.index import Dim, ceildiv
+from compiler.ir.index import Dim, ceildiv, product
 from compiler.ir.structure import lowest
-from compiler.ir.types import f32
+from compiler.ir.types import boolean, f32, i64
 
 Sizes = int | Sequence[int]
 
 
-def _each(value: Sizes, count: int) -> tuple[int, ...]:
+def each(value: Sizes, count: int) -> tuple[int, ...]:
+    """One entry per window dimension; a single one serves all."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * count if len(values) == 1 else values
 
@@ -47,8 +49,8 @@ def _ends(
 def _max_pool(
     x: Node, count: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil: bool
 ) -> tuple[Node, Any]:
-    size, pads, gaps = _each(kernel, count), _each(padding, count), _each(dilation, count)
-    steps = _each(stride, count) if stride != () else size
+    size, pads, gaps = each(kernel, count), each(padding, count), each(dilation, count)
+    steps = each(stride, count) if stride != () else size
     padded = ops.pad_spatial(x, pads, _ends(x, size, steps, pads, gaps, ceil), lowest(x.dtype))
     return padded, {"size": size, "stride": steps, "dilation": gaps}
 
@@ -80,7 +82,7 @@ def _indexed(count: int) -> Any:
             windows = ops.unfold(windows, dim=first + k, size=size, step=step, dilation=gap)
         flat = view(windows, (*pooled.shape, prod(window["size"])))
         best = ops.argmax(flat, dim=pooled.type.rank)
-        return pooled, _flat_place(best, x, window, _each(padding, count))
+        return pooled, _flat_place(best, x, window, each(padding, count))
 
     return max_pool
 
@@ -110,8 +112,8 @@ def _averaged(count: int) -> Any:
         x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil_mode: bool = False, count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Node:  # fmt: skip
-        size, pads, ones = _each(kernel, count), _each(padding, count), (1,) * count
-        steps = _each(stride, count) if stride != () else size
+        size, pads, ones = each(kernel, count), each(padding, count), (1,) * count
+        steps = each(stride, count) if stride != () else size
         ends, first = _ends(x, size, steps, pads, ones, ceil_mode), x.type.rank - count
         window: dict[str, Any] = {"size": size, "stride": steps, "dilation": ones}
         wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
@@ -176,6 +178,42 @@ def _adaptive_average(x: Node, target: Sequence[int]) -> Node:
 )  # fmt: skip
 def adaptive_avg_pool(x: Node, output_size: Sequence[int]) -> Node:
     return _adaptive_average(x, output_size)
+
+
+def _adaptive_windows(n: Dim, m: int) -> tuple[Any, Any]:
+    """Positions [m, w] of `m` windows over `n` elements, all as wide as the widest, and which of them belong."""
+    if not isinstance(n, int):
+        raise Refusal("adaptive pooling of a symbolic size to more than one element")
+    low, high = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
+    at = low[:, None] + np.arange(int((high - low).max(initial=1)))
+    return np.minimum(at, n - 1).astype(np.int64), at < high[:, None]
+
+
+def _adaptive_max(count: int) -> Any:
+    def adaptive_max_pool(x: Node, output_size: Sequence[int]) -> tuple[Node, Node]:
+        """The maximum of each window, and where it lies in the flattened last dimensions."""
+        first = x.type.rank - count
+        windows, belongs, place = x, ops.full((), True, boolean), ops.full((), 0, i64)
+        for k, m in enumerate(output_size):
+            at, inside = _adaptive_windows(x.shape[first + k], m)
+            shape = [1] * (2 * count)
+            shape[k], shape[count + k] = at.shape
+            windows = ops.take(windows, constant(at), dim=first + 2 * k)
+            place = ops.add(ops.mul(place, as_node(x.shape[first + k], i64)), constant(at.reshape(shape)))
+            belongs = belongs if inside.all() else ops.and_(belongs, constant(inside.reshape(shape)))
+        areas, insides = (range(first + k, first + 2 * count, 2) for k in (0, 1))
+        windows = ops.permute(windows, dims=[*range(first), *areas, *insides])
+        windows = ops.where(belongs, windows, as_node(lowest(x.dtype), x.dtype))
+        flat = (*windows.shape[: first + count], product(windows.shape[first + count :]))
+        best = ops.argmax(view(windows, flat), dim=first + count)
+        places = ops.gather(view(expand(place, windows.shape), flat), ops.unsqueeze(best, -1), dim=first + count)
+        return ops.amax(view(windows, flat), dims=(first + count,)), view(places, best.shape)
+
+    return adaptive_max_pool
+
+
+for _count in (2, 3):
+    converts(f"aten.adaptive_max_pool{_count}d.default")(_adaptive_max(_count))
 
 
 def _resized(x: Node, target: Sequence[Dim], places: Any) -> Node:

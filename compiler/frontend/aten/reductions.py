@@ -1,4 +1,4 @@
-"""Reductions, norms, softmax, sorting and scans."""
+"""Reductions, norms, softmax and sorting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _reduced(op: Op, x: Node, dims: Dims, keepdim: bool = False, **attrs: Any) -
     return op(x, dims=axes(dims, x.type.rank), keepdim=keepdim, **attrs)
 
 
-def _summable(x: Node, dtype: torch.dtype | None) -> Node:
+def summable(x: Node, dtype: torch.dtype | None) -> Node:
     """`x` in the dtype PyTorch sums it in: i64 for integers and bools."""
     if dtype is not None:
         return ops.as_dtype(x, from_torch(dtype))
@@ -36,17 +36,17 @@ def _summable(x: Node, dtype: torch.dtype | None) -> Node:
 def sum_(x: Node, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
     if dtype is not None and x.dtype.is_half and from_torch(dtype) == x.dtype:
         dtype = None
-    return _reduced(ops.sum_, _summable(x, dtype), dim, keepdim)
+    return _reduced(ops.sum_, summable(x, dtype), dim, keepdim)
 
 
 @converts("aten.mean.dim", "aten.mean.default")
 def mean(x: Node, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
-    return _reduced(ops.mean, _summable(x, dtype), dim, keepdim)
+    return _reduced(ops.mean, summable(x, dtype), dim, keepdim)
 
 
 @converts("aten.prod.dim_int", "aten.prod.default")
 def prod(x: Node, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
-    return _reduced(ops.prod, _summable(x, dtype), dim, keepdim)
+    return _reduced(ops.prod, summable(x, dtype), dim, keepdim)
 
 
 def _extreme(op: Op, x: Node, dims: Dims, keepdim: bool) -> Node:
@@ -229,16 +229,6 @@ def safe_softmax(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
     """Zeros where every element of a row is -inf."""
     empty = _reduced(ops.all_, ops.eq(x, -INF), dim, True)
     return ops.where(empty, 0.0, softmax(x, dim, dtype))
-
-
-@converts("aten.cumsum.default")
-def cumsum(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
-    return ops.cumsum(_summable(x, dtype), dim=axis(dim, x.type.rank))
-
-
-@converts("aten.cumprod.default")
-def cumprod(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
-    return ops.cumprod(_summable(x, dtype), dim=axis(dim, x.type.rank))
 
 
 @converts("aten.topk.default")

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from compiler.frontend.promotion import apply, common_dtype
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
-from compiler.ir.graph import Node
+from compiler.ir.graph import Node, constant
 from compiler.ir.index import Dim, floordiv, product
 from compiler.ir.types import boolean, broadcast_shapes
 
@@ -153,6 +155,31 @@ def select_scatter(x: Node, new: Node, dim: int, index: Dim) -> Node:
     return ops.insert(x, ops.unsqueeze(ops.as_dtype(new, x.dtype), d), dim=d, start=at)
 
 
+@converts("aten.diagonal_scatter.default")
+def diagonal_scatter(x: Node, new: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+    """`x` with a diagonal of its matrices along two dimensions replaced by the last dimension of `new`."""
+    rank = x.type.rank
+    a, b = axis(dim1, rank), axis(dim2, rank)
+    order = [d for d in range(rank) if d not in (a, b)] + [a, b]
+    rows, columns = x.shape[a], x.shape[b]
+    first, count = max(-offset, 0), new.shape[-1]
+    ends = [0] * (rank - 2)
+    lines = ops.pad(ops.as_dtype(new, x.dtype), before=[*ends, first], after=[*ends, rows - first - count])
+    row = ops.reshape(ops.iota(size=rows), shape=(rows, 1))
+    hit = ops.eq(ops.add(row, offset) if offset else row, ops.iota(size=columns))
+    mixed = ops.where(hit, ops.unsqueeze(lines, -1), ops.permute(x, dims=order))
+    return ops.permute(mixed, dims=[order.index(d) for d in range(rank)])
+
+
+@converts("aten.resize.default")
+def resize(x: Node, shape: Sequence[int]) -> Node:
+    """The elements in order, cut off, or followed by zeros (in PyTorch, by anything)."""
+    have, want = x.type.numel, product(shape)
+    if not (isinstance(have, int) and isinstance(want, int)):
+        raise Refusal("resizing to a symbolic size")
+    return view(constant_pad(view(x, (have,)), (0, want - have)), shape)
+
+
 @converts("aten.select.int", "aten.select_copy.int")
 def select(x: Node, dim: int, index: Dim) -> Node:
     d = axis(dim, x.type.rank)
@@ -272,13 +299,29 @@ def constant_pad(x: Node, padding: Sequence[Dim], value: float = 0) -> Node:
 
 def _extended(x: Node, padding: Sequence[int], edges: Any) -> Node:
     """Each padded dimension extended by what `edges(x, dimension, before, after)` gives for its two ends."""
+    if x.type.numel == 0:
+        return constant_pad(x, padding)
     for d, (before, after) in enumerate(amounts(padding, x.type.rank)):
-        if not (isinstance(before, int) and isinstance(after, int)) or min(before, after) < 0:
-            raise Refusal("negative or symbolic padding is supported with constants only")
+        if not (isinstance(before, int) and isinstance(after, int)):
+            raise Refusal("symbolic padding is supported with constants only")
+        if min(before, after) < 0:
+            x = _looked_up(x, d, before, after, edges)
+            continue
         front, back = edges(x, d, before, after)
         parts = [part for part, size in ((front, before), (x, 1), (back, after)) if size]
         x = ops.cat(*parts, dim=d) if len(parts) > 1 else x
     return x
+
+
+def _looked_up(x: Node, d: int, before: int, after: int, edges: Any) -> Node:
+    """The same where one end is cut: the place of every element is found from its number."""
+    n = x.shape[d]
+    if not isinstance(n, int):
+        raise Refusal("negative padding of a symbolic size is supported with constants only")
+    at, low, kept = np.arange(-before, n + after), max(-before, 0), n + min(before, 0) + min(after, 0)
+    wrapped = low + (at - low) % kept if kept else at  # what is cut does not come back at the other end
+    places = {_reflected: n - 1 - abs(n - 1 - abs(at)), _replicated: at.clip(0, n - 1), _wrapped: wrapped}
+    return ops.take(x, constant(places[edges]), dim=d)
 
 
 def _reflected(x: Node, d: int, before: int, after: int) -> tuple[Node, Node]:
@@ -383,8 +426,3 @@ def as_strided(x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim 
 def broadcast_tensors(tensors: Sequence[Node]) -> tuple[Node, ...]:
     shape = broadcast_shapes(*(x.shape for x in tensors))
     return tuple(expand(x, shape) for x in tensors)
-
-
-@converts("aten.masked_select.default", "aten.nonzero.default")
-def data_dependent(*arguments: Any) -> Node:
-    raise Refusal("the size of the result depends on data")

@@ -38,8 +38,17 @@ from compiler.ir.ops.arithmetic import (
 )  # fmt: skip
 from compiler.ir.ops.attention import attention, masked_scores
 from compiler.ir.ops.cast import as_dtype, bitcast, cast
-from compiler.ir.ops.contraction import conv, conv_transposed, convolution, linear, matmul, pad_spatial, window_count
-from compiler.ir.ops.control import eager, fused, item
+from compiler.ir.ops.contraction import (
+    conv,
+    conv_phases,
+    conv_transposed,
+    convolution,
+    linear,
+    matmul,
+    pad_spatial,
+    window_count,
+)
+from compiler.ir.ops.control import eager, effect, fused, item
 from compiler.ir.ops.creation import dim_value, full, iota
 from compiler.ir.ops.gather import gather, index, take
 from compiler.ir.ops.logic import (
@@ -59,12 +68,16 @@ from compiler.ir.ops.logic import (
     where,
     xor,
 )  # fmt: skip
+from compiler.ir.ops.mix import mix
 from compiler.ir.ops.normalization import batch_norm, group_norm, layer_norm, log_softmax, rms_norm, softmax
-from compiler.ir.ops.opaque import cumprod, cumsum, erfc, index_put, integer_power, results, scatter, sort, topk
+from compiler.ir.ops.opaque import results, sort, topk
 from compiler.ir.ops.pieces import cat, insert, pad
 from compiler.ir.ops.pooling import max_pool, sum_pool
 from compiler.ir.ops.reductions import all_, amax, amin, any_, argmax, argmin, logsumexp, mean, norm, prod, sum_, var
 from compiler.ir.ops.rounding import ceil, floor, frac, round_, trunc
+from compiler.ir.ops.scan import cummax, cummax_index, cummin, cummin_index, cumprod, cumsum, latest, logcumsumexp
+from compiler.ir.ops.scatter import index_put, scatter
+from compiler.ir.ops.special import erfc, erfcx, integer_power
 from compiler.ir.ops.transcendental import (
     acos,
     acosh,
@@ -115,21 +128,28 @@ __all__ = [
     "cat",
     "ceil",
     "conv",
+    "conv_phases",
     "conv_transposed",
     "convolution",
     "copysign",
     "cos",
     "cosh",
+    "cummax",
+    "cummax_index",
+    "cummin",
+    "cummin_index",
     "cumprod",
     "cumsum",
     "dim_value",
     "div",
     "divide_toward_zero",
     "eager",
+    "effect",
     "elu",
     "eq",
     "erf",
     "erfc",
+    "erfcx",
     "exp",
     "exp2",
     "expand",
@@ -156,6 +176,7 @@ __all__ = [
     "isinf",
     "isnan",
     "item",
+    "latest",
     "layer_norm",
     "le",
     "leaky_relu",
@@ -166,6 +187,7 @@ __all__ = [
     "log10",
     "log_sigmoid",
     "log_softmax",
+    "logcumsumexp",
     "logsumexp",
     "lt",
     "masked_scores", "matmul",
@@ -174,6 +196,7 @@ __all__ = [
     "mean",
     "minimum",
     "mish",
+    "mix",
     "mul",
     "ne",
     "neg",

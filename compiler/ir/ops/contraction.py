@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from compiler.ir.graph import Node
-from compiler.ir.index import Dim, floordiv
+from compiler.ir.index import Dim, floordiv, mod
 from compiler.ir.op import REQUIRED, Signature, op, sample
 from compiler.ir.ops.arithmetic import add
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.pieces import pad
-from compiler.ir.ops.views import flip, permute, reshape, slice_, transpose
+from compiler.ir.ops.views import permute, reshape, slice_
 from compiler.ir.structure import Composite, Position, Reduction, Space
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32
@@ -215,6 +215,79 @@ def _transposed_type(s: Signature) -> TensorType:
     return TensorType(x.dtype, (x.shape[0], w.shape[1] * a["groups"], *spatial))
 
 
+def _phases_type(s: Signature) -> TensorType:
+    x, w, size = s.types[0], s.types[1], s.attrs["size"]
+    groups = s.attrs["groups"]
+    if w.rank != x.rank or x.shape[1] != w.shape[0] or not len(size) == len(s.attrs["stride"]) == x.rank - 2:
+        raise s.fail(
+            "takes [batch, channels, ...] and [channels, outputs / groups, ...] with a stride per window dimension"
+        )
+    return TensorType(s.attrs["dtype"] or x.dtype, (x.shape[0], w.shape[1] * groups, *size))
+
+
+def _phases_space(n: Node) -> Space:
+    w, stride, start, groups = n.operands[1].shape, n.attrs["stride"], n.attrs["start"], n.attrs["groups"]
+    taps = tuple(k // s for k, s in zip(w[2:], stride, strict=True))
+    inputs = w[0] // groups
+
+    def positions(i: Position, r: Position) -> tuple[Position, ...]:
+        batch, out, *place = i
+        channel, *tap = r
+        first = out // w[1] * inputs if groups > 1 else 0
+        moved = [p + b for p, b in zip(place, start, strict=True)]
+        image = tuple(floordiv(m, s) + t for m, s, t in zip(moved, stride, tap, strict=True))
+        window = tuple(mod(m, s) + (n - 1 - t) * s for m, s, t, n in zip(moved, stride, tap, taps, strict=True))
+        return (batch, first + channel, *image), (first + channel, out % w[1] if groups > 1 else out, *window)
+
+    return Space((inputs, *taps), positions)
+
+
+def _phases_reference(
+    x: torch.Tensor, w: torch.Tensor, stride: Any, start: Any, size: Any, groups: int, dtype: DType | None
+) -> torch.Tensor:
+    if dtype is not None:
+        x, w = x.to(to_torch(dtype)), w.to(to_torch(dtype))
+    none = [0] * len(stride)
+    whole = torch.convolution(x, w, None, stride, none, [1] * len(stride), True, none, groups)
+    for d, (n, s, b, k) in enumerate(zip(size, stride, start, w.shape[2:], strict=True)):
+        whole = whole.narrow(2 + d, b + k - s, n)
+    return whole
+
+
+conv_phases = op(
+    "conv_phases", "x: number, weight: number", Reduction("add", _phases_space, lambda x, w: x * w),
+    type=_phases_type, attrs={"stride": REQUIRED, "start": REQUIRED, "size": REQUIRED, "groups": 1, "dtype": None},
+    reference=_phases_reference,
+    samples=[
+        sample("f32[2, 3, 6]", "f32[3, 4, 4]", stride=[2], start=[1], size=[9]),
+        sample("f32[1, 4, 4, 3]", "f32[4, 2, 2, 3]", stride=[2, 1], start=[0, 0], size=[8, 1], groups=2),
+        sample("bf16[1, 4, 5]", "bf16[4, 2, 3]", stride=[3], start=[0], size=[14], dtype=f32),
+    ],
+)  # fmt: skip
+"""Transposed convolution whose window is a multiple of the stride: each remainder of the result's index by the stride has a
+convolution of its own.  `start` says how many elements of it to leave out in front."""
+
+
+def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
+    """The weight with room for the dilation, filled up to a multiple of the stride, and the input padded so that every tap exists."""
+    a, size = node.attrs, node.shape[2:]
+    for k, step in enumerate(a["dilation"]):
+        weight = _spread(weight, 2 + k, step)
+    taps = [-(-k // s) for k, s in zip(weight.shape[2:], a["stride"], strict=True)]
+    full = [t * s for t, s in zip(taps, a["stride"], strict=True)]
+    none = (0,) * weight.type.rank
+    if tuple(full) != weight.shape[2:]:
+        rest = [f - k for f, k in zip(full, weight.shape[2:], strict=True)]
+        weight = pad(weight, before=none, after=(0, 0, *rest))
+    low = [t - 1 for t in taps]
+    last = [floordiv(n - 1 + p, s) for n, p, s in zip(size, a["padding"], a["stride"], strict=True)]
+    beyond = [e - n + 1 for e, n in zip(last, x.shape[2:], strict=True)]
+    high = [max(e, 0) if isinstance(e, int) else e for e in beyond]
+    wide = _wide(x.dtype) if bias is not None else None
+    attrs = {"stride": a["stride"], "start": a["padding"], "size": size, "groups": a["groups"], "dtype": wide}
+    return _with_bias(conv_phases(pad_spatial(x, low, high), weight, **attrs), bias, node.dtype)
+
+
 def _spread(x: Node, dim: int, step: int) -> Node:
     """`step - 1` zeros between neighbours along `dim`."""
     if step == 1:
@@ -225,33 +298,6 @@ def _spread(x: Node, dim: int, step: int) -> Node:
     filled = pad(apart, before=none, after=[*none[: dim + 1], step - 1, *none[dim + 2 :]])
     flat = reshape(filled, shape=(*shape[:dim], n * step, *shape[dim + 1 :]))
     return slice_(flat, dim=dim, size=(n - 1) * step + 1)
-
-
-def _crop(x: Node, low: Sequence[Dim], high: Sequence[Dim]) -> Node:
-    """`x` without `low` elements at the start and `high` at the end of its last dimensions."""
-    first = x.type.rank - len(low)
-    for k, (a, b) in enumerate(zip(low, high, strict=True)):
-        if a != 0 or b != 0:
-            x = slice_(x, dim=first + k, start=a, size=x.shape[first + k] - a - b)
-    return x
-
-
-def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """A convolution of the input spread by the stride with the kernel turned round (Dumoulin and Visin, 2016)."""
-    a, rank, groups = node.attrs, x.type.rank, node.attrs["groups"]
-    for k, step in enumerate(a["stride"]):
-        x = _spread(x, 2 + k, step)
-    reach = [d * (k - 1) for d, k in zip(a["dilation"], weight.shape[2:], strict=True)]
-    low = [r - p for r, p in zip(reach, a["padding"], strict=True)]
-    high = [r - p + e for r, p, e in zip(reach, a["padding"], a["output_padding"], strict=True)]
-    x = pad_spatial(x, [max(p, 0) for p in low], [max(p, 0) for p in high])
-    x = _crop(x, [max(-p, 0) for p in low], [max(-p, 0) for p in high])
-    turned = flip(weight, dims=tuple(range(2, rank)))
-    inputs, outputs, *window = weight.shape
-    grouped = reshape(turned, shape=(groups, inputs // groups, outputs, *window))
-    kernel = reshape(transpose(grouped, 1, 2), shape=(groups * outputs, inputs // groups, *window))
-    ones, wide = (1,) * (rank - 2), _wide(x.dtype) if bias is not None else None
-    return _with_bias(conv(x, kernel, stride=ones, dilation=a["dilation"], groups=groups, dtype=wide), bias, node.dtype)
 
 
 def _transposed_reference(x: Any, weight: Any, bias: Any = None, **a: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 from compiler.ir.op import REQUIRED, Signature, op
 from compiler.ir.structure import Fused, Opaque
-from compiler.ir.types import TensorType
+from compiler.ir.types import TensorType, u8
 
 
 def _fused_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
@@ -41,14 +41,14 @@ def _eager_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     return results[0] if len(results) == 1 else results
 
 
-def _overload(name: str) -> Any:
+def operator(name: str) -> Any:
     """The operator a name such as "aten.sort.default" stands for."""
     namespace, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
 def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
-    """`template` with "%k" replaced by operand k, and "torch.x" and "device:x" by what they name."""
+    """`template` with "%k" replaced by operand k, "torch.x" and "device:x" by what they name, and "text:x" by x."""
     if isinstance(template, tuple):
         return tuple(fill_template(t, operands) for t in template)
     if not isinstance(template, str):
@@ -57,7 +57,9 @@ def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
         return operands[int(template[1:])]
     if template.startswith("torch."):
         return getattr(torch, template.removeprefix("torch."))
-    return torch.device(template.removeprefix("device:")) if template.startswith("device:") else template
+    if template.startswith("device:"):
+        return torch.device(template.removeprefix("device:"))
+    return template.removeprefix("text:")
 
 
 def _eager_reference(
@@ -68,12 +70,24 @@ def _eager_reference(
     dtypes: Any,
     shapes: Any,
 ) -> Any:
-    result = _overload(overload)(*fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs})
+    result = operator(overload)(*fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs})
     found = tuple(result) if isinstance(result, (tuple, list)) else (result,)
     return found[0] if len(dtypes) == 1 else found
 
 
-eager = op("eager", "operands*!: any", Opaque("has no counterpart here and runs in PyTorch"), type=_eager_type,
+eager = op("eager", "operands*!: every", Opaque("has no counterpart here and runs in PyTorch"), type=_eager_type,
            attrs={"overload": REQUIRED, "args": (), "kwargs": (), "dtypes": REQUIRED, "shapes": REQUIRED},
            reference=_eager_reference)  # fmt: skip
 """A PyTorch operator called as it is, on `args` and the pairs `kwargs` with operand k in place of "%k"."""
+
+
+def _effect_reference(
+    *operands: torch.Tensor, overload: str, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]
+) -> torch.Tensor:
+    operator(overload)(*fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs})
+    return torch.empty(0, dtype=torch.uint8)
+
+
+effect = op("effect", "operands*!: every", Opaque("may raise an error of PyTorch's"), type=lambda s: TensorType(u8, (0,)),
+            attrs={"overload": REQUIRED, "args": (), "kwargs": ()}, reference=_effect_reference)  # fmt: skip
+"""A PyTorch operator called for its effect alone; operands that `args` leaves out only have to come before."""

@@ -73,32 +73,34 @@ def _together(dims: Sequence[int]) -> bool:
     return list(dims) == list(range(dims[0], dims[0] + len(dims)))
 
 
-def _index_parts(s_types: Sequence[TensorType], dims: Sequence[int]) -> tuple[tuple[Dim, ...], int]:
+def _index_parts(indices: Sequence[TensorType], dims: Sequence[int]) -> tuple[tuple[Dim, ...], int]:
     """The broadcast shape of the indices, and the dimension of the result at which it stands."""
-    return broadcast_shapes(*(t.shape for t in s_types[1:])), dims[0] if _together(dims) else 0
+    return broadcast_shapes(*(t.shape for t in indices)), dims[0] if _together(dims) else 0
 
 
-def _index_type(s: Signature) -> TensorType:
+def index_type(s: Signature, first: int = 1) -> TensorType:
+    """The type of `x[indices]`, the indices being the operands from number `first`."""
     x, dims = s.types[0], s.attrs["dims"]
     check_dims(s, dims)
-    if len(dims) != len(s.types) - 1 or list(dims) != sorted(dims):
+    if len(dims) != len(s.types) - first or list(dims) != sorted(dims):
         raise s.fail("needs one increasing dimension per operand of indices")
     try:
-        looked_up, at = _index_parts(s.types, dims)
+        looked_up, at = _index_parts(s.types[first:], dims)
     except ValueError as error:
         raise s.fail(str(error)) from None
     rest = [d for k, d in enumerate(x.shape) if k not in dims]
     return TensorType(x.dtype, (*rest[:at], *looked_up, *rest[at:]))
 
 
-def _index_position(n: Node, i: Position) -> tuple[Dim | Lookup, ...]:
+def index_position(n: Node, i: Position, first: int = 1) -> tuple[Dim | Lookup, ...]:
+    """The place in operand 0 of element `i` of `x[indices]`."""
     dims, x = n.attrs["dims"], n.operands[0]
-    looked_up, at = _index_parts([o.type for o in n.operands], dims)
+    looked_up, at = _index_parts([o.type for o in n.operands[first:]], dims)
     inner = i[at : at + len(looked_up)]
     rest = iter((*i[:at], *i[at + len(looked_up) :]))
     lookups = {
         d: Lookup(k, broadcast_index(n.operands[k].shape, inner), x.shape[d], wrap=True)
-        for k, d in enumerate(dims, start=1)
+        for k, d in enumerate(dims, start=first)
     }
     return tuple(lookups[k] if k in lookups else next(rest) for k in range(x.type.rank))
 
@@ -111,7 +113,7 @@ def _index_reference(x: torch.Tensor, *indices: torch.Tensor, dims: Any) -> torc
 
 
 index = op(
-    "index", "x: any, first!: integer, rest*!: integer", Gather(_index_position), type=_index_type, attrs={"dims": REQUIRED},
+    "index", "x: any, first!: integer, rest*!: integer", Gather(index_position), type=index_type, attrs={"dims": REQUIRED},
     reference=_index_reference,
     samples=[
         sample("f32[9, 9]", "i64[3]", "i64[3]", dims=[0, 1], low=-8, high=8), sample("f32[4, 9, 2]", "i64[3, 1]", dims=[1], low=-8, high=8),

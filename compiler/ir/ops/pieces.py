@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 
@@ -37,7 +39,7 @@ def _pad_reference(x: torch.Tensor, before: tuple[int, ...], after: tuple[int, .
 
 
 pad = op(
-    "pad", "x: any", IndexMap(pieces=_pad_pieces, fill=lambda n: n.attrs["value"]),
+    "pad", "x: any", IndexMap(_pad_pieces, fill=lambda n: n.attrs["value"], offsets=lambda n: (n.attrs["before"],)),
     type=_pad_type, attrs={"before": REQUIRED, "after": REQUIRED, "value": 0}, reference=_pad_reference,
     samples=[
         sample("f32[4, 5]", before=[1, 0], after=[0, 2]), sample("f32[2, 3]", before=[0, 1], after=[0, 1], value=float("-inf")),
@@ -71,8 +73,13 @@ def _cat_pieces(n: Node, i: Position) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
+def _cat_offsets(n: Node) -> tuple[Position, ...]:
+    before = itertools.accumulate((x.shape[n.attrs["dim"]] for x in n.operands[:-1]), initial=0)
+    return tuple(tuple(at if d == n.attrs["dim"] else 0 for d in range(n.type.rank)) for at in before)
+
+
 cat = op(
-    "cat", "first: any, rest*: any", IndexMap(pieces=_cat_pieces), type=_cat_type, attrs={"dim": 0},
+    "cat", "first: any, rest*: any", IndexMap(_cat_pieces, offsets=_cat_offsets), type=_cat_type, attrs={"dim": 0},
     reference=lambda *xs, dim: torch.cat(xs, dim),
     samples=[
         sample("f32[4, 5]", "f32[2, 5]", dim=0), sample("f32[4, 5]", "f32[4, 0]", "f32[4, 1]", dim=1), sample("i64[3]", dim=0),
@@ -87,6 +94,8 @@ def _insert_type(s: Signature) -> TensorType:
     if new.rank != x.rank or any(a != b for d, (a, b) in enumerate(zip(x.shape, new.shape, strict=True)) if d != dim):
         raise s.fail(f"shapes may differ in dimension {dim} only")
     start, size, step, extent = s.attrs["start"], new.shape[dim], s.attrs["step"], x.shape[dim]
+    if step < 1:
+        raise s.fail(f"the step must be positive, not {step}")
     known = isinstance(start, int) and isinstance(size, int) and isinstance(extent, int)
     if known and size and not 0 <= start <= start + (size - 1) * step < extent:
         raise s.fail(f"elements {start}..{start + (size - 1) * step} are not all inside an extent of {extent}")

@@ -1,35 +1,44 @@
-"""Rounding to integers, within the float types."""
+"""Rounding to integers, within their type."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
 from compiler.ir import scalar as s
 from compiler.ir.op import op
 from compiler.ir.ops.rules import unary
+from compiler.ir.scalar import Expr
 from compiler.ir.structure import Elementwise
 
-FLOATS = ("f32", "f64", "bf16")
+NUMBERS = ("f32", "f64", "bf16", "i64")
+
+
+def _floats(rounded: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+    """`rounded` where that changes anything: integers stay."""
+    return lambda x: rounded(x) if x.dtype.is_float else x
+
 
 floor = op(
     "floor",
-    "x: float",
-    Elementwise(s.floor),
+    "x: number",
+    Elementwise(_floats(s.floor)),
     aten="aten.floor.default",
     reference=torch.floor,
-    samples=unary(dtypes=FLOATS),
+    samples=unary(dtypes=NUMBERS),
 )
 ceil = op(
     "ceil",
-    "x: float",
-    Elementwise(s.ceil),
+    "x: number",
+    Elementwise(_floats(s.ceil)),
     aten="aten.ceil.default",
     reference=torch.ceil,
-    samples=unary(dtypes=FLOATS),
+    samples=unary(dtypes=NUMBERS),
 )
-trunc = op("trunc", "x: float", Elementwise(s.trunc), aten=("aten.trunc.default", "aten.fix.default"), reference=torch.trunc,
-           samples=unary(dtypes=FLOATS))  # fmt: skip
-round_ = op("round", "x: float", Elementwise(s.nearest), aten="aten.round.default", reference=torch.round,
-            samples=unary(dtypes=FLOATS))  # fmt: skip
+trunc = op("trunc", "x: number", Elementwise(_floats(s.trunc)), aten=("aten.trunc.default", "aten.fix.default"), reference=torch.trunc,
+           samples=unary(dtypes=NUMBERS))  # fmt: skip
+round_ = op("round", "x: number", Elementwise(_floats(s.nearest)), aten="aten.round.default", reference=torch.round,
+            samples=unary(dtypes=NUMBERS))  # fmt: skip
 frac = op("frac", "x: float", Elementwise(lambda x: x - s.trunc(x)), aten="aten.frac.default", reference=torch.frac,
           samples=unary())  # fmt: skip

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Graph, Node, scalar_value
 from compiler.ir.index import interval, substitute, var
 from compiler.ir.scalar import Expr, Ref, const
-from compiler.ir.structure import Elementwise, Guard, IndexMap, Position
+from compiler.ir.structure import Elementwise, Guard, IndexMap, Leaf, Opaque, Position
 from compiler.passes.algebra import simplify
 from compiler.passes.base import Context, GraphPass, register
 
@@ -119,4 +120,13 @@ def _same_place(at: Position, place: Position, n: Node) -> bool:
     )
 
 
-RULES: tuple[Callable[[Node], Node | None], ...] = (constants_last, elementwise_identity, view_identity)
+def no_elements(n: Node) -> Node | None:
+    """A tensor without elements depends on nothing."""
+    if isinstance(n.structure, (Leaf, Opaque)) or isinstance(n.result, tuple) or n.type.numel != 0:
+        return None
+    if n.op is ops.expand and n.operands[0].op is CONSTANT:
+        return None
+    return replace(ops.full(n.shape, 0, n.dtype), name=n.name, loc=n.loc)
+
+
+RULES: tuple[Callable[[Node], Node | None], ...] = (constants_last, elementwise_identity, view_identity, no_elements)

@@ -10,13 +10,15 @@ import networkx
 from compiler.ir.graph import Graph, Node, input_node, scalar_value
 from compiler.ir.index import variables
 from compiler.ir.op import OPS
-from compiler.ir.structure import Composite, Elementwise, Fused, IndexMap, Leaf, Opaque, Reduction, is_view
+from compiler.ir.structure import Composite, Elementwise, Fused, IndexMap, Leaf, Mix, Opaque, Reduction, is_view
 from compiler.ir.tile import For, Kernel, Local
 from compiler.passes.access import Accesses, contraction, work
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.demand import elementwise_cost
 from compiler.passes.fingerprint import fingerprint
-from compiler.passes.lower_kernel import LowerError, lower_kernel
+from compiler.passes.lower_kernel import lower_kernel
+from compiler.passes.nest import LowerError
+from compiler.passes.placement import laid_side_by_side
 
 
 @dataclass(eq=False)
@@ -61,7 +63,7 @@ class Fusion:
     def run(self) -> Graph:
         outputs = set(self.graph.outputs)
         for n in reversed(self.graph.nodes):
-            if isinstance(n.structure, (Leaf, Opaque, Fused, Composite)) or n.op.name == "item":
+            if isinstance(n.structure, (Leaf, Opaque, Fused, Composite)) or n.op.name == "item" or n in self.groups:
                 continue
             self.place(n, n in outputs)
         return self.rebuild()
@@ -87,34 +89,53 @@ class Fusion:
                 for g in sorted(hosts, key=lambda g: self.order[g.root]):
                     if self.acyclic(n, g) and self.join(n, g, as_output=True):
                         return
-        group = Group(n, {n})
-        price = self.price(group)
-        assert isinstance(price, int), f"{n} does not lower by itself: {price}"
-        group.price = price
+        more = self.belonging(n)
+        price = self.price(Group(n, {n, *more}))
+        group = Group(n, {n, *more} if isinstance(price, int) else {n})
+        group.price = price if isinstance(price, int) else self.alone([n])
         self.all.append(group)
-        self.groups[n] = [group]
+        for m in group.members:
+            self.groups[m] = [group]
 
     def join(self, n: Node, g: Group, as_output: bool = False, try_only: bool = False) -> bool:
-        """Add `n` to `g` if that pays."""
-        if len(g.members) >= self.options.max_nodes:
-            return False
-        joint = Group(g.root, g.members | {n}, [*g.extra, n] if as_output else g.extra)
-        together = self.price(joint)
-        if isinstance(together, str):
-            self.context.missed(self.options, f"not fused into {g.root.op.name}: {together}", n)
-            return False
-        alone = self.price(Group(n, {n}))
-        apart = g.price + (alone if isinstance(alone, int) else 0)
-        if together > apart:
-            self.context.missed(
-                self.options, f"not fused into {g.root.op.name}: a price of {together} instead of {apart}", n
-            )
-            return False
-        if not try_only:
-            g.members, g.extra, g.price = joint.members, joint.extra, together
+        """Add `n` to `g` if that pays, with what belongs to it or alone."""
+        why, unit = "", [] if as_output or try_only else self.belonging(n)
+        for more in [unit, []] if unit else [[]]:
+            joint = Group(g.root, g.members | {n, *more}, [*g.extra, n] if as_output else g.extra)
+            if len(joint.members) > self.options.max_nodes:
+                continue
+            together, apart = self.price(joint), g.price + self.alone([n, *more])
+            if isinstance(together, int) and together <= apart:
+                if not try_only:
+                    self.add([n, *more], g, joint, together)
+                return True
+            why = together if isinstance(together, str) else f"a price of {together} instead of {apart}"
+        if why:
+            self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n)
+        return False
+
+    def add(self, nodes: list[Node], g: Group, joint: Group, price: int) -> None:
+        """Make `g` what `joint` is."""
+        g.members, g.extra, g.price = joint.members, joint.extra, price
+        for n in nodes:
             self.groups.setdefault(n, []).append(g)
             self.context.applied(self.options, f"fused into the kernel of {g.root.op.name}", n)
-        return True
+
+    def alone(self, nodes: list[Node]) -> int:
+        """The price of a kernel for a node and what belongs to it; 0 where there is none."""
+        price = self.price(Group(nodes[0], set(nodes)))
+        return price if isinstance(price, int) else 0
+
+    def belonging(self, n: Node) -> list[Node]:
+        """The mixes below `n` and the views around them, which make sense in one kernel only: none of them has another user."""
+        found = [n]
+        while isinstance(found[-1].structure, Mix) or is_view(found[-1].structure, found[-1]):
+            (below,) = found[-1].operands
+            inner = len(self.graph.users[below]) == 1 and below not in self.graph.outputs
+            if not inner or not (isinstance(below.structure, Mix) or is_view(below.structure, below)):
+                break
+            found.append(below)
+        return found[1:] if any(isinstance(m.structure, Mix) for m in found) else []
 
     def cheap_to_repeat(self, n: Node) -> bool:
         """Whether computing `n` again in each user reads no more than its result would be."""
@@ -146,6 +167,8 @@ class Fusion:
 
     def price(self, g: Group) -> int | str:
         """Work of the group's kernel, or why there is none."""
+        if len(g.members) == 1 and laid_side_by_side(g.root) is not None:
+            return self.price_of_putting(g.root)
         body, _ = self.body(g)
         key = fingerprint(body)
         if key not in self.priced:
@@ -155,6 +178,22 @@ class Fusion:
             except LowerError as error:
                 self.priced[key] = str(error)
         return self.priced[key]
+
+    def price_of_putting(self, n: Node) -> int:
+        """Bytes that are moved to put values side by side, where those that kernels compute are written in place."""
+        copied = sum(2 * size(o) for o in n.operands if not self.is_computed(o))
+        gaps = size(n) - sum(size(o) for o in n.operands)
+        return copied + gaps + (LAUNCH if copied or gaps else 0)
+
+    def is_computed(self, n: Node, alone: bool = False) -> bool:
+        """Whether `n` ends the kernel of a reduction, with nothing but ops between that nobody else needs, or holds such values."""
+        if laid_side_by_side(n) is not None:
+            return any(self.is_computed(o) for o in n.operands)
+        if alone and len(self.graph.users[n]) > 1:
+            return False
+        if isinstance(n.structure, (Reduction, Mix)):
+            return True
+        return isinstance(n.structure, (Elementwise, IndexMap)) and any(self.is_computed(o, True) for o in n.operands)
 
     def objection(self, kernel: Kernel, g: Group) -> str:
         """Why a kernel that can be lowered would still be slow; empty for none."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, coefficient, substitute, var, variables
-from compiler.ir.scalar import Expr, IndexValue, Load
-from compiler.ir.tile import Block, Check, For, Kernel, Range, Stmt, Store
+from compiler.ir import tile
+from compiler.ir.index import Dim, coefficient, var, variables
+from compiler.ir.tile import Block, For, Kernel, Range
 from compiler.passes.access import Accesses, nested_fors
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.rename import substitute_indices
 
 
 @register
@@ -54,7 +54,7 @@ class Collapse(TilePass):
             return None
         v = var(outer.var)
         digits: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
-        body: Block = tuple(moved(s, digits) for s in nest[-1].body)
+        body: Block = tuple(substitute_indices(s, digits) for s in nest[-1].body)
         for f in reversed(nest[:-1]):
             r = f.range if f is not nest[-2] else replace(f.range, hi=outer.hi * inner.hi)
             body = (replace(f, range=r, body=body),)
@@ -65,22 +65,3 @@ class Collapse(TilePass):
             if coefficient(offset, outer.var) is None or any(n not in table.loops for n in variables(offset)):
                 return None
         return joined
-
-
-def moved(s: Stmt, digits: dict[str, Dim]) -> Stmt:
-    """The statement with loop variables replaced by index expressions."""
-
-    def expr(e: Expr) -> Expr:
-        def rule(x: Expr) -> Expr:
-            if isinstance(x, Load):
-                return replace(x, index=tuple(substitute(d, digits) for d in x.index))
-            return scalar.index_value(substitute(x.index, digits)) if isinstance(x, IndexValue) else x
-
-        return scalar.transform(e, rule)
-
-    (changed,) = tile.map_exprs((s,), expr)
-    if isinstance(changed, Store):
-        return replace(changed, index=tuple(substitute(d, digits) for d in changed.index))
-    if isinstance(changed, Check):
-        return replace(changed, low=substitute(changed.low, digits), high=substitute(changed.high, digits))
-    return changed

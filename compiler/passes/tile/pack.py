@@ -35,10 +35,11 @@ class Pack(TilePass):
 
     def layout(self, table: Accesses, name: str) -> Layout | None:
         """Digits of the packed constant; None where every read is served as it is."""
-        reads = [a for a in table.all if a.buffer == name]
-        if len({a.index for a in reads}) != 1:
-            return None
-        a = reads[0]
+        found = {self.layout_of(table, a) for a in table.all if a.buffer == name}
+        return found.pop() if len(found) == 1 else None
+
+    def layout_of(self, table: Accesses, a: Access) -> Layout | None:
+        """The layout that one read would like."""
         lane = next((r for r in a.loops if r.lanes and table.follows(a, r.var)), None)
         if lane is None:
             return None

@@ -1,12 +1,14 @@
-"""Order the loops around a contraction so that its larger operand is streamed once."""
+"""Order the loops of a kernel as memory lies, and those around a contraction so that its larger operand is streamed once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from compiler.ir.index import Dim, product, var
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce
-from compiler.passes.access import Accesses, contraction, nested_fors
+from compiler.ir import tile
+from compiler.ir.index import Dim, coefficient, product, var
+from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known_extent
+from compiler.passes.access import Access, Accesses, contraction, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
@@ -19,68 +21,137 @@ class Reorder(TilePass):
 
     As many rows as fit in half the second-level cache go inside the loops over the weights, so that a panel of weights stays in
     the first level while these rows pass by, and the rows stay in the second while the panels do (Goto and van de Geijn,
-    2008).  The loops are independent of each other, so any order computes the same.
+    2008); a stack of small products is walked block by block too.  Where nothing is read again, loops follow the strides of what is stored, and the ranges of a reduction those of
+    what it reads.  The outer loops are independent of each other; a reduction adds in another order.
     """
 
     name = "reorder"
-    exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
+        ir = self.sort_reductions(ir)
         nest = nested_fors(ir.body)
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir
         inside = nest[-1].body
-        sums = [s for s in inside if contraction(s)]
-        if len(sums) != 1:
-            return ir
         table = Accesses(ir)
-        reads = [a for a in table.all if not a.is_store and a.stmt is sums[0]]
-        weights = next((a for a in reads if table.roles[a.buffer] == "const"), None)
-        if weights is None:
-            last = nest[-1].range.var
-            weights = next((a for a in reads if table.follows(a, last)), None)
-        if weights is None:
-            return ir
-        machine = context.machine or Machine()
-        first = [f for f in nest if table.follows(weights, f.range.var)]
-        rest = [f for f in nest if not table.follows(weights, f.range.var)]
-        depth = sums[0].ranges if isinstance(sums[0], Reduce) else ()
-        row_bytes = int_or_1(product(r.extent for r in depth)) * table.types[weights.buffer].dtype.bytes
-        outer, inner = self.fit(rest, row_bytes, machine.l2 // 2)
-        order = [*outer, *first, *inner]
+        sums = [s for s in inside if isinstance(s, Reduce) and contraction(s)]
+        order, why = nest, "as their results lie in memory"
+        if len(sums) == 1:
+            weights = self.weights(table, sums[0], nest[-1].range.var)
+            if weights is None:
+                return ir
+            first = [f for f in nest if table.follows(weights, f.range.var)]
+            rest = [f for f in nest if not table.follows(weights, f.range.var)]
+            moving = [a for a in table.all if a.stmt is sums[0] and not a.is_store and a is not weights]
+            if any(not table.follows(a, f.range.var) for a in moving for f in first):
+                both = [f for f in first if all(table.follows(a, f.range.var) for a in moving)]
+                first = [f for f in first if f not in both]
+                cache = (context.machine or Machine()).l2
+                near = both if size_of(table, weights) <= cache * 2 // 3 else []
+                depth = (*sums[0].ranges, *(f.range for f in near))
+                room = min(cache // 2, cache * 7 // 8 - size_of(table, weights)) if near else cache // 2
+                outer, inner = Rows(table, moving, depth, room).fit(rest)
+                order = [*outer, *both, *first, *inner] if near else [*both, *outer, *first, *inner]
+                why = f"%{weights.buffer} is read once for every block of rows that stays in cache"
+            else:
+                order = by_stride(table, nest)
+        elif not any(contraction(s) for s in tile.walk(inside)):
+            order = by_stride(table, nest)
         if order == nest:
             return ir
         body: Block = inside
         for f in reversed(order):
             body = (replace(f, body=body),)
-        names = ", ".join("%" + f.range.var for f in order)
-        context.applied(
-            self, f"loops ordered {names}: %{weights.buffer} is read once for every block of rows that stays in cache"
-        )
+        context.applied(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}")
         return ir.with_body(body)
 
+    def sort_reductions(self, ir: Kernel) -> Kernel:
+        """Ranges of each reduction by the strides of what it reads, the longest outside."""
+        table = Accesses(ir)
+
+        def rule(stmt: Stmt) -> Block:
+            if not isinstance(stmt, Reduce) or len(stmt.ranges) < 2 or stmt.body:
+                return (stmt,)
+            reads = [a for a in table.all if a.stmt == stmt and not a.is_store and table.roles[a.buffer] != "const"]
+            steps = [sum(abs(table.step(a, r.var) or 0) for a in reads) for r in stmt.ranges]
+            if any(table.step(a, r.var) is None for a in reads for r in stmt.ranges):
+                return (stmt,)
+            order = sorted(range(len(steps)), key=lambda k: -steps[k])
+            return (replace(stmt, ranges=tuple(stmt.ranges[k] for k in order)),)
+
+        return ir.with_body(tile.expand_stmts(ir.body, rule))
+
     @staticmethod
-    def fit(rows: list[For], row_bytes: int, cache: int) -> tuple[list[For], list[For]]:
-        """Row loops split into those around the weights' and those inside, whose rows together fit in `cache` bytes."""
-        inner: list[For] = []
-        outer = list(rows)
-        held = row_bytes
-        while outer and held * int_or_1(outer[-1].range.extent) <= cache:
+    def weights(table: Accesses, s: Reduce, last: str) -> Access | None:
+        """The operand whose panels are to stay near: a constant, else what the innermost loop moves along."""
+        reads = [a for a in table.all if not a.is_store and a.stmt is s]
+        constant = next((a for a in reads if table.roles[a.buffer] == "const"), None)
+        return constant or next((a for a in reads if table.follows(a, last)), None)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The loops over which `moving` operands of a contraction change and its weights do not."""
+
+    table: Accesses
+    moving: Sequence[Access]
+    depth: Sequence[Range]
+    cache: int
+
+    def fit(self, rows: list[For]) -> tuple[list[For], list[For]]:
+        """Loops around those over the weights, and loops inside whose rows together fit in the cache."""
+        outer, inner = list(rows), list[For]()
+        while outer and self.bytes([outer[-1], *inner]) <= self.cache:
             inner.insert(0, outer.pop())
-            held *= int_or_1(inner[0].range.extent)
-        if inner or not outer:
+        if not outer:
             return outer, inner
         last = outer.pop()
-        extent = int_or_1(last.range.extent)
-        sizes = [n for n in range(16, extent, 8) if extent % n == 0 and n * row_bytes <= cache]
+        extent = known_extent(last.range)
+        blocks = [n for n in range(2 if inner else 16, extent) if extent % n == 0 and (inner or n % 8 == 0)]
+        sizes = [n for n in blocks if self.bytes([resized(last, 0, n), *inner]) <= self.cache]
         if not sizes:
-            return [], [*outer, last]
+            return ([*outer, last], inner) if inner else ([], [*outer, last])
         block = Range(f"{last.range.var}.block", 0, extent // sizes[-1])
         start = var(block.var) * sizes[-1]
-        part = last.range.with_(lo=start, hi=start + sizes[-1])
-        return [*outer, replace(last, range=block)], [replace(last, range=part)]
+        return [*outer, replace(last, range=block)], [resized(last, start, start + sizes[-1]), *inner]
+
+    def bytes(self, loops: list[For]) -> int:
+        """What the moving operands touch while these loops and the reduction run."""
+        ranges = {r.var: known_extent(r) for r in (*(f.range for f in loops), *self.depth)}
+        total = 0
+        for a in self.moving:
+            type_ = self.table.types[a.buffer]
+            extents = product(span(d, n, ranges) for d, n in zip(a.index, type_.static_shape(), strict=True))
+            total += extents * type_.dtype.bytes if isinstance(extents, int) else 0
+        return total
 
 
-def int_or_1(d: Dim) -> int:
-    """A size, or 1 where it is not known."""
-    return d if isinstance(d, int) else 1
+def size_of(table: Accesses, a: Access) -> int:
+    """Bytes of the buffer that is read."""
+    size = table.types[a.buffer].nbytes
+    return size if isinstance(size, int) else 0
+
+
+def span(d: Dim, size: int, ranges: dict[str, int]) -> int:
+    """How many of `size` indices `d` passes while variables take all values in `ranges`."""
+    steps = [(coefficient(d, v), n) for v, n in ranges.items()]
+    if any(s is None for s, _ in steps):
+        return size
+    return min(size, 1 + sum(abs(s or 0) * (n - 1) for s, n in steps))
+
+
+def resized(loop: For, lo: Dim, hi: Dim) -> For:
+    """The same loop over lo..hi-1."""
+    return replace(loop, range=loop.range.with_(lo=lo, hi=hi))
+
+
+def by_stride(table: Accesses, nest: list[For]) -> list[For]:
+    """Loops in the order of their strides in what the kernel stores; as they are where that is not one plain order."""
+    stores = [a for a in table.all if a.is_store and table.roles[a.buffer] != "local"]
+    orders = set()
+    for a in stores:
+        steps = [table.step(a, f.range.var) for f in nest]
+        if any(not s for s in steps):
+            return nest
+        orders.add(tuple(sorted(range(len(nest)), key=lambda k: -abs(steps[k] or 0))))
+    return [nest[k] for k in orders.pop()] if len(orders) == 1 else nest

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compiler.ir import tile
 from compiler.ir.index import product
-from compiler.ir.tile import For, Kernel, Range, Reduce, Stmt
+from compiler.ir.tile import For, Kernel, Let, Range, Reduce, Stmt
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import with_unique_names
@@ -39,17 +39,18 @@ class Tile(TilePass):
             self.choose([b for b in blocks if b.row == row], sizes, machine, context)
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
-                sizes[v] = self.width(r, stmt, machine.l2 // max(1, table.held(v)))
+                sizes[v] = self.width(r, stmt, machine.l2 // max(1, table.held(v)), machine.registers)
 
         def rule(r: Range, _: Stmt) -> Range:
             return r.with_(tile=sizes[r.var]) if r.var in sizes else r
 
         return ir.with_body(tile.map_ranges(ir.body, rule))
 
-    def width(self, r: Range, stmt: Stmt, copies: int) -> int:
+    def width(self, r: Range, stmt: Stmt, copies: int, registers: int) -> int:
         """Indices per step of a plain lane loop; fewer where much is computed on each, or kept in more than `copies` buffers."""
         heavy = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
-        count = max(1, min(2 if heavy else self.registers, copies // r.lanes))
+        named = sum(isinstance(s, Let) for s in tile.blocks(stmt))
+        count = max(1, min(2 if heavy else self.registers, copies // r.lanes, registers // max(1, named)))
         extent = r.extent if isinstance(r.extent, int) else r.lanes * count
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, max(extent, 1))
 
@@ -62,13 +63,14 @@ class Tile(TilePass):
             return []
         depth = product(r.extent for r in s.ranges)
         row = self.row_loop(table, reads, lane, around)
-        return [Block(s.name, row, lane, depth if isinstance(depth, int) else 1, max(a.count for a in reads))]
+        own = sum(row is not None and table.follows(a, row.var) and table.follows(a, lane.var) for a in reads)
+        return [Block(s.name, row, lane, depth if isinstance(depth, int) else 1, max(a.count for a in reads), own)]
 
     def choose(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
         """Rows and registers for the contractions along one row loop: the rows must serve them all."""
         row = blocks[0].row
         rows = row.extent if row is not None and isinstance(row.extent, int) else 1
-        shapes = [Shape(b.columns, b.lane.lanes, b.depth, b.count) for b in blocks]
+        shapes = [Shape(b.columns, b.lane.lanes, b.depth, b.count, b.own) for b in blocks]
         chosen = best_tiles(rows, shapes, machine)
         for b, choice in zip(blocks, chosen, strict=True):
             height = min(self.rows or choice.rows, rows)
@@ -80,24 +82,29 @@ class Tile(TilePass):
 
     @staticmethod
     def row_loop(table: Accesses, reads: list[Access], lane: Range, around: tuple[Range, ...]) -> Range | None:
-        """The loop along which what varies across lanes is used again: the longest that those loads do not follow."""
+        """The loop along which what varies across lanes is used again: the longest that most of those loads do not follow."""
         moving = [a for a in reads if table.follows(a, lane.var)]
-        free = [
-            r for r in around if r is not lane and r.extent != 1 and not any(table.follows(a, r.var) for a in moving)
-        ]
+
+        def again(r: Range) -> int:
+            return sum(not table.follows(a, r.var) for a in moving)
+
+        free = [r for r in around if r is not lane and r.extent != 1 and again(r)]
         used = [r for r in free if any(table.follows(a, r.var) for a in reads) and table.independent(r.var)]
-        return max(used, key=lambda r: (r.extent if isinstance(r.extent, int) else 1, around.index(r)), default=None)
+        return max(used, key=lambda r: (again(r), tile.known_extent(r), around.index(r)), default=None)
 
 
 @dataclass(frozen=True)
 class Block:
-    """One contraction `name`: its row loop, if any, its lane loop, its reduced length, and the products it adds in all."""
+    """One contraction `name`: its row loop, if any, its lane loop, its reduced length, the products it adds in all, and the
+    loads that follow rows and lanes both.
+    """
 
     name: str
     row: Range | None
     lane: Range
     depth: int
     count: int
+    own: int
 
     @property
     def columns(self) -> int:

@@ -68,3 +68,15 @@ def test_an_identity_that_stretches_stays() -> None:
         "canonicalize", unchanged="graph(%x: f32[1]) { %c = constant f32[4] [1, 1, 1, 1]  %y = mul %x, %c  return %y }"
     )
     check_pass("canonicalize", unchanged="graph(%x: f32[1]) { %y = expand %x {shape=[4]}  return %y }")
+
+
+def test_nothing_is_computed_for_a_tensor_without_elements() -> None:
+    check_pass(
+        "canonicalize",
+        before="graph(%x: f32[0, 8]) { %m = mean %x {dims=[1], keepdim=true}   %y = exp %m   return %y }",
+        after="graph(%x: f32[0, 8]) { %z = constant f32[] 0.0   %y: f32[0, 1] = expand %z {shape=[0, 1]}   return %y }",
+    )
+
+
+def test_a_sum_of_no_elements_is_still_computed() -> None:
+    check_pass("canonicalize", unchanged="graph(%x: f32[8, 0]) { %y = sum %x {dims=[1]}   return %y }")

@@ -6,6 +6,7 @@ from compiler.ir.graph import Graph
 from compiler.ir.parser import parse_graph
 from compiler.ir.structure import Fused
 from compiler.passes.base import Context
+from compiler.passes.graph.fuse import LAUNCH, Fuse, Fusion, Group
 from compiler.passes.manager import run_pipeline
 from compiler.testing import check_pass
 
@@ -110,3 +111,49 @@ def test_views_are_repeated_in_every_user() -> None:
     text = """graph(%x: f32[4, 8]) {
       %t = permute %x {dims=[1, 0]}  %a = exp %t  %s = sum %t {dims=[1]}  return %a, %s }"""
     assert sorted(kernels(text)) == [["permute", "exp"], ["permute", "sum"]]
+
+
+def convs(between: str, last: str = "%p") -> str:
+    return f"""graph(%x: f32[1, 8, 40], %v: f32[8, 8, 3], %w: f32[8, 8, 3], %u: f32[8, 16, 3]) {{
+      %a = conv %x, %v {{stride=[1], dilation=[1]}}  {between} return {last} }}"""
+
+
+def test_padding_of_a_computed_value_costs_its_gaps_and_stays_apart() -> None:
+    text = convs(
+        """%r = relu %a  %p = pad %r {before=[0, 0, 1], after=[0, 0, 1]}
+      %y = conv %p, %w {stride=[1], dilation=[1]}""",
+        "%y",
+    )
+    assert kernels(text) == [["conv", "relu"], ["pad"], ["conv"]]
+
+
+def test_concatenations_of_computed_values_cost_nothing() -> None:
+    text = convs(
+        """%b = conv %x, %w {stride=[1], dilation=[1]}  %s = mul %b, 2.0  %p = cat %a, %s {dim=1}
+      %y = conv %p, %u {stride=[1], dilation=[1]}""",
+        "%y",
+    )
+    assert kernels(text) == [["conv"], ["conv", "mul"], ["cat"], ["conv"]]
+
+
+def test_what_nobody_computes_is_concatenated_where_it_is_used() -> None:
+    text = "graph(%x: f32[4, 8], %z: f32[4, 8]) { %c = cat %x, %z {dim=0}  %y = relu %c  return %y }"
+    assert kernels(text) == [["cat", "relu"]]
+
+
+def price(between: str) -> int | str:
+    """The price of the pad or concatenation `%p` by itself."""
+    graph = parse_graph(convs(between))
+    node = next(n for n in graph.nodes if n.name == "p")
+    return Fusion(Fuse(), graph, Context()).price(Group(node, {node}))
+
+
+def test_the_price_of_putting_values_side_by_side() -> None:
+    value = 8 * 38 * 4
+    gap = "%p = pad {x} {{before=[0, 0, 1], after=[0, 0, 0]}}"
+    assert price(gap.format(x="%a")) == 8 * 4 + LAUNCH
+    assert price("%r = relu %a " + gap.format(x="%r")) == 8 * 4 + LAUNCH
+    assert price(gap.format(x="%x")) == 8 * 4 + LAUNCH + 2 * 8 * 40 * 4
+    assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == 2 * value + LAUNCH  # %b has two users
+    assert price("%b = exp %x %c = slice %b {dim=2, size=38} %p = cat %a, %c {dim=0}") == 2 * value + LAUNCH
+    assert price("%b = conv %x, %w {stride=[1], dilation=[1]} %p = cat %a, %b {dim=0}") == 0

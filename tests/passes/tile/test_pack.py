@@ -50,7 +50,6 @@ def test_dimensions_are_walked_from_the_outer_loop_to_the_inner() -> None:
 STAY = {
     "not known when the program is built": matmul(role="in"),
     "no lanes": matmul(loops="tile 8"),
-    "read at two places": matmul(value="(%w[%j, %k] + %w[%j, 2 - %k])"),
     "the lane twice": matmul(value="%w[%j, %j//7]"),
     "shifted lanes": matmul(value="%w[%j//2, %k]"),
     "one dimension": matmul(value="%w[%j]", shape="20"),
@@ -61,3 +60,25 @@ STAY = {
 @pytest.mark.parametrize("case", STAY)
 def test_constants_that_stay(case: str) -> None:
     check_pass("pack", unchanged=STAY[case])
+
+
+def twice(first: str, second: str, layout: str = "") -> str:
+    """A constant that two contractions read."""
+    return f"""kernel @k(in %x: f32[10, 3], const %w: f32[20, 20]{layout}, out %y: f32[10, 20], out %z: f32[10, 20]) {{
+      for %i in 0..10 tile 2 {{ for %j in 0..20 tile 8 lanes 4 {{
+        %s = reduce add %k in 0..3 {{ yield %x[%i, %k] * {first} }}
+        store %s, %y[%i, %j]
+        %t = reduce max %l in 0..3 {{ yield %x[%i, %l] + {second} }}
+        store %t, %z[%i, %j]
+      }} }}
+    }}"""
+
+
+def test_reads_that_want_the_same_are_served() -> None:
+    reads = "%w[%j, %k]", "%w[%j, %l + 2]"
+    check_pass("pack", before=twice(*reads), after=twice(*reads, layout="{0/8, 1, 0%8}"))
+
+
+def test_reads_that_differ_leave_a_constant_as_it_is() -> None:
+    check_pass("pack", unchanged=twice("%w[%j, %k]", "%w[%l, %j]"))
+    check_pass("pack", unchanged=twice("%w[%j, %k]", "%w[%l, 3]"))

@@ -51,3 +51,46 @@ def test_without_a_constant_the_operand_of_the_inner_loop_counts() -> None:
 def test_serial_loops_and_other_reductions_stay() -> None:
     check_pass("reorder", unchanged=matmul((ROWS, COLUMNS), kind="for"))
     check_pass("reorder", unchanged=matmul((ROWS, COLUMNS), body="max(%x[%i, %k], %w[%j, %k])"))
+
+
+def transposed(first: str, second: str, value: str = "%x[%i, %j] + 1.0") -> str:
+    return f"""kernel @k(in %x: f32[6, 8], out %y: f32[8, 6]) {{
+      parallel {first} {{ parallel {second} {{ store {value}, %y[%j, %i] }} }} }}"""
+
+
+def test_loops_follow_what_is_stored() -> None:
+    i, j = "%i in 0..6", "%j in 0..8"
+    check_pass("reorder", before=transposed(i, j), after=transposed(j, i), remark="as their results lie in memory")
+    check_pass("reorder", unchanged=transposed(j, i))
+
+
+def test_loops_follow_layouts() -> None:
+    i, j = "%i in 0..6", "%j in 0..8"
+    before, after = (transposed(*p).replace("f32[8, 6]", "f32[8, 6]{1, 0}") for p in ((j, i), (i, j)))
+    check_pass("reorder", before=before, after=after)
+
+
+def test_results_that_lie_differently_leave_the_loops() -> None:
+    check_pass(
+        "reorder",
+        unchanged="""kernel @k(in %x: f32[6, 8], out %y: f32[8, 6], out %z: f32[6, 8]) {
+      parallel %i in 0..6 { parallel %j in 0..8 { store %x[%i, %j], %y[%j, %i] store %x[%i, %j], %z[%i, %j] } } }""",
+    )
+
+
+def summed(ranges: str, read: str = "%x[%b, %a]", role: str = "in") -> str:
+    return f"""kernel @k({role} %x: f32[4, 3], in %w: f32[3], out %y: f32[2]) {{
+      parallel %i in 0..2 {{ %s = reduce add {ranges} {{ yield {read} * %w[%a] }} store %s, %y[%i] }} }}"""
+
+
+def test_reductions_walk_memory_in_order() -> None:
+    a, b = "%a in 0..3", "%b in 0..4"
+    check_pass("reorder", before=summed(f"{a}, {b}"), after=summed(f"{b}, {a}"))
+    check_pass("reorder", before=summed(f"{b}, {a}", "%x[%a, %b]").replace("4, 3", "3, 4"),
+               after=summed(f"{a}, {b}", "%x[%a, %b]").replace("4, 3", "3, 4"))  # fmt: skip
+
+
+def test_constants_and_divided_addresses_do_not_sort_a_reduction() -> None:
+    a, b = "%a in 0..3", "%b in 0..4"
+    check_pass("reorder", before=summed(f"{b}, {a}", role="const"), after=summed(f"{a}, {b}", role="const"))
+    check_pass("reorder", unchanged=summed(f"{a}, {b}", "%x[%b//2, %a]"))

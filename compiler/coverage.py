@@ -1,0 +1,159 @@
+"""Which operators of PyTorch the compiler takes, and how: asked of the frontend's registries and the ops' structures."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from types import CodeType
+from typing import Any
+
+import torch
+from torch._C import _dispatch_get_all_op_names, _dispatch_has_kernel_for_dispatch_key
+
+from compiler.frontend.calls import reason_to_call, sized_by_data
+from compiler.frontend.decompositions import for_autograd
+from compiler.frontend.importer import DROPPED
+from compiler.frontend.registry import conversions
+from compiler.ir import ops
+from compiler.ir.op import OPS, Op
+from compiler.ir.structure import Opaque
+
+WAYS = {
+    "native": "compiled",
+    "decomposed": "spelled out in other operators first",
+    "opaque": "called in PyTorch from inside the program",
+    "between": "run in PyTorch between two programs, where torch.compile breaks the graph",
+    "fallback": 'called in PyTorch where fallback="eager" allows it, as torch.compile does',
+    "unsupported": "not taken",
+}
+"""How an operator is taken."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How one overload is taken: one of `WAYS`, by what or why."""
+
+    overload: str
+    way: str
+    note: str = ""
+
+
+def overloads(core: bool = True) -> list[Any]:
+    """Every overload in `torch.ops.aten`, or those tagged as Core ATen, by name."""
+    found = []
+    for name in _dispatch_get_all_op_names():
+        namespace, _, qualified = name.partition("::")
+        packet, _, overload = qualified.partition(".")
+        if namespace != "aten" or not hasattr(torch.ops.aten, packet):
+            continue
+        known = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+        if known is not None and (not core or torch.Tag.core in known.tags):
+            found.append(known)
+    return sorted(found, key=str)
+
+
+def coverage(overload: Any) -> Coverage:
+    """How `overload` is taken."""
+    name = str(overload)
+    if name in conversions():
+        opaque = sorted({o.name for o in ops_of(conversions()[name]) if isinstance(o.structure, Opaque)} - {"item"})
+        return Coverage(name, "opaque" if opaque else "native", _opaque_note(opaque))
+    if name in DROPPED:
+        return Coverage(name, "native", "dropped: its check is made elsewhere")
+    if _is_size(overload):
+        return Coverage(name, "native", "size arithmetic")
+    if functional := _functional(overload):
+        inner = coverage(functional)
+        return Coverage(name, inner.way, f"as {functional}" + (f": {inner.note}" if inner.note else ""))
+    if rule := _decomposition(overload):
+        return Coverage(name, "decomposed", rule)
+    if reason := reason_to_call(overload):
+        return Coverage(name, "opaque", reason)
+    if sized_by_data(overload):
+        return Coverage(name, "between", "data decides the size of its result, or what Python sees")
+    if _has_kernel(overload, "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
+        return Coverage(name, "fallback", "has no conversion")
+    return Coverage(name, "unsupported", "has no CPU kernel in PyTorch")
+
+
+def _opaque_note(names: list[str]) -> str:
+    reasons = {name: o.structure.reason for name, o in OPS.items() if isinstance(o.structure, Opaque)}
+    return "; ".join(f"{n}: {reasons[n]}" for n in names)
+
+
+def _is_size(overload: Any) -> bool:
+    """Whether only a size comes out."""
+    returns = [str(r.type) for r in overload._schema.returns]
+    return bool(returns) and all(r in ("int", "SymInt", "bool") for r in returns) and not sized_by_data(overload)
+
+
+@cache
+def _decompositions() -> dict[str, str]:
+    return {str(o): _place(rule) for o, rule in for_autograd().items()}
+
+
+def _place(rule: Callable[..., Any]) -> str:
+    """Module and name of a function, seen through what wraps it."""
+    plain = inspect.unwrap(rule.func if isinstance(rule, partial) else rule)
+    return f"{plain.__module__}.{plain.__name__}"
+
+
+def _decomposition(overload: Any) -> str:
+    """What spells `overload` out before the importer sees it; empty where nothing does."""
+    if _has_kernel(overload, "CompositeImplicitAutograd"):
+        return "PyTorch's dispatcher (CompositeImplicitAutograd)"
+    return _decompositions().get(str(overload), "")
+
+
+def _has_kernel(overload: Any, *keys: str) -> bool:
+    return any(_dispatch_has_kernel_for_dispatch_key(overload.name(), key) for key in keys)
+
+
+def _functional(overload: Any) -> Any:
+    """The overload without mutation that functionalisation puts in the place of `overload`; None where there is none."""
+    schema = overload._schema
+    if not schema.is_mutable:
+        return None
+    packet = getattr(torch.ops.aten, overload.overloadpacket.__name__.removesuffix("_"), None)
+    wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    for each in packet.overloads() if packet else ():
+        other = getattr(packet, each)
+        if not other._schema.is_mutable and [(a.name, str(a.type)) for a in other._schema.arguments] == wanted:
+            return other
+    return None
+
+
+def ops_of(conversion: Callable[..., Any]) -> frozenset[Op]:
+    """The ops that a conversion names, itself or in the functions of the frontend it calls."""
+    if isinstance(conversion, partial):
+        return frozenset(a for a in conversion.args if isinstance(a, Op))
+    return frozenset(_named_ops(conversion, set()))
+
+
+def _named_ops(function: Any, seen: set[Any]) -> Iterator[Op]:
+    if function in seen:
+        return
+    seen.add(function)
+    closure = [c.cell_contents for c in function.__closure__ or ()]
+    for name in _names(function.__code__):
+        value = function.__globals__.get(name)
+        known = vars(ops).get(name)
+        if isinstance(known, Op):
+            yield known
+        if inspect.isfunction(value) and value.__module__.startswith("compiler.frontend"):
+            yield from _named_ops(value, seen)
+    for value in closure:
+        if isinstance(value, Op):
+            yield value
+        elif inspect.isfunction(value) and value.__module__.startswith("compiler.frontend"):
+            yield from _named_ops(value, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Every global and attribute that `code` names, inner functions included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

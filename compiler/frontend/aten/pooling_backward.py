@@ -1,0 +1,123 @@
+"""Gradients of average pooling and padding: each element of the result is spread over what it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from compiler.frontend.aten.backward import convolution_input
+from compiler.frontend.aten.pooling import each
+from compiler.frontend.aten.views import repeat_interleave, view
+from compiler.frontend.promotion import as_node
+from compiler.frontend.registry import Refusal, converts
+from compiler.ir import ops
+from compiler.ir.graph import Node, constant
+from compiler.ir.index import Dim, product
+from compiler.ir.types import f32
+
+
+def _shares(gradient: Node, shares: Sequence[Any]) -> Node:
+    """Each of the last dimensions multiplied by its matrix [of the result, of the operand], in f32 or wider."""
+    first, dtype = gradient.type.rank - len(shares), gradient.dtype
+    wide = f32 if dtype.is_half else dtype
+    result = ops.as_dtype(gradient, wide)
+    for k, matrix in enumerate(shares):
+        turned = ops.transpose(result, first + k, -1)
+        result = ops.transpose(ops.matmul(turned, ops.as_dtype(constant(matrix), wide)), first + k, -1)
+    return ops.as_dtype(result, dtype)
+
+
+def _known(shape: Sequence[Dim]) -> list[int]:
+    """Sizes that must be ints."""
+    if not all(isinstance(n, int) for n in shape):
+        raise Refusal("the gradient of windows of several sizes over a symbolic size")
+    return [n for n in shape if isinstance(n, int)]
+
+
+def _inside(low: Any, high: Any, n: int) -> Any:
+    """Whether element i lies in low..high - 1, as numbers [window, i]."""
+    at = np.arange(n)
+    return ((low[:, None] <= at) & (at < high[:, None])).astype(np.float64)
+
+
+def _averaged(count: int) -> Any:
+    def avg_pool_backward(
+        gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
+        count_include_pad: bool, divisor: int | None,
+    ) -> Node:  # fmt: skip
+        """With windows of one size, a transposed convolution with ones, channel by channel."""
+        size, pads = each(kernel, count), each(padding, count)
+        steps = each(stride, count) if len(stride) else size
+        if ceil_mode or (divisor is None and not count_include_pad and any(pads)):
+            return _uneven_pool(gradient, x, size, steps, pads, count_include_pad, divisor)
+        share = ops.div(gradient, float(divisor or prod(size)))
+        lead, area = product(x.shape[:-count]), x.shape[-count:]
+        ones = ops.full((1, 1, *size), 1.0, x.dtype)
+        single, image = view(share, (lead, 1, *gradient.shape[-count:])), view(x, (lead, 1, *area))
+        return view(convolution_input(single, image, ones, steps, pads, (1,) * count, 1), x.shape)
+
+    return avg_pool_backward
+
+
+for _count in (2, 3):
+    converts(f"aten.avg_pool{_count}d_backward.default")(_averaged(_count))
+
+
+def _uneven_pool(
+    gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], with_pad: bool,
+    divisor: int | None,
+) -> Node:  # fmt: skip
+    """Windows that hang over the end count what is inside, and the padding too where it counts."""
+    shares, count = [], len(kernel)
+    sizes = zip(_known(x.shape[-count:]), _known(gradient.shape[-count:]), kernel, stride, padding, strict=True)
+    for n, m, k, s, p in sizes:
+        low = np.arange(m) * s - p
+        high = np.minimum(low + k, n + p)
+        members = high - low if with_pad else np.minimum(high, n) - np.maximum(low, 0)
+        shares.append(_inside(low, high, n) / (1 if divisor else members[:, None]))
+    spread = _shares(gradient, shares)
+    return ops.div(spread, float(divisor)) if divisor else spread
+
+
+@converts("aten._adaptive_avg_pool2d_backward.default")
+def adaptive_avg_pool2d_backward(gradient: Node, x: Node) -> Node:
+    return _adaptive(gradient, x, 2)
+
+
+@converts("aten._adaptive_avg_pool3d_backward.default")
+def adaptive_avg_pool3d_backward(gradient: Node, x: Node) -> Node:
+    return _adaptive(gradient, x, 3)
+
+
+def _adaptive(gradient: Node, x: Node, count: int) -> Node:
+    first = x.type.rank - count
+    sizes = [(x.shape[d], gradient.shape[d]) for d in range(first, x.type.rank)]
+    if any(n % m != 0 for n, m in sizes):
+        return _shares(
+            gradient, [_adaptive_share(n, m) for n, m in zip(*map(_known, zip(*sizes, strict=True)), strict=True)]
+        )
+    spread = gradient
+    for k, (n, m) in enumerate(sizes):
+        spread = repeat_interleave(spread, n // m, first + k)
+    return ops.div(spread, as_node(product(n // m for n, m in sizes), x.dtype))
+
+
+def _adaptive_share(n: int, m: int) -> Any:
+    low, high = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
+    return _inside(low, high, n) / (high - low)[:, None]
+
+
+@converts(
+    "aten.replication_pad1d_backward.default", "aten.replication_pad2d_backward.default", "aten.replication_pad3d_backward.default"
+)  # fmt: skip
+def replication_pad_backward(gradient: Node, x: Node, padding: Sequence[int]) -> Node:
+    """Every copy of an edge adds to it."""
+    count, shares = len(padding) // 2, []
+    for k, n in enumerate(_known(x.shape[-count:])):
+        before, after = padding[2 * (count - 1 - k) : 2 * (count - k)]
+        source = np.arange(-before, n + after).clip(0, n - 1)
+        shares.append(_inside(source, source + 1, n))
+    return _shares(gradient, shares)

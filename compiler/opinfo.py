@@ -1,0 +1,348 @@
+"""PyTorch's own samples of its operators, run through the compiler and compared with PyTorch.
+
+`torch.testing` describes each operator with inputs that its authors found worth testing.  A sample takes the way of
+`torch.compile(backend="tilewright")` from AOTAutograd on; only Dynamo, which sees a single call, is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from functorch.compile import aot_function
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from compiler.backend import boxed
+from compiler.driver import compile_graph
+from compiler.errors import TilewrightError
+from compiler.frontend.calls import RANDOM, reason_to_call
+from compiler.frontend.decompositions import for_autograd
+from compiler.frontend.dynamo import import_functional
+from compiler.ir.graph import Graph, Node
+from compiler.ir.ops.control import operator
+from compiler.ir.structure import Opaque
+from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.options import Options
+
+PATIENCE = 600
+"""Seconds that all samples of one operator may take."""
+
+OUTCOMES = ("passed", "opaque", "outside", "failed")
+"""All of it compiled; right, but partly run in PyTorch; not ours to trace (see `Sampled.why`); wrong or refused."""
+
+TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+"""Relative to the answer in float64, besides twice the error that PyTorch makes itself."""
+
+
+@dataclass
+class Tally:
+    """What became of one operator's samples: how many of each outcome, and why, by cause."""
+
+    op: str
+    dtype: str
+    counts: dict[str, int] = field(default_factory=dict)
+    causes: dict[str, int] = field(default_factory=dict)
+
+    def of(self, outcome: str) -> int:
+        return self.counts.get(outcome, 0)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The outcome of one sample: one of `OUTCOMES`, and the cause of any but the first."""
+
+    outcome: str
+    why: str = ""
+
+
+def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> list[Any]:
+    """The descriptions (`OpInfo`) of the operators called `names`, or of all, that take `dtype`."""
+    try:
+        from torch.testing._internal.common_methods_invocations import op_db
+    except ModuleNotFoundError as missing:
+        raise TilewrightError(f"torch's samples need the package {missing.name}: pip install {missing.name}") from None
+    known = {o.name for o in op_db}
+    if unknown := sorted(set(names) - known):
+        raise TilewrightError(f"torch has no samples for {', '.join(unknown)}")
+    return [o for o in op_db if (not names or o.name in names) and _takes(o, dtype)]
+
+
+def _takes(info: Any, dtype: torch.dtype) -> bool:
+    return dtype in info.supported_dtypes("cpu")
+
+
+def full_name(info: Any) -> str:
+    """An operator's name with its variant, as in "var.unbiased"."""
+    return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
+
+
+def run(
+    infos: Iterable[Any],
+    dtype: torch.dtype,
+    options: Options,
+    *,
+    gradients: bool = False,
+    fraction: float = 1.0,
+    seed: int = 0,
+    log: Path | None = None,
+) -> Iterator[Tally]:
+    """One tally for each operator, in a process of its own so that a crash ends nothing else.
+
+    With `gradients`, of what can be differentiated; `fraction` of the samples (at least one) are drawn with `seed`.  Operators that are in `log`, a file with a line of JSON for
+    each, are taken from there; the others are added to it.
+    """
+    done = _logged(log, dtype) if log else {}
+    for info in infos:
+        tally = done.get(full_name(info))
+        if tally is None:
+            tally = _apart(info, dtype, options, gradients, fraction, seed)
+            if log:
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(tally)) + "\n")
+        yield tally
+
+
+def _logged(log: Path, dtype: torch.dtype) -> dict[str, Tally]:
+    """The operators that an earlier run has seen to."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    tallies = [Tally(**json.loads(line)) for line in lines]
+    return {t.op: t for t in tallies if t.dtype == str(dtype)}
+
+
+def _apart(info: Any, dtype: torch.dtype, options: Options, gradients: bool, fraction: float, seed: int) -> Tally:
+    """The tally of `info`, from a forked process; samples it did not come to count as failed."""
+    there, here = get_context("fork").Pipe(duplex=False)
+    process = get_context("fork").Process(target=_report, args=(here, info, dtype, options, gradients, fraction, seed))
+    process.start()
+    here.close()
+    outcomes: Counter[str] = Counter()
+    causes: Counter[str] = Counter()
+    cause = ""
+    try:
+        while there.poll(PATIENCE):
+            sampled = there.recv()
+            if sampled is None:
+                break
+            outcomes[sampled.outcome] += 1
+            causes[f"{sampled.outcome}: {sampled.why}"] += bool(sampled.why)
+        else:
+            cause = f"no answer in {PATIENCE} s"
+    except EOFError:
+        cause = "the process died"
+    if cause:
+        outcomes["failed"] += 1
+        causes[f"failed: {cause}"] += 1
+        process.kill()
+    process.join()
+    return Tally(full_name(info), str(dtype), dict(outcomes), {c: n for c, n in causes.items() if n})
+
+
+def _report(
+    pipe: Connection, info: Any, dtype: torch.dtype, options: Options, gradients: bool, fraction: float, seed: int
+) -> None:
+    """Send the outcome of each sample, then None."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    draw = random.Random(seed)
+    defined = "empty" not in info.name
+    function = differentiated(info.op) if gradients else info.op
+    for k, sample in enumerate(_samples(info, dtype, gradients)):
+        if k == 0 or draw.random() < fraction:
+            pipe.send(sample if isinstance(sample, Sampled) else attempt(function, sample, options, values=defined))
+    pipe.send(None)
+
+
+def _samples(info: Any, dtype: torch.dtype, gradients: bool = False) -> Iterator[Any]:
+    """The samples of `info`, or why there are none."""
+    if gradients and not (info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")):
+        return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield from info.sample_inputs("cpu", dtype, requires_grad=gradients)
+    except Exception as problem:
+        yield Sampled("outside", f"no samples: {_brief(problem)}")
+
+
+def attempt(function: Callable[..., Any], sample: Any, options: Options, values: bool = True) -> Sampled:
+    """Compile and run `function` on one sample, and compare with PyTorch: types, and `values` where they are defined."""
+    call = (sample.input, tuple(sample.args), dict(sample.kwargs))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            torch.manual_seed(0)
+            expected = _called(function, _copied(call))
+        except Exception as problem:
+            return Sampled("outside", f"PyTorch refuses it: {_brief(problem)}")
+        if foreign := next(filter(None, map(_foreign, tree_leaves((call, expected)))), ""):
+            return Sampled("outside", foreign)
+        graphs: list[Graph] = []
+        try:
+            torch.manual_seed(0)
+            got = _compiled(function, _copied(call), options, graphs)
+        except (DataDependentOutputException, DynamicOutputShapeException):
+            return Sampled("outside", "sizes that depend on data, where Dynamo breaks the graph")
+        except Exception as problem:
+            return Sampled("failed", _brief(problem))
+        called = sorted({_called_name(n) for g in graphs for n in g if _runs_in_pytorch(n)})
+        arbitrary = any(reason_to_call(operator(name)) == RANDOM for name in called if "." in name)
+        difference = compare(got, expected, lambda: _wide(function, call), values=values and not arbitrary)
+    if difference:
+        return Sampled("failed", difference)
+    return Sampled("opaque", ", ".join(called)) if called else Sampled("passed")
+
+
+def _runs_in_pytorch(node: Node) -> bool:
+    return isinstance(node.structure, Opaque) and node.op.name != "item"
+
+
+def _called_name(node: Node) -> str:
+    return str(node.attrs.get("overload", node.op.name))
+
+
+def _foreign(value: Any) -> str:
+    """Why a tensor is not one that the IR has; empty where it is, or no tensor."""
+    if not isinstance(value, torch.Tensor):
+        return ""
+    if value.layout != torch.strided:
+        return "a sparse tensor"
+    return "" if value.dtype in TORCH_DTYPES.values() else f"elements of type {value.dtype}"
+
+
+def _called(function: Callable[..., Any], call: Any) -> Any:
+    first, args, kwargs = call
+    return function(first, *args, **kwargs)
+
+
+def _copied(call: Any) -> Any:
+    """The same call on tensors of its own, strides kept."""
+
+    def copied(v: Any) -> Any:
+        return v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v
+
+    return tree_map(copied, call)
+
+
+def _wide(function: Callable[..., Any], call: Any) -> Any:
+    """The answer in float64; None where PyTorch has none."""
+
+    def widened(v: Any) -> Any:
+        floating = isinstance(v, torch.Tensor) and v.is_floating_point()
+        return v.detach().double().requires_grad_(v.requires_grad) if floating else v
+
+    wide = tree_map(widened, call)
+    try:
+        torch.manual_seed(0)
+        return _called(function, _copied(wide))
+    except Exception:
+        return None
+
+
+def _compiled(function: Callable[..., Any], call: Any, options: Options, graphs: list[Graph]) -> Any:
+    """The result of the compiled function; the graphs it was made of are appended to `graphs`."""
+    leaves, spec = tree_flatten(call)
+    places = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
+
+    def of_tensors(*tensors: torch.Tensor) -> Any:
+        filled = list(leaves)
+        for k, t in zip(places, tensors, strict=True):
+            filled[k] = t
+        return _called(function, tree_unflatten(filled, spec))
+
+    def compiler(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+        with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
+            imported = import_functional(module, fallback=options.fallback)
+            graphs.append(imported.graph)
+            return boxed(imported, compile_graph(imported.graph, options))
+
+    traced = aot_function(of_tensors, fw_compiler=compiler, decompositions=for_autograd())
+    return traced(*(leaves[k] for k in places))
+
+
+def differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, giving besides its results the gradients of their weighted sum for every argument that has one."""
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        with torch.enable_grad():
+            results = [r for r in tree_leaves(function(*args, **kwargs)) if isinstance(r, torch.Tensor)]
+            smooth = [r for r in results if r.requires_grad]
+            wanted = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor) and a.requires_grad]
+            weights = [torch.cos(torch.arange(r.numel(), dtype=r.dtype)).reshape(r.shape) for r in smooth]
+            found = torch.autograd.grad(smooth, wanted, weights, allow_unused=True) if smooth else ()
+        return [r.detach() for r in results], [g for g in found if g is not None]
+
+    return both
+
+
+def compare(got: Any, expected: Any, wide: Callable[[], Any], values: bool = True) -> str:
+    """How `got` differs from what PyTorch made, measured against float64; empty where it does not.
+
+    Without `values` only their types count: they are random.
+    """
+    ours, theirs = tree_leaves(got), tree_leaves(expected)
+    if len(ours) != len(theirs):
+        return f"{len(ours)} results instead of {len(theirs)}"
+    truth: list[Any] | None = None
+    for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        if not isinstance(b, torch.Tensor):
+            if a != b and repr(a) != repr(b):  # NaN is NaN
+                return "another result that is no tensor"
+            continue
+        if a.dtype != b.dtype or a.shape != b.shape:
+            return f"another type: {a.dtype}{list(a.shape)} instead of {b.dtype}{list(b.shape)}"
+        if not values:
+            continue
+        if not (b.is_floating_point() or b.is_complex()):
+            if not torch.equal(a, b):
+                return f"other elements of {b.dtype}"
+            continue
+        if truth is None:
+            truth = tree_leaves(wide())
+        best = truth[k] if len(truth) == len(theirs) and isinstance(truth[k], torch.Tensor) else b
+        if problem := _float_difference(a, b, best if best.shape == b.shape else b):
+            return problem
+    return ""
+
+
+def _float_difference(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor) -> str:
+    """Specials must lie where PyTorch has them; finite numbers may err by the tolerance and by what PyTorch errs."""
+    if theirs.is_complex():
+        parts = [torch.view_as_real(t.to(torch.complex128).resolve_conj()) for t in (ours, theirs, truth)]
+        tolerance = TOLERANCES[torch.float32 if theirs.dtype == torch.complex64 else torch.float64]
+    else:
+        parts = [t.double() for t in (ours, theirs, truth)]
+        tolerance = TOLERANCES[theirs.dtype]
+    a, b, best = parts
+    special = ~torch.isfinite(b)
+    if not torch.equal(special, ~torch.isfinite(a)) or not torch.equal(
+        a[special].nan_to_num(nan=0.5), b[special].nan_to_num(nan=0.5)
+    ):
+        return "NaN or infinity elsewhere"
+    best = torch.where(torch.isfinite(best), best, b)
+    error = torch.where(special, 0.0, (a - best).abs())
+    own = torch.where(special, 0.0, (b - best).abs())
+    worst = float(own.max()) if own.numel() else 0.0
+    excess = error - tolerance * (best.abs().nan_to_num() + 1e-1) - 2 * worst
+    if not excess.numel() or float(excess.max()) <= 0:
+        return ""
+    return f"other numbers, by about 1e{round(math.log10(float(error.max())))}"
+
+
+def _brief(problem: BaseException) -> str:
+    """The kind of a problem and the line that says what it is, in few words."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    if "operation(s) are not supported" in str(problem):
+        lines = lines[1:]
+    return f"{type(problem).__name__}: {lines[0][:200] if lines else ''}"

@@ -1,0 +1,171 @@
+"""Convolutions with 3-wide windows by fewer multiplications."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeAlias
+
+import numpy as np
+
+from compiler.ir import ops
+from compiler.ir.graph import CONSTANT, Data, Graph, Node, constant, stored
+from compiler.ir.types import f32
+from compiler.passes.base import Context, GraphPass, register
+from compiler.perf.machine import Machine
+
+Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
+
+POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
+"""Where the polynomials are evaluated, for each size of tile, infinity aside: those of least error (Barabasz et al.,
+"Error Analysis and Improving the Accuracy of Winograd Convolution", 2020)."""
+
+ERROR = {2: 2.0, 4: 12.0}
+"""By how much the largest rounding error grows against adding up the products (measured over random tensors)."""
+
+
+@register
+@dataclass(frozen=True)
+class Winograd(GraphPass):
+    """%y = conv %x, %w {stride=[1, 1]}   ->   %y = transform of (transform of %x) @ (transform of %w)
+
+    F(m x m, 3 x 3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016: each tile of m x m results
+    takes (m + 2)^2 multiplications for each pair of channels instead of 9 m^2.  Only for constant f32 weights, where the cost model
+    says that it takes less than `gain` of the time, and where the error grows by no more than `max_error` (0: never).
+    """
+
+    name = "winograd"
+    max_error: float = 16.0
+    gain: float = 0.8
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        machine = context.machine or Machine()
+        allowed = self.max_error if getattr(context.options, "winograd", True) else 0.0
+
+        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+            new = n.with_operands(operands)
+            tile = best_tile(new, machine, allowed, self.gain)
+            if tile:
+                context.applied(
+                    self,
+                    f"computed in tiles of {tile} x {tile} from {(tile + 2) ** 2} products instead of {9 * tile * tile}",
+                    n,
+                )
+            return rewritten(new, tile) if tile else new
+
+        return ir.rebuild(rule) if any(fits(n) for n in ir.nodes) else ir
+
+
+def fits(n: Node) -> bool:
+    """Whether `n` is a plain convolution of f32 images with constant 3 x 3 windows."""
+    return (
+        n.op is ops.conv
+        and n.operands[1].op is CONSTANT
+        and n.dtype == f32
+        and n.operands[1].shape[2:] == (3, 3)
+        and n.attrs["groups"] == 1
+        and set((*n.attrs["stride"], *n.attrs["dilation"])) == {1}
+        and n.type.is_static
+    )
+
+
+def best_tile(n: Node, machine: Machine, max_error: float, gain: float) -> int:
+    """The size of tile that takes least time; 0 where adding up the products does."""
+    if not fits(n):
+        return 0
+    sizes = [m for m in POINTS if ERROR[m] <= max_error and all(d % m == 0 for d in n.type.static_shape()[2:])]
+    fastest = min(sizes, key=lambda m: cycles(n, m, machine), default=0)
+    return fastest if fastest and cycles(n, fastest, machine) < gain * cycles(n, 0, machine) else 0
+
+
+def cycles(n: Node, m: int, machine: Machine) -> float:
+    """Time of the convolution in tiles of m (0: directly): multiply-adds, and what does not stay in the second-level cache."""
+    batch, outputs, height, width = n.type.static_shape()
+    channels = n.operands[1].type.static_shape()[1]
+    fma = machine.fma_per_cycle * machine.lanes(32)
+    pixels = batch * height * width
+    if not m:
+        return 9 * pixels * channels * outputs / fma
+    points, tiles = (m + 2) ** 2, pixels // m**2
+    products = points * tiles * channels * outputs
+    transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
+    weights = points * channels * outputs
+    moved = sum(4 * size * passes for size, passes in (
+        (points * tiles * channels, 2), (points * tiles * outputs, 2), (weights, 1)) if 4 * size > machine.l2 // 2)  # fmt: skip
+    return (products / 0.9 + transforms) / fma + moved / machine.l3_bytes_per_cycle
+
+
+def rewritten(n: Node, m: int) -> Node:
+    """The convolution `n` as transforms around one matrix product for each point."""
+    x, w = n.operands
+    outer, kernel, image = transforms(m, 3)
+    points = m + 2
+    batch, outputs, height, width = n.type.static_shape()
+    channels, rows, columns = x.type.static_shape()[1], height // m, width // m
+
+    lines = ops.unfold(x, dim=2, size=points, step=m, dilation=1)
+    tiles = ops.unfold(
+        lines, dim=3, size=points, step=m, dilation=1
+    )  # [batch, channels, rows, columns, points, points]
+    spread = ops.mix(ops.mix(tiles, dim=4, matrix=floats(image)), dim=5, matrix=floats(image))
+    left = ops.reshape(
+        ops.permute(spread, dims=(0, 2, 3, 4, 5, 1)), shape=(batch * rows * columns, points**2, 1, channels)
+    )
+    products = ops.matmul(
+        left, weights(w, kernel)
+    )  # each tile's points side by side, so that transforms stay in few pages
+    grid = ops.reshape(products, shape=(batch, rows, columns, points, points, outputs))
+    gathered = ops.permute(grid, dims=(0, 5, 1, 2, 3, 4))
+    result = ops.mix(ops.mix(gathered, dim=4, matrix=floats(outer)), dim=5, matrix=floats(outer))
+    return ops.reshape(ops.permute(result, dims=(0, 1, 2, 4, 3, 5)), shape=n.shape).at(n.loc)
+
+
+def weights(w: Node, kernel: Matrix) -> Node:
+    """The constant [points, channels, outputs] of transformed windows, computed in float64 and rounded once."""
+    array = w.attrs["value"].array
+    outputs, channels = array.shape[:2]
+    g = np.array(floats(kernel))
+    both = np.kron(g, g)
+    planes = np.empty((len(both), channels, outputs), np.float32)
+    for o in range(outputs):
+        planes[:, :, o] = both @ array[o].reshape(channels, -1).T.astype(np.float64)
+    return constant(Data(f32, stored(planes, f32)), loc=w.loc)
+
+
+def transforms(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
+    """A^T, G and B^T with y = A^T ((G g) * (B^T d)) for m results y of a window g of r on m + r - 1 elements d (Toom and Cook)."""
+    points = [Fraction(p) for p in POINTS[m]]
+    count = m + r - 1
+    outer = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))
+    kernel, image = list[tuple[Fraction, ...]](), list[tuple[Fraction, ...]]()
+    for j, p in enumerate(points):
+        others = [q for k, q in enumerate(points) if k != j]
+        scale = polynomial(others, at=p)
+        kernel.append(tuple(p**k / scale for k in range(r)))
+        image.append((*coefficients(others), Fraction(0)))
+    kernel.append(tuple(Fraction(k == r - 1) for k in range(r)))
+    image.append(tuple(coefficients(points)))
+    assert all(len(row) == count for row in image)
+    return outer, tuple(kernel), tuple(image)
+
+
+def coefficients(roots: Sequence[Fraction]) -> list[Fraction]:
+    """The polynomial with these roots, constant term first."""
+    found = [Fraction(1)]
+    for root in roots:
+        found = [b - root * a for a, b in zip([*found, Fraction(0)], [Fraction(0), *found], strict=True)]
+    return found
+
+
+def polynomial(roots: Sequence[Fraction], at: Fraction) -> Fraction:
+    """Its value at one point."""
+    value = Fraction(1)
+    for root in roots:
+        value *= at - root
+    return value
+
+
+def floats(matrix: Matrix) -> tuple[tuple[float, ...], ...]:
+    """The entries as floats."""
+    return tuple(tuple(float(e) for e in row) for row in matrix)

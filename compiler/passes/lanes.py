@@ -1,0 +1,95 @@
+"""What lanes along a loop would save, in memory operations: the score by which loops and layouts are chosen.
+
+A place that moves by one element per step becomes one vector access, one that stays becomes a broadcast, any other a gather
+that saves nothing.  A vector that may straddle two cache lines costs more than one that does not.  Constants count as contiguous
+along any loop that indexes them plainly, because they are packed later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from compiler.ir import tile
+from compiler.ir.index import coefficient, variables
+from compiler.ir.tile import Block, Kernel, Reduce
+from compiler.ir.types import DType
+from compiler.passes.access import Access, Accesses, contraction
+from compiler.perf.machine import Machine
+
+STRADDLE = 1.5
+"""Cost of a vector access whose place is not known to be a multiple of the vector, relative to one that is."""
+
+SCATTER, SCATTER_FAR, PAGE = 4, 20, 4096
+"""Cost of storing one lane elsewhere than beside its neighbour, and from how many bytes apart on lines share a cache set."""
+
+
+def lanes_for(kernel: Kernel, machine: Machine) -> int:
+    """Elements per register for the widest float the kernel computes in, else for its widest type."""
+    types: list[DType] = [p.type.dtype for p in kernel.params]
+    floats = [d for d in types if d.is_float]
+    bits = max((max(32, d.bits) for d in (floats or types)), default=32)
+    return machine.lanes(bits)
+
+
+def score_loops(table: Accesses, lanes: int, machine: Machine, packed: Collection[str] = ()) -> dict[str, int]:
+    """The score of every loop; -1 for those that cannot have lanes.  Parameters in `packed` count as constants do."""
+    free = [v for v in table.loops if table.independent(v) and table.held(v) * lanes <= machine.l2]
+    return {v: _score(table, v, lanes, packed) if v in free else -1 for v in table.loops}
+
+
+def _score(table: Accesses, v: str, lanes: int, packed: Collection[str]) -> int:
+    """Memory operations saved by taking `lanes` steps of loop `v` at once."""
+    r, stmt, around = table.loops[v]
+    extent = r.extent if isinstance(r.extent, int) else lanes
+    if extent < 4:
+        return -1
+    saved = 0.0
+    for a, times in table.alike:
+        if v not in {x.var for x in a.loops} or (table.roles[a.buffer] == "local" and not table.types[a.buffer].rank):
+            continue  # a local scalar is no memory
+        vectors = a.count // extent * -(-extent // lanes)
+        place = _place(table, a, v, packed)
+        if place is not None:
+            saved += times * (
+                a.count - vectors * (STRADDLE if place and not _aligned(table, a, v, lanes, packed) else 1)
+            )
+        elif a.is_store:
+            step = abs(table.step(a, v) or 0) * table.types[a.buffer].dtype.bytes
+            saved -= times * a.count * (SCATTER_FAR if step >= PAGE else SCATTER)
+    if isinstance(stmt, Reduce):  # the lanes are combined at the end
+        results = 1
+        for x in around:
+            results *= tile.known_extent(x)
+        saved -= results * 4 * (6 if contraction(stmt) else 1)
+    return int(saved)
+
+
+def _place(table: Accesses, a: Access, v: str, packed: Collection[str]) -> int | None:
+    """1 where successive `v` meet successive elements, 0 where they meet the same one, None where neither."""
+    step = table.step(a, v)
+    if step == 1 or (step == 0 and not (a.is_store and table.roles[a.buffer] != "local")):
+        return step
+    plain = sum(1 for d in a.index if str(d) == v) == 1 and step is not None
+    return 1 if plain and (table.roles[a.buffer] == "const" or a.buffer in packed) else None
+
+
+def _aligned(table: Accesses, a: Access, v: str, lanes: int, packed: Collection[str]) -> bool:
+    """Whether vectors along `v` start at multiples of their length."""
+    if table.roles[a.buffer] in ("const", "local") or a.buffer in packed:
+        return True
+    offset = table.offset(a)
+    steps = [coefficient(offset, name) for name in variables(offset) - {v}]
+    rest = offset if isinstance(offset, int) else next((c for mono, c in offset.terms if not mono), 0)
+    return rest % lanes == 0 and all(s is not None and s % lanes == 0 for s in steps)
+
+
+def best_set(body: Block, scores: Mapping[str, int]) -> tuple[int, tuple[str, ...]]:
+    """The loops of `body`, no two in one another, with the highest total score."""
+    total, chosen = 0, tuple[str, ...]()
+    for stmt in body:
+        score, loops = best_set(tile.blocks(stmt), scores)
+        for r in tile.ranges(stmt):
+            if scores[r.var] > score:
+                score, loops = scores[r.var], (r.var,)
+        total, chosen = total + score, (*chosen, *loops)
+    return total, chosen

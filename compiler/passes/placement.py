@@ -1,0 +1,145 @@
+"""Values stored inside others: what is padded or concatenated is written where it will stand, and the copy falls away.
+
+    %y = conv %x     %p = pad %y     %z = conv %p          the kernel of %y stores into the middle of %p
+    %a = conv %x     %b = conv %x    %c = cat %a, %b       both store into their half of %c
+
+Only what nobody else can store there stays a copy: inputs, constants, and values that already have another place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.index import var
+from compiler.ir.scalar import Expr, Load, const
+from compiler.ir.structure import Fused, IndexMap, Position
+from compiler.ir.tile import Block, For, Kernel, Param, Range, Stmt, Store
+from compiler.ir.types import Digit, Layout, TensorType
+
+Box: TypeAlias = tuple[tuple[int, int], ...]
+"""The first index and the end of each dimension."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lies: in the array of `host`, `before` elements in along each dimension, as `user` would put it."""
+
+    host: Node
+    before: tuple[int, ...]
+    user: Node
+
+
+def laid_side_by_side(n: Node) -> tuple[tuple[int, ...], ...] | None:
+    """Where a node that puts its operands side by side puts each of them; None for any other node or unknown sizes."""
+    s = n.structure
+    if not isinstance(s, IndexMap) or s.offsets is None or not n.type.is_static:
+        return None
+    found = tuple(tuple(d for d in offset if isinstance(d, int)) for offset in s.offsets(n))
+    return found if all(len(f) == n.type.rank for f in found) else None
+
+
+def putting(n: Node) -> Node | None:
+    """The one node of a group that does nothing but put its operands side by side."""
+    if not isinstance(n.structure, Fused):
+        return None
+    (first, *others) = n.attrs["body"].outputs
+    inner: Node = first
+    if others or any(o not in n.attrs["body"].inputs for o in inner.operands):
+        return None
+    return inner if laid_side_by_side(inner) is not None else None
+
+
+def placements(graph: Graph) -> dict[Node, Place]:
+    """The values that are stored inside others, each with the outermost array around it."""
+    found: dict[Node, Place] = {}
+    outputs = set(graph.outputs)
+    for n in reversed(graph.nodes):
+        inner = putting(n)
+        if inner is None:
+            continue
+        around = found.get(n, Place(n, (0,) * n.type.rank, n))
+        for o, i in zip(n.operands, n.attrs["body"].inputs, strict=True):
+            if o in found or o in outputs or inner.operands.count(i) != 1 or not is_free(graph, o):
+                continue
+            offset = (laid_side_by_side(inner) or ())[inner.operands.index(i)]
+            found[o] = Place(around.host, tuple(a + b for a, b in zip(around.before, offset, strict=True)), n)
+    return found
+
+
+def is_free(graph: Graph, n: Node) -> bool:
+    """Whether kernels alone write and read a value, so that it may lie anywhere."""
+    maker = n.operands[0] if n.op.name == "item" else n
+    return isinstance(maker.structure, Fused) and all(isinstance(u.structure, Fused) for u in graph.users[n])
+
+
+def inside(type: TensorType, place: Place) -> TensorType:
+    """The type of a value that lies at `place`."""
+    whole = place.host.type.static_shape()
+    digits = tuple(
+        Digit(d, before=before, after=extent - before - size)
+        for d, (before, extent, size) in enumerate(zip(place.before, whole, type.static_shape(), strict=True))
+    )
+    return TensorType(type.dtype, type.shape, Layout(digits))
+
+
+def remainder(inner: Node, copied: Sequence[Node], name: str) -> Kernel | None:
+    """The kernel that copies the operands in `copied`, its parameters, and fills the gaps; None where nothing is left to do."""
+    assert isinstance(inner.structure, IndexMap)
+    shape, boxes = inner.type.static_shape(), list(operand_boxes(inner))
+    params = {o: Param(f"x{k}", o.type) for k, o in enumerate(copied)}
+    body = list[Stmt]()
+    for k, (o, box) in enumerate(zip(inner.operands, boxes, strict=True)):
+        if o in params:
+            body += _stores(f"i{k}_", box, partial(_element, params[o], box))
+    if inner.structure.fill is not None:
+        value = const(inner.structure.fill(inner), inner.dtype)
+        for k, gap in enumerate(uncovered(shape, boxes)):
+            body += _stores(f"g{k}_", gap, lambda _: value)
+    out = Param("out0", TensorType(inner.dtype, inner.shape), "out")
+    return Kernel(name, (*params.values(), out), tuple(body)) if body else None
+
+
+def operand_boxes(inner: Node) -> Iterator[Box]:
+    """Where each operand of a node that puts them side by side comes to lie."""
+    for offset, o in zip(laid_side_by_side(inner) or (), inner.operands, strict=True):
+        yield tuple((at, at + size) for at, size in zip(offset, o.type.static_shape(), strict=True))
+
+
+def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> list[Box]:
+    """The rest of an array as boxes that do not meet."""
+    left: list[Box] = [tuple((0, size) for size in shape)]
+    for hole in boxes:
+        left = [part for box in left for part in _without(box, hole)]
+    return left
+
+
+def _without(box: Box, hole: Box) -> Iterator[Box]:
+    """`box` less `hole`: what is below and above it in the first dimension, then in the next of the rest, and so on."""
+    for d, ((low, high), (first, end)) in enumerate(zip(box, hole, strict=True)):
+        first, end = max(low, min(first, high)), max(low, min(end, high))
+        for part in ((low, first), (end, high)):
+            if part[0] < part[1]:
+                yield (*box[:d], part, *box[d + 1 :])
+        if first >= end:
+            return
+        box = (*box[:d], (first, end), *box[d + 1 :])
+
+
+def _element(source: Param, box: Box, index: Position) -> Expr:
+    return Load(source.type.dtype, source.name, tuple(i - low for i, (low, _) in zip(index, box, strict=True)))
+
+
+def _stores(hint: str, box: Box, value: Callable[[Position], Expr]) -> Block:
+    """Loops that store `value(index)` everywhere in a box of the output."""
+    if any(low >= high for low, high in box):
+        return ()
+    index: Position = tuple(low if high - low == 1 else var(f"{hint}{d}") for d, (low, high) in enumerate(box))
+    body: Block = (Store("out0", index, value(index)),)
+    for d, (low, high) in reversed(list(enumerate(box))):
+        if high - low > 1:
+            body = (For(Range(f"{hint}{d}", low, high), body, parallel=True),)
+    return body

@@ -1,0 +1,166 @@
+"""Choose how intermediate tensors lie in memory, over a whole program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, count
+from typing import TypeAlias
+
+from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Step
+from compiler.ir.types import Digit, TensorType
+from compiler.ir.types import Layout as Order
+from compiler.passes.access import Accesses
+from compiler.passes.base import Context, ProgramPass, register
+from compiler.passes.lanes import best_set, lanes_for, score_loops
+from compiler.perf.machine import Machine
+
+Choice: TypeAlias = dict[str, int]
+"""The dimension stored innermost, for the buffers that are not row-major."""
+
+
+@register
+@dataclass(frozen=True)
+class Layout(ProgramPass):
+    """@conv(in %x: f32[1, 64, 58, 58], ...)  ->  @conv(in %x: f32[1, 64, 58, 58]{0, 2, 3, 1}, ...)
+
+    Each kernel would like some loop to have lanes if memory were contiguous along it; the dimension of its result that this
+    loop follows is a candidate for the innermost place.  Buffers take their candidates or stay row-major, whichever saves the
+    kernels around them more memory operations; starting from all candidates and from none, one buffer is changed at a time
+    until that helps no more.  Only types change: kernels index logical elements.  Inputs, outputs and what PyTorch is called
+    with stay as they are.
+    """
+
+    name = "layout"
+    exact = True
+    sweeps: int = 4
+
+    def run(self, ir: Program, context: Context) -> Program:
+        return Search(self, ir, context).run()
+
+
+class Search:
+    """One run of the pass."""
+
+    def __init__(self, options: Layout, program: Program, context: Context) -> None:
+        self.options, self.program, self.context = options, program, context
+        self.machine: Machine = context.machine or Machine()
+        self.launches = [s for s in program.steps if isinstance(s, Launch)]
+        self.known: dict[tuple[str, tuple[TensorType, ...]], int] = {}
+
+    def run(self) -> Program:
+        candidates = self.candidates()
+        if not candidates:
+            return self.program
+        settled = [self.settle(start, candidates) for start in ({b: d[0] for b, d in candidates.items()}, Choice())]
+        choice = max(settled, key=lambda c: (self.saved(c, self.launches), -len(c)))
+        for buffer, dim in sorted(choice.items()):
+            self.context.applied(self.options, f"%{buffer} is stored with dimension {dim} innermost", buffer)
+        return self.rebuild(choice)
+
+    def candidates(self) -> dict[str, list[int]]:
+        """For each buffer that may change, the dimensions that some kernel would like innermost in one of its rank."""
+        fixed = {*self.program.inputs, *self.program.outputs, *self.program.constants}
+        for step in self.program.steps:
+            fixed |= set() if isinstance(step, Launch) else _touched(step)
+        found: dict[str, list[int]] = {}
+        for launch in self.launches:
+            kernel = self.program.kernels[launch.kernel]
+            wishes = dict(self.wishes(kernel))
+            for p, buffer in zip(kernel.params, launch.arguments, strict=True):
+                if p.role == "out" and p.name in wishes and buffer not in fixed:
+                    dims = found.setdefault(buffer, [])
+                    dims += [wishes[p.name]] if wishes[p.name] not in dims else []
+        wished: dict[int, set[int]] = {}
+        for buffer, dims in found.items():
+            wished.setdefault(self.program.buffers[buffer].rank, set()).update(dims)
+        others = {b: sorted(wished[t.rank] - {t.rank - 1}) for b in found if (t := self.program.buffers[b])}
+        return {b: dims for b, dims in others.items() if dims}
+
+    def wishes(self, kernel: Kernel) -> Iterator[tuple[str, int]]:
+        """Results of a kernel, and the dimension along which lanes would save most if memory were contiguous there."""
+        table = Accesses(kernel)
+        packed = [p.name for p in kernel.params if p.role != "const"]
+        scores = score_loops(table, lanes_for(kernel, self.machine), self.machine, packed)
+        chosen = best_set(kernel.body, scores)[1]
+        for a in table.all:
+            if a.is_store and a.buffer in packed:
+                dims = [d for d, i in enumerate(a.index) if str(i) in chosen]
+                if len(dims) == 1:
+                    yield a.buffer, dims[0]
+
+    def settle(self, choice: Choice, candidates: Mapping[str, list[int]]) -> Choice:
+        """`choice` after changing one buffer at a time while that saves more."""
+        choice = dict(choice)
+        for _ in range(self.options.sweeps):
+            changed = False
+            for buffer, dims in candidates.items():
+                around = [s for s in self.launches if buffer in s.arguments]
+                ways = [_with(choice, buffer, d) for d in (choice.get(buffer), None, *dims)]
+                best = max(ways, key=lambda c: self.saved(c, around))
+                changed |= best != choice
+                choice = best
+            if not changed:
+                break
+        return choice
+
+    def saved(self, choice: Choice, launches: list[Launch]) -> int:
+        """Memory operations that lanes save in these launches."""
+        return sum(self.saved_by(s.kernel, self.types(s, choice)) for s in launches)
+
+    def saved_by(self, name: str, types: tuple[TensorType, ...]) -> int:
+        key = (name, types)
+        if key not in self.known:
+            kernel = _retyped(self.program.kernels[name], types)
+            scores = score_loops(Accesses(kernel), lanes_for(kernel, self.machine), self.machine)
+            self.known[key] = best_set(kernel.body, scores)[0]
+        return self.known[key]
+
+    def types(self, launch: Launch, choice: Choice) -> tuple[TensorType, ...]:
+        """What a launch's parameters are under a choice."""
+        params = self.program.kernels[launch.kernel].params
+        pairs = zip(params, launch.arguments, strict=True)
+        return tuple(with_innermost(p.type, choice[a]) if a in choice else p.type for p, a in pairs)
+
+    def rebuild(self, choice: Choice) -> Program:
+        """The program with its types changed; launches of one kernel that now differ call kernels of their own."""
+        kernels: dict[str, Kernel] = {}
+        names: dict[tuple[str, tuple[TensorType, ...]], str] = {}
+        steps: list[Step] = []
+        for step in self.program.steps:
+            if isinstance(step, Launch):
+                key = (step.kernel, self.types(step, choice))
+                if key not in names:
+                    names[key] = _free(step.kernel, kernels)
+                    kernels[names[key]] = replace(_retyped(self.program.kernels[step.kernel], key[1]), name=names[key])
+                step = replace(step, kernel=names[key])
+            steps.append(step)
+        buffers = {n: with_innermost(t, choice[n]) if n in choice else t for n, t in self.program.buffers.items()}
+        return replace(self.program, buffers=buffers, kernels=kernels, steps=tuple(steps))
+
+
+@lru_cache(maxsize=4096)
+def with_innermost(type: TensorType, dim: int) -> TensorType:
+    """The type with dimension `dim` stored innermost and the others in order around it; margins stay."""
+    digits = {g.dim: g for g in type.layout.digits} if type.layout else {d: Digit(d) for d in range(type.rank)}
+    order = [*(d for d in sorted(digits) if d != dim), dim]
+    return replace(type, layout=Order(tuple(digits[d] for d in order)))
+
+
+def _retyped(kernel: Kernel, types: tuple[TensorType, ...]) -> Kernel:
+    return replace(kernel, params=tuple(replace(p, type=t) for p, t in zip(kernel.params, types, strict=True)))
+
+
+def _free(name: str, used: Collection[str]) -> str:
+    """`name`, or with a number behind it that makes it new."""
+    return next(n for n in chain([name], (f"{name}_{k}" for k in count(len(used)))) if n not in used)
+
+
+def _with(choice: Choice, buffer: str, dim: int | None) -> Choice:
+    rest = {b: d for b, d in choice.items() if b != buffer}
+    return rest if dim is None else {**rest, buffer: dim}
+
+
+def _touched(step: Copy | OpaqueCall) -> set[str]:
+    return {step.source, step.target} if isinstance(step, Copy) else {*step.arguments, *step.results}

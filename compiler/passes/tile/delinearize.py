@@ -1,0 +1,105 @@
+"""Take loops apart whose index is divided in addresses, so that every address is linear again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from compiler.ir import tile
+from compiler.ir.index import Dim, FloorDiv, Index, Mod, ceildiv, coefficient, simplify, var
+from compiler.ir.tile import Block, For, Kernel, Range, Stmt
+from compiler.passes.access import contraction, nested_fors
+from compiler.passes.base import Context, TilePass, register
+from compiler.passes.rename import Fresh, map_indices, substitute_indices
+
+
+@register
+@dataclass(frozen=True)
+class Delinearize(TilePass):
+    """parallel %i in 0..8 { reduce %k { x[%i//2, %i%2, %k] * w[%k] } }
+    ->  parallel %i in 0..4 { parallel %r in 0..2 { reduce %k { x[%i, %r, %k] * w[%k] } } }
+
+    parallel %i in 0..8 { reduce %t { x[(%i + 1)//2 + %t] * w[(%i + 1)%2 + 2*%t] } }
+    ->  parallel %i in 0..4 { reduce %t { x[%i + %t] * w[2*%t + 1] } }    parallel %i in 0..4 { reduce %t { x[%i + %t + 1] * w[2*%t] } }
+
+    For loops around a contraction: views of its rows, and transposed convolutions, which become one convolution for each
+    remainder and multiply by no zeros.  A copy of the body for each remainder, `parts` at most, is made only where a loop over
+    the remainders would leave divisions.
+    """
+
+    name = "delinearize"
+    exact = True
+    parts: int = 64
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        if not any(contraction(s) for f in nested_fors(ir.body)[-1:] for s in f.body):
+            return ir
+        fresh, bodies = Fresh(ir), [ir.body]
+        while True:
+            loop = next((f for f in nested_fors(bodies[0]) if step(f)), None)
+            if loop is None:
+                break
+            n, v = step(loop), loop.range.var
+            inner = fresh(f"{v}.rest")
+            nested = divided(bodies[0], v, n, inner)
+            if nested is not None:
+                bodies = [whole for b in bodies if (whole := divided(b, v, n, inner))]
+            elif len(bodies) * n <= self.parts:
+                bodies = [part(b, v, n, rest) for b in bodies for rest in range(n)]
+            else:
+                break
+            context.applied(self, f"%{v} taken apart by its remainder by {n}")
+        return ir.with_body(tuple(s for b in bodies for s in b))
+
+
+def step(loop: For) -> int:
+    """The number by which the body's loads take remainders of the loop's index; 0 for none, or several."""
+    r = loop.range
+    if not loop.parallel or r.lo != 0 or not isinstance(r.hi, int):
+        return 0
+    found = {n for e in tile.loads(loop.body) for d in e.index for n in divisors(d, r.var, Mod)}
+    return found.pop() if len(found) == 1 else 0
+
+
+def divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator[int]:
+    """The constants by which `d` divides something that moves with `v` step by step."""
+    if isinstance(d, Index):
+        for mono, _ in d.terms:
+            for atom in mono:
+                if isinstance(atom, kind) and isinstance(atom.den, int) and coefficient(atom.num, v) == 1:
+                    yield atom.den
+
+
+def divided(body: Block, v: str, n: int, inner: str) -> Block | None:
+    """Loop `v` as a loop of loops over `n` steps; None where divisions of `v` would remain."""
+    fits = True
+
+    def one(stmt: Stmt) -> Stmt:
+        nonlocal fits
+        assert isinstance(stmt, For)
+        if stmt.range.var != v:
+            return replace(stmt, body=tuple(one(s) for s in stmt.body))
+        hi = stmt.range.hi
+        moved = tuple(substitute_indices(s, {v: var(v) * n + var(inner)}) for s in stmt.body)
+        moved = tuple(map_indices(s, lambda d: simplify(d, {inner: (0, n - 1)})) for s in moved)
+        indices = [d for e in tile.loads(moved) for d in e.index]
+        left = {k for d in indices for kind in (Mod, FloorDiv) for k in divisors(d, inner, kind)}
+        fits = isinstance(hi, int) and hi % n == 0 and not left
+        rest = For(Range(inner, 0, n), moved, stmt.parallel)
+        return replace(stmt, range=stmt.range.with_(hi=ceildiv(hi, n)), body=(rest,))
+
+    made = tuple(one(s) for s in body)
+    return made if fits else None
+
+
+def part(body: Block, v: str, n: int, rest: int) -> Block:
+    """The steps of loop `v` whose index leaves `rest`, counted one by one."""
+
+    def one(stmt: Stmt) -> Stmt:
+        assert isinstance(stmt, For)
+        if stmt.range.var != v:
+            return replace(stmt, body=tuple(one(s) for s in stmt.body))
+        inner = tuple(substitute_indices(s, {v: var(v) * n + rest}) for s in stmt.body)
+        return replace(stmt, range=stmt.range.with_(hi=ceildiv(stmt.range.hi - rest, n)), body=inner)
+
+    return tuple(one(s) for s in body)

@@ -1,0 +1,87 @@
+"""Layouts: where elements lie, and tensors that are boxes in larger arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compiler.ir.type_parser import parse_type
+from compiler.ir.types import Digit, Layout, TensorType, f32
+
+
+@st.composite
+def boxes(draw: st.DrawFn) -> TensorType:
+    """Whole dimensions in any order with any margins."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple))
+    order = draw(st.permutations(range(len(shape))))
+    margin = st.integers(0, 2)
+    return TensorType(f32, shape, Layout(tuple(Digit(d, before=draw(margin), after=draw(margin)) for d in order)))
+
+
+@given(boxes())
+@settings(deadline=None)
+def test_a_box_is_a_part_of_its_array(t: TensorType) -> None:
+    """Element offsets are those of NumPy's view of the same array."""
+    assert t.layout is not None
+    order = [g.dim for g in t.layout.digits]
+    whole = np.arange(np.prod(t.physical_shape)).reshape(t.physical_shape)
+    logical = whole.transpose([order.index(d) for d in range(t.rank)])[t.box()]
+    assert logical.shape == t.shape
+    assert t.nbytes == whole.size * 4
+    for index in np.ndindex(*t.static_shape()):
+        assert t.offset(index) == logical[index]
+
+
+@given(boxes())
+@settings(deadline=None)
+def test_margins_round_trip(t: TensorType) -> None:
+    assert parse_type(str(t)) == t
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("{1, 0}", True), ("{0, 1}", True), ("{0, 1+0:1}", False), ("{0+2:0, 1}", False), ("{0/2, 1, 0%2}", False)],
+)
+def test_permutations(text: str, expected: bool) -> None:
+    layout = parse_type(f"f32[4, 6]{text}").layout
+    assert layout is not None
+    assert layout.is_permutation == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "expected"),
+    [
+        ("f32[4, 6]", "f32[4, 6]", True),
+        ("f32[4, 6]{1, 0}", "f32[4, 6]{1, 0}", True),
+        ("f32[4, 6]{0+1:2, 1}", "f32[7, 6]", True),
+        ("f32[4, 6]{0, 1}", "f32[4, 6]", True),
+        ("f32[4, 6]{1, 0+1:2}", "f32[7, 6]{1, 0}", True),
+        ("f32[4, 6]", "f32[7, 6]", False),  # no margin
+        ("f32[4, 6]{0+1:1, 1}", "f32[7, 6]", False),  # margins of another array
+        ("f32[4, 6]{1, 0+1:2}", "f32[7, 6]", False),  # another order
+        ("f32[4, 6]{0+1:2, 1}", "f32[7, 6]{1, 0}", False),
+        ("f64[4, 6]{0+1:2, 1}", "f32[7, 6]", False),
+        ("f32[4, 6]{0+1:1, 1}", "f32[4, 6]{0+1:1, 1}", True),
+        ("f32[2, 6]{0+1:3, 1}", "f32[4, 6]{0+1:1, 1}", False),  # the array around a box is not one itself
+        ("f32[4, 8]{0/2, 1, 0%2}", "f32[4, 8]", False),
+    ],
+)
+def test_lying_in(part: str, whole: str, expected: bool) -> None:
+    assert parse_type(part).lies_in(parse_type(whole)) == expected
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("f32[2, 6]{0+0:3, 1}", "f32[3, 6]{0+2:0, 1}", True),
+        ("f32[2, 6]{0+0:3, 1}", "f32[3, 6]{0+1:1, 1}", False),
+        ("f32[3, 2]{0+1:1, 1+0:4}", "f32[3, 2]{0+0:2, 1+2:2}", True),
+        ("f32[5, 6]", "f32[2, 6]{0+0:3, 1}", False),
+        ("f32[5, 6]", "f32[5, 6]", False),
+    ],
+)
+def test_boxes_apart(one: str, other: str, expected: bool) -> None:
+    a, b = parse_type(one), parse_type(other)
+    assert a.is_apart_from(b) == b.is_apart_from(a) == expected

@@ -1,0 +1,108 @@
+"""layout: how intermediate tensors lie in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.passes.base import Context
+from compiler.passes.manager import run_pipeline
+from compiler.testing import check_pass, normal, parse
+
+
+def conv(name: str, x: str, y: str) -> str:
+    """A 1x1 convolution from 16 channels to 16: lanes want channels side by side."""
+    return f"""kernel @{name}(in %x: {x}, const %w: f32[16, 16], out %y: {y}) {{
+      parallel %c in 0..16 {{ parallel %p in 0..6 {{
+        %s = reduce add %k in 0..16 {{ yield %x[%k, %p] * %w[%c, %k] }}
+        store max(%s, 0.0), %y[%c, %p] }} }} }}"""
+
+
+ROWS, LAST = "f32[16, 6]", "f32[16, 6]{1, 0}"
+WEIGHT = "constant %w: f32[16, 16] [" + ", ".join("[" + ", ".join(str(k % 3 - 1) for k in range(j, j + 16)) + "]" for j in range(16)) + "]"  # fmt: skip
+
+
+def program(kernels: str, steps: str, t: str = ROWS, more: str = "") -> str:
+    return f"""program {{ input %a: {ROWS}  output %b: {ROWS}  {more} {WEIGHT}  buffer %t: {t}
+      {kernels}
+      {steps} }}"""
+
+
+def test_channels_come_last_where_lanes_are_channels() -> None:
+    check_pass(
+        "layout",
+        before=program(conv("k", ROWS, ROWS) + conv("l", ROWS, ROWS), "launch @k(%a, %w, %t)  launch @l(%t, %w, %b)"),
+        after=program(
+            conv("k", ROWS, LAST) + conv("l", LAST, ROWS), "launch @k(%a, %w, %t)  launch @l(%t, %w, %b)", LAST
+        ),
+        remark="%t is stored with dimension 0 innermost",
+        special=False,
+    )
+
+
+def test_launches_of_one_kernel_that_now_differ_have_their_own() -> None:
+    check_pass(
+        "layout",
+        before=program(conv("k", ROWS, ROWS), "launch @k(%a, %w, %t)  launch @k(%t, %w, %b)"),
+        after=program(
+            conv("k", ROWS, LAST) + conv("k_1", LAST, ROWS), "launch @k(%a, %w, %t)  launch @k_1(%t, %w, %b)", LAST
+        ),
+        special=False,
+    )
+
+
+def test_a_new_kernel_takes_no_name_that_is_taken() -> None:
+    made = run_pipeline(
+        parse(
+            program(
+                conv("k_2", ROWS, ROWS).replace("max(%s", "min(%s") + conv("k", ROWS, ROWS),
+                "launch @k_2(%a, %w, %u)  launch @k(%u, %w, %t)  launch @k(%t, %w, %b)",
+                more=f"output %u: {ROWS}",
+            )
+        ),
+        "layout",
+        Context(),
+    )
+    assert len(made.kernels) == 3
+    assert [p.name for p in made.kernels["k_2"].params] == ["x", "w", "y"]
+    assert "min(" in normal(made)
+
+
+def test_a_box_in_an_array_turns_with_it() -> None:
+    """The gaps around it have a kernel of their own."""
+    box, turned = "f32[16, 6]{0, 1+1:1}", "f32[16, 6]{1+1:1, 0}"
+    gap = """kernel @gap(out %y: {0}) {{
+      parallel %c in 0..16 {{ store 0.0, %y[%c, 0] }} parallel %d in 0..16 {{ store 0.0, %y[%d, 7] }} }}"""
+    window = """kernel @window(in %x: {0}, const %w: f32[16, 16], out %y: f32[16, 6]) {{
+      parallel %c in 0..16 {{ parallel %p in 0..6 {{
+        %s = reduce add %k in 0..16 {{ yield %x[%k, %p + 2] * %w[%c, %k] }}
+        store %s, %y[%c, %p] }} }} }}"""
+    steps = "launch @k(%a, %w, %t)  launch @gap(%t)  launch @window(%t, %w, %b)"
+    wide, last = "f32[16, 8]", "f32[16, 8]{1, 0}"
+    check_pass(
+        "layout",
+        before=program(conv("k", ROWS, box) + gap.format(wide) + window.format(wide), steps, wide),
+        after=program(conv("k", ROWS, turned) + gap.format(last) + window.format(last), steps, last),
+        special=False,
+    )
+
+
+PLUS = """program { input %a: f32[16, 64]  output %b: f32[16, 64]  buffer %t: f32[16, 64]
+  kernel @plus(in %x: f32[16, 64], out %y: f32[16, 64]) {
+    parallel %c in 0..16 { parallel %p in 0..64 { store %x[%c, %p] + 1.0, %y[%c, %p] } } }
+  launch @plus(%a, %t)  launch @plus(%t, %b) }"""
+
+STAY = {
+    "elementwise kernels between rows": PLUS,
+    "an output": program(conv("k", ROWS, ROWS), "launch @k(%a, %w, %t)  launch @k(%a, %w, %b)", more="").replace(
+        f"buffer %t: {ROWS}", f"output %t: {ROWS}"
+    ),
+    "what is copied": program(conv("k", ROWS, ROWS), "launch @k(%a, %w, %t)  copy %t -> %b"),
+    "what PyTorch reads": program(
+        conv("k", ROWS, ROWS), "launch @k(%a, %w, %t)  opaque @sort(%t) -> %b, %i {dim=0, descending=false, stable=false}", more="output %i: i64[16, 6]"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", STAY)
+def test_programs_that_stay(case: str) -> None:
+    check_pass("layout", unchanged=STAY[case], special=False)

@@ -1,0 +1,101 @@
+"""The score of a lane loop, counted by hand: accesses of the scalar program less those of vectors of 16."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.ir.tile_parser import parse_kernel
+from compiler.passes.access import Accesses
+from compiler.passes.lanes import best_set, lanes_for, score_loops
+from compiler.perf.machine import AVX2, AVX512, Machine
+
+
+def scores(params: str, body: str, machine: Machine = AVX512, packed: tuple[str, ...] = ()) -> dict[str, int]:
+    return score_loops(Accesses(parse_kernel(f"kernel @k({params}) {{ {body} }}")), 16, machine, packed)
+
+
+def score(x: str, load: str, role: str = "in", y: str = "f32[64]", store: str = "%i") -> int:
+    """The score of a loop of 64 steps, each with one load and one store."""
+    return scores(f"{role} %x: {x}, out %y: {y}", f"for %i in 0..64 {{ store %x[{load}], %y[{store}] }}")["i"]
+
+
+def test_contiguous_accesses_become_vectors() -> None:
+    assert score("f32[64]", "%i") == 2 * (64 - 4)
+
+
+def test_a_vector_that_straddles_lines_costs_half_as_much_again() -> None:
+    assert score("f32[65]", "%i + 1") == (64 - 6) + (64 - 4)
+    assert score("f32[80]", "%i + 16") == 2 * (64 - 4)
+    rows = "parallel %j in 0..3 {{ for %i in 0..64 {{ store %x[%j, %i], %y[%j, %i] }} }}".replace("{{", "{").replace(
+        "}}", "}"
+    )
+    assert scores("in %x: f32[3, 64], out %y: f32[3, 65]", rows)["i"] == (192 - 12) + (192 - 18)
+
+
+def test_one_element_for_all_lanes_is_one_access() -> None:
+    assert score("f32[3]", "2") == 2 * (64 - 4)
+
+
+def test_a_column_saves_nothing_but_in_a_constant() -> None:
+    assert score("f32[64, 3]", "%i, 1") == 64 - 4
+    assert score("f32[64, 3]", "%i, 1", role="const") == 2 * (64 - 4)
+    assert score("f32[128]", "%i*2", role="const") == 64 - 4
+
+
+def test_scattered_stores_cost_more_the_farther_they_go() -> None:
+    assert score("f32[64]", "%i", y="f32[64, 3]", store="%i, 0") == (64 - 4) - 64 * 4
+    assert score("f32[64]", "%i", y="f32[64, 1024]", store="%i, 0") == (64 - 4) - 64 * 20
+
+
+def test_margins_count_in_alignment_and_strides() -> None:
+    assert score("f32[64]{0+1:1}", "%i") == (64 - 6) + (64 - 4)
+    assert score("f32[64]{0+16:1}", "%i") == 2 * (64 - 4)
+    assert score("f32[64, 2]{1, 0}", "%i, 1") == 2 * (64 - 4)
+
+
+def test_a_parameter_may_be_taken_as_packed() -> None:
+    found = scores("in %x: f32[64], out %y: f32[64, 3]", "for %i in 0..64 { store %x[%i], %y[%i, 0] }", packed=("y",))
+    assert found["i"] == 2 * (64 - 4)
+
+
+def test_lanes_of_a_reduction_are_combined_at_the_end() -> None:
+    params = "in %x: f32[64], in %w: f32[64], out %y: f32[2]"
+    one = scores(params, "for %j in 0..2 { %s = reduce add %k in 0..64 { yield %x[%k] } store %s, %y[%j] }")
+    two = scores(params, "for %j in 0..2 { %s = reduce add %k in 0..64 { yield %x[%k] * %w[%k] } store %s, %y[%j] }")
+    assert one["k"] == 2 * (64 - 4) - 2 * 4
+    assert two["k"] == 2 * 2 * (64 - 4) - 2 * 24
+
+
+def test_loops_without_lanes() -> None:
+    assert scores("in %x: f32[3], out %y: f32[3]", "for %i in 0..3 { store %x[%i], %y[%i] }") == {"i": -1}
+    assert scores("inout %y: f32[64]", "for %i in 1..64 { store %y[%i - 1], %y[%i] }") == {"i": -1}
+    local = "for %i in 0..64 { local %t: f32[9] store 0.0, %t[0] store %t[0], %y[%i] }"
+    assert scores("out %y: f32[64]", local, Machine(l2=16 * 36 - 1)) == {"i": -1}
+    assert scores("out %y: f32[64]", local, Machine(l2=16 * 36))["i"] > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen", "total"),
+    [
+        ({"i": 5, "j": 3, "k": 1}, ("i",), 5),
+        ({"i": 3, "j": 3, "k": 1}, ("j", "k"), 4),
+        ({"i": -1, "j": -1, "k": 2}, ("k",), 2),
+        ({"i": -1, "j": 0, "k": -1}, (), 0),
+    ],
+)
+def test_a_loop_or_those_inside_it(given: dict[str, int], chosen: tuple[str, ...], total: int) -> None:
+    kernel = parse_kernel("""kernel @k(in %x: f32[8, 8], out %y: f32[8, 8]) { for %i in 0..8 {
+      %s = reduce max %j in 0..8 { yield %x[%i, %j] }
+      for %k in 0..8 { store %s, %y[%i, %k] } } }""")
+    assert best_set(kernel.body, given) == (total, chosen)
+
+
+@pytest.mark.parametrize(
+    ("types", "lanes"),
+    [(("f32", "f32"), 8), (("f64", "f32"), 4), (("bf16", "bf16"), 8), (("i64", "f32"), 8), (("i8", "i16"), 8)],
+)
+def test_a_register_of_the_widest_type(types: tuple[str, str], lanes: int) -> None:
+    x, y = types
+    value = "%x[%i]" if x == y else f"cast<{y}>(%x[%i])"
+    kernel = parse_kernel(f"kernel @k(in %x: {x}[4], out %y: {y}[4]) {{ for %i in 0..4 {{ store {value}, %y[%i] }} }}")
+    assert lanes_for(kernel, AVX2) == lanes

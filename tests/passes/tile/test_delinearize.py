@@ -1,0 +1,92 @@
+"""delinearize: loops whose index is divided in addresses."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.testing import check_pass
+
+ROWS = """kernel @rows(in %x: f32[4, 2, 3], in %w: f32[3], out %y: f32[8]) {
+  parallel %i in 0..8 { %s = reduce add %k in 0..3 { yield %x[%i//2, %i%2, %k] * %w[%k] } store %s, %y[%i] } }"""
+
+
+def test_a_view_of_the_rows_becomes_a_loop_of_loops() -> None:
+    check_pass(
+        "delinearize",
+        before=ROWS,
+        after="""kernel @rows(in %x: f32[4, 2, 3], in %w: f32[3], out %y: f32[8]) {
+          parallel %i in 0..4 { parallel %r in 0..2 {
+            %s = reduce add %k in 0..3 { yield %x[%i, %r, %k] * %w[%k] } store %s, %y[%i*2 + %r] } } }""",
+        remark="%i taken apart by its remainder by 2",
+    )
+
+
+def transposed(length: int, start: int = 1) -> str:
+    return f"""kernel @up(in %x: f32[7], in %w: f32[4], out %y: f32[{length}]) {{
+      parallel %i in 0..{length} {{
+        %s = reduce add %t in 0..2 {{ yield %x[(%i + {start})//2 + %t] * %w[(%i + {start})%2 + 2*%t] }}
+        store %s, %y[%i] }} }}"""
+
+
+def phases(*parts: tuple[int, str, str, str]) -> str:
+    loops = " ".join(
+        f"parallel %i in 0..{n} {{ %s = reduce add %t in 0..2 {{ yield %x[{x}] * %w[{w}] }} store %s, %y[{y}] }}"
+        for n, x, w, y in parts
+    )
+    length = sum(n for n, *_ in parts)
+    return f"kernel @up(in %x: f32[7], in %w: f32[4], out %y: f32[{length}]) {{ {loops} }}"
+
+
+def test_a_transposed_convolution_becomes_one_for_each_remainder() -> None:
+    check_pass(
+        "delinearize",
+        before=transposed(8),
+        after=phases((4, "%i + %t", "2*%t + 1", "2*%i"), (4, "%i + %t + 1", "2*%t", "2*%i + 1")),
+    )
+
+
+@pytest.mark.parametrize("length", [1, 7])
+def test_remainders_may_have_different_counts(length: int) -> None:
+    check_pass(
+        "delinearize",
+        before=transposed(length, 0),
+        after=phases(((length + 1) // 2, "%i + %t", "2*%t", "2*%i"), (length // 2, "%i + %t", "2*%t + 1", "2*%i + 1")),
+    )
+
+
+PLANE = """kernel @plane(in %x: f32[3, 3], in %w: f32[4, 4], out %y: f32[4, 6]) {
+  parallel %i in 0..4 { parallel %j in 0..6 {
+    %s = reduce add %t in 0..2, %u in 0..2 { yield %x[%i//2, %j//3 + %u] * %w[%i%2 + 2*%t, %j%3 + %u] }
+    store %s, %y[%i, %j] } } }"""
+
+
+def test_every_dimension_is_taken_apart() -> None:
+    from compiler.ir.tile import Kernel
+
+    made = check_pass("delinearize", before=PLANE, after="""kernel @plane(in %x: f32[3, 3], in %w: f32[4, 4], out %y: f32[4, 6]) {
+      parallel %i in 0..2 { parallel %a in 0..2 { parallel %j in 0..2 { parallel %b in 0..3 {
+        %s = reduce add %t in 0..2, %u in 0..2 { yield %x[%i, %j + %u] * %w[2*%t + %a, %u + %b] }
+        store %s, %y[2*%i + %a, 3*%j + %b] } } } } }""")  # fmt: skip
+    assert isinstance(made, Kernel)
+
+
+STAY = {
+    "no contraction": """kernel @k(in %x: f32[4, 2], out %y: f32[8]) {
+        parallel %i in 0..8 { store %x[%i//2, %i%2], %y[%i] } }""",
+    "serial loops": ROWS.replace("parallel", "for"),
+    "two divisors": """kernel @k(in %x: f32[2, 3], in %w: f32[2], out %y: f32[12]) {
+        parallel %i in 0..12 { %s = reduce add %k in 0..2 { yield %x[%i%2, %i%3] * %w[%k] } store %s, %y[%i] } }""",
+    "a loop that starts elsewhere": """kernel @k(in %x: f32[4, 2, 3], in %w: f32[3], out %y: f32[8]) {
+        parallel %i in 2..8 { %s = reduce add %k in 0..3 { yield %x[%i//2, %i%2, %k] * %w[%k] } store %s, %y[%i] } }""",
+    "steps of two": """kernel @k(in %x: f32[4], in %w: f32[3], out %y: f32[8]) {
+        parallel %i in 0..8 { %s = reduce add %k in 0..3 { yield %x[2*%i%4] * %w[%k] } store %s, %y[%i] } }""",
+}
+
+
+@pytest.mark.parametrize("case", STAY)
+def test_loops_that_stay(case: str) -> None:
+    check_pass("delinearize", unchanged=STAY[case])
+
+
+def test_too_many_copies_are_not_made() -> None:
+    check_pass("delinearize{parts=1}", unchanged=transposed(8))

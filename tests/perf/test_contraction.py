@@ -1,0 +1,56 @@
+"""Register blocks: cycles counted by hand, and choices that fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.perf.contraction import LOOP_OVERHEAD, RegisterTile, Shape, best_tiles, step_cycles, total_cycles
+from compiler.perf.machine import AVX2, AVX512, Machine
+
+
+@pytest.mark.parametrize(
+    ("rows", "registers", "own", "cycles"),
+    [
+        (8, 3, 0, 12.0),  # 24 multiply-adds, two a cycle
+        (1, 6, 0, 4.0),  # 6 multiply-adds wait for their last values
+        (2, 6, 0, 6.0),
+        (8, 3, 1, 13.5),  # 3 vectors and 24 of the image, two loads a cycle
+        (1, 1, 1, 4.0),
+        (5, 4, 2, 22.0),  # 4 vectors and 40 others
+    ],
+)
+def test_a_step(rows: int, registers: int, own: int, cycles: float) -> None:
+    assert step_cycles(rows, registers, AVX512, own=own) == pytest.approx(cycles + LOOP_OVERHEAD)
+
+
+def test_operands_that_each_accumulator_reads_cost_loads() -> None:
+    machine = Machine(loads_per_cycle=1)
+    assert step_cycles(4, 2, machine, own=1) == pytest.approx(2 + 8 + LOOP_OVERHEAD)
+    assert step_cycles(4, 2, machine, own=0) == pytest.approx(2 + 4 + LOOP_OVERHEAD)
+
+
+def test_partial_blocks_are_counted() -> None:
+    shape = Shape(columns=32, lanes=16, depth=9, products=1)
+    whole = total_cycles(8, shape, RegisterTile(8, 2), AVX512)
+    assert whole == pytest.approx(step_cycles(8, 2, AVX512))
+    both = step_cycles(8, 2, AVX512) + step_cycles(2, 2, AVX512)
+    assert total_cycles(10, shape, RegisterTile(8, 2), AVX512) == pytest.approx(both * 1.03)
+
+
+@pytest.mark.parametrize("machine", [AVX512, AVX2])
+@pytest.mark.parametrize("own", [0, 1])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 16), (7, 24), (56, 64), (112, 32), (3, 1000)])
+def test_blocks_fit_the_registers_and_nothing_beats_them(machine: Machine, own: int, rows: int, columns: int) -> None:
+    shape = Shape(columns, machine.lanes(32), 9, rows * columns * 9, own)
+    (block,) = best_tiles(rows, [shape], machine)
+
+    def fits(b: RegisterTile) -> bool:
+        return b.rows * b.registers + b.registers + 1 < machine.registers
+
+    assert fits(block)
+    assert block.rows <= rows
+    assert block.registers <= -(-columns // shape.lanes)
+    rivals = [RegisterTile(r, c) for r in range(1, min(rows, 10) + 1) for c in range(1, 7)]
+    rivals = [b for b in rivals if fits(b) and b.registers <= -(-columns // shape.lanes)]
+    fastest = min(total_cycles(rows, shape, b, machine) for b in rivals)
+    assert total_cycles(rows, shape, block, machine) == pytest.approx(fastest, rel=1e-3)
