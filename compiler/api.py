@@ -82,14 +82,21 @@ def load(
 
 def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
     """The program in a .pt2 file; TilewrightError where there is none."""
-    with open(path, "rb") as file:
-        whole = zipfile.is_zipfile(file)
-    if not whole:
+    if not _is_archive(path):
         raise TilewrightError(f"{os.fspath(path)} holds no exported program: it is no .pt2 file, or not a whole one")
     try:
         return torch.export.load(path)
     except Exception as error:  # a damaged file fails wherever PyTorch notices it
         raise TilewrightError(f"{os.fspath(path)} holds no exported program: {error}") from error
+
+
+def _is_archive(path: str | os.PathLike[str]) -> bool:
+    """Whether the file is a whole zip file; OSError where there is none."""
+    with open(path, "rb") as file:
+        try:
+            return zipfile.is_zipfile(file)
+        except zipfile.BadZipFile:
+            return False
 
 
 def signature(model: Model, program: ExportedProgram) -> inspect.Signature | None:

@@ -100,7 +100,24 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="how many of the samples to draw (1.0)")
     c.add_argument("--seed", type=int, default=0, metavar="N", help="which ones to draw (0)")
     c.add_argument("--log", type=Path, metavar="FILE", help="keep what is done here, to go on from there next time")
+
+    fuzz_arguments(commands)
     return top
+
+
+def fuzz_arguments(commands: Any) -> None:
+    """The commands about random graphs."""
+    c = add(commands, "fuzz", fuzz, "compile random graphs in many ways, and compare what they give with float64")
+    c.add_argument("--count", type=int, default=100, metavar="N", help="how many graphs (100)")
+    c.add_argument("--seed", type=int, default=0, metavar="S", help="the number of the first one (0)")
+    c.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (1)")
+    c.add_argument("--bad-input", action="store_true", help="instead of graphs, try bad text, attributes and files")
+    c.add_argument("--out", type=Path, metavar="DIR", help="write each graph that fails, shrunk, to a file in DIR")
+
+    c = add(commands, "reduce", reduce, "shrink a graph that the fuzzer found to fail")
+    c.add_argument("file", type=Path, help="the graph's text, with the seed of its inputs in a comment: # inputs 17")
+    c.add_argument("--check", action="store_true", help="only say whether it fails, and how")
+    c.add_argument("--limit", type=int, default=400, metavar="N", help="how many graphs to try (400)")
 
 
 def add(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
@@ -339,6 +356,51 @@ def show_coverage(given: argparse.Namespace) -> None:
         if totals[way]:
             out.print(f"{totals[way]:6} {way:12} {meaning}", highlight=False)
     out.print(f"{len(found):6} in all", highlight=False)
+
+
+# random graphs
+
+
+def fuzz(given: argparse.Namespace) -> None:
+    """tilewright fuzz"""
+    from rich.progress import track
+
+    from compiler.fuzz.session import fuzz as run
+
+    seeds = range(given.seed, given.seed + given.count)
+    results = run(seeds, given.jobs, shrink=given.out is not None, spoil=given.bad_input)
+    elements = certain = failures = 0
+    for found in track(results, "fuzzing", given.count, console=err):
+        elements, certain = elements + found.outcome.elements, certain + found.outcome.certain
+        if found.outcome.failure is None:
+            continue
+        failures += 1
+        err.print(f"{found.seed}: {found.outcome.failure}", markup=False, highlight=False)
+        if given.out:
+            given.out.mkdir(parents=True, exist_ok=True)
+            (given.out / f"{found.seed}.ir").write_text(found.text, encoding="utf-8")
+    share = f"; {certain} of {elements} elements of results were certain" if not given.bad_input else ""
+    out.print(f"{given.count} tried, {failures} failed{share}", highlight=False)
+    if failures:
+        raise TilewrightError(f"{failures} of {given.count} failed")
+
+
+def reduce(given: argparse.Namespace) -> None:
+    """tilewright reduce"""
+    from compiler.fuzz.reduce import reduce as shrink
+    from compiler.fuzz.reduce import run_apart
+    from compiler.fuzz.text import read_case
+
+    case = read_case(given.file)
+    failure = run_apart(case)
+    if failure is None:
+        out.print("it passes every check")
+        return
+    if given.check:
+        raise TilewrightError(str(failure))
+    with busy("shrinking"):
+        smallest = shrink(case, limit=given.limit)
+    print(smallest)
 
 
 def try_samples(given: argparse.Namespace) -> None:

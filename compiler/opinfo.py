@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -104,6 +105,7 @@ def run(
     each, are taken from there; the others are added to it.
     """
     done = _logged(log, dtype) if log else {}
+    _warm_up(options)
     for info in infos:
         tally = done.get(full_name(info))
         if tally is None:
@@ -112,6 +114,14 @@ def run(
                 with log.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(tally)) + "\n")
         yield tally
+
+
+def _warm_up(options: Options) -> None:
+    """Load what every forked process would otherwise load for itself; with one thread, as others would not survive a fork."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    attempt(torch.neg, SimpleNamespace(input=torch.ones(2), args=(), kwargs={}), options)
+    torch.set_num_threads(threads)
 
 
 def _logged(log: Path, dtype: torch.dtype) -> dict[str, Tally]:

@@ -16,7 +16,8 @@ def _default_cache() -> str:
 class Options:
     """Options of one compilation.
 
-    `target` names the machine ("host", "x86-64-v4", "x86-64-v3", "x86-64").  `fuse=False` makes one kernel per op.  `graph_passes`
+    `target` names the machine ("host", "x86-64-v4", "x86-64-v3", "x86-64").  `fuse=False` makes one kernel per op.
+    `winograd=False` adds up every product of a convolution, which rounds less (see compiler.passes.graph.winograd).  `graph_passes`
     and `tile_passes` replace the default pipelines (see compiler.pipeline).  `fallback="eager"` runs unsupported ops in PyTorch.
     `verify` checks the IR after every pass; `check` interprets it before and after every pass.  `print_before`,
     `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of compiled objects ("" for none).
@@ -24,6 +25,7 @@ class Options:
 
     target: str = "host"
     fuse: bool = True
+    winograd: bool = True
     graph_passes: str = ""
     tile_passes: str = ""
     fallback: str = "error"

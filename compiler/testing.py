@@ -22,10 +22,10 @@ import compiler.ir.ops
 from compiler.api import load
 from compiler.ir.graph import Graph
 from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import graph_resources
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes, special_array
-from compiler.ir.interpret_tile import run_program
 from compiler.ir.tile import Kernel, Program
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile_printer import program_resources

@@ -62,7 +62,9 @@ def stored(numbers: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     """`numbers` as a `Data` of `dtype` holds them; the inverse of `Data.numbers`."""
     with np.errstate(over="ignore"):  # what is too large becomes infinite
         rounded: np.ndarray[Any, Any] = round_to(numbers, dtype)
-    return rounded if dtype.name != "bf16" else (rounded.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    if dtype.name == "bf16":
+        rounded = (rounded.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+    return np.asarray(rounded)  # one element comes out of arithmetic as a scalar
 
 
 @dataclass(frozen=True, eq=False)

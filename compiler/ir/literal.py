@@ -1,7 +1,7 @@
 """Text of attribute values and of constants' contents, both ways.
 
     value ::= int | float | "true" | "false" | "none" | string | dim | dtype | type | layout | "[" value,* "]" | graph
-    array ::= number | "[" array,* "]"
+    array ::= number | "[" array,* "]"                 a complex number is a pair of numbers
 
 What is read back has the same bits as what was written.
 """
@@ -18,13 +18,16 @@ from compiler.ir.index import Index
 from compiler.ir.lexer import Cursor, Token, quote
 from compiler.ir.scalar import Number
 from compiler.ir.type_parser import read_dim, read_dtype, read_layout, read_type
-from compiler.ir.types import DTYPES, DType, Layout, TensorType
+from compiler.ir.types import DTYPES, DType, Layout, TensorType, c64, c128, f32, f64
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 INLINE = 16
 """The most elements of a constant that are written out as numbers."""
+
+PARTS: Mapping[DType, DType] = {c64: f32, c128: f64}
+"""What the parts of a complex number are."""
 
 _WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "inf": float("inf"), "nan": float("nan")}
 
@@ -127,6 +130,8 @@ def write_number(value: Any, dtype: DType) -> str:
 
 def write_array(data: Data) -> str | None:
     """The numbers of a small constant; None for a large one, or one that the text would not give back bit for bit."""
+    if part := PARTS.get(data.dtype):
+        return write_array(Data(part, data.array.reshape(*data.array.shape, 1).view(part.numpy)))
     if data.array.size > INLINE:
         return None
     texts = [write_number(v, data.dtype) for v in data.numbers.reshape(-1)]
@@ -148,6 +153,9 @@ def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
 
 def read_array(c: Cursor, type: TensorType) -> Array:
     """The contents of a constant of `type`: nested lists of its shape."""
+    if part := PARTS.get(type.dtype):
+        pairs = read_array(c, TensorType(part, (*type.shape, 2)))
+        return pairs.reshape(-1).view(type.dtype.numpy).reshape(pairs.shape[:-1])
     start = c.next
     shape = static_shape(c, type, start)
     if 0 in shape:

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from compiler.errors import Loc, TypeRuleError
 from compiler.ir import location
+from compiler.ir.index import Index
 from compiler.ir.structure import Elementwise, Leaf, Structure
 from compiler.ir.types import DType, TensorType, boolean, broadcast_shapes
 
@@ -121,7 +124,7 @@ class Op:
         signature = Signature(self.name, tuple(n.result for n in nodes), full)  # type: ignore[misc]  # `check` rules tuples out
         self.check(signature)
         loc = loc or location.current() or next((n.loc for n in reversed(nodes) if n.loc), None)
-        return Node(self, nodes, full, self.type(signature), loc=loc)
+        return Node(self, nodes, full, self.result(signature), loc=loc)
 
     def bind_attrs(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """`given` completed by the defaults, lists frozen to tuples."""
@@ -130,7 +133,27 @@ class Op:
         if unknown or missing:
             problem = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
             raise TypeRuleError(f"{self.name}: {problem} (attributes are {', '.join(self.attrs) or 'none'})")
-        return {k: freeze(given.get(k, v)) for k, v in self.attrs.items()}
+        full = {k: freeze(given.get(k, v)) for k, v in self.attrs.items()}
+        for k in given:
+            if k in self.numbers and not isinstance(full[k], (Number, Index)):
+                raise TypeRuleError(f"{self.name}: {k} is a number, not {full[k]!r}")
+        return full
+
+    @cached_property
+    def numbers(self) -> frozenset[str]:
+        """The attributes that are numbers: their default is one, or the samples give one."""
+        known = {k: v for s in self.samples for k, v in s.attrs.items()} | {
+            k: v for k, v in self.attrs.items() if v is not REQUIRED
+        }
+        return frozenset(k for k, v in known.items() if isinstance(v, Number))
+
+    def result(self, s: Signature) -> TensorType | tuple[TensorType, ...]:
+        """What the type rule says; TypeRuleError also where it stumbles over attributes that make no sense."""
+        try:
+            return self.type(s)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise TypeRuleError(f"{self.name}: {why} (given {dict(s.attrs)})") from error
 
     def check(self, s: Signature) -> None:
         """Count and dtypes of the operands; TypeRuleError where they do not fit."""

@@ -141,7 +141,7 @@ def _neighbour_dtype(n: Node, literals: set[Node]) -> DType | None:
 
 def _exact(n: Node) -> bool:
     data: Data = n.attrs["value"]
-    if data.name or n.type.layout or write_array(data) is None:
+    if data.name or n.type.layout or n.dtype.kind == "complex" or write_array(data) is None:
         return False
     value = scalar_value(n)
     assert value is not None

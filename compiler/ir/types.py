@@ -67,6 +67,9 @@ c128 = DType("c128", "complex", 128, np.dtype(np.complex128))
 
 DTYPES: Mapping[str, DType] = {d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, c64, c128)}
 
+COMPUTED: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if d.kind != "complex"}
+"""The element types that kernels compute with."""
+
 
 @dataclass(frozen=True)
 class Digit:

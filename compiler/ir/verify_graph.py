@@ -88,7 +88,7 @@ def types_follow_from_operands(graph: Graph) -> Iterator[str]:
             signature = Signature(node.op.name, tuple(o.result for o in node.operands), attrs)  # type: ignore[misc]
             if not several:
                 node.op.check(signature)
-            derived = node.op.type(signature)
+            derived = node.op.result(signature)
         except TypeRuleError as error:
             yield f"{at(node)}: {error}"
             continue

@@ -39,6 +39,7 @@ class Accesses:
         self.roles = {p.name: p.role for p in kernel.params}
         self.depends: dict[str, frozenset[str]] = {}
         self.private: dict[str, frozenset[str]] = {}  # loops around the declaration of a local buffer
+        self.arithmetic: list[tuple[tuple[Range, ...], int]] = []  # operations of a statement, and the loops around it
         self._offsets: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
         self.all: list[Access] = list(self._walk(kernel.body, ()))
 
@@ -53,6 +54,8 @@ class Accesses:
                 self.private[stmt.buffer] = frozenset(r.var for r in loops)
             yield from self._walk(tile.blocks(stmt), inner)
             for value in tile.values(stmt):
+                calls = sum(isinstance(e, Call) for e in scalar.walk(value)) + isinstance(stmt, Reduce)
+                self.arithmetic += [(inner, calls)] if calls else []
                 for e in scalar.walk(value):
                     if isinstance(e, Load):
                         yield Access(e.buffer, e.index, inner, stmt, False)
@@ -161,6 +164,9 @@ def contraction(stmt: Stmt) -> bool:
     )
 
 
+MASKED_COST = 8
+"""Memory operations that a load under a guard costs."""
+
 DIVISION_COST = 8
 """Multiply-adds that a division in an address costs."""
 
@@ -173,7 +179,9 @@ def work(kernel: Kernel) -> int:
     def price(e: Expr) -> int:
         if isinstance(e, Call):
             return scalar.PRIMITIVES[e.primitive].cost
-        return 1 + DIVISION_COST * divisions(types[e.buffer].offset(e.index)) if isinstance(e, Load) else 0
+        if not isinstance(e, Load):
+            return 0
+        return (MASKED_COST if e.mask is not None else 1) + DIVISION_COST * divisions(types[e.buffer].offset(e.index))
 
     def total(body: Block, repeat: int) -> int:
         sum_ = 0

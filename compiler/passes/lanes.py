@@ -1,4 +1,4 @@
-"""What lanes along a loop would save, in memory operations: the score by which loops and layouts are chosen.
+"""What lanes along a loop would save, in operations: the score by which loops and layouts are chosen.
 
 A place that moves by one element per step becomes one vector access, one that stays becomes a broadcast, any other a gather
 that saves nothing.  A vector that may straddle two cache lines costs more than one that does not.  Constants count as contiguous
@@ -19,8 +19,14 @@ from compiler.perf.machine import Machine
 STRADDLE = 1.5
 """Cost of a vector access whose place is not known to be a multiple of the vector, relative to one that is."""
 
-SCATTER, SCATTER_FAR, PAGE = 4, 20, 4096
-"""Cost of storing one lane elsewhere than beside its neighbour, and from how many bytes apart on lines share a cache set."""
+PICK = 1.5
+"""Cost of each vector that a strided one is picked from."""
+
+GATHER, SCATTER = 1.5, 5
+"""Cost of loading and of storing one lane anywhere."""
+
+GATHER_FAR, SCATTER_FAR, PAGE = 8, 21, 4096
+"""The same where all lanes share a cache set, being a multiple of PAGE bytes apart."""
 
 
 def lanes_for(kernel: Kernel, machine: Machine) -> int:
@@ -48,20 +54,30 @@ def _score(table: Accesses, v: str, lanes: int, packed: Collection[str]) -> int:
         if v not in {x.var for x in a.loops} or (table.roles[a.buffer] == "local" and not table.types[a.buffer].rank):
             continue  # a local scalar is no memory
         vectors = a.count // extent * -(-extent // lanes)
-        place = _place(table, a, v, packed)
-        if place is not None:
-            saved += times * (
-                a.count - vectors * (STRADDLE if place and not _aligned(table, a, v, lanes, packed) else 1)
-            )
-        elif a.is_store:
-            step = abs(table.step(a, v) or 0) * table.types[a.buffer].dtype.bytes
-            saved -= times * a.count * (SCATTER_FAR if step >= PAGE else SCATTER)
+        saved += times * (a.count - _cost(table, a, v, lanes, vectors, packed))
+    for loops, calls in table.arithmetic:
+        if v in {x.var for x in loops}:
+            count = 1
+            for x in loops:
+                count *= tile.known_extent(x)
+            saved += calls * (count - count // extent * -(-extent // lanes))
     if isinstance(stmt, Reduce):  # the lanes are combined at the end
         results = 1
         for x in around:
             results *= tile.known_extent(x)
         saved -= results * 4 * (6 if contraction(stmt) else 1)
     return int(saved)
+
+
+def _cost(table: Accesses, a: Access, v: str, lanes: int, vectors: int, packed: Collection[str]) -> float:
+    """What an access costs that is made `vectors` times with lanes along `v`."""
+    place, step = _place(table, a, v, packed), abs(table.step(a, v) or 0)
+    if place is not None:
+        return vectors * (STRADDLE if place and not _aligned(table, a, v, lanes, packed) else 1)
+    far = step > 0 and step * table.types[a.buffer].dtype.bytes % PAGE == 0
+    if a.is_store:
+        return a.count * (SCATTER_FAR if far else SCATTER)
+    return vectors * PICK * step if 2 <= step <= lanes // 2 else a.count * (GATHER_FAR if far else GATHER)
 
 
 def _place(table: Accesses, a: Access, v: str, packed: Collection[str]) -> int | None:

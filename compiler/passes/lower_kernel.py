@@ -84,6 +84,7 @@ class KernelLowering:
         rows = set(self.demand.rows) - {self.walk}
         ordered = [r for r in ranges if r.var in rows] + [r for r in ranges if r.var not in rows]
         ordered.sort(key=lambda r: r.var == self.walk)
+        self.extents = {r.var: r.hi for r in ranges}
         self.extra = {n: self.extra_index(n) for n in self.graph.outputs[1:]}
 
         def fill() -> None:
@@ -138,12 +139,18 @@ class KernelLowering:
     def extra_index(self, node: Node) -> Position:
         """The element of a further output that one step of the loops yields."""
         asked = self.demand.requests.get(node, [])
-        whole = [r.index for r in asked if all(isinstance(d, int) or str(d) in self.demand.loops for d in r.index)]
+        whole = [r.index for r in asked if all(map(self.walks, r.index, node.shape))]
         if not whole:
             raise LowerError(f"output {node} does not follow the loops of {self.root}")
         if len({str(d) for d in whole[0] if not isinstance(d, int)}) < sum(s != 1 for s in node.shape):
             raise LowerError(f"output {node} is read at a diagonal")
         return whole[0]
+
+    def walks(self, d: Dim, extent: Dim) -> bool:
+        """Whether `d` takes every value below `extent` and no other: it is a loop of the root, or the only one there is."""
+        if isinstance(d, int):
+            return extent == 1
+        return str(d) in self.extents and self.extents[str(d)] == extent
 
     def store_output(self, k: int, node: Node, index: Position, place: Position) -> None:
         value = self.element(node, index, None)

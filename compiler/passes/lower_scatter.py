@@ -18,6 +18,7 @@ from compiler.ir.scalar import Expr, Load, call
 from compiler.ir.structure import Lookup, Scatter, Writes
 from compiler.ir.tile import Range, Store
 from compiler.passes.demand import Demand
+from compiler.passes.lower_scan import scans
 from compiler.passes.nest import LowerError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def lower_scatter(work: KernelLowering, target: Node) -> None:
     assert isinstance(node.structure, Scatter)
     if len(work.graph.outputs) > 1:
         raise LowerError(f"the writes of {node} come in no order that another output could follow")
+    if scanned := scans(work.graph):
+        raise LowerError(f"the writes of {node} do not come in the order in which {scanned[0]} is made")
     ranges, index = work.nest.over("i", node.shape)
     work.demand = Demand(work.graph, node, index)  # nothing is kept: the two parts share no row
 

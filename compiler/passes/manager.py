@@ -16,7 +16,7 @@ import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import PassError, TilewrightError
@@ -86,10 +86,16 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
 
 def available() -> Mapping[str, Callable[..., Pass[Any]]]:
     """Every pass by name: one per file of compiler/passes/{graph,program,tile}, and those the user registered."""
+    _import_passes()
+    return PASSES
+
+
+@cache
+def _import_passes() -> None:
+    """Let every pass that comes with the compiler register itself."""
     for package in ("compiler.passes.graph", "compiler.passes.program", "compiler.passes.tile"):
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             importlib.import_module(f"{package}.{module.name}")
-    return PASSES
 
 
 def parse_pipeline(text: str) -> Pipeline:

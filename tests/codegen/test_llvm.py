@@ -13,7 +13,7 @@ from compiler.codegen.llvm.object import to_assembly, to_object
 from compiler.codegen.target import TARGETS, Target
 from compiler.ir.interpret_tile import run_kernel
 from compiler.ir.tile_parser import parse_kernel
-from compiler.ir.types import DTYPES
+from compiler.ir.types import COMPUTED
 
 # reductions
 
@@ -38,12 +38,12 @@ def test_reductions(op: str, i: str, k: str) -> None:
         check(REDUCE.format(d="f32", op=op, i=i, k=k).replace("29", "3"), special=True)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", COMPUTED)
 @pytest.mark.parametrize("op", ["add", "mul", "max", "min"])
 def test_reductions_of_every_type(op: str, dtype: str, target: str) -> None:
     if dtype == "bool" and op in ("add", "mul"):
         pytest.skip("verify refuses it")
-    if op in ("max", "min") or DTYPES[dtype].is_integer:
+    if op in ("max", "min") or COMPUTED[dtype].is_integer:
         check(REDUCE.format(d=dtype, op=op, i="", k=" tile 8 lanes 8"), target)
         return
     kernel = parse_kernel(REDUCE.format(d=dtype, op=op, i="", k=" tile 8 lanes 4"))
@@ -206,7 +206,7 @@ def test_loads(case: str, form: str) -> None:
     }}""")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", COMPUTED)
 def test_masked_and_gathered_loads_of_every_type(dtype: str, target: str) -> None:
     check(f"""
     kernel @k(in %x: {dtype}[40], in %t: i64[37], in %c: bool[37], out %y: {dtype}[37], out %z: {dtype}[37], out %w: {dtype}[74]) {{

@@ -8,7 +8,7 @@ from native import assert_bits, inputs_of, run_interpreter, run_native, runnable
 
 from compiler.ir.scalar import round_to
 from compiler.ir.tile_parser import parse_kernel
-from compiler.ir.types import DTYPES, DType
+from compiler.ir.types import COMPUTED, DType
 
 COUNT = 37
 LANES = 8
@@ -56,10 +56,10 @@ def elementwise(dtype: DType, exprs: tuple[str, ...], form: str) -> str:
 @pytest.mark.parametrize(
     ("form", "target"), [("scalars", "host"), ("unrolled", "host"), *(("vectors", t) for t in runnable())]
 )
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", COMPUTED)
 def test_primitives(dtype: str, form: str, target: str) -> None:
-    exprs = primitives(DTYPES[dtype])
-    kernel = parse_kernel(elementwise(DTYPES[dtype], exprs, FORMS[form]))
+    exprs = primitives(COMPUTED[dtype])
+    kernel = parse_kernel(elementwise(COMPUTED[dtype], exprs, FORMS[form]))
     for special in (False, True):
         inputs = inputs_of(kernel, special=special)
         want, got = run_interpreter(kernel, inputs), run_native(kernel, inputs, target)
@@ -76,15 +76,15 @@ WRAPPING = (-129.0, -1.5, 255.0, 300.0)
 
 
 @pytest.mark.parametrize(("form", "target"), [("scalars", "host"), *(("vectors", t) for t in runnable())])
-@pytest.mark.parametrize("source", DTYPES)
+@pytest.mark.parametrize("source", COMPUTED)
 def test_casts(source: str, form: str, target: str) -> None:
-    exprs = tuple(f"cast<{d}>({{a}})" for d in DTYPES)
-    outs = ", ".join(f"out %y{k}: {d}[{COUNT}]" for k, d in enumerate(DTYPES))
+    exprs = tuple(f"cast<{d}>({{a}})" for d in COMPUTED)
+    outs = ", ".join(f"out %y{k}: {d}[{COUNT}]" for k, d in enumerate(COMPUTED))
     stores = "\n".join(f"store {e.format(a='%a[%i]')}, %y{k}[%i]" for k, e in enumerate(exprs))
     kernel = parse_kernel(
         f"kernel @casts(in %a: {source}[{COUNT}], {outs}) {{ for %i in 0..{COUNT}{FORMS[form]} {{ {stores} }} }}"
     )
-    dtype = DTYPES[source]
+    dtype = COMPUTED[source]
     values = WHOLE if dtype.is_float else (-128, -1, 0, 1, 2, 127, 200)
     (given,) = inputs_of(kernel)
     with np.errstate(invalid="ignore"):
@@ -114,12 +114,12 @@ kernel @division(in %a: {d}[16], in %b: {d}[16], out %q: {d}[16, 16], out %r: {d
 
 
 @pytest.mark.parametrize("target", runnable())
-@pytest.mark.parametrize("dtype", [d for d in DTYPES if DTYPES[d].is_integer])
+@pytest.mark.parametrize("dtype", [d for d in COMPUTED if COMPUTED[d].is_integer])
 def test_integer_division_never_traps(dtype: str, target: str) -> None:
-    info = np.iinfo(DTYPES[dtype].numpy)
+    info = np.iinfo(COMPUTED[dtype].numpy)
     edges = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, 10]
     signed = [-1, -2, -3, -7, -10, -64] if info.min else [4, 5, 6, 8, 100, 254]
-    values = np.array(edges + signed, DTYPES[dtype].numpy)
+    values = np.array(edges + signed, COMPUTED[dtype].numpy)
     got = run_native(parse_kernel(DIVISION.format(d=dtype)), [values, values], target)
     for (i, j), q in np.ndenumerate(got["q"]):
         a, b = int(values[i]), int(values[j])

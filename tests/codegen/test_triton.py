@@ -189,7 +189,22 @@ def convolution() -> Graph:
     return Graph((x, w, b), (ops.relu(y),), "convolution")
 
 
-KERNELS = [elementwise, softmax, linear_gelu, half_linear, layer_norm, attention, bf16_attention, convolution]
+def running_maximum() -> Graph:
+    (x,) = inputs(x="f32[37, 70]")
+    return Graph((x,), (ops.cummax(ops.exp(x), dim=1),), "running_maximum")
+
+
+KERNELS = [
+    elementwise,
+    softmax,
+    linear_gelu,
+    half_linear,
+    layer_norm,
+    attention,
+    bf16_attention,
+    convolution,
+    running_maximum,
+]
 one_of = pytest.mark.parametrize("build", KERNELS, ids=lambda build: build.__name__)
 
 
@@ -285,6 +300,31 @@ def test_reads_as_if_written_by_hand() -> None:
     assert body == expected
 
 
+def test_a_carried_value_is_a_variable() -> None:
+    text = """kernel @running(in %x: f32[64, 9], out %y: f32[64, 9]) {
+      parallel %i in 0..64 tile 16 {
+        local %carry: f32[]
+        store 0.0, %carry[]
+        for %j in 0..9 {
+          %before = %carry[]
+          store %before + %x[%i, %j], %carry[]
+          store %before, %y[%i, %j]
+        }
+      }
+    }"""
+    body = emit_triton(parse_kernel(text)).split("def running(x, y):\n")[1].split("\n\n")[0]
+    expected = """\
+    pid = tl.program_id(0)
+    i = pid * 16 + tl.arange(0, 16)
+    carry = tl.full((16,), 0.0, tl.float32)
+    for j in range(0, 9):
+        before = carry
+        x_block = tl.load(x + i*9 + j)
+        carry = before + x_block
+        tl.store(y + i*9 + j, before)"""
+    assert body == expected
+
+
 def test_large_buffers_have_long_indices() -> None:
     text = """kernel @k(in %x: f32[65536, 65536], out %y: f32[65536]) {
       parallel %i in 0..65536 tile 16 { store %x[%i, 0], %y[%i] }
@@ -300,6 +340,14 @@ def test_large_buffers_have_long_indices() -> None:
         (
             "parallel %i in 0..4 { store %x[%i], %y[%i] } parallel %j in 4..48 { store %x[%j], %y[%j] }",
             "need two kernels",
+        ),
+        (
+            "parallel %i in 0..4 { store %x[%i], %y[%i] } for %j in 0..48 { store %y[0] + %x[%j], %y[0] }",
+            "needs a kernel",
+        ),
+        (
+            "local %c: f32[] parallel %i in 0..48 tile 16 { store %x[%i], %c[] }",
+            "local %c holds one element, and is given one for each %i",
         ),
         (
             "local %t: f32[48] for %i in 0..48 { store %x[%i], %t[%i] }",

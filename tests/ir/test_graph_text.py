@@ -17,7 +17,7 @@ from compiler.ir.op import OPS, Signature, op
 from compiler.ir.parser import parse_graph, parse_type
 from compiler.ir.printer import graph_resources, print_graph
 from compiler.ir.structure import Opaque
-from compiler.ir.types import DTYPES, DType, Layout, TensorType, bf16, f32, i64
+from compiler.ir.types import COMPUTED, DTYPES, DType, Layout, TensorType, bf16, f32, i64
 
 EVERYTHING = """
 graph @all(%x: f32[4, s0*4], %"odd name": f32[4, s0*4], %layers.0.bias: f32[4, 1]) {
@@ -175,7 +175,7 @@ def test_two_results() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-@given(raw=st.binary(min_size=8, max_size=8))
+@given(raw=st.binary(min_size=16, max_size=16))
 @settings(max_examples=40, deadline=None)
 def test_every_bit_of_a_constant_survives(dtype: DType, raw: bytes) -> None:
     if dtype.kind == "bool":
@@ -186,8 +186,8 @@ def test_every_bit_of_a_constant_survives(dtype: DType, raw: bytes) -> None:
     assert again.dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
-@given(raw=st.binary(min_size=8, max_size=8))
+@pytest.mark.parametrize("dtype", COMPUTED.values(), ids=str)
+@given(raw=st.binary(min_size=16, max_size=16))
 @settings(max_examples=40, deadline=None)
 def test_every_bit_of_a_scalar_operand_survives(dtype: DType, raw: bytes) -> None:
     storage = np.dtype(np.uint16) if dtype is bf16 else dtype.numpy

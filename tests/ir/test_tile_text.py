@@ -16,7 +16,7 @@ from compiler.ir.tile import Kernel, Let, Param, Program, Range, Reduce, Store
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile_printer import print_expr, print_kernel, print_program, program_resources
 from compiler.ir.type_parser import parse_type
-from compiler.ir.types import DTYPES, DType, boolean, f32, i8, i32, i64
+from compiler.ir.types import COMPUTED, DType, boolean, f32, i8, i32, i64
 
 LINEAR_GELU = """\
 kernel @linear_gelu(in %x: f32[m, 768], in %w: f32[3072, 768]{0/32, 1, 0%32}, out %y: f32[m, 3072]) {
@@ -181,7 +181,7 @@ def expressions(dtype: DType) -> st.SearchStrategy[Expr]:
     return st.recursive(leaves, grow, max_leaves=12)
 
 
-@pytest.mark.parametrize("dtype", DTYPES.values(), ids=str)
+@pytest.mark.parametrize("dtype", COMPUTED.values(), ids=str)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_expression_round_trips(dtype: DType, data: st.DataObject) -> None:

@@ -36,10 +36,15 @@ def test_one_element_for_all_lanes_is_one_access() -> None:
     assert score("f32[3]", "2") == 2 * (64 - 4)
 
 
-def test_a_column_saves_nothing_but_in_a_constant() -> None:
-    assert score("f32[64, 3]", "%i, 1") == 64 - 4
+def test_a_short_step_is_picked_from_vectors() -> None:
+    assert score("f32[64, 3]", "%i, 1") == (64 - 18) + (64 - 4)
     assert score("f32[64, 3]", "%i, 1", role="const") == 2 * (64 - 4)
-    assert score("f32[128]", "%i*2", role="const") == 64 - 4
+    assert score("f32[128]", "%i*2", role="const") == (64 - 12) + (64 - 4)
+
+
+def test_a_long_step_is_gathered_at_a_loss() -> None:
+    assert score("f32[64, 9]", "%i, 1") == (64 - 96) + (64 - 4)
+    assert score("f32[64, 1024]", "%i, 1") == (64 - 512) + (64 - 4)
 
 
 def test_scattered_stores_cost_more_the_farther_they_go() -> None:
@@ -62,8 +67,13 @@ def test_lanes_of_a_reduction_are_combined_at_the_end() -> None:
     params = "in %x: f32[64], in %w: f32[64], out %y: f32[2]"
     one = scores(params, "for %j in 0..2 { %s = reduce add %k in 0..64 { yield %x[%k] } store %s, %y[%j] }")
     two = scores(params, "for %j in 0..2 { %s = reduce add %k in 0..64 { yield %x[%k] * %w[%k] } store %s, %y[%j] }")
-    assert one["k"] == 2 * (64 - 4) - 2 * 4
-    assert two["k"] == 2 * 2 * (64 - 4) - 2 * 24
+    assert one["k"] == 2 * 2 * (64 - 4) - 2 * 4
+    assert two["k"] == 2 * 4 * (64 - 4) - 2 * 24
+
+
+def test_arithmetic_counts_too() -> None:
+    sums = "for %i in 0..64 { store %x[%i] * 2.0 + 1.0, %y[%i] }"
+    assert scores("in %x: f32[64], out %y: f32[64]", sums)["i"] == 4 * (64 - 4)
 
 
 def test_loops_without_lanes() -> None:

@@ -57,6 +57,13 @@ def test_where_there_is_no_place_nothing_is_written() -> None:
     assert "%v[" not in got
 
 
+def test_a_scan_is_no_part_of_a_scatter() -> None:
+    text = """graph(%x: f32[9], %v: f32[5], %i: i64[5]) {
+      %s = cumsum %i {dim=0} %y = scatter %x, %s, %v {dim=0} return %y }"""
+    with pytest.raises(LowerError, match=r"do not come in the order in which %s: .* is made"):
+        lowered(text)
+
+
 def test_what_feeds_a_scatter_fuses_and_what_follows_does_not() -> None:
     text = """graph(%x: f32[9], %i: i64[50], %v: f32[50]) {
       %a = mul %x, 2.0  %b = exp %v  %s = scatter %a, %i, %b {dim=0, reduce="add"}  %y = relu %s  return %y }"""

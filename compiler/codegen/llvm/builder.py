@@ -42,12 +42,17 @@ def literal(value: Number, dtype: DType) -> str:
 
 @dataclass
 class Builder:
-    """One function's body, block by block.  `label` is the block being written, which a phi must name."""
+    """One function's body, block by block.  `label` is the block being written, which a phi must name.
+
+    An instruction that has been written before, with the same operands, is not written again: its name is returned.
+    """
 
     lines: list[str] = field(default_factory=list)
     label: str = "entry"
     declared: set[str] = field(default_factory=set)
     allocas: list[str] = field(default_factory=list)
+    known: dict[str, str] = field(default_factory=dict)  # instruction -> the name it has wherever we may come from
+    loaded: dict[str, str] = field(default_factory=dict)  # loads since something was stored
     _count: int = 0
 
     def fresh(self, hint: str = "v") -> str:
@@ -56,14 +61,20 @@ class Builder:
         return f"%{hint}{self._count}"
 
     def emit(self, text: str) -> str:
-        """`%name = text`; returns the name."""
+        """`%name = text`; returns the name, or that of the same instruction written before."""
+        seen = self.loaded if text.startswith("load") else self.known
+        if text in seen:
+            return seen[text]
         name = self.fresh()
         self.lines.append(f"  {name} = {text}")
+        if not text.startswith(("call", "phi")):
+            seen[text] = name
         return name
 
     def do(self, text: str) -> None:
-        """An instruction without a result."""
+        """An instruction without a result: a store, a call or a jump."""
         self.lines.append(f"  {text}")
+        self.loaded.clear()
 
     def alloca(self, text: str) -> str:
         """Stack memory, reserved once on entry however often this point is reached."""
@@ -107,7 +118,7 @@ class Builder:
         returns the new ones; the final ones are returned.  Without `may_be_empty` the loop runs at least once.
         """
         head, done = self.fresh("loop")[1:], self.fresh("done")[1:]
-        before = self.label
+        before, known = self.label, dict(self.known)
         if may_be_empty:
             test = self.emit(f"icmp slt i64 {start}, {stop}")
             self.do(f"br i1 {test}, label %{head}, label %{done}")
@@ -132,6 +143,7 @@ class Builder:
         self.block(done)
         if not may_be_empty:
             return results
+        self.known = known
         return [
             self.emit(f"phi {ty} [ {init}, %{before} ], [ {new}, %{last} ]")
             for (ty, init), new in zip(carried, results, strict=True)

@@ -16,6 +16,10 @@ from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
 
 
+STRIDED = 8
+"""The longest step between elements for which whole vectors are loaded and picked from."""
+
+
 @dataclass
 class Evaluator:
     """Computes the elements of expressions in one scope.  `memo` holds what this block has computed."""
@@ -220,7 +224,9 @@ class Evaluator:
         mask = self.mask(e.mask, coord, lanes)
         offset, step = place.at(self.scope, coord)
         passed = self._to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"
-        if gathered or step is None or step not in (0, 1):
+        if not gathered and e.mask is None and step is not None and 2 <= step <= STRIDED:
+            value = self._strided(buffer, offset, step, coord, lanes)
+        elif gathered or step not in (0, 1):
             value = self._gather(buffer, place.lane_offset(self.scope, coord), coord, lanes, mask, passed)
         elif step == 0:
             value = self._broadcast(e, buffer, self.pointer(buffer, offset, coord), mask, lanes, passed)
@@ -258,6 +264,31 @@ class Evaluator:
         some = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, mask))
         value = self.b.splat(element, self._read_if(some, address, dtype), lanes)
         return self.b.emit(f"select {flags} {mask}, {memory} {value}, {memory} {passed}")
+
+    def _strided(self, buffer: Buffer, offset: Dim, step: int, coord: Coord, lanes: int) -> str:
+        """Every `step`-th element: vectors side by side, from the first element to the last and no further, picked from."""
+        dtype, axis = buffer.type.dtype, self.scope.lane_axis(tuple(self.scope.axes))
+        memory, active = memory_type(dtype, lanes), axis.active(coord[axis.var]) if axis else lanes
+        span = (active - 1) * step + 1
+        starts = [max(min(k, span - lanes), 0) for k in range(0, span, lanes)]
+        pointers = [self.pointer(buffer, offset + s, coord) for s in starts]
+        if span >= lanes:
+            vectors = [self.b.emit(f"load {memory}, ptr {p}, align {dtype.bytes}") for p in pointers]
+        else:
+            inside = "<" + ", ".join(f"i1 {str(k < span).lower()}" for k in range(lanes)) + ">"
+            vectors = [self.b.intrinsic(memory, f"llvm.masked.load.{_memory_suffix(dtype, lanes)}.p0",
+                                        (f"ptr align {dtype.bytes}", pointers[0]), (llvm_type(boolean, lanes), inside), (memory, "zeroinitializer"))]  # fmt: skip
+        value = vectors[0]
+        at = [
+            k * step if k * step < lanes and k < active else -1 for k in range(lanes)
+        ]  # its place in `value`; -1: none
+        for k, vector in enumerate([*vectors[1:], vectors[0]][: max(1, len(vectors) - 1)], 1):
+            new = [i * step // lanes == k and i < active for i in range(lanes)]
+            picks = [lanes + i * step - starts[k] if n else at[i] for i, n in enumerate(new)]
+            chosen = ", ".join(f"i32 {p}" if p >= 0 else "i32 poison" for p in picks)
+            value = self.b.emit(f"shufflevector {memory} {value}, {memory} {vector}, <{lanes} x i32> <{chosen}>")
+            at = [i if p >= 0 else -1 for i, p in enumerate(picks)]
+        return value
 
     def _gather(self, buffer: Buffer, offset: Dim, coord: Coord, lanes: int, mask: str | None, passed: str) -> str:
         lane = self.scope.lane_axis(tuple(self.scope.axes))

@@ -1,8 +1,9 @@
 """LLVM IR text -> machine code.
 
 Tile passes have already chosen loops, vectors and unrolling, so LLVM is asked only to tidy up: promote stack slots, fold and
-combine instructions, number values.  Its standard pipeline gave the same speed on every kernel tried (contractions, attention,
-softmax, pooling, elementwise) and took half as long again.
+combine instructions.  Values are numbered as the text is written (see `Builder.emit`).  LLVM's standard pipeline gave the same
+speed on every kernel tried (contractions, attention, softmax, scans, pooling, elementwise) and took half as long again; its
+NewGVN pass aborts the process on some kernels.
 """
 
 from __future__ import annotations
@@ -84,8 +85,6 @@ def _optimized(llvm_ir: str, target: Target, machine: Machine) -> llvm.ModuleRef
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
-    passes.add_new_gvn_pass()
-    passes.add_simplify_cfg_pass()
     for function in module.functions:
         if not function.is_declaration:
             passes.run(function, builder)

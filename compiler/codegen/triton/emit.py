@@ -6,6 +6,7 @@
     reduce add of x[i, k] * w[j, k]  acc = tl.dot(x[i, k], w[k, j], acc)        three tiled loops, two in each factor
     reduce max, add, ...             blocks are combined lane by lane, then along the reduced axes
     local %row                       a block value, where each loop that walks the buffer does so in one step
+    local %carry of rank 0           a variable, which loops pass on from step to step
 
 Nothing is decided here: the blocks are those of the kernel's tiles.
 """
@@ -20,7 +21,7 @@ from compiler.codegen.triton.values import Block, Row, Values, every, is_whole
 from compiler.codegen.triton.vocabulary import DTYPES, HELPERS, RESERVED, TritonError, combiner, literal
 from compiler.ir import tile
 from compiler.ir.index import Dim, ceildiv, product
-from compiler.ir.scalar import Call, Const, Expr, const
+from compiler.ir.scalar import Call, Const, Expr, Load, const
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import Check, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
 from compiler.ir.types import bf16, f16, f32, f64, i8, i32
@@ -137,6 +138,10 @@ class Emitter:
     def block(self, body: tile.Block) -> None:
         if sum(isinstance(s, For) and s.parallel for s in body) > 1:
             raise TritonError(f"@{self.kernel.name}: two parallel loops side by side need two kernels")
+        if any(isinstance(s, For) and s.parallel for s in body) and any(map(updates, body)):
+            raise TritonError(
+                f"@{self.kernel.name}: a loop that changes what it reads, beside a parallel one, needs a kernel"
+            )
         for stmt in body:
             self.statement(stmt)
 
@@ -146,11 +151,16 @@ class Emitter:
                 value = self.values.short(value)
                 axes = self.values.axes(value)
                 text = literal(value, typed=True) if isinstance(value, Const) else self.values.text(value, axes)
-                self.values.names[name] = Block(text, axes) if text.isidentifier() else self.bind(text, axes, name)
+                kept = text.isidentifier() and not self.reads_scalar(value)
+                self.values.names[name] = Block(text, axes) if kept else self.bind(text, axes, name)
             case Store(buffer, index, value):
                 self.store(buffer, index, self.values.short(value))
-            case Local(buffer):
-                self.declared[buffer] = len(self.values.loops)
+            case Local(buffer, type_):
+                if type_.rank:
+                    self.declared[buffer] = len(self.values.loops)
+                else:
+                    tiled = tuple(v for v, r in self.values.loops.items() if r.tile > 1)
+                    self.values.scalars[buffer] = Block(self.fresh(buffer), tiled)
             case Check():
                 self.check(stmt)
             case For(r, body, parallel):
@@ -162,6 +172,9 @@ class Emitter:
     def store(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
         if buffer in self.declared:
             self.store_row(buffer, index, value)
+            return
+        if buffer in self.values.scalars:
+            self.store_scalar(buffer, value)
             return
         axes, own = self.values.axes_at(index), self.values.axes(value)
         if isinstance(value, Call):
@@ -186,6 +199,17 @@ class Emitter:
             raise TritonError(f"local %{buffer} is not filled in one step; run gpu-rows")
         axes = self.values.axes(value)
         self.values.rows[buffer] = Row(self.bind(self.values.text(value, axes), axes, buffer), rows)
+
+    def store_scalar(self, buffer: str, value: Expr) -> None:
+        """Assign to a variable, whose shape is the same wherever that happens."""
+        held = self.values.scalars[buffer]
+        if inside := set(self.values.axes(value)) - set(held.axes):
+            raise TritonError(f"local %{buffer} holds one element, and is given one for each %{min(inside)}")
+        self.put(f"{held.name} = {self.values.guarded(value, held.axes, (), const(0, value.dtype))}")
+
+    def reads_scalar(self, value: Expr) -> bool:
+        """Whether the value is what a variable holds now."""
+        return isinstance(value, Load) and value.buffer in self.values.scalars
 
     def check(self, stmt: Check) -> None:
         block = self.values.names[stmt.name]
@@ -305,6 +329,15 @@ LEAST = 16
 
 PRODUCTS = {(f16, f32), (bf16, f32), (f32, f32), (f64, f64), (i8, i32)}
 """What `tl.dot` multiplies, and what it adds in."""
+
+
+def updates(stmt: Stmt) -> bool:
+    """Whether a serial loop changes what it reads: it must not run in every program."""
+    if not isinstance(stmt, For) or stmt.parallel:
+        return False
+    written = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Store)}
+    own = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Local)}
+    return bool({e.buffer for e in tile.loads((stmt,))} & written - own)
 
 
 def factors(value: Call) -> tuple[Expr, Expr]:

@@ -76,6 +76,7 @@ class Values:
         self.names: dict[str, Block] = {}
         self.loaded: dict[str, Loaded] = {}
         self.rows: dict[str, Row] = {}
+        self.scalars: dict[str, Block] = {}  # the variable for each local buffer of rank 0
         self.loops: dict[str, Range] = {}  # every loop in scope, outermost first
         self.helpers: set[str] = set()
 
@@ -87,6 +88,8 @@ class Values:
         for x in (x for e in exprs for x in scalar.walk(e)):
             if isinstance(x, Ref):
                 found.update(self.names[x.name].axes)
+            elif isinstance(x, Load) and x.buffer in self.scalars:
+                found.update(self.scalars[x.buffer].axes)
             elif isinstance(x, Load):
                 found.update(self.read_row(x).axes if x.buffer in self.rows else self.axes_at(x.index))
             elif isinstance(x, IndexValue):
@@ -198,6 +201,8 @@ class Values:
             case IndexValue():
                 return f"tl.cast({self.dim(e.index, axes)}, tl.int64)", ATOM
             case Load():
+                if e.buffer in self.scalars:
+                    return self.spread(self.scalars[e.buffer], axes), ATOM
                 if e.buffer not in self.rows:
                     return self.load(e, axes), ATOM
                 value = self.spread(self.read_row(e), axes)

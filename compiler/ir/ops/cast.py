@@ -17,6 +17,8 @@ def _converted_type(s: Signature) -> TensorType:
 def _reread_type(s: Signature) -> TensorType:
     if s.attrs["dtype"].bytes != s.types[0].dtype.bytes:
         raise s.fail(f"{s.attrs['dtype']} has another width")
+    if s.attrs["dtype"] == boolean != s.types[0].dtype:
+        raise s.fail("not every byte is a bool; compare with 0")
     return _converted_type(s)
 
 
@@ -37,10 +39,10 @@ cast = op(
 )  # fmt: skip
 
 bitcast = op(
-    "bitcast", "x: any", Elementwise(lambda x, dtype: x.bitcast(dtype)),
+    "bitcast", "x: any", Elementwise(lambda x, dtype: x.to(dtype) if x.dtype == boolean else x.bitcast(dtype)),
     type=_reread_type, attrs={"dtype": REQUIRED},
     reference=lambda x, dtype: x.view(to_torch(dtype)),
-    samples=[sample("i32[4, 5]", dtype=f32), sample("i32[0]", dtype=f32), sample("i64[]", dtype=i64)],
+    samples=[sample("i32[4, 5]", dtype=f32), sample("i32[0]", dtype=f32), sample("i64[]", dtype=i64), sample("bool[3]", dtype=u8)],
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -20,6 +21,15 @@ from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32
 
 
+def sum_dtype(s: Signature) -> DType:
+    """The type of a sum of products: the operands', or a wider one of its kind that attribute `dtype` names."""
+    own: DType = s.types[0].dtype
+    asked: DType = s.attrs.get("dtype") or own
+    if asked.kind != own.kind or asked.bits < own.bits:
+        raise s.fail(f"a sum of {own} cannot be {asked}")
+    return asked
+
+
 def _matmul_type(s: Signature) -> TensorType:
     x, y = s.types
     if x.rank < 2 or y.rank < 2:
@@ -30,7 +40,7 @@ def _matmul_type(s: Signature) -> TensorType:
         stack = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     except ValueError as error:
         raise s.fail(str(error)) from None
-    return TensorType(s.attrs["dtype"] or x.dtype, (*stack, x.shape[-2], y.shape[-1]))
+    return TensorType(sum_dtype(s), (*stack, x.shape[-2], y.shape[-1]))
 
 
 def _matmul_space(n: Node) -> Space:
@@ -103,7 +113,21 @@ def window_count(extent: Dim, size: Dim, stride: int, dilation: int) -> Dim:
 CONV_ATTRS: dict[str, Any] = {"stride": REQUIRED, "dilation": REQUIRED, "groups": 1}
 
 
+def _check_steps(s: Signature) -> None:
+    """Strides, dilations and groups count from 1."""
+    for name in ("stride", "dilation", "groups"):
+        if least := [n for n in np.atleast_1d(s.attrs.get(name, 1)) if n < 1]:
+            raise s.fail(f"{name} must be positive, not {least[0]}")
+
+
+def _check_groups(s: Signature, channels: Dim) -> None:
+    """The groups share the channels evenly."""
+    if isinstance(channels, int) and channels % s.attrs["groups"]:
+        raise s.fail(f"{channels} channels do not form {s.attrs['groups']} groups")
+
+
 def _conv_type(s: Signature) -> TensorType:
+    _check_steps(s)
     x, w, groups = s.types[0], s.types[1], s.attrs["groups"]
     spatial = x.rank - 2
     if w.rank != x.rank or spatial < 1 or not len(s.attrs["stride"]) == len(s.attrs["dilation"]) == spatial:
@@ -116,7 +140,7 @@ def _conv_type(s: Signature) -> TensorType:
     windows = tuple(window_count(*size) for size in sizes)
     if any(isinstance(d, int) and d < 0 for d in windows):
         raise s.fail("the window is larger than the input")
-    return TensorType(s.attrs.get("dtype") or x.dtype, (x.shape[0], w.shape[0], *windows))
+    return TensorType(sum_dtype(s), (x.shape[0], w.shape[0], *windows))
 
 
 def _conv_space(n: Node) -> Space:
@@ -207,22 +231,35 @@ convolution = op(
 
 
 def _transposed_type(s: Signature) -> TensorType:
+    _check_steps(s)
     x, w, a = s.types[0], s.types[1], s.attrs
     if w.rank != x.rank or x.rank < 3 or x.shape[1] != w.shape[0]:
         raise s.fail("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
+    _check_groups(s, x.shape[1])
     sizes = zip(x.shape[2:], w.shape[2:], a["stride"], a["padding"], a["dilation"], a["output_padding"], strict=True)
     spatial = tuple((n - 1) * st - 2 * p + d * (k - 1) + extra + 1 for n, k, st, p, d, extra in sizes)
     return TensorType(x.dtype, (x.shape[0], w.shape[1] * a["groups"], *spatial))
 
 
 def _phases_type(s: Signature) -> TensorType:
+    _check_steps(s)
     x, w, size = s.types[0], s.types[1], s.attrs["size"]
     groups = s.attrs["groups"]
     if w.rank != x.rank or x.shape[1] != w.shape[0] or not len(size) == len(s.attrs["stride"]) == x.rank - 2:
         raise s.fail(
             "takes [batch, channels, ...] and [channels, outputs / groups, ...] with a stride per window dimension"
         )
-    return TensorType(s.attrs["dtype"] or x.dtype, (x.shape[0], w.shape[1] * groups, *size))
+    _check_groups(s, x.shape[1])
+    for n, k, count, step, start in zip(
+        x.shape[2:], w.shape[2:], size, s.attrs["stride"], s.attrs["start"], strict=True
+    ):
+        if not all(isinstance(d, int) for d in (n, k, count, step, start)):
+            continue
+        if start < 0 or count < 0 or k % step or (count and (start + count - 1) // step + k // step > n):
+            raise s.fail(
+                f"{n} elements do not reach results {start}..{start + count - 1} of windows of {k}, {step} apart"
+            )
+    return TensorType(sum_dtype(s), (x.shape[0], w.shape[1] * groups, *size))
 
 
 def _phases_space(n: Node) -> Space:

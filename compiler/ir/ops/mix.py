@@ -25,8 +25,11 @@ def _mix_type(s: Signature) -> TensorType:
 
 def _mix_reference(x: torch.Tensor, dim: int, matrix: Matrix) -> torch.Tensor:
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    product: torch.Tensor = torch.tensordot(wide, torch.tensor(matrix, dtype=wide.dtype), dims=([dim], [1]))
-    return product.movedim(-1, dim).to(x.dtype)
+    rows = []
+    for row in matrix:
+        terms = [m * wide.select(dim, k) for k, m in enumerate(row) if m != 0]
+        rows.append(sum(terms[1:], terms[0]) if terms else torch.zeros_like(wide.sum(dim)))
+    return torch.stack(rows, dim).to(x.dtype)
 
 
 def _along(n: Node) -> tuple[int, Matrix]:
@@ -40,4 +43,6 @@ mix = op(
         sample("bf16[2, 5]", dim=0, matrix=[[1.0, 1.0], [1.0, -1.0]]), sample("f32[2, 0]", dim=0, matrix=[[0.0, 0.0]]),
     ],
 )  # fmt: skip
-"""`matrix` times every line of `x` along `dim`: element p of the result is the sum of matrix[p][k] * x[k]."""
+"""`matrix` times every line of `x` along `dim`: element p of the result is the sum of matrix[p][k] * x[k].
+
+Where matrix[p][k] is 0, x[k] takes no part, be it infinite or NaN."""

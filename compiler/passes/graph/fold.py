@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, stored
 from compiler.ir.index import Dim
@@ -32,9 +34,8 @@ class Fold(GraphPass):
         folded = [n for n in self._frontier(ir, sources) if n in sources]
         if not folded:
             return ir
-        values = interpret(Graph((), tuple(folded)), ())
         new: dict[Node, Node] = {}
-        for n, value in zip(folded, values, strict=True):
+        for n, value in _values(folded):
             data = Data(n.dtype, stored(as_array(value), n.dtype))
             new[n] = constant(data, loc=n.loc).named(n.name)
             context.count(self, "folded")
@@ -59,6 +60,14 @@ class Fold(GraphPass):
             return False
         read = sum(_static(s.type.nbytes) for s in sources)
         return _static(n.type.nbytes) <= max(self.max_bytes, read)
+
+
+def _values(nodes: Sequence[Node]) -> Iterable[tuple[Node, torch.Tensor]]:
+    """Nodes that depend on constants alone, and their values; one that PyTorch refuses (an index out of range) is left to fail when it runs."""
+    try:
+        return list(zip(nodes, interpret(Graph((), tuple(nodes)), ()), strict=True))
+    except (IndexError, RuntimeError):
+        return [pair for n in nodes for pair in _values([n])] if len(nodes) > 1 else []
 
 
 def _static(size: Dim) -> int:

@@ -99,6 +99,9 @@ class Fusion:
 
     def join(self, n: Node, g: Group, as_output: bool = False, try_only: bool = False) -> bool:
         """Add `n` to `g` if that pays, with what belongs to it or alone."""
+        if len(g.members) == 1 and laid_side_by_side(g.root) is not None and self.is_computed(n):
+            self.context.missed(self.options, f"computed in place inside {g.root.op.name}", n)
+            return False
         why, unit = "", [] if as_output or try_only else self.belonging(n)
         for more in [unit, []] if unit else [[]]:
             joint = Group(g.root, g.members | {n, *more}, [*g.extra, n] if as_output else g.extra)

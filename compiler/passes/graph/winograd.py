@@ -41,7 +41,7 @@ class Winograd(GraphPass):
 
     def run(self, ir: Graph, context: Context) -> Graph:
         machine = context.machine or Machine()
-        allowed = self.max_error if getattr(context.options, "winograd", True) else 0.0
+        allowed = self.max_error if (context.options is None or context.options.winograd) else 0.0
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)
@@ -65,7 +65,7 @@ def fits(n: Node) -> bool:
         and n.dtype == f32
         and n.operands[1].shape[2:] == (3, 3)
         and n.attrs["groups"] == 1
-        and set((*n.attrs["stride"], *n.attrs["dilation"])) == {1}
+        and {*n.attrs["stride"], *n.attrs["dilation"]} == {1}
         and n.type.is_static
     )
 

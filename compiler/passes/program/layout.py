@@ -8,7 +8,9 @@ from functools import lru_cache
 from itertools import chain, count
 from typing import TypeAlias
 
-from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Step
+from compiler.ir.index import var
+from compiler.ir.scalar import Load as LoadExpr
+from compiler.ir.tile import Block, Copy, For, Kernel, Launch, OpaqueCall, Param, Program, Range, Step, Store
 from compiler.ir.types import Digit, TensorType
 from compiler.ir.types import Layout as Order
 from compiler.passes.access import Accesses
@@ -28,8 +30,8 @@ class Layout(ProgramPass):
     Each kernel would like some loop to have lanes if memory were contiguous along it; the dimension of its result that this
     loop follows is a candidate for the innermost place.  Buffers take their candidates or stay row-major, whichever saves the
     kernels around them more memory operations; starting from all candidates and from none, one buffer is changed at a time
-    until that helps no more.  Only types change: kernels index logical elements.  Inputs, outputs and what PyTorch is called
-    with stay as they are.
+    until that helps no more.  Only types change: kernels index logical elements.  Inputs and what PyTorch is called with stay
+    as they are; an output may be computed in another order and turned by a kernel of its own.
     """
 
     name = "layout"
@@ -61,7 +63,7 @@ class Search:
 
     def candidates(self) -> dict[str, list[int]]:
         """For each buffer that may change, the dimensions that some kernel would like innermost in one of its rank."""
-        fixed = {*self.program.inputs, *self.program.outputs, *self.program.constants}
+        fixed = {*self.program.inputs, *self.program.constants, *(set(self.program.outputs) - self.turnable())}
         for step in self.program.steps:
             fixed |= set() if isinstance(step, Launch) else _touched(step)
         found: dict[str, list[int]] = {}
@@ -77,6 +79,21 @@ class Search:
             wished.setdefault(self.program.buffers[buffer].rank, set()).update(dims)
         others = {b: sorted(wished[t.rank] - {t.rank - 1}) for b in found if (t := self.program.buffers[b])}
         return {b: dims for b, dims in others.items() if dims}
+
+    def turnable(self) -> set[str]:
+        """Outputs that one launch writes whole and nothing else touches."""
+        pairs = [
+            (buffer, p)
+            for s in self.launches
+            for p, buffer in zip(self.program.kernels[s.kernel].params, s.arguments, strict=True)
+        ]
+        called = {b for s in self.program.steps if not isinstance(s, Launch) for b in _touched(s)}
+        found = set()
+        for name in set(self.program.outputs) - called:
+            uses = [p for buffer, p in pairs if buffer == name]
+            if len(uses) == 1 and uses[0].role == "out" and uses[0].type == self.program.buffers[name]:
+                found.add(name)
+        return found
 
     def wishes(self, kernel: Kernel) -> Iterator[tuple[str, int]]:
         """Results of a kernel, and the dimension along which lanes would save most if memory were contiguous there."""
@@ -106,8 +123,10 @@ class Search:
         return choice
 
     def saved(self, choice: Choice, launches: list[Launch]) -> int:
-        """Memory operations that lanes save in these launches."""
-        return sum(self.saved_by(s.kernel, self.types(s, choice)) for s in launches)
+        """Operations that lanes save in these launches, less those of turning outputs."""
+        turned = {a for s in launches for a in s.arguments if a in choice and a in self.program.outputs}
+        turning = sum(TURN * n for b in turned if isinstance(n := self.program.buffers[b].numel, int))
+        return sum(self.saved_by(s.kernel, self.types(s, choice)) for s in launches) - turning
 
     def saved_by(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)
@@ -134,10 +153,40 @@ class Search:
                 if key not in names:
                     names[key] = _free(step.kernel, kernels)
                     kernels[names[key]] = replace(_retyped(self.program.kernels[step.kernel], key[1]), name=names[key])
-                step = replace(step, kernel=names[key])
+                turned = [a for a in step.arguments if a in choice and a in self.program.outputs]
+                step = replace(
+                    step, kernel=names[key], arguments=tuple(_aside(a) if a in turned else a for a in step.arguments)
+                )
+                steps.append(step)
+                for a in turned:
+                    kernel = turning(self.program.buffers[a], choice[a], _free("turn", kernels))
+                    kernels[kernel.name] = kernel
+                    steps.append(Launch(kernel.name, (_aside(a), a), a))
+                continue
             steps.append(step)
-        buffers = {n: with_innermost(t, choice[n]) if n in choice else t for n, t in self.program.buffers.items()}
+        buffers = dict(self.program.buffers)
+        for n, dim in choice.items():
+            name = _aside(n) if n in self.program.outputs else n
+            buffers[name] = with_innermost(self.program.buffers[n], dim)
         return replace(self.program, buffers=buffers, kernels=kernels, steps=tuple(steps))
+
+
+TURN = 8
+"""Operations for each element of an output that is turned."""
+
+
+def _aside(name: str) -> str:
+    return f"{name}.turned"
+
+
+def turning(type: TensorType, dim: int, name: str) -> Kernel:
+    """The kernel that copies a tensor with `dim` innermost into row-major order, some lines of it at a time."""
+    index = tuple(var(f"i{d}") if n != 1 else 0 for d, n in enumerate(type.shape))
+    body: Block = (Store("out0", index, LoadExpr(type.dtype, "x0", index)),)
+    order = [d for d in (*(k for k in range(type.rank) if k != dim), dim) if type.shape[d] != 1]
+    for d in reversed(order):  # `dim` inside, and serial, so that whole lines are read
+        body = (For(Range(f"i{d}", 0, type.shape[d]), body, parallel=d != dim),)
+    return Kernel(name, (Param("x0", with_innermost(type, dim)), Param("out0", type, "out")), body)
 
 
 @lru_cache(maxsize=4096)

@@ -1,4 +1,4 @@
-"""Give every outermost parallel loop a kernel of its own."""
+"""Give every outermost loop a kernel of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from compiler.passes.base import Context, ProgramPass, register
 class Split(ProgramPass):
     """kernel { parallel %i { ... }  parallel %j { ... } }  ->  kernel { parallel %i { ... } }  kernel { parallel %j { ... } }
 
-    For machines that start every kernel on one grid of programs.  A kernel whose loops share more than its parameters stays whole.
+    For machines that start every kernel on one grid of programs: a serial loop beside a parallel one would run in each of them.
+    A kernel whose loops share more than its parameters stays whole.
     """
 
     name = "split"
@@ -37,8 +38,8 @@ class Split(ProgramPass):
 
 def divided(kernel: Kernel) -> tuple[Kernel, ...]:
     """The kernel, or one for each of its loops."""
-    loops = [s for s in kernel.body if isinstance(s, For) and s.parallel]
-    if len(loops) < 2 or len(loops) < len(kernel.body):
+    loops = [s for s in kernel.body if isinstance(s, For)]
+    if len(loops) < 2 or len(loops) < len(kernel.body) or not any(s.parallel for s in loops):
         return (kernel,)
     return tuple(Kernel(f"{kernel.name}_part{k}", used(kernel.params, loop), (loop,)) for k, loop in enumerate(loops))
 

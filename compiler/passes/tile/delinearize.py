@@ -11,6 +11,7 @@ from compiler.ir.tile import Block, For, Kernel, Range, Stmt
 from compiler.passes.access import contraction, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, map_indices, substitute_indices
+from compiler.perf.machine import Machine
 
 
 @register
@@ -34,12 +35,12 @@ class Delinearize(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         if not any(contraction(s) for f in nested_fors(ir.body)[-1:] for s in f.body):
             return ir
-        fresh, bodies = Fresh(ir), [ir.body]
+        fresh, bodies, lanes = Fresh(ir), [ir.body], (context.machine or Machine()).lanes(32)
         while True:
-            loop = next((f for f in nested_fors(bodies[0]) if step(f)), None)
+            loop = next((f for f in nested_fors(bodies[0]) if step(f, lanes)), None)
             if loop is None:
                 break
-            n, v = step(loop), loop.range.var
+            n, v = step(loop, lanes), loop.range.var
             inner = fresh(f"{v}.rest")
             nested = divided(bodies[0], v, n, inner)
             if nested is not None:
@@ -52,12 +53,14 @@ class Delinearize(TilePass):
         return ir.with_body(tuple(s for b in bodies for s in b))
 
 
-def step(loop: For) -> int:
-    """The number by which the body's loads take remainders of the loop's index; 0 for none, or several."""
+def step(loop: For, lanes: int) -> int:
+    """The number by which the body's loads take remainders of the loop's index, or whole vectors of it; 0 for none, or several."""
     r = loop.range
     if not loop.parallel or r.lo != 0 or not isinstance(r.hi, int):
         return 0
-    found = {n for e in tile.loads(loop.body) for d in e.index for n in divisors(d, r.var, Mod)}
+    indices = [d for e in tile.loads(loop.body) for d in e.index]
+    found = {n for d in indices for n in divisors(d, r.var, Mod)}
+    found |= {n for d in indices for n in divisors(d, r.var, FloorDiv) if n % lanes == 0}
     return found.pop() if len(found) == 1 else 0
 
 

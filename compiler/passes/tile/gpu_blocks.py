@@ -47,8 +47,10 @@ class GpuBlocks(TilePass):
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
 
     def fill(self, table: Accesses, stmt: Stmt, sizes: dict[str, int]) -> None:
-        """Blocks for a serial loop around plain statements, or for a reduction; the last range first."""
+        """Blocks for a serial loop around plain statements, whose steps do not wait for each other, or for a reduction; the last range first."""
         if any(tile.ranges(s) for s in tile.walk(tile.blocks(stmt))):
+            return
+        if isinstance(stmt, For) and not table.independent(stmt.range.var):
             return
         loops = [r for r in tile.ranges(stmt) if length(r) > self.window]
         left = self.row if any(self.contiguous(table, stmt, r) for r in loops) else self.across

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, coefficient, product, var
+from compiler.ir.index import Dim, interval, product, simplify, var, variables
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known_extent
 from compiler.passes.access import Access, Accesses, contraction, nested_fors
 from compiler.passes.base import Context, TilePass, register
@@ -29,6 +29,12 @@ class Reorder(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir = self.sort_reductions(ir)
+        if len(ir.body) > 1 and all(isinstance(s, For) and s.parallel for s in ir.body):
+            return ir.with_body(tuple(s for part in ir.body for s in self.ordered(ir.with_body((part,)), context).body))
+        return self.ordered(ir, context)
+
+    def ordered(self, ir: Kernel, context: Context) -> Kernel:
+        """The kernel with the loops of its nest in order."""
         nest = nested_fors(ir.body)
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir
@@ -133,11 +139,10 @@ def size_of(table: Accesses, a: Access) -> int:
 
 
 def span(d: Dim, size: int, ranges: dict[str, int]) -> int:
-    """How many of `size` indices `d` passes while variables take all values in `ranges`."""
-    steps = [(coefficient(d, v), n) for v, n in ranges.items()]
-    if any(s is None for s, _ in steps):
-        return size
-    return min(size, 1 + sum(abs(s or 0) * (n - 1) for s, n in steps))
+    """How many of `size` indices `d` passes at most while variables take all values in `ranges`."""
+    bounds = {v: (0, ranges.get(v, 1) - 1) for v in variables(d)}
+    known = interval(simplify(d, bounds), bounds)
+    return size if known is None else min(size, known[1] - known[0] + 1)
 
 
 def resized(loop: For, lo: Dim, hi: Dim) -> For:

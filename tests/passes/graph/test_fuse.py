@@ -114,7 +114,7 @@ def test_views_are_repeated_in_every_user() -> None:
 
 
 def convs(between: str, last: str = "%p") -> str:
-    return f"""graph(%x: f32[1, 8, 40], %v: f32[8, 8, 3], %w: f32[8, 8, 3], %u: f32[8, 16, 3]) {{
+    return f"""graph(%x: f32[1, 32, 130], %v: f32[32, 32, 3], %w: f32[32, 32, 3], %u: f32[32, 64, 3]) {{
       %a = conv %x, %v {{stride=[1], dilation=[1]}}  {between} return {last} }}"""
 
 
@@ -149,11 +149,11 @@ def price(between: str) -> int | str:
 
 
 def test_the_price_of_putting_values_side_by_side() -> None:
-    value = 8 * 38 * 4
+    value = 32 * 128 * 4
     gap = "%p = pad {x} {{before=[0, 0, 1], after=[0, 0, 0]}}"
-    assert price(gap.format(x="%a")) == 8 * 4 + LAUNCH
-    assert price("%r = relu %a " + gap.format(x="%r")) == 8 * 4 + LAUNCH
-    assert price(gap.format(x="%x")) == 8 * 4 + LAUNCH + 2 * 8 * 40 * 4
+    assert price(gap.format(x="%a")) == 32 * 4 + LAUNCH
+    assert price("%r = relu %a " + gap.format(x="%r")) == 32 * 4 + LAUNCH
+    assert price(gap.format(x="%x")) == 32 * 4 + LAUNCH + 2 * 32 * 130 * 4
     assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == 2 * value + LAUNCH  # %b has two users
-    assert price("%b = exp %x %c = slice %b {dim=2, size=38} %p = cat %a, %c {dim=0}") == 2 * value + LAUNCH
+    assert price("%b = exp %x %c = slice %b {dim=2, size=128} %p = cat %a, %c {dim=0}") == 2 * value + LAUNCH
     assert price("%b = conv %x, %w {stride=[1], dilation=[1]} %p = cat %a, %b {dim=0}") == 0

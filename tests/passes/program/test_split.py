@@ -72,3 +72,16 @@ STAY = {
 @pytest.mark.parametrize("case", STAY)
 def test_kernels_that_stay_whole(case: str) -> None:
     check_pass("split", unchanged=program(STAY[case], "launch @k(%a, %b, %c)"))
+
+
+def test_a_serial_loop_does_not_run_in_every_program_of_a_parallel_one() -> None:
+    serial = SECOND.replace("parallel", "for")
+    check_pass(
+        "split",
+        before=program(WHOLE.replace(SECOND, serial), "launch @k(%a, %b, %c)"),
+        after=program(
+            f"""kernel @k_part0(in %x: f32[4], out %y: f32[4]) {{ {FIRST} }}
+                kernel @k_part1(in %x: f32[4], out %z: f32[4]) {{ {serial} }}""",
+            "launch @k_part0(%a, %b)  launch @k_part1(%a, %c)",
+        ),
+    )

@@ -1,0 +1,22 @@
+"""Fuzzing: random graphs through the whole compiler, against float64; what fails is shrunk to a few lines of text.
+
+random_graph(17)                a random valid graph                    generate
+inputs_for(graph, 17)           inputs that may do harm                 inputs
+expectations(graph, inputs)     the truth, and how far rounding goes    worlds
+check(graph, 17)                run it in every way, and compare        check
+reduce(case)                    the smallest graph that fails alike     reduce
+check_spoilt(17)                bad input of every sort                 spoil
+"""
+
+from compiler.fuzz.check import WAYS, Failure, Outcome, Way, check, some_ways
+from compiler.fuzz.generate import random_graph
+from compiler.fuzz.inputs import inputs_for
+from compiler.fuzz.reduce import reduce
+from compiler.fuzz.session import Found, check_seed, fuzz
+from compiler.fuzz.text import Case, parse_case, read_case
+from compiler.fuzz.worlds import Expectation, expectations
+
+__all__ = [
+    "WAYS", "Case", "Expectation", "Failure", "Found", "Outcome", "Way", "check", "check_seed", "expectations", "fuzz", "inputs_for",
+    "parse_case", "random_graph", "read_case", "reduce", "some_ways",
+]  # fmt: skip

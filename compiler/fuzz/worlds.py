@@ -1,0 +1,278 @@
+"""What a graph may answer: the float64 truth, and how far honest rounding can be from it.
+
+A *world* is a run of the decomposed graph in float64 where every value is rounded to its type after a random error of the size
+that this op's arithmetic may make.  Where worlds agree, a compiled program must agree with them; how far they are apart says
+how far it may be off.  So the floor of a number near an integer, a sum that cancels, and an index chosen between equals are
+uncertain exactly where they are, and everything else is held to a few units in the last place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from compiler.fuzz.inputs import Array
+from compiler.ir import scalar
+from compiler.ir.graph import CONSTANT, INPUT, Graph, Node
+from compiler.ir.index import evaluate
+from compiler.ir.interpret_graph import as_array, as_tensor, compute
+from compiler.ir.interpret_structure import evaluate_structure
+from compiler.ir.scalar import PRIMITIVES, Call, Ref
+from compiler.ir.structure import Elementwise, Generate, Mix, Reduction, Scan, Scatter
+from compiler.ir.tile import accumulator_dtype
+from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.types import DType
+from compiler.passes.manager import run_pipeline
+
+Value: TypeAlias = Any
+"""A tensor, or a tuple of tensors."""
+
+SLACK = 4.0
+"""How many times the distance between worlds an answer may be off."""
+
+HARD = frozenset(name for name, p in PRIMITIVES.items() if p.cost >= 12 and name != "sqrt")
+"""Primitives that are not correctly rounded."""
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What output number `k` may be: near `value` within `error`; infinite errors mean that anything may be there."""
+
+    value: Array
+    error: Array
+    kinds: tuple[Array, ...]
+
+    def problem(self, got: Array) -> str:
+        """What is wrong with `got`; nothing where it is as expected."""
+        if got.shape != self.value.shape:
+            return f"the result has shape {list(got.shape)} instead of {list(self.value.shape)}"
+        with np.errstate(all="ignore"):
+            if got.dtype.kind != "f":
+                bad = (got != self.value) & (self.error == 0)
+            else:
+                near = np.abs(got.astype(np.float64) - self.value) <= self.error
+                same = near | ((got == self.value) & ~np.isfinite(self.value))
+                other = np.any([kind(got) == k for k in self.kinds], axis=0) & ~(
+                    np.isfinite(got) & np.isfinite(self.value)
+                )
+                bad = ~(same | other | np.isinf(self.error))
+        if not bad.any():
+            return ""
+        place = tuple(int(d) for d in np.argwhere(bad)[0])
+        allowed = f" within {self.error[place]:.3g}" if got.dtype.kind == "f" else ""
+        return f"{int(bad.sum())} of {bad.size} elements are wrong; element {list(place)} is {got[place]!r} instead of {self.value[place]!r}{allowed}"
+
+    @property
+    def certain(self) -> int:
+        """How many elements are held to something."""
+        return int(np.isfinite(self.error).sum()) if self.value.dtype.kind == "f" else int((self.error == 0).sum())
+
+
+def kind(array: Array) -> Array:
+    """What sort of number stands where: 0 finite, 1 and -1 infinite, 2 NaN."""
+    code = np.zeros(array.shape, np.int8)
+    code[np.isposinf(array)], code[np.isneginf(array)], code[np.isnan(array)] = 1, -1, 2
+    return code
+
+
+def expectations(graph: Graph, inputs: Sequence[Array], seed: int = 0, worlds: int = 5) -> list[Expectation]:
+    """What each output of a graph without symbols may be for `inputs`."""
+    decomposed = run_pipeline(graph, "decompose")
+    truth = run(graph, inputs, None, rounded=False)
+    seen = [run(decomposed, inputs, None)]
+    seen += [run(decomposed, inputs, np.random.default_rng((seed, k))) for k in range(worlds)]
+    plain = run(graph, inputs, None)
+    return [_expected(n, truth[k], [w[k] for w in seen], plain[k]) for k, n in enumerate(graph.outputs)]
+
+
+def _expected(node: Node, truth: torch.Tensor, worlds: Sequence[torch.Tensor], plain: torch.Tensor) -> Expectation:
+    first, seen = as_array(worlds[0]), np.stack([as_array(w) for w in worlds])
+    if not node.dtype.is_float:
+        certain = np.all(seen == first, axis=0) & (as_array(plain) == first)
+        return Expectation(first, np.where(certain, 0.0, np.inf), ())
+    true, own = as_array(truth), as_array(plain)
+    with np.errstate(all="ignore"):
+        fine = 1e-13 * np.max(np.abs(true[np.isfinite(true)]), initial=1.0)  # what float64 itself rounds away
+        spread = np.max(np.abs(seen - first), axis=0, initial=0.0)
+        apart = np.abs(own - first)
+        eps, tiny = resolution(node.dtype)
+        error = (
+            SLACK * (spread + np.where(apart <= 64 * (spread + eps * np.abs(first)), apart, 0))
+            + 4 * eps * np.abs(true)
+            + 8 * tiny * eps
+            + np.where(np.abs(true - first) <= fine, np.abs(true - first), 0)
+        )
+    kinds = (kind(true), kind(own), *(kind(w) for w in seen))
+    agree = np.all([k == kinds[2] for k in kinds[2:]], axis=0)
+    finite = agree & (kinds[2] == 0)
+    value = np.where(finite & np.isfinite(true), true, first)
+    error = np.where(finite, np.where(np.isnan(error), np.inf, error), np.where(agree, 0.0, np.inf))
+    return Expectation(value, error, kinds)
+
+
+def resolution(dtype: DType) -> tuple[float, float]:
+    """The distance between 1 and the next number of `dtype`, and its smallest normal number."""
+    info = torch.finfo(TORCH_DTYPES[dtype])
+    return float(info.eps), float(info.smallest_normal)
+
+
+def run(
+    graph: Graph, inputs: Sequence[Array], rng: np.random.Generator | None, rounded: bool = True
+) -> list[torch.Tensor]:
+    """The outputs in float64 (integers as they are), every value rounded to its type, with the errors of one world if `rng`."""
+    known: dict[Node, Value] = {n: widened(as_tensor(x, n.dtype)) for n, x in zip(graph.inputs, inputs, strict=True)}
+    for node in graph.nodes:
+        if node in known:
+            continue
+        operands = [known[o] for o in node.operands]
+        value = computed(node, operands)
+        if rounded and node.op not in (CONSTANT, INPUT):
+            value = _erring(node, operands, value, rng)
+        known[node] = value
+    return [known[n] for n in graph.outputs]
+
+
+def computed(node: Node, operands: list[Value]) -> Value:
+    """The value of `node` in float64: by its reference, or where that raises an error (a division by zero), by its structure."""
+    if _may_trap(node, operands):
+        return _by_structure(node, operands)
+    try:
+        return compute(node, operands, torch.float64)
+    except (IndexError, RuntimeError):
+        return _by_structure(node, operands)
+
+
+def _may_trap(node: Node, operands: list[Value]) -> bool:
+    """Whether an integer division by -1 might overflow, which ends the process in PyTorch."""
+    whole = [o for o in operands if isinstance(o, torch.Tensor) and o.dtype in (torch.int32, torch.int64)]
+    lowest = any(o.numel() and bool((o == torch.iinfo(o.dtype).min).any()) for o in whole)
+    return (
+        isinstance(node.structure, Elementwise)
+        and len(whole) > 1
+        and lowest
+        and any(bool((o == -1).any()) for o in whole)
+    )
+
+
+def _by_structure(node: Node, operands: list[Value]) -> Value:
+    arrays = [as_array(o).astype(n.dtype.numpy) for o, n in zip(operands, node.operands, strict=True)]
+    return widened(as_tensor(evaluate_structure(node, arrays), node.dtype))
+
+
+def widened(value: torch.Tensor) -> torch.Tensor:
+    return value.double() if value.is_floating_point() else value
+
+
+def _erring(node: Node, operands: list[Value], value: Value, rng: np.random.Generator | None) -> Value:
+    """`value` rounded to the type of `node`, after an error of the size that computing it may make."""
+    if isinstance(value, tuple):
+        types: Any = node.result
+        return tuple(_round(v, t.dtype) for v, t in zip(value, types, strict=True))
+    if not node.dtype.is_float:
+        return value if rng is None else _converted(node, operands, value, rng)
+    rounded = _round(value, node.dtype)
+    if rng is None:
+        return rounded
+    size = error_size(node, operands, value, rounded)
+    if size is None:
+        return rounded
+    noise = torch.from_numpy(np.asarray(rng.uniform(-1, 1, tuple(value.shape))))
+    largest = torch.finfo(TORCH_DTYPES[node.dtype]).max
+    wild = torch.from_numpy(np.asarray(rng.choice([np.inf, -np.inf, np.nan, 1.0], tuple(value.shape))))
+    erring = _round(value + torch.nan_to_num(noise * size, 0.0), node.dtype)
+    return torch.where(
+        torch.isfinite(value) & (size > largest * resolution(accumulator_dtype(node.dtype))[0]), wild, erring
+    )
+
+
+def _round(value: torch.Tensor, dtype: DType) -> torch.Tensor:
+    return value.to(TORCH_DTYPES[dtype]).double() if dtype.is_float else value
+
+
+def _converted(node: Node, operands: list[Value], value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Integers made of numbers that no integer of the type is near are whatever the machine makes of them."""
+    if not (
+        isinstance(node.structure, Elementwise)
+        and node.dtype.is_integer
+        and operands
+        and operands[0].is_floating_point()
+    ):
+        return value
+    info, x = torch.iinfo(TORCH_DTYPES[node.dtype]), operands[0]
+    beyond = ~((x > info.min - 1.0) & (x < info.max + 1.0))
+    chance = torch.from_numpy(rng.integers(info.min, info.max, tuple(x.shape), endpoint=True)).to(value.dtype)
+    return torch.where(beyond.expand(value.shape), chance, value)
+
+
+def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor | None:
+    """How large the error of each element may be; None where the op makes none."""
+    eps, tiny = resolution(node.dtype)
+    inner = resolution(accumulator_dtype(node.dtype))[0]
+    own = torch.where(value != rounded, eps * value.abs().clamp(min=tiny), torch.zeros(()).double())
+    match node.structure:
+        case Elementwise():
+            return own + _formula(node, operands, value, inner)
+        case Reduction(combine="add"):
+            return own + _sum(node, operands, inner, _points(node))
+        case Reduction(combine="mul"):
+            return own + inner * (2 + _points(node)) * value.abs()
+        case Mix():
+            _, matrix = node.structure.along(node)
+            absolute = replace(node, attrs={**node.attrs, "matrix": tuple(tuple(map(abs, row)) for row in matrix)})
+            return own + _sum(absolute, operands, inner, len(matrix[0]) if matrix else 0)
+        case Scan(combine="max" | "min"):
+            return None
+        case Scan(combine="add"):
+            return own + _sum(node, operands, inner, node.shape[node.attrs["dim"]])
+        case Scan():
+            steps = node.shape[node.structure.along(node).dim]
+            size = inner * (2 + steps) * value.abs() + sum(
+                4 * inner * x.abs() for x in operands if x.is_floating_point()
+            )
+            return torch.where(value == rounded, own, own + size)
+        case Scatter():
+            how = node.structure.combine(node)
+            if how == "add":
+                return own + _sum(node, operands, eps, operands[-1].numel() or 1)
+            return own + eps * 8 * value.abs() if how == "mul" else None
+        case Generate():
+            return own
+    return None
+
+
+def _formula(node: Node, operands: list[Value], value: torch.Tensor, eps: float) -> torch.Tensor:
+    """The error of an elementwise formula of several steps: near the size of what its steps add up."""
+    assert isinstance(node.structure, Elementwise)
+    own_body = node.structure.fn(*(Ref(o.dtype, f"x{k}") for k, o in enumerate(node.operands)), **node.attrs)
+    steps = [e.primitive for e in scalar.walk(own_body) if isinstance(e, Call)]
+    hard = HARD.intersection(steps)
+    if not steps or (len(steps) == 1 and not hard):
+        return torch.zeros(()).double()
+    error = 2 * eps * value.abs()
+    if "pow" in hard:
+        error = error + eps * value.abs() * value.abs().log().abs().nan_to_num(0.0, 0.0, 0.0)
+    if len(steps) > 2:
+        for x in operands:
+            if x.is_floating_point():
+                error = error + 2 * eps * x.abs().clamp(max=16.0)
+    return error
+
+
+def _points(node: Node) -> int:
+    assert isinstance(node.structure, Reduction)
+    return int(np.prod([evaluate(d, {}) for d in node.structure.space(node).extents]))
+
+
+def _sum(node: Node, operands: list[Value], eps: float, count: int) -> torch.Tensor:
+    """The error of adding `count` terms up in any order."""
+    floats = [o for o in operands if o.is_floating_point()]
+    magnitude: Any = compute(node, [o.abs() if o.is_floating_point() else o for o in operands], torch.float64)
+    exact = all(bool((o == o.round()).all()) for o in floats)
+    size: torch.Tensor = magnitude * eps * (2 + 0.25 * count**0.5)
+    if node.structure.__class__ is Reduction and len(operands) == 2:
+        size = size * 8  # a convolution may be computed by fewer multiplications
+    return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), size)

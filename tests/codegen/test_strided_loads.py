@@ -1,0 +1,34 @@
+"""Every second, third, ... element: whole vectors are loaded and picked from, and nothing behind the last element is read."""
+
+from __future__ import annotations
+
+import pytest
+from native import check
+
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.target import Target
+from compiler.ir.tile_parser import parse_kernel
+
+
+def kernel(step: int, count: int, tile: int, lanes: int, dtype: str = "f32") -> str:
+    """`count` elements, `step` apart, of a buffer that ends with the last."""
+    return f"""kernel @pick(in %x: {dtype}[3, {(count - 1) * step + 1}], out %y: {dtype}[3, {count}]) {{
+      for %j in 0..3 {{ for %i in 0..{count} tile {tile} lanes {lanes} {{ store %x[%j, %i*{step}], %y[%j, %i] }} }}
+    }}"""
+
+
+@pytest.mark.parametrize("step", range(2, 10))
+@pytest.mark.parametrize(("count", "tile", "lanes"), [(1, 8, 8), (5, 8, 8), (16, 16, 8), (21, 16, 16), (7, 7, 4)])
+def test_elements_some_steps_apart(step: int, count: int, tile: int, lanes: int, target: str) -> None:
+    check(kernel(step, count, tile, lanes), target)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "i8", "bf16", "bool"])
+def test_other_types(dtype: str, target: str) -> None:
+    check(kernel(3, 20, 16, 8, dtype), target)
+
+
+def test_short_steps_need_no_gather() -> None:
+    for step, gathers in ((2, False), (8, False), (9, True)):
+        text = emit_kernel(parse_kernel(kernel(step, 64, 16, 16)), Target.named("x86-64-v4"))
+        assert ("gather" in text) == gathers

@@ -1,0 +1,89 @@
+"""winograd: exact in rational numbers, close to float64 in f32, and only where it pays and is allowed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import compiler
+from compiler.ir import ops
+from compiler.ir.graph import Graph, Node, constant, input_node
+from compiler.ir.types import TensorType, f32
+from compiler.passes.base import Context
+from compiler.passes.graph.winograd import ERROR, POINTS, Winograd, best_tile, transforms
+from compiler.perf.machine import Machine
+
+
+def conv(
+    shape: tuple[int, ...], outputs: int, window: tuple[int, int] = (3, 3), stride: int = 1, groups: int = 1
+) -> Node:
+    x = input_node("x", TensorType(f32, shape))
+    w = constant(np.ones((outputs, shape[1] // groups, *window), np.float32))
+    return ops.conv(x, w, stride=[stride, stride], dilation=[1, 1], groups=groups)
+
+
+@pytest.mark.parametrize("m", POINTS)
+def test_the_transforms_are_exact(m: int) -> None:
+    """y = A^T ((G g) * (B^T d)) for numbers without rounding."""
+    outer, kernel, image = transforms(m, 3)
+    d, g = [Fraction(n * n - 7) for n in range(m + 2)], [Fraction(3), Fraction(-5, 2), Fraction(1, 7)]
+
+    def times(matrix: tuple[tuple[Fraction, ...], ...], x: list[Fraction]) -> list[Fraction]:
+        return [sum((a * b for a, b in zip(row, x, strict=True)), Fraction(0)) for row in matrix]
+
+    products = [a * b for a, b in zip(times(kernel, g), times(image, d), strict=True)]
+    assert times(outer, products) == [sum((d[i + k] * g[k] for k in range(3)), Fraction(0)) for i in range(m)]
+
+
+@pytest.mark.parametrize("size", [16, 10])
+def test_convolutions_in_tiles_are_close_to_float64(size: int) -> None:
+    """And no farther than the bound on which the choice rests."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()).eval()
+    x = torch.randn(1, 64, size, size)
+    wanted = model.double()(x.double())
+    model.float()
+    errors = {}
+    for name, passes in (("tiles", "winograd{gain=9.0}"), ("direct", "winograd{max-error=0.0}")):
+        pipeline = f"decompose,canonicalize,fold,cse,{passes},fuse"
+        compiled = compiler.compile(model, (x,), options={"graph_passes": pipeline, "verify": True})
+        assert ("mix" in compiled.print_ir("fused")) == (name == "tiles")
+        errors[name] = ((compiled(x) - wanted).abs().max() / wanted.abs().max()).item()
+    assert errors["tiles"] <= max(ERROR.values()) * max(errors["direct"], 2**-23)
+
+
+def test_it_is_chosen_where_it_takes_less_time() -> None:
+    machine = Machine()
+    assert best_tile(conv((1, 64, 58, 58), 64), machine, 16.0, 0.8) == 4
+    assert best_tile(conv((1, 64, 16, 16), 64), machine, 16.0, 0.8) == 2  # 14 rows are no multiple of 4
+    assert best_tile(conv((1, 256, 58, 58), 256), machine, 4.0, 0.8) == 2
+    assert best_tile(conv((1, 64, 58, 58), 64), machine, 1.0, 0.8) == 0
+    assert best_tile(conv((1, 4, 58, 58), 4), machine, 16.0, 0.8) == 0
+    assert best_tile(conv((1, 64, 57, 57), 64), machine, 16.0, 0.8) == 0
+
+
+@pytest.mark.parametrize(
+    "n",
+    [
+        conv((1, 64, 60, 60), 64, window=(5, 5)),
+        conv((1, 64, 57, 57), 64, stride=2),
+        conv((1, 64, 58, 58), 64, groups=2),
+    ],
+    ids=["5 x 5", "strided", "grouped"],
+)
+def test_other_convolutions_stay(n: Node) -> None:
+    graph = Graph((n.operands[0],), (n,))
+    assert (
+        Winograd(gain=99.0).run(graph, Context()) is graph
+        or Winograd(gain=99.0).run(graph, Context()).outputs[0].op is ops.conv
+    )
+
+
+def test_the_user_may_forbid_it() -> None:
+    model, x = nn.Conv2d(64, 64, 3, padding=1).eval(), torch.randn(1, 64, 56, 56)
+    assert "mix" in compiler.compile(model, (x,)).print_ir("fused")
+    assert "mix" not in compiler.compile(model, (x,), options={"winograd": False}).print_ir("fused")

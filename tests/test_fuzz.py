@@ -1,0 +1,237 @@
+"""The fuzzer itself: it repeats itself, believes the truth and nothing else, finds planted mistakes, and shrinks what it finds."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from compiler.cli import main
+from compiler.fuzz import Case, Failure, check, expectations, inputs_for, parse_case, random_graph, read_case
+from compiler.fuzz.check import WAYS
+from compiler.fuzz.generate import drawable
+from compiler.fuzz.reduce import reduce, simplifications
+from compiler.fuzz.spoil import check_spoilt
+from compiler.fuzz.workers import each
+from compiler.ir.interpret_graph import interpret
+from compiler.ir.op import OPS
+from compiler.ir.parser import parse_graph
+from compiler.ir.printer import print_graph
+from compiler.ir.structure import Reduction
+from compiler.ir.verify_graph import verify_graph
+from compiler.passes.graph import fold
+from compiler.passes.lower_kernel import KernelLowering
+
+REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.ir"))
+FUSED = (WAYS["fused"],)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("path", REGRESSIONS, ids=lambda p: p.stem)
+def test_regressions(path: Path) -> None:
+    """Graphs that the fuzzer once found to fail."""
+    failure = read_case(path).check().failure
+    assert failure is None, str(failure)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs(seed: int) -> None:
+    failure = check(random_graph(seed), seed, FUSED).failure
+    assert failure is None, str(failure)
+
+
+# graphs
+
+
+def test_a_seed_always_gives_the_same_graph_and_inputs() -> None:
+    for seed in range(20):
+        first, second = random_graph(seed), random_graph(seed)
+        assert print_graph(first, full=True) == print_graph(second, full=True)
+        if not first.symbols:
+            pairs = zip(inputs_for(first, seed), inputs_for(second, seed), strict=True)
+            assert all(a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+def test_graphs_are_valid_and_of_every_sort() -> None:
+    seen: set[str] = set()
+    graphs = [random_graph(seed) for seed in range(300)]
+    for graph in graphs:
+        verify_graph(graph)
+        seen |= {n.op.name for n in graph.nodes}
+    wanted = {o.name for declared in drawable().values() for o in declared}
+    assert len(wanted - seen) < 0.1 * len(wanted), sorted(wanted - seen)
+    assert any(g.symbols for g in graphs)
+    assert any(g.aliases for g in graphs)
+    assert any(0 in n.shape for g in graphs for n in g.inputs)
+    assert {n.dtype.name for g in graphs for n in g.inputs} >= {
+        "f32",
+        "f64",
+        "f16",
+        "bf16",
+        "i8",
+        "i16",
+        "i32",
+        "i64",
+        "u8",
+        "bool",
+    }
+
+
+def test_every_op_with_samples_can_be_drawn() -> None:
+    drawn = {o.name for declared in drawable().values() for o in declared}
+    assert {o.name for o in OPS.values()} - drawn == {"input", "constant", "fused", "item", "eager", "effect"}
+
+
+# expectations
+
+
+def expected(text: str, *inputs: Any) -> Any:
+    return expectations(parse_graph(text), [np.asarray(x) for x in inputs], worlds=16)[0]
+
+
+def test_rounding_is_forgiven_and_nothing_more() -> None:
+    x = np.array([0.1, 0.7, 3.0], np.float32)
+    hoped = expected("graph(%x: f32[3]) { %y = exp %x  return %y }", x)
+    assert hoped.certain == 3
+    assert not hoped.problem(np.exp(x))
+    assert "element [0]" in hoped.problem(np.exp(x) * np.float32(1.0001))
+
+
+def test_a_floor_next_to_an_integer_may_go_either_way() -> None:
+    x = np.array([0.1, 0.5], np.float32)  # ten times 0.1 is rounded to 1 exactly
+    hoped = expected("graph(%x: f32[2]) { %e = exp %x  %l = log %e  %s = mul %l, 10.0  %y = floor %s  return %y }", x)
+    assert not hoped.problem(np.array([0.0, 5.0], np.float32))
+    assert not hoped.problem(np.array([1.0, 4.0], np.float32))
+    assert hoped.problem(np.array([9.0, 5.0], np.float32))
+
+
+def test_a_sum_that_cancels_may_be_off_by_the_rounding_of_its_terms() -> None:
+    x = np.array([1e7, 0.3, -1e7], np.float32)
+    hoped = expected("graph(%x: f32[3]) { %y = sum %x {dims=[0]}  return %y }", x)
+    assert not hoped.problem(np.asarray(np.float32(1.0)))
+    assert hoped.problem(np.asarray(np.float32(90.0)))
+
+
+def test_nan_and_infinity_have_their_places() -> None:
+    x = np.array([np.nan, np.inf, 0.0, 1.0], np.float32)
+    hoped = expected("graph(%x: f32[4]) { %y = reciprocal %x  return %y }", x)
+    right = np.array([np.nan, 0.0, np.inf, 1.0], np.float32)
+    assert not hoped.problem(right)
+    for k, wrong in enumerate((0.0, np.nan, 1e30, np.inf)):
+        changed = right.copy()
+        changed[k] = wrong
+        assert f"element [{k}]" in hoped.problem(changed)
+
+
+def test_integers_are_exact() -> None:
+    hoped = expected("graph(%x: i32[2]) { %y = mul %x, %x  return %y }", np.array([3, 70000], np.int32))
+    assert not hoped.problem(np.array([9, 605032704], np.int32))
+    assert hoped.problem(np.array([9, 605032705], np.int32))
+
+
+# planted mistakes
+
+
+def first_failure(count: int = 60) -> Failure | None:
+    """What the default way does wrong on the first graphs."""
+    for seed in range(count):
+        failure = check(random_graph(seed), seed, FUSED).failure
+        if failure:
+            return failure
+    return None
+
+
+def test_a_lost_guard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pads, concatenations and insertions whose last guard is forgotten when they are lowered."""
+    whole = KernelLowering.guard
+    monkeypatch.setattr(KernelLowering, "guard", lambda self, guards: whole(self, guards[:-1]))
+    assert first_failure() is not None
+
+
+def test_a_fold_that_rounds_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known values that lose what comes behind the point."""
+    monkeypatch.setattr(fold, "interpret", lambda graph, inputs: [r.floor() for r in interpret(graph, inputs)])
+    found = first_failure()
+    assert found is not None
+    assert found.kind == "wrong"
+
+
+# shrinking
+
+
+def test_a_failure_shrinks_to_the_op_that_causes_it() -> None:
+    """A "failure" that any sum over more than one element shows."""
+
+    def fails(case: Case) -> bool:
+        sums = [n for n in case.graph.nodes if isinstance(n.structure, Reduction) and n.structure.combine == "add"]
+        return any(n.operands[0].shape and max(n.operands[0].shape) > 1 for n in sums)
+
+    seed = next(s for s in range(200) if len(random_graph(s).nodes) > 12 and fails(Case(random_graph(s), s)))
+    smallest = reduce(Case(random_graph(seed), seed), fails, limit=2000)
+    assert fails(smallest)
+    computed = [n for n in smallest.graph.nodes if n.operands]
+    assert len(computed) == 1
+    assert len(smallest.graph.outputs) == 1
+    assert all(d <= 3 for n in smallest.graph.inputs for d in n.shape)
+
+
+def test_simpler_graphs_are_valid() -> None:
+    for seed in range(12):
+        for simpler in simplifications(random_graph(seed)):
+            verify_graph(simpler)
+
+
+def test_a_case_reads_back() -> None:
+    case = Case(random_graph(8), 8, ("threads",), "wrong (threads): output 0")
+    again = parse_case(str(case))
+    assert str(again) == str(case)
+    assert (again.seed, again.ways) == (8, ("threads",))
+
+
+# processes
+
+
+def act(seed: int) -> int:
+    """Work that ends its process, if asked to."""
+    if seed == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return seed * seed
+
+
+def test_a_process_that_dies_is_a_failure_and_the_others_go_on() -> None:
+    found = dict(each(act, range(4)))
+    assert isinstance(found[1], Failure)
+    assert found[1].kind == "crash"
+    assert "SIGSEGV" in found[1].message
+    assert [found[k] for k in (0, 2, 3)] == [0, 4, 9]
+
+
+# the commands
+
+
+def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuzz", "--count", "3", "--seed", "5", "--out", str(tmp_path)]) == 0
+    assert "3 tried, 0 failed" in capsys.readouterr().out
+    assert main(["reduce", str(REGRESSIONS[0]), "--check"]) == 0
+    assert "passes every check" in capsys.readouterr().out
+
+
+# bad input
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bad_input_gets_an_error_of_ours(seed: int) -> None:
+    failure = check_spoilt(seed).failure
+    assert failure is None, str(failure)
