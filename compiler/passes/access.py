@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,6 +43,14 @@ class Accesses:
         self.arithmetic: list[tuple[tuple[Range, ...], int]] = []  # operations of a statement, and the loops around it
         self._offsets: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
         self.all: list[Access] = list(self._walk(kernel.body, ()))
+
+    def retyped(self, types: Sequence[TensorType]) -> Accesses:
+        """The same accesses where the kernel's parameters have other types of the same shapes."""
+        assert self.alike is not None and self.free is not None  # found once, for all types
+        new = copy(self)
+        new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
+        new._offsets = {}
+        return new
 
     def _walk(self, body: Block, loops: tuple[Range, ...]) -> Iterator[Access]:
         for stmt in body:
@@ -118,6 +127,11 @@ class Accesses:
             moving = tuple(without_constant(d) for d in a.index)
             found.setdefault((a.buffer, a.is_store, moving, a.loops), []).append(a)
         return [(same[0], len(same)) for same in found.values()]
+
+    @cached_property
+    def free(self) -> frozenset[str]:
+        """The loops whose steps may be taken together."""
+        return frozenset(v for v in self.loops if self.independent(v))
 
     def independent(self, v: str) -> bool:
         """Whether steps of loop `v` may be taken together: each reads and writes elements of its own of what any of them writes."""

@@ -39,7 +39,7 @@ def lanes_for(kernel: Kernel, machine: Machine) -> int:
 
 def score_loops(table: Accesses, lanes: int, machine: Machine, packed: Collection[str] = ()) -> dict[str, int]:
     """The score of every loop; -1 for those that cannot have lanes.  Parameters in `packed` count as constants do."""
-    free = [v for v in table.loops if table.independent(v) and table.held(v) * lanes <= machine.l2]
+    free = [v for v in table.free if table.held(v) * lanes <= machine.l2]
     return {v: _score(table, v, lanes, packed) if v in free else -1 for v in table.loops}
 
 

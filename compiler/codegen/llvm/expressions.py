@@ -15,7 +15,6 @@ from compiler.ir.index import Dim, FloorDiv, Mod, Var, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
 
-
 STRIDED = 8
 """The longest step between elements for which whole vectors are loaded and picked from."""
 

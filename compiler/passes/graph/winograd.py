@@ -128,8 +128,9 @@ def weights(w: Node, kernel: Matrix) -> Node:
     g = np.array(floats(kernel))
     both = np.kron(g, g)
     planes = np.empty((len(both), channels, outputs), np.float32)
-    for o in range(outputs):
-        planes[:, :, o] = both @ array[o].reshape(channels, -1).T.astype(np.float64)
+    for o in range(0, outputs, 16):  # a line of memory at a time
+        some = array[o : o + 16].reshape(-1, both.shape[1]).T.astype(np.float64)
+        planes[:, :, o : o + 16] = (both @ some).reshape(len(both), -1, channels).transpose(0, 2, 1)
     return constant(Data(f32, stored(planes, f32)), loc=w.loc)
 
 

@@ -50,6 +50,7 @@ class Search:
         self.machine: Machine = context.machine or Machine()
         self.launches = [s for s in program.steps if isinstance(s, Launch)]
         self.known: dict[tuple[str, tuple[TensorType, ...]], int] = {}
+        self.tables: dict[str, Accesses] = {}
 
     def run(self) -> Program:
         candidates = self.candidates()
@@ -131,8 +132,11 @@ class Search:
     def saved_by(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)
         if key not in self.known:
-            kernel = _retyped(self.program.kernels[name], types)
-            scores = score_loops(Accesses(kernel), lanes_for(kernel, self.machine), self.machine)
+            kernel = self.program.kernels[name]
+            if name not in self.tables:
+                self.tables[name] = Accesses(kernel)
+            table = self.tables[name].retyped(types)
+            scores = score_loops(table, lanes_for(kernel, self.machine), self.machine)
             self.known[key] = best_set(kernel.body, scores)[0]
         return self.known[key]
 
