@@ -249,6 +249,8 @@ def _wide(function: Callable[..., Any], call: Any) -> Any:
     """The answer in float64; None where PyTorch has none."""
 
     def widened(v: Any) -> Any:
+        if isinstance(v, torch.dtype):
+            return torch.float64 if v.is_floating_point else v
         floating = isinstance(v, torch.Tensor) and v.is_floating_point()
         return v.detach().double().requires_grad_(v.requires_grad) if floating else v
 

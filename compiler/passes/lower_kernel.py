@@ -29,7 +29,7 @@ from compiler.ir.structure import (
 )  # fmt: skip
 from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store
 from compiler.ir.types import DType, TensorType, broadcast_index, f32, i64
-from compiler.passes.demand import Demand, settle
+from compiler.passes.demand import settle
 from compiler.passes.lower_scan import facing, scan_element, walked_loop
 from compiler.passes.lower_scatter import lower_scatter
 from compiler.passes.nest import LowerError, Nest, names_in
@@ -60,6 +60,7 @@ class KernelLowering:
         self.root = self.behind_views(target)
         self.spine = self.down_to_mix(self.root) or [self.root]
         self.in_mix = False
+        self.filling: Node | None = None  # the node whose buffer is being filled
         self.walk: str | None = None  # the loop that scans walk in order
         if isinstance(self.root.structure, Scatter):
             lower_scatter(self, target)
@@ -192,7 +193,7 @@ class KernelLowering:
             if value is None:
                 raise LowerError(f"constant {node} must be an operand of the group")
             return const(value, node.dtype)
-        if node in self.demand.kept:
+        if node in self.demand.kept and node is not self.filling:
             return self.read_kept(node, index, mask)
         if isinstance(s, Elementwise):
             return self.elementwise(node, index, mask)
@@ -378,21 +379,10 @@ class KernelLowering:
 
     def unkept(self, node: Node, index: Position) -> Expr:
         """The element computed, not read from its buffer."""
-        saved = self.demand
-        self.demand = replace_kept(saved, saved.kept - {node})
-        try:
-            return self.compute(node, tuple(self.tidy(d) for d in index), None)
-        finally:
-            self.demand = saved
-
-
-def replace_kept(demand: Demand, kept: frozenset[Node]) -> Demand:
-    """The same requests with other nodes kept."""
-    import copy
-
-    changed = copy.copy(demand)
-    changed.kept = kept
-    return changed
+        outer, self.filling = self.filling, node
+        value = self.compute(node, tuple(self.tidy(d) for d in index), None)
+        self.filling = outer
+        return value
 
 
 def wide(e: Expr) -> Expr:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 import networkx
 
+from compiler.ir import tile
 from compiler.ir.graph import Graph, Node, input_node, scalar_value
 from compiler.ir.index import variables
 from compiler.ir.op import OPS
 from compiler.ir.structure import Composite, Elementwise, Fused, IndexMap, Leaf, Mix, Opaque, Reduction, is_view
-from compiler.ir.tile import For, Kernel, Local
-from compiler.passes.access import Accesses, contraction, work
+from compiler.ir.tile import Kernel, Local
+from compiler.passes.access import Accesses, contraction, nested_fors, work
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.demand import elementwise_cost
 from compiler.passes.fingerprint import fingerprint
@@ -204,7 +206,7 @@ class Fusion:
         for n in sorted(sums, key=self.order.__getitem__)[:-1]:
             if size(n) <= sum(size(o) for o in n.operands):
                 return f"{n.op.name} yields less than it reads, so it is worth storing"
-        if sums and any(isinstance(s, Local) for s in all_statements(kernel)):
+        if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
             again = reread(kernel)
             if again > self.options.reread_limit:
                 return f"every block of rows would read {again >> 10} KiB again"
@@ -286,12 +288,6 @@ def size(n: Node) -> int:
     return n.type.nbytes if isinstance(n.type.nbytes, int) else 1
 
 
-def all_statements(kernel: Kernel) -> Iterable[object]:
-    from compiler.ir import tile
-
-    return tile.walk(kernel.body)
-
-
 def reread(kernel: Kernel) -> int:
     """Bytes a contraction reads again for every block of rows: the part of its operands that the row loops do not pick."""
     table = Accesses(kernel)
@@ -299,7 +295,7 @@ def reread(kernel: Kernel) -> int:
     for a in table.all:
         if a.is_store or not contraction(a.stmt) or table.roles[a.buffer] == "local":
             continue
-        rows = set(parallel_vars(kernel))
+        rows = {f.range.var for f in takewhile(lambda f: f.parallel, nested_fors(kernel.body))}
         last = [v for v in rows if not table.follows(a, v)]
         if not last:
             continue
@@ -309,13 +305,3 @@ def reread(kernel: Kernel) -> int:
                 elements *= r.extent
         most = max(most, elements * table.types[a.buffer].dtype.bytes)
     return most
-
-
-def parallel_vars(kernel: Kernel) -> list[str]:
-    """The loops that a kernel starts with and that threads may share."""
-    found: list[str] = []
-    body = kernel.body
-    while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
-        found.append(body[0].range.var)
-        body = body[0].body
-    return found
