@@ -38,7 +38,8 @@ def for_autograd() -> dict[Any, Callable[..., Any]]:
 @cache
 def _core() -> dict[Any, Callable[..., Any]]:
     """PyTorch's own table, which takes it a third of a second to make."""
-    return dict(core_aten_decompositions().items())
+    table: dict[Any, Callable[..., Any]] = core_aten_decompositions()
+    return dict(table.items())
 
 
 def _beyond_core() -> dict[Any, Callable[..., Any]]:

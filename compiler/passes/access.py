@@ -46,7 +46,8 @@ class Accesses:
 
     def retyped(self, types: Sequence[TensorType]) -> Accesses:
         """The same accesses where the kernel's parameters have other types of the same shapes."""
-        assert self.alike is not None and self.free is not None  # found once, for all types
+        assert self.alike is not None  # found once, for all types
+        assert self.free is not None
         new = copy(self)
         new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
         new._offsets = {}

@@ -87,6 +87,10 @@ class KernelLowering:
         ordered.sort(key=lambda r: r.var == self.walk)
         self.extents = {r.var: r.hi for r in ranges}
         self.extra = {n: self.extra_index(n) for n in self.graph.outputs[1:]}
+        for n, place in self.extra.items():
+            follows = [r.var in {v for d in place for v in variables(d)} for r in ordered]
+            if follows != sorted(follows, reverse=True):
+                raise LowerError(f"several steps of the loops of {self.root} yield one element of {n}")
 
         def fill() -> None:
             for place in places:

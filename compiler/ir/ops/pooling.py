@@ -51,7 +51,7 @@ def _windows(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> torch.Te
 
 
 def _sum_reference(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> torch.Tensor:
-    return _windows(x, size, stride, dilation).sum(tuple(range(-len(size), 0)))
+    return _windows(x, size, stride, dilation).sum(tuple(range(-len(size), 0)), dtype=x.dtype)
 
 
 def _max_reference(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> torch.Tensor:
