@@ -45,7 +45,7 @@ def run(model: nn.Module, *xs: Tensor, options: compiler.Options = APART) -> Pro
 
 
 def as_list(x: object) -> list[Tensor]:
-    return [x] if isinstance(x, Tensor) else list(x)  # type: ignore[call-overload]
+    return [x] if isinstance(x, Tensor) else list(x)  # type: ignore[call-overload]  # a sequence of tensors
 
 
 def copied(program: Program) -> list[str]:

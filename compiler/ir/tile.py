@@ -30,8 +30,9 @@ A buffer parameter's type carries its layout: `%w[%j, %k]` is a logical element 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, ClassVar, TypeAlias, Union
 
 from compiler.ir.index import Dim
@@ -62,6 +63,11 @@ class Range:
 def known_extent(r: Range) -> int:
     """How many indices a loop visits; 1 where that is not known."""
     return r.extent if isinstance(r.extent, int) else 1
+
+
+def known_steps(loops: Iterable[Range]) -> int:
+    """How often the body of nested loops runs; those of unknown length count once."""
+    return prod(known_extent(r) for r in loops)
 
 
 @dataclass(frozen=True)

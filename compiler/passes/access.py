@@ -201,9 +201,7 @@ def work(kernel: Kernel) -> int:
     def total(body: Block, repeat: int) -> int:
         sum_ = 0
         for stmt in body:
-            times = repeat
-            for r in tile.ranges(stmt):
-                times *= tile.known_extent(r)
+            times = repeat * tile.known_steps(tile.ranges(stmt))
             sum_ += times * sum(price(e) for value in tile.values(stmt) for e in scalar.walk(value))
             if isinstance(stmt, Store):
                 sum_ += times * (1 + DIVISION_COST * divisions(types[stmt.buffer].offset(stmt.index)))

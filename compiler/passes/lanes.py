@@ -57,15 +57,10 @@ def _score(table: Accesses, v: str, lanes: int, packed: Collection[str]) -> int:
         saved += times * (a.count - _cost(table, a, v, lanes, vectors, packed))
     for loops, calls in table.arithmetic:
         if v in {x.var for x in loops}:
-            count = 1
-            for x in loops:
-                count *= tile.known_extent(x)
+            count = tile.known_steps(loops)
             saved += calls * (count - count // extent * -(-extent // lanes))
     if isinstance(stmt, Reduce):  # the lanes are combined at the end
-        results = 1
-        for x in around:
-            results *= tile.known_extent(x)
-        saved -= results * 4 * (6 if contraction(stmt) else 1)
+        saved -= tile.known_steps(around) * 4 * (6 if contraction(stmt) else 1)
     return int(saved)
 
 

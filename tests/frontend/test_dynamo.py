@@ -49,10 +49,10 @@ def backend(seen: list[Functional], fallback: str = "error") -> Callable[..., An
             arguments.clear()
             return found
 
-        run._boxed_call = True  # type: ignore[attr-defined]
+        run._boxed_call = True  # type: ignore[attr-defined]  # how AOTAutograd is told
         return run
 
-    return aot_autograd(fw_compiler=compile_functional, decompositions=for_autograd())  # type: ignore[no-any-return]
+    return aot_autograd(fw_compiler=compile_functional, decompositions=for_autograd())  # type: ignore[no-any-return]  # untyped in PyTorch
 
 
 @pytest.fixture(autouse=True)

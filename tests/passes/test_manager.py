@@ -88,7 +88,7 @@ class Swapped(ProgramPass):
     def run(self, ir: Program, context: Context) -> Program:
         if self.invalid:
             return replace(ir, steps=ir.steps[::-1])
-        return replace(ir, steps=tuple(replace(s, arguments=("a", s.arguments[1])) for s in ir.steps))  # type: ignore[union-attr, arg-type, call-arg]
+        return replace(ir, steps=tuple(replace(s, arguments=("a", s.arguments[1])) for s in ir.steps))  # type: ignore[union-attr, arg-type, call-arg]  # all are launches
 
 
 @register

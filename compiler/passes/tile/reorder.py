@@ -46,18 +46,10 @@ class Reorder(TilePass):
             weights = self.weights(table, sums[0], nest[-1].range.var)
             if weights is None:
                 return ir
-            first = [f for f in nest if table.follows(weights, f.range.var)]
-            rest = [f for f in nest if not table.follows(weights, f.range.var)]
             moving = [a for a in table.all if a.stmt is sums[0] and not a.is_store and a is not weights]
+            first = [f for f in nest if table.follows(weights, f.range.var)]
             if any(not table.follows(a, f.range.var) for a in moving for f in first):
-                both = [f for f in first if all(table.follows(a, f.range.var) for a in moving)]
-                first = [f for f in first if f not in both]
-                cache = (context.machine or Machine()).l2
-                near = both if size_of(table, weights) <= cache * 2 // 3 else []
-                depth = (*sums[0].ranges, *(f.range for f in near))
-                room = min(cache // 2, cache * 7 // 8 - size_of(table, weights)) if near else cache // 2
-                outer, inner = Rows(table, moving, depth, room).fit(rest)
-                order = [*outer, *both, *first, *inner] if near else [*both, *outer, *first, *inner]
+                order = self.around(table, nest, sums[0], weights, moving, (context.machine or Machine()).l2)
                 why = f"%{weights.buffer} is read once for every block of rows that stays in cache"
             else:
                 order = by_stride(table, nest)
@@ -70,6 +62,20 @@ class Reorder(TilePass):
             body = (replace(f, body=body),)
         context.applied(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}")
         return ir.with_body(body)
+
+    @staticmethod
+    def around(
+        table: Accesses, nest: list[For], s: Reduce, weights: Access, moving: list[Access], cache: int
+    ) -> list[For]:
+        """Blocks of rows outside, then the loops over the weights, then the rows of a block; a stack's loops by what fits."""
+        first = [f for f in nest if table.follows(weights, f.range.var)]
+        stack = [f for f in first if all(table.follows(a, f.range.var) for a in moving)]
+        columns, rows = [f for f in first if f not in stack], [f for f in nest if f not in first]
+        size = size_of(table, weights)
+        near = stack if size <= cache * 2 // 3 else []
+        room = min(cache // 2, cache * 7 // 8 - size) if near else cache // 2
+        outer, inner = Rows(table, moving, (*s.ranges, *(f.range for f in near)), room).fit(rows)
+        return [*outer, *stack, *columns, *inner] if near else [*stack, *outer, *columns, *inner]
 
     def sort_reductions(self, ir: Kernel) -> Kernel:
         """Ranges of each reduction by the strides of what it reads, the longest outside."""
