@@ -21,6 +21,8 @@ from compiler.passes.fingerprint import fingerprint
 from compiler.passes.lower_kernel import lower_kernel
 from compiler.passes.nest import LowerError
 from compiler.passes.placement import laid_side_by_side
+from compiler.passes.tile.merge import Merge
+from compiler.passes.tile.online import Online
 
 
 @dataclass(eq=False)
@@ -105,7 +107,10 @@ class Fusion:
             self.context.missed(self.options, f"computed in place inside {g.root.op.name}", n)
             return False
         why, unit = "", [] if as_output or try_only else self.belonging(n)
-        for more in [unit, []] if unit else [[]]:
+        units = [unit, []] if unit else [[]]
+        if not as_output and not try_only and isinstance(self.price(Group(g.root, g.members | {n})), str):
+            units.append(self.above(n, g))
+        for more in units:
             joint = Group(g.root, g.members | {n, *more}, [*g.extra, n] if as_output else g.extra)
             if len(joint.members) > self.options.max_nodes:
                 continue
@@ -141,6 +146,19 @@ class Fusion:
                 break
             found.append(below)
         return found[1:] if any(isinstance(m.structure, Mix) for m in found) else []
+
+    def above(self, n: Node, g: Group) -> list[Node]:
+        """What is computed for `n` and `g` alone, up to sums of products: `n` may fit only together with all of it."""
+        found = [n]
+        for m in reversed(self.graph.nodes[: self.order[n]]):
+            users = self.graph.users[m]
+            simple = (
+                isinstance(m.structure, (Elementwise, IndexMap, Reduction))
+                and len(m.operands) * isinstance(m.structure, Reduction) < 2
+            )
+            if simple and users and m not in self.graph.outputs and all(u in found or u in g.members for u in users):
+                found.append(m)
+        return found[1:]
 
     def cheap_to_repeat(self, n: Node) -> bool:
         """Whether computing `n` again in each user reads no more than its result would be."""
@@ -208,7 +226,7 @@ class Fusion:
                 return f"{n.op.name} yields less than it reads, so it is worth storing"
         if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
             again = reread(kernel)
-            if again > self.options.reread_limit:
+            if again > self.options.reread_limit and not taken_in_parts(kernel):
                 return f"every block of rows would read {again >> 10} KiB again"
         return ""
 
@@ -286,6 +304,11 @@ def price_of(kernel: Kernel) -> int:
 def size(n: Node) -> int:
     """Bytes of a value; 1 where a dimension is symbolic."""
     return n.type.nbytes if isinstance(n.type.nbytes, int) else 1
+
+
+def taken_in_parts(kernel: Kernel) -> bool:
+    """Whether the kernel's rows will be walked part by part, many of them for each part of what they read."""
+    return Online().row(Merge().run(kernel, Context())) is not None
 
 
 def reread(kernel: Kernel) -> int:

@@ -44,7 +44,7 @@ class Stage(TilePass):
         return ir
 
     def reuse_loop(self, table: Accesses, a: Access, s: Reduce) -> Range | None:
-        """The outermost long loop that the operand does not follow, if turning it pays."""
+        """The outermost long loop that the operand does not follow and a copy made before it fits, if turning it pays."""
         if table.roles[a.buffer] != "in" or not any(table.step(a, r.var) == 1 for r in s.ranges):
             return None
         if any(
@@ -65,13 +65,15 @@ class Stage(TilePass):
         lane = across[-1]
         if any(table.follows(b, lane.var) or table.roles[b.buffer] == "const" for b in others):
             return None  # the other operand moves along the lanes
-        loop = free[0]
-        inside = around[around.index(loop) + 1 :]
+        return next((r for r in free if self.fits(table, a, around[around.index(r) + 1 :], s)), None)
+
+    def fits(self, table: Accesses, a: Access, inside: list[Range], s: Reduce) -> bool:
+        """Whether what loops `inside` and the reduction read of the operand can be copied whole."""
         turned = [r for r in (*inside, *s.ranges) if table.follows(a, r.var)]
         if any(v in variables(r.lo) for v in (x.var for x in turned) for r in turned):
-            return None
+            return False
         elements = product(r.extent for r in turned)
-        return loop if isinstance(elements, int) and elements <= self.limit else None
+        return isinstance(elements, int) and elements <= self.limit
 
     def insert(self, body: Block, table: Accesses, a: Access, s: Reduce, loop: Range, name: str) -> Block:
         """`body` with the copy made before `loop` and read inside it; the copy counts from where its loops start."""
