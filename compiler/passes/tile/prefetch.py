@@ -21,15 +21,16 @@ class Prefetch(TilePass):
     A kernel that passes over each row several times waits for memory in the first pass and leaves it idle in the others.
     The second loop over the row asks for the row after it.  Only for operands that do not stay in the second-level cache.
 
-    for %j tile 48 { for %i in 0..128 tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
-    ->  for %j tile 48 { for %i in 0..128 tile 8 { reduce %k { prefetch w[%j + 48, 48*(%i//8) + %k//16]  ... } } }
+    for %j tile 48 { for %i in 0..32 tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
+    ->  for %j tile 48 { for %i in 0..32 tile 8 { reduce %k { prefetch w[%j + 48, 192*(%i//8) + %k//4]  ... } } }
 
-    Each of the 16 blocks of rows asks for its share of the next panel of constants, so that the panel is near when its turn
-    comes.
+    Each of the 4 blocks of rows asks for its share of the next panel of constants, so that the panel is near when its turn
+    comes.  Only for few `blocks`: many of them hide the wait for a panel, and asking costs more.
     """
 
     name = "prefetch"
     exact = True
+    blocks: int = 4
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         return self.panels(self.rows(ir, context), context)
@@ -53,6 +54,8 @@ class Prefetch(TilePass):
             if not isinstance(row.extent, int) or not isinstance(depth.extent, int):
                 continue
             blocks = -(-row.extent // row.tile)
+            if blocks > self.blocks:
+                continue
             share = -(-depth.extent // blocks)
             start = (var(row.var) - row.lo) // row.tile * share
             moved: dict[str, Dim] = {
