@@ -172,6 +172,12 @@ class Accesses:
         return found
 
 
+def size_of(table: Accesses, a: Access) -> int:
+    """Bytes of the buffer that is read."""
+    size = table.types[a.buffer].nbytes
+    return size if isinstance(size, int) else 0
+
+
 def contraction(stmt: Stmt) -> bool:
     """A reduction that adds products."""
     return (

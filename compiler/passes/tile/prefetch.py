@@ -8,7 +8,7 @@ from compiler.ir import tile
 from compiler.ir.index import Dim, substitute, var, variables
 from compiler.ir.tile import Block, For, Kernel, Reduce, Stmt
 from compiler.ir.tile import Prefetch as PrefetchStmt
-from compiler.passes.access import Access, Accesses, contraction, nested_fors
+from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
@@ -21,51 +21,38 @@ class Prefetch(TilePass):
     A kernel that passes over each row several times waits for memory in the first pass and leaves it idle in the others.
     The second loop over the row asks for the row after it.  Only for operands that do not stay in the second-level cache.
 
-    for %j tile 48 { for %i in 0..32 tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
-    ->  for %j tile 48 { for %i in 0..32 tile 8 { reduce %k { prefetch w[%j + 48, 192*(%i//8) + %k//4]  ... } } }
+    for %j tile 48 { for %i tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
+    ->  for %j tile 48 { for %i tile 8 { reduce %k { prefetch w[%j, %k + 85]  ... } } }
 
-    Each of the 4 blocks of rows asks for its share of the next panel of constants, so that the panel is near when its turn
-    comes.  Only for few `blocks`: many of them hide the wait for a panel, and asking costs more.
+    A panel of constants is fetched `ahead` bytes before its turn: larger ones than the first-level cache are walked once before they
+    leave it, and come from memory when a network is run again.
     """
 
     name = "prefetch"
     exact = True
-    blocks: int = 4
+    ahead: int = 16384
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         return self.panels(self.rows(ir, context), context)
 
     def panels(self, ir: Kernel, context: Context) -> Kernel:
-        """Ask for the next panel of a packed constant that does not stay in the second-level cache."""
-        cache = (context.machine or Machine()).l2
-        nest = nested_fors(ir.body)
-        if len(nest) != 2:
-            return ir  # a loop outside reads the panels again, from the last cache
-        row, across = nest[-1].range, nest[-2].range
+        """Ask for what comes later in each packed constant that is walked from end to end."""
+        cache = (context.machine or Machine()).l1
         table = Accesses(ir)
+        asked: dict[int, dict[str, PrefetchStmt]] = {}
         for a in table.all:
-            depth = a.loops[-1]
             held = table.types[a.buffer]
-            used = {v for d in a.index for v in variables(d)}
-            if table.roles[a.buffer] != "const" or not contraction(a.stmt) or used != {across.var, depth.var}:
+            if table.roles[a.buffer] != "const" or not contraction(a.stmt) or size_of(table, a) <= cache:
                 continue
-            if not across.lanes or held.layout is None or not isinstance(held.nbytes, int) or held.nbytes <= cache:
+            lane = next((r for r in a.loops if r.lanes and table.follows(a, r.var)), None)
+            depth = a.loops[-1]
+            if lane is None or table.step(a, depth.var) != lane.tile:
                 continue
-            if not isinstance(row.extent, int) or not isinstance(depth.extent, int):
-                continue
-            blocks = -(-row.extent // row.tile)
-            if blocks > self.blocks:
-                continue
-            share = -(-depth.extent // blocks)
-            start = (var(row.var) - row.lo) // row.tile * share
-            moved: dict[str, Dim] = {
-                across.var: var(across.var) + across.tile,
-                depth.var: start + var(depth.var) // blocks,
-            }
-            ahead = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
-            context.applied(self, f"%{a.buffer}: each block of rows fetches {share} steps of the next panel")
-            return ir.with_body(insert(ir.body, {id(a.stmt): {a.buffer: ahead}}))
-        return ir
+            steps = self.ahead // (lane.tile * held.dtype.bytes)
+            place = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
+            asked.setdefault(id(a.stmt), {})[a.buffer] = PrefetchStmt(a.buffer, place)
+            context.applied(self, f"%{a.buffer} is fetched {steps} steps ahead")
+        return ir.with_body(insert(ir.body, asked)) if asked else ir
 
     def rows(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for the next row of operands that are walked several times."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from compiler.ir import tile
 from compiler.ir.index import Dim, interval, product, simplify, var, variables
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known_extent
-from compiler.passes.access import Access, Accesses, contraction, nested_fors
+from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
@@ -136,12 +136,6 @@ class Rows:
             extents = product(span(d, n, ranges) for d, n in zip(a.index, type_.static_shape(), strict=True))
             total += extents * type_.dtype.bytes if isinstance(extents, int) else 0
         return total
-
-
-def size_of(table: Accesses, a: Access) -> int:
-    """Bytes of the buffer that is read."""
-    size = table.types[a.buffer].nbytes
-    return size if isinstance(size, int) else 0
 
 
 def span(d: Dim, size: int, ranges: dict[str, int]) -> int:

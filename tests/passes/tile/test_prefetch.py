@@ -25,8 +25,8 @@ def test_rows_that_stay_in_cache_are_left_alone() -> None:
     assert run_pipeline(kernel, "prefetch") is kernel
 
 
-PANELS = """kernel @linear(in %x: f32[{rows}, 1024], const %w: f32[{columns}, 1024]{{0/48, 1, 0%48}}, out %y: f32[{rows}, {columns}]) {{
-  parallel %j in 0..{columns} tile 48 lanes 16 {{
+PANELS = """kernel @linear(in %x: f32[{rows}, 1024], const %w: f32[{columns}, 1024]{{0/64, 1, 0%64}}, out %y: f32[{rows}, {columns}]) {{
+  parallel %j in 0..{columns} tile 64 lanes 16 {{
     for %i in 0..{rows} tile 8 {{
       %s = reduce add %k in 0..1024 {{ yield %x[%i, %k] * %w[%j, %k] }}
       store %s, %y[%i, %j]
@@ -35,17 +35,31 @@ PANELS = """kernel @linear(in %x: f32[{rows}, 1024], const %w: f32[{columns}, 10
 }}"""
 
 
-def test_blocks_of_rows_fetch_the_next_panel_of_weights() -> None:
+def test_panels_of_weights_are_fetched_a_little_ahead() -> None:
     text = print_kernel(run_pipeline(parse_kernel(PANELS.format(rows=32, columns=960)), "prefetch"))
-    assert "prefetch %w[%j + 48, (%i//8)*256 + %k//4]" in text
+    assert "prefetch %w[%j, %k + 64]" in text
     assert print_kernel(parse_kernel(text)) == text
 
 
 def test_weights_that_stay_in_cache_are_left_alone() -> None:
-    kernel = parse_kernel(PANELS.format(rows=32, columns=96))
+    kernel = parse_kernel(PANELS.format(rows=32, columns=960).replace("1024", "12"))
     assert run_pipeline(kernel, "prefetch") is kernel
 
 
-def test_many_blocks_of_rows_need_no_fetching() -> None:
-    kernel = parse_kernel(PANELS.format(rows=40, columns=960))
+def test_weights_that_are_not_walked_from_end_to_end_are_left_alone() -> None:
+    kernel = parse_kernel(PANELS.format(rows=32, columns=960).replace("{0/64, 1, 0%64}", "{1, 0}"))
     assert run_pipeline(kernel, "prefetch") is kernel
+
+
+def test_a_window_of_weights_is_one_walk() -> None:
+    """The last channels of a tap ask for the first ones of the next."""
+    kernel = parse_kernel("""
+      kernel @conv(in %x: f32[66, 512], const %w: f32[512, 512, 3]{0/64, 2, 1, 0%64}, out %y: f32[64, 512]) {
+        parallel %j in 0..512 tile 64 lanes 16 {
+          for %i in 0..64 tile 8 {
+            %s = reduce add %t in 0..3, %k in 0..512 { yield %x[%i + %t, %k] * %w[%j, %k, %t] }
+            store %s, %y[%i, %j]
+          }
+        }
+      }""")
+    assert "prefetch %w[%j, %k + 64, %t]" in print_kernel(run_pipeline(kernel, "prefetch"))
