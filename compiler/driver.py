@@ -15,8 +15,11 @@ from compiler.ir.graph import Graph
 from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
 from compiler.options import Options
 from compiler.passes.instrument import instruments_for
-from compiler.pipeline import Stages, run_passes
-from compiler.runtime.executable import Executable
+from compiler.passes.manager import run_pipeline
+from compiler.pipeline import Scheduler, Stages, run_passes
+from compiler.runtime.executable import Executable, cache_of
+from compiler.runtime.stopwatch import Stopwatch
+from compiler.tuning import Tuner
 
 
 @dataclass(eq=False)
@@ -60,13 +63,20 @@ class CompiledGraph:
                 self._admit(sizes)
                 start = time.perf_counter()
                 graph = self.graph.specialize(sizes) if sizes else self.graph
-                stages = run_passes(graph, self.options, instruments_for(self.options))
+                target = Target.named(self.options.target)
+                stages = run_passes(graph, self.options, instruments_for(self.options), self.scheduler(target))
                 scheduled = time.perf_counter()
-                executable = Executable(stages.scheduled, Target.named(self.options.target), self.options)
+                executable = Executable(stages.scheduled, target, self.options)
                 self._built[key] = (stages, executable)
                 self.seconds["passes"] += scheduled - start
                 self.seconds["code"] += time.perf_counter() - scheduled
             return self._built[key]
+
+    def scheduler(self, target: Target) -> Scheduler:
+        """What runs the tile passes: the tuner where the user asks for it and the code can be measured here."""
+        if not self.options.tune or target.lacking_here():
+            return run_pipeline
+        return Tuner(target, cache_of(self.options), Stopwatch(target)).run
 
     def _admit(self, sizes: Mapping[str, int]) -> None:
         """ArgumentError for a size out of bounds."""

@@ -21,6 +21,7 @@ class Options:
     and `tile_passes` replace the default pipelines (see compiler.pipeline).  `fallback="eager"` runs unsupported ops in PyTorch.
     `verify` checks the IR after every pass; `check` interprets it before and after every pass.  `print_before`,
     `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of compiled objects ("" for none).
+    `tune` measures the alternatives that passes offer for the dearest kernels, and remembers the fastest in `cache`.
     """
 
     target: str = "host"
@@ -34,6 +35,7 @@ class Options:
     print_before: str = ""
     print_after: str = ""
     print_after_change: bool = False
+    tune: bool = False
     cache: str = field(default_factory=_default_cache)
 
     def with_(self, **changes: Any) -> Options:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from compiler.codegen.target import Target
 from compiler.ir.graph import Graph
@@ -38,7 +39,13 @@ class Stages:
     context: Context = field(default_factory=Context)
 
 
-def run_passes(graph: Graph, options: Options, instruments: Sequence[Instrument] = ()) -> Stages:
+Scheduler: TypeAlias = Callable[[Program, str, Context, Sequence[Instrument]], Program]
+"""What runs the passes over programs and kernels: `run_pipeline`, or the tuner."""
+
+
+def run_passes(
+    graph: Graph, options: Options, instruments: Sequence[Instrument] = (), schedule: Scheduler = run_pipeline
+) -> Stages:
     """Graph IR through every pass to a scheduled program; nothing is compiled yet."""
     target = Target.named(options.target)
     context = Context(machine=machine_of(target), options=options)
@@ -46,7 +53,7 @@ def run_passes(graph: Graph, options: Options, instruments: Sequence[Instrument]
     fused = run_pipeline(graph, options.graph_passes or default, context, instruments)
     lowered = lower(fused)
     passes = options.tile_passes or f"{PROGRAM_PASSES},{TILE_PASSES}"
-    scheduled = run_pipeline(lowered, passes, context, instruments)
+    scheduled = schedule(lowered, passes, context, instruments)
     return Stages(graph, fused, lowered, scheduled, context)
 
 

@@ -28,11 +28,19 @@ from compiler.passes.remark import Remark, Remarks
 IR = TypeVar("IR", bound=Graph | Kernel | Program)
 
 
+@dataclass(frozen=True)
+class Offer:
+    """A decision that was close: `instead` might serve as well as `pass_` did (None: to do without it)."""
+
+    pass_: Pass[Any]
+    instead: Pass[Any] | None
+
+
 @dataclass
 class Context:
     """What passes share: the machine compiled for (None: any), the user's options, and what the passes report.
 
-    `kernel` names the kernel that is being worked on, if it is one.
+    `kernel` names the kernel that is being worked on, if it is one.  `offers` are what the tuner may try.
     """
 
     machine: Any = None
@@ -40,6 +48,7 @@ class Context:
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
+    offers: list[Offer] = field(default_factory=list)
 
     def applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say that `pass_` changed something, and why that pays."""
@@ -56,6 +65,10 @@ class Context:
     def count(self, pass_: Pass[Any], what: str, amount: int = 1) -> None:
         """Add to the statistic `pass: what`."""
         self.statistics[f"{pass_.name}: {what}"] += amount
+
+    def offer(self, pass_: Pass[Any], *instead: Pass[Any] | None) -> None:
+        """Say what `pass_` might have done as well: the same pass with other options, or nothing at all (None)."""
+        self.offers += [Offer(pass_, other) for other in instead]
 
     def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str) -> None:
         name, loc = (about, None) if isinstance(about, str) else (about.name or about.op.name, about.loc)

@@ -69,13 +69,18 @@ def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine)
 
 
 def best_tiles(rows: int, shapes: Sequence[Shape], machine: Machine) -> list[RegisterTile]:
-    """Blocks of equal height for contractions that share their rows.
+    """Blocks of equal height for contractions that share their rows: the first of `ranked_tiles`."""
+    return ranked_tiles(rows, shapes, machine)[0]
 
-    Of the heights whose accumulators, one row of vectors and a broadcast fit the registers, the one that takes the least
+
+def ranked_tiles(rows: int, shapes: Sequence[Shape], machine: Machine) -> list[list[RegisterTile]]:
+    """Blocks of equal height for contractions that share their rows, for every height, the best first.
+
+    Of the heights whose accumulators, one row of vectors and a broadcast fit the registers, the best takes the least
     time in all; ties go to the blocks that load least, then to the lowest.  Rows a power of two apart share cache sets, so
     a block has fewer rows than a set has ways.
     """
-    best: tuple[tuple[float, float, int], list[RegisterTile]] | None = None
+    ranked: list[tuple[tuple[float, float, int], list[RegisterTile]]] = []
     for height in range(1, min(rows, machine.l1_ways - 2) + 1):
         chosen, time, loads = [], 0.0, 0.0
         for shape in shapes:
@@ -85,10 +90,10 @@ def best_tiles(rows: int, shapes: Sequence[Shape], machine: Machine) -> list[Reg
             chosen.append(block)
             time += total_cycles(rows, shape, block, machine) * shape.products / (rows * shape.columns)
             loads += (height + block.registers) / (height * block.registers)
-        rank = (round(time, 3), loads, height)
-        if len(chosen) == len(shapes) and (best is None or rank < best[0]):
-            best = (rank, chosen)
-    return best[1] if best else [RegisterTile(1, 1) for _ in shapes]
+        if len(chosen) == len(shapes):
+            ranked.append(((round(time, 3), loads, height), chosen))
+    ranked.sort(key=lambda r: r[0])
+    return [chosen for _, chosen in ranked] or [[RegisterTile(1, 1) for _ in shapes]]
 
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:

@@ -9,6 +9,7 @@ from compiler.ir import scalar
 from compiler.ir.index import Dim, interval, variables
 from compiler.ir.scalar import Call, Load
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, blocks, ranges, values
+from compiler.perf.machine import Machine
 
 FREE = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
 """Primitives that are no arithmetic (nor is a comparison)."""
@@ -42,6 +43,12 @@ def count_bytes(kernel: Kernel) -> int:
         size = _constant(p.type.nbytes) * (2 if p.role == "inout" else 1)
         total += min(size, reads[p.name] * p.type.dtype.bytes) if reads[p.name] and p.name not in plain else size
     return total
+
+
+def least_cycles(kernel: Kernel, machine: Machine) -> float:
+    """The time that one core takes at least: for its arithmetic on f32 lanes, or for its bytes (the roofline model)."""
+    arithmetic = count_flops(kernel) / (2 * machine.fma_per_cycle * machine.lanes(32))
+    return max(arithmetic, count_bytes(kernel) / machine.l3_bytes_per_cycle)
 
 
 def _loads(body: Block, limits: Limits, times: int) -> Iterator[tuple[Load, int, Limits]]:

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk, so that the next process starts warm.
+"""Compiled kernels, and what measuring them has taught, on disk, so that the next process starts warm.
 
     entry ::= magic (8 bytes)  key (32)  sha256 of the code (32)  code
 
@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 
 import llvmlite
 
@@ -89,7 +90,7 @@ class ObjectCache:
 
 def object_key(what: str, target: Target) -> str:
     """The name of the code for `what` (a kernel's digest, LLVM IR text) on `target`, made by this very compiler."""
-    parts = (what, str(target), _compiler_version(), llvmlite.__version__)
+    parts = (what, str(target), version(compiler.codegen, compiler.ir), llvmlite.__version__)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -106,9 +107,9 @@ def _is_ours(status: os.stat_result) -> bool:
     return not hasattr(os, "getuid") or status.st_uid == os.getuid()
 
 
-@lru_cache(maxsize=1)
-def _compiler_version() -> str:
-    """A hash of the sources between a kernel and its code: right for a release and for a checkout being edited."""
-    roots = [Path(package.__path__[0]) for package in (compiler.codegen, compiler.ir)]
+@lru_cache(maxsize=2)
+def version(*packages: ModuleType) -> str:
+    """A hash of the sources that lead from a kernel to code: right for a release and for a checkout being edited."""
+    roots = [Path(package.__path__[0]) for package in packages]
     files = sorted(f for root in roots for f in root.rglob("*.py") if "triton" not in f.parts and "ops" not in f.parts)
     return hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()

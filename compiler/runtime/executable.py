@@ -60,7 +60,7 @@ class Executable:
         inside = [b for b in program.buffers if b not in self.words]
         self.memory = plan_memory(program, inside)
         self.constants = {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
-        self.build = Build(self.target, _cache(options or Options()))
+        self.build = Build(self.target, cache_of(options or Options()))
         self.build.add_kernels(program.kernels.values())
         segments = list(_segments(program))
         mains = {f"main{k}": s for k, s in enumerate(segments) if not isinstance(s, OpaqueCall)}
@@ -167,7 +167,8 @@ class Executable:
         return IndexError(f"an index is out of range in {step.node or step.kernel}")
 
 
-def _cache(options: Options) -> ObjectCache:
+def cache_of(options: Options) -> ObjectCache:
+    """The store that the user chose."""
     return ObjectCache(Path(options.cache) if options.cache else None)
 
 

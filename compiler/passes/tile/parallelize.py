@@ -35,6 +35,9 @@ class Parallelize(TilePass):
         repeated = work(ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel))))
         if not is_shared(ir) or 2 * repeated > total:
             return ir.with_body(serial(ir.body))
+        if total < 16 * self.grain:
+            context.offer(self, replace(self, grain=total + 1))
+        context.offer(self, replace(self, slices=max(1, self.slices // 4)))
         return ir.with_body(tuple(self.share(s, wanted) if isinstance(s, For) and s.parallel else s for s in ir.body))
 
     def share(self, loop: For, wanted: int) -> For:

@@ -52,6 +52,7 @@ class Prefetch(TilePass):
             place = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
             asked.setdefault(id(a.stmt), {})[a.buffer] = PrefetchStmt(a.buffer, place)
             context.applied(self, f"%{a.buffer} is fetched {steps} steps ahead")
+            context.offer(self, None, replace(self, ahead=2 * self.ahead))
         return ir.with_body(insert(ir.body, asked)) if asked else ir
 
     def rows(self, ir: Kernel, context: Context) -> Kernel:
@@ -83,6 +84,7 @@ class Prefetch(TilePass):
             ahead = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
             asked.setdefault(id(target), {})[a.buffer] = ahead
             context.applied(self, f"%{a.buffer}: the next row is fetched in the loop over %{into.var}")
+            context.offer(self, None)
         return ir.with_body(insert(ir.body, asked)) if asked else ir
 
     @staticmethod

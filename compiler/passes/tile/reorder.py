@@ -19,13 +19,14 @@ class Reorder(TilePass):
     """parallel i { parallel j { reduce k x[i, k] * w[j, k] } }
     ->  parallel i.block { parallel j { parallel i in 64*i.block..64*i.block + 64 { ... } } }
 
-    As many rows as fit in half the second-level cache go inside the loops over the weights, so that a panel of weights stays in
+    As many rows as fit in a `share` of the second-level cache go inside the loops over the weights, so that a panel of weights stays in
     the first level while these rows pass by, and the rows stay in the second while the panels do (Goto and van de Geijn,
     2008); a stack of small products is walked block by block too.  Where nothing is read again, loops follow the strides of what is stored, and the ranges of a reduction those of
     what it reads.  The outer loops are independent of each other; a reduction adds in another order.
     """
 
     name = "reorder"
+    share: float = 0.5
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir = self.sort_reductions(ir)
@@ -50,6 +51,7 @@ class Reorder(TilePass):
             first = [f for f in nest if table.follows(weights, f.range.var)]
             if any(not table.follows(a, f.range.var) for a in moving for f in first):
                 order = self.around(table, nest, sums[0], weights, moving, (context.machine or Machine()).l2)
+                context.offer(self, None, *(replace(self, share=self.share * f) for f in (0.25, 0.5, 1.5, 4.0)))
                 why = f"%{weights.buffer} is read once for every block of rows that stays in cache"
             else:
                 order = by_stride(table, nest)
@@ -63,9 +65,8 @@ class Reorder(TilePass):
         context.applied(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}")
         return ir.with_body(body)
 
-    @staticmethod
     def around(
-        table: Accesses, nest: list[For], s: Reduce, weights: Access, moving: list[Access], cache: int
+        self, table: Accesses, nest: list[For], s: Reduce, weights: Access, moving: list[Access], cache: int
     ) -> list[For]:
         """Blocks of rows outside, then the loops over the weights, then the rows of a block; a stack's loops by what fits."""
         first = [f for f in nest if table.follows(weights, f.range.var)]
@@ -73,7 +74,8 @@ class Reorder(TilePass):
         columns, rows = [f for f in first if f not in stack], [f for f in nest if f not in first]
         size = size_of(table, weights)
         near = stack if size <= cache * 2 // 3 else []
-        room = min(cache // 2, cache * 7 // 8 - size) if near else cache // 2
+        room = int(cache * self.share)
+        room = min(room, cache * 7 // 8 - size) if near else room
         outer, inner = Rows(table, moving, (*s.ranges, *(f.range for f in near)), room).fit(rows)
         return [*outer, *stack, *columns, *inner] if near else [*stack, *outer, *columns, *inner]
 

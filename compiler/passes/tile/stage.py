@@ -40,6 +40,7 @@ class Stage(TilePass):
                     if loop is not None:
                         ir = ir.with_body(self.insert(ir.body, table, a, s, loop, Fresh(ir)("turned")))
                         context.applied(self, f"%{a.buffer} turned once for every %{loop.var}")
+                        context.offer(self, None)
                         break
         return ir
 

@@ -37,4 +37,5 @@ class Stream(TilePass):
             return (replace(stmt, stream=True),) if isinstance(stmt, Store) and stmt.buffer in large else (stmt,)
 
         context.applied(self, f"{', '.join(sorted('%' + n for n in large))} written past the cache")
+        context.offer(self, None)
         return ir.with_body(tile.expand_stmts(ir.body, rule))

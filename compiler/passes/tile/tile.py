@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.index import product
@@ -10,8 +10,12 @@ from compiler.ir.tile import For, Kernel, Let, Range, Reduce, Stmt
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import with_unique_names
-from compiler.perf.contraction import Shape, best_tiles
+from compiler.perf.contraction import RegisterTile, Shape, ranked_tiles
 from compiler.perf.machine import Machine
+
+
+RIVALS = 5
+"""How many blocks of accumulators are offered beside the best."""
 
 
 @register
@@ -40,6 +44,7 @@ class Tile(TilePass):
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
                 sizes[v] = self.width(r, stmt, machine.l2 // max(1, table.held(v)), machine.registers)
+                context.offer(self, *(replace(self, registers=n) for n in (1, 2, 8)))
 
         def rule(r: Range, _: Stmt) -> Range:
             return r.with_(tile=sizes[r.var]) if r.var in sizes else r
@@ -71,7 +76,8 @@ class Tile(TilePass):
         row = blocks[0].row
         rows = row.extent if row is not None and isinstance(row.extent, int) else 1
         shapes = [Shape(b.columns, b.lane.lanes, b.depth, b.count, b.own) for b in blocks]
-        chosen = best_tiles(rows, shapes, machine)
+        chosen, *others = ranked_tiles(rows, shapes, machine)
+        context.offer(self, *(self.fixed(blocks, o) for o in others[:RIVALS]))
         for b, choice in zip(blocks, chosen, strict=True):
             height = min(self.rows or choice.rows, rows)
             width = min(self.columns or choice.registers * b.lane.lanes, b.columns)
@@ -79,6 +85,11 @@ class Tile(TilePass):
                 sizes[row.var] = height
             sizes[b.lane.var] = width
             context.applied(self, f"{height} rows x {width} columns in {b.lane.lanes} lanes for %{b.name}")
+
+    def fixed(self, blocks: list[Block], tiles: list[RegisterTile]) -> Tile:
+        """The pass with these blocks, or with their height where the contractions differ in their widths."""
+        widths = {min(t.registers * b.lane.lanes, b.columns) for t, b in zip(tiles, blocks, strict=True)}
+        return replace(self, rows=tiles[0].rows, columns=widths.pop() if len(widths) == 1 else 0)
 
     @staticmethod
     def row_loop(table: Accesses, reads: list[Access], lane: Range, around: tuple[Range, ...]) -> Range | None:

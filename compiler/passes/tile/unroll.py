@@ -29,6 +29,7 @@ class Unroll(TilePass):
             ranges = self.write_out(stmt.ranges)
             if ranges != stmt.ranges:
                 context.applied(self, f"steps of %{stmt.name} written out")
+                context.offer(self, None)
             return (replace(stmt, ranges=ranges),)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.tile import Kernel, Range, Stmt
@@ -20,20 +20,27 @@ class Vectorize(TilePass):
 
     Each loop is scored by the memory operations it would save as the lane axis (see compiler.passes.lanes).  A loop gets lanes
     where it saves more than the best choices among the loops inside it together; only one axis in scope can have them.  Steps
-    that depend on each other stay apart, and so do those whose local buffers would not fit in cache together.
+    that depend on each other stay apart, and so do those whose local buffers would not fit in cache together.  The best choice
+    is passed over as often as `pass_over` says, for the next.
     """
 
     name = "vectorize"
+    pass_over: int = 0
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir, machine = with_unique_names(ir), context.machine or Machine()
         lanes = lanes_for(ir, machine)
         scores = score_loops(Accesses(ir), lanes, machine)
         chosen = set(best_set(ir.body, scores)[1])
+        for _ in range(self.pass_over):
+            scores |= dict.fromkeys(chosen, -1)
+            chosen = set(best_set(ir.body, scores)[1])
         for v in sorted(chosen):
             context.applied(self, f"%{v} across {lanes} lanes: {scores[v]} accesses saved")
         if not chosen:
             context.missed(self, "no loop has contiguous accesses")
+        else:
+            context.offer(self, replace(self, pass_over=self.pass_over + 1))
 
         def rule(r: Range, _: Stmt) -> Range:
             return r.with_(tile=lanes, lanes=lanes) if r.var in chosen else r

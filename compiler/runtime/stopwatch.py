@@ -1,0 +1,96 @@
+"""How long kernels take on their own, one against the other."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import ceil
+
+import numpy as np
+import torch
+
+from compiler.codegen.llvm.main import FIRST_SLOT
+from compiler.codegen.target import Target
+from compiler.ir.graph import stored
+from compiler.ir.random_inputs import Array
+from compiler.ir.tile import Kernel, Param
+from compiler.runtime import threads
+from compiler.runtime.build import Build
+from compiler.runtime.cache import ObjectCache
+from compiler.runtime.constants import aligned_empty
+from compiler.runtime.loader import Library, load
+
+BURST, LEAST, MOST, BUDGET, PAUSE = 2e-4, 8, 24, 0.1, 5e-4
+"""Kernels run in bursts of BURST seconds or one call, each of them LEAST to MOST times and in about BUDGET seconds altogether.
+
+The fastest burst of each counts, as all that disturbs it adds time.  Bursts are short and come after a PAUSE, so that the scheduler
+is likely to let them through at once; their order changes, so that nothing periodic meets always the same.
+"""
+
+HOPELESS = 3
+"""How many times slower than the fastest a kernel is that is not called again."""
+
+
+class Stopwatch:
+    """`watch(kernels)` is the seconds of one call of each, all of them ways to compute the same from the same buffers.
+
+    They are called on random floats; integers are 0, which is a valid index.  Each distinct kernel is compiled once.  One thread
+    is timed by its own clock, which stands still while other programs run; several need the clock on the wall.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.build = Build(target, ObjectCache(None))
+        self.clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    def __call__(self, kernels: Sequence[Kernel]) -> list[float]:
+        symbols = [self._compiled(k) for k in kernels]
+        library = load([self.build.objects[s] for s in dict.fromkeys(symbols)], list(dict.fromkeys(symbols)))
+        memory = [max(buffers, key=len) for buffers in zip(*(map(buffer, k.params) for k in kernels), strict=True)]
+        frame = (ctypes.c_uint64 * FIRST_SLOT)()
+        addresses = [*(m.ctypes.data for m in memory), ctypes.addressof(frame)]
+        threads.settle()
+        return self._fastest([partial(_function(library, s, len(addresses)), *addresses) for s in symbols])
+
+    def _compiled(self, kernel: Kernel) -> str:
+        self.build.add_kernels([kernel])
+        return self.build.symbols[kernel.name]
+
+    def _fastest(self, calls: Sequence[Callable[[], object]]) -> list[float]:
+        """Seconds of each call in its fastest burst."""
+        best = [min(self._burst(call, 1) for _ in range(2)) for call in calls]
+        hopeful = [k for k, seconds in enumerate(best) if seconds < HOPELESS * min(best)]
+        counts = {k: ceil(BURST / best[k]) for k in hopeful}
+        rounds = min(MOST, max(LEAST, int(BUDGET / max(best[k] * counts[k] for k in hopeful))))
+        for _ in range(rounds):
+            random.shuffle(hopeful)
+            for k in hopeful:
+                best[k] = min(best[k], self._burst(calls[k], counts[k]))
+        return best
+
+    def _burst(self, call: Callable[[], object], times: int) -> float:
+        """Mean seconds of a call when it is made `times` times; the first of several only fills the caches."""
+        time.sleep(PAUSE)
+        if times > 1:
+            call()
+        start = self.clock()
+        for _ in range(times):
+            call()
+        return max(self.clock() - start, 1e-9) / times
+
+
+def _function(library: Library, symbol: str, arguments: int) -> Callable[..., object]:
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(library[symbol])
+
+
+def buffer(param: Param) -> Array:
+    """Memory for a parameter, as bytes."""
+    size, dtype = param.type.nbytes, param.type.dtype
+    assert isinstance(size, int)
+    memory = aligned_empty((size,), np.dtype(np.uint8))
+    memory[:] = 0
+    if dtype.is_float:
+        memory[:] = np.resize(stored(np.random.default_rng(0).uniform(-1, 1, 4096), dtype).view(np.uint8), size)
+    return memory
