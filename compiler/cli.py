@@ -141,6 +141,9 @@ def model_arguments(c: argparse.ArgumentParser) -> None:
     c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="instead of the default tile passes")
     c.add_argument("--fallback", choices=("error", "eager"), default="error", help="what becomes of unsupported ops")
     c.add_argument("--threads", type=int, metavar="N", help="threads that kernels share")
+    c.add_argument(
+        "--tune", action="store_true", help="measure alternatives for the dearest kernels (kept for next time)"
+    )
 
 
 def options_of(given: argparse.Namespace) -> Options:
@@ -150,7 +153,7 @@ def options_of(given: argparse.Namespace) -> Options:
     if given.threads:
         torch.set_num_threads(given.threads)
     passes = {"graph_passes": given.graph_passes, "tile_passes": given.tile_passes}
-    return Options(target=given.target, fuse=not given.unfused, fallback=given.fallback, **passes)
+    return Options(target=given.target, fuse=not given.unfused, fallback=given.fallback, tune=given.tune, **passes)
 
 
 def busy(what: str) -> AbstractContextManager[Any]:

@@ -13,7 +13,6 @@ from compiler.passes.rename import with_unique_names
 from compiler.perf.contraction import RegisterTile, Shape, ranked_tiles
 from compiler.perf.machine import Machine
 
-
 RIVALS = 5
 """How many blocks of accumulators are offered beside the best."""
 

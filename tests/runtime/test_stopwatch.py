@@ -1,0 +1,68 @@
+"""Kernels against the clock: which bursts are made, and which count."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.codegen.target import Target
+from compiler.ir.tile import Kernel, Param
+from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.types import DTYPES, TensorType
+from compiler.runtime import stopwatch
+from compiler.runtime.stopwatch import Stopwatch, buffer
+
+
+def kernel(tile: int) -> Kernel:
+    return parse_kernel(f"""kernel @k(in %x: f32[64], in %i: i64[64], inout %y: f32[64]) {{
+      for %n in 0..64 tile {tile} lanes {tile} {{ %v = %i[%n]   check %v in 0..64   store %x[%v] + %y[%n], %y[%n] }} }}""")
+
+
+class Calls:
+    """Calls that take made-up time, each its own, with a disturbance now and then."""
+
+    def __init__(self, *seconds: float) -> None:
+        self.now, self.made = 0.0, [0] * len(seconds)
+        self.all = [lambda k=k, s=s: self.call(k, s) for k, s in enumerate(seconds)]
+
+    def call(self, k: int, seconds: float) -> None:
+        self.made[k] += 1
+        self.now += seconds * (5 if self.made[k] % 3 == 0 else 1)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+    monkeypatch.setattr(stopwatch, "PAUSE", 0.0)
+    return Stopwatch(Target.host())
+
+
+def test_the_fastest_burst_counts(watch: Stopwatch) -> None:
+    calls = Calls(2e-3, 1e-3)
+    watch.clock = lambda: calls.now
+    assert watch._fastest(calls.all) == pytest.approx([2e-3, 1e-3])
+
+
+def test_the_hopeless_are_not_called_again(watch: Stopwatch) -> None:
+    calls = Calls(1e-3, 1.0)
+    watch.clock = lambda: calls.now
+    watch._fastest(calls.all)
+    assert calls.made[1] == 2
+    assert calls.made[0] > stopwatch.LEAST
+
+
+def test_short_calls_are_made_many_at_a_time(watch: Stopwatch) -> None:
+    calls = Calls(1e-6)
+    watch.clock = lambda: calls.now
+    watch._fastest(calls.all)
+    assert calls.made[0] > stopwatch.MOST * stopwatch.BURST / 1e-6
+
+
+def test_kernels_run(watch: Stopwatch) -> None:
+    seconds = watch([kernel(4), kernel(16), kernel(4)])
+    assert len(seconds) == 3
+    assert min(seconds) > 0
+    assert len(watch.build.objects) == 2
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_buffers_of_every_type(name: str) -> None:
+    assert len(buffer(Param("x", TensorType(DTYPES[name], (5, 3))))) == 15 * DTYPES[name].bytes
