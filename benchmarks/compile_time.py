@@ -1,39 +1,68 @@
-"""How long until the first result: cold, and with objects in the cache."""
+"""How long until the first result: `python -m benchmarks compile_time ResNet MiniLM --peers Inductor`."""
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
-from rich.console import Console
-from rich.table import Table
+from torch import Tensor, nn
 
 import compiler
+from benchmarks.networks import NETWORKS
 from benchmarks.peers import ready
-from compiler.demo import minilm
+from benchmarks.request import Request, show
+from compiler.render import table
 
-TOKENS = 128
+T = TypeVar("T")
 
 
-def main() -> None:
-    """Seconds to compile MiniLM from its exported program, beside the first call of Inductor."""
-    model, _ = minilm()
-    ids = torch.randint(0, 30000, (1, TOKENS))
-    args = (ids, torch.ones_like(ids))
-    with torch.no_grad():
-        start = time.perf_counter()
-        program = torch.export.export(model, args)
-        exported = time.perf_counter() - start
-    table = Table(title=f"MiniLM, 1 x {TOKENS} tokens: seconds until the first result")
-    table.add_column("what")
-    table.add_column("s", justify="right")
-    table.add_row("torch.export (before both of ours)", f"{exported:.2f}")
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("ours, cold", "ours, objects cached"):
-            start = time.perf_counter()
-            compiler.compile(program, args, options=compiler.Options(cache=folder))(*args)
-            table.add_row(name, f"{time.perf_counter() - start:.2f}")
-    for peer in ready(model, args, ["Inductor"]):
-        table.add_row(peer.name, f"{peer.seconds:.2f}")
-    Console().print(table)
+def main(asked: Request) -> None:
+    """Seconds for each network: to export it, and from there to ours, cold and with objects cached; beside peers that start cold."""
+    names = asked.chosen(NETWORKS)
+    for threads in asked.threads:
+        torch.set_num_threads(threads)
+        first_results(nn.ReLU(), [torch.zeros(8)], asked.peers)  # compilers load here, not in the first row
+        made = table(
+            f"seconds until the first result, {threads} thread(s)",
+            ["network"],
+            ["export", "ours", "ours, cached", *asked.peers, *(f"{p} / ours" for p in asked.peers)],
+        )
+        for name in names:
+            seconds = first_results(*NETWORKS[name](), asked.peers)
+            print(name, *(f"{who} {s:.2f}" for who, s in seconds.items()), sep=", ", file=sys.stderr)
+            made.add_row(name, *cells(seconds, asked.peers))
+        show(made)
+
+
+def first_results(model: nn.Module, args: Sequence[Tensor], peers: Sequence[str]) -> dict[str, float]:
+    """Seconds by what was waited for; peers that do not take the model are left out."""
+    found: dict[str, float] = {}
+    with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        found["export"], program = timed(lambda: torch.export.export(model, tuple(args)))
+        for what in ("ours", "ours, cached"):
+            build = partial(compiler.compile, program, args, options=compiler.Options(cache=folder))
+            found[what], _ = timed(partial(first, build, args))
+    return found | {p.name: p.seconds for p in ready(model, args, peers, cold=True)}
+
+
+def first(build: Callable[[], Callable[..., object]], args: Sequence[Tensor]) -> object:
+    return build()(*args)
+
+
+def timed(what: Callable[[], T]) -> tuple[float, T]:
+    """Seconds of a call, and its result."""
+    start = time.perf_counter()
+    result = what()
+    return time.perf_counter() - start, result
+
+
+def cells(seconds: dict[str, float], peers: Sequence[str]) -> list[str]:
+    """One row; peers are compared with exporting and compiling together, as they trace the model themselves."""
+    ours = seconds["export"] + seconds["ours"]
+    times = [f"{seconds[w]:.2f}" if w in seconds else "-" for w in ("export", "ours", "ours, cached", *peers)]
+    return times + [f"{seconds[p] / ours:.1f}" if p in seconds else "-" for p in peers]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from benchmarks import compile_time, memory, tuning
 from benchmarks.contest import Contest, verdict
 from benchmarks.convolution import layers, operations
 from benchmarks.networks import NETWORKS
@@ -119,3 +120,29 @@ def test_the_verdict_takes_the_best_peer() -> None:
 
     text = verdict([case("a", slow=9.0, fast=4.0), case("b", slow=3.0, fast=0.25)])
     assert "geometric mean 1.00, worst 0.25 (b, fast); ours is slower in 1 of 2" in text
+
+
+def test_first_results_are_timed() -> None:
+    seconds = compile_time.first_results(nn.ReLU(), [torch.zeros(8)], ["eager"])
+    assert list(seconds) == ["export", "ours", "ours, cached", "eager"]
+    assert compile_time.cells({"export": 1.0, "ours": 3.0, "ours, cached": 2.0, "Inductor": 8.0}, ["Inductor", "eager"]) == [
+        "1.00", "3.00", "2.00", "8.00", "-", "2.0", "-",
+    ]  # fmt: skip
+
+
+def test_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that makes a large tensor, and keeps nothing."""
+
+    class Wide(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.expand(1 << 22).exp().sum()
+
+    monkeypatch.setitem(NETWORKS, "wide", lambda: (Wide(), (torch.zeros(1),)))
+    rise, growth = memory.take("wide", "eager")
+    assert 15 << 20 < rise < 40 << 20
+    assert growth < 15 << 20
+
+
+def test_everything_can_be_tuned() -> None:
+    with torch.device("meta"):
+        assert {*NETWORKS, "128 x 768 x 768", "ResNet 3x3 64, 56"} <= set(tuning.cases())

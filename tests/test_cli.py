@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from compiler import driver
 from compiler.cli import main
 from compiler.ir.parser import parse_graph
 from compiler.ir.tile_parser import parse_kernel, parse_program
@@ -153,6 +154,18 @@ def test_run(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     want = torch.export.load(program).module()(x)
     assert torch.allclose(torch.load(tmp_path / "out.pt"), want, atol=1e-6)
     assert "float32[2, 4]" in capsys.readouterr().out
+
+
+def test_tune(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        driver, "Stopwatch", lambda target: lambda kernels: asked.append(target) or [1.0] * len(kernels)
+    )
+    assert main(["run", str(program)]) == 0
+    assert not asked
+    assert main(["run", str(program), "--tune"]) == 0
+    assert asked
 
 
 def test_compare_and_profile(program: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,95 @@
+"""How much memory a call takes: `python -m benchmarks memory ResNet --peers "ONNX Runtime,OpenVINO"`.
+
+Our intermediates lie in one workspace, whose size is known.  What others take is seen from outside, in a process for each: by how
+much its resident memory grows while it gets ready and calls the network, weights that it copies among it, and by how much it
+rises above that within one call.  Linux only.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import compiler
+from benchmarks.networks import NETWORKS
+from benchmarks.peers import PEERS, Call, quiet
+from benchmarks.request import Request, show
+from compiler.render import size, table
+
+OURS = "ours"
+LAZY = ("Inductor",)
+"""Those whose first call compiles, and whose second is like all others."""
+
+
+def main(asked: Request) -> None:
+    """Sizes of weights and of our workspace; for each system, the rise within a call, and in brackets the growth altogether."""
+    threads = asked.threads[0]
+    systems = (OURS, *asked.peers)
+    made = table(
+        f"memory, {threads} thread(s): rise within a call (growth with weights and code)",
+        ["network"],
+        ["weights", "workspace", "not shared", *systems],
+    )
+    for name in asked.chosen(NETWORKS):
+        model, args = NETWORKS[name]()
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        plan = compiler.compile(model, args).executable.memory
+        seen = [measured(name, system, threads) for system in systems]
+        made.add_row(name, size(weights), size(plan.size), size(plan.unshared), *seen)
+        print(name, *seen, sep=", ", file=sys.stderr)
+    show(made)
+
+
+def measured(network: str, system: str, threads: int) -> str:
+    """What a process of its own says about one system."""
+    words = [sys.executable, "-m", "benchmarks.memory", network, system, str(threads)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return "-"
+    rise, growth = json.loads(done.stdout.splitlines()[-1])
+    return f"{size(rise)} ({size(growth)})"
+
+
+def take(network: str, system: str) -> tuple[int, int]:
+    """The rise within one call of `system`, and the growth of the process since the network was there alone."""
+    model, args = NETWORKS[network]()
+    with torch.no_grad():
+        gc.collect()
+        start = status("VmRSS")
+        with quiet():
+            call = prepared(system, model, args)
+            if system in LAZY:
+                call()
+            gc.collect()
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
+            before = status("VmRSS")
+            result = call()
+        rise = status("VmHWM") - before
+        growth = status("VmRSS") - start
+        del result
+    return max(rise, 0), max(growth, 0)
+
+
+def prepared(system: str, model: nn.Module, args: tuple[Tensor, ...]) -> Call:
+    """A system ready to call."""
+    if system != OURS:
+        return PEERS[system](model, args)
+    compiled = compiler.compile(model, args)
+    return lambda: compiled(*args)
+
+
+def status(field: str) -> int:
+    """A field of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(f"{field}:"))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(sys.argv[3]))
+    print(json.dumps(take(sys.argv[1], sys.argv[2])))
