@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, Var, coefficient, product, variables, without_constant
+from compiler.ir.index import Dim, Var, coefficient, variables, without_constant
 from compiler.ir.scalar import Call, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
 from compiler.ir.types import TensorType
@@ -26,9 +26,8 @@ class Access:
 
     @property
     def count(self) -> int:
-        """How often the scalar program performs it."""
-        total = product(r.extent for r in self.loops)
-        return total if isinstance(total, int) else 1
+        """How often the scalar program performs it, loops of unknown length counted once."""
+        return tile.known_steps(self.loops)
 
 
 class Accesses:

@@ -13,7 +13,19 @@ from functools import cached_property
 from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import PRIMITIVES, Call, Ref, walk
-from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Leaf, Lookup, Mix, Position, Reduction, Scan
+from compiler.ir.structure import (
+    Elementwise,
+    Gather,
+    Generate,
+    IndexMap,
+    Leaf,
+    Lookup,
+    Mix,
+    Position,
+    Reduction,
+    Scan,
+    is_view,
+)
 from compiler.ir.types import broadcast_index, f32
 
 HEAVY = 6
@@ -170,6 +182,13 @@ def elementwise_cost(node: Node) -> int:
         *(Ref(f32 if o.dtype.is_half else o.dtype, f"x{k}") for k, o in enumerate(node.operands)), **node.attrs
     )
     return sum(PRIMITIVES[x.primitive].cost for x in walk(e) if isinstance(x, Call))
+
+
+def from_positions(node: Node) -> bool:
+    """Whether a node takes an operation or two on indices: its users may learn more from them than from a tensor."""
+    sources = [o.operands[0] if is_view(o.structure, o) else o for o in node.operands if scalar_value(o) is None]
+    plain = isinstance(node.structure, Elementwise) and all(isinstance(o.structure, Generate) for o in sources)
+    return plain and bool(sources) and elementwise_cost(node) <= 2
 
 
 def settle(graph: Graph, root: Node, index: Position) -> Demand:

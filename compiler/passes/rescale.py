@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import var
-from compiler.ir.scalar import Call, Const, Expr, Load, Ref
+from compiler.ir.index import Dim, coefficient, var, variables
+from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.structure import lowest
 from compiler.ir.tile import Block, For, Let, Local, Range, Reduce, Stmt, Store
 from compiler.ir.types import TensorType
@@ -53,6 +53,45 @@ class Row:
     def ranges(self) -> list[Range]:
         """Every loop along the row."""
         return [r for s in (self.top, *self.sums, *(p.sum for p in self.products)) for r in s.ranges]
+
+
+def last_seen(top: Reduce) -> Dim | None:
+    """The last place that takes part, where the maximum is of `where(place <= last, score, -inf)`; None where that is not so."""
+    names = {s.name: s.value for s in top.body if isinstance(s, Let)}
+
+    def resolved(e: Expr) -> Expr:
+        while isinstance(e, Ref) and e.name in names:
+            e = names[e.name]
+        return e
+
+    def index(e: Expr) -> Dim | None:
+        e = resolved(e)
+        if isinstance(e, IndexValue):
+            return e.index
+        if isinstance(e, Const) and isinstance(e.value, int):
+            return e.value
+        if isinstance(e, Call) and e.primitive in ("add", "sub"):
+            a, b = map(index, e.operands)
+            return None if a is None or b is None else a + b if e.primitive == "add" else a - b
+        return None
+
+    def bound(e: Expr) -> Dim | None:
+        """What `place` may not pass where `e` holds."""
+        e = resolved(e)
+        if not isinstance(e, Call) or e.primitive not in ("le", "lt", "ge", "gt"):
+            return None
+        small, large = e.operands if e.primitive in ("le", "lt") else e.operands[::-1]
+        a, b = index(small), index(large)
+        if a is None or b is None or coefficient(a - b, place) != 1:
+            return None
+        last = var(place) - (a - b) - (e.primitive in ("lt", "gt"))
+        return None if place in variables(last) else last
+
+    place, value = top.ranges[0].var, resolved(top.value)
+    if not isinstance(value, Call) or value.primitive != "where":
+        return None
+    hidden = resolved(value.operands[2])
+    return bound(value.operands[0]) if isinstance(hidden, Const) and hidden.value == lowest(hidden.dtype) else None
 
 
 def row_of(body: Block) -> Row | None:

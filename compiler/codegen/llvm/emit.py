@@ -16,7 +16,7 @@ from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
 from compiler.codegen.target import Target
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, product, var, variables
+from compiler.ir.index import Dim, product, substitute, var, variables
 from compiler.ir.inplace import shareable
 from compiler.ir.scalar import Call, Load, Ref
 from compiler.ir.structure import IDENTITIES
@@ -145,6 +145,8 @@ class KernelEmitter:
         self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]
     ) -> Carried:
         """Run `body` for every step of `r`, `unroll` steps per jump, passing carried values along."""
+        if not isinstance(r.extent, int):
+            return self.open_loop(r, ev, carried, body)
         trips = trip_count(r)
         if trips == 0:
             return [v for _, v in carried]
@@ -174,6 +176,22 @@ class KernelEmitter:
         else:
             values = steps(0, unroll * main, values, ev.scope)
         return steps(main * unroll, rest, values, ev.scope) if rest else values
+
+    def open_loop(
+        self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]
+    ) -> Carried:
+        """A loop whose length the loops around it decide; perhaps none."""
+        assert r.tile == 1, f"%{r.var}: tiles of a loop of no constant length"
+        trips = substitute(r.extent, ev.scope.forms, ev.scope.bounds)
+        name = f"{r.var}#{self.b.fresh('n')[1:]}"
+
+        def step(counter: str, current: Carried) -> Carried:
+            inner = Evaluator(self.b, ev.scope.inner(), self._pointers(ev))
+            inner.scope.ssa[name] = counter
+            inner.scope.enter(r, var(name), 1)
+            return body(inner, current)
+
+        return self.b.loop("0", ev.polynomial(trips, {}, None), 1, carried, step, may_be_empty=True)
 
     @staticmethod
     def _pointers(ev: Evaluator) -> dict[tuple[object, ...], str]:

@@ -12,6 +12,7 @@ from compiler.ir.index import Dim
 from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.structure import Generate, Opaque, is_view
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.demand import from_positions
 
 
 @register
@@ -19,7 +20,7 @@ from compiler.passes.base import Context, GraphPass, register
 class Fold(GraphPass):
     """Replace nodes that only constants feed by their values.
 
-    Views are left alone, for they cost nothing, as are generated values and results of more than `max_bytes` that are
+    Views are left alone, for they cost nothing, as are generated values, comparisons of indices and the like, and results of more than `max_bytes` that are
     larger than the constants they come from.
 
     %y = add 1.0, 2.0   ->   %y = constant 3.0
@@ -57,6 +58,8 @@ class Fold(GraphPass):
 
     def _pays(self, n: Node, sources: frozenset[Node]) -> bool:
         if isinstance(n.result, tuple) or isinstance(n.structure, Generate) or is_view(n.structure, n):
+            return False
+        if from_positions(n):
             return False
         read = sum(_static(s.type.nbytes) for s in sources)
         return _static(n.type.nbytes) <= max(self.max_bytes, read)

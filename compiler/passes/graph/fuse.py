@@ -12,11 +12,21 @@ from compiler.ir import tile
 from compiler.ir.graph import Graph, Node, input_node, scalar_value
 from compiler.ir.index import variables
 from compiler.ir.op import OPS
-from compiler.ir.structure import Composite, Elementwise, Fused, IndexMap, Leaf, Mix, Opaque, Reduction, is_view
+from compiler.ir.structure import (
+    Composite,
+    Elementwise,
+    Fused,
+    IndexMap,
+    Leaf,
+    Mix,
+    Opaque,
+    Reduction,
+    is_view,
+)
 from compiler.ir.tile import Kernel, Local
 from compiler.passes.access import Accesses, contraction, nested_fors, work
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.demand import elementwise_cost
+from compiler.passes.demand import elementwise_cost, from_positions
 from compiler.passes.fingerprint import fingerprint
 from compiler.passes.lower_kernel import lower_kernel
 from compiler.passes.nest import LowerError
@@ -115,7 +125,7 @@ class Fusion:
             if len(joint.members) > self.options.max_nodes:
                 continue
             together, apart = self.price(joint), g.price + self.alone([n, *more])
-            if isinstance(together, int) and together <= apart:
+            if isinstance(together, int) and (together <= apart or (not more and from_positions(n))):
                 if not try_only:
                     self.add([n, *more], g, joint, together)
                 return True

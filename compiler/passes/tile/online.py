@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, var
+from compiler.ir.index import Dim, floordiv, interval, substitute, var
 from compiler.ir.scalar import Expr, Load, Ref, const
 from compiler.ir.structure import lowest
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
@@ -13,7 +13,7 @@ from compiler.ir.types import TensorType
 from compiler.passes.access import nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, with_unique_names
-from compiler.passes.rescale import Row, guarded, row_of
+from compiler.passes.rescale import Row, guarded, last_seen, row_of
 
 
 @register
@@ -24,23 +24,28 @@ class Online(TilePass):
 
     A part of the row is computed for a block of rows while what they all read is near; each row holds the maximum and the sums so far,
     and rescales them where the maximum grows.  No row is ever stored whole.  See compiler.passes.rescale, and Dao et al.,
-    "FlashAttention", 2022.  Pays for rows of more than `longest` elements.
+    "FlashAttention", 2022.  Pays for rows of more than `longest` elements, and for shorter ones of which each sees only the
+    places up to its own: parts that no row of a block sees are left out, whatever they hold, and `causal` places and rows
+    go together.
     """
 
     name = "online"
     longest: int = 640
     part: int = 256
     rows: int = 512
+    causal: int = 64
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         row = self.row(ir)
         if row is None:
             return ir
-        nest = nested_fors(ir.body)
-        body: Block = Parts(row, nest[-1], Fresh(ir), self.part).in_blocks(self.rows)
+        nest, last = nested_fors(ir.body), last_seen(row.top)
+        part, rows = (self.part, self.rows) if last is None else (self.causal, self.causal)
+        body: Block = Parts(row, nest[-1], last, Fresh(ir), part).in_blocks(rows)
         for f in reversed(nest[:-1]):
             body = (replace(f, body=body),)
-        context.applied(self, f"rows of {row.extent} in parts of {self.part}, their sums rescaled as the maximum grows")
+        seen = "" if last is None else f", those behind {last} left out"
+        context.applied(self, f"rows of {row.extent} in parts of {part}{seen}; sums rescaled as the maximum grows")
         return with_unique_names(ir.with_body(body))
 
     def row(self, ir: Kernel) -> Row | None:
@@ -51,14 +56,17 @@ class Online(TilePass):
         if not isinstance(nest[-1].range.hi, int):
             return None
         row = row_of(nest[-1].body)
-        return row if row is not None and row.extent > self.longest else None
+        if row is None:
+            return None
+        long = row.extent > self.longest or (row.extent >= 2 * self.causal and last_seen(row.top) is not None)
+        return row if long else None
 
 
 class Parts:
     """The statements of a row, spread over parts of it."""
 
-    def __init__(self, row: Row, loop: For, fresh: Fresh, part: int) -> None:
-        self.row, self.loop, self.part = row, loop, part
+    def __init__(self, row: Row, loop: For, last: Dim | None, fresh: Fresh, part: int) -> None:
+        self.row, self.loop, self.last, self.part = row, loop, last, part
         self.dtype = row.top.value.dtype
         self.top = fresh("top")
         self.sums = [fresh(f"{s.name}.sum") for s in row.sums]
@@ -72,6 +80,7 @@ class Parts:
         assert isinstance(count, int)
         blocks = -(-count // most)
         size = count // blocks if count % blocks == 0 else -(-count // blocks // 8) * 8
+        size = size if self.last is None else min(most, count)
         whole, rest = divmod(count, size)
         start = var(self.block) * size if whole > 1 else 0
         body = self.rows(start, size)
@@ -83,10 +92,22 @@ class Parts:
         self.place = var(self.loop.range.var) - start
         self.over = replace(self.loop.range, lo=start, hi=start + count)
         whole, rest = divmod(self.row.extent, self.part)
-        steps = Range(self.step, 0, whole)
+        steps = Range(self.step, 0, self.seen(start + count - 1, whole))
         main = For(steps, (self.through(var(self.step) * self.part, self.part),))
         tail = (self.through(whole * self.part, rest),) if rest else ()
         return (*self.held(count), *self.cleared(count), main, *tail, self.finished())
+
+    def seen(self, row: Dim, whole: int) -> Dim:
+        """How many of the `whole` parts the block that ends with `row` sees."""
+        if self.last is None:
+            return whole
+        parts = floordiv(substitute(self.last, {self.loop.range.var: row}), self.part) + 1
+        if isinstance(parts, int):
+            return max(0, min(parts, whole))
+        count = self.loop.range.hi
+        assert isinstance(count, int)
+        known = interval(parts, {self.block: (0, count // self.part - 1)})
+        return parts if known is not None and known[0] >= 0 and known[1] <= whole else whole
 
     # what a block of rows holds
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 import compiler
 from compiler.ir.parser import parse_graph
 from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.tile_printer import print_kernel
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.testing import check_pass, check_same_meaning
@@ -149,6 +150,31 @@ def test_short_rows_stay() -> None:
     check_pass("online", unchanged=attention(3, ROW))
 
 
+SEEN = ROW.replace("yield %s[%i, %r]", "%x = where(index(%r) <= index(%i) + 1, %s[%i, %r], -inf) yield %x").replace(
+    "exp(%s[%i, %r] - %m)", "exp(where(index(%r) <= index(%i) + 1, %s[%i, %r], -inf) - %m)"
+)
+
+
+@pytest.mark.parametrize(
+    ("compare", "parts"),
+    [
+        ("index(%r) <= index(%i)", "0..%i.block + 1"),
+        ("index(%i) >= index(%r)", "0..%i.block + 1"),
+        ("index(%r) < index(%i)", "0..%i.block + 1"),
+        ("index(%r) <= index(%i) - 4", "0..%i.block"),
+        ("index(%r) >= index(%i)", "0..2"),
+        ("index(%r) <= index(%i) + 4", "0..2"),
+        ("index(%r) <= index(%r)", "0..2"),
+    ],
+)
+def test_parts_that_no_row_of_a_block_sees_are_left_out(compare: str, parts: str) -> None:
+    """Except where a block might see more parts than there are.  What is hidden counts no more, not even NaN times 0."""
+    source = attention(8, SEEN.replace("index(%r) <= index(%i) + 1", compare))
+    changed = run_pipeline(parse_kernel(source), "online{longest=4, part=4, rows=4, causal=4}", Context())
+    assert f"for %r.part in {parts} {{" in print_kernel(changed)
+    check_same_meaning(parse_kernel(source), changed, exact=False, special=False)
+
+
 class Attention(torch.nn.Module):
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
@@ -177,6 +203,20 @@ def test_attention_over_long_rows_is_one_kernel_without_scores(module: torch.nn.
     program = compiled.stages.scheduled
     assert set(program.buffers) == {*program.inputs, *program.outputs}
     assert (compiled(*args) - exact(module, args)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("size", [192, 200, 700])
+def test_causal_attention_walks_a_triangle(size: int) -> None:
+    class Causal(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    torch.manual_seed(0)
+    args = tuple(torch.randn(2, size, 16) for _ in range(3))
+    compiled = compiler.compile(Causal(), args)
+    assert compiled.work.kernels == 1
+    assert ".block + 1 {" in compiled.print_ir("scheduled")
+    assert (compiled(*args) - exact(Causal(), args)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
