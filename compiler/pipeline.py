@@ -15,10 +15,10 @@ from compiler.passes.lower import lower
 from compiler.passes.manager import Instrument, run_pipeline
 from compiler.perf.machine import MACHINES, Machine
 
-GRAPH_PASSES = "decompose,canonicalize,fold,cse,block-scans,winograd,fuse"
+GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,winograd,fuse"
 """Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, groups into kernels."""
 
-UNFUSED_GRAPH_PASSES = "decompose,canonicalize,fold,cse,block-scans,fuse{enabled=false}"
+UNFUSED_GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,fuse{enabled=false}"
 """The same, with a kernel for every op."""
 
 PROGRAM_PASSES = "layout"

@@ -31,7 +31,7 @@ class Fold(GraphPass):
     max_bytes: int = 65536
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        sources = _constant_sources(ir)
+        sources = constant_sources(ir)
         folded = [n for n in self._frontier(ir, sources) if n in sources]
         if not folded:
             return ir
@@ -78,7 +78,7 @@ def _static(size: Dim) -> int:
     return size
 
 
-def _constant_sources(ir: Graph) -> dict[Node, frozenset[Node]]:
+def constant_sources(ir: Graph) -> dict[Node, frozenset[Node]]:
     """For each node of static type that depends on no input and no opaque op: the constants it is computed from."""
     found: dict[Node, frozenset[Node]] = {}
     for n in ir.nodes:
