@@ -36,8 +36,9 @@ from compiler.perf.cost import least_cycles
 from compiler.perf.machine import Machine
 from compiler.runtime.cache import ObjectCache, object_key, version
 
-Measure: TypeAlias = Callable[[Sequence[Kernel]], list[float]]
-"""Seconds of one call of each of several kernels that compute the same (see compiler.runtime.stopwatch)."""
+Measure: TypeAlias = Callable[[Sequence[Kernel], int], list[float]]
+"""Seconds of one call of each of several kernels that compute the same, with constants spread over so many bytes (see
+compiler.runtime.stopwatch)."""
 
 Way: TypeAlias = tuple[Pass[Any] | None, ...]
 """A pipeline with some passes exchanged, or gone (None)."""
@@ -88,15 +89,17 @@ class Tuner:
         context, pipeline = context or Context(), parse_pipeline(passes)
         start = max((k + 1 for k, p in enumerate(pipeline) if p.takes is not Kernel), default=0)
         program, own = run_pipeline(ir, pipeline[:start], context, instruments), pipeline[start:]
-        chosen = {k.name: self.best(k, own, context) for k in dear(program, context.machine or Machine())}
+        machine = context.machine or Machine()
+        far = spread(program, machine)
+        chosen = {k.name: self.best(k, own, far, context) for k in dear(program, machine)}
         return map_kernels(program, lambda k: run_passes(k, chosen.get(k.name, own), context, instruments))
 
-    def best(self, kernel: Kernel, passes: Pipeline, context: Context) -> Pipeline:
+    def best(self, kernel: Kernel, passes: Pipeline, far: int, context: Context) -> Pipeline:
         """The fastest pipeline for `kernel`, with a remark that says what was measured."""
-        key = self.key(kernel, passes)
+        key = self.key(kernel, passes, far)
         entry = self.store.get(key)
         if entry is None:
-            found = Search(kernel, passes, context, self.measure).run()
+            found = Search(kernel, passes, context, lambda kernels: self.measure(kernels, far)).run()
             self.store.put(key, json.dumps(asdict(found)).encode())
         else:
             found = Tuned(**json.loads(entry))
@@ -104,11 +107,17 @@ class Tuner:
         context.remarks.add(Remark("tune", kind, f"{found}{' (known)' if entry else ''}", kernel=kernel.name))
         return parse_pipeline(found.passes)
 
-    def key(self, kernel: Kernel, passes: Pipeline) -> str:
+    def key(self, kernel: Kernel, passes: Pipeline, far: int) -> str:
         """The name of what is known about a kernel: on this machine, with so many threads, for these passes as they are written."""
         sources = version(compiler.passes, compiler.perf)
-        parts = ("tuned", kernel_digest(kernel), print_pipeline(passes), str(torch.get_num_threads()), sources)
-        return object_key(" ".join(parts), self.target)
+        parts = ("tuned", kernel_digest(kernel), print_pipeline(passes), torch.get_num_threads(), far, sources)
+        return object_key(" ".join(map(str, parts)), self.target)
+
+
+def spread(program: Program, machine: Machine) -> int:
+    """The bytes that constants are spread over when kernels are timed: enough to miss the last cache, if all together do."""
+    total = sum(size for name in program.constants if isinstance(size := program.buffers[name].nbytes, int))
+    return 2 * machine.l3 if total > machine.l3 else 0
 
 
 def dear(program: Program, machine: Machine) -> Iterator[Kernel]:
@@ -121,7 +130,9 @@ def dear(program: Program, machine: Machine) -> Iterator[Kernel]:
 class Search:
     """The search for the fastest way to make one kernel."""
 
-    def __init__(self, kernel: Kernel, passes: Pipeline, context: Context, measure: Measure) -> None:
+    def __init__(
+        self, kernel: Kernel, passes: Pipeline, context: Context, measure: Callable[[Sequence[Kernel]], list[float]]
+    ) -> None:
         self.kernel, self.given, self.context, self.measure = kernel, passes, context, measure
         self.tried: dict[str, float] = {}
         self.made: dict[Way, tuple[Kernel, list[Offer]]] = {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,7 +23,7 @@ from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
 from compiler.perf.machine import AVX512, Machine
 from compiler.pipeline import TILE_PASSES
 from compiler.runtime.cache import ObjectCache
-from compiler.tuning import Measure, Tuner, dear
+from compiler.tuning import Measure, Tuner, dear, spread
 
 PASSES = "vectorize,tile,pack,prefetch"
 
@@ -52,7 +54,7 @@ class Clock:
     def __init__(self, seconds: Callable[[Kernel], float]) -> None:
         self.seconds, self.asked = seconds, 0
 
-    def __call__(self, kernels: Sequence[Kernel]) -> list[float]:
+    def __call__(self, kernels: Sequence[Kernel], spread: int) -> list[float]:
         self.asked += 1
         return [self.seconds(k) for k in kernels]
 
@@ -122,21 +124,22 @@ def test_what_is_known_is_known_for_a_machine_and_passes(store: ObjectCache, mon
     kernel, passes = parse_kernel(MATMUL), parse_pipeline(PASSES)
     tuner = Tuner(Target.named("x86-64-v4"), store, by_rows(6))
     keys = [
-        tuner.key(kernel, passes),
-        Tuner(Target.named("x86-64-v3"), store, by_rows(6)).key(kernel, passes),
-        tuner.key(kernel, parse_pipeline("vectorize,tile")),
-        tuner.key(parse_kernel(MATMUL.replace("96", "95")), passes),
+        tuner.key(kernel, passes, 0),
+        tuner.key(kernel, passes, 1 << 26),
+        Tuner(Target.named("x86-64-v3"), store, by_rows(6)).key(kernel, passes, 0),
+        tuner.key(kernel, parse_pipeline("vectorize,tile"), 0),
+        tuner.key(parse_kernel(MATMUL.replace("96", "95")), passes, 0),
     ]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
-    keys.append(tuner.key(kernel, passes))
+    keys.append(tuner.key(kernel, passes, 0))
     assert len(set(keys)) == len(keys)
-    assert tuner.key(parse_kernel(MATMUL.replace("matmul", "other")), passes) == keys[-1]
+    assert tuner.key(parse_kernel(MATMUL.replace("matmul", "other")), passes, 0) == keys[-1]
 
 
 def test_a_way_that_gives_the_same_kernel_is_not_measured() -> None:
     seen: list[str] = []
 
-    def measure(kernels: Sequence[Kernel]) -> list[float]:
+    def measure(kernels: Sequence[Kernel], spread: int) -> list[float]:
         assert len(kernels) == len(set(map(str, kernels))) or kernels[0] == kernels[1]  # the last asks about the winner
         seen.extend(str(k.body) for k in kernels)
         return [1.0] * len(kernels)
@@ -151,6 +154,14 @@ def test_only_what_takes_long_is_tuned() -> None:
     program = parse_program(text.replace("  launch", "  launch @small(%z, %u)\n  launch"))
     assert [k.name for k in dear(program, Machine())] == ["matmul"]
     assert [k.name for k in dear(parse_program(PROGRAM), Machine())] == ["matmul"]
+
+
+def test_constants_are_met_in_the_caches_that_a_whole_call_leaves_them_in() -> None:
+    program = parse_program(PROGRAM)
+    program = replace(program, inputs=("x",), constants={"w": np.zeros((96, 480), np.float32)})
+    assert spread(program, Machine()) == 0
+    assert spread(program, Machine(l3=96 * 480 * 4)) == 0
+    assert spread(program, Machine(l3=96 * 480 * 4 - 1)) == 2 * (96 * 480 * 4 - 1)
 
 
 def test_passes_over_programs_come_first(store: ObjectCache) -> None:

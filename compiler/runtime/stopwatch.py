@@ -6,7 +6,7 @@ import ctypes
 import random
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from itertools import cycle
 from math import ceil
 
 import numpy as np
@@ -21,7 +21,7 @@ from compiler.runtime import threads
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
 from compiler.runtime.constants import aligned_empty
-from compiler.runtime.loader import Library, load
+from compiler.runtime.loader import load
 
 BURST, LEAST, MOST, BUDGET, PAUSE = 2e-4, 8, 24, 0.1, 5e-4
 """Kernels run in bursts of BURST seconds or one call, each of them LEAST to MOST times and in about BUDGET seconds altogether.
@@ -37,6 +37,8 @@ HOPELESS = 3
 class Stopwatch:
     """`watch(kernels)` is the seconds of one call of each, all of them ways to compute the same from the same buffers.
 
+    With `spread`, each call meets another copy of the constants until that many bytes have passed by: in a large network they have
+    left the caches when their turn comes again.
     They are called on random floats; integers are 0, which is a valid index.  Each distinct kernel is compiled once.  One thread
     is timed by its own clock, which stands still while other programs run; several need the clock on the wall.
     """
@@ -45,14 +47,26 @@ class Stopwatch:
         self.build = Build(target, ObjectCache(None))
         self.clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
-    def __call__(self, kernels: Sequence[Kernel]) -> list[float]:
+    def __call__(self, kernels: Sequence[Kernel], spread: int = 0) -> list[float]:
         symbols = [self._compiled(k) for k in kernels]
         library = load([self.build.objects[s] for s in dict.fromkeys(symbols)], list(dict.fromkeys(symbols)))
-        memory = [max(buffers, key=len) for buffers in zip(*(map(buffer, k.params) for k in kernels), strict=True)]
+        params = [max(ways, key=size) for ways in zip(*(k.params for k in kernels), strict=True)]
+        constants = sum(size(p) for p in params if p.role == "const")
+        copies = 1 + spread // constants if constants else 1
+        memory = [[buffer(p) for _ in range(copies if p.role == "const" else 1)] for p in params]
         frame = (ctypes.c_uint64 * FIRST_SLOT)()
-        addresses = [*(m.ctypes.data for m in memory), ctypes.addressof(frame)]
         threads.settle()
-        return self._fastest([partial(_function(library, s, len(addresses)), *addresses) for s in symbols])
+        return self._fastest([
+            self._call(library[s], [[m.ctypes.data for m in some] for some in memory], ctypes.addressof(frame))
+            for s in symbols
+        ])  # fmt: skip
+
+    @staticmethod
+    def _call(function: int, places: Sequence[Sequence[int]], frame: int) -> Callable[[], object]:
+        """A function that calls the one at an address, each time with the next of the places of each argument."""
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(places) + 1))(function)
+        turns = zip(*map(cycle, places), strict=True)
+        return lambda: call(*next(turns), frame)
 
     def _compiled(self, kernel: Kernel) -> str:
         self.build.add_kernels([kernel])
@@ -81,16 +95,16 @@ class Stopwatch:
         return max(self.clock() - start, 1e-9) / times
 
 
-def _function(library: Library, symbol: str, arguments: int) -> Callable[..., object]:
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)(library[symbol])
+def size(param: Param) -> int:
+    """Bytes of a parameter."""
+    assert isinstance(param.type.nbytes, int)
+    return param.type.nbytes
 
 
 def buffer(param: Param) -> Array:
     """Memory for a parameter, as bytes."""
-    size, dtype = param.type.nbytes, param.type.dtype
-    assert isinstance(size, int)
-    memory = aligned_empty((size,), np.dtype(np.uint8))
+    memory, dtype = aligned_empty((size(param),), np.dtype(np.uint8)), param.type.dtype
     memory[:] = 0
     if dtype.is_float:
-        memory[:] = np.resize(stored(np.random.default_rng(0).uniform(-1, 1, 4096), dtype).view(np.uint8), size)
+        memory[:] = np.resize(stored(np.random.default_rng(0).uniform(-1, 1, 4096), dtype).view(np.uint8), len(memory))
     return memory

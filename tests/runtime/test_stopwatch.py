@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 
 from compiler.codegen.target import Target
@@ -61,6 +63,24 @@ def test_kernels_run(watch: Stopwatch) -> None:
     assert len(seconds) == 3
     assert min(seconds) > 0
     assert len(watch.build.objects) == 2
+
+
+def test_calls_take_turns_in_the_copies_of_constants(watch: Stopwatch) -> None:
+    seen: list[tuple[int, ...]] = []
+    signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
+    note = signature(lambda *arguments: seen.append(arguments))
+    call = watch._call(ctypes.cast(note, ctypes.c_void_p).value or 0, [[1], [20, 30, 40]], 9)
+    for _ in range(4):
+        call()
+    assert seen == [(1, 20, 9), (1, 30, 9), (1, 40, 9), (1, 20, 9)]
+
+
+def test_constants_are_spread(watch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(stopwatch, "buffer", lambda p: made.append(p.name) or buffer(p))
+    text = "kernel @k(in %x: f32[64], const %w: f32[64], out %y: f32[64]) { store %x[0] + %w[0], %y[0] }"
+    watch([parse_kernel(text)], spread=1024)
+    assert sorted(made) == ["w"] * 5 + ["x", "y"]
 
 
 @pytest.mark.parametrize("name", DTYPES)
