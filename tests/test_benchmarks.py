@@ -131,16 +131,16 @@ def test_first_results_are_timed() -> None:
 
 
 def test_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that makes a large tensor, and keeps nothing."""
+    """A call that makes a tensor too large for memory that the allocator holds back, and keeps nothing."""
 
     class Wide(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            return x.expand(1 << 22).exp().sum()
+            return x.expand(1 << 24).exp().sum()
 
     monkeypatch.setitem(NETWORKS, "wide", lambda: (Wide(), (torch.zeros(1),)))
     rise, growth = memory.take("wide", "eager")
-    assert 15 << 20 < rise < 40 << 20
-    assert growth < 15 << 20
+    assert 60 << 20 < rise < 100 << 20
+    assert growth < 60 << 20
 
 
 def test_everything_can_be_tuned() -> None:
