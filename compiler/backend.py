@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
@@ -12,10 +14,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.driver import CompiledGraph, compile_graph
 from compiler.frontend.decompositions import for_autograd
-from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional
+from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional, unwritten_weights
 from compiler.frontend.results import GraphOutput, Literal
 from compiler.ir.index import evaluate
 from compiler.options import as_options
+
+Boxed: TypeAlias = Callable[[list[Any]], list[Any]]
+"""A function that takes its arguments in a list and empties it, so that they can be freed early."""
 
 
 def tilewright(
@@ -28,23 +33,55 @@ def tilewright(
     """Compile what `torch.compile(model, backend="tilewright", options={...})` captured, for inference and training.
 
     `options` are the fields of `compiler.Options`; operations without a conversion run in PyTorch unless they say
-    otherwise.  There is one mode, so `mode` changes nothing.
+    otherwise.  With `freezing`, weights are constants wherever no gradient is asked for.  There is one mode, so `mode`
+    changes nothing.
     """
     chosen = as_options({"fallback": "eager", **(options or {})})
 
-    def compile_functional(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+    def compile_functional(
+        graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: Sequence[tuple[int, torch.Tensor]] = ()
+    ) -> Boxed:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
-            imported = import_functional(graph, fallback=chosen.fallback)
+            imported = import_functional(graph, frozen=frozen, fallback=chosen.fallback)
             return boxed(imported, compile_graph(imported.graph, chosen))
 
+    def compile_frozen(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> Boxed:
+        weights = unwritten_weights(graph, module, inputs)
+
+        def thaw() -> Boxed:
+            warnings.warn("weights have changed since they were frozen, and are inputs from now on", stacklevel=3)
+            return compile_functional(graph, arguments)
+
+        return thawing(compile_functional(graph, arguments, weights), weights, thaw)
+
     backend = aot_autograd(
-        fw_compiler=compile_functional, decompositions=for_autograd(), partition_fn=min_cut_rematerialization_partition
+        fw_compiler=compile_functional,
+        inference_compiler=compile_frozen if chosen.freezing else compile_functional,
+        decompositions=for_autograd(),
+        partition_fn=min_cut_rematerialization_partition,
     )
     return backend(module, inputs)
 
 
-def boxed(imported: Functional, compiled: CompiledGraph) -> Callable[[list[Any]], list[Any]]:
-    """A function that takes its arguments in a list and empties it, so that they can be freed early."""
+def thawing(frozen: Boxed, weights: Sequence[tuple[int, torch.Tensor]], thaw: Callable[[], Boxed]) -> Boxed:
+    """`frozen` while the arguments at these positions are the tensors it knows, unchanged; else what `thaw` gives, once.
+
+    PyTorch counts how often a tensor was written, but not through `.data` or NumPy.
+    """
+    known = [(k, tensor, tensor._version) for k, tensor in weights]
+    general = cache(thaw)
+
+    def run(arguments: list[Any]) -> list[Any]:
+        for k, tensor, version in known:
+            if arguments[k] is not tensor or tensor._version != version:
+                return general()(arguments)
+        return frozen(arguments)
+
+    return _as_boxed(run)
+
+
+def boxed(imported: Functional, compiled: CompiledGraph) -> Boxed:
+    """The compiled graph as AOTAutograd calls it."""
     feeds = [(f.position, isinstance(f, Witness)) for f in imported.feeds]
     kept = sorted({r.position for r in imported.results if isinstance(r, Passed)})
 
@@ -63,5 +100,9 @@ def boxed(imported: Functional, compiled: CompiledGraph) -> Callable[[list[Any]]
                 results.append(r.value if isinstance(r, Literal) else evaluate(r.dim, compiled.sizes(tensors)))
         return results
 
+    return _as_boxed(run)
+
+
+def _as_boxed(run: Boxed) -> Boxed:
     run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of this calling convention
     return run

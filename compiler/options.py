@@ -19,6 +19,7 @@ class Options:
     `target` names the machine ("host", "x86-64-v4", "x86-64-v3", "x86-64").  `fuse=False` makes one kernel per op.
     `winograd=False` adds up every product of a convolution, which rounds less (see compiler.passes.graph.winograd).  `graph_passes`
     and `tile_passes` replace the default pipelines (see compiler.pipeline).  `fallback="eager"` runs unsupported ops in PyTorch.
+    `freezing` makes weights constants under `torch.compile` too, where no gradient is asked for (see compiler.backend).
     `verify` checks the IR after every pass; `check` interprets it before and after every pass.  `print_before`,
     `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of compiled objects ("" for none).
     `tune` measures the alternatives that passes offer for the dearest kernels, and remembers the fastest in `cache`.
@@ -30,6 +31,7 @@ class Options:
     graph_passes: str = ""
     tile_passes: str = ""
     fallback: str = "error"
+    freezing: bool = False
     verify: bool = False
     check: bool = False
     print_before: str = ""

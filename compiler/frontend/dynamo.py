@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, Union
 
 import torch
+from torch._dynamo.utils import get_static_address_type
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
 from compiler.frontend.importer import Importer, tensor_type
 from compiler.frontend.results import GraphOutput, Literal, Size, UserInput, as_data
@@ -63,6 +65,23 @@ def import_functional(
     passed = {node: Passed(feed.position) for feed, node in inputs}
     results = tuple(passed.get(v) or _result(v, unique) for v in outputs)
     return Functional(Graph(nodes, tuple(unique), "compiled"), feeds, results)
+
+
+def unwritten_weights(
+    graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, inputs: Sequence[Any]
+) -> list[tuple[int, torch.Tensor]]:
+    """The arguments of AOTAutograd's `graph` that are tensors of the user's modules and that it only reads, by position.
+
+    `captured` and `inputs` are what Dynamo gave to the backend; weights are among either's tensors, as Dynamo is set up.
+    """
+    held: dict[str | int, torch.Tensor] = dict(captured.named_parameters(remove_duplicate=False))
+    held |= captured.named_buffers(remove_duplicate=False)
+    held |= {k: tensor for k, tensor in enumerate(inputs) if get_static_address_type(tensor)}
+    (output,) = graph.graph.find_nodes(op="output")
+    written = {d.mutated_input for d in output.meta["desc"] if isinstance(d, InputMutationAOTOutput)}
+    origins = [(k, n.meta["desc"]) for k, n in enumerate(graph.graph.find_nodes(op="placeholder"))]
+    found = [(k, held.get(getattr(d, "target", getattr(d, "idx", -1)))) for k, d in origins if d not in written]
+    return [(k, tensor) for k, tensor in found if tensor is not None and not tensor.is_inference()]
 
 
 def _inputs(placeholders: Sequence[torch.fx.Node], constants: dict[torch.fx.Node, Node]) -> list[tuple[Feed, Node]]:
