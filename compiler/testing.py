@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,16 +193,30 @@ def _write_back(old: str, new: str) -> str:
     return f"{path}:{caller.lineno}"
 
 
-def check(model: torch.nn.Module, args: Sequence[Any], *, options: Any = None, factor: float = 4.0) -> str:
+def check(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    options: Any = None,
+    factor: float = 4.0,
+) -> str:
     """Compile `model` and compare with float64: a table of our error and PyTorch's for each output.
 
     AssertionError where ours, relative to the largest true value, is more than `factor` times PyTorch's and not tiny.
     """
-    program, given, named = load(model, args)
+    program, given, named = load(model, args, kwargs)
     truth = reference(program, given, named)
     compiled = compiler.compile(program, given, named, options=options)
     with torch.no_grad():
         theirs, ours = (tree_leaves(m(*given, **named)) for m in (model, compiled))
+    return check_accuracy(ours, theirs, truth, factor=factor)
+
+
+def check_accuracy(
+    ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], *, factor: float = 4.0
+) -> str:
+    """The table and the verdict of `check` for results at hand: ours, PyTorch's, and those of float64."""
     rows, worse = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"], []
     for k, (mine, their, true) in enumerate(zip(ours, theirs, truth, strict=True)):
         a, b = (error([x], [true]).relative for x in (mine, their))

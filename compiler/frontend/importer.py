@@ -31,6 +31,9 @@ DROPPED = frozenset({
 PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 """Arguments about where a tensor lies, which is ours to decide."""
 
+ADDRESSING = frozenset({"aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"})
+"""Operators that name places in the memory of their first operand."""
+
 
 @dataclass(frozen=True)
 class Missing:
@@ -106,6 +109,8 @@ class Importer:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()
+        if name in ADDRESSING and not _is_row_major(node.all_input_nodes[0].meta["val"]):
+            raise Refusal("it names places in memory that is not row-major; use reshape, permute, expand or slicing")
         with building_for(source_of(node)):
             result = conversions()[name](*args, **{k: v for k, v in kwargs.items() if k not in PLACEMENT})
         _check(node, result)
@@ -171,6 +176,11 @@ def tensor_type(t: torch.Tensor) -> TensorType:
         return TensorType(from_torch(t.dtype), tuple(to_dim(s) for s in t.shape))
     except KeyError:
         raise Refusal(f"{t.dtype} is not supported") from None
+
+
+def _is_row_major(t: torch.Tensor) -> bool:
+    """Whether a (fake) tensor's elements lie in order from the beginning of its memory."""
+    return t.is_contiguous() and t.storage_offset() == 0
 
 
 def _is_complex(node: torch.fx.Node) -> bool:

@@ -111,6 +111,20 @@ def grouped_matmul(
     return ops.as_dtype(product, x.dtype if out_dtype is None else from_torch(out_dtype))
 
 
+@converts("transformers.grouped_mm_fallback.default")
+def expert_products(x: Node, weight: Node, offs: Node) -> Node:
+    """The operator that `transformers` puts in place of `_grouped_mm`: rows after the last group are zero."""
+    end = ops.as_dtype(ops.slice_(offs, dim=0, start=offs.shape[0] - 1, size=1), i64)
+    inside = ops.lt(ops.iota(size=x.shape[0]), end)
+    return ops.where(ops.unsqueeze(inside, 1), grouped_matmul(x, weight, offs), 0.0)
+
+
+@converts("transformers.grouped_mm_fallback_backward.default")
+def expert_products_backward(x: Node, weight: Node, offs: Node, gradient: Node) -> tuple[Node, Node]:
+    by_weight = grouped_matmul(ops.transpose(x, 0, 1), gradient, offs)
+    return expert_products(gradient, ops.transpose(weight, 1, 2), offs), by_weight
+
+
 def _group(ends: Node, size: Dim) -> Node:
     """The group of each of `size` elements: the number of groups that end before it; the last takes what is left."""
     before = ops.le(ops.unsqueeze(ops.as_dtype(ends, i64), 0), ops.unsqueeze(ops.iota(size=size), 1))

@@ -416,10 +416,23 @@ def diagonal(x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
 
 @converts("aten.as_strided.default", "aten.as_strided_copy.default")
 def as_strided(x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None = None) -> Node:
+    """The importer has seen to it that `x` lies row-major; a dimension of size 1 may have any stride."""
     dense = [product(size[k + 1 :]) for k in range(len(size))]
-    if tuple(size) == x.shape and list(stride) == dense and offset in (None, 0):
+    if tuple(size) == x.shape and all(n == 1 or a == b for n, a, b in zip(size, stride, dense, strict=True)):
         return x
-    raise Refusal("strides of memory have no meaning here; use reshape, permute, expand or slicing")
+    flat = view(x, (x.type.numel,))
+    return ops.strided(flat, shape=tuple(size), strides=tuple(stride), offset=offset or 0)
+
+
+@converts("aten.as_strided_scatter.default")
+def as_strided_scatter(
+    x: Node, new: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None = None
+) -> Node:
+    """`x`, which lies row-major, with the elements that `as_strided` picks replaced."""
+    count, written = x.type.numel, product(size)
+    places = ops.strided(ops.iota(size=count), shape=tuple(size), strides=tuple(stride), offset=offset or 0)
+    flat = ops.scatter(view(x, (count,)), view(places, (written,)), view(ops.as_dtype(new, x.dtype), (written,)), dim=0)
+    return view(flat, x.shape)
 
 
 @converts("aten.broadcast_tensors.default")

@@ -101,7 +101,7 @@ from compiler.ir.ops.transcendental import (
     tan,
     tanh,
 )  # fmt: skip
-from compiler.ir.ops.views import expand, flip, permute, reshape, select, slice_, transpose, unfold, unsqueeze
+from compiler.ir.ops.views import expand, flip, permute, reshape, select, slice_, strided, transpose, unfold, unsqueeze
 
 __all__ = [
     "abs_",
@@ -230,6 +230,7 @@ __all__ = [
     "softplus",
     "sort",
     "sqrt",
+    "strided",
     "sub",
     "sum_",
     "sum_pool",

@@ -213,6 +213,34 @@ unfold = op(
 """Windows of a dimension: the last dimension of the result runs inside the window."""
 
 
+def _strided_type(s: Signature) -> TensorType:
+    x, shape, strides, offset = s.types[0], *(s.attrs[a] for a in ("shape", "strides", "offset"))
+    if x.rank != 1 or len(shape) != len(strides):
+        raise s.fail("takes a vector, and a stride for each dimension of the result")
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    inside = not isinstance(last, int) or not isinstance(x.shape[0], int) or 0 in shape or last < x.shape[0]
+    if not inside or any(isinstance(v, int) and v < 0 for v in (offset, *strides)):
+        raise s.fail(f"elements {offset}..{last} are not all inside its extent of {x.shape[0]}")
+    return TensorType(x.dtype, tuple(shape))
+
+
+def _strided_source(n: Node, i: Position) -> Position:
+    steps = (k * stride for k, stride in zip(i, n.attrs["strides"], strict=True))
+    return (sum(steps, n.attrs["offset"]),)
+
+
+strided = op(
+    "strided", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _strided_source(n, i)),)),
+    type=_strided_type, attrs={"shape": REQUIRED, "strides": REQUIRED, "offset": 0},
+    reference=lambda x, shape, strides, offset: x.as_strided(shape, strides, offset),
+    samples=[
+        sample("f32[9]", shape=[3, 4], strides=[2, 1], offset=1), sample("i64[6]", shape=[2, 3], strides=[1, 2]),
+        sample("f32[4]", shape=[0, 3], strides=[1, 1]), sample("bool[4]", shape=[], strides=[], offset=2), sample("f32[3]", shape=[2, 3], strides=[0, 1]),
+    ],
+)  # fmt: skip
+"""Elements a fixed number of places apart along each dimension of the result, which may overlap."""
+
+
 def transpose(x: Node, a: int, b: int) -> Node:
     """Dimensions `a` and `b` exchanged; negative ones count from the end."""
     order = list(range(x.type.rank))
