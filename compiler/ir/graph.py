@@ -22,7 +22,7 @@ import numpy as np
 from compiler.errors import Loc
 from compiler.ir.op import Op, leaf
 from compiler.ir.scalar import Number, round_to
-from compiler.ir.structure import Composite, Leaf, Structure
+from compiler.ir.structure import Composite, Leaf, Recurrence, Structure
 from compiler.ir.types import DType, TensorType, f32
 
 if TYPE_CHECKING:
@@ -207,6 +207,19 @@ class Graph:
         for n in self.nodes:
             new[n] = rule(n, tuple(new[o] for o in n.operands))
         return replace(self, inputs=tuple(new[n] for n in self.inputs), outputs=tuple(new[n] for n in self.outputs))
+
+    def map_bodies(self, rule: Callable[[Graph], Graph]) -> Graph:
+        """The graph with the body of every recurrence in it replaced by `rule(body)`; `self` where none changes."""
+        bodies = {n: n.attrs["body"] for n in self.nodes if isinstance(n.structure, Recurrence)}
+        changed = {n: new for n, old in bodies.items() if (new := rule(old)) is not old}
+        if not changed:
+            return self
+
+        def one(n: Node, operands: tuple[Node, ...]) -> Node:
+            node = replace(n, attrs={**n.attrs, "body": changed[n]}) if n in changed else n
+            return replace(node, operands=operands)
+
+        return self.rebuild(one)
 
     def replace_nodes(self, replacements: Mapping[Node, Node]) -> Graph:
         """A graph where each key is replaced by its value (built over the old graph's nodes)."""

@@ -17,7 +17,8 @@ from compiler.ir import types
 from compiler.ir.graph import CONSTANT, Data, Graph, Node, expansion
 from compiler.ir.index import bind_symbols
 from compiler.ir.op import OPS
-from compiler.ir.structure import Composite
+from compiler.ir.ops.recurrence import run_steps
+from compiler.ir.structure import Composite, Recurrence
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DType
 
@@ -80,7 +81,10 @@ def _evaluate(graph: Graph, arguments: Sequence[Value], dtype: torch.dtype | Non
 
 def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -> Value:
     """The value of `node` given its operands' values."""
-    body = next((v for v in node.attrs.values() if isinstance(v, Graph)), None)
+    body = node.attrs.get("body")
+    if isinstance(node.structure, Recurrence):
+        steps = run_steps(node, operands, lambda given: _evaluate(node.attrs["body"], given, dtype), torch.stack)  # type: ignore[arg-type]
+        return steps if isinstance(node.result, tuple) else steps[0]  # type: ignore[return-value]
     if node.op is CONSTANT:
         data: Data = node.attrs["value"]
         return _widened(as_tensor(data.array, data.dtype), dtype)

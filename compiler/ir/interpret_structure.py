@@ -21,6 +21,7 @@ from compiler.ir.structure import (
     IDENTITIES,
     Composite,
     Elementwise,
+    Fused,
     Gather,
     Generate,
     Guard,
@@ -42,9 +43,8 @@ def evaluate_structure(node: Node, operands: Sequence[Array]) -> Array:
 
     `operands` hold each operand's elements in `dtype.numpy`.  IndexError where a lookup is out of range.
     """
-    body = next((v for v in node.attrs.values() if isinstance(v, Graph)), None)
-    if body is not None or isinstance(node.structure, Composite):
-        return evaluate_graph(body or expansion(node), operands)[0]
+    if isinstance(node.structure, (Fused, Composite)):
+        return evaluate_graph(node.attrs.get("body") or expansion(node), operands)[0]
     if node.op is CONSTANT:
         return held(node.attrs["value"].array, node.dtype)
     for kind, rule in RULES.items():

@@ -13,7 +13,7 @@ Layouts, lanes, unrolling and threads are invisible here: arrays are logical, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from compiler.errors import VerifyError
 from compiler.ir import scalar, tile
 from compiler.ir.graph import Data
-from compiler.ir.index import Dim, evaluate_arrays, variables
+from compiler.ir.index import Dim, evaluate, evaluate_arrays, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, evaluate_call, round_to
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
@@ -38,6 +38,9 @@ from compiler.ir.tile import (
     Program,
     Range,
     Reduce,
+    Repeat,
+    Slice,
+    Step,
     Stmt,
     Store,
 )
@@ -63,21 +66,30 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array]) -> None:
 
 def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
     """The program's outputs; bf16 arrays hold float32 or, as inputs, their 16 bits in uint16."""
-    arrays = {name: fresh(type_) for name, type_ in program.buffers.items()}
+    arrays = {name: fresh(type_) for name, type_ in program.buffers.items() if name not in program.slices}
     given = {**program.constants, **dict(zip(program.inputs, inputs, strict=True))}
     for name, array in given.items():
         array = array.array if isinstance(array, Data) else array
         arrays[name] = held(array, program.buffers[name].dtype).reshape(program.buffers[name].static_shape())
-    for step in program.steps:
+    _run_steps(program, program.steps, arrays, {})
+    return [arrays[name] for name in program.outputs]
+
+
+def _run_steps(program: Program, steps: Iterable[Step], arrays: dict[str, Array], counters: Mapping[str, int]) -> None:
+    for step in steps:
         if isinstance(step, Launch):
             kernel = program.kernels[step.kernel]
             pairs = zip(kernel.params, step.arguments, strict=True)
             run_kernel(kernel, {p.name: arrays[a][p.type.box() or ...] for p, a in pairs})
         elif isinstance(step, Copy):
             arrays[step.target][...] = arrays[step.source]
+        elif isinstance(step, Slice):
+            arrays[step.name] = arrays[step.buffer][evaluate(step.index, counters), ...]
+        elif isinstance(step, Repeat):
+            for k in range(step.count):
+                _run_steps(program, step.steps, arrays, {**counters, step.var: k})
         else:
             _call_opaque(step, program.buffers, arrays)
-    return [arrays[name] for name in program.outputs]
 
 
 def held(array: Array, dtype: DType) -> Array:

@@ -10,6 +10,7 @@
     Generate      out[i]    = f(i)
     Composite     another graph of ops, spelled out by the decompose pass
     Fused         the graph it carries
+    Recurrence    the graph it carries, once for every entry of sequences, with states from step to step
     Opaque        called in PyTorch
 
 Matmul, convolution and pooling are reductions; views, pads and concatenations are index maps.
@@ -192,6 +193,11 @@ class Fused:
 
 
 @dataclass(frozen=True)
+class Recurrence:
+    """The graph in attribute `body` at every step: (entries of sequences, states, fixed operands) -> (states, entries of results)."""
+
+
+@dataclass(frozen=True)
 class Opaque:
     """Runs the op's reference in PyTorch; `reason` says why it has no structure."""
 
@@ -204,7 +210,7 @@ class Leaf:
 
 
 Structure: TypeAlias = Union[
-    Elementwise, IndexMap, Gather, Reduction, Mix, Scan, Scatter, Generate, Composite, Fused, Opaque, Leaf
+    Elementwise, IndexMap, Gather, Reduction, Mix, Scan, Scatter, Generate, Composite, Fused, Recurrence, Opaque, Leaf
 ]  # fmt: skip
 
 IDENTITIES: dict[str, Callable[[DType], Number]] = {

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, TypeAlias, Union
 
@@ -267,7 +268,25 @@ class Copy:
     target: str
 
 
-Step: TypeAlias = Union[Launch, OpaqueCall, Copy]
+@dataclass(frozen=True)
+class Slice:
+    """From here on, buffer `name` is entry `index` along the first dimension of `buffer`: the same memory."""
+
+    name: str
+    buffer: str
+    index: Dim
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Run `steps` for every index 0..count-1 of `var`, one after the other; slices inside may follow it."""
+
+    var: str
+    count: int
+    steps: tuple[Step, ...]
+
+
+Step: TypeAlias = Union[Launch, OpaqueCall, Copy, Slice, Repeat]
 
 
 @dataclass(frozen=True)
@@ -275,7 +294,7 @@ class Program:
     """What a whole graph becomes: kernels, buffers and the steps that run them, in order.
 
     `inputs` and `outputs` name buffers in call order; `constants` holds arrays keyed by buffer, in dense logical order,
-    which the runtime stores in the layout of the buffer's type; every other buffer is an intermediate.
+    which the runtime stores in the layout of the buffer's type; every other buffer is a slice of one or an intermediate.
     """
 
     buffers: dict[str, TensorType]
@@ -287,8 +306,52 @@ class Program:
 
     name: ClassVar[str] = "program"
 
-    def kernel_names(self) -> tuple[str, ...]:
-        return tuple(s.kernel for s in self.steps if isinstance(s, Launch))
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """Every launch, those inside repeated steps once."""
+        return tuple(s for s in walk_steps(self.steps) if isinstance(s, Launch))
+
+    @cached_property
+    def slices(self) -> dict[str, Slice]:
+        """Every slice by its name."""
+        return {s.name: s for s in walk_steps(self.steps) if isinstance(s, Slice)}
+
+    def whole(self, name: str) -> str:
+        """The buffer that `name` is a slice of, or itself."""
+        while name in self.slices:
+            name = self.slices[name].buffer
+        return name
+
+
+def walk_steps(steps: Iterable[Step]) -> Iterator[Step]:
+    """Every step, and after a repeated one those inside it."""
+    for step in steps:
+        yield step
+        if isinstance(step, Repeat):
+            yield from walk_steps(step.steps)
+
+
+def expand_steps(steps: Iterable[Step], rule: Callable[[Step], Iterable[Step]]) -> tuple[Step, ...]:
+    """Every step replaced by the steps `rule` gives for it; repeated ones keep their places."""
+    return tuple(
+        new
+        for step in steps
+        for new in ([replace(step, steps=expand_steps(step.steps, rule))] if isinstance(step, Repeat) else rule(step))
+    )
+
+
+def runs(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Step, int]]:
+    """Every step that does something, and how often it runs."""
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield from runs(step.steps, times * step.count)
+        elif not isinstance(step, Slice):
+            yield step, times
+
+
+def entry_type(whole: TensorType) -> TensorType:
+    """The type of one entry along the first dimension of a buffer that is stored entry after entry."""
+    return TensorType(whole.dtype, whole.shape[1:])
 
 
 def accumulator_dtype(dtype: DType) -> DType:

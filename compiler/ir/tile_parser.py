@@ -7,6 +7,8 @@ item    ::= ("input" | "output" | "buffer") %name ":" type
           | "launch" @kernel "(" %name,* ")" ("for" string)?
           | "opaque" @op "(" %name,* ")" ("->" %name,*)? attrs? ("for" string)?
           | "copy" %name "->" %name
+          | "slice" %name "=" %name "[" dim "]"                    one entry along the first dimension
+          | "repeat" %var "in" "0" ".." int "{" step* "}"
 """
 
 from __future__ import annotations
@@ -37,9 +39,12 @@ from compiler.ir.tile import (
     Program,
     Range,
     Reduce,
+    Repeat,
+    Slice,
     Step,
     Stmt,
     Store,
+    entry_type,
 )
 from compiler.ir.type_parser import read_dim, read_dims, read_type
 from compiler.ir.types import TensorType, i64
@@ -231,6 +236,10 @@ def _read_step(c: Cursor, p: _Parts) -> Step:
         if kernel.text not in p.kernels:
             raise c.fail(f"{kernel} is no kernel here{closest(kernel.text, p.kernels)}", kernel)
         return Launch(kernel.text, c.items("(", read_name, ")"), _read_purpose(c))
+    if c.accept("slice"):
+        return _read_slice(c, p)
+    if c.accept("repeat"):
+        return _read_repeat(c, p)
     if not c.accept("opaque"):
         raise c.fail(f"expected a declaration, a kernel or a step, found {c.next}")
     op, arguments = c.kind("global", "an op's @name").text, c.items("(", read_name, ")")
@@ -239,6 +248,31 @@ def _read_step(c: Cursor, p: _Parts) -> Step:
         results.append(read_name())
     attrs = tuple(read_attrs(c).items())
     return OpaqueCall(op, attrs, arguments, tuple(results), _read_purpose(c))
+
+
+def _read_slice(c: Cursor, p: _Parts) -> Slice:
+    name = c.kind("value", "the slice's %name")
+    c.expect("=")
+    buffer = lookup(c, p.buffers, "buffer").text
+    if name.text in p.buffers:
+        raise c.fail(f"{name} is declared twice", name)
+    if not p.buffers[buffer].rank:
+        raise c.fail(f"%{buffer} has no dimension to take a slice of", name)
+    p.buffers[name.text] = entry_type(p.buffers[buffer])
+    (index,) = c.items("[", lambda: read_dim(c), "]") or (0,)
+    return Slice(name.text, buffer, index)
+
+
+def _read_repeat(c: Cursor, p: _Parts) -> Repeat:
+    variable = c.kind("value", "the counter's %name").text
+    at, (low, count) = c.next, _read_bounds(c)
+    if low != 0 or not isinstance(count, int):
+        raise c.fail("steps are counted from 0 to a number", at)
+    c.expect("{")
+    steps: list[Step] = []
+    while not c.accept("}"):
+        steps.append(_read_step(c, p))
+    return Repeat(variable, count, tuple(steps))
 
 
 def _read_purpose(c: Cursor) -> str:

@@ -35,6 +35,8 @@ from compiler.ir.tile import (
     Program,
     Range,
     Reduce,
+    Repeat,
+    Slice,
     Step,
     Stmt,
     Store,
@@ -238,7 +240,7 @@ def _items(p: Program, resources: Mapping[str, Data]) -> Iterator[str]:
     for name, array in p.constants.items():
         contents = global_name(name) if name in resources else write_array(_data(array, p.buffers[name]))
         yield f"constant {value_name(name)}: {p.buffers[name]} {contents}"
-    declared = {*p.inputs, *p.outputs, *p.constants}
+    declared = {*p.inputs, *p.outputs, *p.constants, *p.slices}
     yield from (f"buffer {value_name(n)}: {t}" for n, t in p.buffers.items() if n not in declared)
     yield from map(print_kernel, p.kernels.values())
     yield from map(_step, p.steps)
@@ -247,6 +249,10 @@ def _items(p: Program, resources: Mapping[str, Data]) -> Iterator[str]:
 def _step(s: Step) -> str:
     if isinstance(s, Copy):
         return f"copy {value_name(s.source)} -> {value_name(s.target)}"
+    if isinstance(s, Slice):
+        return f"slice {value_name(s.name)} = {value_name(s.buffer)}[{spell(s.index, value_name)}]"
+    if isinstance(s, Repeat):
+        return "\n".join([f"repeat {value_name(s.var)} in 0..{s.count} {{", *(indent(_step(i)) for i in s.steps), "}"])
     purpose = f" for {quote(s.node)}" if s.node else ""
     arguments = f"({', '.join(map(value_name, s.arguments))})"
     if isinstance(s, Launch):

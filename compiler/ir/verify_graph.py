@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from compiler.errors import TypeRuleError, VerifyError
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node
 from compiler.ir.op import OPS, Signature
+from compiler.ir.ops.recurrence import taken_by_body
+from compiler.ir.structure import Recurrence
 from compiler.ir.types import TensorType
 
 
@@ -116,10 +118,12 @@ def aliases_fit(graph: Graph) -> Iterator[str]:
 
 
 def bodies_fit(graph: Graph) -> Iterator[str]:
-    """A graph inside a node takes the operands' types and obeys every rule itself."""
+    """A graph inside a node takes what its operands give it and obeys every rule itself."""
     for node in graph.nodes:
         for body in (v for v in node.attrs.values() if isinstance(v, Graph)):
             takes, given = [n.result for n in body.inputs], [o.result for o in node.operands]
+            if isinstance(node.structure, Recurrence):
+                given = list(taken_by_body([o.type for o in node.operands], node.attrs["sequences"]))
             if list(map(logical, takes)) != list(map(logical, given)):
                 yield f"{at(node)}: its body takes ({', '.join(map(str, takes))}), not ({', '.join(map(str, given))})"
             for rule in RULES:

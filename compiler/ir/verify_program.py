@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
+
+import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Step
+from compiler.ir.index import Bounds, Dim, evaluate_arrays, interval, variables
+from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, entry_type, walk_steps
 from compiler.ir.verify_tile import verify_kernel
 
 
@@ -13,7 +17,9 @@ def verify_program(program: Program) -> None:
     """VerifyError listing what is wrong; kernels are verified first."""
     for kernel in program.kernels.values():
         verify_kernel(kernel)
-    problems = [*_buffers(program), *_steps(program)]
+    written = {*program.inputs, *program.constants}
+    problems = [*_buffers(program), *_slices(program), *_steps(program, program.steps, written, {})]
+    problems += [f"output %{name} is never written" for name in program.outputs if name not in written]
     if problems:
         raise VerifyError("the program is not valid:\n  " + "\n  ".join(problems))
 
@@ -23,6 +29,8 @@ def _buffers(program: Program) -> Iterator[str]:
     for name in (*program.inputs, *program.outputs, *program.constants):
         if name not in program.buffers:
             yield f"%{name} is no buffer of the program"
+        if name in program.slices:
+            yield f"%{name} is a slice; inputs, outputs and constants are whole buffers"
     for name, type_ in program.buffers.items():
         if not type_.is_static:
             yield f"%{name}: {type_} is not static"
@@ -32,23 +40,81 @@ def _buffers(program: Program) -> Iterator[str]:
             yield f"constant %{name} has {array.size} elements for {known}"
 
 
-def _steps(program: Program) -> Iterator[str]:
-    """Every step's buffers exist, fit and hold something when they are read."""
-    written = {*program.inputs, *program.constants}
-    for number, step in enumerate(program.steps):
-        where = f"step {number}"
+def _slices(program: Program) -> Iterator[str]:
+    """A slice is made once, of a buffer that is stored entry after entry."""
+    made = [s.name for s in walk_steps(program.steps) if isinstance(s, Slice)]
+    for name, s in program.slices.items():
+        if made.count(name) > 1:
+            yield f"slice %{name} is made twice"
+        whole = program.buffers.get(s.buffer)
+        if whole is None or name not in program.buffers:
+            yield f"slice %{name} of %{s.buffer}: both must be buffers of the program"
+        elif not whole.rank or whole.layout is not None or program.buffers[name] != entry_type(whole):
+            yield f"slice %{name}: {program.buffers[name]} is no entry of %{s.buffer}: {whole}"
+
+
+def _steps(program: Program, steps: Iterable[Step], written: set[str], counters: Bounds) -> Iterator[str]:
+    """Every step's buffers exist, fit and hold something when they are read; `written` grows by what the steps write."""
+    visible = dict[str, Slice]()
+    for number, step in enumerate(steps):
+        where = f"step {number}" + (f" repeated over %{list(counters)[-1]}" if counters else "")
+        if isinstance(step, Slice):
+            yield from (f"{where}: {problem}" for problem in _index_problems(program, step, counters))
+            visible[step.name] = step
+            continue
+        if isinstance(step, Repeat):
+            yield from (f"{where}: repeats nothing" for _ in range(step.count <= 0))
+            yield from _steps(program, step.steps, written, {**counters, step.var: (0, step.count - 1)})
+            continue
         reads, writes, problems = _uses(program, step)
         yield from (f"{where}: {problem}" for problem in problems)
+        yield from (f"{where}: {problem}" for problem in _overlaps(program, step, writes, counters))
+        if counters and isinstance(step, OpaqueCall):
+            yield f"{where}: calls PyTorch, which only a program's own steps can"
         for name in (*reads, *writes):
             if name not in program.buffers:
                 yield f"{where}: %{name} is no buffer of the program"
-        yield from (f"{where}: %{name} is read before it is written" for name in reads if name not in written)
-        yield from (f"{where}: %{name} is a constant and is written" for name in writes if name in program.constants)
-        written |= set(writes)
-    yield from (f"output %{name} is never written" for name in program.outputs if name not in written)
+        whole = program.whole
+        yield from (f"{where}: %{name} is read before it is written" for name in reads if whole(name) not in written)
+        yield from (f"{where}: %{name} is a constant and is written" for name in writes if whole(name) in program.constants)
+        written |= {whole(name) for name in writes}
 
 
-def _uses(program: Program, step: Step) -> tuple[list[str], list[str], list[str]]:
+def _index_problems(program: Program, s: Slice, counters: Bounds) -> Iterator[str]:
+    """The index of a slice follows counters in scope and stays inside the buffer."""
+    if unknown := variables(s.index) - set(counters):
+        yield f"slice %{s.name} follows %{', %'.join(sorted(unknown))}, which counts nothing here"
+        return
+    limits, whole = interval(s.index, counters), program.buffers.get(s.buffer)
+    if whole is not None and whole.rank and isinstance(whole.shape[0], int):
+        if limits is None or limits[0] < 0 or limits[1] >= whole.shape[0]:
+            yield f"slice %{s.name}: {s.index} is not in 0..{whole.shape[0]}"
+
+
+def _overlaps(program: Program, step: Step, writes: list[str], counters: Bounds) -> Iterator[str]:
+    """No two arguments are the same memory where one of them is written, unless a buffer's name says so."""
+    named = set(step.arguments) if isinstance(step, Launch) else {step.source, step.target} if isinstance(step, Copy) else set()
+    for a, b in combinations(sorted(named & set(program.buffers)), 2):
+        if (a in writes or b in writes) and program.whole(a) == program.whole(b) and not _differ(program, a, b, counters):
+            yield f"%{a} and %{b} may be the same memory, and one of them is written"
+
+
+def _differ(program: Program, a: str, b: str, counters: Bounds) -> bool:
+    """Whether two names are different entries of one buffer at every count."""
+    one, other = program.slices.get(a), program.slices.get(b)
+    if one is None or other is None or one.buffer != other.buffer:
+        return False
+    used = sorted(variables(one.index) | variables(other.index))
+    grids = np.meshgrid(*(np.arange(counters[v][1] + 1) for v in used if v in counters), indexing="ij", sparse=True)
+    values = dict(zip(used, grids, strict=False))
+    return not np.any(_at(one.index, values) == _at(other.index, values))
+
+
+def _at(index: Dim, values: Mapping[str, object]) -> object:
+    return evaluate_arrays(index, values)
+
+
+def _uses(program: Program, step: Launch | OpaqueCall | Copy) -> tuple[list[str], list[str], list[str]]:
     """Buffers read and written by a step, and what is wrong with their types."""
     if isinstance(step, OpaqueCall):
         return list(step.arguments), list(step.results), []

@@ -17,7 +17,7 @@ from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.interpret_tile import fresh, run_kernel, run_program
 from compiler.ir.printer import print_graph
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes
-from compiler.ir.tile import Block, Kernel, Program, blocks, ranges, walk
+from compiler.ir.tile import Block, Kernel, Launch, Program, blocks, ranges, runs, walk, walk_steps
 from compiler.ir.tile_printer import print_kernel, print_program
 from compiler.ir.verify_graph import verify_graph
 from compiler.ir.verify_program import verify_program
@@ -44,7 +44,7 @@ class Watch:
 def size(ir: AnyIR) -> int:
     """Nodes of a graph, statements of a kernel or steps of a program."""
     if isinstance(ir, Program):
-        return len(ir.steps)
+        return sum(1 for _ in walk_steps(ir.steps))
     return len(ir.nodes) if isinstance(ir, Graph) else sum(1 for _ in walk(ir.body))
 
 
@@ -213,7 +213,7 @@ def first_in_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
 def interpreted_steps(ir: AnyIR) -> int:
     """How many statements the interpreter runs; 0 for a graph, whose ops PyTorch runs."""
     if isinstance(ir, Program):
-        return sum(steps(ir.kernels[name].body) for name in ir.kernel_names())
+        return sum(times * steps(ir.kernels[s.kernel].body) for s, times in runs(ir.steps) if isinstance(s, Launch))
     return 0 if isinstance(ir, Graph) else steps(ir.body)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, unique_names
-from compiler.ir.structure import Fused
-from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Step
+from compiler.ir.structure import Fused, Recurrence
+from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Slice, Step, expand_steps, walk_steps
 from compiler.ir.types import TensorType
 from compiler.passes.fingerprint import fingerprint
 from compiler.passes.lower_kernel import lower_kernel
+from compiler.passes.lower_recurrence import RecurrenceLowering
 from compiler.passes.placement import inside, placements, putting, remainder
 
 
@@ -28,11 +30,21 @@ class ProgramLowering:
         self.names = unique_names(graph.nodes)
         self.buffers: dict[str, TensorType] = {}
         self.place: dict[tuple[Node, int], str] = {}
+        self.targets: dict[Node, str] = {}
+        self.slices: set[str] = set()
         self.constants: dict[str, Data] = {}
         self.kernels: dict[str, Kernel] = {}
         self.known: dict[Hashable, str] = {}
         self.steps: list[Step] = []
         self.placed = placements(graph)
+
+    def inside(self, body: Graph, name: str) -> ProgramLowering:
+        """The lowering of a loop's body into the same program, with steps of its own."""
+        inner = copy(self)
+        inner.graph, inner.placed = body, placements(body)
+        inner.names = {n: f"{name}.{own}" for n, own in unique_names(body.nodes).items()}
+        inner.place, inner.targets, inner.steps = {}, {}, []
+        return inner
 
     def run(self) -> Program:
         for n in self.graph.nodes:
@@ -41,6 +53,7 @@ class ProgramLowering:
         for k, o in enumerate(self.graph.outputs):
             source = self.buffer(o)
             made_here = source not in self.constants and not any(source == self.names[i] for i in self.graph.inputs)
+            made_here &= source not in self.slices
             if made_here and source not in outputs:
                 outputs.append(source)
                 continue
@@ -59,6 +72,8 @@ class ProgramLowering:
 
     def node(self, n: Node) -> None:
         name = self.names[n]
+        if (n, 0) in self.place:
+            return
         if n.op is INPUT or n.op is CONSTANT:
             self.buffers[name], self.place[n, 0] = n.type, name
             if n.op is CONSTANT:
@@ -69,6 +84,8 @@ class ProgramLowering:
             self.put(n, name)
         elif isinstance(n.structure, Fused):
             self.kernel(n, name)
+        elif isinstance(n.structure, Recurrence):
+            RecurrenceLowering(self, n, name).run()
         else:
             results = self.results(n, name)
             arguments = tuple(self.buffer(o) for o in n.operands)
@@ -80,6 +97,7 @@ class ProgramLowering:
         made = []
         for k, t in enumerate(types):
             buffer = name if not isinstance(n.result, tuple) else f"{name}.{k}"
+            buffer = self.targets.get(self.value(n, k), buffer)
             place = self.placed.get(self.value(n, k))
             if place is not None:
                 buffer, t = self.names[place.host], place.host.type
@@ -122,7 +140,7 @@ class ProgramLowering:
         count = len(n.result) if isinstance(n.result, tuple) else 1
         values = [*operands, *(self.value(n, k) for k in range(count))]
         types = [self.type_of(v) if not isinstance(v.result, tuple) else None for v in values]
-        constants = tuple(o.op is CONSTANT for o in operands)
+        constants = tuple(self.buffer(o) in self.constants for o in operands)
         full = (key, constants, tuple(map(str, types)))
         if full not in self.known:
             kernel = make()
@@ -141,11 +159,11 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
     kernels = {name: rule(k) for name, k in program.kernels.items()}
     buffers = dict(program.buffers)
     constants: dict[str, Any] = dict(program.constants)
-    steps: list[Step] = []
-    for step in program.steps:
+
+    def rule(step: Step) -> Iterator[Step]:
         if not isinstance(step, Launch):
-            steps.append(step)
-            continue
+            yield step
+            return
         arguments = []
         for argument, param in zip(step.arguments, kernels[step.kernel].params, strict=True):
             if param.type.layout != buffers[argument].layout and argument in constants:
@@ -157,19 +175,25 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
                 buffers[packed], constants[packed] = param.type, constants[argument]
                 argument = packed
             arguments.append(argument)
-        steps.append(replace(step, arguments=tuple(arguments)))
-    used = {b for s in steps for b in _touched(s)} | set(program.inputs) | set(program.outputs)
+        yield replace(step, arguments=tuple(arguments))
+
+    steps = expand_steps(program.steps, rule)
+    used = {b for s in walk_steps(steps) for b in _touched(s)} | set(program.inputs) | set(program.outputs)
     return Program(
         {n: t for n, t in buffers.items() if n in used},
         program.inputs,
         program.outputs,
         {n: c for n, c in constants.items() if n in used},
         kernels,
-        tuple(steps),
+        steps,
     )
 
 
 def _touched(step: Step) -> tuple[str, ...]:
     if isinstance(step, Copy):
         return (step.source, step.target)
-    return step.arguments if isinstance(step, Launch) else (*step.arguments, *step.results)
+    if isinstance(step, Slice):
+        return (step.name, step.buffer)
+    if isinstance(step, OpaqueCall):
+        return (*step.arguments, *step.results)
+    return step.arguments if isinstance(step, Launch) else ()

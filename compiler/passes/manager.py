@@ -20,6 +20,7 @@ from functools import cache, partial
 from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import PassError, TilewrightError
+from compiler.ir.graph import Graph
 from compiler.ir.tile import Kernel, Program
 from compiler.passes.base import IR, PASSES, Context, Pass
 from compiler.passes.lower import map_kernels
@@ -72,7 +73,7 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
             instrument.before(pass_, ir, context)
         start, context.kernel = time.perf_counter(), ir.name if isinstance(ir, Kernel) else ""
         try:
-            new = pass_.run(ir, context)
+            new = run_inside(pass_, ir, context)
         except TilewrightError as error:
             raise PassError(f"{where}: {error}") from error
         except Exception as error:
@@ -82,6 +83,13 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
             instrument.after(pass_, ir, new, seconds, context)
         ir = new
     return ir
+
+
+def run_inside(pass_: Pass[Any], ir: IR, context: Context) -> IR:
+    """What `pass_` makes of the bodies of loops in a graph, the innermost first, and then of the graph around them."""
+    if isinstance(ir, Graph):
+        ir = ir.map_bodies(lambda body: run_inside(pass_, body, context))
+    return pass_.run(ir, context)  # type: ignore[no-any-return]
 
 
 def available() -> Mapping[str, Callable[..., Pass[Any]]]:

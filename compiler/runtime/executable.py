@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from compiler.codegen.llvm.main import (
     Action,
     CopyBytes,
     KernelCall,
+    Loop,
     Offset,
+    Part,
     Place,
     Slot,
 )
@@ -24,7 +26,7 @@ from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir import tile
 from compiler.ir.interpret_graph import as_tensor
-from compiler.ir.tile import Check, Copy, For, Launch, OpaqueCall, Program
+from compiler.ir.tile import Check, Copy, For, Launch, OpaqueCall, Program, Repeat, Step
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
 from compiler.runtime.build import Build
@@ -57,7 +59,7 @@ class Executable:
         _require_machine(self.target)
         outside = _outside(program)
         self.words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
-        inside = [b for b in program.buffers if b not in self.words]
+        inside = [b for b in program.buffers if b not in self.words and b not in program.slices]
         self.memory = plan_memory(program, inside)
         self.constants = {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
         self.build = Build(self.target, cache_of(options or Options()))
@@ -65,11 +67,12 @@ class Executable:
         segments = list(_segments(program))
         mains = {f"main{k}": s for k, s in enumerate(segments) if not isinstance(s, OpaqueCall)}
         for name, steps in mains.items():
-            self.build.add_main(name, [self._action(k) for k in steps])
+            self.build.add_main(name, list(self._actions(steps)))
         self.library = load(list(self.build.objects.values()), list(self.build.objects))
         self._frames: list[Frame] = []
+        made = set(program.inputs)
         parts = [
-            self._foreign(s) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s)
+            self._foreign(s, made) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s, made)
             for k, s in enumerate(segments)
         ]
         self.run, self.source = self._entry(parts).compile()
@@ -79,39 +82,34 @@ class Executable:
 
     def place(self, name: str) -> Place:
         """Where buffer `name` lies."""
+        if name in self.program.slices:
+            s = self.program.slices[name]
+            return Part(self.place(s.buffer), s.index, _bytes(self.program, name))
         return Slot(self.words[name]) if name in self.words else Offset(self.memory.offsets[name])
 
     # compiling
 
-    def _action(self, k: int) -> Action:
-        """Step `k` of the program as machine code performs it."""
-        step = self.program.steps[k]
-        if isinstance(step, Copy):
-            size = self.program.buffers[step.source].nbytes
-            assert isinstance(size, int)
-            return CopyBytes(self.place(step.source), self.place(step.target), size)
-        assert isinstance(step, Launch)
-        checks = any(isinstance(s, Check) for s in tile.walk(self.program.kernels[step.kernel].body))
-        return KernelCall(
-            self.build.symbols[step.kernel], tuple(self.place(a) for a in step.arguments), k + 1 if checks else 0
-        )
+    def _actions(self, steps: Iterable[Step]) -> Iterator[Action]:
+        """Steps of the program as machine code performs them."""
+        for step in steps:
+            if isinstance(step, Copy):
+                yield CopyBytes(self.place(step.source), self.place(step.target), _bytes(self.program, step.source))
+            elif isinstance(step, Repeat):
+                yield Loop(step.var, step.count, tuple(self._actions(step.steps)))
+            elif isinstance(step, Launch):
+                checks = any(isinstance(s, Check) for s in tile.walk(self.program.kernels[step.kernel].body))
+                number = self.program.launches.index(step) + 1 if checks else 0
+                yield KernelCall(self.build.symbols[step.kernel], tuple(map(self.place, step.arguments)), number)
 
-    def _native(self, name: str, steps: Sequence[int]) -> Native:
-        written = dict.fromkeys(b for k in steps for b in self._written_outside(k))
-        return Native(MainFunction(self.library[name]), tuple(written))
+    def _native(self, name: str, steps: Sequence[Step], made: set[str]) -> Native:
+        """The call of one stretch of steps; the tensors it writes first of all are added to those that are `made`."""
+        written = dict.fromkeys(b for s in steps for b in touched(self.program, s)[1] if b in self.words)
+        new = tuple(b for b in written if b not in made)
+        made.update(new)
+        return Native(MainFunction(self.library[name]), new)
 
-    def _written_outside(self, k: int) -> tuple[str, ...]:
-        """The buffers that step `k` writes first of all steps and that are tensors of PyTorch."""
-        step = self.program.steps[k]
-        if isinstance(step, Copy):
-            return (step.target,)
-        assert isinstance(step, Launch)
-        params = self.program.kernels[step.kernel].params
-        made = [a for p, a in zip(params, step.arguments, strict=True) if p.role == "out" and a in self.words]
-        earlier = self.program.steps[:k]
-        return tuple(a for a in made if not any(a in touched(self.program, s)[1] for s in earlier))
-
-    def _foreign(self, step: OpaqueCall) -> Foreign:
+    def _foreign(self, step: OpaqueCall, made: set[str]) -> Foreign:
+        made.update(step.results)
         return Foreign(self.foreign_function(step), step.arguments, step.results)
 
     def foreign_function(self, step: OpaqueCall) -> ForeignFunction:
@@ -162,8 +160,7 @@ class Executable:
         return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(given).__name__}")
 
     def _fault(self, words: Any) -> IndexError:
-        step = self.program.steps[words[CULPRIT] - 1]
-        assert isinstance(step, Launch)
+        step = self.program.launches[words[CULPRIT] - 1]
         return IndexError(f"an index is out of range in {step.node or step.kernel}")
 
 
@@ -178,17 +175,23 @@ def _outside(program: Program) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*program.inputs, *program.outputs, *program.constants, *foreign)))
 
 
-def _segments(program: Program) -> Iterable[list[int] | OpaqueCall]:
-    """The steps as runs of consecutive native ones, by number, and the calls between them."""
-    run: list[int] = []
-    for k, step in enumerate(program.steps):
+def _bytes(program: Program, name: str) -> int:
+    size = program.buffers[name].nbytes
+    assert isinstance(size, int)
+    return size
+
+
+def _segments(program: Program) -> Iterable[list[Step] | OpaqueCall]:
+    """The steps as runs of consecutive native ones, and the calls between them."""
+    run: list[Step] = []
+    for step in program.steps:
         if isinstance(step, OpaqueCall):
             if run:
                 yield run
             yield step
             run = []
         else:
-            run.append(k)
+            run.append(step)
     if run:
         yield run
 

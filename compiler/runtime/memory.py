@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from compiler.errors import VerifyError
 from compiler.ir.inplace import shareable
-from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Step
+from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Step, walk_steps
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""
@@ -73,11 +73,23 @@ def lifetimes(program: Program, names: Collection[str]) -> dict[str, Lifetime]:
 
 
 def touched(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The buffers that `step` reads, and those that it writes."""
+    """The whole buffers that `step` reads (for repeated steps: before they write them), and those that it writes."""
+    reads, writes = dict[str, None](), dict[str, None]()
+    for inner in walk_steps((step,)):
+        read, written = _named(program, inner)
+        reads.update((b, None) for b in map(program.whole, read) if b not in writes)
+        writes.update((b, None) for b in map(program.whole, written))
+    return tuple(reads), tuple(writes)
+
+
+def _named(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names that `step` itself reads, and those that it writes."""
     if isinstance(step, Copy):
         return (step.source,), (step.target,)
     if isinstance(step, OpaqueCall):
         return step.arguments, step.results
+    if not isinstance(step, Launch):
+        return (), ()
     pairs = list(zip(program.kernels[step.kernel].params, step.arguments, strict=True))
     written = ("out", "inout")
     return tuple(a for p, a in pairs if p.role not in written), tuple(a for p, a in pairs if p.role in written)
@@ -118,7 +130,7 @@ def _share_in_place(program: Program, lives: Mapping[str, Lifetime]) -> dict[str
 
 
 def _hand_overs(program: Program, pairs: Mapping[str, Collection[tuple[str, str]]]) -> Iterator[tuple[int, str, str]]:
-    """(step, input buffer, output buffer) wherever a kernel may write its output over an input; no buffer gives twice a step."""
+    """(step, input buffer, output buffer) wherever a kernel that runs once may write its output over an input; no buffer gives twice a step."""
     for k, step in enumerate(program.steps):
         if not isinstance(step, Launch):
             continue
@@ -126,7 +138,7 @@ def _hand_overs(program: Program, pairs: Mapping[str, Collection[tuple[str, str]
         given: set[str] = set()
         for source, target in sorted(pairs[step.kernel]):
             one, other = argument[source], argument[target]
-            if step.arguments.count(one) == 1 and not given & {one, other}:
+            if [program.whole(a) for a in step.arguments].count(one) == 1 and not given & {one, other}:
                 given |= {one, other}
                 yield k, one, other
 

@@ -10,9 +10,11 @@ A frame is an array of 8-byte words, filled anew for each call:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias, Union
+
+from compiler.ir.index import Atom, Dim, Mod, Var
 
 STATUS, CULPRIT, WORKSPACE, FIRST_SLOT = range(4)
 """Word numbers in a frame."""
@@ -32,7 +34,16 @@ class Offset:
     bytes: int
 
 
-Place: TypeAlias = Union[Slot, Offset]
+@dataclass(frozen=True)
+class Part:
+    """Entry `index`, which may follow the counters of loops, of the buffer at `whole`, each of `bytes`."""
+
+    whole: Place
+    index: Dim
+    bytes: int
+
+
+Place: TypeAlias = Union[Slot, Offset, Part]
 
 
 @dataclass(frozen=True)
@@ -53,56 +64,126 @@ class CopyBytes:
     count: int
 
 
-Action: TypeAlias = Union[KernelCall, CopyBytes]
+@dataclass(frozen=True)
+class Loop:
+    """Perform `actions` for every index 0..count-1 of `var`; at least once."""
+
+    var: str
+    count: int
+    actions: tuple[Action, ...]
+
+
+Action: TypeAlias = Union[KernelCall, CopyBytes, Loop]
 
 
 def emit_main(name: str, actions: Sequence[Action]) -> str:
     """LLVM IR text of `void @name(ptr frame)`, which performs `actions` in order."""
-    lines = [
-        line for k, a in enumerate(actions) for line in (_call(k, a) if isinstance(a, KernelCall) else _copy(k, a))
-    ]
-    symbols = {a.symbol: len(a.places) for a in actions if isinstance(a, KernelCall)}
+    writer = _Writer()
+    writer.actions(actions)
+    symbols = {a.symbol: len(a.places) for a in _calls(actions)}
     declarations = [f"declare void @{s}({', '.join(['ptr'] * (n + 1))})" for s, n in sorted(symbols.items())]
     declarations.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
-    body = "\n".join(f"  {line}" for line in [*lines, "ret void"])
+    body = "\n".join(line if line.endswith(":") else f"  {line}" for line in ["entry:", *writer.lines, "ret void"])
     return f"define void @{name}(ptr %frame) nounwind {{\n{body}\n}}\n\n" + "\n".join(declarations) + "\n"
 
 
-def _address(name: str, place: Place) -> list[str]:
-    """Load the address of `place` into `name`: from the frame at each use, so that few registers live across calls."""
-    word = place.word if isinstance(place, Slot) else WORKSPACE
-    lines = [
-        f"{name}.word = getelementptr i64, ptr %frame, i64 {word}",
-        f"{name}.base = load ptr, ptr {name}.word, align 8",
-    ]
-    return [
-        *lines,
-        f"{name} = getelementptr i8, ptr {name}.base, i64 {place.bytes if isinstance(place, Offset) else 0}",
-    ]
+def _calls(actions: Sequence[Action]) -> Iterator[KernelCall]:
+    for a in actions:
+        if isinstance(a, Loop):
+            yield from _calls(a.actions)
+        elif isinstance(a, KernelCall):
+            yield a
 
 
-def _call(k: int, call: KernelCall) -> list[str]:
-    names = [f"%p{k}.{i}" for i in range(len(call.places))]
-    lines = [line for name, place in zip(names, call.places, strict=True) for line in _address(name, place)]
-    lines.append(f"call void @{call.symbol}({', '.join(f'ptr {n}' for n in [*names, '%frame'])})")
-    return lines + (_blame(k, call.number) if call.number else [])
+@dataclass
+class _Writer:
+    """The lines of one function; `label` is the block being written, `counters` names the values of loop variables."""
 
+    lines: list[str] = field(default_factory=list)
+    label: str = "entry"
+    counters: dict[str, str] = field(default_factory=dict)
+    count: int = 0
 
-def _blame(k: int, number: int) -> list[str]:
-    """Remember the first launch after which the status is set."""
-    return [
-        f"%status{k} = load i32, ptr %frame, align 8",
-        f"%failed{k} = icmp ne i32 %status{k}, 0",
-        f"%where{k} = getelementptr i64, ptr %frame, i64 {CULPRIT}",
-        f"%known{k} = load i64, ptr %where{k}, align 8",
-        f"%first{k} = icmp eq i64 %known{k}, 0",
-        f"%blame{k} = and i1 %failed{k}, %first{k}",
-        f"%culprit{k} = select i1 %blame{k}, i64 {number}, i64 %known{k}",
-        f"store i64 %culprit{k}, ptr %where{k}, align 8",
-    ]
+    def emit(self, instruction: str) -> str:
+        """Write an instruction; the name of its value."""
+        self.count += 1
+        self.lines.append(f"%v{self.count} = {instruction}")
+        return f"%v{self.count}"
 
+    def actions(self, actions: Sequence[Action]) -> None:
+        for a in actions:
+            if isinstance(a, KernelCall):
+                self.call(a)
+            elif isinstance(a, CopyBytes):
+                source, target = self.address(a.source), self.address(a.target)
+                self.lines.append(
+                    f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {a.count}, i1 false)"
+                )
+            else:
+                self.loop(a)
 
-def _copy(k: int, copy: CopyBytes) -> list[str]:
-    source, target = f"%s{k}", f"%t{k}"
-    lines = [*_address(source, copy.source), *_address(target, copy.target)]
-    return [*lines, f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {copy.count}, i1 false)"]
+    def loop(self, loop: Loop) -> None:
+        self.count += 1
+        start, head, after = self.label, f"loop{self.count}", f"after{self.count}"
+        counter, following = f"%i{self.count}", f"%n{self.count}"
+        self.lines += [f"br label %{head}", f"{head}:", ""]
+        phi = len(self.lines) - 1
+        self.label, self.counters[loop.var] = head, counter
+        self.actions(loop.actions)
+        self.lines[phi] = f"{counter} = phi i64 [0, %{start}], [{following}, %{self.label}]"
+        self.lines.append(f"{following} = add i64 {counter}, 1")
+        more = self.emit(f"icmp ult i64 {following}, {loop.count}")
+        self.lines += [f"br i1 {more}, label %{head}, label %{after}", f"{after}:"]
+        self.label = after
+
+    def call(self, call: KernelCall) -> None:
+        addresses = [f"ptr {self.address(p)}" for p in call.places]
+        self.lines.append(f"call void @{call.symbol}({', '.join([*addresses, 'ptr %frame'])})")
+        if call.number:
+            self.blame(call.number)
+
+    def blame(self, number: int) -> None:
+        """Remember the first launch after which the status is set."""
+        status = self.emit("load i32, ptr %frame, align 8")
+        failed = self.emit(f"icmp ne i32 {status}, 0")
+        where = self.emit(f"getelementptr i64, ptr %frame, i64 {CULPRIT}")
+        known = self.emit(f"load i64, ptr {where}, align 8")
+        first = self.emit(f"icmp eq i64 {known}, 0")
+        blame = self.emit(f"and i1 {failed}, {first}")
+        culprit = self.emit(f"select i1 {blame}, i64 {number}, i64 {known}")
+        self.lines.append(f"store i64 {culprit}, ptr {where}, align 8")
+
+    def address(self, place: Place) -> str:
+        """The address of `place`: from the frame at each use, so that few registers live across calls."""
+        if isinstance(place, Part):
+            whole, index = self.address(place.whole), self.integer(place.index)
+            offset = self.emit(f"mul i64 {index}, {place.bytes}")
+            return self.emit(f"getelementptr i8, ptr {whole}, i64 {offset}")
+        word = self.emit(f"getelementptr i64, ptr %frame, i64 {place.word if isinstance(place, Slot) else WORKSPACE}")
+        base = self.emit(f"load ptr, ptr {word}, align 8")
+        return self.emit(f"getelementptr i8, ptr {base}, i64 {place.bytes if isinstance(place, Offset) else 0}")
+
+    def integer(self, d: Dim) -> str:
+        """The value of an index."""
+        if isinstance(d, int):
+            return str(d)
+        total = "0"
+        for factors, coefficient in d.terms:
+            term = str(coefficient)
+            for atom in factors:
+                term = self.emit(f"mul i64 {term}, {self.atom(atom)}")
+            total = self.emit(f"add i64 {total}, {term}")
+        return total
+
+    def atom(self, atom: Atom) -> str:
+        """The value of a variable, or of a floor division or remainder by a positive number."""
+        if isinstance(atom, Var):
+            return self.counters[atom.name]
+        number, divisor = self.integer(atom.num), self.integer(atom.den)
+        rest = self.emit(f"srem i64 {number}, {divisor}")
+        negative = self.emit(f"icmp slt i64 {rest}, 0")
+        raised = self.emit(f"add i64 {rest}, {divisor}")
+        rest = self.emit(f"select i1 {negative}, i64 {raised}, i64 {rest}")
+        if isinstance(atom, Mod):
+            return rest
+        return self.emit(f"sdiv exact i64 {self.emit(f'sub i64 {number}, {rest}')}, {divisor}")

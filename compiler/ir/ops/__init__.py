@@ -73,6 +73,7 @@ from compiler.ir.ops.normalization import batch_norm, group_norm, layer_norm, lo
 from compiler.ir.ops.opaque import results, sort, topk
 from compiler.ir.ops.pieces import cat, insert, pad
 from compiler.ir.ops.pooling import max_pool, sum_pool
+from compiler.ir.ops.recurrence import recurrence
 from compiler.ir.ops.reductions import all_, amax, amin, any_, argmax, argmin, logsumexp, mean, norm, prod, sum_, var
 from compiler.ir.ops.rounding import ceil, floor, frac, round_, trunc
 from compiler.ir.ops.scan import cummax, cummax_index, cummin, cummin_index, cumprod, cumsum, latest, logcumsumexp
@@ -209,6 +210,7 @@ __all__ = [
     "pow_",
     "prod",
     "reciprocal",
+    "recurrence",
     "relu",
     "remainder",
     "reshape",

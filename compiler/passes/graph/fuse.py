@@ -20,6 +20,7 @@ from compiler.ir.structure import (
     Leaf,
     Mix,
     Opaque,
+    Recurrence,
     Reduction,
     is_view,
 )
@@ -77,7 +78,7 @@ class Fusion:
     def run(self) -> Graph:
         outputs = set(self.graph.outputs)
         for n in reversed(self.graph.nodes):
-            if isinstance(n.structure, (Leaf, Opaque, Fused, Composite)) or n.op.name == "item" or n in self.groups:
+            if isinstance(n.structure, (Leaf, Opaque, Fused, Composite, Recurrence)) or n in self.groups:
                 continue
             self.place(n, n in outputs)
         return self.rebuild()

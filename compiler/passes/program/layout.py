@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from compiler.ir.index import var
 from compiler.ir.scalar import Load as LoadExpr
-from compiler.ir.tile import Block, Copy, For, Kernel, Launch, OpaqueCall, Param, Program, Range, Step, Store
+from compiler.ir.tile import Block, Copy, For, Kernel, Launch, OpaqueCall, Param, Program, Range, Slice, Step, Store, expand_steps, walk_steps
 from compiler.ir.types import Digit, TensorType
 from compiler.ir.types import Layout as Order
 from compiler.passes.access import Accesses
@@ -48,7 +48,7 @@ class Search:
     def __init__(self, options: Layout, program: Program, context: Context) -> None:
         self.options, self.program, self.context = options, program, context
         self.machine: Machine = context.machine or Machine()
-        self.launches = [s for s in program.steps if isinstance(s, Launch)]
+        self.launches = list(program.launches)
         self.known: dict[tuple[str, tuple[TensorType, ...]], int] = {}
         self.tables: dict[str, Accesses] = {}
 
@@ -65,8 +65,7 @@ class Search:
     def candidates(self) -> dict[str, list[int]]:
         """For each buffer that may change, the dimensions that some kernel would like innermost in one of its rank."""
         fixed = {*self.program.inputs, *self.program.constants, *(set(self.program.outputs) - self.turnable())}
-        for step in self.program.steps:
-            fixed |= set() if isinstance(step, Launch) else _touched(step)
+        fixed |= self.called()
         found: dict[str, list[int]] = {}
         for launch in self.launches:
             kernel = self.program.kernels[launch.kernel]
@@ -88,13 +87,16 @@ class Search:
             for s in self.launches
             for p, buffer in zip(self.program.kernels[s.kernel].params, s.arguments, strict=True)
         ]
-        called = {b for s in self.program.steps if not isinstance(s, Launch) for b in _touched(s)}
         found = set()
-        for name in set(self.program.outputs) - called:
+        for name in set(self.program.outputs) - self.called():
             uses = [p for buffer, p in pairs if buffer == name]
             if len(uses) == 1 and uses[0].role == "out" and uses[0].type == self.program.buffers[name]:
                 found.add(name)
         return found
+
+    def called(self) -> set[str]:
+        """Buffers that PyTorch or copies touch, and those that are stored entry after entry."""
+        return {b for s in walk_steps(self.program.steps) for b in _fixed(s)}
 
     def wishes(self, kernel: Kernel) -> Iterator[tuple[str, int]]:
         """Results of a kernel, and the dimension along which lanes would save most if memory were contiguous there."""
@@ -150,29 +152,29 @@ class Search:
         """The program with its types changed; launches of one kernel that now differ call kernels of their own."""
         kernels: dict[str, Kernel] = {}
         names: dict[tuple[str, tuple[TensorType, ...]], str] = {}
-        steps: list[Step] = []
-        for step in self.program.steps:
-            if isinstance(step, Launch):
-                key = (step.kernel, self.types(step, choice))
-                if key not in names:
-                    names[key] = _free(step.kernel, kernels)
-                    kernels[names[key]] = replace(_retyped(self.program.kernels[step.kernel], key[1]), name=names[key])
-                turned = [a for a in step.arguments if a in choice and a in self.program.outputs]
-                step = replace(
-                    step, kernel=names[key], arguments=tuple(_aside(a) if a in turned else a for a in step.arguments)
-                )
-                steps.append(step)
-                for a in turned:
-                    kernel = turning(self.program.buffers[a], choice[a], _free("turn", kernels))
-                    kernels[kernel.name] = kernel
-                    steps.append(Launch(kernel.name, (_aside(a), a), a))
-                continue
-            steps.append(step)
+
+        def rule(step: Step) -> Iterator[Step]:
+            if not isinstance(step, Launch):
+                yield step
+                return
+            key = (step.kernel, self.types(step, choice))
+            if key not in names:
+                names[key] = _free(step.kernel, kernels)
+                kernels[names[key]] = replace(_retyped(self.program.kernels[step.kernel], key[1]), name=names[key])
+            turned = [a for a in step.arguments if a in choice and a in self.program.outputs]
+            arguments = tuple(_aside(a) if a in turned else a for a in step.arguments)
+            yield replace(step, kernel=names[key], arguments=arguments)
+            for a in turned:
+                kernel = turning(self.program.buffers[a], choice[a], _free("turn", kernels))
+                kernels[kernel.name] = kernel
+                yield Launch(kernel.name, (_aside(a), a), a)
+
+        steps = expand_steps(self.program.steps, rule)
         buffers = dict(self.program.buffers)
         for n, dim in choice.items():
             name = _aside(n) if n in self.program.outputs else n
             buffers[name] = with_innermost(self.program.buffers[n], dim)
-        return replace(self.program, buffers=buffers, kernels=kernels, steps=tuple(steps))
+        return replace(self.program, buffers=buffers, kernels=kernels, steps=steps)
 
 
 TURN = 8
@@ -215,5 +217,10 @@ def _with(choice: Choice, buffer: str, dim: int | None) -> Choice:
     return rest if dim is None else {**rest, buffer: dim}
 
 
-def _touched(step: Copy | OpaqueCall) -> set[str]:
-    return {step.source, step.target} if isinstance(step, Copy) else {*step.arguments, *step.results}
+def _fixed(step: Step) -> set[str]:
+    """The buffers whose layout a step decides."""
+    if isinstance(step, Copy):
+        return {step.source, step.target}
+    if isinstance(step, Slice):
+        return {step.name, step.buffer}
+    return {*step.arguments, *step.results} if isinstance(step, OpaqueCall) else set()

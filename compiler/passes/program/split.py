@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
-from compiler.ir.tile import For, Kernel, Launch, Param, Program, Step, Store
+from compiler.ir.tile import For, Kernel, Launch, Param, Program, Step, Store, expand_steps
 from compiler.passes.base import Context, ProgramPass, register
 
 
@@ -25,15 +26,16 @@ class Split(ProgramPass):
         parts = {name: divided(kernel) for name, kernel in ir.kernels.items()}
         if all(len(p) == 1 for p in parts.values()):
             return ir
-        steps: list[Step] = []
-        for step in ir.steps:
+
+        def rule(step: Step) -> Iterator[Step]:
             if not isinstance(step, Launch):
-                steps.append(step)
-                continue
+                yield step
+                return
             given = dict(zip((p.name for p in ir.kernels[step.kernel].params), step.arguments, strict=True))
             for kernel in parts[step.kernel]:
-                steps.append(replace(step, kernel=kernel.name, arguments=tuple(given[p.name] for p in kernel.params)))
-        return replace(ir, kernels={k.name: k for p in parts.values() for k in p}, steps=tuple(steps))
+                yield replace(step, kernel=kernel.name, arguments=tuple(given[p.name] for p in kernel.params))
+
+        return replace(ir, kernels={k.name: k for p in parts.values() for k in p}, steps=expand_steps(ir.steps, rule))
 
 
 def divided(kernel: Kernel) -> tuple[Kernel, ...]:
