@@ -9,6 +9,7 @@ from compiler.frontend.aten import (  # noqa: F401
     normalization,
     pooling,
     pooling_backward,
+    recurrent,
     reductions,
     scans,
     scatters,
