@@ -174,7 +174,8 @@ class KernelLowering:
         known: Expr | None = self.nest.recall(key)
         if known is None:
             known = self.hoisted(node, index, mask)
-            if len(self.graph.users.get(node, ())) > 1 and not isinstance(known, Load):
+            uses = len(self.graph.users.get(node, ())) + self.graph.outputs.count(node)
+            if uses > 1 and not isinstance(known, Load):
                 known = self.nest.let(known)
             self.nest.top.memo[key] = known
         return known

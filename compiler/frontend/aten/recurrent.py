@@ -14,6 +14,7 @@ from compiler.frontend.aten.views import split_sizes, stack
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node, input_node
+from compiler.ir.index import Dim, floordiv
 
 
 @dataclass(frozen=True)
@@ -40,25 +41,43 @@ class Cell:
 
 def lstm_step(x: Node, states: Sequence[Node], w: Weights) -> tuple[Node, ...]:
     h, c = states
-    size = c.shape[1]
-    i, f, g, o = split_sizes(ops.add(ops.linear(h, w.state), x), [size] * 4, 1)
+    i, f, g, o = (ops.add(a, b) for a, b in zip(gates_of(x, 4), products(h, w.state), strict=True))
     new_c = ops.add(ops.mul(ops.sigmoid(f), c), ops.mul(ops.sigmoid(i), ops.tanh(g)))
     new_h = ops.mul(ops.sigmoid(o), ops.tanh(new_c))
-    return new_h if w.projection is None else ops.linear(new_h, w.projection), new_c
+    return new_h if w.projection is None else ops.matmul(new_h, w.projection), new_c
 
 
 def gru_step(x: Node, states: Sequence[Node], w: Weights) -> tuple[Node, ...]:
     (h,) = states
-    bias = [] if w.state_bias is None else [w.state_bias]
-    from_input = split_sizes(x, [h.shape[1]] * 3, 1)
-    from_state = split_sizes(ops.linear(h, w.state, *bias), [h.shape[1]] * 3, 1)
-    reset, update = (ops.sigmoid(ops.add(a, b)) for a, b in zip(from_input[:2], from_state[:2], strict=True))
-    new = ops.tanh(ops.add(from_input[2], ops.mul(reset, from_state[2])))
+    reset_x, update_x, new_x = gates_of(x, 3)
+    reset_h, update_h, new_h = products(h, w.state)
+    if w.state_bias is not None:
+        biases = split_sizes(w.state_bias, [h.shape[1]] * 3)
+        reset_h, update_h, new_h = (ops.add(a, b) for a, b in zip((reset_h, update_h, new_h), biases, strict=True))
+    reset, update = ops.sigmoid(ops.add(reset_x, reset_h)), ops.sigmoid(ops.add(update_x, update_h))
+    new = ops.tanh(ops.add(new_x, ops.mul(reset, new_h)))
     return (ops.add(ops.mul(ops.sub(h, new), update), new),)
 
 
 def plain_step(activation: Callable[[Node], Node], x: Node, states: Sequence[Node], w: Weights) -> tuple[Node, ...]:
-    return (activation(ops.add(ops.linear(states[0], w.state), x)),)
+    return (activation(ops.add(*products(states[0], w.state), x)),)
+
+
+def gates_of(x: Node, count: int) -> tuple[Node, ...]:
+    """What each of `count` gates takes from f[batch, count * size]."""
+    return split_sizes(x, [floordiv(x.shape[1], count)] * count, 1)
+
+
+def products(h: Node, weight: Node) -> list[Node]:
+    """What each gate takes from the state: its product with f[gates, state, size]."""
+    together = ops.matmul(ops.unsqueeze(h, 0), weight)
+    return [ops.select(together, dim=0, index=k) for k in range(together.type.static_shape()[0])]
+
+
+def by_gate(weight: Node, count: Dim) -> Node:
+    """PyTorch's f[gates * size, state] as the loop reads it: f[gates, state, size], each row of one gate."""
+    rows, size = weight.shape
+    return ops.permute(ops.reshape(weight, shape=(floordiv(rows, count), count, size)), dims=(0, 2, 1))
 
 
 def run_layers(
@@ -102,7 +121,10 @@ def run_cell(cell: Cell, x: Node, states: Sequence[Node], w: Weights, reverse: b
     gates = ops.linear(x, w.input, *(() if w.input_bias is None else (w.input_bias,)))
     entry = input_node("x", gates.type.with_shape(gates.shape[1:]))
     carried = [input_node(f"state{k}", s.type) for k, s in enumerate(states)]
-    fixed = {k: v for k, v in vars(w).items() if v is not None and not k.startswith("input")}
+    size = states[-1].shape[1]
+    fixed = {"state": by_gate(w.state, size), "state_bias": w.state_bias}
+    fixed |= {"projection": None if w.projection is None else ops.permute(w.projection, dims=(1, 0))}
+    fixed = {k: v for k, v in fixed.items() if v is not None}
     formal = {k: input_node(k, v.type) for k, v in fixed.items()}
     made = cell.step(entry, carried, Weights(w.input, **formal))
     body = Graph((entry, *carried, *formal.values()), (*made, made[0]), "step")

@@ -10,7 +10,7 @@ import torch
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, stored
 from compiler.ir.index import Dim
 from compiler.ir.interpret_graph import as_array, interpret
-from compiler.ir.structure import Generate, Opaque, is_view
+from compiler.ir.structure import Generate, Opaque, Recurrence, is_view
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.demand import from_positions
 
@@ -20,8 +20,8 @@ from compiler.passes.demand import from_positions
 class Fold(GraphPass):
     """Replace nodes that only constants feed by their values.
 
-    Views are left alone, for they cost nothing, as are generated values, comparisons of indices and the like, and results of more than `max_bytes` that are
-    larger than the constants they come from.
+    Views are left alone, for they cost nothing except where a loop reads them, as are generated values, comparisons of indices
+    and the like, and results of more than `max_bytes` that are larger than the constants they come from.
 
     %y = add 1.0, 2.0   ->   %y = constant 3.0
     """
@@ -51,13 +51,13 @@ class Fold(GraphPass):
             if n in seen or n not in sources or n.op is CONSTANT:
                 continue
             seen.add(n)
-            if self._pays(n, sources[n]):
+            if self._pays(n, sources[n], any(isinstance(u.structure, Recurrence) for u in ir.users[n])):
                 yield n
             else:
                 pending.extend(n.operands)
 
-    def _pays(self, n: Node, sources: frozenset[Node]) -> bool:
-        if isinstance(n.result, tuple) or isinstance(n.structure, Generate) or is_view(n.structure, n):
+    def _pays(self, n: Node, sources: frozenset[Node], stored: bool) -> bool:
+        if isinstance(n.result, tuple) or isinstance(n.structure, Generate) or (is_view(n.structure, n) and not stored):
             return False
         if from_positions(n):
             return False
