@@ -15,12 +15,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from compiler.driver import CompiledGraph, compile_graph
 from compiler.frontend.decompositions import for_autograd
 from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional, unwritten_weights
+from compiler.frontend.recurrent import keep_layers_whole
 from compiler.frontend.results import GraphOutput, Literal
 from compiler.ir.index import evaluate
 from compiler.options import as_options
 
 Boxed: TypeAlias = Callable[[list[Any]], list[Any]]
 """A function that takes its arguments in a list and empties it, so that they can be freed early."""
+
+
+torch._dynamo.config.allow_rnn = True  # recurrent layers are loops here, so that Dynamo need not stop in front of them
 
 
 def tilewright(
@@ -54,6 +58,8 @@ def tilewright(
 
         return thawing(compile_functional(graph, arguments, weights), weights, thaw)
 
+    if not keep_layers_whole(module):
+        return module
     backend = aot_autograd(
         fw_compiler=compile_functional,
         inference_compiler=compile_frozen if chosen.freezing else compile_functional,

@@ -63,6 +63,15 @@ def plain_step(activation: Callable[[Node], Node], x: Node, states: Sequence[Nod
     return (activation(ops.add(*products(states[0], w.state), x)),)
 
 
+CELLS = {
+    "lstm": Cell(lstm_step),
+    "gru": Cell(gru_step, adds=False),
+    "rnn_tanh": Cell(partial(plain_step, ops.tanh)),
+    "rnn_relu": Cell(partial(plain_step, ops.relu)),
+}
+"""By the name of PyTorch's operator."""
+
+
 def gates_of(x: Node, count: int) -> tuple[Node, ...]:
     """What each of `count` gates takes from f[batch, count * size]."""
     return split_sizes(x, [floordiv(x.shape[1], count)] * count, 1)
@@ -132,21 +141,26 @@ def run_cell(cell: Cell, x: Node, states: Sequence[Node], w: Weights, reverse: b
     return ops.results(loop)
 
 
+@converts("tilewright.recurrent.default")
+def recurrent(kind: str, x: Node, hx: Sequence[Node], *rest: Any) -> tuple[Node, ...]:
+    return run_layers(CELLS[kind], x, hx, *rest)
+
+
 @converts("aten.lstm.input")
 def lstm(x: Node, hx: Sequence[Node], *rest: Any) -> tuple[Node, ...]:
-    return run_layers(Cell(lstm_step), x, hx, *rest)
+    return run_layers(CELLS["lstm"], x, hx, *rest)
 
 
 @converts("aten.gru.input")
 def gru(x: Node, hx: Node, *rest: Any) -> tuple[Node, ...]:
-    return run_layers(Cell(gru_step, adds=False), x, (hx,), *rest)
+    return run_layers(CELLS["gru"], x, (hx,), *rest)
 
 
 @converts("aten.rnn_tanh.input")
 def rnn_tanh(x: Node, hx: Node, *rest: Any) -> tuple[Node, ...]:
-    return run_layers(Cell(partial(plain_step, ops.tanh)), x, (hx,), *rest)
+    return run_layers(CELLS["rnn_tanh"], x, (hx,), *rest)
 
 
 @converts("aten.rnn_relu.input")
 def rnn_relu(x: Node, hx: Node, *rest: Any) -> tuple[Node, ...]:
-    return run_layers(Cell(partial(plain_step, ops.relu)), x, (hx,), *rest)
+    return run_layers(CELLS["rnn_relu"], x, (hx,), *rest)
