@@ -15,8 +15,8 @@ from rich.table import Table
 
 from compiler.errors import Loc
 from compiler.ir.graph import Graph, unique_names
-from compiler.ir.structure import Fused, Leaf, is_view
-from compiler.ir.tile import Launch, Program
+from compiler.ir.structure import Fused, Leaf, Recurrence, is_view
+from compiler.ir.tile import Launch, Program, runs
 from compiler.ir.tile_printer import print_kernel
 from compiler.passes.remark import Remark
 from compiler.perf.cost import count_bytes, count_flops
@@ -43,6 +43,9 @@ def sources(fused: Graph) -> dict[str, Source]:
     """The source of each node of a fused graph, by the name its step carries."""
     found = {}
     for node, name in unique_names(fused.nodes).items():
+        if isinstance(node.structure, Recurrence):
+            found |= {f"{name}.{inner}": source for inner, source in sources(node.attrs["body"]).items()}
+            continue
         body = node.attrs["body"].nodes if isinstance(node.structure, Fused) else (node,)
         inner = [n for n in body if not isinstance(n.structure, Leaf)] or [node]
         loc = node.loc or next((n.loc for n in reversed(inner) if n.loc), None)
@@ -92,10 +95,10 @@ class Profile:
         """The steps by kernel, the dearest first; a kernel that several lines share names the first."""
         found = []
         for name in dict.fromkeys(p.name for p, _ in self.steps):
-            runs = [p for p, _ in self.steps if p.name == name]
+            same = [p for p, _ in self.steps if p.name == name]
             source = next(source for p, source in self.steps if p.name == name)
-            sums = (sum(getattr(p, what) for p in runs) for what in ("seconds", "flops", "bytes"))
-            found.append(KernelTime(name, source, len(runs), *sums))
+            sums = (sum(getattr(p, what) for p in same) for what in ("runs", "seconds", "flops", "bytes"))
+            found.append(KernelTime(name, source, *sums))
         return tuple(sorted(found, key=lambda k: -k.seconds))
 
     def share(self, kernel: KernelTime) -> float:
@@ -162,15 +165,15 @@ class Report:
         """Every distinct kernel, in order of its first launch."""
         lowered, scheduled = self.stages.lowered, self.stages.scheduled
         known = sources(self.stages.fused)
-        launches = [s for s in scheduled.steps if isinstance(s, Launch)]
+        launches = [(s, times) for s, times in runs(scheduled.steps) if isinstance(s, Launch)]
         found = []
-        for name in dict.fromkeys(s.kernel for s in launches):
-            runs = [s for s in launches if s.kernel == name]
+        for name in dict.fromkeys(s.kernel for s, _ in launches):
+            same = [(s, times) for s, times in launches if s.kernel == name]
             before, after = lowered.kernels[name], scheduled.kernels[name]
-            source = known.get(runs[0].node, Source())
+            source = known.get(same[0][0].node, Source())
             told = (r for r in self.stages.context.remarks if r.kernel == name or (r.node, r.loc) in source.values)
             distinct = {(r.pass_, r.kind, r.message): r for r in told}
-            work = len(runs), count_flops(before), count_bytes(before)
+            work = sum(times for _, times in same), count_flops(before), count_bytes(before)
             texts = print_kernel(before), print_kernel(after)
             found.append(KernelReport(name, source, *work, *texts, tuple(distinct.values())))
         return tuple(found)
@@ -272,5 +275,7 @@ def chart(report: Report) -> list[Bar]:
 
 def program_totals(program: Program) -> tuple[int, int, int]:
     """Launches, arithmetic operations and bytes of one run of `program`."""
-    run = [program.kernels[s.kernel] for s in program.steps if isinstance(s, Launch)]
-    return len(program.steps), sum(map(count_flops, run)), sum(map(count_bytes, run))
+    done = list(runs(program.steps))
+    work = [(program.kernels[s.kernel], times) for s, times in done if isinstance(s, Launch)]
+    flops, moved = (sum(times * count(k) for k, times in work) for count in (count_flops, count_bytes))
+    return sum(times for _, times in done), flops, moved

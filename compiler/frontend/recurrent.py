@@ -88,7 +88,9 @@ def keep_layers_whole(module: torch.fx.GraphModule) -> bool:
             continue
         x, states, params, has_biases, num_layers, dropout, train, *order = node.args
         if train and dropout and num_layers > 1:
-            warnings.warn(f"{kind}: dropout between layers is trained in PyTorch, with all that stands around it", stacklevel=2)
+            warnings.warn(
+                f"{kind}: dropout between layers is trained in PyTorch, with all that stands around it", stacklevel=2
+            )
             return False
         hx = list(states) if kind == "lstm" else [states]
         node.target = torch.ops.tilewright.recurrent.default

@@ -76,7 +76,9 @@ def _steps(program: Program, steps: Iterable[Step], written: set[str], counters:
                 yield f"{where}: %{name} is no buffer of the program"
         whole = program.whole
         yield from (f"{where}: %{name} is read before it is written" for name in reads if whole(name) not in written)
-        yield from (f"{where}: %{name} is a constant and is written" for name in writes if whole(name) in program.constants)
+        yield from (
+            f"{where}: %{name} is a constant and is written" for name in writes if whole(name) in program.constants
+        )
         written |= {whole(name) for name in writes}
 
 
@@ -86,16 +88,26 @@ def _index_problems(program: Program, s: Slice, counters: Bounds) -> Iterator[st
         yield f"slice %{s.name} follows %{', %'.join(sorted(unknown))}, which counts nothing here"
         return
     limits, whole = interval(s.index, counters), program.buffers.get(s.buffer)
-    if whole is not None and whole.rank and isinstance(whole.shape[0], int):
-        if limits is None or limits[0] < 0 or limits[1] >= whole.shape[0]:
-            yield f"slice %{s.name}: {s.index} is not in 0..{whole.shape[0]}"
+    extent = whole.shape[0] if whole is not None and whole.rank else None
+    if isinstance(extent, int) and (limits is None or limits[0] < 0 or limits[1] >= extent):
+        yield f"slice %{s.name}: {s.index} is not in 0..{extent}"
 
 
 def _overlaps(program: Program, step: Step, writes: list[str], counters: Bounds) -> Iterator[str]:
     """No two arguments are the same memory where one of them is written, unless a buffer's name says so."""
-    named = set(step.arguments) if isinstance(step, Launch) else {step.source, step.target} if isinstance(step, Copy) else set()
+    named = (
+        set(step.arguments)
+        if isinstance(step, Launch)
+        else {step.source, step.target}
+        if isinstance(step, Copy)
+        else set()
+    )
     for a, b in combinations(sorted(named & set(program.buffers)), 2):
-        if (a in writes or b in writes) and program.whole(a) == program.whole(b) and not _differ(program, a, b, counters):
+        if (
+            (a in writes or b in writes)
+            and program.whole(a) == program.whole(b)
+            and not _differ(program, a, b, counters)
+        ):
             yield f"%{a} and %{b} may be the same memory, and one of them is written"
 
 

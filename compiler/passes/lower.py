@@ -160,7 +160,7 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
     buffers = dict(program.buffers)
     constants: dict[str, Any] = dict(program.constants)
 
-    def rule(step: Step) -> Iterator[Step]:
+    def with_packed(step: Step) -> Iterator[Step]:
         if not isinstance(step, Launch):
             yield step
             return
@@ -177,7 +177,7 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
             arguments.append(argument)
         yield replace(step, arguments=tuple(arguments))
 
-    steps = expand_steps(program.steps, rule)
+    steps = expand_steps(program.steps, with_packed)
     used = {b for s in walk_steps(steps) for b in _touched(s)} | set(program.inputs) | set(program.outputs)
     return Program(
         {n: t for n, t in buffers.items() if n in used},

@@ -109,6 +109,8 @@ class RecurrenceLowering:
         return [*self.inner.steps, *copies]
 
     def leave(self, rings: list[Ring]) -> None:
-        """The states after the last step."""
+        """The states after the last step, those that somebody reads."""
+        read = {u.attrs["index"] for u in self.outer.graph.users[self.n]} if isinstance(self.n.result, tuple) else {0}
         for k, ring in enumerate(rings):
-            self.outer.place[self.n, k] = self.entry(ring, self.steps - 1, f"last{k}")
+            if k in read:
+                self.outer.place[self.n, k] = self.entry(ring, self.steps - 1, f"last{k}")

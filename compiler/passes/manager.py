@@ -87,9 +87,8 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
 
 def run_inside(pass_: Pass[Any], ir: IR, context: Context) -> IR:
     """What `pass_` makes of the bodies of loops in a graph, the innermost first, and then of the graph around them."""
-    if isinstance(ir, Graph):
-        ir = ir.map_bodies(lambda body: run_inside(pass_, body, context))
-    return pass_.run(ir, context)  # type: ignore[no-any-return]
+    given = ir.map_bodies(lambda body: run_inside(pass_, body, context)) if isinstance(ir, Graph) else ir
+    return pass_.run(given, context)  # type: ignore[no-any-return]
 
 
 def available() -> Mapping[str, Callable[..., Pass[Any]]]:

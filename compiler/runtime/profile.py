@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from compiler.codegen.llvm.main import WORKSPACE, Offset
+from compiler.codegen.llvm.main import WORKSPACE, Offset, Part, Place
+from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import as_tensor
-from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Step
+from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, runs
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import TensorType
 from compiler.perf.cost import count_bytes, count_flops
@@ -25,13 +26,17 @@ from compiler.runtime.pool import SHARED
 
 @dataclass(frozen=True)
 class StepProfile:
-    """One step: the median of its times; what it computes and moves at least (0 for a call into PyTorch)."""
+    """One step, all its `runs` in a call together: the median of its times; what it computes and moves at least.
+
+    A call into PyTorch counts as computing and moving nothing.
+    """
 
     name: str
     node: str
     seconds: float
     flops: int
     bytes: int
+    runs: int = 1
 
     @property
     def gflops(self) -> float:
@@ -48,24 +53,28 @@ def profile(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) 
     """Run the program `repeats` times step by step and time each step; `inputs` as for a call."""
     exe.run(inputs)  # refuses what does not fit
     bound = _Bound(exe, inputs)
-    times: list[list[float]] = [[] for _ in bound.steps]
+    rows = list(runs(exe.program.steps))
+    times: list[list[float]] = [[] for _ in rows]
     threads.settle()
     for _ in range(repeats):
-        for step, seen in zip(bound.steps, times, strict=True):
+        for seen in times:
+            seen.append(0.0)
+        for number, step in bound.steps:
             start = time.perf_counter()
             step()
-            seen.append(time.perf_counter() - start)
-    return [_describe(exe.program, k, statistics.median(seen)) for k, seen in enumerate(times)]
+            times[number][-1] += time.perf_counter() - start
+    return [_describe(exe.program, *row, statistics.median(seen)) for row, seen in zip(rows, times, strict=True)]
 
 
-def _describe(program: Program, k: int, seconds: float) -> StepProfile:
-    step = program.steps[k]
+def _describe(program: Program, step: Step, times: int, seconds: float) -> StepProfile:
     if isinstance(step, Launch):
         kernel = program.kernels[step.kernel]
-        return StepProfile(kernel.name, step.node, seconds, count_flops(kernel), count_bytes(kernel))
+        work = times * count_flops(kernel), times * count_bytes(kernel)
+        return StepProfile(kernel.name, step.node, seconds, *work, times)
     if isinstance(step, OpaqueCall):
-        return StepProfile(step.op, step.node, seconds, 0, 0)
-    return StepProfile("copy", "", seconds, 0, 2 * _bytes(program, step))
+        return StepProfile(step.op, step.node, seconds, 0, 0, times)
+    assert isinstance(step, Copy)
+    return StepProfile("copy", "", seconds, 0, 2 * times * _bytes(program, step), times)
 
 
 def _bytes(program: Program, step: Copy) -> int:
@@ -75,7 +84,7 @@ def _bytes(program: Program, step: Copy) -> int:
 
 
 class _Bound:
-    """The program's steps as functions without arguments, on buffers made once."""
+    """The program's steps as functions without arguments, on buffers made once, each with the number of its row."""
 
     def __init__(self, exe: Executable, inputs: Sequence[torch.Tensor]) -> None:
         self.exe, self.program = exe, exe.program
@@ -91,25 +100,41 @@ class _Bound:
         for name, word in exe.words.items():
             if name not in exe.constants:
                 self.words[word] = self.tensors[name].data_ptr()
-        self.steps = [self._step(s) for s in self.program.steps]
+        self.steps = list(self._bind(self.program.steps, {}, 0))
 
-    def _step(self, step: Step) -> Callable[[], object]:
+    def _bind(
+        self, steps: Sequence[Step], counters: Mapping[str, int], row: int
+    ) -> Iterator[tuple[int, Callable[[], object]]]:
+        """Every run of every step, in order; rows count from `row`."""
+        for step in steps:
+            if isinstance(step, Repeat):
+                for k in range(step.count):
+                    yield from self._bind(step.steps, {**counters, step.var: k}, row)
+                row += sum(1 for _ in runs(step.steps))
+            elif not isinstance(step, Slice):
+                yield row, self._step(step, counters)
+                row += 1
+
+    def _step(self, step: Launch | OpaqueCall | Copy, counters: Mapping[str, int]) -> Callable[[], object]:
         if isinstance(step, Copy):
-            return partial(
-                ctypes.memmove, self._address(step.target), self._address(step.source), _bytes(self.program, step)
-            )
+            ends = self._address(step.target, counters), self._address(step.source, counters)
+            return partial(ctypes.memmove, *ends, _bytes(self.program, step))
         if isinstance(step, OpaqueCall):
             return partial(self._foreign, step, self.exe.foreign_function(step))
         signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(step.arguments) + 1))
         kernel = signature(self.exe.library[self.exe.build.symbols[step.kernel]])
-        return partial(kernel, *(self._address(a) for a in step.arguments), self.frame)
+        return partial(kernel, *(self._address(a, counters) for a in step.arguments), self.frame)
 
     def _foreign(self, step: OpaqueCall, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
         for name, result in zip(step.results, function(*(self.tensors[a] for a in step.arguments)), strict=True):
             self.tensors[name].copy_(result)
 
-    def _address(self, name: str) -> int:
-        place = self.exe.place(name)
+    def _address(self, name: str, counters: Mapping[str, int]) -> int:
+        return self._at(self.exe.place(name), counters)
+
+    def _at(self, place: Place, counters: Mapping[str, int]) -> int:
+        if isinstance(place, Part):
+            return self._at(place.whole, counters) + evaluate(place.index, counters) * place.bytes
         return int(self.words[WORKSPACE] + place.bytes if isinstance(place, Offset) else self.words[place.word])
 
 

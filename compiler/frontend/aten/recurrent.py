@@ -14,7 +14,7 @@ from compiler.frontend.aten.views import split_sizes, stack
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node, input_node
-from compiler.ir.index import Dim, floordiv
+from compiler.ir.index import Dim, evaluate, floordiv
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def gates_of(x: Node, count: int) -> tuple[Node, ...]:
 def products(h: Node, weight: Node) -> list[Node]:
     """What each gate takes from the state: its product with f[gates, state, size]."""
     together = ops.matmul(ops.unsqueeze(h, 0), weight)
-    return [ops.select(together, dim=0, index=k) for k in range(together.type.static_shape()[0])]
+    return [ops.select(together, dim=0, index=k) for k in range(evaluate(weight.shape[0], {}))]
 
 
 def by_gate(weight: Node, count: Dim) -> Node:

@@ -10,7 +10,22 @@ from typing import TypeAlias
 
 from compiler.ir.index import var
 from compiler.ir.scalar import Load as LoadExpr
-from compiler.ir.tile import Block, Copy, For, Kernel, Launch, OpaqueCall, Param, Program, Range, Slice, Step, Store, expand_steps, walk_steps
+from compiler.ir.tile import (
+    Block,
+    Copy,
+    For,
+    Kernel,
+    Launch,
+    OpaqueCall,
+    Param,
+    Program,
+    Range,
+    Slice,
+    Step,
+    Store,
+    expand_steps,
+    walk_steps,
+)
 from compiler.ir.types import Digit, TensorType
 from compiler.ir.types import Layout as Order
 from compiler.passes.access import Accesses
