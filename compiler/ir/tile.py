@@ -306,6 +306,10 @@ class Program:
 
     name: ClassVar[str] = "program"
 
+    def kernel_names(self) -> tuple[str, ...]:
+        """The kernel of every launch, in repeated steps as often as it runs."""
+        return tuple(s.kernel for s, times in runs(self.steps) if isinstance(s, Launch) for _ in range(times))
+
     @property
     def launches(self) -> tuple[Launch, ...]:
         """Every launch, those inside repeated steps once."""
