@@ -30,6 +30,9 @@ The fastest burst of each counts, as all that disturbs it adds time.  Bursts are
 is likely to let them through at once; their order changes, so that nothing periodic meets always the same.
 """
 
+COPIES = 64
+"""How many copies of the constants are made at most: small ones matter little wherever they are."""
+
 HOPELESS = 3
 """How many times slower than the fastest a kernel is that is not called again."""
 
@@ -39,6 +42,7 @@ class Stopwatch:
 
     With `spread`, each call meets another copy of the constants until that many bytes have passed by: in a large network they have
     left the caches when their turn comes again.
+
     They are called on random floats; integers are 0, which is a valid index.  Each distinct kernel is compiled once.  One thread
     is timed by its own clock, which stands still while other programs run; several need the clock on the wall.
     """
@@ -52,7 +56,7 @@ class Stopwatch:
         library = load([self.build.objects[s] for s in dict.fromkeys(symbols)], list(dict.fromkeys(symbols)))
         params = [max(ways, key=size) for ways in zip(*(k.params for k in kernels), strict=True)]
         constants = sum(size(p) for p in params if p.role == "const")
-        copies = 1 + spread // constants if constants else 1
+        copies = min(1 + spread // constants, COPIES) if constants else 1
         memory = [[buffer(p) for _ in range(copies if p.role == "const" else 1)] for p in params]
         frame = (ctypes.c_uint64 * FIRST_SLOT)()
         threads.settle()

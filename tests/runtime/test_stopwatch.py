@@ -75,12 +75,13 @@ def test_calls_take_turns_in_the_copies_of_constants(watch: Stopwatch) -> None:
     assert seen == [(1, 20, 9), (1, 30, 9), (1, 40, 9), (1, 20, 9)]
 
 
-def test_constants_are_spread(watch: Stopwatch, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("spread", "copies"), [(0, 1), (255, 1), (1024, 5), (1 << 26, stopwatch.COPIES)])
+def test_constants_are_spread(watch: Stopwatch, monkeypatch: pytest.MonkeyPatch, spread: int, copies: int) -> None:
     made: list[str] = []
     monkeypatch.setattr(stopwatch, "buffer", lambda p: made.append(p.name) or buffer(p))
     text = "kernel @k(in %x: f32[64], const %w: f32[64], out %y: f32[64]) { store %x[0] + %w[0], %y[0] }"
-    watch([parse_kernel(text)], spread=1024)
-    assert sorted(made) == ["w"] * 5 + ["x", "y"]
+    watch([parse_kernel(text)], spread)
+    assert sorted(made) == ["w"] * copies + ["x", "y"]
 
 
 @pytest.mark.parametrize("name", DTYPES)
