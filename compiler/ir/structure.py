@@ -66,14 +66,15 @@ class IndexMap:
     """`pieces(node, i)` says where element `i` of the result comes from; no guard holding means `fill(node)`.
 
     A *view* has one piece without guards.  `push(node, j)`, where there is one, says where element `j` of a view's
-    operand goes in the result; it exists only for one-to-one maps and lets a producer store through the view.
+    operand goes in the result, outside of it for one that is left out, and lets a producer store through the view.  Only a view
+    that shows no element twice has it; None where there is no simple answer.
     `offsets(node)`, where there is one, says where the first element of each operand stands in a result that holds them whole,
     side by side, and the fill value around them; it lets the operands be computed in place.
     """
 
     pieces: Callable[[Node, Position], tuple[Piece, ...]]
     fill: Callable[[Node], Number] | None = None
-    push: Callable[[Node, Position], Position] | None = None
+    push: Callable[[Node, Position], Position | None] | None = None
     offsets: Callable[[Node], tuple[Position, ...]] | None = None
 
 

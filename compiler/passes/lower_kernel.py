@@ -29,6 +29,7 @@ from compiler.ir.structure import (
 )  # fmt: skip
 from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store
 from compiler.ir.types import DType, TensorType, broadcast_index, f32, i64
+from compiler.passes.crop import Part, at, can_push, carried, is_whole, parts
 from compiler.passes.demand import settle
 from compiler.passes.lower_scan import facing, scan_element, walked_loop
 from compiler.passes.lower_scatter import lower_scatter
@@ -73,12 +74,20 @@ class KernelLowering:
     def loops_of_root(self, target: Node) -> None:
         """Loops over the root's elements, and in them everything that its elements need."""
         core, points = self.spine[-1], mixed_points(self.spine[-1])
-        ranges, index = self.nest.over("i", [1 if d in points[0] else n for d, n in enumerate(core.shape)])
-        if core is self.root:
-            index = facing(self.graph, self.root, index)
-        places = [self.carried(self.spine, tuple(p.get(d, i) for d, i in enumerate(index))) for p in points]
-        if len(self.graph.outputs) > 1 and len(places) > 1:
+        extents = [1 if d in points[0] else n for d, n in enumerate(core.shape)]
+        split = parts(self.spine, extents, points)
+        if len(self.graph.outputs) > 1 and (len(points) > 1 or len(split) > 1):
             raise LowerError(f"{core} yields several elements in each step")
+        for part in split:
+            self.loops_of_part(target, part)
+
+    def loops_of_part(self, target: Node, part: Part) -> None:
+        """Those loops in one part of the root, all of whose points are stored."""
+        ranges, index = self.nest.over("i", part.sizes)
+        index = tuple(i + low for i, low in zip(index, part.low, strict=True))
+        if self.spine == [self.root]:
+            index = facing(self.graph, self.root, index)
+        places = [carried(self.spine, at(p, index), self.nest.bounds)[0] for p in part.points]
         index = places[0]
         self.demand = settle(self.graph, self.root, index)
         self.walk = walked_loop(self.demand)
@@ -105,7 +114,7 @@ class KernelLowering:
 
     def behind_views(self, node: Node) -> Node:
         """The node whose loops the kernel runs: one-to-one views at the end are stored through."""
-        while isinstance(node.structure, IndexMap) and node.structure.push is not None and self.inner(node.operands[0]):
+        while can_push(node) and is_whole(node) and self.inner(node.operands[0]):
             node = node.operands[0]
         return node
 
@@ -119,7 +128,7 @@ class KernelLowering:
         s = node.structure
         if isinstance(s, Mix):
             return [node]
-        through = isinstance(s, Elementwise) or (isinstance(s, IndexMap) and s.push is not None)
+        through = isinstance(s, Elementwise) or can_push(node)
         for o in node.operands if through else ():
             if self.inner(o) and (isinstance(s, IndexMap) or o.shape == node.shape):
                 rest = self.down_to_mix(o)
@@ -132,14 +141,7 @@ class KernelLowering:
         chain = [target]
         while chain[-1] is not self.root:
             chain.append(chain[-1].operands[0])
-        return self.carried(chain, index)
-
-    def carried(self, chain: Sequence[Node], index: Position) -> Position:
-        """Where element `index` of the last node of a chain of one-to-one ops lies in the first."""
-        for node in reversed(chain[:-1]):
-            if isinstance(node.structure, IndexMap) and node.structure.push is not None:
-                index = tuple(self.tidy(d) for d in node.structure.push(node, index))
-        return index
+        return carried(chain, index, self.nest.bounds)[0]
 
     def extra_index(self, node: Node) -> Position:
         """The element of a further output that one step of the loops yields."""

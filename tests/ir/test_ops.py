@@ -15,7 +15,7 @@ from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.interpret_structure import evaluate_structure
 from compiler.ir.op import OPS, Op, Sample
 from compiler.ir.scalar import round_to
-from compiler.ir.structure import Fused, Leaf, Opaque, Recurrence
+from compiler.ir.structure import Fused, IndexMap, Leaf, Opaque, Recurrence
 from compiler.ir.torch_types import to_torch
 from compiler.ir.type_parser import parse_type
 from compiler.ir.types import DType, TensorType, f32, i64
@@ -110,6 +110,17 @@ def test_reshape_keeps_dimensions_apart_that_need_no_mixing() -> None:
     (piece,) = y.structure.pieces(y, (0, i, j, 0, k))  # type: ignore[union-attr]
     assert piece.position == (i, j * 3, k)
     assert y.structure.push(y, (i, 0, k)) == (0, i, 0, 0, k)  # type: ignore[union-attr, misc]
+
+
+@pytest.mark.parametrize(("op", "s"), [c for c in CASES if isinstance(m := c.values[0].structure, IndexMap) and m.push])
+def test_elements_are_stored_where_they_are_read(op: Op, s: Sample) -> None:
+    """`push` of a view undoes its map; a slice with steps has none."""
+    node, _ = _case(op, s)
+    assert isinstance(node.structure, IndexMap)
+    assert node.structure.push is not None
+    for place in np.ndindex(*node.type.static_shape()):
+        (piece,) = node.structure.pieces(node, place)
+        assert node.structure.push(node, piece.position) == (place if abs(node.attrs.get("step", 1)) == 1 else None)
 
 
 @pytest.mark.parametrize(

@@ -153,12 +153,17 @@ def _slice_source(n: Node, i: Position) -> Position:
     return (*i[:d], n.attrs["start"] + i[d] * n.attrs["step"], *i[d + 1 :])
 
 
+def _slice_target(n: Node, j: Position) -> Position | None:
+    d, step = n.attrs["dim"], n.attrs["step"]
+    return (*j[:d], (j[d] - n.attrs["start"]) * step, *j[d + 1 :]) if abs(step) == 1 else None
+
+
 def _slice_reference(x: torch.Tensor, dim: int, start: int, size: int, step: int) -> torch.Tensor:
     return x.index_select(dim, start + step * torch.arange(size))
 
 
 slice_ = op(
-    "slice", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _slice_source(n, i)),)),
+    "slice", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _slice_source(n, i)),), push=_slice_target),
     type=_slice_type, attrs={"dim": REQUIRED, "start": 0, "size": REQUIRED, "step": 1},
     reference=_slice_reference,
     samples=[

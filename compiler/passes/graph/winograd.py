@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -42,17 +43,20 @@ class Winograd(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         machine = context.machine or Machine()
         allowed = self.max_error if (context.options is None or context.options.winograd) else 0.0
+        images: dict[tuple[Node, int, int], Node] = {}  # in whole tiles: convolutions of one image share it
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)
             tile = best_tile(new, machine, allowed, self.gain)
-            if tile:
-                context.applied(
-                    self,
-                    f"computed in tiles of {tile} x {tile} from {(tile + 2) ** 2} products instead of {9 * tile * tile}",
-                    n,
-                )
-            return rewritten(new, tile) if tile else new
+            if not tile:
+                return new
+            rows, columns = tiled(new, tile)
+            why = f"computed in tiles of {tile} x {tile} from {(tile + 2) ** 2} products instead of {9 * tile * tile}"
+            context.applied(self, why, n)
+            key = (new.operands[0], rows * tile + 2, columns * tile + 2)
+            if key not in images:
+                images[key] = padded(*key, alone=len(ir.users[n.operands[0]]) == 1)
+            return rewritten(new, images[key], tile)
 
         return ir.rebuild(rule) if any(fits(n) for n in ir.nodes) else ir
 
@@ -74,7 +78,7 @@ def best_tile(n: Node, machine: Machine, max_error: float, gain: float) -> int:
     """The size of tile that takes least time; 0 where adding up the products does."""
     if not fits(n):
         return 0
-    sizes = [m for m in POINTS if ERROR[m] <= max_error and all(d % m == 0 for d in n.type.static_shape()[2:])]
+    sizes = [m for m in POINTS if ERROR[m] <= max_error]
     fastest = min(sizes, key=lambda m: cycles(n, m, machine), default=0)
     return fastest if fastest and cycles(n, fastest, machine) < gain * cycles(n, 0, machine) else 0
 
@@ -87,7 +91,7 @@ def cycles(n: Node, m: int, machine: Machine) -> float:
     pixels = batch * height * width
     if not m:
         return 9 * pixels * channels * outputs / fma
-    points, tiles = (m + 2) ** 2, pixels // m**2
+    points, tiles = (m + 2) ** 2, batch * prod(tiled(n, m))
     products = points * tiles * channels * outputs
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
     weights = points * channels * outputs
@@ -96,13 +100,29 @@ def cycles(n: Node, m: int, machine: Machine) -> float:
     return (products / 0.9 + transforms) / fma + moved / machine.l3_bytes_per_cycle
 
 
-def rewritten(n: Node, m: int) -> Node:
-    """The convolution `n` as transforms around one matrix product for each point."""
-    x, w = n.operands
+def tiled(n: Node, m: int) -> tuple[int, int]:
+    """Rows and columns of tiles of m x m that cover the results of `n`."""
+    height, width = n.type.static_shape()[2:]
+    return -(-height // m), -(-width // m)
+
+
+def padded(x: Node, height: int, width: int, alone: bool) -> Node:
+    """The images `x` with zeros behind them up to `height` x `width`; what pads them already pads more if `x` is `alone`."""
+    more = (0, 0, height - x.type.static_shape()[2], width - x.type.static_shape()[3])
+    if not any(more):
+        return x
+    if alone and x.op is ops.pad and x.attrs["value"] == 0:
+        after = tuple(a + b for a, b in zip(x.attrs["after"], more, strict=True))
+        return ops.pad(x.operands[0], before=x.attrs["before"], after=after).at(x.loc)
+    return ops.pad(x, before=(0, 0, 0, 0), after=more).at(x.loc)
+
+
+def rewritten(n: Node, x: Node, m: int) -> Node:
+    """The convolution `n` of the images `x` as transforms around one matrix product for each point; what is beyond `n` is left out."""
     outer, kernel, image = transforms(m, 3)
     points = m + 2
     batch, outputs, height, width = n.type.static_shape()
-    channels, rows, columns = x.type.static_shape()[1], height // m, width // m
+    channels, (rows, columns) = x.type.static_shape()[1], tiled(n, m)
 
     lines = ops.unfold(x, dim=2, size=points, step=m, dilation=1)
     tiles = ops.unfold(
@@ -113,12 +133,18 @@ def rewritten(n: Node, m: int) -> Node:
         ops.permute(spread, dims=(0, 2, 3, 4, 5, 1)), shape=(batch * rows * columns, points**2, 1, channels)
     )
     products = ops.matmul(
-        left, weights(w, kernel)
+        left, weights(n.operands[1], kernel)
     )  # each tile's points side by side, so that transforms stay in few pages
     grid = ops.reshape(products, shape=(batch, rows, columns, points, points, outputs))
     gathered = ops.permute(grid, dims=(0, 5, 1, 2, 3, 4))
     result = ops.mix(ops.mix(gathered, dim=4, matrix=floats(outer)), dim=5, matrix=floats(outer))
-    return ops.reshape(ops.permute(result, dims=(0, 1, 2, 4, 3, 5)), shape=n.shape).at(n.loc)
+    whole = ops.reshape(ops.permute(result, dims=(0, 1, 2, 4, 3, 5)), shape=(batch, outputs, rows * m, columns * m))
+    return cropped(cropped(whole, 2, height), 3, width).at(n.loc)
+
+
+def cropped(x: Node, dim: int, size: int) -> Node:
+    """The first `size` elements of `x` along `dim`."""
+    return x if x.shape[dim] == size else ops.slice_(x, dim=dim, size=size)
 
 
 def weights(w: Node, kernel: Matrix) -> Node:

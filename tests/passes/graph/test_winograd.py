@@ -39,7 +39,7 @@ def test_the_transforms_are_exact(m: int) -> None:
     assert times(outer, products) == [sum((d[i + k] * g[k] for k in range(3)), Fraction(0)) for i in range(m)]
 
 
-@pytest.mark.parametrize("size", [16, 10])
+@pytest.mark.parametrize("size", [16, 10, 13, 3])
 def test_convolutions_in_tiles_are_close_to_float64(size: int) -> None:
     """And no farther than the bound on which the choice rests."""
     torch.manual_seed(0)
@@ -59,11 +59,34 @@ def test_convolutions_in_tiles_are_close_to_float64(size: int) -> None:
 def test_it_is_chosen_where_it_takes_less_time() -> None:
     machine = Machine()
     assert best_tile(conv((1, 64, 58, 58), 64), machine, 16.0, 0.8) == 4
-    assert best_tile(conv((1, 64, 16, 16), 64), machine, 16.0, 0.8) == 2  # 14 rows are no multiple of 4
+    assert best_tile(conv((1, 256, 16, 16), 256), machine, 16.0, 0.8) == 4  # 16 tiles for 14 x 14 results
+    assert best_tile(conv((1, 64, 16, 16), 64), machine, 16.0, 0.8) == 2
+    assert best_tile(conv((1, 64, 59, 59), 64), machine, 16.0, 0.8) == 4
     assert best_tile(conv((1, 256, 58, 58), 256), machine, 4.0, 0.8) == 2
     assert best_tile(conv((1, 64, 58, 58), 64), machine, 1.0, 0.8) == 0
     assert best_tile(conv((1, 4, 58, 58), 4), machine, 16.0, 0.8) == 0
-    assert best_tile(conv((1, 64, 57, 57), 64), machine, 16.0, 0.8) == 0
+    assert (
+        best_tile(conv((1, 512, 9, 9), 512), machine, 16.0, 0.8) == 0
+    )  # the transformed weights are too many for 49 results
+    assert best_tile(conv((1, 64, 3, 3), 64), machine, 16.0, 0.8) == 0  # most of the tile would be left out
+
+
+def images(*nodes: Node) -> list[str]:
+    """What becomes of the images that `nodes` read, as their types."""
+    graph = Graph((nodes[0].operands[0].operands or nodes[0].operands)[:1], nodes)
+    return [str(n.type) for n in Winograd(gain=99.0).run(graph, Context()).nodes if n.op is ops.pad]
+
+
+def test_the_last_tiles_reach_beyond_the_images() -> None:
+    """Their padding grows with them, unless somebody else reads it, and is shared."""
+    x, w = input_node("x", TensorType(f32, (1, 4, 13, 13))), constant(np.ones((8, 4, 3, 3), np.float32))
+    wide = ops.pad(x, before=[0, 0, 1, 1], after=[0, 0, 1, 1])
+    attrs = {"stride": [1, 1], "dilation": [1, 1]}
+    one, other = ops.conv(wide, w, **attrs), ops.conv(wide, constant(np.zeros((8, 4, 3, 3), np.float32)), **attrs)
+    assert images(one) == ["f32[1, 4, 16, 16]"]
+    assert images(one, other) == ["f32[1, 4, 15, 15]", "f32[1, 4, 16, 16]"]
+    assert images(conv((1, 4, 15, 15), 8)) == ["f32[1, 4, 16, 16]"]
+    assert images(conv((1, 4, 16, 16), 8)) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Storing through views that leave elements out: loops are split where elements begin or cease to be stored.
+
+%y = slice (reshape (mix %x)) {dim=0, size=7}         four elements of %y to each step of the loop, the last of them left out
+->  for %i in 0..1 { store %y[4*%i] .. store %y[4*%i + 3] }     store %y[4] .. store %y[6]
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from compiler.ir.graph import Node
+from compiler.ir.index import Bounds, Dim, ceildiv, coefficient, interval, simplify, substitute, var, variables
+from compiler.ir.structure import Guard, IndexMap, Position
+from compiler.passes.nest import LowerError
+
+Point: TypeAlias = Mapping[int, int]
+"""The indices of an element in those dimensions that no loop walks."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some steps of every loop, `sizes` of them from `low` on, and the points of each step that are stored."""
+
+    low: Position
+    sizes: tuple[Dim, ...]
+    points: tuple[Point, ...]
+
+
+def pushed(node: Node, index: Position) -> Position | None:
+    """Where element `index` of a view's operand goes in the view; None where that is not known."""
+    s = node.structure
+    return s.push(node, index) if isinstance(s, IndexMap) and s.push is not None else None
+
+
+def can_push(node: Node) -> bool:
+    """Whether the elements of its operand can be stored through `node`, some left out perhaps."""
+    return isinstance(node.structure, IndexMap) and pushed(node, (0,) * node.operands[0].type.rank) is not None
+
+
+def is_whole(node: Node) -> bool:
+    """Whether the view `node` leaves no element of its operand out."""
+    return node.type.numel == node.operands[0].type.numel
+
+
+def carried(chain: Sequence[Node], index: Position, bounds: Bounds) -> tuple[Position, list[Guard]]:
+    """Where element `index` of the last node of a chain of views and elementwise ops lies in the first, and when it is there."""
+    guards: list[Guard] = []
+    for node in reversed(chain[:-1]):
+        place = pushed(node, index)
+        if place is not None:
+            index = tuple(simplify(d, bounds) for d in place)
+            guards += [] if is_whole(node) else [Guard(d, 0, n) for d, n in zip(index, node.shape, strict=True)]
+    return index, guards
+
+
+def parts(chain: Sequence[Node], extents: Sequence[Dim], points: Sequence[Point]) -> list[Part]:
+    """Loops over `extents`, each step of which yields `points` of the chain's last node, as loops that store the same ones throughout.
+
+    LowerError where the loops alone do not decide what is left out.
+    """
+    views = [n for n in chain[:-1] if isinstance(n.structure, IndexMap)]
+    sizes = [n for n in extents if isinstance(n, int)]
+    if all(map(is_whole, views)):
+        return [Part((0,) * len(extents), tuple(extents), tuple(points))]
+    if len(sizes) < len(extents):
+        raise LowerError(f"what {chain[0]} leaves out is not known")
+    index = tuple(var(f"i{d}") for d in range(len(sizes)))
+    bounds = {f"i{d}": (0, n - 1) for d, n in enumerate(sizes)}
+    guards = [carried(chain, at(point, index), bounds)[1] for point in points]
+    cuts = [
+        {0, n} | {c for g in itertools.chain(*guards) for c in changes(g, f"i{d}") if 0 < c < n}
+        for d, n in enumerate(sizes)
+    ]
+    found = []
+    for box in itertools.product(*(itertools.pairwise(sorted(c)) for c in cuts)):
+        here = {f"i{d}": (low, high - 1) for d, (low, high) in enumerate(box)}
+        stored = tuple(p for p, tests in zip(points, guards, strict=True) if all(holds(g, here) for g in tests))
+        if stored:
+            found.append(Part(tuple(low for low, _ in box), tuple(high - low for low, high in box), stored))
+    return found
+
+
+def at(point: Point, index: Position) -> Position:
+    """`index` with the dimensions that `point` gives."""
+    return tuple(point.get(d, i) for d, i in enumerate(index))
+
+
+def changes(g: Guard, v: str) -> list[int]:
+    """The values of `v` from which on `g` holds, and no longer does."""
+    if v not in variables(g.index):
+        return []
+    step = coefficient(g.index, v)
+    if step is None or step < 1 or len(variables(g.index)) > 1:
+        raise LowerError(f"no loop alone decides whether element {g.index} is left out")
+    first = substitute(g.index, {v: 0})
+    return [n for n in (ceildiv(g.low - first, step), ceildiv(g.high - first, step)) if isinstance(n, int)]
+
+
+def holds(g: Guard, bounds: Bounds) -> bool:
+    """Whether the guard holds everywhere in a part; otherwise it does nowhere."""
+    low, high = interval(g.index - g.low, bounds), interval(g.index - g.high, bounds)
+    return low is not None and high is not None and low[0] >= 0 and high[1] < 0
