@@ -25,6 +25,9 @@ POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
 ERROR = {2: 2.0, 4: 12.0}
 """By how much the largest rounding error grows against adding up the products (measured over random tensors)."""
 
+WAIT = 2
+"""How much longer weights take than other bytes: few results use each of them, so that nothing hides the wait."""
+
 
 @register
 @dataclass(frozen=True)
@@ -84,19 +87,20 @@ def best_tile(n: Node, machine: Machine, max_error: float, gain: float) -> int:
 
 
 def cycles(n: Node, m: int, machine: Machine) -> float:
-    """Time of the convolution in tiles of m (0: directly): multiply-adds, and what does not stay in the second-level cache."""
+    """Time of the convolution in tiles of m (0: directly): multiply-adds, what does not stay in the second-level cache, and
+    weights, which come from memory in every call of a network.
+    """
     batch, outputs, height, width = n.type.static_shape()
     channels = n.operands[1].type.static_shape()[1]
     fma = machine.fma_per_cycle * machine.lanes(32)
-    pixels = batch * height * width
-    if not m:
-        return 9 * pixels * channels * outputs / fma
-    points, tiles = (m + 2) ** 2, batch * prod(tiled(n, m))
+    points, tiles = ((m + 2) ** 2, batch * prod(tiled(n, m))) if m else (9, batch * height * width)
     products = points * tiles * channels * outputs
+    moved = WAIT * 4 * points * channels * outputs
+    if not m:
+        return products / fma + moved / machine.l3_bytes_per_cycle
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
-    weights = points * channels * outputs
-    moved = sum(4 * size * passes for size, passes in (
-        (points * tiles * channels, 2), (points * tiles * outputs, 2), (weights, 1)) if 4 * size > machine.l2 // 2)  # fmt: skip
+    for size in (4 * points * tiles * channels, 4 * points * tiles * outputs):
+        moved += 2 * size if size > machine.l2 // 2 else 0
     return (products / 0.9 + transforms) / fma + moved / machine.l3_bytes_per_cycle
 
 
