@@ -149,15 +149,15 @@ def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> A
     space = structure.space(node)
     outer, inner = _names("i", node.type.rank), _names("r", len(space.extents))
     shape = (*node.type.static_shape(), *(evaluate(e, {}) for e in space.extents))
-    grids, everywhere = _grids((*outer, *inner), shape), np.ones(shape, np.bool_)
+    grids = _grids((*outer, *inner), shape)
+    here = np.broadcast_to(_holds(space.guards(outer, inner), grids), shape)
     read = [
-        _read(x, position, grids, everywhere)
-        for x, position in zip(operands, space.positions(outer, inner), strict=True)
+        _read(x, position, grids, here) for x, position in zip(operands, space.positions(outer, inner), strict=True)
     ]
     value, dtype = _apply(node, structure.fn, read), accumulator_dtype(node.dtype)
     axes = tuple(range(len(outer), len(shape)))
     first = np.array(IDENTITIES[structure.combine](dtype), dtype.numpy)
-    full = np.broadcast_to(np.asarray(value, dtype.numpy), shape)
+    full = np.where(here, np.asarray(value, dtype.numpy), first)
     with np.errstate(all="ignore"):
         return COMBINE[structure.combine].reduce(full, axis=axes, dtype=dtype.numpy, initial=first) if axes else full
 

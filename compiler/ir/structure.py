@@ -100,10 +100,14 @@ class Gather:
 
 @dataclass(frozen=True)
 class Space:
-    """The reduced domain of one node: its extents, and where operand number k is read for result index i at point r."""
+    """The reduced domain of one node: its extents, and where operand number k is read for result index i at point r.
+
+    Where `guards(i, r)` do not all hold, point r takes no part in result i.
+    """
 
     extents: tuple[Dim, ...]
     positions: Callable[[Position, Position], tuple[Position, ...]]
+    guards: Callable[[Position, Position], tuple[Guard, ...]] = lambda i, r: ()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from compiler.ir.index import Dim, interval, simplify, var, variables
 from compiler.ir.op import Op
 from compiler.ir.scalar import Const, Expr, Load, Ref, const, index_value, where
 from compiler.ir.structure import (
+    IDENTITIES,
     Elementwise,
     Gather,
     Generate,
@@ -337,14 +338,23 @@ class KernelLowering:
             ranges = ranges or [Range(self.nest.fresh("r"), 0, 1)]
             with self.nest.inside(*ranges) as level:
                 places = space.positions(index, point)
-                elements = [wide(self.element(o, p, None)) for o, p in zip(node.operands, places, strict=True)]
-                value = s.fn(*elements)
+                value = self.taken(node, s, space.guards(index, point), places)
             name = self.nest.fresh("acc")
             self.nest.add(Reduce(name, s.combine, tuple(ranges), tuple(level.stmts), value))
             self.nest.home[name] = self.nest.top
             result = Ref(value.dtype, name).to(node.dtype)
             self.nest.top.memo[key] = result
             return result
+
+    def taken(self, node: Node, s: Reduction, guards: Sequence[Guard], places: Sequence[Position]) -> Expr:
+        """What one point of a reduction adds: nothing where a guard does not hold."""
+        test = self.guard(guards)
+        if test is False:
+            dtype = f32 if node.dtype.is_half else node.dtype
+            return const(IDENTITIES[s.combine](dtype), dtype)
+        mask = None if test is True else test
+        value = s.fn(*(wide(self.element(o, p, mask)) for o, p in zip(node.operands, places, strict=True)))
+        return value if mask is None else where(mask, value, const(IDENTITIES[s.combine](value.dtype), value.dtype))
 
     def read_kept(self, node: Node, index: Position, mask: Expr | None) -> Expr:
         """Element of the local buffer that holds `node`, filled in the row loop when first asked for."""

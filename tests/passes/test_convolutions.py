@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compiler.ir import ops
+from compiler.ir import ops, tile
 from compiler.ir.graph import Graph, Node, input_node
 from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.interpret_tile import run_program
@@ -22,7 +23,7 @@ from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 
-LOOPS = "layout,delinearize,merge,collapse,reorder"
+LOOPS = "layout,delinearize,narrow,merge,collapse,reorder"
 
 
 def scheduled(node: Node, inputs: tuple[Node, ...]) -> Program:
@@ -98,6 +99,18 @@ def test_a_transposed_convolution_divides_nothing_and_multiplies_no_zeros() -> N
     assert not any(divisions(d) for a in table.all for d in a.index)
     products = sum(a.count for a in table.all if not a.is_store) // 2
     assert products == 10 * 3 * 2 * 2  # results, outputs, inputs, taps of each remainder
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_each_remainder_has_its_own_taps(padding: int) -> None:
+    """Windows of 3 two apart: two taps for every other result, one for those between."""
+    x, w = (input_node(n, TensorType(f32, s)) for n, s in (("x", (1, 2, 5)), ("w", (2, 3, 3))))
+    node = ops.conv_transposed(x, w, stride=(2,), padding=(padding,), dilation=(1,), output_padding=(0,))
+    (kernel,) = sums(scheduled(node, (x, w)))
+    weights = kernel.params[1].name
+    assert not any(e.mask is not None for e in tile.loads(kernel.body) if e.buffer == weights)
+    even, odd = (6, 5) if padding == 0 else (4, 5)
+    assert sum(a.count for a in Accesses(kernel).all if a.buffer == weights) == (even * 2 + odd) * 3 * 2
 
 
 def test_a_window_as_wide_as_the_stride_reads_each_input_where_it_is() -> None:

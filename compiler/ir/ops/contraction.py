@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from compiler.ir.graph import Node
-from compiler.ir.index import Dim, floordiv, mod
+from compiler.ir.index import Dim, ceildiv, floordiv, mod
 from compiler.ir.op import REQUIRED, Signature, op, sample
 from compiler.ir.ops.arithmetic import add
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.pieces import pad
 from compiler.ir.ops.views import permute, reshape, slice_
-from compiler.ir.structure import Composite, Position, Reduction, Space
+from compiler.ir.structure import Composite, Guard, Position, Reduction, Space
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32
 
@@ -255,7 +255,7 @@ def _phases_type(s: Signature) -> TensorType:
     ):
         if not all(isinstance(d, int) for d in (n, k, count, step, start)):
             continue
-        if start < 0 or count < 0 or k % step or (count and (start + count - 1) // step + k // step > n):
+        if start < 0 or count < 0 or (count and (start + count - 1) // step - (-k // step) > n):
             raise s.fail(
                 f"{n} elements do not reach results {start}..{start + count - 1} of windows of {k}, {step} apart"
             )
@@ -264,8 +264,16 @@ def _phases_type(s: Signature) -> TensorType:
 
 def _phases_space(n: Node) -> Space:
     w, stride, start, groups = n.operands[1].shape, n.attrs["stride"], n.attrs["start"], n.attrs["groups"]
-    taps = tuple(k // s for k, s in zip(w[2:], stride, strict=True))
+    taps = tuple(ceildiv(k, s) for k, s in zip(w[2:], stride, strict=True))
     inputs = w[0] // groups
+
+    def window(place: Position, tap: Position) -> Position:
+        numbers = zip(place, start, stride, tap, taps, strict=True)
+        return tuple(mod(p + b, s) + (n - 1 - t) * s for p, b, s, t, n in numbers)
+
+    def guards(i: Position, r: Position) -> tuple[Guard, ...]:
+        inside = zip(window(i[2:], r[1:]), w[2:], stride, strict=True)
+        return tuple(Guard(d, 0, k) for d, k, s in inside if not isinstance(k, int) or k % s)
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
         batch, out, *place = i
@@ -273,10 +281,10 @@ def _phases_space(n: Node) -> Space:
         first = out // w[1] * inputs if groups > 1 else 0
         moved = [p + b for p, b in zip(place, start, strict=True)]
         image = tuple(floordiv(m, s) + t for m, s, t in zip(moved, stride, tap, strict=True))
-        window = tuple(mod(m, s) + (n - 1 - t) * s for m, s, t, n in zip(moved, stride, tap, taps, strict=True))
-        return (batch, first + channel, *image), (first + channel, out % w[1] if groups > 1 else out, *window)
+        filtered = out % w[1] if groups > 1 else out
+        return (batch, first + channel, *image), (first + channel, filtered, *window(tuple(place), tuple(tap)))
 
-    return Space((inputs, *taps), positions)
+    return Space((inputs, *taps), positions, guards)
 
 
 def _phases_reference(
@@ -287,7 +295,11 @@ def _phases_reference(
     none = [0] * len(stride)
     whole = torch.convolution(x, w, None, stride, none, [1] * len(stride), True, none, groups)
     for d, (n, s, b, k) in enumerate(zip(size, stride, start, w.shape[2:], strict=True)):
-        whole = whole.narrow(2 + d, b + k - s, n)
+        behind = [0] * 2 * (len(stride) - 1 - d) + [
+            0,
+            max(0, s - k),
+        ]  # a window narrower than its step leaves results out
+        whole = F.pad(whole, behind).narrow(2 + d, b + -(-k // s) * s - s, n)
     return whole
 
 
@@ -299,23 +311,20 @@ conv_phases = op(
         sample("f32[2, 3, 6]", "f32[3, 4, 4]", stride=[2], start=[1], size=[9]),
         sample("f32[1, 4, 4, 3]", "f32[4, 2, 2, 3]", stride=[2, 1], start=[0, 0], size=[8, 1], groups=2),
         sample("bf16[1, 4, 5]", "bf16[4, 2, 3]", stride=[3], start=[0], size=[14], dtype=f32),
+        sample("f32[1, 2, 4, 5]", "f32[2, 3, 3, 3]", stride=[2, 2], start=[1, 0], size=[4, 8]),
+        sample("f32[1, 2, 4]", "f32[2, 3, 1]", stride=[2], start=[0], size=[8]),
     ],
 )  # fmt: skip
-"""Transposed convolution whose window is a multiple of the stride: each remainder of the result's index by the stride has a
-convolution of its own.  `start` says how many elements of it to leave out in front."""
+"""Transposed convolution of an input so wide that every tap exists: each remainder of the result's index by the stride has a
+convolution of its own, with its taps alone.  `start` says how many elements of the whole result to leave out in front."""
 
 
 def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """The weight with room for the dilation, filled up to a multiple of the stride, and the input padded so that every tap exists."""
+    """The weight with room for the dilation, and the input padded so that every tap exists."""
     a, size = node.attrs, node.shape[2:]
     for k, step in enumerate(a["dilation"]):
         weight = _spread(weight, 2 + k, step)
-    taps = [-(-k // s) for k, s in zip(weight.shape[2:], a["stride"], strict=True)]
-    full = [t * s for t, s in zip(taps, a["stride"], strict=True)]
-    none = (0,) * weight.type.rank
-    if tuple(full) != weight.shape[2:]:
-        rest = [f - k for f, k in zip(full, weight.shape[2:], strict=True)]
-        weight = pad(weight, before=none, after=(0, 0, *rest))
+    taps = [ceildiv(k, s) for k, s in zip(weight.shape[2:], a["stride"], strict=True)]
     low = [t - 1 for t in taps]
     last = [floordiv(n - 1 + p, s) for n, p, s in zip(size, a["padding"], a["stride"], strict=True)]
     beyond = [e - n + 1 for e, n in zip(last, x.shape[2:], strict=True)]

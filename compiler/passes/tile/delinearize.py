@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ir import tile
-from compiler.ir.index import Dim, FloorDiv, Index, Mod, ceildiv, coefficient, simplify, var
-from compiler.ir.tile import Block, For, Kernel, Range, Stmt
+from compiler.ir import scalar, tile
+from compiler.ir.index import Dim, FloorDiv, Index, Mod, ceildiv, coefficient, simplify, var, variables
+from compiler.ir.scalar import Call, Expr, IndexValue
+from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt
 from compiler.passes.access import contraction, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, map_indices, substitute_indices
@@ -33,7 +34,7 @@ class Delinearize(TilePass):
     parts: int = 64
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        if not any(contraction(s) for f in nested_fors(ir.body)[-1:] for s in f.body):
+        if not any(contraction(chosen(s)) for f in nested_fors(ir.body)[-1:] for s in f.body):
             return ir
         fresh, bodies, lanes = Fresh(ir), [ir.body], (context.machine or Machine()).lanes(32)
         while True:
@@ -51,6 +52,13 @@ class Delinearize(TilePass):
                 break
             context.applied(self, f"%{v} taken apart by its remainder by {n}")
         return ir.with_body(tuple(s for b in bodies for s in b))
+
+
+def chosen(stmt: Stmt) -> Stmt:
+    """A reduction as it is where all points take part in it."""
+    if isinstance(stmt, Reduce) and isinstance(stmt.value, Call) and stmt.value.primitive == "where":
+        return replace(stmt, value=stmt.value.args[1])
+    return stmt
 
 
 def step(loop: For, lanes: int) -> int:
@@ -74,7 +82,7 @@ def divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator[int]:
 
 
 def divided(body: Block, v: str, n: int, inner: str) -> Block | None:
-    """Loop `v` as a loop of loops over `n` steps; None where divisions of `v` would remain."""
+    """Loop `v` as a loop of loops over `n` steps; None where divisions of `v` would remain, or where the steps differ."""
     fits = True
 
     def one(stmt: Stmt) -> Stmt:
@@ -87,12 +95,18 @@ def divided(body: Block, v: str, n: int, inner: str) -> Block | None:
         moved = tuple(map_indices(s, lambda d: simplify(d, {inner: (0, n - 1)})) for s in moved)
         indices = [d for e in tile.loads(moved) for d in e.index]
         left = {k for d in indices for kind in (Mod, FloorDiv) for k in divisors(d, inner, kind)}
-        fits = isinstance(hi, int) and hi % n == 0 and not left
+        tested = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in expressions(moved))
+        fits = isinstance(hi, int) and hi % n == 0 and not left and not tested
         rest = For(Range(inner, 0, n), moved, stmt.parallel)
         return replace(stmt, range=stmt.range.with_(hi=ceildiv(hi, n)), body=(rest,))
 
     made = tuple(one(s) for s in body)
     return made if fits else None
+
+
+def expressions(body: Block) -> Iterator[Expr]:
+    """Every expression in `body`."""
+    return (e for s in tile.walk(body) for value in tile.values(s) for e in scalar.walk(value))
 
 
 def part(body: Block, v: str, n: int, rest: int) -> Block:
