@@ -8,7 +8,7 @@ reduce(case)                    the smallest graph that fails alike     reduce
 check_spoilt(17)                bad input of every sort                 spoil
 """
 
-from compiler.fuzz.check import WAYS, Failure, Outcome, Way, check, some_ways
+from compiler.fuzz.check import WAYS, Failure, Outcome, Way, check, way_in_turn
 from compiler.fuzz.generate import random_graph
 from compiler.fuzz.inputs import inputs_for
 from compiler.fuzz.reduce import reduce
@@ -18,5 +18,5 @@ from compiler.fuzz.worlds import Expectation, expectations
 
 __all__ = [
     "WAYS", "Case", "Expectation", "Failure", "Found", "Outcome", "Way", "check", "check_seed", "expectations", "fuzz", "inputs_for",
-    "parse_case", "random_graph", "read_case", "reduce", "some_ways",
+    "parse_case", "random_graph", "read_case", "reduce", "way_in_turn",
 ]  # fmt: skip

@@ -110,10 +110,13 @@ class Outcome:
     certain: int = 0
 
 
-def some_ways(seed: int) -> tuple[Way, ...]:
-    """The default way, and one other in turn."""
+def way_in_turn(seed: int) -> Way:
+    """The way for the graph of `seed`: the default one for even seeds, the others one after the other for odd ones.
+
+    Many graphs in one way each find more in the same time than half as many in two.
+    """
     others = [w for w in WAYS.values() if w.name != "fused"]
-    return WAYS["fused"], others[seed % len(others)]
+    return others[seed // 2 % len(others)] if seed % 2 else WAYS["fused"]
 
 
 def check(graph: Graph, seed: int, ways: Sequence[Way] = tuple(WAYS.values())) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from compiler.fuzz.check import Failure, Outcome, check, some_ways
+from compiler.fuzz.check import Failure, Outcome, check, way_in_turn
 from compiler.fuzz.generate import random_graph
 from compiler.fuzz.reduce import reduce
 from compiler.fuzz.spoil import check_spoilt
@@ -23,8 +23,8 @@ class Found:
 
 
 def check_seed(seed: int) -> Outcome:
-    """The random graph of `seed` in the default way and one other: the work of a worker."""
-    return check(random_graph(seed), seed, some_ways(seed))
+    """The random graph of `seed` in the way that is its turn: the work of a worker."""
+    return check(random_graph(seed), seed, (way_in_turn(seed),))
 
 
 def fuzz(seeds: Iterable[int], jobs: int = 1, shrink: bool = True, spoil: bool = False) -> Iterator[Found]:
@@ -35,5 +35,5 @@ def fuzz(seeds: Iterable[int], jobs: int = 1, shrink: bool = True, spoil: bool =
         if outcome.failure is None or spoil:
             yield Found(seed, outcome, f"# seed {seed}\n# {outcome.failure}\n" if outcome.failure else "")
             continue
-        case = Case(random_graph(seed), seed, tuple(w.name for w in some_ways(seed))).failing(outcome.failure)
+        case = Case(random_graph(seed), seed, (way_in_turn(seed).name,)).failing(outcome.failure)
         yield Found(seed, outcome, str(reduce(case) if shrink else case))

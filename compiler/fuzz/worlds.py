@@ -184,9 +184,8 @@ def _erring(node: Node, operands: list[Value], value: Value, rng: np.random.Gene
     largest = torch.finfo(TORCH_DTYPES[node.dtype]).max
     wild = torch.from_numpy(np.asarray(rng.choice([np.inf, -np.inf, np.nan, 1.0], tuple(value.shape))))
     erring = _round(value + torch.nan_to_num(noise * size, 0.0), node.dtype)
-    return torch.where(
-        torch.isfinite(value) & (size > largest * resolution(accumulator_dtype(node.dtype))[0]), wild, erring
-    )
+    overflows = size > largest * resolution(accumulator_dtype(node.dtype))[0]
+    return torch.where(overflows & ~torch.isnan(value), wild, erring)
 
 
 def _round(value: torch.Tensor, dtype: DType) -> torch.Tensor:
@@ -219,7 +218,7 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
         case Reduction(combine="add"):
             return own + _sum(node, operands, inner, _points(node))
         case Reduction(combine="mul"):
-            return own + inner * (2 + _points(node)) * value.abs()
+            return own + _product(node, operands, value, inner, _points(node))
         case Mix():
             _, matrix = node.structure.along(node)
             absolute = replace(node, attrs={**node.attrs, "matrix": tuple(tuple(map(abs, row)) for row in matrix)})
@@ -228,6 +227,8 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
             return None
         case Scan(combine="add"):
             return own + _sum(node, operands, inner, node.shape[node.attrs["dim"]])
+        case Scan(combine="mul"):
+            return own + _product(node, operands, value, inner, node.shape[node.attrs["dim"]])
         case Scan():
             steps = node.shape[node.structure.along(node).dim]
             size = inner * (2 + steps) * value.abs() + sum(
@@ -268,11 +269,26 @@ def _points(node: Node) -> int:
 
 
 def _sum(node: Node, operands: list[Value], eps: float, count: int) -> torch.Tensor:
-    """The error of adding `count` terms up in any order."""
+    """The error of adding `count` terms up in any order; where some are infinite, of the others."""
     floats = [o for o in operands if o.is_floating_point()]
-    magnitude: Any = compute(node, [o.abs() if o.is_floating_point() else o for o in operands], torch.float64)
+    sizes = [o.abs().nan_to_num(0.0, 0.0) if o.is_floating_point() else o for o in operands]
+    magnitude: Any = compute(node, sizes, torch.float64)
     exact = all(bool((o == o.round()).all()) for o in floats)
     size: torch.Tensor = magnitude * eps * (2 + 0.25 * count**0.5)
     if node.structure.__class__ is Reduction and len(operands) == 2:
         size = size * 8  # a convolution may be computed by fewer multiplications
     return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), size)
+
+
+def _product(node: Node, operands: list[Value], value: torch.Tensor, eps: float, count: int) -> torch.Tensor:
+    """The error of multiplying `count` factors in any order: infinite where a part of them may leave the range, but others lead back."""
+    size = (2 + count) * eps * value.abs().nan_to_num(0.0, 0.0)
+    if not node.dtype.is_float:
+        return size
+    finite = [x.abs().nan_to_num(1.0, 1.0) for x in operands]
+    growth: Any = compute(node, [x.clamp(min=1.0) for x in finite], torch.float64)
+    decline: Any = compute(node, [x.where(x > 0, 1.0).clamp(max=1.0) for x in finite], torch.float64)
+    narrow = torch.finfo(TORCH_DTYPES[accumulator_dtype(node.dtype)])
+    over, under = growth > narrow.max, decline < narrow.smallest_normal
+    leaves = (over & ((decline < 1) | (value == 0))) | (under & ((growth > 1) | value.isinf()))
+    return torch.where(leaves, torch.inf, size)

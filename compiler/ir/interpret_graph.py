@@ -1,7 +1,8 @@
 """What a graph means: every op's reference, run in PyTorch.
 
 With `dtype=torch.float64` all floating-point maths happens in float64, casts between float types included, which gives the
-true answer that every rounded one is measured against.
+true answer that every rounded one is measured against.  Without it, half types are computed in f32 and each result is
+rounded, as in compiled code; PyTorch's own half-precision kernels round in between.
 """
 
 from __future__ import annotations
@@ -96,8 +97,27 @@ def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) ->
     if node.op.name == "bitcast":  # bits have no wide form
         operands = [_widened(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
         return _widened(_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
-    attrs = node.attrs if dtype is None else {k: _wide_attr(v, dtype) for k, v in node.attrs.items()}
-    return _widened(_reference(node.op.reference, operands, attrs, repr(node)), dtype)
+    wide = dtype or _beside_halves(node)
+    if wide is None:
+        return _reference(node.op.reference, operands, node.attrs, repr(node))
+    attrs = {k: _wide_attr(v, wide) for k, v in node.attrs.items()}
+    result = _reference(node.op.reference, [_widened(o, wide) for o in operands], attrs, repr(node))
+    return _widened(result, dtype) if dtype else _rounded(result, node)
+
+
+def _beside_halves(node: Node) -> torch.dtype | None:
+    """The type in which a node that reads or makes half types is computed, as in compiled code; None where there are none."""
+    found = {
+        t.dtype for n in (node, *node.operands) for t in (n.result if isinstance(n.result, tuple) else (n.result,))
+    }
+    return (torch.float64 if types.f64 in found else torch.float32) if any(d.is_half for d in found) else None
+
+
+def _rounded(value: Value, node: Node) -> Value:
+    """`value` in the types of `node`."""
+    if isinstance(node.result, tuple):
+        return tuple(v.to(TORCH_DTYPES[t.dtype]) for v, t in zip(value, node.result, strict=True))
+    return value.to(TORCH_DTYPES[node.dtype])  # type: ignore[union-attr]  # one result
 
 
 def _reference(

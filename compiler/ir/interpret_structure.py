@@ -33,7 +33,7 @@ from compiler.ir.structure import (
     Scan,
     Scatter,
 )  # fmt: skip
-from compiler.ir.tile import accumulator_dtype
+from compiler.ir.tile import accumulator_dtype, summand_dtype
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -64,7 +64,8 @@ def evaluate_graph(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _elementwise(node: Node, structure: Elementwise, operands: Sequence[Array]) -> Any:
-    return _apply(node, lambda *refs: structure.fn(*refs, **node.attrs), operands)
+    elements = [Ref(accumulator_dtype(o.dtype), f"x{k}") for k, o in enumerate(node.operands)]
+    return _apply(elements, lambda *refs: structure.fn(*refs, **node.attrs), operands)
 
 
 def _generate(node: Node, structure: Generate, operands: Sequence[Array]) -> Any:
@@ -154,7 +155,8 @@ def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> A
     read = [
         _read(x, position, grids, here) for x, position in zip(operands, space.positions(outer, inner), strict=True)
     ]
-    value, dtype = _apply(node, structure.fn, read), accumulator_dtype(node.dtype)
+    elements = [Ref(summand_dtype(o.dtype, node.dtype), f"x{k}") for k, o in enumerate(node.operands)]
+    value, dtype = _apply(elements, structure.fn, read), accumulator_dtype(node.dtype)
     axes = tuple(range(len(outer), len(shape)))
     first = np.array(IDENTITIES[structure.combine](dtype), dtype.numpy)
     full = np.where(here, np.asarray(value, dtype.numpy), first)
@@ -229,9 +231,8 @@ def _look_up(entry: Lookup, operands: Sequence[Array], grids: Mapping[str, Array
     return np.where(at < 0, at + extent, at)
 
 
-def _apply(node: Node, fn: Callable[..., Expr], operands: Sequence[Array]) -> Any:
-    """`fn` traced on one element of each operand and evaluated on all of them."""
-    refs = [Ref(accumulator_dtype(o.dtype), f"x{k}") for k, o in enumerate(node.operands)]
+def _apply(refs: Sequence[Ref], fn: Callable[..., Expr], operands: Sequence[Array]) -> Any:
+    """`fn` traced on one element of each operand, as `refs` name them, and evaluated on all of them."""
     values = {r.name: np.asarray(x, r.dtype.numpy) for r, x in zip(refs, operands, strict=True)}
     return _expression(fn(*refs), values)
 

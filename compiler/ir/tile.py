@@ -363,3 +363,9 @@ def accumulator_dtype(dtype: DType) -> DType:
     from compiler.ir.types import f32
 
     return f32 if dtype.is_half else dtype
+
+
+def summand_dtype(element: DType, result: DType) -> DType:
+    """The type in which a reduction to `result` takes an element: what it is accumulated in, or `result` if that is wider."""
+    own = accumulator_dtype(element)
+    return result if result.kind == own.kind and result.bits > own.bits else own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from compiler.errors import VerifyError
 from compiler.ir import scalar
@@ -94,9 +95,9 @@ class Site:
     def value(self) -> Expr | None:
         return self.stmt.value if isinstance(self.stmt, (Let, Store, Reduce)) else None
 
-    def exprs(self) -> Iterator[Expr]:
-        if self.value is not None:
-            yield from scalar.walk(self.value)
+    @cached_property
+    def exprs(self) -> tuple[Expr, ...]:
+        return () if self.value is None else tuple(scalar.walk(self.value))
 
     def accesses(self) -> Iterator[tuple[str, tuple[Dim, ...], bool]]:
         """Every buffer element read, written or prefetched: buffer, index, whether it may lie outside."""
@@ -104,7 +105,7 @@ class Site:
             yield self.stmt.buffer, self.stmt.index, False
         if isinstance(self.stmt, Prefetch):  # a hint, which may point past the end
             yield self.stmt.buffer, self.stmt.index, True
-        yield from ((e.buffer, e.index, e.mask is not None) for e in self.exprs() if isinstance(e, Load))
+        yield from ((e.buffer, e.index, e.mask is not None) for e in self.exprs if isinstance(e, Load))
 
 
 def verify_kernel(kernel: Kernel) -> None:
@@ -198,7 +199,7 @@ def binds_new_names(site: Site) -> Iterator[str]:
 
 def names_are_bound(site: Site) -> Iterator[str]:
     """A value is read after it is bound, as the type it has; an index is made of integers."""
-    for e in site.exprs():
+    for e in site.exprs:
         if isinstance(e, Ref):
             known = site.inner.names.get(e.name)
             if known is None:
@@ -240,7 +241,7 @@ def buffers_are_known(site: Site) -> Iterator[str]:
 
 def expressions_are_typed(site: Site) -> Iterator[str]:
     """Loads have their buffer's dtype, masks are bool, and each primitive gives the dtype it declares."""
-    for e in site.exprs():
+    for e in site.exprs:
         if isinstance(e, Load):
             known = site.inner.buffers.get(e.buffer)
             if known is not None and e.dtype != known.type.dtype:

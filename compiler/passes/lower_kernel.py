@@ -12,7 +12,7 @@ from compiler.ir import scalar
 from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, interval, simplify, var, variables
 from compiler.ir.op import Op
-from compiler.ir.scalar import Const, Expr, Load, Ref, const, index_value, where
+from compiler.ir.scalar import Const, Expr, IndexValue, Load, Ref, const, index_value, where
 from compiler.ir.structure import (
     IDENTITIES,
     Elementwise,
@@ -28,7 +28,7 @@ from compiler.ir.structure import (
     Scan,
     Scatter,
 )  # fmt: skip
-from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store
+from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store, summand_dtype
 from compiler.ir.types import DType, TensorType, broadcast_index, f32, i64
 from compiler.passes.crop import Part, at, can_push, carried, is_whole, parts
 from compiler.passes.demand import settle
@@ -312,16 +312,19 @@ class KernelLowering:
     def look_up(self, node: Node, d: Lookup, mask: Expr | None) -> Dim:
         """Read an index, check it, and keep the address inside the buffer whatever it is."""
         value = self.element(node.operands[d.operand], d.position, mask).to(i64)
+        place = value.index if isinstance(value, IndexValue) else value.value if isinstance(value, Const) else None
+        known = None if place is None else interval(place, self.nest.bounds)
+        if known and 0 <= known[0] and isinstance(d.extent, int) and known[1] < d.extent:
+            return place
         extent = index_value(d.extent)
         if d.wrap:
             value = self.nest.let(value)
             value = where(value < 0, value + extent, value)
-        found = self.nest.let(value)
-        if isinstance(found, Ref) and mask is None:
+        found = value if isinstance(value, Ref) else self.nest.bind(value)
+        if mask is None:
             with self.nest.at(self.nest.depth({found.name})):
                 self.nest.add(Check(found.name, 0, d.extent))
-        safe = self.nest.let(where((found >= 0) & (found < extent), found, 0), "row")
-        return var(safe.name) if isinstance(safe, Ref) else int(safe.value) if isinstance(safe, Const) else 0
+        return var(self.nest.bind(where((found >= 0) & (found < extent), found, 0), "row").name)
 
     # reductions and buffers
 
@@ -353,7 +356,8 @@ class KernelLowering:
             dtype = f32 if node.dtype.is_half else node.dtype
             return const(IDENTITIES[s.combine](dtype), dtype)
         mask = None if test is True else test
-        value = s.fn(*(wide(self.element(o, p, mask)) for o, p in zip(node.operands, places, strict=True)))
+        elements = zip(node.operands, places, strict=True)
+        value = s.fn(*(self.element(o, p, mask).to(summand_dtype(o.dtype, node.dtype)) for o, p in elements))
         return value if mask is None else where(mask, value, const(IDENTITIES[s.combine](value.dtype), value.dtype))
 
     def read_kept(self, node: Node, index: Position, mask: Expr | None) -> Expr:

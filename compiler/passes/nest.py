@@ -80,8 +80,10 @@ class Nest:
 
     def let(self, value: Expr, hint: str = "v") -> Expr:
         """`value` under a name, unless it is as cheap as one."""
-        if isinstance(value, (Ref, Const, IndexValue)):
-            return value
+        return value if isinstance(value, (Ref, Const, IndexValue)) else self.bind(value, hint)
+
+    def bind(self, value: Expr, hint: str = "v") -> Ref:
+        """`value` under a new name, in the outermost loop that knows it."""
         with self.at(self.depth(names_in(value))):
             name = self.fresh(hint)
             self.add(Let(name, value))

@@ -7,6 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 
 from compiler.ir.graph import Node
+from compiler.ir.index import Dim
 from compiler.ir.op import REQUIRED, Signature, op, sample
 from compiler.ir.ops.arithmetic import add, div, mul, sub
 from compiler.ir.ops.cast import as_dtype
@@ -26,8 +27,19 @@ def _attention_type(s: Signature) -> TensorType:
         raise s.fail("takes q [..., L, E], k [..., S, E] and v [..., S, F]")
     if len(s.types) > 3:
         broadcast_shapes(s.types[3].shape, (*q.shape[:-1], k.shape[-2]))
-    heads = q.shape[:-2] if s.attrs["grouped"] else broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    heads = _grouped_heads(s) if s.attrs["grouped"] else broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
     return TensorType(q.dtype, (*heads, q.shape[-2], v.shape[-1]))
+
+
+def _grouped_heads(s: Signature) -> tuple[Dim, ...]:
+    """The leading dimensions of the result where a head of k or v serves as many heads of q as are there for each."""
+    q, k, v = s.types[:3]
+    if min(q.rank, k.rank, v.rank) < 3:
+        raise s.fail("takes q, k and v with a dimension of heads where grouped")
+    heads, shared = q.shape[-3], (k.shape[-3], v.shape[-3])
+    if any(h != heads and isinstance(h, int) and isinstance(heads, int) and (h == 0 or heads % h) for h in shared):
+        raise s.fail(f"cannot share {shared[0]} and {shared[1]} heads among {heads}")
+    return (*broadcast_shapes(*(t.shape[:-3] for t in (q, k, v))), heads)
 
 
 def _repeat_heads(x: Node, heads: Any) -> Node:
