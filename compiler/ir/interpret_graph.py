@@ -19,7 +19,7 @@ from compiler.ir.graph import CONSTANT, Data, Graph, Node, expansion
 from compiler.ir.index import bind_symbols
 from compiler.ir.op import OPS
 from compiler.ir.ops.recurrence import run_steps
-from compiler.ir.structure import Composite, Recurrence
+from compiler.ir.structure import Composite, Elementwise, Recurrence
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DType
 
@@ -94,7 +94,7 @@ def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) ->
     if body is not None:
         results = _evaluate(body, operands, dtype)
         return tuple(results) if isinstance(node.result, tuple) else results[0]  # type: ignore[arg-type]
-    if node.op.name == "bitcast":  # bits have no wide form
+    if isinstance(node.structure, Elementwise) and not node.structure.wide:  # bits have no wide form
         operands = [_widened(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
         return _widened(_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
     wide = dtype or _beside_halves(node)

@@ -64,7 +64,8 @@ def evaluate_graph(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _elementwise(node: Node, structure: Elementwise, operands: Sequence[Array]) -> Any:
-    elements = [Ref(accumulator_dtype(o.dtype), f"x{k}") for k, o in enumerate(node.operands)]
+    dtypes = [accumulator_dtype(o.dtype) if structure.wide else o.dtype for o in node.operands]
+    elements = [Ref(d, f"x{k}") for k, d in enumerate(dtypes)]
     return _apply(elements, lambda *refs: structure.fn(*refs, **node.attrs), operands)
 
 

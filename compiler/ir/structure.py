@@ -37,10 +37,11 @@ Position: TypeAlias = tuple[Dim, ...]
 class Elementwise:
     """`fn` maps one element of each operand to one element of the result.
 
-    `fn` takes an `Expr` per operand, then the node's attributes as keywords.
+    `fn` takes an `Expr` per operand, then the node's attributes as keywords.  Half types come as f32, unless `wide` is false.
     """
 
     fn: Callable[..., Expr]
+    wide: bool = True
 
 
 @dataclass(frozen=True)

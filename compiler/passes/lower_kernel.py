@@ -231,7 +231,9 @@ class KernelLowering:
 
     def elementwise(self, node: Node, index: Position, mask: Expr | None) -> Expr:
         """The op's rule on the operands' elements; half types are computed in f32 and rounded once."""
-        operands = [wide(self.element(o, broadcast_index(o.shape, index), mask)) for o in node.operands]
+        assert isinstance(node.structure, Elementwise)
+        operands = [self.element(o, broadcast_index(o.shape, index), mask) for o in node.operands]
+        operands = [wide(x) for x in operands] if node.structure.wide else operands
         rule = trace(node.op, tuple(o.dtype for o in operands), node)
         uses = [0] * len(operands)
         for e in scalar.walk(rule):
@@ -312,10 +314,11 @@ class KernelLowering:
     def look_up(self, node: Node, d: Lookup, mask: Expr | None) -> Dim:
         """Read an index, check it, and keep the address inside the buffer whatever it is."""
         value = self.element(node.operands[d.operand], d.position, mask).to(i64)
-        place = value.index if isinstance(value, IndexValue) else value.value if isinstance(value, Const) else None
-        known = None if place is None else interval(place, self.nest.bounds)
-        if known and 0 <= known[0] and isinstance(d.extent, int) and known[1] < d.extent:
-            return place
+        place = value.index if isinstance(value, IndexValue) else int(value.value) if isinstance(value, Const) else None
+        if place is not None and isinstance(d.extent, int):
+            known = interval(place, self.nest.bounds)
+            if known and known[0] >= 0 and known[1] < d.extent:
+                return place
         extent = index_value(d.extent)
         if d.wrap:
             value = self.nest.let(value)

@@ -123,6 +123,10 @@ def test_elements_are_stored_where_they_are_read(op: Op, s: Sample) -> None:
         assert node.structure.push(node, piece.position) == (place if abs(node.attrs.get("step", 1)) == 1 else None)
 
 
+def grouped_attention(q: Node) -> Node:
+    return ops.attention(q, _x(2, 5, 3), _x(2, 5, 3), scale=1.0, grouped=True)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -133,6 +137,8 @@ def test_elements_are_stored_where_they_are_read(op: Op, s: Sample) -> None:
         (lambda: ops.sum_(_x(4), dims=(1,)), "there is no dimension 1"),
         (lambda: ops.matmul(_x(4, 5), _x(4, 5)), "5 columns meet 4 rows"),
         (lambda: ops.slice_(_x(4), dim=0, start=2, size=3), "not all inside"),
+        (lambda: grouped_attention(_x(4, 3)), "a dimension of heads"),
+        (lambda: grouped_attention(_x(3, 4, 3)), "cannot share 2 and 2 heads among 3"),
         (lambda: ops.item(_x(4), index=0), "must have several results"),
         (lambda: ops.neg(ops.topk(_x(4), k=2, dim=0)), "read one with item"),
     ],

@@ -7,7 +7,7 @@ from compiler.ir.op import REQUIRED, Signature, op, sample
 from compiler.ir.scalar import Expr
 from compiler.ir.structure import Elementwise
 from compiler.ir.torch_types import to_torch
-from compiler.ir.types import DType, TensorType, bf16, boolean, f16, f32, i32, i64, u8
+from compiler.ir.types import DType, TensorType, bf16, boolean, f16, f32, i16, i32, i64, u8
 
 
 def _converted_type(s: Signature) -> TensorType:
@@ -39,10 +39,11 @@ cast = op(
 )  # fmt: skip
 
 bitcast = op(
-    "bitcast", "x: any", Elementwise(lambda x, dtype: x.to(dtype) if x.dtype == boolean else x.bitcast(dtype)),
+    "bitcast", "x: any", Elementwise(lambda x, dtype: x.to(dtype) if x.dtype == boolean else x.bitcast(dtype), wide=False),
     type=_reread_type, attrs={"dtype": REQUIRED},
     reference=lambda x, dtype: x.view(to_torch(dtype)),
-    samples=[sample("i32[4, 5]", dtype=f32), sample("i32[0]", dtype=f32), sample("i64[]", dtype=i64), sample("bool[3]", dtype=u8)],
+    samples=[sample("i32[4, 5]", dtype=f32), sample("i32[0]", dtype=f32), sample("i64[]", dtype=i64), sample("bool[3]", dtype=u8),
+             sample("bf16[5]", dtype=f16), sample("f16[3]", dtype=i16), sample("i16[2, 9]", dtype=bf16)],
 )  # fmt: skip
 
 
