@@ -32,7 +32,9 @@ def for_export() -> Any:
 
 def for_autograd() -> dict[Any, Callable[..., Any]]:
     """The table that AOTAutograd takes."""
-    kept = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _one_value_for_each_key}
+    kept: dict[Any, Callable[..., Any]] = {
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _one_value_for_each_key
+    }
     return {op: rule for op, rule in _core().items() if str(op) not in conversions()} | _beyond_core() | kept
 
 

@@ -197,6 +197,11 @@ def masked_fill(x: Node, mask: Node, value: Value) -> Node:
     return ops.where(mask, as_node(value, x.dtype), x)
 
 
+@converts("prims.fma.default")
+def fma(x: Node, y: Node, z: Node) -> Node:
+    return ops.add(ops.mul(x, y), z)
+
+
 @converts("aten.addcmul.default")
 def addcmul(x: Node, a: Node, b: Node, value: Value = 1) -> Node:
     return add(x, apply(ops.mul, a, b), value)
