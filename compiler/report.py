@@ -41,7 +41,7 @@ class Source:
 
 def sources(fused: Graph) -> dict[str, Source]:
     """The source of each node of a fused graph, by the name its step carries."""
-    found = {}
+    found: dict[str, Source] = {}
     for node, name in unique_names(fused.nodes).items():
         if isinstance(node.structure, Recurrence):
             found |= {f"{name}.{inner}": source for inner, source in sources(node.attrs["body"]).items()}

@@ -91,7 +91,15 @@ def test_graphs_are_valid_and_of_every_sort() -> None:
 
 def test_every_op_with_samples_can_be_drawn() -> None:
     drawn = {o.name for declared in drawable().values() for o in declared}
-    assert {o.name for o in OPS.values()} - drawn == {"input", "constant", "fused", "item", "eager", "effect", "recurrence"}
+    assert {o.name for o in OPS.values()} - drawn == {
+        "input",
+        "constant",
+        "fused",
+        "item",
+        "eager",
+        "effect",
+        "recurrence",
+    }
 
 
 # expectations

@@ -40,7 +40,7 @@ def for_autograd() -> dict[Any, Callable[..., Any]]:
 
 def _one_value_for_each_key(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **more: Any) -> Any:
     """Attention stays whole; but caches that grow apart in name are guarded to be of one size, which PyTorch leaves open."""
-    torch._check(k.size(-2) == v.size(-2))
+    torch._check(k.size(-2) == v.size(-2))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     return NotImplemented
 
 

@@ -118,7 +118,7 @@ def run_layers(
 def weights_of(cell: Cell, params: Sequence[Node], has_biases: bool) -> Weights:
     """From PyTorch's flat order: input, state, their biases, projection."""
     if not has_biases:
-        return Weights(*params[:2], projection=params[2] if len(params) > 2 else None)
+        return Weights(params[0], params[1], projection=params[2] if len(params) > 2 else None)
     weights = Weights(*params)
     if not cell.adds:
         return weights
@@ -131,9 +131,11 @@ def run_cell(cell: Cell, x: Node, states: Sequence[Node], w: Weights, reverse: b
     entry = input_node("x", gates.type.with_shape(gates.shape[1:]))
     carried = [input_node(f"state{k}", s.type) for k, s in enumerate(states)]
     size = states[-1].shape[1]
-    fixed = {"state": by_gate(w.state, size), "state_bias": w.state_bias}
-    fixed |= {"projection": None if w.projection is None else ops.permute(w.projection, dims=(1, 0))}
-    fixed = {k: v for k, v in fixed.items() if v is not None}
+    fixed = {"state": by_gate(w.state, size)}
+    if w.state_bias is not None:
+        fixed["state_bias"] = w.state_bias
+    if w.projection is not None:
+        fixed["projection"] = ops.permute(w.projection, dims=(1, 0))
     formal = {k: input_node(k, v.type) for k, v in fixed.items()}
     made = cell.step(entry, carried, Weights(w.input, **formal))
     body = Graph((entry, *carried, *formal.values()), (*made, made[0]), "step")
