@@ -126,14 +126,42 @@ class Fusion:
             if len(joint.members) > self.options.max_nodes:
                 continue
             together, apart = self.price(joint), g.price + self.alone([n, *more])
-            if isinstance(together, int) and (together <= apart or (not more and from_positions(n))):
+            if isinstance(together, int) and not as_output and self.ends_sum_for_less(n, g, together):
+                why = "it is computed once where it ends a sum of products"
+            elif isinstance(together, int) and (together <= apart or (not more and from_positions(n))):
                 if not try_only:
                     self.add([n, *more], g, joint, together)
                 return True
-            why = together if isinstance(together, str) else f"a price of {together} instead of {apart}"
+            else:
+                why = together if isinstance(together, str) else f"a price of {together} instead of {apart}"
         if why:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n)
         return False
+
+    def ends_sum_for_less(self, n: Node, g: Group, together: int) -> bool:
+        """Whether `n` costs less at the end of the sum of products below it than in `g`, which repeats it and cannot take the sum."""
+        chain = self.down_to_sum(n)
+        if not chain:
+            return False
+        ended, below = self.price(Group(n, set(chain))), self.price(Group(chain[1], set(chain[1:])))
+        inside = self.price(Group(g.root, g.members | set(chain)))
+        if isinstance(ended, str) or isinstance(below, str) or (isinstance(inside, int) and inside <= g.price + ended):
+            return False
+        return together > g.price + ended - below
+
+    def down_to_sum(self, n: Node) -> list[Node]:
+        """`n` and the elementwise nodes of its shape below it, down to a sum of products; nobody else needs those below."""
+        chain = [n]
+        while isinstance(chain[-1].structure, Elementwise):
+            inner = [o for o in chain[-1].operands if o.shape == n.shape and len(self.graph.users[o]) == 1]
+            under = next(
+                (o for o in inner if isinstance(o.structure, (Elementwise, Reduction)) and o not in self.graph.outputs),
+                None,
+            )
+            if under is None:
+                return []
+            chain.append(under)
+        return chain if len(chain[-1].operands) > 1 and chain[-1] is not n else []
 
     def add(self, nodes: list[Node], g: Group, joint: Group, price: int) -> None:
         """Make `g` what `joint` is."""
