@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compiler.ir.graph import Graph
 from compiler.ir.parser import parse_graph
 from compiler.ir.structure import Fused
@@ -157,3 +159,14 @@ def test_the_price_of_putting_values_side_by_side() -> None:
     assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == 2 * value + LAUNCH  # %b has two users
     assert price("%b = exp %x %c = slice %b {dim=2, size=128} %p = cat %a, %c {dim=0}") == 2 * value + LAUNCH
     assert price("%b = conv %x, %w {stride=[1], dilation=[1]} %p = cat %a, %b {dim=0}") == 0
+
+
+POOL = """graph(%x: f32[1, 8, 33, 33], %w: f32[16, 8, 3, 3]) {{ %c = conv %x, %w {{stride=[1, 1], dilation=[1, 1]}}
+  %r = relu %c  %y = max_pool %r {{size=[{n}, {n}], stride=[2, 2], dilation=[1, 1]}}  return %y }}"""
+
+
+@pytest.mark.parametrize(("window", "first"), [(3, ["conv", "relu"]), (2, ["conv", "relu", "max_pool"])])
+def test_what_overlapping_windows_would_repeat_ends_the_sum_below(window: int, first: list[str]) -> None:
+    fused = run_pipeline(parse_graph(POOL.format(n=window)), "fuse")
+    bodies = [n.attrs["body"] for n in fused.nodes if isinstance(n.structure, Fused)]
+    assert [n.op.name for n in bodies[0].nodes if n.operands] == first
