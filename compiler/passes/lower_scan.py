@@ -73,9 +73,11 @@ def _steps(n: Node, demand: Demand) -> list[Dim]:
 
 
 def scan_element(work: KernelLowering, node: Node, s: Scan, index: Position) -> Expr:
-    """One step of the scan, in the loop it walks; the element it yields."""
+    """One step of the scan, in the loop it walks; the element it yields.  LowerError where it is read in another loop."""
     nest, along, initial = work.nest, s.along(node), s.initial(node)
     walk = work.walk if node.shape[along.dim] != 1 else None
+    if walk is not None and walk not in variables(index[along.dim]):  # what reads it is kept, in a loop of its own
+        raise LowerError(f"{node} is not read in the loop that it walks")
     before: list[Expr] = [*initial]
     names: list[str] = []
     if walk is not None:
