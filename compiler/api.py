@@ -46,7 +46,7 @@ def compile(
     """Compile `model` for inference.
 
     `args` and `kwargs` are example arguments for a module (a program brings its own); their sizes are compiled in, unless
-    `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then each set of sizes is compiled when first met.
+    `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then one compilation serves all that it admits.
     Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on.
     """
     chosen = as_options(options)
@@ -129,8 +129,8 @@ class CompiledModule:
         self.graph = CompiledGraph(form.imported.graph, options, form.imported.bounds)
         self._before = dict(seconds)
         self._current = self._built(form.tensors(*example))
-        static = not self.graph.symbols and not self.graph.graph.aliases
-        direct = form.direct(self.executable.run, self._general) if static else None
+        run = self.graph if self.graph.symbols else self.executable.run
+        direct = None if self.graph.graph.aliases else form.direct(run, self._general)
         self._call = direct or self._general
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -47,7 +47,7 @@ def tilewright(
     ) -> Boxed:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
             imported = import_functional(graph, frozen=frozen, fallback=chosen.fallback)
-            return boxed(imported, compile_graph(imported.graph, chosen))
+            return boxed(imported, compile_graph(imported.graph, chosen, imported.bounds))
 
     def compile_frozen(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> Boxed:
         weights = unwritten_weights(graph, module, inputs)

@@ -1,10 +1,10 @@
-"""From a graph to something that can be called: passes, code, and one executable per set of sizes."""
+"""From a graph to something that can be called: passes, code, and an executable for the sizes of each call."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,64 +13,142 @@ from compiler.codegen.target import Target
 from compiler.errors import ArgumentError
 from compiler.ir.graph import Graph
 from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
+from compiler.ir.index import size as open_size
 from compiler.options import Options
 from compiler.passes.instrument import instruments_for
 from compiler.passes.manager import run_pipeline
+from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler, Stages, run_passes
 from compiler.runtime.executable import Executable, cache_of
 from compiler.runtime.stopwatch import Stopwatch
 from compiler.tuning import Tuner
+
+SMALL = 4096
+"""Sizes up to here share their code, and so do larger ones: their rows need not fit in local buffers."""
+
+KEPT = 256
+"""Sets of sizes whose memory plans are kept for each compilation."""
+
+Ranges = Mapping[str, tuple[int, int]]
+
+
+@dataclass(eq=False)
+class Compilation:
+    """Code for all sizes in `ranges`, inclusive, and the executables for those met so far."""
+
+    ranges: Ranges
+    stages: Stages
+    code: Executable
+    known: dict[tuple[int, ...], Executable] = field(default_factory=dict)
+
+    def admits(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the code is for these sizes."""
+        return all(low <= sizes[name] <= high for name, (low, high) in self.ranges.items())
+
+    def at(self, sizes: Mapping[str, int]) -> Executable:
+        """The executable for these sizes; where there are many, the oldest is forgotten."""
+        key = tuple(sizes.values())
+        if key not in self.known:
+            if len(self.known) >= KEPT:
+                del self.known[next(iter(self.known))]
+            self.known[key] = self.code.at(sizes) if self.code.sizes else self.code
+        return self.known[key]
 
 
 @dataclass(eq=False)
 class CompiledGraph:
     """A graph as native code: takes and returns flat lists of tensors.
 
-    A graph with symbolic dimensions is specialised for each set of sizes it meets, and kept.  Results that are written
-    back to inputs (`graph.aliases`) are copied there and left out of what is returned.
+    A graph with symbolic dimensions is compiled when its first inputs are known: for all sizes in `bounds` at once, and well for
+    those of the inputs.  What cannot be compiled so (a remark says why) is compiled for each set of sizes by itself.
+    Results that are written back to inputs (`graph.aliases`) are copied there and left out of what is returned.
     """
 
     graph: Graph
     options: Options
-    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    bounds: Ranges = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"passes": 0.0, "code": 0.0})
-    _built: dict[tuple[tuple[str, int], ...], tuple[Stages, Executable]] = field(default_factory=dict)
+    compilations: list[Compilation] = field(default_factory=list)
+    _refusal: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.symbols = tuple(sorted(self.graph.symbols))
         self.returned = tuple(k for k in range(len(self.graph.outputs)) if k not in self.graph.aliases)
+        self._told = tuple(_tellers(self.graph, self.symbols))
+        self._known: dict[tuple[int, ...], Executable] = {}
         self._call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]] | None = None
         if not self.symbols:
             executable = self.build({})[1]
             if not self.graph.aliases:
-                self._call = executable
+                self._call = executable.run
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if self._call is not None:
             return self._call(inputs)
-        _, executable = self.build(self.sizes(inputs))
-        results = executable(inputs)
+        results = self._executable(inputs).run(inputs)
+        if not self.graph.aliases:
+            return results
         for position, target in self.graph.aliases.items():
             inputs[target].detach().copy_(results[position])
         return [results[k] for k in self.returned]
 
+    def _executable(self, inputs: Sequence[torch.Tensor]) -> Executable:
+        """The executable for these inputs, which checks them itself: one that is known is found by as few looks as can be."""
+        try:
+            key = tuple([(inputs[k].shape[d] - base) // step for k, d, base, step in self._told])
+        except (IndexError, AttributeError):  # no such inputs: `sizes` says what is wrong with them
+            key = ()
+        known = self._known.get(key)
+        if known is None:
+            _, known = self.build(self.sizes(inputs))
+            if len(self._told) == len(self.symbols):
+                if len(self._known) >= KEPT:
+                    self._known.clear()
+                self._known[key] = known
+        return known
+
     def build(self, sizes: Mapping[str, int]) -> tuple[Stages, Executable]:
-        """The executable for these sizes, compiled when first asked for."""
-        key = tuple(sorted(sizes.items()))
+        """The executable for these sizes; code is made where none that is here serves them."""
         with self._lock:
-            if key not in self._built:
+            found = next((c for c in self.compilations if c.admits(sizes)), None)
+            if found is None:
                 self._admit(sizes)
-                start = time.perf_counter()
-                graph = self.graph.specialize(sizes) if sizes else self.graph
-                target = Target.named(self.options.target)
-                stages = run_passes(graph, self.options, instruments_for(self.options), self.scheduler(target))
-                scheduled = time.perf_counter()
-                executable = Executable(stages.scheduled, target, self.options)
-                self._built[key] = (stages, executable)
-                self.seconds["passes"] += scheduled - start
-                self.seconds["code"] += time.perf_counter() - scheduled
-            return self._built[key]
+                found = self._compile(sizes)
+                self.compilations.append(found)
+            return found.stages, found.at(sizes)
+
+    def _compile(self, sizes: Mapping[str, int]) -> Compilation:
+        """Code for these sizes and all that are like them, if it can be made, else for these alone."""
+        if sizes and not self._refusal:
+            try:
+                return self._compile_for({name: self._around(name, n) for name, n in sizes.items()}, sizes)
+            except Exception as error:  # a fault that has nothing to do with open sizes shows again below
+                self._refusal = f"compiled for each set of sizes by itself: {error}"
+        found = self._compile_for({name: (n, n) for name, n in sizes.items()}, sizes)
+        if self._refusal:
+            found.stages.context.remarks.add(Remark("driver", "missed", self._refusal))
+        return found
+
+    def _compile_for(self, ranges: Ranges, sizes: Mapping[str, int]) -> Compilation:
+        start = time.perf_counter()
+        values = {
+            name: low if low == high else open_size(name, low, high, max(sizes[name], 2))
+            for name, (low, high) in ranges.items()
+        }
+        graph = self.graph.specialize(values) if values else self.graph
+        target = Target.named(self.options.target)
+        stages = run_passes(graph, self.options, instruments_for(self.options), self.scheduler(target))
+        scheduled = time.perf_counter()
+        executable = Executable(stages.scheduled, target, self.options)
+        self.seconds["passes"] += scheduled - start
+        self.seconds["code"] += time.perf_counter() - scheduled
+        return Compilation(ranges, stages, executable)
+
+    def _around(self, name: str, size: int) -> tuple[int, int]:
+        """The range of sizes that share code with `size`."""
+        low, high = self.bounds.get(name, (0, 1 << 31))
+        return (low, min(high, SMALL)) if size <= SMALL else (max(low, SMALL + 1), high)
 
     def scheduler(self, target: Target) -> Scheduler:
         """What runs the tile passes: the tuner where the user asks for it and the code can be measured here."""
@@ -110,12 +188,17 @@ class CompiledGraph:
             found[symbol] = (size - base) // step
         return found
 
-    @property
-    def executables(self) -> tuple[tuple[Stages, Executable], ...]:
-        """Every specialisation so far."""
-        return tuple(self._built.values())
+
+def _tellers(graph: Graph, symbols: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
+    """For each symbol an input and one of its dimensions, which is base + step * symbol."""
+    dims = [(k, d, n) for k, node in enumerate(graph.inputs) for d, n in enumerate(node.shape)]
+    for name in symbols:
+        for k, d, n in dims:
+            if variables(n) == {name} and (step := coefficient(n, name)):
+                yield k, d, evaluate(substitute(n, {name: 0}), {}), step
+                break
 
 
-def compile_graph(graph: Graph, options: Options | None = None) -> CompiledGraph:
-    """Compile `graph`; static graphs at once, symbolic ones when their sizes are known."""
-    return CompiledGraph(graph, options or Options())
+def compile_graph(graph: Graph, options: Options | None = None, bounds: Ranges | None = None) -> CompiledGraph:
+    """Compile `graph`; static graphs at once, symbolic ones when their first sizes are known."""
+    return CompiledGraph(graph, options or Options(), bounds or {})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, Union
 
 import torch
@@ -12,7 +12,7 @@ from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
 from compiler.frontend.importer import Importer, tensor_type
 from compiler.frontend.results import GraphOutput, Literal, Size, UserInput, as_data
-from compiler.frontend.symbols import to_dim
+from compiler.frontend.symbols import to_bounds, to_dim
 from compiler.ir.graph import Graph, Node, constant, input_node
 from compiler.ir.index import Dim, Index, var
 from compiler.ir.types import TensorType, u8
@@ -38,11 +38,12 @@ Result: TypeAlias = Union[GraphOutput, Literal, Size, Passed]
 
 @dataclass(frozen=True)
 class Functional:
-    """A graph over flat arguments: what feeds its inputs, and where each result comes from."""
+    """A graph over flat arguments: what feeds its inputs, where each result comes from, the ranges of symbolic sizes."""
 
     graph: Graph
     feeds: tuple[Feed, ...]
     results: tuple[Result, ...]
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def import_functional(
@@ -64,7 +65,20 @@ def import_functional(
     unique = list(dict.fromkeys(v for v in outputs if isinstance(v, Node) and v not in nodes))
     passed = {node: Passed(feed.position) for feed, node in inputs}
     results = tuple(passed.get(v) or _result(v, unique) for v in outputs)
-    return Functional(Graph(nodes, tuple(unique), "compiled"), feeds, results)
+    return Functional(Graph(nodes, tuple(unique), "compiled"), feeds, results, _bounds(placeholders))
+
+
+def _bounds(placeholders: Sequence[torch.fx.Node]) -> dict[str, tuple[int, int]]:
+    """The ranges of the symbolic sizes, which Dynamo guards."""
+    found: dict[str, tuple[int, int]] = {}
+    for n in placeholders:
+        value = n.meta["val"]
+        for size in value.shape if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(size, torch.SymInt):
+                env = size.node.shape_env
+                for symbol in size.node.expr.free_symbols:
+                    found[str(symbol)] = to_bounds(env.bound_sympy(symbol))
+    return found
 
 
 def unwritten_weights(

@@ -32,7 +32,7 @@ from compiler.frontend.results import (
     UserInput,
     as_data,
 )
-from compiler.frontend.symbols import to_dim
+from compiler.frontend.symbols import to_bounds, to_dim
 from compiler.ir.graph import Graph, Node, constant, input_node
 
 
@@ -208,11 +208,7 @@ class _Sources:
         return next(outermost, "graph").split(".")[-1].split("'")[0]
 
     def _bounds(self) -> dict[str, tuple[int, int]]:
-        limit = 1 << 31
-        return {
-            str(symbol): (int(max(r.lower, 0)), int(min(r.upper, limit)))
-            for symbol, r in self.program.range_constraints.items()
-        }
+        return {str(symbol): to_bounds(r) for symbol, r in self.program.range_constraints.items()}
 
 
 def _leaf(value: Any, index: int) -> ResultLeaf:

@@ -21,6 +21,11 @@ def to_dim(value: int | torch.SymInt) -> Dim:
     return int(value)
 
 
+def to_bounds(values: Any) -> tuple[int, int]:
+    """PyTorch's range of a size, inclusive, no wider than 0..2^31."""
+    return int(max(values.lower, 0)), int(min(values.upper, 1 << 31))
+
+
 def from_sympy(e: Any) -> Dim:
     """An integer sympy expression as a `Dim`; Refusal for functions that index expressions lack."""
     if e.is_Integer:

@@ -11,12 +11,15 @@ import hashlib
 from compiler.ir import scalar
 from compiler.ir.index import Dim, substitute, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
+from compiler.ir.sizes import kernel_sizes
 from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Store
 
 
 def kernel_digest(kernel: Kernel) -> str:
     """32 hex digits that depend on everything in `kernel` but names."""
     writer = _Writer()
+    for s in kernel_sizes(kernel):
+        writer.line("size", s.name, s.low, s.high)
     for p in kernel.params:
         writer.line(p.role, p.type, writer.bind(p.name))
     writer.block(kernel.body)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compiler.errors import Loc
+from compiler.ir.index import Dim
 from compiler.ir.op import Op, leaf
 from compiler.ir.scalar import Number, round_to
 from compiler.ir.structure import Composite, Leaf, Recurrence, Structure
@@ -246,8 +247,8 @@ class Graph:
 
         return replace(self, outputs=tuple(resolve(n) for n in self.outputs))
 
-    def specialize(self, sizes: Mapping[str, int]) -> Graph:
-        """The graph with its symbolic dimensions fixed to `sizes`."""
+    def specialize(self, sizes: Mapping[str, Dim]) -> Graph:
+        """The graph with its symbolic dimensions replaced by `sizes`: numbers, or sizes that stay open."""
         from compiler.ir.index import substitute
 
         def fix(value: Any) -> Any:

@@ -1,10 +1,11 @@
 """Integer index arithmetic: tensor dimensions and addresses.
 
 A `Dim` is a Python `int` or an `Index`: a polynomial with integer coefficients over *atoms*.  An atom is a variable
-(a loop index, a symbolic dimension) or a floor division or remainder that does not simplify:
+(a loop index, a symbolic dimension), a size that is known only when the program runs, or a floor division or remainder that
+does not simplify:
 
     dim  ::= int | sum of  coefficient * atom * atom ...
-    atom ::= Var(name) | FloorDiv(dim, dim) | Mod(dim, dim)
+    atom ::= Var(name) | Size(name, low, high, likely) | FloorDiv(dim, dim) | Mod(dim, dim)
 
 Arithmetic keeps the polynomial in one canonical form, so equal expressions compare equal and hash alike, and a constant
 result is always a plain `int`.  All floor divisions round toward minus infinity, as Python's do.
@@ -15,13 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Any, TypeAlias, Union
-
-from compiler.errors import ArgumentError
+from typing import TypeAlias, Union
 
 Dim: TypeAlias = Union[int, "Index"]
-Bounds: TypeAlias = Mapping[str, tuple[int, int]]
-"""Inclusive lowest and highest value of each variable."""
+Bounds: TypeAlias = Mapping[str, tuple[Dim, Dim]]
+"""Inclusive lowest and highest value of each variable, in numbers and sizes."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,19 @@ class Var:
     """A named integer: a loop index or a symbolic dimension."""
 
     name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Size:
+    """An integer in low..high that a program is told when it runs; choices that do not change results expect `likely`."""
+
+    name: str
+    low: int
+    high: int
+    likely: int
 
     def __str__(self) -> str:
         return self.name
@@ -56,7 +68,7 @@ class Mod:
         return _spell_atom(self, str)
 
 
-Atom: TypeAlias = Union[Var, FloorDiv, Mod]
+Atom: TypeAlias = Union[Var, Size, FloorDiv, Mod]
 Monomial: TypeAlias = tuple[Atom, ...]
 
 
@@ -134,13 +146,15 @@ def spell(d: Dim, name: Callable[[str], str] = str) -> str:
         factors = [str(abs(coef))] if abs(coef) != 1 or not mono else []
         alone = not factors and len(mono) == 1 and sign != "-"  # a division among other factors needs brackets
         atoms = [_spell_atom(a, name) for a in mono]
-        text += sign + "*".join([s if alone or isinstance(a, Var) else f"({s})" for a, s in zip(mono, atoms)] + factors)
+        text += sign + "*".join(
+            [s if alone or isinstance(a, (Var, Size)) else f"({s})" for a, s in zip(mono, atoms)] + factors
+        )
     return text
 
 
 def _spell_atom(a: Atom, name: Callable[[str], str]) -> str:
-    if isinstance(a, Var):
-        return name(a.name)
+    if isinstance(a, (Var, Size)):
+        return name(a.name) if isinstance(a, Var) else a.name
     return f"{_wrap(a.num, name)}{'//' if isinstance(a, FloorDiv) else '%'}{_wrap(a.den, name)}"
 
 
@@ -151,7 +165,7 @@ def _wrap(d: Dim, name: Callable[[str], str]) -> str:
 
 
 def _is_var(mono: Monomial) -> bool:
-    return len(mono) == 1 and isinstance(mono[0], Var)
+    return len(mono) == 1 and isinstance(mono[0], (Var, Size))
 
 
 def _terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
@@ -184,13 +198,14 @@ def _join_digits(sums: Mapping[Monomial, int]) -> Dim | None:
     """`(n // d) * d + n % d` is n again, whatever both are multiplied by; None where there is no such pair."""
     for mono, coef in sums.items():
         for atom in mono:
-            if not coef or not isinstance(atom, Mod) or not isinstance(atom.den, int):
+            if not coef or not isinstance(atom, Mod) or len(_terms(atom.den)) != 1:
                 continue
             others = list(mono)
             others.remove(atom)
-            whole = FloorDiv(*_reduce_fraction(atom.num, atom.den))
-            partner = tuple(sorted([*others, whole], key=str))
-            if sums.get(partner) == coef * atom.den:
+            ((factors, times),) = _terms(atom.den)
+            fraction = _reduce_fraction(atom.num, atom.den) if isinstance(atom.den, int) else (atom.num, atom.den)
+            partner = tuple(sorted([*others, FloorDiv(*fraction), *factors], key=str))
+            if sums.get(partner) == coef * times:
                 rest = {m: c for m, c in sums.items() if m not in (mono, partner)}
                 factor: Dim = Index(((tuple(others), coef),)) if others else coef
                 return _make(rest) + atom.num * factor
@@ -200,6 +215,11 @@ def _join_digits(sums: Mapping[Monomial, int]) -> Dim | None:
 def var(name: str) -> Index:
     """The variable `name` as an `Index`."""
     return Index((((Var(name),), 1),))
+
+
+def size(name: str, low: int, high: int, likely: int) -> Index:
+    """The size `name`, as an `Index`."""
+    return _atom(Size(name, low, high, likely))
 
 
 def _atom(atom: Atom) -> Index:
@@ -219,28 +239,36 @@ def _split(num: Dim, den: int) -> tuple[Dim, Dim]:
     return _make(quotient), _make(rest)
 
 
-def _exact_quotient(num: Dim, den: Index) -> Dim | None:
-    """`num / den` where `den` is one monomial that divides every term, else None."""
+def _split_by_size(num: Dim, den: Index) -> tuple[Dim, Dim]:
+    """`num` as `quotient * den + rest`, taking out every term that `den` divides."""
     if len(den.terms) != 1:
-        return 1 if num == den else None
-    (mono, coef), quotient = den.terms[0], {}
+        return (1, 0) if num == den else (0, num)
+    (mono, coef), quotient, rest = den.terms[0], dict[Monomial, int](), dict[Monomial, int]()
     for m, c in _terms(num):
         left = list(m)
+        divides = c % coef == 0
         for atom in mono:
-            if atom not in left:
-                return None
-            left.remove(atom)
-        if c % coef:
-            return None
-        quotient[tuple(left)] = c // coef
-    return _make(quotient)
+            divides = divides and atom in left
+            if divides:
+                left.remove(atom)
+        if divides:
+            quotient[tuple(left)] = c // coef
+        else:
+            rest[m] = c
+    return _make(quotient), _make(rest)
+
+
+def _fits_below(rest: Dim, den: Index, bounds: Bounds | None) -> bool:
+    """Whether `rest` is known to be in 0..den-1."""
+    low, gap = interval(rest, bounds), interval(den - rest, bounds)
+    return rest == 0 or (low is not None and gap is not None and low[0] >= 0 and gap[0] > 0)
 
 
 def floordiv(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
     """`num // den`, simplified; `bounds` on variables let more of it vanish."""
     if isinstance(den, Index):
-        exact = _exact_quotient(num, den)
-        return exact if exact is not None else _atom(FloorDiv(num, den))
+        quotient, rest = _split_by_size(num, den)
+        return quotient if _fits_below(rest, den, bounds) else quotient + _atom(FloorDiv(rest, den))
     if den == 0:
         raise ZeroDivisionError(f"{num} // 0")
     quotient, rest = _split(num, den)
@@ -254,7 +282,8 @@ def floordiv(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
 def mod(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
     """`num % den`, simplified; `bounds` on variables let more of it vanish."""
     if isinstance(den, Index):
-        return 0 if _exact_quotient(num, den) is not None else _atom(Mod(num, den))
+        _, rest = _split_by_size(num, den)
+        return rest if _fits_below(rest, den, bounds) else _atom(Mod(rest, den))
     if den == 0:
         raise ZeroDivisionError(f"{num} % 0")
     _, rest = _split(num, den)
@@ -275,6 +304,18 @@ def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
 
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     """Inclusive bounds of `d`, or None where a variable has none."""
+    if bounds and any(isinstance(b, Index) for v in variables(d) for b in bounds.get(v, ())):
+        first, last = (
+            None if e is None else interval(e, bounds) for e in (extreme(d, bounds, 0), extreme(d, bounds, 1))
+        )
+        return (first[0], last[1]) if first and last else None
+    plain, closer = _sum_of_intervals(d, bounds), _as_remainders(d)
+    other = plain if closer is d else _sum_of_intervals(closer, bounds)
+    return (max(plain[0], other[0]), min(plain[1], other[1])) if plain and other else plain
+
+
+def _sum_of_intervals(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
+    """Bounds of `d`, term by term."""
     low = high = 0
     for mono, coef in _terms(d):
         lo = hi = coef
@@ -288,9 +329,52 @@ def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     return low, high
 
 
+def _as_remainders(d: Dim) -> Dim:
+    """`d` with `n - n//b*b` as `n%b`, whose bounds are closer, where `n` is made of sizes."""
+    if not any(isinstance(a, FloorDiv) and sizes(a.num) for mono, _ in _terms(d) for a in mono):
+        return d
+    total: Dim = 0
+    for mono, coef in _terms(d):
+        (a, *more) = mono or (None,)
+        if not more and isinstance(a, FloorDiv) and isinstance(a.den, int) and coef % a.den == 0 and sizes(a.num):
+            total = total + (a.num - _atom(Mod(a.num, a.den))) * (coef // a.den)
+        else:
+            total = total + Index(((mono, coef),)) if mono else total + coef
+    return total
+
+
+def extreme(d: Dim, bounds: Bounds, end: int) -> Dim | None:
+    """The lowest (`end` 0) or highest (1) value of `d` as variables that are bounded by sizes allow; None where it has none."""
+    total: Dim = 0
+    for mono, coef in _terms(d):
+        term: Dim = coef
+        moving = [a for a in mono if isinstance(a, Var) and any(isinstance(b, Index) for b in bounds.get(a.name, ()))]
+        others = [a for a in mono if a not in moving]
+        if len(moving) > 1 or any(_bounded_by_sizes(a, bounds) for a in others):
+            return None
+        for a in others:
+            term = term * _atom(a)
+        if moving:
+            factor = interval(term, bounds)
+            if factor is None or factor[0] < 0 < factor[1]:
+                return None
+            low, high = bounds[moving[0].name]
+            term = term * (high if (factor[1] > 0) == bool(end) else low)
+        total = total + term
+    return total
+
+
+def _bounded_by_sizes(a: Atom, bounds: Bounds) -> bool:
+    """Whether a division or remainder holds a variable that is bounded by sizes."""
+    names = variables(_atom(a)) if isinstance(a, (FloorDiv, Mod)) else ()
+    return any(isinstance(b, Index) for v in names for b in bounds.get(v, ()))
+
+
 def _atom_interval(atom: Atom, bounds: Bounds) -> tuple[int, int] | None:
     if isinstance(atom, Var):
-        return bounds.get(atom.name)
+        return bounds.get(atom.name)  # type: ignore[return-value]  # bounds in sizes have been put in place
+    if isinstance(atom, Size):
+        return bounds.get(atom.name, (atom.low, atom.high))  # type: ignore[return-value]  # likewise
     if not isinstance(atom.den, int) or atom.den <= 0:
         return None
     inner = interval(atom.num, bounds)
@@ -316,7 +400,7 @@ def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) 
         return d
 
     def atom(a: Atom) -> Dim:
-        if isinstance(a, Var):
+        if isinstance(a, (Var, Size)):
             return values.get(a.name, _atom(a))
         num, den = substitute(a.num, values, bounds), substitute(a.den, values, bounds)
         return (floordiv if isinstance(a, FloorDiv) else mod)(num, den, bounds)
@@ -329,63 +413,48 @@ def simplify(d: Dim, bounds: Bounds) -> Dim:
     return substitute(d, {}, bounds)
 
 
-def without_constant(d: Dim) -> Dim:
-    """`d` less its constant term."""
-    return Index(tuple(t for t in d.terms if t[0])) if isinstance(d, Index) else 0
-
-
 @lru_cache(maxsize=65536)
 def variables(d: Dim) -> frozenset[str]:
-    """Names of the variables in `d`."""
+    """Names of the variables in `d`; a size is none."""
     found: set[str] = set()
     for mono, _ in _terms(d):
         for a in mono:
-            found |= {a.name} if isinstance(a, Var) else variables(a.num) | variables(a.den)
+            if isinstance(a, (FloorDiv, Mod)):
+                found |= variables(a.num) | variables(a.den)
+            elif isinstance(a, Var):
+                found.add(a.name)
     return frozenset(found)
+
+
+@lru_cache(maxsize=65536)
+def sizes(d: Dim) -> frozenset[Size]:
+    """The sizes in `d`."""
+    found: set[Size] = set()
+    for mono, _ in _terms(d):
+        for a in mono:
+            if isinstance(a, (FloorDiv, Mod)):
+                found |= sizes(a.num) | sizes(a.den)
+            elif isinstance(a, Size):
+                found.add(a)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=65536)
+def likely(d: Dim) -> Dim:
+    """`d` with every size as it is likely to be: for weighing costs, never for what must hold."""
+    return substitute(d, {s.name: s.likely for s in sizes(d)})
 
 
 def evaluate(d: Dim, values: Mapping[str, int]) -> int:
     """The integer `d` denotes; a missing variable raises KeyError."""
     if isinstance(d, int):
         return d
-    missing = sorted(variables(d) - set(values))
+    missing = sorted((variables(d) | {s.name for s in sizes(d)}) - set(values))
     if missing:
         raise KeyError(f"no value for {', '.join(missing)} in {d}")
     result = substitute(d, dict(values))
     assert isinstance(result, int)
     return result
-
-
-def evaluate_arrays(d: Dim, values: Mapping[str, Any]) -> Any:
-    """What `d` denotes where variables stand for integers or integer arrays, which broadcast."""
-
-    def atom(a: Atom) -> Any:
-        if isinstance(a, Var):
-            return values[a.name]
-        num, den = evaluate_arrays(a.num, values), evaluate_arrays(a.den, values)
-        return num // den if isinstance(a, FloorDiv) else num % den
-
-    return rebuild(d, atom)
-
-
-def bind_symbols(sizes: Iterable[tuple[Dim, int]]) -> dict[str, int]:
-    """The variables for which every dimension has its size; ArgumentError where there are none.
-
-    Each variable must occur in some dimension that is linear in it alone.
-    """
-    values: dict[str, int] = {}
-    pairs = list(sizes)
-    for d, size in pairs:
-        names = variables(d)
-        if len(names) == 1 and (step := coefficient(d, name := next(iter(names)))):
-            values.setdefault(name, (size - evaluate(substitute(d, {name: 0}), {})) // step)
-    for d, size in pairs:
-        if not variables(d) <= set(values):
-            raise ArgumentError(f"the size {d} does not determine {', '.join(sorted(variables(d) - set(values)))}")
-        if evaluate(d, values) != size:
-            known = ", ".join(f"{n} = {values[n]}" for n in sorted(variables(d)))
-            raise ArgumentError(f"a dimension of size {size} does not fit {d}" + (f" where {known}" if known else ""))
-    return values
 
 
 def coefficient(d: Dim, name: str) -> int | None:
@@ -397,6 +466,22 @@ def coefficient(d: Dim, name: str) -> int | None:
         elif any(name in variables(_atom(a)) for a in mono):
             return None
     return step
+
+
+def step(d: Dim, name: str) -> Dim | None:
+    """The step of `d` per unit of variable `name`, in numbers and sizes; None where `d` is not linear in it."""
+    total: Dim = 0
+    for mono, coef in _terms(d):
+        if Var(name) not in mono:
+            if any(name in variables(_atom(a)) for a in mono):
+                return None
+            continue
+        others = list(mono)
+        others.remove(Var(name))
+        if any(not isinstance(a, Size) for a in others):
+            return None
+        total = total + _make({tuple(others): coef})
+    return total
 
 
 def product(dims: Iterable[Dim]) -> Dim:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from compiler.ir import scalar
-from compiler.ir.index import Bounds, coefficient, interval, variables
+from compiler.ir.index import Bounds, Dim, interval, likely, step, variables
 from compiler.ir.scalar import Expr, Load, Ref
+from compiler.ir.spans import is_less, span
 from compiler.ir.tile import Block, Kernel, Let, Range, Stmt, Store, blocks, loads, ranges, values, walk
 from compiler.ir.types import TensorType
 
@@ -48,8 +50,13 @@ class _Site:
 
     @property
     def bounds(self) -> Bounds:
-        """What the loops say of their variables, where they say it in constants."""
-        return {r.var: (r.lo, r.hi - 1) for r in self.loops if isinstance(r.lo, int) and isinstance(r.hi, int)}
+        """What the loops say of their variables, where they say it in constants and sizes."""
+        return {r.var: (r.lo, r.hi - 1) for r in self.loops if not variables(r.lo) and not variables(r.hi)}
+
+    @cached_property
+    def spans(self) -> tuple[tuple[Dim, Dim] | None, ...]:
+        """The lowest and highest value of each index."""
+        return tuple(span(d, self.bounds) for d in self.store.index)
 
 
 def _alike(a: TensorType, b: TensorType) -> bool:
@@ -71,31 +78,29 @@ def _stores_once(sites: tuple[_Site, ...], type: TensorType) -> bool:
 
 def _one_to_one(site: _Site, type: TensorType) -> bool:
     """Whether different steps of the loops store different elements: each stride passes all that the smaller ones span."""
-    if not type.is_static:
-        return False
     flat = TensorType(type.dtype, type.shape).offset(site.store.index)
     if variables(flat) - {r.var for r in site.loops}:
         return False
-    steps = []
+    steps: list[tuple[Dim, Dim]] = []
     for r in site.loops:
-        step, extent = coefficient(flat, r.var), r.extent
-        if step is None or not isinstance(extent, int):
+        by, extent = step(flat, r.var), r.extent
+        if by is None or variables(extent):
             return False
-        if extent > 1:
-            steps.append((abs(step), extent))
-    span = 0
-    for step, extent in sorted(steps):
-        if step <= span:
+        if not isinstance(extent, int) or extent > 1:
+            steps.append((abs(by) if isinstance(by, int) else by, extent))
+    span: Dim = 0
+    for by, extent in sorted(steps, key=lambda s: (likely(s[0]), likely(s[1]))):
+        room = interval(by - span, {})
+        if room is None or room[0] <= 0:
             return False
-        span += step * (extent - 1)
+        span = span + by * (extent - 1)
     return True
 
 
 def _apart(a: _Site, b: _Site) -> bool:
     """Whether two stores touch different elements, judged by the range of one index."""
-    for i, j in zip(a.store.index, b.store.index, strict=True):
-        one, other = interval(i, a.bounds), interval(j, b.bounds)
-        if one and other and (one[1] < other[0] or other[1] < one[0]):
+    for one, other in zip(a.spans, b.spans, strict=True):
+        if one and other and (is_less(one[1], other[0]) or is_less(other[1], one[0])):
             return True
     return False
 

@@ -15,8 +15,8 @@ import torch
 
 from compiler.errors import ArgumentError, VerifyError
 from compiler.ir import types
+from compiler.ir.binding import bind_symbols
 from compiler.ir.graph import CONSTANT, Data, Graph, Node, expansion
-from compiler.ir.index import bind_symbols
 from compiler.ir.op import OPS
 from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.structure import Composite, Elementwise, Recurrence

@@ -13,8 +13,9 @@ import numpy as np
 
 from compiler.errors import VerifyError
 from compiler.ir import scalar
+from compiler.ir.binding import evaluate_arrays
 from compiler.ir.graph import CONSTANT, Graph, Node, expansion
-from compiler.ir.index import Dim, Index, evaluate, evaluate_arrays, var, variables
+from compiler.ir.index import Dim, Index, evaluate, var, variables
 from compiler.ir.interpret_tile import COMBINE, held
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Ref, evaluate_call, round_to
 from compiler.ir.structure import (

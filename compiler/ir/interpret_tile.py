@@ -20,9 +20,11 @@ import numpy as np
 
 from compiler.errors import VerifyError
 from compiler.ir import scalar, tile
+from compiler.ir.binding import evaluate_arrays
 from compiler.ir.graph import Data
-from compiler.ir.index import Dim, evaluate, evaluate_arrays, variables
+from compiler.ir.index import Dim, evaluate, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, evaluate_call, round_to
+from compiler.ir.sizes import bind_sizes, with_buffers_of
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
     Block,
@@ -49,16 +51,21 @@ from compiler.ir.types import DType, TensorType
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def run_kernel(kernel: Kernel, buffers: Mapping[str, Array]) -> None:
+def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> None:
     """Run `kernel` on arrays keyed by parameter, of its logical shape and `dtype.numpy`; out parameters are written in place.
 
+    `sizes` are those that the arrays do not tell.
     IndexError where a `check` failed; VerifyError where the kernel itself leaves a buffer.
     """
+    sizes = {
+        **(sizes or {}),
+        **bind_sizes((p.type for p in kernel.params), (buffers[p.name].shape for p in kernel.params)),
+    }
     for p in kernel.params:
         array = buffers[p.name]
-        if array.shape != p.type.static_shape() or array.dtype != p.type.dtype.numpy:
+        if array.shape != p.type.specialize(sizes).shape or array.dtype != p.type.dtype.numpy:
             raise VerifyError(f"@{kernel.name}: %{p.name} is {p.type}, but was given {array.dtype}{list(array.shape)}")
-    run = _Run(kernel, buffers)
+    run = _Run(kernel, buffers, sizes)
     run.block(kernel.body)
     if run.faults:
         raise IndexError(f"@{kernel.name}: " + "; ".join(dict.fromkeys(run.faults)))
@@ -66,28 +73,36 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array]) -> None:
 
 def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
     """The program's outputs; bf16 arrays hold float32 or, as inputs, their 16 bits in uint16."""
+    sizes = bind_sizes((program.buffers[n] for n in program.inputs), (x.shape for x in inputs))
+    program = with_buffers_of(program, sizes)
     arrays = {name: fresh(type_) for name, type_ in program.buffers.items() if name not in program.slices}
     given = {**program.constants, **dict(zip(program.inputs, inputs, strict=True))}
     for name, array in given.items():
         array = array.array if isinstance(array, Data) else array
         arrays[name] = held(array, program.buffers[name].dtype).reshape(program.buffers[name].static_shape())
-    _run_steps(program, program.steps, arrays, {})
+    _run_steps(program, program.steps, arrays, {}, sizes)
     return [arrays[name] for name in program.outputs]
 
 
-def _run_steps(program: Program, steps: Iterable[Step], arrays: dict[str, Array], counters: Mapping[str, int]) -> None:
+def _run_steps(
+    program: Program,
+    steps: Iterable[Step],
+    arrays: dict[str, Array],
+    counters: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> None:
     for step in steps:
         if isinstance(step, Launch):
             kernel = program.kernels[step.kernel]
             pairs = zip(kernel.params, step.arguments, strict=True)
-            run_kernel(kernel, {p.name: arrays[a][p.type.box() or ...] for p, a in pairs})
+            run_kernel(kernel, {p.name: arrays[a][p.type.specialize(sizes).box() or ...] for p, a in pairs}, sizes)
         elif isinstance(step, Copy):
             arrays[step.target][...] = arrays[step.source]
         elif isinstance(step, Slice):
             arrays[step.name] = arrays[step.buffer][evaluate(step.index, counters), ...]
         elif isinstance(step, Repeat):
             for k in range(step.count):
-                _run_steps(program, step.steps, arrays, {**counters, step.var: k})
+                _run_steps(program, step.steps, arrays, {**counters, step.var: k}, sizes)
         else:
             _call_opaque(step, program.buffers, arrays)
 
@@ -125,8 +140,8 @@ COMBINE: Mapping[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.
 class _Run:
     """One execution: the values of names, the buffers, and the widths of the tiled loops around the current statement."""
 
-    def __init__(self, kernel: Kernel, buffers: Mapping[str, Array]) -> None:
-        self.arrays = dict(buffers)
+    def __init__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+        self.arrays, self.sizes = dict(buffers), sizes
         self.copies: dict[str, int] = {}  # local buffer -> number of its leading axes that tell tiled indices apart
         self.values: dict[str, Any] = {}
         self.rank = _depth(kernel.body)
@@ -144,7 +159,7 @@ class _Run:
             case Store(buffer, index, value):
                 self.store(buffer, index, self.value(value))
             case Local(buffer, type_):
-                self.arrays[buffer] = fresh(type_, self.widths)
+                self.arrays[buffer] = fresh(type_.specialize(self.sizes), self.widths)
                 self.copies[buffer] = len(self.widths)
             case Check(name, low, high):
                 self.check(name, *(self.index(d) for d in (low, high)))
@@ -201,7 +216,7 @@ class _Run:
 
     def index(self, d: Dim) -> Any:
         names = {name: np.asarray(self.values[name], np.int64) for name in variables(d)}
-        return np.asarray(evaluate_arrays(d, names), np.int64)
+        return np.asarray(evaluate_arrays(d, {**self.sizes, **names}), np.int64)
 
     def store(self, buffer: str, index: Sequence[Dim], value: Any) -> None:
         *place, value = np.broadcast_arrays(0, *self.place(buffer, index, None), value)

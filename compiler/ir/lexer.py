@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from compiler.errors import ParseError
+from compiler.ir.index import Index
 
 _NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
@@ -106,6 +107,7 @@ class Cursor:
         self.source = text
         self.tokens = list(tokenize(text))
         self.at = 0
+        self.sizes: dict[str, Index] = {}  # those declared so far, by name
 
     @property
     def next(self) -> Token:

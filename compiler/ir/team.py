@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from compiler.ir import scalar
-from compiler.ir.index import Bounds, Dim, interval
+from compiler.ir.index import Bounds, Dim, interval, sizes, variables
 from compiler.ir.scalar import Load
+from compiler.ir.spans import is_less, span
 from compiler.ir.tile import Block, For, Kernel, Local, Stmt, Store, blocks, ranges, values, walk
 
 
@@ -51,11 +53,15 @@ class _Touch:
         """Whether the order of the two may matter; the ranges of one index may tell them apart."""
         if self.buffer != other.buffer or not (self.stores or other.stores):
             return False
-        for i, j in zip(self.index, other.index, strict=True):
-            a, b = interval(i, self.bounds), interval(j, other.bounds)
-            if a and b and (a[1] < b[0] or b[1] < a[0]):
+        for a, b in zip(self.spans, other.spans, strict=True):
+            if a and b and (is_less(a[1], b[0]) or is_less(b[1], a[0])):
                 return False
         return True
+
+    @cached_property
+    def spans(self) -> tuple[tuple[Dim, Dim] | None, ...]:
+        """The lowest and highest value of each index."""
+        return tuple(span(d, self.bounds) for d in self.index)
 
 
 def _touches(body: Block, bounds: Bounds) -> Iterator[_Touch]:
@@ -63,7 +69,9 @@ def _touches(body: Block, bounds: Bounds) -> Iterator[_Touch]:
         inner = dict(bounds)
         for r in ranges(stmt):
             low, high = interval(r.lo, inner), interval(r.hi, inner)
-            if low and high:
+            if sizes(r.extent) and not variables(r.lo) and not variables(r.hi):
+                inner[r.var] = r.lo, r.hi - 1
+            elif low and high:
                 inner[r.var] = low[0], high[1] - 1
         yield from (_Touch(e.buffer, e.index, inner, False) for e in _loads(stmt))
         if isinstance(stmt, Store):

@@ -1,6 +1,7 @@
 """Tile IR: one kernel as a program over tiles of index space.
 
-    kernel    ::= "kernel" @name "(" param,* ")" "{" stmt* "}"
+    kernel    ::= "kernel" @name "(" (size | param),* ")" "{" stmt* "}"
+    size      ::= "size" name "in" int ".." int "like" int
     param     ::= ("in" | "const" | "out" | "inout") %name ":" type
     stmt      ::= %name "=" expr                                            Let
                 | "store" expr "," %buffer "[" dim,* "]"                    Store
@@ -25,6 +26,9 @@ change a result but for the order in which a reduction adds:
 
 A tile of the last step may be partial; the `peel` pass splits such loops so that every tile in them is full.
 
+A `size` is an integer that the kernel is told when it runs, in the range given; it may stand in types, bounds and indices.
+What is decided for speed alone expects it to be `like` the last number.
+
 A buffer parameter's type carries its layout: `%w[%j, %k]` is a logical element wherever it lies in memory.
 """
 
@@ -36,7 +40,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, TypeAlias, Union
 
-from compiler.ir.index import Dim
+from compiler.ir.index import Dim, Index, interval, likely
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.types import DType, TensorType
 
@@ -62,8 +66,19 @@ class Range:
 
 
 def known_extent(r: Range) -> int:
-    """How many indices a loop visits; 1 where that is not known."""
-    return r.extent if isinstance(r.extent, int) else 1
+    """How many indices a loop is likely to visit; 1 where that is not known."""
+    return known(r.extent)
+
+
+def known(d: Dim, otherwise: int = 1) -> int:
+    """What `d` is likely to be; a remainder that is likely to be nothing counts as what it is a remainder by, if it is there at
+    all.  `otherwise` where `d` follows loops.
+    """
+    value = likely(d)
+    if value == 0 and isinstance(d, Index):
+        most = interval(d, {})
+        return most[1] + 1 if most else 0
+    return value if isinstance(value, int) else otherwise
 
 
 def known_steps(loops: Iterable[Range]) -> int:

@@ -1,7 +1,7 @@
 """Text to Tile IR.  The grammar of kernels stands in compiler.ir.tile, that of expressions in compiler.ir.expr_parser.
 
 program ::= "program" "{" item* "}" resources?
-item    ::= ("input" | "output" | "buffer") %name ":" type
+item    ::= size | ("input" | "output" | "buffer") %name ":" type
           | "constant" %name ":" type (array | @name)
           | kernel
           | "launch" @kernel "(" %name,* ")" ("for" string)?
@@ -46,7 +46,7 @@ from compiler.ir.tile import (
     Store,
     entry_type,
 )
-from compiler.ir.type_parser import read_dim, read_dims, read_type
+from compiler.ir.type_parser import read_dim, read_dims, read_size, read_type
 from compiler.ir.types import TensorType, i64
 
 KEYWORDS = ("store", "local", "check", "prefetch", "for", "parallel")
@@ -78,8 +78,8 @@ def _read_kernel(c: Cursor) -> Kernel:
     c.expect("kernel")
     name = c.kind("global", "the kernel's @name").text
     scope = Scope()
-    params = c.items("(", lambda: _read_param(c, scope), ")")
-    return Kernel(name, params, _read_braces(c, scope))
+    params = c.items("(", lambda: read_size(c) if c.sees("size") else _read_param(c, scope), ")")
+    return Kernel(name, tuple(p for p in params if p is not None), _read_braces(c, scope))
 
 
 def _read_param(c: Cursor, scope: Scope) -> Param:
@@ -201,6 +201,8 @@ def _read_program(c: Cursor, resources: Resources) -> Program:
             at, kernel = c.ahead(), _read_kernel(c)
             if p.kernels.setdefault(kernel.name, kernel) is not kernel:
                 raise c.fail(f"{at} is defined twice", at)
+        elif c.sees("size"):
+            read_size(c)
         elif c.sees("input", "output", "constant", "buffer"):
             _read_declaration(c, p, resources)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.ir.index import Dim, floordiv, mod, var
+from compiler.ir.index import Dim, floordiv, mod, size, var
 from compiler.ir.lexer import Cursor, closest
 from compiler.ir.types import DTYPES, Digit, DType, Layout, TensorType
 
@@ -60,6 +60,16 @@ def _read_digit(c: Cursor, rank: int | None) -> Digit:
     return Digit(dim, block, inner)
 
 
+def read_size(c: Cursor) -> None:
+    """The declaration of a size, which means itself from here on: `size s0 in 1..513 like 128`."""
+    c.expect("size")
+    at, _ = c.kind("word", "a size's name"), c.expect("in")
+    low, _, end, _ = c.integer(), c.expect(".."), c.integer(), c.expect("like")
+    known = size(at.text, low, end - 1, c.integer())
+    if c.sizes.setdefault(at.text, known) != known:
+        raise c.fail(f"{at} is declared twice", at)
+
+
 def read_dims(c: Cursor) -> tuple[Dim, ...]:
     """Index expressions in square brackets."""
     return c.items("[", lambda: read_dim(c), "]")
@@ -91,6 +101,8 @@ def _factor(c: Cursor) -> Dim:
         inner = read_dim(c)
         c.expect(")")
         return inner
+    if c.next.kind == "word" and c.next.text in c.sizes:
+        return c.sizes[c.take().text]
     if c.next.kind in ("value", "word"):
         return var(c.take().text)
     if c.next.kind == "int":

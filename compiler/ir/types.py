@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.index import Dim, ceildiv, evaluate, floordiv, mod, product, substitute, variables
+from compiler.ir.index import Dim, ceildiv, evaluate, floordiv, likely, mod, product, sizes, substitute, variables
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class TensorType:
     @property
     def symbols(self) -> frozenset[str]:
         """Names of the symbolic dimensions."""
-        return frozenset().union(*(variables(d) for d in self.shape))
+        return frozenset().union(*(variables(d) | {s.name for s in sizes(d)} for d in self.shape))
 
     def static_shape(self) -> tuple[int, ...]:
         """The shape as ints; KeyError where a dimension is symbolic."""
@@ -174,7 +174,7 @@ class TensorType:
     def box(self) -> tuple[slice, ...]:
         """The tensor's own part of an array whose shape includes the margins of its layout."""
         margin = {d.dim: d.before for d in self.layout.digits if not d.inner} if self.layout else {}
-        return tuple(slice(margin.get(d, 0), margin.get(d, 0) + n) for d, n in enumerate(self.static_shape()))
+        return tuple(slice(margin.get(d, 0), margin.get(d, 0) + n) for d, n in enumerate(self.shape))
 
     def lies_in(self, whole: TensorType) -> bool:
         """Whether the tensor is `whole`, or a box inside it."""
@@ -190,7 +190,8 @@ class TensorType:
 
     def is_apart_from(self, other: TensorType) -> bool:
         """Whether two boxes in one array share no element."""
-        pairs = zip(self.box(), other.box(), strict=True)
+        both = zip(self.box(), other.box(), strict=True)
+        pairs = [(a, b) for a, b in both if isinstance(a.stop, int) and isinstance(b.stop, int)]
         return any(a.stop <= b.start or b.stop <= a.start for a, b in pairs)
 
     def with_shape(self, shape: Sequence[Dim]) -> TensorType:
@@ -199,9 +200,13 @@ class TensorType:
     def with_dtype(self, dtype: DType) -> TensorType:
         return TensorType(dtype, self.shape, self.layout)
 
-    def specialize(self, sizes: Mapping[str, int]) -> TensorType:
-        """The type with symbolic dimensions replaced by `sizes`."""
-        return TensorType(self.dtype, tuple(substitute(d, sizes) for d in self.shape), self.layout)
+    def specialize(self, values: Mapping[str, Dim]) -> TensorType:
+        """The type with symbolic dimensions replaced by `values`."""
+        return TensorType(self.dtype, tuple(substitute(d, values) for d in self.shape), self.layout)
+
+    def likely(self) -> TensorType:
+        """The type with open sizes as they are likely to be."""
+        return TensorType(self.dtype, tuple(map(likely, self.shape)), self.layout)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]{self.layout or ''}"

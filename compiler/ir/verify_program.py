@@ -8,7 +8,8 @@ from itertools import combinations
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir.index import Bounds, Dim, evaluate_arrays, interval, variables
+from compiler.ir.binding import evaluate_arrays
+from compiler.ir.index import Bounds, Dim, interval, variables
 from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, entry_type, walk_steps
 from compiler.ir.verify_tile import verify_kernel
 
@@ -25,15 +26,15 @@ def verify_program(program: Program) -> None:
 
 
 def _buffers(program: Program) -> Iterator[str]:
-    """Inputs, outputs and constants are buffers of static type; a constant's array fills its buffer."""
+    """Inputs, outputs and constants are buffers whose sizes are known or declared; a constant's array fills its buffer."""
     for name in (*program.inputs, *program.outputs, *program.constants):
         if name not in program.buffers:
             yield f"%{name} is no buffer of the program"
         if name in program.slices:
             yield f"%{name} is a slice; inputs, outputs and constants are whole buffers"
     for name, type_ in program.buffers.items():
-        if not type_.is_static:
-            yield f"%{name}: {type_} is not static"
+        if any(map(variables, type_.shape)):
+            yield f"%{name}: {type_} has dimensions that are no declared sizes"
     for name, held in program.constants.items():
         known, array = program.buffers.get(name), getattr(held, "array", held)
         if known is not None and array.size != known.numel:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from compiler.errors import VerifyError
 from compiler.ir import scalar
-from compiler.ir.index import Dim, Index, Var, interval, variables
+from compiler.ir.index import Dim, Index, Var, interval, sizes, variables
 from compiler.ir.scalar import PRIMITIVES, Call, Expr, IndexValue, Load, Ref
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
@@ -73,7 +73,7 @@ class Scope:
         found: dict[str, tuple[int, int]] = {}
         for r, _ in self.loops:
             low, high = interval(r.lo, found), interval(r.hi, found)
-            if low and high:
+            if low and high and not sizes(r.lo) and not sizes(r.hi):
                 found[r.var] = low[0], high[1] - 1
         return found if all(low <= high for low, high in found.values()) else {}
 
@@ -183,8 +183,8 @@ def _parameters(kernel: Kernel) -> Iterator[str]:
             yield f"parameter %{p.name} is {p.role}, not in, const, out or inout"
         if names.count(p.name) > 1:
             yield f"two parameters are called %{p.name}"
-        if not p.type.is_static:
-            yield f"parameter %{p.name}: {p.type} is not static"
+        if any(map(variables, p.type.shape)):
+            yield f"parameter %{p.name}: {p.type} has dimensions that are no declared sizes"
 
 
 def binds_new_names(site: Site) -> Iterator[str]:
@@ -302,6 +302,8 @@ def indices_stay_inside(site: Site) -> Iterator[str]:
         if may_leave or buffer not in site.inner.buffers:
             continue
         for axis, (d, extent) in enumerate(zip(index, site.inner.buffers[buffer].type.shape, strict=False)):
+            if sizes(d):
+                continue
             known = interval(d, bounds)
             if known is None or not isinstance(extent, int) or not (bounds or not site.inner.loops):
                 continue
@@ -319,9 +321,9 @@ def ranges_are_sensible(site: Site) -> Iterator[str]:
     """Loops have a constant length and start where untiled loops around them say; tiles are positive, lanes a power of two."""
     outer = {r.var: r.tile for r, _ in site.scope.loops}
     for r in ranges(site.stmt):
-        if not isinstance(r.extent, int):
+        if variables(r.extent):
             yield f"%{r.var} runs over {r.lo}..{r.hi}, whose length is no constant"
-        elif r.extent < 0:
+        elif isinstance(r.extent, int) and r.extent < 0:
             yield f"%{r.var} runs backwards, {r.lo}..{r.hi}"
         for name in sorted(variables(r.lo) | variables(r.hi)):
             if outer.get(name) != 1:
@@ -359,10 +361,10 @@ def reductions_are_known(site: Site) -> Iterator[str]:
             yield "reduces over nothing"
 
 
-def locals_are_static(site: Site) -> Iterator[str]:
-    """A local buffer has a static type."""
-    if isinstance(site.stmt, Local) and not site.stmt.type.is_static:
-        yield f"{site.stmt.type} is not static"
+def locals_have_sizes(site: Site) -> Iterator[str]:
+    """A local buffer is as large in every step."""
+    if isinstance(site.stmt, Local) and any(map(variables, site.stmt.type.shape)):
+        yield f"{site.stmt.type} has dimensions that are no declared sizes"
 
 
 RULES: tuple[Callable[[Site], Iterator[str]], ...] = (
@@ -377,5 +379,5 @@ RULES: tuple[Callable[[Site], Iterator[str]], ...] = (
     one_axis_has_lanes,
     parallel_is_outermost,
     reductions_are_known,
-    locals_are_static,
+    locals_have_sizes,
 )

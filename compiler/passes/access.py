@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, Var, coefficient, variables, without_constant
+from compiler.ir.index import Dim, FloorDiv, Index, Mod, coefficient, interval, likely, step, variables
 from compiler.ir.scalar import Call, Expr, IndexValue, Load, Ref
-from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, known
 from compiler.ir.types import TensorType
 
 
@@ -91,7 +91,7 @@ class Accesses:
         return frozenset(found)
 
     def step(self, a: Access, v: str) -> int | None:
-        """Elements between the places of successive `v`; None where they are irregular."""
+        """Elements that are likely to lie between the places of successive `v`; None where they are irregular."""
         if v in self.private.get(a.buffer, ()):
             return 1  # one copy for each `v`, side by side
         total = 0
@@ -107,10 +107,10 @@ class Accesses:
         return total
 
     def offset(self, a: Access) -> Dim:
-        """Elements from the start of the buffer to the place."""
+        """Elements that are likely to lie between the start of the buffer and the place."""
         key = (a.buffer, a.index)
         if key not in self._offsets:
-            self._offsets[key] = self.types[a.buffer].offset(a.index)
+            self._offsets[key] = likely(self.types[a.buffer].offset(a.index))
         return self._offsets[key]
 
     def follows(self, a: Access, v: str) -> bool:
@@ -147,13 +147,13 @@ class Accesses:
 
     def held(self, v: str) -> int:
         """Bytes of local buffers that each step of loop `v` has for itself."""
-        sizes = (self.types[name].nbytes for name, loops in self.private.items() if v in loops)
-        return sum(size for size in sizes if isinstance(size, int))
+        return sum(known(self.types[name].nbytes) for name, loops in self.private.items() if v in loops)
 
     @staticmethod
     def _apart(index: tuple[Dim, ...], v: str) -> bool:
         """Whether steps of `v` lead to different places, whatever else the index follows."""
-        return any(coefficient(d, v) for d in index)
+        found = (step(d, v) for d in index)
+        return any(s if isinstance(s, int) else s and (interval(s, {}) or (0, 0))[0] > 0 for s in found)
 
     @cached_property
     def loops(self) -> dict[str, tuple[Range, Stmt, tuple[Range, ...]]]:
@@ -173,8 +173,12 @@ class Accesses:
 
 def size_of(table: Accesses, a: Access) -> int:
     """Bytes of the buffer that is read."""
-    size = table.types[a.buffer].nbytes
-    return size if isinstance(size, int) else 0
+    return known(table.types[a.buffer].nbytes, 0)
+
+
+def without_constant(d: Dim) -> Dim:
+    """`d` less its constant term."""
+    return Index(tuple(t for t in d.terms if t[0])) if isinstance(d, Index) else 0
 
 
 def contraction(stmt: Stmt) -> bool:
@@ -218,7 +222,7 @@ def work(kernel: Kernel) -> int:
 
 def divisions(d: Dim) -> int:
     """Divisions and remainders left in an index."""
-    return 0 if isinstance(d, int) else sum(not isinstance(a, Var) for mono, _ in d.terms for a in mono)
+    return 0 if isinstance(d, int) else sum(isinstance(a, (FloorDiv, Mod)) for mono, _ in d.terms for a in mono)
 
 
 def nested_fors(body: Block) -> list[For]:

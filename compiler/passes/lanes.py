@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from compiler.ir import tile
 from compiler.ir.index import coefficient, variables
-from compiler.ir.tile import Block, Kernel, Reduce
+from compiler.ir.tile import Block, Kernel, Reduce, known
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.perf.machine import Machine
@@ -46,7 +46,7 @@ def score_loops(table: Accesses, lanes: int, machine: Machine, packed: Collectio
 def _score(table: Accesses, v: str, lanes: int, packed: Collection[str]) -> int:
     """Memory operations saved by taking `lanes` steps of loop `v` at once."""
     r, stmt, around = table.loops[v]
-    extent = r.extent if isinstance(r.extent, int) else lanes
+    extent = known(r.extent, lanes)
     if extent < 4:
         return -1
     saved = 0.0

@@ -28,7 +28,7 @@ from compiler.ir.structure import (
     Scan,
     Scatter,
 )  # fmt: skip
-from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store, summand_dtype
+from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store, known, summand_dtype
 from compiler.ir.types import DType, TensorType, broadcast_index, f32, i64
 from compiler.passes.crop import Part, at, can_push, carried, is_whole, parts
 from compiler.passes.demand import settle
@@ -38,6 +38,9 @@ from compiler.passes.nest import LowerError, Nest, names_in
 
 LOCAL_LIMIT = 1 << 16
 """Most elements of one row that local buffers may hold."""
+
+OPEN_LIMIT = 1 << 18
+"""Most elements that a local buffer of open size may ever hold: it lies on the stack."""
 
 
 def lower_kernel(graph: Graph, name: str) -> Kernel:
@@ -386,8 +389,9 @@ class KernelLowering:
             index.append(var(ranges[-1].var) if place is None else place)
         shape = tuple(r.hi for r in ranges)
         count = TensorType(node.dtype, shape).numel
-        self.kept_total += count if isinstance(count, int) else LOCAL_LIMIT
-        if self.kept_total > LOCAL_LIMIT:
+        most = interval(count, {})
+        self.kept_total += known(count)
+        if self.kept_total > LOCAL_LIMIT or most is None or most[1] > OPEN_LIMIT:
             raise LowerError(f"a row of {node} is too long to keep")
         self.nest.add(Local(buffer, TensorType(node.dtype, shape)))
         self.nest.home[buffer] = self.nest.top

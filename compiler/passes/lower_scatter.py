@@ -61,7 +61,7 @@ def dealt(work: KernelLowering, ranges: list[Range], plain: set[str]) -> tuple[l
     count = next((k for k, r in enumerate(ranges) if r.var not in plain), len(ranges))
     shared, rest = ranges[:count], ranges[count:]
     steps = product(r.extent for r in shared)
-    if not rest or rest[-1].var not in plain or not isinstance(steps, int) or steps >= SHARES:
+    if not rest or rest[-1].var not in plain or not isinstance(rest[-1].extent, int) or tile.known(steps) >= SHARES:
         return shared, rest
     last, extent = rest[-1], tile.known_extent(rest[-1])
     size = max(

@@ -37,7 +37,7 @@ class Nest:
 
     levels: list[Level] = field(default_factory=lambda: [Level()])
     home: dict[str, Level] = field(default_factory=dict)  # where each name is bound
-    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
+    bounds: dict[str, tuple[Dim, Dim]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -71,6 +71,8 @@ class Nest:
             self.home[r.var] = level
             if isinstance(r.lo, int) and isinstance(r.hi, int):
                 self.bounds[r.var] = (r.lo, max(r.lo, r.hi - 1))
+            elif not variables(r.lo) and not variables(r.hi):
+                self.bounds[r.var] = (r.lo, r.hi - 1)
         self.levels.append(level)
         yield level
         self.levels.pop()

@@ -14,13 +14,13 @@ from functools import partial
 from typing import TypeAlias
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.index import var
+from compiler.ir.index import Dim, var
 from compiler.ir.scalar import Expr, Load, const
 from compiler.ir.structure import Fused, IndexMap, Position
 from compiler.ir.tile import Block, For, Kernel, Param, Range, Stmt, Store
 from compiler.ir.types import Digit, Layout, TensorType
 
-Box: TypeAlias = tuple[tuple[int, int], ...]
+Box: TypeAlias = tuple[tuple[Dim, Dim], ...]
 """The first index and the end of each dimension."""
 
 
@@ -36,10 +36,15 @@ class Place:
 def laid_side_by_side(n: Node) -> tuple[tuple[int, ...], ...] | None:
     """Where a node that puts its operands side by side puts each of them; None for any other node or unknown sizes."""
     s = n.structure
-    if not isinstance(s, IndexMap) or s.offsets is None or not n.type.is_static:
+    if not isinstance(s, IndexMap) or s.offsets is None or not has_fixed_margins(n):
         return None
     found = tuple(tuple(d for d in offset if isinstance(d, int)) for offset in s.offsets(n))
     return found if all(len(f) == n.type.rank for f in found) else None
+
+
+def has_fixed_margins(n: Node) -> bool:
+    """Whether every dimension is known, or open and as long in each operand, so that nothing lies beside them there."""
+    return all(isinstance(size, int) or all(o.shape[k] == size for o in n.operands) for k, size in enumerate(n.shape))
 
 
 def putting(n: Node) -> Node | None:
@@ -78,10 +83,9 @@ def is_free(graph: Graph, n: Node) -> bool:
 
 def inside(type: TensorType, place: Place) -> TensorType:
     """The type of a value that lies at `place`."""
-    whole = place.host.type.static_shape()
     digits = tuple(
         Digit(d, before=before, after=extent - before - size)
-        for d, (before, extent, size) in enumerate(zip(place.before, whole, type.static_shape(), strict=True))
+        for d, (before, extent, size) in enumerate(zip(place.before, place.host.shape, type.shape, strict=True))
     )
     return TensorType(type.dtype, type.shape, Layout(digits))
 
@@ -89,7 +93,7 @@ def inside(type: TensorType, place: Place) -> TensorType:
 def remainder(inner: Node, copied: Sequence[Node], name: str) -> Kernel | None:
     """The kernel that copies the operands in `copied`, its parameters, and fills the gaps; None where nothing is left to do."""
     assert isinstance(inner.structure, IndexMap)
-    shape, boxes = inner.type.static_shape(), list(operand_boxes(inner))
+    shape, boxes = inner.shape, list(operand_boxes(inner))
     params = {o: Param(f"x{k}", o.type) for k, o in enumerate(copied)}
     body = list[Stmt]()
     for k, (o, box) in enumerate(zip(inner.operands, boxes, strict=True)):
@@ -106,10 +110,10 @@ def remainder(inner: Node, copied: Sequence[Node], name: str) -> Kernel | None:
 def operand_boxes(inner: Node) -> Iterator[Box]:
     """Where each operand of a node that puts them side by side comes to lie."""
     for offset, o in zip(laid_side_by_side(inner) or (), inner.operands, strict=True):
-        yield tuple((at, at + size) for at, size in zip(offset, o.type.static_shape(), strict=True))
+        yield tuple((at, at + size) for at, size in zip(offset, o.shape, strict=True))
 
 
-def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> list[Box]:
+def uncovered(shape: Sequence[Dim], boxes: Sequence[Box]) -> list[Box]:
     """The rest of an array as boxes that do not meet."""
     left: list[Box] = [tuple((0, size) for size in shape)]
     for hole in boxes:
@@ -120,10 +124,16 @@ def uncovered(shape: Sequence[int], boxes: Sequence[Box]) -> list[Box]:
 def _without(box: Box, hole: Box) -> Iterator[Box]:
     """`box` less `hole`: what is below and above it in the first dimension, then in the next of the rest, and so on."""
     for d, ((low, high), (first, end)) in enumerate(zip(box, hole, strict=True)):
+        if (low, high) == (first, end):
+            continue
+        assert isinstance(low, int)
+        assert isinstance(high, int)
+        assert isinstance(first, int)
+        assert isinstance(end, int)
         first, end = max(low, min(first, high)), max(low, min(end, high))
-        for part in ((low, first), (end, high)):
-            if part[0] < part[1]:
-                yield (*box[:d], part, *box[d + 1 :])
+        for start, stop in ((low, first), (end, high)):
+            if start < stop:
+                yield (*box[:d], (start, stop), *box[d + 1 :])
         if first >= end:
             return
         box = (*box[:d], (first, end), *box[d + 1 :])
@@ -135,11 +145,11 @@ def _element(source: Param, box: Box, index: Position) -> Expr:
 
 def _stores(hint: str, box: Box, value: Callable[[Position], Expr]) -> Block:
     """Loops that store `value(index)` everywhere in a box of the output."""
-    if any(low >= high for low, high in box):
+    if any(isinstance(size := high - low, int) and size <= 0 for low, high in box):
         return ()
     index: Position = tuple(low if high - low == 1 else var(f"{hint}{d}") for d, (low, high) in enumerate(box))
     body: Block = (Store("out0", index, value(index)),)
     for d, (low, high) in reversed(list(enumerate(box))):
-        if high - low > 1:
+        if high - low != 1:
             body = (For(Range(f"{hint}{d}", low, high), body, parallel=True),)
     return body

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from compiler.ir import scalar
-from compiler.ir.index import Dim, interval, variables
+from compiler.ir.index import evaluate, interval, variables
 from compiler.ir.scalar import Call, Load
+from compiler.ir.sizes import kernel_sizes
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, blocks, ranges, values
 from compiler.perf.machine import Machine
 
@@ -17,22 +18,27 @@ FREE = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", 
 Limits = dict[str, tuple[int, int]]
 
 
-def count_flops(kernel: Kernel) -> int:
+def count_flops(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
     """Arithmetic operations of one call: an fma is two, a transcendental function one, a reduction one for each element.
 
-    Where a loop's extent depends on other indices, its greatest extent counts.
+    Where a loop's extent depends on other indices, its greatest extent counts.  Open sizes are `sizes`, else as is likely.
     """
-    return _block(kernel.body, {})
+    return _block(kernel.body, _told(kernel, sizes))
 
 
-def count_bytes(kernel: Kernel) -> int:
+def _told(kernel: Kernel, sizes: Mapping[str, int] | None) -> Limits:
+    known = sizes or {}
+    return {s.name: (known.get(s.name, s.likely),) * 2 for s in kernel_sizes(kernel)}
+
+
+def count_bytes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
     """The size of every buffer the kernel is passed, once (twice where it is updated).
 
     A buffer that is only read at places that were looked up, such as an embedding table, counts for what is read of it.
     """
     reads = Counter[str]()
-    plain = set[str]()
-    for load, times, loops in _loads(kernel.body, {}, 1):
+    plain, told = set[str](), _told(kernel, sizes)
+    for load, times, loops in _loads(kernel.body, told, 1):
         looked_up = any(v not in loops for d in load.index for v in variables(d))
         if looked_up:
             reads[load.buffer] += times
@@ -40,7 +46,7 @@ def count_bytes(kernel: Kernel) -> int:
             plain.add(load.buffer)
     total = 0
     for p in kernel.params:
-        size = _constant(p.type.nbytes) * (2 if p.role == "inout" else 1)
+        size = evaluate(p.type.nbytes, {name: n for name, (n, _) in told.items()}) * (2 if p.role == "inout" else 1)
         total += min(size, reads[p.name] * p.type.dtype.bytes) if reads[p.name] and p.name not in plain else size
     return total
 
@@ -58,12 +64,6 @@ def _loads(body: Block, limits: Limits, times: int) -> Iterator[tuple[Load, int,
         yield from _loads(blocks(stmt), inner, times * trips)
         for value in values(stmt):
             yield from ((e, times * trips, inner) for e in scalar.walk(value) if isinstance(e, Load))
-
-
-def _constant(d: Dim) -> int:
-    if not isinstance(d, int):
-        raise ValueError(f"a buffer of {d} bytes is not known; specialize the kernel first")
-    return d
 
 
 def _block(body: Block, limits: Limits) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from compiler.codegen.llvm.main import (
     KernelCall,
     Loop,
     Offset,
+    OpenOffset,
     Part,
     Place,
     Slot,
@@ -26,6 +28,7 @@ from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir import tile
 from compiler.ir.interpret_graph import as_tensor
+from compiler.ir.sizes import kernel_sizes, program_sizes, with_buffers_of
 from compiler.ir.tile import Check, Copy, For, Launch, OpaqueCall, Program, Repeat, Step
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
@@ -35,7 +38,7 @@ from compiler.runtime.constants import stored_once
 from compiler.runtime.entry import LARGE, Entry, Foreign, Native, strides
 from compiler.runtime.foreign import ForeignFunction, foreign_function
 from compiler.runtime.loader import load
-from compiler.runtime.memory import plan_memory, touched
+from compiler.runtime.memory import in_place_pairs, plan_memory, touched
 from compiler.runtime.pool import SHARED
 
 MainFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -51,29 +54,50 @@ class Executable:
 
         run      the function behind the call            source   its text
         memory   where the intermediates lie             build    what was compiled, and in how many seconds
+
+    The code of a program with open sizes serves all of them: `at(sizes)` gives the executable that can be called with such inputs.
     """
 
     def __init__(self, program: Program, target: Target | None = None, options: Options | None = None) -> None:
         self.program, self.target = program, target or Target.host()
+        self.sizes = tuple(s.name for s in program_sizes(program))
         _require_copies(program)
         _require_machine(self.target)
         outside = _outside(program)
         self.words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
-        inside = [b for b in program.buffers if b not in self.words and b not in program.slices]
-        self.memory = plan_memory(program, inside)
+        self.inside = [b for b in program.buffers if b not in self.words and b not in program.slices]
+        copied = [("bytes", s.source) for s in program.steps if isinstance(s, Copy)]
+        told: list[str | tuple[str, str]] = [*self.sizes, *self.inside, *dict.fromkeys(copied)] if self.sizes else []
+        self.told = {what: FIRST_SLOT + len(outside) + k for k, what in enumerate(told)}
+        self.pairs = in_place_pairs(program)
+        if not self.sizes:
+            self.memory = plan_memory(program, self.inside, self.pairs)
         self.constants = {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
         self.build = Build(self.target, cache_of(options or Options()))
         self.build.add_kernels(program.kernels.values())
-        segments = list(_segments(program))
-        mains = {f"main{k}": s for k, s in enumerate(segments) if not isinstance(s, OpaqueCall)}
-        for name, steps in mains.items():
-            self.build.add_main(name, list(self._actions(steps)))
+        for k, steps in enumerate(_segments(program)):
+            if not isinstance(steps, OpaqueCall):
+                self.build.add_main(f"main{k}", list(self._actions(steps)))
         self.library = load(list(self.build.objects.values()), list(self.build.objects))
+        self.values: Mapping[str, int] = {}
+        if not self.sizes:
+            self._finish()
+
+    def at(self, values: Mapping[str, int]) -> Executable:
+        """The same code for inputs of the sizes `values`: memory is planned anew, nothing is compiled."""
+        new = copy(self)
+        new.program, new.values = with_buffers_of(self.program, values), values
+        new.memory = plan_memory(new.program, new.inside, new.pairs)
+        new._finish()
+        return new
+
+    def _finish(self) -> None:
+        """Make what a call needs, now that all sizes are known."""
         self._frames: list[Frame] = []
-        made = set(program.inputs)
+        made = set(self.program.inputs)
         parts = [
             self._foreign(s, made) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s, made)
-            for k, s in enumerate(segments)
+            for k, s in enumerate(_segments(self.program))
         ]
         self.run, self.source = self._entry(parts).compile()
 
@@ -85,7 +109,13 @@ class Executable:
         if name in self.program.slices:
             s = self.program.slices[name]
             return Part(self.place(s.buffer), s.index, _bytes(self.program, name))
-        return Slot(self.words[name]) if name in self.words else Offset(self.memory.offsets[name])
+        if name in self.words:
+            return Slot(self.words[name])
+        return OpenOffset(self.told[name]) if self.sizes else Offset(self.memory.offsets[name])
+
+    def sizes_of(self, kernel: str) -> tuple[str, ...]:
+        """The sizes that a kernel is told."""
+        return tuple(s.name for s in kernel_sizes(self.program.kernels[kernel]))
 
     # compiling
 
@@ -93,13 +123,16 @@ class Executable:
         """Steps of the program as machine code performs them."""
         for step in steps:
             if isinstance(step, Copy):
-                yield CopyBytes(self.place(step.source), self.place(step.target), _bytes(self.program, step.source))
+                size = self.program.buffers[step.source].nbytes
+                count = (size, 0) if isinstance(size, int) else (0, self.told["bytes", step.source])
+                yield CopyBytes(self.place(step.source), self.place(step.target), *count)
             elif isinstance(step, Repeat):
                 yield Loop(step.var, step.count, tuple(self._actions(step.steps)))
             elif isinstance(step, Launch):
                 checks = any(isinstance(s, Check) for s in tile.walk(self.program.kernels[step.kernel].body))
                 number = self.program.launches.index(step) + 1 if checks else 0
-                yield KernelCall(self.build.symbols[step.kernel], tuple(map(self.place, step.arguments)), number)
+                sizes = tuple(self.told[s] for s in self.sizes_of(step.kernel))
+                yield KernelCall(self.build.symbols[step.kernel], tuple(map(self.place, step.arguments)), number, sizes)
 
     def _native(self, name: str, steps: Sequence[Step], made: set[str]) -> Native:
         """The call of one stretch of steps; the tensors it writes first of all are added to those that are `made`."""
@@ -130,14 +163,22 @@ class Executable:
     # calling
 
     def new_frame(self) -> Frame:
-        """A frame with the addresses that never change."""
-        words = (ctypes.c_uint64 * (FIRST_SLOT + len(self.words)))()
+        """A frame with the addresses and sizes that never change."""
+        words = (ctypes.c_uint64 * (FIRST_SLOT + len(self.words) + len(self.told)))()
+        for what, word in self.told.items():
+            words[word] = self._told(what)
         for name, array in self.constants.items():
             words[self.words[name]] = array.ctypes.data
         block = SHARED.take(self.memory.size) if 0 < self.memory.size < LARGE else None
         if block is not None:
             words[WORKSPACE] = block.address
         return words, ctypes.addressof(words), block
+
+    def _told(self, what: str | tuple[str, str]) -> int:
+        """A size, how far into the workspace a buffer lies, or the bytes of a buffer that is copied."""
+        if isinstance(what, tuple):
+            return _bytes(self.program, what[1])
+        return self.values[what] if what in self.values else self.memory.offsets.get(what, 0)
 
     def _admit(self, k: int, given: torch.Tensor) -> torch.Tensor:
         """Input `k` made fit for the kernels; ArgumentError where it cannot be."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from compiler.errors import VerifyError
 from compiler.ir.inplace import shareable
@@ -43,10 +44,19 @@ class MemoryPlan:
     unshared: int
 
 
-def plan_memory(program: Program, placed: Collection[str], in_place: bool = True) -> MemoryPlan:
-    """Offsets for the buffers `placed`; with `in_place`, a kernel may write over an input that dies with it."""
+Pairs: TypeAlias = Mapping[str, Collection[tuple[str, str]]]
+"""For each kernel its pairs (input, output) of parameters that may be the same memory."""
+
+
+def in_place_pairs(program: Program) -> Pairs:
+    """What every kernel may write over: see compiler.ir.inplace."""
+    return {name: shareable(kernel) for name, kernel in program.kernels.items()}
+
+
+def plan_memory(program: Program, placed: Collection[str], pairs: Pairs) -> MemoryPlan:
+    """Offsets for the buffers `placed`; a kernel writes over an input that dies with it where `pairs` say it may."""
     lives = lifetimes(program, placed)
-    owner = _share_in_place(program, lives) if in_place else {name: name for name in lives}
+    owner = _share_in_place(program, lives, pairs)
     blocks: dict[str, Lifetime] = {}
     for name, life in lives.items():
         block = owner[name]
@@ -118,10 +128,9 @@ def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
     return best[1] if best else end
 
 
-def _share_in_place(program: Program, lives: Mapping[str, Lifetime]) -> dict[str, str]:
+def _share_in_place(program: Program, lives: Mapping[str, Lifetime], pairs: Pairs) -> dict[str, str]:
     """For each buffer, the one whose memory it takes over: itself, or an input of the kernel that writes it."""
     owner = {name: name for name in lives}
-    pairs = {name: shareable(kernel) for name, kernel in program.kernels.items()}
     for k, source, target in _hand_overs(program, pairs):
         fits = source in lives and target in lives and lives[source].size == lives[target].size
         if fits and lives[source].last == k == lives[target].first and owner[target] == target:
@@ -129,14 +138,14 @@ def _share_in_place(program: Program, lives: Mapping[str, Lifetime]) -> dict[str
     return owner
 
 
-def _hand_overs(program: Program, pairs: Mapping[str, Collection[tuple[str, str]]]) -> Iterator[tuple[int, str, str]]:
+def _hand_overs(program: Program, pairs: Pairs) -> Iterator[tuple[int, str, str]]:
     """(step, input buffer, output buffer) wherever a kernel that runs once may write its output over an input; no buffer gives twice a step."""
     for k, step in enumerate(program.steps):
         if not isinstance(step, Launch):
             continue
         argument = dict(zip((p.name for p in program.kernels[step.kernel].params), step.arguments, strict=True))
         given: set[str] = set()
-        for source, target in sorted(pairs[step.kernel]):
+        for source, target in sorted(pairs.get(step.kernel, ())):
             one, other = argument[source], argument[target]
             if [program.whole(a) for a in step.arguments].count(one) == 1 and not given & {one, other}:
                 given |= {one, other}

@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from compiler.codegen.llvm.main import WORKSPACE, Offset, Part, Place
+from compiler.codegen.llvm.main import WORKSPACE, Part
 from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import as_tensor
 from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, runs
@@ -63,13 +63,14 @@ def profile(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) 
             start = time.perf_counter()
             step()
             times[number][-1] += time.perf_counter() - start
-    return [_describe(exe.program, *row, statistics.median(seen)) for row, seen in zip(rows, times, strict=True)]
+    return [_describe(exe, *row, statistics.median(seen)) for row, seen in zip(rows, times, strict=True)]
 
 
-def _describe(program: Program, step: Step, times: int, seconds: float) -> StepProfile:
+def _describe(exe: Executable, step: Step, times: int, seconds: float) -> StepProfile:
+    program = exe.program
     if isinstance(step, Launch):
         kernel = program.kernels[step.kernel]
-        work = times * count_flops(kernel), times * count_bytes(kernel)
+        work = times * count_flops(kernel, exe.values), times * count_bytes(kernel, exe.values)
         return StepProfile(kernel.name, step.node, seconds, *work, times)
     if isinstance(step, OpaqueCall):
         return StepProfile(step.op, step.node, seconds, 0, 0, times)
@@ -121,21 +122,26 @@ class _Bound:
             return partial(ctypes.memmove, *ends, _bytes(self.program, step))
         if isinstance(step, OpaqueCall):
             return partial(self._foreign, step, self.exe.foreign_function(step))
-        signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(step.arguments) + 1))
+        sizes = [self.exe.values[s] for s in self.exe.sizes_of(step.kernel)]
+        signature = ctypes.CFUNCTYPE(
+            None, *[ctypes.c_void_p] * len(step.arguments), *[ctypes.c_int64] * len(sizes), ctypes.c_void_p
+        )
         kernel = signature(self.exe.library[self.exe.build.symbols[step.kernel]])
-        return partial(kernel, *(self._address(a, counters) for a in step.arguments), self.frame)
+        return partial(kernel, *(self._address(a, counters) for a in step.arguments), *sizes, self.frame)
 
     def _foreign(self, step: OpaqueCall, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
         for name, result in zip(step.results, function(*(self.tensors[a] for a in step.arguments)), strict=True):
             self.tensors[name].copy_(result)
 
     def _address(self, name: str, counters: Mapping[str, int]) -> int:
-        return self._at(self.exe.place(name), counters)
-
-    def _at(self, place: Place, counters: Mapping[str, int]) -> int:
-        if isinstance(place, Part):
-            return self._at(place.whole, counters) + evaluate(place.index, counters) * place.bytes
-        return int(self.words[WORKSPACE] + place.bytes if isinstance(place, Offset) else self.words[place.word])
+        if name in self.program.slices:
+            place = self.exe.place(name)
+            assert isinstance(place, Part)
+            whole = self._address(self.program.slices[name].buffer, counters)
+            return whole + evaluate(place.index, counters) * place.bytes
+        if name in self.exe.words:
+            return int(self.words[self.exe.words[name]])
+        return int(self.words[WORKSPACE] + self.exe.memory.offsets[name])
 
 
 def _dense(t: TensorType) -> torch.Tensor:

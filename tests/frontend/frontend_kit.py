@@ -10,7 +10,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from compiler.frontend.export import GraphOutput, Imported, Literal, UserInput, import_module
-from compiler.ir.index import bind_symbols, evaluate
+from compiler.ir.binding import bind_symbols
+from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import interpret
 
 

@@ -14,7 +14,8 @@ from torch._dynamo.backends.common import aot_autograd
 from compiler.frontend.decompositions import for_autograd
 from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional
 from compiler.frontend.results import GraphOutput, Literal, Size
-from compiler.ir.index import bind_symbols, evaluate
+from compiler.ir.binding import bind_symbols
+from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.verify_graph import verify_graph
 

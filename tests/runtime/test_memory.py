@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from compiler.errors import VerifyError
 from compiler.ir.tile_parser import parse_program
-from compiler.runtime.memory import ALIGNMENT, Lifetime, assign_offsets, plan_memory
+from compiler.runtime.memory import ALIGNMENT, Lifetime, assign_offsets, in_place_pairs, plan_memory
 
 LIFETIMES = st.builds(
     lambda first, length, size: Lifetime(first, first + length, size),
@@ -55,22 +55,23 @@ def test_no_larger_than_side_by_side(lives):
 
 
 def test_a_chain_needs_two_buffers():
-    plan = plan_memory(parse_program(CHAIN), INSIDE, in_place=False)
+    plan = plan_memory(parse_program(CHAIN), INSIDE, {})
     assert (plan.size, plan.unshared) == (2 * 256, 3 * 256)
     assert plan.offsets["a"] == plan.offsets["c"] != plan.offsets["b"]
 
 
 def test_in_place_it_needs_one():
-    assert plan_memory(parse_program(CHAIN), INSIDE, in_place=True).size == 256
+    program = parse_program(CHAIN)
+    assert plan_memory(program, INSIDE, in_place_pairs(program)).size == 256
 
 
 def test_an_input_used_later_is_not_written_over():
     program = parse_program(CHAIN.replace("launch @inc(%c, %y)", "launch @inc(%a, %c)\n  launch @inc(%c, %y)"))
-    plan = plan_memory(program, INSIDE, in_place=True)
+    plan = plan_memory(program, INSIDE, in_place_pairs(program))
     assert plan.offsets["a"] != plan.offsets["b"]
 
 
 def test_reading_before_writing_is_refused():
     program = parse_program(CHAIN.replace("launch @inc(%x, %a)\n", ""))
     with pytest.raises(VerifyError, match="%a is read by step 0"):
-        plan_memory(program, INSIDE)
+        plan_memory(program, INSIDE, {})

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from math import prod
 
 from compiler.codegen.llvm.builder import Builder, literal, llvm_type, memory_type
-from compiler.codegen.llvm.expressions import Evaluator, coordinates
+from compiler.codegen.llvm.expressions import Evaluator, coordinates, size_name
 from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
 from compiler.codegen.target import Target
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, product, substitute, var, variables
+from compiler.ir.index import Dim, interval, product, substitute, var, variables
 from compiler.ir.inplace import shareable
 from compiler.ir.scalar import Call, Load, Ref
+from compiler.ir.sizes import kernel_sizes
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.team import is_shared, meetings
 from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
@@ -40,6 +42,7 @@ class KernelEmitter:
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self.kernel, self.target = kernel, target
         self.shared = {name for pair in shareable(kernel) for name in pair}
+        self.sizes = [size_name(s) for s in kernel_sizes(kernel)]
         self.b = Builder()
         self.parallel = is_shared(kernel)
         self.meetings = meetings(kernel) if self.parallel else frozenset()
@@ -83,7 +86,9 @@ class KernelEmitter:
         elif isinstance(stmt, Store):
             self.store(stmt, ev)
         elif isinstance(stmt, Local):
-            count = product(stmt.type.physical_shape) * product(a.tile for a in ev.scope.axes.values())
+            most = interval(product(stmt.type.physical_shape), {})
+            assert most is not None, f"%{stmt.buffer}: {stmt.type} has no greatest size"
+            count = most[1] * prod(a.tile for a in ev.scope.axes.values())
             pointer = self.b.alloca(f"[{count} x {memory_type(stmt.type.dtype)}], align 64")
             ev.scope.buffers[stmt.buffer] = Buffer(pointer, stmt.type, tuple(ev.scope.axes.values()), writable=True)
         elif isinstance(stmt, Check):
@@ -150,7 +155,8 @@ class KernelEmitter:
         trips = trip_count(r)
         if trips == 0:
             return [v for _, v in carried]
-        assert (r.hi - r.lo) % r.tile == 0, f"%{r.var}: a partial tile is left; run peel first"
+        assert isinstance(trips, int)
+        assert r.extent % r.tile == 0, f"%{r.var}: a partial tile is left; run peel first"
         unroll = max(1, min(r.unroll, trips))
         main, rest = divmod(trips, unroll)
         values = [v for _, v in carried]
@@ -158,7 +164,7 @@ class KernelEmitter:
         def steps(counter: Dim, count: int, values: Carried, scope: Scope) -> Carried:
             for u in range(count):
                 inner = Evaluator(self.b, scope.inner(), self._pointers(ev))
-                inner.scope.enter(r, counter + u, trips)
+                inner.scope.enter(r, counter + u)
                 values = body(inner, values)
             return values
 
@@ -180,18 +186,28 @@ class KernelEmitter:
     def open_loop(
         self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]
     ) -> Carried:
-        """A loop whose length the loops around it decide; perhaps none."""
-        assert r.tile == 1, f"%{r.var}: tiles of a loop of no constant length"
-        trips = substitute(r.extent, ev.scope.forms, ev.scope.bounds)
-        name = f"{r.var}#{self.b.fresh('n')[1:]}"
+        """A loop of as many steps as sizes or the loops around it say, perhaps none; the last tile of lanes may be partial."""
+        trips = substitute(trip_count(r), ev.scope.forms, ev.scope.bounds)
+        name, known = f"{r.var}#{self.b.fresh('n')[1:]}", interval(trips, ev.scope.bounds)
 
         def step(counter: str, current: Carried) -> Carried:
             inner = Evaluator(self.b, ev.scope.inner(), self._pointers(ev))
             inner.scope.ssa[name] = counter
-            inner.scope.enter(r, var(name), 1)
+            if not variables(trips):
+                inner.scope.bounds[name] = (0, trips - 1)
+            inner.scope.enter(r, var(name), self.left(r, var(name), inner))
             return body(inner, current)
 
-        return self.b.loop("0", ev.polynomial(trips, {}, None), 1, carried, step, may_be_empty=True)
+        may_be_empty = known is None or known[0] < 1
+        return self.b.loop("0", ev.polynomial(trips, {}, None), 1, carried, step, may_be_empty=may_be_empty)
+
+    @staticmethod
+    def left(r: Range, counter: Dim, ev: Evaluator) -> str:
+        """How many indices of `r` are left from tile `counter` on, where the tile may be partial."""
+        if r.extent % r.tile == 0:
+            return ""
+        assert r.lanes, f"%{r.var}: a partial tile is left; run peel first"
+        return ev.polynomial(r.extent - counter * r.tile, {}, None)
 
     @staticmethod
     def _pointers(ev: Evaluator) -> dict[tuple[object, ...], str]:
@@ -205,31 +221,31 @@ class KernelEmitter:
             nest.append(body[0].range)
             body = body[0].body
         trips = [trip_count(r) for r in nest]
-        total = int(product(trips))  # type: ignore[arg-type]  # trip counts are ints
-        if total == 0:
+        counts = [ev.polynomial(n, {}, None) for n in trips]
+        if product(trips) == 0:
             return
+        total = ev.polynomial(product(trips), {}, None)
         start = self._fraction("%thread", total)
         stop = self._fraction(self.b.emit("add i64 %thread, 1"), total)
 
         def step(counter: str, _: list[str]) -> list[str]:
             inner = Evaluator(self.b, ev.scope.inner())
             rest = counter
-            for r, n in reversed(list(zip(nest, trips, strict=True))):
+            for r, n, count in reversed(list(zip(nest, trips, counts, strict=True))):
                 name = f"{r.var}#{self.b.fresh('n')[1:]}"
-                digit = self.b.emit(f"urem i64 {rest}, {n}") if r is not nest[0] else rest
-                rest = self.b.emit(f"udiv i64 {rest}, {n}") if r is not nest[0] else rest
+                digit = self.b.emit(f"urem i64 {rest}, {count}") if r is not nest[0] else rest
+                rest = self.b.emit(f"udiv i64 {rest}, {count}") if r is not nest[0] else rest
                 inner.scope.ssa[name], inner.scope.bounds[name] = digit, (0, n - 1)
-                assert (r.hi - r.lo) % r.tile == 0, f"%{r.var}: a partial tile is left; run peel first"
                 inner.scope.forms[r.var] = var(name)
             for r in nest:
                 counter_form = inner.scope.forms.pop(r.var)
-                inner.scope.enter(r, counter_form, trip_count(r))
+                inner.scope.enter(r, counter_form, self.left(r, counter_form, inner))
             self.block(body, inner)
             return []
 
         self.b.loop(start, stop, 1, [], step, may_be_empty=True)
 
-    def _fraction(self, thread: str, total: int) -> str:
+    def _fraction(self, thread: str, total: str) -> str:
         share = self.b.emit(f"mul i64 {thread}, {total}")
         return self.b.emit(f"udiv i64 {share}, %threads")
 
@@ -240,7 +256,7 @@ class KernelEmitter:
         dtype = stmt.value.dtype
         probe = ev.scope.inner()
         for r in stmt.ranges:
-            probe.enter(r, 0, trip_count(r))
+            probe.enter(r, 0)
         own = {r.var for r in stmt.ranges if r.var in probe.axes}
         axes = probe.ordered(own | self._value_axes(stmt, probe))
         places = coordinates(probe, axes)
@@ -255,7 +271,14 @@ class KernelEmitter:
                 typed = [(ty, v) for v in values]
                 return self.loop(ranges[0], inner, typed, lambda deeper, now: nest(ranges[1:], deeper, now))
             self.block(stmt.body, inner)
-            return [self._accumulate(stmt, inner, c, v, lanes) for c, v in zip(places, values, strict=True)]
+            sums = [self._accumulate(stmt, inner, c, v, lanes) for c, v in zip(places, values, strict=True)]
+            if not lane or lane.var not in own or not inner.scope.axes[lane.var].left:
+                return sums
+            masks = [inner.mask(None, c, lanes) for c in places]
+            return [
+                self.b.emit(f"select {llvm_type(boolean, lanes)} {m}, {ty} {new}, {ty} {old}")
+                for m, new, old in zip(masks, sums, values, strict=True)
+            ]
 
         finals = nest(stmt.ranges, ev, [start] * len(places))
         kept = tuple(a for a in axes if a not in own)
@@ -339,7 +362,7 @@ class KernelEmitter:
         name = self.kernel.name
         attrs = f'"target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}" "prefer-vector-width"="{self.target.vector_bits}" nounwind'
         noalias = [("noalias " if self._alone(k) else "") for k in range(n)]
-        params = [f"ptr {noalias[k]}%p{k}" for k in range(n)] + ["ptr %status"]
+        params = [f"ptr {noalias[k]}%p{k}" for k in range(n)] + [f"i64 {s}" for s in self.sizes] + ["ptr %status"]
         lines = [f'target triple = "{self.target.triple}"', ""]
         work_params = ", ".join([*params, "i64 %thread", "i64 %threads"] if self.parallel else params)
         work_name = f"{name}.work" if self.parallel else name
@@ -358,19 +381,20 @@ class KernelEmitter:
         return param.name not in self.shared and (param.role in ("const", "out") or "inout" not in roles)
 
     def _entry(self, name: str, n: int) -> list[str]:
-        frame = f"[{n + 1} x ptr]"
+        values = [*(f"ptr %p{k}" for k in range(n)), *(f"i64 {s}" for s in self.sizes), "ptr %status"]
+        frame = f"[{len(values)} x ptr]"
         pack, unpack = [], []
-        for k in range(n + 1):
-            source = f"%p{k}" if k < n else "%status"
+        for k, value in enumerate(values):
+            kind, source = value.split()
             pack += [
                 f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}",
-                f"  store ptr {source}, ptr %s{k}, align 8",
+                f"  store {value}, ptr %s{k}, align 8",
             ]
             unpack += [
                 f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}",
-                f"  {source} = load ptr, ptr %s{k}, align 8",
+                f"  {source} = load {kind}, ptr %s{k}, align 8",
             ]
-        arguments = ", ".join([*(f"ptr %p{k}" for k in range(n)), "ptr %status", "i64 %thread", "i64 %threads"])
+        arguments = ", ".join([*values, "i64 %thread", "i64 %threads"])
         return [
             f"define internal void @{name}.thread(ptr %frame) #0 {{",
             *unpack,
@@ -382,7 +406,7 @@ class KernelEmitter:
             "  ret void",
             "}",
             "",
-            f"define void @{name}({', '.join([*(f'ptr %p{k}' for k in range(n)), 'ptr %status'])}) #0 {{",
+            f"define void @{name}({', '.join(values)}) #0 {{",
             f"  %frame = alloca {frame}, align 8",
             *pack,
             f"  call void @GOMP_parallel(ptr @{name}.thread, ptr %frame, i32 0, i32 0)",
@@ -398,7 +422,7 @@ class KernelEmitter:
 def _with_ranges(scope: Scope, stmt: Reduce) -> Scope:
     inner = scope.inner()
     for r in stmt.ranges:
-        inner.enter(r, 0, trip_count(r))
+        inner.enter(r, 0)
     return inner
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from compiler.codegen.llvm.builder import Builder, literal, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_call, emit_cast, suffix
 from compiler.codegen.llvm.scope import LANE, Axis, Bound, Buffer, Coord, Scope
-from compiler.ir.index import Dim, FloorDiv, Mod, Var, var, variables
+from compiler.ir.index import Atom, Dim, FloorDiv, Mod, Size, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
 
@@ -132,7 +132,7 @@ class Evaluator:
             total = term if not total else self.b.emit(f"add nsw {ty} {total}, {term}")
         return total
 
-    def _atom(self, atom: Var | FloorDiv | Mod, coord: Coord, lane: Axis | None) -> str:
+    def _atom(self, atom: Atom, coord: Coord, lane: Axis | None) -> str:
         lanes = lane.lanes if lane else 0
         if isinstance(atom, (FloorDiv, Mod)):
             ty = llvm_type(i64, lanes)
@@ -143,6 +143,8 @@ class Evaluator:
                 return quotient
             back = self.b.emit(f"mul nsw {ty} {quotient}, {den}")
             return self.b.emit(f"sub nsw {ty} {num}, {back}")
+        if isinstance(atom, Size):
+            return self.b.splat("i64", size_name(atom), lanes) if lanes else size_name(atom)
         name = atom.name
         if name == LANE or (lane and name == f"{lane.var}@"):
             assert lane is not None
@@ -191,12 +193,20 @@ class Evaluator:
         axis = self.scope.lane_axis(tuple(self.scope.axes)) if lanes else None
         active = axis.active(coord[axis.var]) if axis else 0
         inside = None
-        if axis and active < axis.lanes:
+        if axis and axis.left:
+            inside = self._before(axis, coord[axis.var] * axis.lanes)
+        elif axis and active < axis.lanes:
             inside = "<" + ", ".join(f"i1 {'true' if k < active else 'false'}" for k in range(axis.lanes)) + ">"
         if e is None:
             return inside
         chosen = self.at(e, coord, lanes)
         return chosen if inside is None else self.b.emit(f"and {llvm_type(boolean, lanes)} {chosen}, {inside}")
+
+    def _before(self, axis: Axis, start: int) -> str:
+        """Which lanes of the register that begins `start` indices into a partial tile are inside it."""
+        ty = llvm_type(i64, axis.lanes)
+        numbers = ", ".join(f"i64 {start + k}" for k in range(axis.lanes))
+        return self.b.emit(f"icmp slt {ty} <{numbers}>, {self.b.splat('i64', axis.left, axis.lanes)}")
 
     def load(self, e: Load, coord: Coord, lanes: int) -> str:
         """A scalar, a contiguous vector, or a gather."""
@@ -223,7 +233,8 @@ class Evaluator:
         mask = self.mask(e.mask, coord, lanes)
         offset, step = place.at(self.scope, coord)
         passed = self._to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"
-        if not gathered and e.mask is None and step is not None and 2 <= step <= STRIDED:
+        whole = not any(a.left for a in self.scope.axes.values())
+        if not gathered and whole and e.mask is None and step is not None and 2 <= step <= STRIDED:
             value = self._strided(buffer, offset, step, coord, lanes)
         elif gathered or step not in (0, 1):
             value = self._gather(buffer, place.lane_offset(self.scope, coord), coord, lanes, mask, passed)
@@ -362,6 +373,11 @@ def _memory_suffix(dtype: DType, lanes: int) -> str:
     if dtype.kind == "bool":
         return f"v{lanes}i8"
     return f"v{lanes}i16" if dtype.name == "bf16" else suffix(dtype, lanes)
+
+
+def size_name(s: Size) -> str:
+    """The parameter of the kernel's function that holds a size."""
+    return f"%size.{s.name}"
 
 
 def _multiple(d: Dim, n: int) -> bool:

@@ -5,7 +5,8 @@ A frame is an array of 8-byte words, filled anew for each call:
     word 0   status: set by a kernel whose index check fails
     word 1   the number (from 1) of the first launch that set it
     word 2   the workspace
-    word 3+  the addresses of buffers that live outside the workspace
+    word 3+  the addresses of buffers that live outside the workspace; where sizes are open, then the sizes, and what follows
+             from them: how far into the workspace buffers lie, how many bytes are copied
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, Union
 
-from compiler.ir.index import Atom, Dim, Mod, Var
+from compiler.ir.index import Atom, Dim, Mod, Size, Var
 
 STATUS, CULPRIT, WORKSPACE, FIRST_SLOT = range(4)
 """Word numbers in a frame."""
@@ -43,25 +44,37 @@ class Part:
     bytes: int
 
 
-Place: TypeAlias = Union[Slot, Offset, Part]
+@dataclass(frozen=True)
+class OpenOffset:
+    """A buffer as many bytes into the workspace as word `word` of the frame says."""
+
+    word: int
+
+
+Place: TypeAlias = Union[Slot, Offset, OpenOffset, Part]
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """Call `symbol` on buffers at `places`; `number` is set where the kernel may report a failed index check."""
+    """Call `symbol` on buffers at `places`; `number` is set where the kernel may report a failed index check.
+
+    `sizes` are the words of the frame that hold the sizes it is told.
+    """
 
     symbol: str
     places: tuple[Place, ...]
     number: int = 0
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class CopyBytes:
-    """Copy `count` bytes from one buffer to another."""
+    """Copy `count` bytes from one buffer to another, or as many as word `count_word` of the frame says."""
 
     source: Place
     target: Place
     count: int
+    count_word: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,8 +93,8 @@ def emit_main(name: str, actions: Sequence[Action]) -> str:
     """LLVM IR text of `void @name(ptr frame)`, which performs `actions` in order."""
     writer = _Writer()
     writer.actions(actions)
-    symbols = {a.symbol: len(a.places) for a in _calls(actions)}
-    declarations = [f"declare void @{s}({', '.join(['ptr'] * (n + 1))})" for s, n in sorted(symbols.items())]
+    calls = {a.symbol: ["ptr"] * len(a.places) + ["i64"] * len(a.sizes) for a in _calls(actions)}
+    declarations = [f"declare void @{s}({', '.join([*types, 'ptr'])})" for s, types in sorted(calls.items())]
     declarations.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     body = "\n".join(line if line.endswith(":") else f"  {line}" for line in ["entry:", *writer.lines, "ret void"])
     return f"define void @{name}(ptr %frame) nounwind {{\n{body}\n}}\n\n" + "\n".join(declarations) + "\n"
@@ -116,8 +129,9 @@ class _Writer:
                 self.call(a)
             elif isinstance(a, CopyBytes):
                 source, target = self.address(a.source), self.address(a.target)
+                count = self.word("i64", a.count_word) if a.count_word else a.count
                 self.lines.append(
-                    f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {a.count}, i1 false)"
+                    f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {count}, i1 false)"
                 )
             else:
                 self.loop(a)
@@ -138,7 +152,8 @@ class _Writer:
 
     def call(self, call: KernelCall) -> None:
         addresses = [f"ptr {self.address(p)}" for p in call.places]
-        self.lines.append(f"call void @{call.symbol}({', '.join([*addresses, 'ptr %frame'])})")
+        sizes = [f"i64 {self.word('i64', w)}" for w in call.sizes]
+        self.lines.append(f"call void @{call.symbol}({', '.join([*addresses, *sizes, 'ptr %frame'])})")
         if call.number:
             self.blame(call.number)
 
@@ -159,9 +174,14 @@ class _Writer:
             whole, index = self.address(place.whole), self.integer(place.index)
             offset = self.emit(f"mul i64 {index}, {place.bytes}")
             return self.emit(f"getelementptr i8, ptr {whole}, i64 {offset}")
-        word = self.emit(f"getelementptr i64, ptr %frame, i64 {place.word if isinstance(place, Slot) else WORKSPACE}")
-        base = self.emit(f"load ptr, ptr {word}, align 8")
+        base = self.word("ptr", place.word if isinstance(place, Slot) else WORKSPACE)
+        if isinstance(place, OpenOffset):
+            return self.emit(f"getelementptr i8, ptr {base}, i64 {self.word('i64', place.word)}")
         return self.emit(f"getelementptr i8, ptr {base}, i64 {place.bytes if isinstance(place, Offset) else 0}")
+
+    def word(self, type: str, word: int) -> str:
+        """What word `word` of the frame holds."""
+        return self.emit(f"load {type}, ptr {self.emit(f'getelementptr i64, ptr %frame, i64 {word}')}, align 8")
 
     def integer(self, d: Dim) -> str:
         """The value of an index."""
@@ -179,6 +199,7 @@ class _Writer:
         """The value of a variable, or of a floor division or remainder by a positive number."""
         if isinstance(atom, Var):
             return self.counters[atom.name]
+        assert not isinstance(atom, Size), f"the size {atom} decides which entry is meant"
         number, divisor = self.integer(atom.num), self.integer(atom.den)
         rest = self.emit(f"srem i64 {number}, {divisor}")
         negative = self.emit(f"icmp slt i64 {rest}, 0")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compiler.ir.index import Dim, coefficient, product, substitute, var, variables
+from compiler.ir.index import Dim, ceildiv, coefficient, product, step, substitute, var, variables
 from compiler.ir.scalar import Expr
 from compiler.ir.tile import Range
 from compiler.ir.types import DType, TensorType
@@ -22,11 +22,15 @@ LANE = "@lane"
 
 @dataclass(frozen=True)
 class Axis:
-    """A tiled loop in scope: its variable, the tile's extent, and its lanes (0 on an unrolled axis)."""
+    """A tiled loop in scope: its variable, the tile's extent, and its lanes (0 on an unrolled axis).
+
+    `left` is the SSA value that says how many indices are left from this tile on, where the tile may be partial.
+    """
 
     var: str
     tile: int
     lanes: int
+    left: str = ""
 
     @property
     def steps(self) -> int:
@@ -78,7 +82,7 @@ class Scope:
 
     axes: dict[str, Axis] = field(default_factory=dict)
     forms: dict[str, Dim] = field(default_factory=dict)  # loop variable -> lo + T * counter + coordinate
-    bounds: dict[str, tuple[int, int]] = field(default_factory=dict)  # of counters, coordinates and the lane
+    bounds: dict[str, tuple[Dim, Dim]] = field(default_factory=dict)  # of counters, coordinates and the lane
     ssa: dict[str, str] = field(default_factory=dict)  # counter -> SSA name
     buffers: dict[str, Buffer] = field(default_factory=dict)
     names: dict[str, Bound] = field(default_factory=dict)
@@ -90,11 +94,11 @@ class Scope:
             dict(self.axes), dict(self.forms), dict(self.bounds), dict(self.ssa), dict(self.buffers), dict(self.names)
         )
 
-    def enter(self, r: Range, counter: Dim, trips: int) -> None:
+    def enter(self, r: Range, counter: Dim, left: str = "") -> None:
         """Bind the variable of `r`; `counter` is the block number in terms of variables bound to SSA values."""
         lo = substitute(r.lo, self.forms, self.bounds)
         if r.tile > 1 or r.lanes:
-            axis = Axis(r.var, r.tile, r.lanes)
+            axis = Axis(r.var, r.tile, r.lanes, left)
             self.axes[r.var] = axis
             self.bounds[f"{r.var}@"] = (0, r.tile - 1)
             self.forms[r.var] = lo + counter * r.tile + var(f"{r.var}@")
@@ -139,28 +143,28 @@ class Place:
 
     whole: Dim
     base: Dim
-    steps: Mapping[str, int] | None
+    steps: Mapping[str, Dim] | None
 
     @staticmethod
     def of(scope: Scope, offset: Dim) -> Place:
         coords = [v for v in variables(offset) if v.endswith("@")]
-        steps: dict[str, int] = {}
+        steps: dict[str, Dim] = {}
         for v in coords:
-            step = coefficient(offset, v)
-            if step is None:
+            by = step(offset, v)
+            if by is None:
                 return Place(offset, offset, None)
-            steps[v[:-1]] = step
+            steps[v[:-1]] = by
         return Place(offset, substitute(offset, dict.fromkeys(coords, 0), scope.bounds), steps)
 
     def at(self, scope: Scope, coord: Coord) -> tuple[Dim, int | None]:
         """Offset of the first lane at `coord`, and elements between lanes (None: irregular, see `lane_offset`)."""
         lane = scope.lane_axis(tuple(scope.axes))
         if self.steps is not None:
-            shift = sum(s * coord[v] * (scope.axes[v].lanes or 1) for v, s in self.steps.items())
-            return self.base + shift, self.steps.get(lane.var, 0) if lane else 0
+            shift: Dim = sum((s * coord[v] * (scope.axes[v].lanes or 1) for v, s in self.steps.items()), 0)
+            by = self.steps.get(lane.var, 0) if lane else 0
+            return self.base + shift, by if isinstance(by, int) else None
         form = self.lane_offset(scope, coord)
-        step = coefficient(form, LANE)
-        return substitute(form, {LANE: 0}), step
+        return substitute(form, {LANE: 0}), coefficient(form, LANE)
 
     def lane_offset(self, scope: Scope, coord: Coord) -> Dim:
         """The offset at `coord` as an index in the lane number."""
@@ -174,8 +178,7 @@ class Place:
         return substitute(self.whole, values, bounds)
 
 
-def trip_count(r: Range) -> int:
-    """Number of steps of a loop whose length is constant."""
-    extent = r.hi - r.lo
-    assert isinstance(extent, int), f"%{r.var} has no constant length: {extent}"
-    return max(0, -(-extent // r.tile))
+def trip_count(r: Range) -> Dim:
+    """Number of steps of a loop."""
+    trips = ceildiv(r.extent, r.tile)
+    return max(0, trips) if isinstance(trips, int) else trips

@@ -24,7 +24,7 @@ from compiler.codegen.triton.vocabulary import (
     literal,
 )
 from compiler.ir import scalar
-from compiler.ir.index import Atom, Dim, FloorDiv, Var, floordiv, interval, mod, rebuild, spell, var, variables
+from compiler.ir.index import Atom, Dim, FloorDiv, Size, Var, floordiv, interval, mod, rebuild, spell, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Kernel, Range
 from compiler.ir.tile_printer import PRECEDENCE, UNARY
@@ -131,6 +131,7 @@ class Values:
         def atom(a: Atom) -> Dim:
             if isinstance(a, Var):
                 return var(a.name)
+            assert not isinstance(a, Size), f"the size {a} is open; specialise the graph first"
             known = interval(a.num, bounds)
             if known is not None and known[0] >= 0:
                 return (floordiv if isinstance(a, FloorDiv) else mod)(a.num, a.den)

@@ -24,7 +24,7 @@ from compiler.ir.structure import (
     Reduction,
     is_view,
 )
-from compiler.ir.tile import Kernel, Local
+from compiler.ir.tile import Kernel, Local, known
 from compiler.passes.access import Accesses, contraction, nested_fors, work
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.demand import elementwise_cost, from_positions
@@ -336,13 +336,13 @@ LAUNCH = 2000
 
 def price_of(kernel: Kernel) -> int:
     """Operations, plus one for each byte that comes from memory or goes there."""
-    traffic = sum(p.type.nbytes for p in kernel.params if isinstance(p.type.nbytes, int))
+    traffic = sum(known(p.type.nbytes) for p in kernel.params)
     return work(kernel) + traffic + LAUNCH
 
 
 def size(n: Node) -> int:
-    """Bytes of a value; 1 where a dimension is symbolic."""
-    return n.type.nbytes if isinstance(n.type.nbytes, int) else 1
+    """Bytes that a value is likely to have; 1 where that is not known."""
+    return known(n.type.nbytes)
 
 
 def taken_in_parts(kernel: Kernel) -> bool:
@@ -363,7 +363,7 @@ def reread(kernel: Kernel) -> int:
             continue
         elements = 1
         for r in a.loops:
-            if r.var not in rows and any(r.var in variables(d) for d in a.index) and isinstance(r.extent, int):
-                elements *= r.extent
+            if r.var not in rows and any(r.var in variables(d) for d in a.index):
+                elements *= known(r.extent)
         most = max(most, elements * table.types[a.buffer].dtype.bytes)
     return most

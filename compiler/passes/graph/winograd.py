@@ -12,6 +12,7 @@ import numpy as np
 
 from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Data, Graph, Node, constant, stored
+from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
 from compiler.perf.machine import Machine
@@ -73,7 +74,7 @@ def fits(n: Node) -> bool:
         and n.operands[1].shape[2:] == (3, 3)
         and n.attrs["groups"] == 1
         and {*n.attrs["stride"], *n.attrs["dilation"]} == {1}
-        and n.type.is_static
+        and all(isinstance(d, int) for d in n.shape[1:])
     )
 
 
@@ -90,7 +91,7 @@ def cycles(n: Node, m: int, machine: Machine) -> float:
     """Time of the convolution in tiles of m (0: directly): multiply-adds, what does not stay in the second-level cache, and
     weights, which come from memory in every call of a network.
     """
-    batch, outputs, height, width = n.type.static_shape()
+    batch, outputs, height, width = map(known, n.shape)
     channels = n.operands[1].type.static_shape()[1]
     fma = machine.fma_per_cycle * machine.lanes(32)
     points, tiles = ((m + 2) ** 2, batch * prod(tiled(n, m))) if m else (9, batch * height * width)
@@ -106,13 +107,13 @@ def cycles(n: Node, m: int, machine: Machine) -> float:
 
 def tiled(n: Node, m: int) -> tuple[int, int]:
     """Rows and columns of tiles of m x m that cover the results of `n`."""
-    height, width = n.type.static_shape()[2:]
+    height, width = n.shape[2:]
     return -(-height // m), -(-width // m)
 
 
 def padded(x: Node, height: int, width: int, alone: bool) -> Node:
     """The images `x` with zeros behind them up to `height` x `width`; what pads them already pads more if `x` is `alone`."""
-    more = (0, 0, height - x.type.static_shape()[2], width - x.type.static_shape()[3])
+    more = (0, 0, height - x.shape[2], width - x.shape[3])
     if not any(more):
         return x
     if alone and x.op is ops.pad and x.attrs["value"] == 0:
@@ -125,8 +126,8 @@ def rewritten(n: Node, x: Node, m: int) -> Node:
     """The convolution `n` of the images `x` as transforms around one matrix product for each point; what is beyond `n` is left out."""
     outer, kernel, image = transforms(m, 3)
     points = m + 2
-    batch, outputs, height, width = n.type.static_shape()
-    channels, (rows, columns) = x.type.static_shape()[1], tiled(n, m)
+    batch, outputs, height, width = n.shape
+    channels, (rows, columns) = x.shape[1], tiled(n, m)
 
     lines = ops.unfold(x, dim=2, size=points, step=m, dilation=1)
     tiles = ops.unfold(

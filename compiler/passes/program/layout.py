@@ -24,6 +24,7 @@ from compiler.ir.tile import (
     Step,
     Store,
     expand_steps,
+    known,
     walk_steps,
 )
 from compiler.ir.types import Digit, TensorType
@@ -143,7 +144,7 @@ class Search:
     def saved(self, choice: Choice, launches: list[Launch]) -> int:
         """Operations that lanes save in these launches, less those of turning outputs."""
         turned = {a for s in launches for a in s.arguments if a in choice and a in self.program.outputs}
-        turning = sum(TURN * n for b in turned if isinstance(n := self.program.buffers[b].numel, int))
+        turning = sum(TURN * known(self.program.buffers[b].numel) for b in turned)
         return sum(self.saved_by(s.kernel, self.types(s, choice)) for s in launches) - turning
 
     def saved_by(self, name: str, types: tuple[TensorType, ...]) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, coefficient, var, variables
-from compiler.ir.tile import Block, For, Kernel, Range
+from compiler.ir.index import Dim, interval, step, var, variables
+from compiler.ir.tile import Block, For, Kernel, Range, known
 from compiler.passes.access import Accesses, contraction, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import substitute_indices
@@ -42,18 +42,13 @@ class Collapse(TilePass):
         return ir
 
     def long(self, r: Range) -> bool:
-        return not isinstance(r.extent, int) or r.extent >= self.enough
+        return known(r.extent, self.enough) >= self.enough
 
     def join(self, ir: Kernel, nest: list[For], k: int) -> Kernel | None:
         """Loop `k` and the one around it as one; None where some address would not be linear."""
         outer, inner = nest[k - 1].range, nest[k].range
-        if (
-            outer.lo != 0
-            or inner.lo != 0
-            or not isinstance(outer.hi, int)
-            or not isinstance(inner.hi, int)
-            or inner.hi < 1
-        ):
+        least = interval(inner.hi, {})
+        if outer.lo != 0 or inner.lo != 0 or variables(outer.hi) or least is None or least[0] < 1:
             return None
         v = var(outer.var)
         digits: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
@@ -65,6 +60,6 @@ class Collapse(TilePass):
         table = Accesses(joined)
         for a in table.all:
             offset = table.types[a.buffer].offset(a.index)
-            if coefficient(offset, outer.var) is None or any(n not in table.loops for n in variables(offset)):
+            if step(offset, outer.var) is None or any(n not in table.loops for n in variables(offset)):
                 return None
         return joined

@@ -64,7 +64,7 @@ def chosen(stmt: Stmt) -> Stmt:
 def step(loop: For, lanes: int) -> int:
     """The number by which the body's loads take remainders of the loop's index, or whole vectors of it; 0 for none, or several."""
     r = loop.range
-    if not loop.parallel or r.lo != 0 or not isinstance(r.hi, int):
+    if not loop.parallel or r.lo != 0 or variables(r.hi):
         return 0
     indices = [d for e in tile.loads(loop.body) for d in e.index]
     found = {n for d in indices for n in divisors(d, r.var, Mod)}
@@ -96,7 +96,7 @@ def divided(body: Block, v: str, n: int, inner: str) -> Block | None:
         indices = [d for e in tile.loads(moved) for d in e.index]
         left = {k for d in indices for kind in (Mod, FloorDiv) for k in divisors(d, inner, kind)}
         tested = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in expressions(moved))
-        fits = isinstance(hi, int) and hi % n == 0 and not left and not tested
+        fits = hi % n == 0 and not left and not tested
         rest = For(Range(inner, 0, n), moved, stmt.parallel)
         return replace(stmt, range=stmt.range.with_(hi=ceildiv(hi, n)), body=(rest,))
 

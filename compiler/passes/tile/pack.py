@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir.index import variables
-from compiler.ir.tile import Kernel
+from compiler.ir.tile import Kernel, known
 from compiler.ir.types import Digit, Layout
 from compiler.passes.access import Access, Accesses
 from compiler.passes.base import Context, TilePass, register
@@ -47,7 +47,7 @@ class Pack(TilePass):
         if dim is None or any(lane.var in variables(d) for k, d in enumerate(a.index) if k != dim):
             return None
         others = self.walk_order(a, dim)
-        if table.step(a, lane.var) == 1 and lane.tile >= (lane.extent if isinstance(lane.extent, int) else 0):
+        if table.step(a, lane.var) == 1 and lane.tile >= known(lane.extent, 0):
             return None
         return Layout((Digit(dim, lane.tile), *(Digit(k) for k in others), Digit(dim, lane.tile, True)))
 

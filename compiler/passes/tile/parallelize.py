@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir.team import is_shared
-from compiler.ir.tile import Block, For, Kernel, Stmt
+from compiler.ir.tile import Block, For, Kernel, Stmt, known
 from compiler.passes.access import work
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
@@ -42,8 +42,8 @@ class Parallelize(TilePass):
 
     def share(self, loop: For, wanted: int) -> For:
         """Keep `loop` and what nests directly in it parallel until there are `wanted` steps."""
-        extent = loop.range.extent
-        steps = -(-extent // loop.range.tile) if isinstance(extent, int) else wanted
+        extent = known(loop.range.extent, 0)
+        steps = -(-extent // loop.range.tile) if extent else wanted
         inner = loop.body
         if steps < wanted and len(inner) == 1 and isinstance(inner[0], For) and inner[0].parallel:
             return replace(loop, body=(self.share(inner[0], -(-wanted // max(1, steps))),))

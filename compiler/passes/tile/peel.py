@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
+from compiler.ir.index import interval
 from compiler.ir.scalar import Call, Expr, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Range, Reduce, Stmt
 from compiler.passes.base import Context, TilePass, register
@@ -16,7 +17,10 @@ from compiler.passes.rename import Fresh, renamed
 class Peel(TilePass):
     """for %i in 0..100 tile 8 { ... }  ->  for %i in 0..96 tile 8 { ... }  for %i in 96..100 tile 4 { ... }
 
-    A reduction becomes two, whose results are combined.
+    for %i in 0..s0 tile 32 lanes 16 { ... }
+    ->  for %i in 0..s0//32*32 tile 32 lanes 16 { ... }  for %i in s0//32*32..s0 tile 32 lanes 16 { ... }
+
+    A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial.
     """
 
     name = "peel"
@@ -48,7 +52,9 @@ class Peel(TilePass):
                 piece = renamed(with_range(stmt, k, part), fresh)
                 out += self.reduction(piece, fresh)
                 names.append(Ref(stmt.value.dtype, piece.name))
-            whole: Expr = Call(stmt.value.dtype, stmt.op, (names[0], names[1]))
+            whole: Expr = names[0]
+            for name in names[1:]:
+                whole = Call(stmt.value.dtype, stmt.op, (whole, name))
             return (*out, Let(stmt.name, whole))
         return (stmt,)
 
@@ -60,8 +66,29 @@ def with_range(stmt: Reduce, k: int, r: Range) -> Reduce:
 
 def split(r: Range) -> list[Range]:
     """Full tiles, then the rest as one smaller tile."""
-    if not isinstance(r.extent, int) or r.extent % r.tile == 0:
+    if r.extent % r.tile == 0:
         return [r]
+    if not isinstance(r.extent, int):
+        return open_parts(r)
     middle = r.lo + r.extent // r.tile * r.tile
     rest = r.with_(lo=middle, tile=r.extent % r.tile)
     return [rest] if r.extent < r.tile else [r.with_(hi=middle), rest]
+
+
+def open_parts(r: Range) -> list[Range]:
+    """Full tiles of a loop of open length, then what is left: as one partial tile of vectors, or in thirds of the tile and one
+    by one.
+    """
+    most = interval(r.extent, {})
+    if r.lanes and most and most[1] < r.tile:
+        return [r]
+    parts: list[Range] = []
+    start, wide = r.lo, r.tile
+    while wide:
+        base = r.lo if r.tile % wide == 0 else start
+        end = base + (r.hi - base) // wide * wide
+        parts.append(r.with_(lo=start, hi=end, tile=wide))
+        start, wide = end, 0 if r.lanes else wide // 3 or wide // 2
+    if r.lanes:
+        parts.append(r.with_(lo=start))
+    return [p for p in parts if p.extent != 0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, substitute, var, variables
-from compiler.ir.tile import Block, For, Kernel, Reduce, Stmt
+from compiler.ir.tile import Block, For, Kernel, Reduce, Stmt, known
 from compiler.ir.tile import Prefetch as PrefetchStmt
 from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
@@ -63,9 +63,7 @@ class Prefetch(TilePass):
             return ir
         row = nest[-1]
         table = Accesses(ir)
-        large = {
-            p.name for p in ir.params if p.role == "in" and isinstance(p.type.nbytes, int) and p.type.nbytes > cache
-        }
+        large = {p.name for p in ir.params if p.role == "in" and known(p.type.nbytes) > cache}
         wanted = [a for a in table.all if a.buffer in large and self.walks_row(table, a, row)]
         loops = [s for s in row.body if isinstance(s, (For, Reduce))]
         asked: dict[int, dict[str, PrefetchStmt]] = {}

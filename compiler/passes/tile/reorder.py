@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, interval, product, simplify, var, variables
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known_extent
+from compiler.ir.index import Dim, interval, likely, simplify, var, variables
+from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known, known_extent
 from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.rename import Fresh, renamed
 from compiler.perf.machine import Machine
 
 
@@ -63,7 +65,7 @@ class Reorder(TilePass):
         for f in reversed(order):
             body = (replace(f, body=body),)
         context.applied(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}")
-        return ir.with_body(body)
+        return ir.with_body((*body, *rest_of_blocks(ir, nest, order)))
 
     def around(
         self, table: Accesses, nest: list[For], s: Reduce, weights: Access, moving: list[Access], cache: int
@@ -103,6 +105,10 @@ class Reorder(TilePass):
         return constant or next((a for a in reads if table.follows(a, last)), None)
 
 
+OPEN = 4
+"""How much more than the cache holds rows of open number may take before they are walked in blocks."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """The loops over which `moving` operands of a contraction change and its weights do not."""
@@ -120,12 +126,14 @@ class Rows:
         if not outer:
             return outer, inner
         last = outer.pop()
-        extent = known_extent(last.range)
+        extent, whole = known_extent(last.range), last.range.extent
+        if not isinstance(whole, int) and self.bytes([last, *inner]) <= OPEN * self.cache:
+            return outer, [last, *inner]  # what blocks leave over would cost more
         blocks = [n for n in range(2 if inner else 16, extent) if extent % n == 0 and (inner or n % 8 == 0)]
         sizes = [n for n in blocks if self.bytes([resized(last, 0, n), *inner]) <= self.cache]
         if not sizes:
             return ([*outer, last], inner) if inner else ([], [*outer, last])
-        block = Range(f"{last.range.var}.block", 0, extent // sizes[-1])
+        block = Range(f"{last.range.var}.block", 0, whole // sizes[-1])
         start = var(block.var) * sizes[-1]
         return [*outer, replace(last, range=block)], [resized(last, start, start + sizes[-1]), *inner]
 
@@ -135,8 +143,8 @@ class Rows:
         total = 0
         for a in self.moving:
             type_ = self.table.types[a.buffer]
-            extents = product(span(d, n, ranges) for d, n in zip(a.index, type_.static_shape(), strict=True))
-            total += extents * type_.dtype.bytes if isinstance(extents, int) else 0
+            extents = (span(likely(d), known(n), ranges) for d, n in zip(a.index, type_.shape, strict=True))
+            total += prod(extents) * type_.dtype.bytes
         return total
 
 
@@ -145,6 +153,22 @@ def span(d: Dim, size: int, ranges: dict[str, int]) -> int:
     bounds = {v: (0, ranges.get(v, 1) - 1) for v in variables(d)}
     known = interval(simplify(d, bounds), bounds)
     return size if known is None else min(size, known[1] - known[0] + 1)
+
+
+def rest_of_blocks(ir: Kernel, nest: list[For], order: list[For]) -> Block:
+    """Where blocks may leave rows of a loop of open length over: the same loops over these rows."""
+    lengths = {f.range.var: f.range.hi for f in nest}
+    block = next((f for f in order if f.range.var not in lengths), None)
+    if block is None:
+        return ()
+    row = next(f for f in order if block.range.var in variables(f.range.lo))
+    hi, size = lengths[row.range.var], row.range.extent
+    if isinstance(hi, int) or hi % size == 0:
+        return ()
+    body = nest[-1].body
+    for f in reversed([f for f in order if f is not block]):
+        body = (replace(f if f is not row else resized(row, hi // size * size, hi), body=body),)
+    return tuple(renamed(s, Fresh(ir)) for s in body)
 
 
 def resized(loop: For, lo: Dim, hi: Dim) -> For:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar
-from compiler.ir.index import product, substitute, var, variables
+from compiler.ir.index import interval, product, substitute, var, variables
 from compiler.ir.scalar import Expr, Load
-from compiler.ir.tile import Block, For, Kernel, Local, Range, Reduce, Stmt, Store, map_exprs, walk
+from compiler.ir.tile import Block, For, Kernel, Local, Range, Reduce, Stmt, Store, known, map_exprs, walk
 from compiler.ir.types import TensorType
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.lower_kernel import OPEN_LIMIT
 from compiler.passes.rename import Fresh, with_unique_names
 
 
@@ -56,9 +57,7 @@ class Stage(TilePass):
             return None  # the copy would read what the mask guards
         around = [r for r in a.loops if r not in s.ranges]
         loops = [r for r in around if isinstance(table.loops[r.var][1], For)]
-        free = [
-            r for r in loops if not table.follows(a, r.var) and isinstance(r.extent, int) and r.extent >= self.reuse
-        ]
+        free = [r for r in loops if not table.follows(a, r.var) and known(r.extent, 0) >= self.reuse]
         across = [r for r in around if table.follows(a, r.var) and table.step(a, r.var) not in (0, 1)]
         if not free or not across or any(n not in {r.var for r in a.loops} for d in a.index for n in variables(d)):
             return None
@@ -74,7 +73,8 @@ class Stage(TilePass):
         if any(v in variables(r.lo) for v in (x.var for x in turned) for r in turned):
             return False
         elements = product(r.extent for r in turned)
-        return isinstance(elements, int) and elements <= self.limit
+        most = interval(elements, {})
+        return most is not None and known(elements, 0) <= self.limit and most[1] <= OPEN_LIMIT
 
     def insert(self, body: Block, table: Accesses, a: Access, s: Reduce, loop: Range, name: str) -> Block:
         """`body` with the copy made before `loop` and read inside it; the copy counts from where its loops start."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
-from compiler.ir.tile import Block, Kernel, Stmt, Store
+from compiler.ir.tile import Block, Kernel, Stmt, Store, known
 from compiler.passes.access import Accesses
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
@@ -26,9 +26,7 @@ class Stream(TilePass):
         cache = (context.machine or Machine()).l3
         read = {a.buffer for a in Accesses(ir).all if not a.is_store}
         large = {
-            p.name
-            for p in ir.params
-            if p.role == "out" and p.name not in read and isinstance(p.type.nbytes, int) and p.type.nbytes > cache // 2
+            p.name for p in ir.params if p.role == "out" and p.name not in read and known(p.type.nbytes) > cache // 2
         }
         if not large:
             return ir

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.index import product
-from compiler.ir.tile import For, Kernel, Let, Range, Reduce, Stmt
+from compiler.ir.tile import For, Kernel, Let, Range, Reduce, Stmt, known
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import with_unique_names
@@ -55,7 +55,7 @@ class Tile(TilePass):
         heavy = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
         named = sum(isinstance(s, Let) for s in tile.blocks(stmt))
         count = max(1, min(2 if heavy else self.registers, copies // r.lanes, registers // max(1, named)))
-        extent = r.extent if isinstance(r.extent, int) else r.lanes * count
+        extent = known(r.extent, r.lanes * count)
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, max(extent, 1))
 
     def block(self, table: Accesses, s: Reduce) -> list[Block]:
@@ -68,12 +68,12 @@ class Tile(TilePass):
         depth = product(r.extent for r in s.ranges)
         row = self.row_loop(table, reads, lane, around)
         own = sum(row is not None and table.follows(a, row.var) and table.follows(a, lane.var) for a in reads)
-        return [Block(s.name, row, lane, depth if isinstance(depth, int) else 1, max(a.count for a in reads), own)]
+        return [Block(s.name, row, lane, known(depth), max(a.count for a in reads), own)]
 
     def choose(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
         """Rows and registers for the contractions along one row loop: the rows must serve them all."""
         row = blocks[0].row
-        rows = row.extent if row is not None and isinstance(row.extent, int) else 1
+        rows = known(row.extent) if row is not None else 1
         shapes = [Shape(b.columns, b.lane.lanes, b.depth, b.count, b.own) for b in blocks]
         chosen, *others = ranked_tiles(rows, shapes, machine)
         context.offer(self, *(self.fixed(blocks, o) for o in others[:RIVALS]))
@@ -118,4 +118,4 @@ class Block:
 
     @property
     def columns(self) -> int:
-        return self.lane.extent if isinstance(self.lane.extent, int) else self.lane.lanes
+        return known(self.lane.extent, self.lane.lanes)

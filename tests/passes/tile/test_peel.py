@@ -99,3 +99,49 @@ FULL = {
 @pytest.mark.parametrize("case", FULL)
 def test_full_tiles_stay(case: str) -> None:
     check_pass("peel", unchanged=kernel(FULL[case], "in %x: f32[21], inout %y: f32[21]"))
+
+
+def open_kernel(body: str) -> str:
+    return kernel(body, "size n in 2..513 like 43, in %x: f32[n], out %y: f32[n]")
+
+
+def test_what_an_open_loop_leaves_over_is_one_partial_tile_of_vectors() -> None:
+    check_pass(
+        "peel",
+        before=open_kernel("parallel %i in 0..n tile 16 lanes 8 { store %x[%i], %y[%i] }"),
+        after=open_kernel("""
+          parallel %i in 0..n//16*16 tile 16 lanes 8 { store %x[%i], %y[%i] }
+          parallel %i in n//16*16..n tile 16 lanes 8 { store %x[%i], %y[%i] }"""),
+    )
+
+
+def test_what_an_open_loop_leaves_over_of_rows_is_taken_in_smaller_tiles() -> None:
+    check_pass(
+        "peel",
+        before=open_kernel("parallel %i in 0..n tile 8 { store %x[%i], %y[%i] }"),
+        after=open_kernel("""
+          parallel %i in 0..n//8*8 tile 8 { store %x[%i], %y[%i] }
+          parallel %i in n//8*8..n//2*2 tile 2 { store %x[%i], %y[%i] }
+          parallel %i in n//2*2..n { store %x[%i], %y[%i] }"""),
+    )
+
+
+def test_an_open_loop_that_its_tile_divides_stays_whole() -> None:
+    params = "size n in 2..513 like 5, in %x: f32[n*8], out %y: f32[n*8]"
+    check_pass("peel", unchanged=kernel("for %i in 0..n*8 tile 4 { store %x[%i], %y[%i] }", params))
+
+
+def test_an_open_reduction_is_combined() -> None:
+    params = "size n in 2..513 like 43, in %x: f32[n], out %y: f32[1]"
+    check_pass(
+        "peel",
+        before=kernel("%s = reduce max %r in 0..n tile 16 lanes 8 { yield %x[%r] } store %s, %y[0]", params),
+        after=kernel(
+            """
+          %s_1 = reduce max %r_1 in 0..n//16*16 tile 16 lanes 8 { yield %x[%r_1] }
+          %s_2 = reduce max %r_2 in n//16*16..n tile 16 lanes 8 { yield %x[%r_2] }
+          %s = max(%s_1, %s_2)
+          store %s, %y[0]""",
+            params,
+        ),
+    )

@@ -1,0 +1,59 @@
+"""Values for the names in index expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from compiler.errors import ArgumentError
+from compiler.ir.index import (
+    Atom,
+    Dim,
+    FloorDiv,
+    Size,
+    Var,
+    coefficient,
+    evaluate,
+    rebuild,
+    sizes,
+    substitute,
+    var,
+    variables,
+)
+
+
+def evaluate_arrays(d: Dim, values: Mapping[str, Any]) -> Any:
+    """What `d` denotes where variables stand for integers or integer arrays, which broadcast."""
+
+    def atom(a: Atom) -> Any:
+        if isinstance(a, (Var, Size)):
+            return values[a.name]
+        num, den = evaluate_arrays(a.num, values), evaluate_arrays(a.den, values)
+        return num // den if isinstance(a, FloorDiv) else num % den
+
+    return rebuild(d, atom)
+
+
+def bind_symbols(found: Iterable[tuple[Dim, int]]) -> dict[str, int]:
+    """The variables for which every dimension has its size; ArgumentError where there are none.
+
+    Each variable must occur in some dimension that is linear in it alone.
+    """
+    values: dict[str, int] = {}
+    pairs = [(_opened(d), size) for d, size in found]
+    for d, size in pairs:
+        names = variables(d)
+        if len(names) == 1 and (step := coefficient(d, name := next(iter(names)))):
+            values.setdefault(name, (size - evaluate(substitute(d, {name: 0}), {})) // step)
+    for d, size in pairs:
+        if not variables(d) <= set(values):
+            raise ArgumentError(f"the size {d} does not determine {', '.join(sorted(variables(d) - set(values)))}")
+        if evaluate(d, values) != size:
+            known = ", ".join(f"{n} = {values[n]}" for n in sorted(variables(d)))
+            raise ArgumentError(f"a dimension of size {size} does not fit {d}" + (f" where {known}" if known else ""))
+    return values
+
+
+def _opened(d: Dim) -> Dim:
+    """`d` with its sizes as variables."""
+    return substitute(d, {s.name: var(s.name) for s in sizes(d)})

@@ -1,0 +1,74 @@
+"""The sizes that kernels and programs leave open until they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from compiler.ir import scalar
+from compiler.ir.binding import bind_symbols
+from compiler.ir.index import Dim, Index, Size, sizes, substitute
+from compiler.ir.scalar import IndexValue, Load
+from compiler.ir.tile import Block, Check, Kernel, Local, OpaqueCall, Prefetch, Program, Store, ranges, values, walk
+from compiler.ir.types import TensorType
+
+
+def kernel_sizes(kernel: Kernel) -> tuple[Size, ...]:
+    """The sizes that `kernel` is told, by name."""
+    dims = (*(d for p in kernel.params for d in p.type.shape), *_dims(kernel.body))
+    return _by_name(frozenset().union(*map(sizes, dims)))
+
+
+def program_sizes(program: Program) -> tuple[Size, ...]:
+    """The sizes that `program` is told, by name."""
+    buffers = frozenset[Size]().union(*(sizes(d) for t in program.buffers.values() for d in t.shape))
+    return _by_name(buffers.union(*map(kernel_sizes, program.kernels.values())))
+
+
+def _by_name(found: Iterable[Size]) -> tuple[Size, ...]:
+    return tuple(sorted(found, key=lambda s: s.name))
+
+
+def _dims(body: Block) -> Iterator[Dim]:
+    """Every index expression in a kernel's body."""
+    for stmt in walk(body):
+        yield from (d for r in ranges(stmt) for d in (r.lo, r.hi))
+        if isinstance(stmt, (Store, Prefetch)):
+            yield from stmt.index
+        elif isinstance(stmt, Local):
+            yield from stmt.type.shape
+        elif isinstance(stmt, Check):
+            yield from (stmt.low, stmt.high)
+        for value in values(stmt):
+            for e in scalar.walk(value):
+                if isinstance(e, Load):
+                    yield from e.index
+                elif isinstance(e, IndexValue):
+                    yield e.index
+
+
+def bind_sizes(types: Iterable[TensorType], shapes: Iterable[tuple[int, ...]]) -> dict[str, int]:
+    """The sizes for which tensors of `types` have these shapes; ArgumentError where there are none."""
+    return bind_symbols(
+        (d, n)
+        for t, shape in zip(types, shapes, strict=True)
+        if t.rank == len(shape)
+        for d, n in zip(t.shape, shape, strict=True)
+        if isinstance(d, Index)
+    )
+
+
+def with_buffers_of(program: Program, values: Mapping[str, int]) -> Program:
+    """The program with its buffers as large as the sizes `values` make them; kernels stay open."""
+    steps = tuple(
+        replace(s, attrs=tuple((k, _fixed(v, values)) for k, v in s.attrs)) if isinstance(s, OpaqueCall) else s
+        for s in program.steps
+    )
+    return replace(program, buffers={n: t.specialize(values) for n, t in program.buffers.items()}, steps=steps)
+
+
+def _fixed(value: object, values: Mapping[str, int]) -> object:
+    """An attribute with its sizes replaced."""
+    if isinstance(value, tuple):
+        return tuple(_fixed(v, values) for v in value)
+    return substitute(value, values) if isinstance(value, Index) else value

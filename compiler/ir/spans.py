@@ -1,0 +1,22 @@
+"""What index expressions may be at most and at least, in numbers and in sizes."""
+
+from __future__ import annotations
+
+from compiler.ir.index import Bounds, Dim, Index, extreme, interval, sizes, variables
+
+
+def span(d: Dim, bounds: Bounds) -> tuple[Dim, Dim] | None:
+    """The lowest and highest value of `d` in numbers and sizes, or None where a variable has none."""
+    if sizes(d) or any(isinstance(b, Index) for v in variables(d) for b in bounds.get(v, ())):
+        low, high = extreme(d, bounds, 0), extreme(d, bounds, 1)
+        if low is not None and high is not None and not variables(low) and not variables(high):
+            return low, high
+    return interval(d, bounds)
+
+
+def is_less(a: Dim, b: Dim) -> bool:
+    """Whether `a` is less than `b` whatever the sizes in them."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    gap = interval(b - a, {})
+    return gap is not None and gap[0] > 0

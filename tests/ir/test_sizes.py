@@ -1,0 +1,117 @@
+"""Sizes that are told when a program runs: arithmetic, text, rules and meaning."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compiler.errors import ArgumentError, VerifyError
+from compiler.ir.binding import bind_symbols
+from compiler.ir.digest import kernel_digest
+from compiler.ir.index import coefficient, floordiv, interval, likely, mod, size, step, substitute, var, variables
+from compiler.ir.inplace import shareable
+from compiler.ir.interpret_tile import run_kernel
+from compiler.ir.sizes import kernel_sizes
+from compiler.ir.spans import is_less, span
+from compiler.ir.team import meetings
+from compiler.ir.tile import known
+from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.tile_printer import print_kernel
+from compiler.ir.verify_tile import verify_kernel
+
+N = size("n", 2, 512, 100)
+ROW, J = var("i"), var("j")
+
+
+def test_a_size_is_no_variable_and_has_a_range() -> None:
+    assert variables(N * ROW) == {"i"}
+    assert interval(N * 4 + 1, {}) == (9, 2049)
+    assert likely(N * 4 + 1) == 401
+    assert substitute(N * ROW, {"n": 7}) == ROW * 7
+
+
+def test_what_a_tile_leaves_over_is_less_than_a_tile() -> None:
+    assert interval(N - N // 16 * 16, {}) == (0, 15)
+    assert floordiv(N, 512) == N // 512
+    assert size("m", 2, 15, 8) // 16 == 0
+
+
+def test_divisions_by_sizes() -> None:
+    inside = {"j": (0, N - 1)}
+    assert floordiv(ROW * N + J, N, inside) == ROW
+    assert mod(ROW * N + J, N, inside) == J
+    assert floordiv(ROW * N + J, N) != ROW  # unless `j` is known to be less
+    v = var("v")
+    assert v // N * N * 3 + v % N * 3 == v * 3
+
+
+def test_bounds_in_sizes() -> None:
+    inside = {"i": (0, N - 1)}
+    assert interval(ROW - N, inside) == (-512, -1)
+    assert span(ROW * 4 + 1, inside) == (1, N * 4 - 3)
+    assert is_less(N - 1, N)
+    assert not is_less(N, N)
+
+
+def test_steps_by_sizes() -> None:
+    assert step(ROW * N + J, "i") == N
+    assert coefficient(ROW * N + J, "i") is None
+    assert step(ROW * ROW, "i") is None
+
+
+def test_a_remainder_that_is_likely_to_be_nothing_counts_as_its_divisor() -> None:
+    n = size("n", 2, 512, 128)
+    assert known(n) == 128
+    assert known(n - n // 64 * 64) == 64
+    assert known(ROW, 7) == 7
+
+
+def test_sizes_are_read_off_shapes() -> None:
+    assert bind_symbols([(N * 2 + 1, 9)]) == {"n": 4}
+    with pytest.raises(ArgumentError, match="does not fit n"):
+        bind_symbols([(N, 3), (N, 4)])
+
+
+TEXT = """kernel @k(size n in 2..513 like 100, in %x: f32[n, 4], out %y: f32[n, 4]) {
+  parallel %i in 0..n {
+    for %j in 0..4 {
+      store %x[-%i + n - 1, %j] + cast<f32>(index(n)), %y[%i, %j]
+    }
+  }
+}"""
+
+
+def test_text_is_read_back() -> None:
+    kernel = parse_kernel(TEXT)
+    assert print_kernel(kernel) == TEXT
+    assert [(s.name, s.low, s.high, s.likely) for s in kernel_sizes(kernel)] == [("n", 2, 512, 100)]
+    assert kernel_digest(kernel) != kernel_digest(parse_kernel(TEXT.replace("513", "514")))
+    assert kernel_digest(kernel) == kernel_digest(
+        parse_kernel(TEXT.replace("like 100", "like 99"))
+    )  # the code is the same
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_kernel_is_told_its_sizes_by_its_buffers(n: int) -> None:
+    kernel = parse_kernel(TEXT)
+    verify_kernel(kernel)
+    x, y = np.arange(4 * n, dtype=np.float32).reshape(n, 4), np.zeros((n, 4), np.float32)
+    run_kernel(kernel, {"x": x, "y": y})
+    np.testing.assert_array_equal(y, x[::-1] + n)
+
+
+def test_a_dimension_that_nobody_declares_is_refused() -> None:
+    with pytest.raises(VerifyError, match="no declared sizes"):
+        verify_kernel(parse_kernel(TEXT.replace("size n in 2..513 like 100, ", "")))
+
+
+def test_what_is_written_in_place_and_where_threads_meet() -> None:
+    text = """kernel @k(size n in 2..513 like 100, in %x: f32[8, n], out %y: f32[8, n]) {
+      parallel %i in 0..8 { parallel %j in 0..n//16*16 { store %x[%i, %j], %y[%i, %j] } }
+      parallel %i in 0..8 { parallel %j in n//16*16..n { store %x[%i, %j], %y[%i, %j] } } }"""
+    kernel = parse_kernel(text)
+    assert shareable(kernel) == {("x", "y")}
+    assert meetings(kernel) == frozenset()
+    again = parse_kernel(text.replace("n//16*16..n", "n//16*16 - 1..n"))
+    assert shareable(again) == frozenset()
+    assert meetings(again) == {1}

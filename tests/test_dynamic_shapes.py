@@ -1,0 +1,168 @@
+"""One compilation for every admitted size, through both entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import compiler
+from compiler import backend, driver
+from compiler.driver import CompiledGraph
+from compiler.errors import ArgumentError
+from compiler.measure import error
+
+FEW = {"cache": ""}
+
+
+class Gate(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(x * 2) + x.shape[0]
+
+
+class Sum(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean(0)
+
+
+class Join(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, y]) * 2
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, d = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + self.out(y.transpose(1, 2).reshape(b, n, d))
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(4, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.second = nn.Conv2d(16, 16, 3, stride=2, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(torch.relu(self.norm(self.first(x))), 2)
+        return torch.relu(self.second(x)).mean((2, 3))
+
+
+N = Dim("n", min=2, max=512)
+H = Dim("h", min=8, max=128)
+M = Dim("m", min=2, max=64)
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Any, Callable[[int], tuple[torch.Tensor, ...]], tuple[int, ...]]] = {
+    "elementwise rows": (Gate, ({0: N},), lambda n: (torch.randn(n, 20),), (37, 2, 3, 512)),
+    "elementwise columns": (Gate, ({1: N},), lambda n: (torch.randn(5, n),), (37, 2, 3, 512)),
+    "linear": (lambda: nn.Linear(24, 40), ({0: N},), lambda n: (torch.randn(n, 24),), (64, 2, 3, 17, 129)),
+    "softmax of rows": (lambda: nn.Softmax(-1), ({0: N},), lambda n: (torch.randn(n, 50),), (16, 2, 33)),
+    "softmax of columns": (lambda: nn.Softmax(-1), ({1: N},), lambda n: (torch.randn(5, n),), (100, 2, 15, 16, 65)),
+    "layer_norm": (lambda: nn.LayerNorm(24), ({0: N},), lambda n: (torch.randn(n, 24),), (16, 2, 33)),
+    "mean": (Sum, ({0: N},), lambda n: (torch.randn(n, 24),), (16, 2, 33)),
+    "concatenation": (Join, ({0: N}, {0: M}), lambda n: (torch.randn(n, 6), torch.randn(n // 2 + 1, 6)), (9, 2, 30)),
+    "attention": (Attention, ({0: M, 1: N},), lambda n: (torch.randn(2 + n % 3, n, 32),), (48, 2, 17, 63)),
+    "images": (Images, ({0: M},), lambda n: (torch.randn(n, 4, 16, 16),), (4, 2, 3, 9)),
+    "larger images": (Images, ({2: H},), lambda n: (torch.randn(2, 4, n, 16),), (16, 8, 9, 31)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_compilation_serves_every_size(case: str) -> None:
+    make, dynamic, arguments, sizes = CASES[case]
+    torch.manual_seed(0)
+    model = make().eval()
+    compiled = compiler.compile(model, arguments(sizes[0]), dynamic_shapes=dynamic, options=FEW)
+    for n in sizes:
+        given = arguments(n)
+        with torch.no_grad():
+            truth = model.double()(*(x.double() for x in given))
+            model.float()
+        assert error([compiled(*given)], [truth]).relative < 3e-6
+    assert len(compiled.graph.compilations) == 1
+    assert compiled.executable.sizes
+
+
+def test_torch_compile_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[CompiledGraph] = []
+
+    def noted(*args: Any) -> CompiledGraph:
+        made.append(driver.compile_graph(*args))
+        return made[-1]
+
+    monkeypatch.setattr(backend, "compile_graph", noted)
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(24, 40), nn.ReLU(), nn.Softmax(-1)).eval()
+    fast = torch.compile(model, backend=backend.tilewright, dynamic=True, options=FEW)
+    with torch.no_grad():
+        for n in (16, 3, 33, 200):
+            x = torch.randn(n, 24)
+            torch.testing.assert_close(fast(x), model(x))
+    assert [len(g.compilations) for g in made] == [1]
+
+
+def test_large_sizes_have_code_of_their_own() -> None:
+    compiled = compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: Dim.DYNAMIC},), options=FEW)
+    for n in (50, 7, driver.SMALL + 1, 9000):
+        x = torch.randn(2, n)
+        torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
+    assert len(compiled.graph.compilations) == 2
+
+
+def test_sizes_out_of_range_are_named() -> None:
+    compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
+    for n in (1, 513):
+        with pytest.raises(ArgumentError, match=rf"must be in 2\.\.512, but is {n}"):
+            compiled(torch.randn(n, 4))
+    with pytest.raises(ArgumentError, match=r"must be f32\[8, 4\]"):
+        compiled(torch.randn(8, 5))
+    with pytest.raises(ArgumentError):
+        compiled(torch.randn(8))
+
+
+def test_sizes_that_contradict_each_other_are_refused() -> None:
+    class Add(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x + y
+
+    compiled = compiler.compile(Add(), (torch.randn(8), torch.randn(8)), dynamic_shapes=({0: N}, {0: N}), options=FEW)
+    for n in (8, 9):
+        with pytest.raises(ArgumentError):
+            compiled(torch.randn(n), torch.randn(7))
+
+
+def test_what_cannot_stay_open_is_compiled_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("no code for open sizes")
+
+    monkeypatch.setattr("compiler.passes.tile.peel.open_parts", refuse)
+    compiled = compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: N},), options=FEW)
+    for n in (50, 7):
+        x = torch.randn(2, n)
+        torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
+    assert len(compiled.graph.compilations) == 2
+    assert "no code for open sizes" in str(compiled.remarks)
+
+
+def test_passes_are_checked_at_a_likely_size() -> None:
+    options = {**FEW, "check": True, "verify": True}
+    compiled = compiler.compile(
+        Attention().eval(), (torch.randn(2, 19, 32),), dynamic_shapes=({1: N},), options=options
+    )
+    assert compiled.executable.sizes
+    assert not compiled.remarks.of("driver")
+
+
+def test_a_profile_counts_the_sizes_of_the_call() -> None:
+    compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
+    few, many = (compiled.profile(torch.randn(n, 4), repeats=1).kernels[0] for n in (4, 40))
+    assert (many.flops, many.bytes) == (10 * few.flops, 10 * few.bytes)
