@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -62,25 +62,28 @@ def parts(chain: Sequence[Node], extents: Sequence[Dim], points: Sequence[Point]
     LowerError where the loops alone do not decide what is left out.
     """
     views = [n for n in chain[:-1] if isinstance(n.structure, IndexMap)]
-    sizes = [n for n in extents if isinstance(n, int)]
     if all(map(is_whole, views)):
         return [Part((0,) * len(extents), tuple(extents), tuple(points))]
-    if len(sizes) < len(extents):
-        raise LowerError(f"what {chain[0]} leaves out is not known")
-    index = tuple(var(f"i{d}") for d in range(len(sizes)))
-    bounds = {f"i{d}": (0, n - 1) for d, n in enumerate(sizes)}
+    index = tuple(var(f"i{d}") for d in range(len(extents)))
+    bounds: Bounds = {f"i{d}": (0, n - 1) for d, n in enumerate(extents)}
     guards = [carried(chain, at(point, index), bounds)[1] for point in points]
-    cuts = [
-        {0, n} | {c for g in itertools.chain(*guards) for c in changes(g, f"i{d}") if 0 < c < n}
-        for d, n in enumerate(sizes)
-    ]
+    cuts = [cut(n, {c for g in itertools.chain(*guards) for c in changes(g, f"i{d}")}) for d, n in enumerate(extents)]
     found = []
-    for box in itertools.product(*(itertools.pairwise(sorted(c)) for c in cuts)):
-        here = {f"i{d}": (low, high - 1) for d, (low, high) in enumerate(box)}
+    for box in itertools.product(*map(itertools.pairwise, cuts)):
+        here: Bounds = {f"i{d}": (low, high - 1) for d, (low, high) in enumerate(box)}
         stored = tuple(p for p, tests in zip(points, guards, strict=True) if all(holds(g, here) for g in tests))
         if stored:
             found.append(Part(tuple(low for low, _ in box), tuple(high - low for low, high in box), stored))
     return found
+
+
+def cut(extent: Dim, places: Set[int]) -> list[Dim]:
+    """The ends of a loop and the places inside it; LowerError where it is open whether these are."""
+    if isinstance(extent, int):
+        return sorted({0, extent, *(c for c in places if 0 < c < extent)})
+    if any(c > 0 for c in places):
+        raise LowerError(f"what a loop of {extent} steps leaves out is not known")
+    return [0, extent]
 
 
 def at(point: Point, index: Position) -> Position:
