@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
+from typing import TypeAlias
 
 import numpy as np
 
 from compiler.errors import VerifyError
 from compiler.ir.binding import evaluate_arrays
-from compiler.ir.index import Bounds, Dim, interval, variables
+from compiler.ir.index import Dim, interval, variables
 from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, entry_type, walk_steps
 from compiler.ir.verify_tile import verify_kernel
+
+Counters: TypeAlias = Mapping[str, tuple[int, int]]
+"""Inclusive lowest and highest value of the counters of repeated steps."""
 
 
 def verify_program(program: Program) -> None:
@@ -54,7 +58,7 @@ def _slices(program: Program) -> Iterator[str]:
             yield f"slice %{name}: {program.buffers[name]} is no entry of %{s.buffer}: {whole}"
 
 
-def _steps(program: Program, steps: Iterable[Step], written: set[str], counters: Bounds) -> Iterator[str]:
+def _steps(program: Program, steps: Iterable[Step], written: set[str], counters: Counters) -> Iterator[str]:
     """Every step's buffers exist, fit and hold something when they are read; `written` grows by what the steps write."""
     visible = dict[str, Slice]()
     for number, step in enumerate(steps):
@@ -83,7 +87,7 @@ def _steps(program: Program, steps: Iterable[Step], written: set[str], counters:
         written |= {whole(name) for name in writes}
 
 
-def _index_problems(program: Program, s: Slice, counters: Bounds) -> Iterator[str]:
+def _index_problems(program: Program, s: Slice, counters: Counters) -> Iterator[str]:
     """The index of a slice follows counters in scope and stays inside the buffer."""
     if unknown := variables(s.index) - set(counters):
         yield f"slice %{s.name} follows %{', %'.join(sorted(unknown))}, which counts nothing here"
@@ -94,7 +98,7 @@ def _index_problems(program: Program, s: Slice, counters: Bounds) -> Iterator[st
         yield f"slice %{s.name}: {s.index} is not in 0..{extent}"
 
 
-def _overlaps(program: Program, step: Step, writes: list[str], counters: Bounds) -> Iterator[str]:
+def _overlaps(program: Program, step: Step, writes: list[str], counters: Counters) -> Iterator[str]:
     """No two arguments are the same memory where one of them is written, unless a buffer's name says so."""
     named = (
         set(step.arguments)
@@ -112,7 +116,7 @@ def _overlaps(program: Program, step: Step, writes: list[str], counters: Bounds)
             yield f"%{a} and %{b} may be the same memory, and one of them is written"
 
 
-def _differ(program: Program, a: str, b: str, counters: Bounds) -> bool:
+def _differ(program: Program, a: str, b: str, counters: Counters) -> bool:
     """Whether two names are different entries of one buffer at every count."""
     one, other = program.slices.get(a), program.slices.get(b)
     if one is None or other is None or one.buffer != other.buffer:

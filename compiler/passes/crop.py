@@ -77,7 +77,7 @@ def parts(chain: Sequence[Node], extents: Sequence[Dim], points: Sequence[Point]
     return found
 
 
-def cut(extent: Dim, places: Set[int]) -> list[Dim]:
+def cut(extent: Dim, places: Set[int]) -> Sequence[Dim]:
     """The ends of a loop and the places inside it; LowerError where it is open whether these are."""
     if isinstance(extent, int):
         return sorted({0, extent, *(c for c in places if 0 < c < extent)})
