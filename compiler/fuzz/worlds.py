@@ -22,7 +22,7 @@ from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import as_array, as_tensor, compute
 from compiler.ir.interpret_structure import evaluate_structure
 from compiler.ir.scalar import PRIMITIVES, Call, Ref
-from compiler.ir.structure import Elementwise, Generate, Mix, Reduction, Scan, Scatter
+from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Mix, Reduction, Scan, Scatter
 from compiler.ir.tile import accumulator_dtype
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DType
@@ -174,9 +174,11 @@ def _erring(node: Node, operands: list[Value], value: Value, rng: np.random.Gene
         return tuple(_round(v, t.dtype) for v, t in zip(value, types, strict=True))
     if not node.dtype.is_float:
         return value if rng is None else _converted(node, operands, value, rng)
-    rounded = _round(value, node.dtype)
     if rng is None:
-        return rounded
+        return _round(value, node.dtype)
+    if not isinstance(node.structure, IndexMap | Gather):
+        value = _any_sign_of_nan(value, rng)
+    rounded = _round(value, node.dtype)
     size = error_size(node, operands, value, rounded)
     if size is None:
         return rounded
@@ -186,6 +188,14 @@ def _erring(node: Node, operands: list[Value], value: Value, rng: np.random.Gene
     erring = _round(value + torch.nan_to_num(noise * size, 0.0), node.dtype)
     overflows = size > largest * resolution(accumulator_dtype(node.dtype))[0]
     return torch.where(overflows & ~torch.isnan(value), wild, erring)
+
+
+def _any_sign_of_nan(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """IEEE 754 leaves open which sign arithmetic gives a NaN."""
+    if not value.isnan().any():
+        return value
+    sign = torch.from_numpy(np.asarray(rng.choice([-1.0, 1.0], tuple(value.shape))))
+    return torch.where(value.isnan(), torch.copysign(value, sign), value)
 
 
 def _round(value: torch.Tensor, dtype: DType) -> torch.Tensor:
