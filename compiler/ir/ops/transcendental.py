@@ -25,8 +25,9 @@ def _asinh(x: Expr) -> Expr:
 
 
 def _acosh(x: Expr) -> Expr:
+    """log1p(x - 1 + sqrt(x^2 - 1)) with a root for each factor: below 1 they are NaN however far down, where x^2 overflows."""
     over = x - 1
-    return s.where(x > LARGE, s.log(x) + math.log(2), s.log1p(over + s.sqrt(2 * over + over * over)))
+    return s.where(x > LARGE, s.log(x) + math.log(2), s.log1p(over + s.sqrt(over) * s.sqrt(over + 2)))
 
 
 def _atanh(x: Expr) -> Expr:
