@@ -151,24 +151,21 @@ cummin_index = op("cummin_index", "x: number", Composite(_last_extreme(cummin)),
 
 def _exponents(node: Node) -> tuple[Const, ...]:
     wide = accumulator_dtype(node.dtype)
-    return const(float("-inf"), wide), const(0.0, f64)
+    return const(float("-inf"), wide), const(-1.0, f64)
 
 
-def _shift(top: Expr) -> Expr:
-    """The maximum, or 0 where that is infinite or NaN (inf - inf would be NaN)."""
-    return scalar.where(scalar.absolute(top) < float("inf"), top, const(0.0, top.dtype))
+def _add_exponential(top: Expr, rest: Expr, x: Expr) -> tuple[Expr, Expr]:
+    """The maximum so far, and the sum of exp(x - maximum) over all elements but that one, scaled down where the maximum has grown.
 
-
-def _add_exponential(top: Expr, total: Expr, x: Expr) -> tuple[Expr, Expr]:
-    """The maximum so far, and the sum of exp(x - maximum), scaled down where the maximum has grown."""
-    higher = scalar.maximum(top, x)
-    shift = _shift(higher)
-    return higher, total * scalar.exp(top - shift).to(f64) + scalar.exp(x - shift).to(f64)
+    Without the maximum's own 1, a tiny rest beside it is not rounded away.  Equal infinities are no distance apart.
+    """
+    down = scalar.exp(scalar.where(top.eq(x), const(0.0, top.dtype), -scalar.absolute(top - x))).to(f64)
+    return scalar.maximum(top, x), scalar.where(x > top, (rest + 1) * down, rest + down)
 
 
 logcumsumexp = op(
     "logcumsumexp", "x: float",
-    Scan(along, _exponents, _add_exponential, lambda top, total: scalar.log(total.to(top.dtype)) + _shift(top)),
+    Scan(along, _exponents, _add_exponential, lambda top, rest: scalar.log1p(rest.to(top.dtype)) + top),
     type=_scan_type, attrs=ATTRS, reference=_reference(torch.logcumsumexp, float("-inf")),
     samples=[s for s in SAMPLES if s.types[0].startswith(("f", "b"))],
 )  # fmt: skip
