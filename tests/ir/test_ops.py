@@ -127,6 +127,15 @@ def grouped_attention(q: Node) -> Node:
     return ops.attention(q, _x(2, 5, 3), _x(2, 5, 3), scale=1.0, grouped=True)
 
 
+def pooled(extent: int, size: int, stride: int) -> Node:
+    return ops.sum_pool(_x(extent), size=(size,), stride=(stride,), dilation=(1,))
+
+
+def transposed(bias: Node) -> Node:
+    one = dict.fromkeys(("stride", "dilation"), (1,))
+    return ops.conv_transposed(_x(1, 3, 4), _x(3, 2, 1), bias, **one, padding=(0,), output_padding=(0,))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -140,6 +149,11 @@ def grouped_attention(q: Node) -> Node:
         (lambda: grouped_attention(_x(4, 3)), "a dimension of heads"),
         (lambda: grouped_attention(_x(3, 4, 3)), "cannot share 2 and 2 heads among 3"),
         (lambda: ops.item(_x(4), index=0), "must have several results"),
+        (lambda: pooled(1, size=2, stride=5), "a window of 2 elements, 1 apart, is larger than the input's 1"),
+        (lambda: pooled(4, size=2, stride=0), "stride must be positive, not 0"),
+        (lambda: ops.unfold(_x(4), dim=0, size=5, step=3), "larger than the input's 4"),
+        (lambda: ops.conv(_x(1, 1, 4), _x(1, 1, 5), stride=(3,), dilation=(1,)), "larger than the input's 4"),
+        (lambda: transposed(_x(3)), "the bias must have 2 elements"),
         (lambda: ops.neg(ops.topk(_x(4), k=2, dim=0)), "read one with item"),
     ],
 )

@@ -46,7 +46,6 @@ from compiler.ir.ops.contraction import (
     linear,
     matmul,
     pad_spatial,
-    window_count,
 )
 from compiler.ir.ops.control import eager, effect, fused, item
 from compiler.ir.ops.creation import dim_value, full, iota
@@ -246,6 +245,5 @@ __all__ = [
     "unsqueeze",
     "var",
     "where",
-    "window_count",
     "xor",
 ]  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -15,6 +14,7 @@ from compiler.ir.op import REQUIRED, Signature, op, sample
 from compiler.ir.ops.arithmetic import add
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.pieces import pad
+from compiler.ir.ops.rules import check_steps, window_count
 from compiler.ir.ops.views import permute, reshape, slice_
 from compiler.ir.structure import Composite, Guard, Position, Reduction, Space
 from compiler.ir.torch_types import to_torch
@@ -105,19 +105,7 @@ linear = op(
 """x @ weight^T + bias, weight being [outputs, inputs]."""
 
 
-def window_count(extent: Dim, size: Dim, stride: int, dilation: int) -> Dim:
-    """How many windows of `size` elements, `dilation` apart, start every `stride` elements inside `extent`."""
-    return floordiv(extent - dilation * (size - 1) - 1, stride) + 1
-
-
 CONV_ATTRS: dict[str, Any] = {"stride": REQUIRED, "dilation": REQUIRED, "groups": 1}
-
-
-def _check_steps(s: Signature) -> None:
-    """Strides, dilations and groups count from 1."""
-    for name in ("stride", "dilation", "groups"):
-        if least := [n for n in np.atleast_1d(s.attrs.get(name, 1)) if n < 1]:
-            raise s.fail(f"{name} must be positive, not {least[0]}")
 
 
 def _check_groups(s: Signature, channels: Dim) -> None:
@@ -127,7 +115,7 @@ def _check_groups(s: Signature, channels: Dim) -> None:
 
 
 def _conv_type(s: Signature) -> TensorType:
-    _check_steps(s)
+    check_steps(s)
     x, w, groups = s.types[0], s.types[1], s.attrs["groups"]
     spatial = x.rank - 2
     if w.rank != x.rank or spatial < 1 or not len(s.attrs["stride"]) == len(s.attrs["dilation"]) == spatial:
@@ -137,10 +125,7 @@ def _conv_type(s: Signature) -> TensorType:
     if x.shape[1] != w.shape[1] * groups or (isinstance(w.shape[0], int) and w.shape[0] % groups):
         raise s.fail(f"{x.shape[1]} channels in {groups} groups do not meet a weight of shape {list(w.shape)}")
     sizes = zip(x.shape[2:], w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
-    windows = tuple(window_count(*size) for size in sizes)
-    if any(isinstance(d, int) and d < 0 for d in windows):
-        raise s.fail("the window is larger than the input")
-    return TensorType(sum_dtype(s), (x.shape[0], w.shape[0], *windows))
+    return TensorType(sum_dtype(s), (x.shape[0], w.shape[0], *(window_count(s, *size) for size in sizes)))
 
 
 def _conv_space(n: Node) -> Space:
@@ -185,9 +170,14 @@ def _convolution_type(s: Signature) -> TensorType:
     wide = (*x.shape[:2], *(d + 2 * p for d, p in zip(x.shape[2:], padding, strict=True)))
     attrs = {k: s.attrs[k] for k in CONV_ATTRS}
     result = _conv_type(Signature(s.op, (TensorType(x.dtype, wide), s.types[1]), attrs))
-    if len(s.types) > 2 and s.types[2].shape != (result.shape[1],):
-        raise s.fail(f"the bias must have {result.shape[1]} elements")
+    _check_bias(s, result.shape[1])
     return result
+
+
+def _check_bias(s: Signature, channels: Dim) -> None:
+    """The third operand, if there is one, holds a number for every channel."""
+    if len(s.types) > 2 and s.types[2].shape != (channels,):
+        raise s.fail(f"the bias must have {channels} elements")
 
 
 def _with_bias(y: Node, bias: Node | None, dtype: DType) -> Node:
@@ -231,18 +221,19 @@ convolution = op(
 
 
 def _transposed_type(s: Signature) -> TensorType:
-    _check_steps(s)
+    check_steps(s)
     x, w, a = s.types[0], s.types[1], s.attrs
     if w.rank != x.rank or x.rank < 3 or x.shape[1] != w.shape[0]:
         raise s.fail("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
     _check_groups(s, x.shape[1])
     sizes = zip(x.shape[2:], w.shape[2:], a["stride"], a["padding"], a["dilation"], a["output_padding"], strict=True)
     spatial = tuple((n - 1) * st - 2 * p + d * (k - 1) + extra + 1 for n, k, st, p, d, extra in sizes)
+    _check_bias(s, w.shape[1] * a["groups"])
     return TensorType(x.dtype, (x.shape[0], w.shape[1] * a["groups"], *spatial))
 
 
 def _phases_type(s: Signature) -> TensorType:
-    _check_steps(s)
+    check_steps(s)
     x, w, size = s.types[0], s.types[1], s.attrs["size"]
     groups = s.attrs["groups"]
     if w.rank != x.rank or x.shape[1] != w.shape[0] or not len(size) == len(s.attrs["stride"]) == x.rank - 2:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim
 from compiler.ir.op import REQUIRED, Signature, op, sample
-from compiler.ir.ops.contraction import window_count
+from compiler.ir.ops.rules import check_steps, window_count
 from compiler.ir.structure import Position, Reduction, Space
 from compiler.ir.types import TensorType
 
@@ -23,9 +23,8 @@ def _window_type(s: Signature) -> TensorType:
     count = len(attrs[0])
     if count > x.rank or any(len(a) != count for a in attrs):
         raise s.fail("needs a stride and a dilation for every window dimension")
-    windows = tuple(window_count(*each) for each in zip(x.shape[x.rank - count :], *attrs, strict=True))
-    if any(isinstance(d, int) and d < 0 for d in windows):
-        raise s.fail("the window is larger than the input")
+    check_steps(s)
+    windows = tuple(window_count(s, *each) for each in zip(x.shape[x.rank - count :], *attrs, strict=True))
     return TensorType(x.dtype, (*x.shape[: x.rank - count], *windows))
 
 

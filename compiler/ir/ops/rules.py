@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from compiler.ir.graph import Node
-from compiler.ir.index import Dim
+from compiler.ir.index import Dim, floordiv
 from compiler.ir.op import Sample, Signature, TypeRule, sample
 from compiler.ir.types import TensorType, f32
 
@@ -42,6 +42,22 @@ def check_dims(s: Signature, dims: Sequence[int]) -> None:
             raise s.fail(f"there is no dimension {d} (they are 0..{rank - 1})")
     if len(set(dims)) != len(dims):
         raise s.fail(f"a dimension is named twice in {list(dims)}")
+
+
+def check_steps(s: Signature) -> None:
+    """Strides, dilations and groups count from 1."""
+    for name in ("stride", "step", "dilation", "groups"):
+        given = s.attrs.get(name, 1)
+        if least := [n for n in (given if isinstance(given, tuple) else (given,)) if isinstance(n, int) and n < 1]:
+            raise s.fail(f"{name} must be positive, not {least[0]}")
+
+
+def window_count(s: Signature, extent: Dim, size: Dim, stride: int, dilation: int) -> Dim:
+    """How many windows of `size` elements, `dilation` apart, start every `stride` elements inside `extent`: one at least."""
+    count = floordiv(extent - dilation * (size - 1) - 1, stride) + 1
+    if isinstance(count, int) and count < 1:
+        raise s.fail(f"a window of {size} elements, {dilation} apart, is larger than the input's {extent}")
+    return count
 
 
 def reduced_shape(shape: Sequence[Dim], dims: Sequence[int], keepdim: bool) -> tuple[Dim, ...]:

@@ -9,7 +9,7 @@ import torch
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, floordiv, mod, product
 from compiler.ir.op import REQUIRED, Signature, op, sample
-from compiler.ir.ops.rules import check_dims
+from compiler.ir.ops.rules import check_dims, check_steps, window_count
 from compiler.ir.structure import IndexMap, Piece, Position
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
 
@@ -192,9 +192,8 @@ flip = op(
 def _unfold_type(s: Signature) -> TensorType:
     x, (dim, size, step, dilation) = s.types[0], (s.attrs[a] for a in ("dim", "size", "step", "dilation"))
     check_dims(s, [dim])
-    count = floordiv(x.shape[dim] - dilation * (size - 1) - 1, step) + 1
-    if isinstance(count, int) and count < 0:
-        raise s.fail(f"a window of {size} does not fit into {x.shape[dim]}")
+    check_steps(s)
+    count = window_count(s, x.shape[dim], size, step, dilation)
     return TensorType(x.dtype, (*x.shape[:dim], count, *x.shape[dim + 1 :], size))
 
 
