@@ -109,7 +109,9 @@ def _expected(node: Node, truth: torch.Tensor, worlds: Sequence[torch.Tensor], p
     kinds = (kind(true), kind(own), *(kind(w) for w in seen))
     agree = np.all([k == kinds[2] for k in kinds[2:]], axis=0)
     finite = agree & (kinds[2] == 0)
-    value = np.where(finite & np.isfinite(true), true, first)
+    with np.errstate(all="ignore"):
+        rounds = np.isfinite(own) & (np.abs(true - own) > error)  # its answer hangs on what float64 does not round away
+    value = np.where(finite & np.isfinite(true), np.where(rounds, own, true), first)
     error = np.where(finite, np.where(np.isnan(error), np.inf, error), np.where(agree, 0.0, np.inf))
     return Expectation(value, error, kinds)
 
