@@ -381,6 +381,9 @@ def index_value(index: Dim) -> Expr:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """`e` and every expression inside it, each distinct object once, operands first."""
+    if not e.args:  # most are names and loads
+        yield e
+        return
     seen: set[int] = set()
     stack: list[tuple[Expr, bool]] = [(e, False)]
     while stack:

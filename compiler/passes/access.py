@@ -63,9 +63,10 @@ class Accesses:
                 self.private[stmt.buffer] = frozenset(r.var for r in loops)
             yield from self._walk(tile.blocks(stmt), inner)
             for value in tile.values(stmt):
-                calls = sum(isinstance(e, Call) for e in scalar.walk(value)) + isinstance(stmt, Reduce)
+                parts = tuple(scalar.walk(value))
+                calls = sum(isinstance(e, Call) for e in parts) + isinstance(stmt, Reduce)
                 self.arithmetic += [(inner, calls)] if calls else []
-                for e in scalar.walk(value):
+                for e in parts:
                     if isinstance(e, Load):
                         yield Access(e.buffer, e.index, inner, stmt, False)
             if isinstance(stmt, Store):
