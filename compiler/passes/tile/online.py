@@ -80,7 +80,7 @@ class Parts:
         assert isinstance(count, int)
         blocks = -(-count // most)
         size = count // blocks if count % blocks == 0 else -(-count // blocks // 8) * 8
-        size = size if self.last is None else min(most, count)
+        size = min(size if self.last is None else most, count)
         whole, rest = divmod(count, size)
         start = var(self.block) * size if whole > 1 else 0
         body = self.rows(start, size)

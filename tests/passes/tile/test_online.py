@@ -112,7 +112,7 @@ def test_parts_of_a_row() -> None:
     )
 
 
-@pytest.mark.parametrize("rows", [8, 9, 11])
+@pytest.mark.parametrize("rows", [5, 8, 9, 11])
 def test_blocks_of_rows(rows: int) -> None:
     """Several blocks, with and without a shorter one behind them, compute what one row at a time does."""
     applies(attention(rows, ROW))
