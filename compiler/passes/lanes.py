@@ -8,12 +8,14 @@ along any loop that indexes them plainly, because they are packed later.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 
 from compiler.ir import tile
 from compiler.ir.index import coefficient, variables
 from compiler.ir.tile import Block, Kernel, Reduce, known
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
+from compiler.perf.contraction import Shape, best_tiles
 from compiler.perf.machine import Machine
 
 STRADDLE = 1.5
@@ -40,10 +42,10 @@ def lanes_for(kernel: Kernel, machine: Machine) -> int:
 def score_loops(table: Accesses, lanes: int, machine: Machine, packed: Collection[str] = ()) -> dict[str, int]:
     """The score of every loop; -1 for those that cannot have lanes.  Parameters in `packed` count as constants do."""
     free = [v for v in table.free if table.held(v) * lanes <= machine.l2]
-    return {v: _score(table, v, lanes, packed) if v in free else -1 for v in table.loops}
+    return {v: _score(table, v, lanes, machine, packed) if v in free else -1 for v in table.loops}
 
 
-def _score(table: Accesses, v: str, lanes: int, packed: Collection[str]) -> int:
+def _score(table: Accesses, v: str, lanes: int, machine: Machine, packed: Collection[str]) -> int:
     """Memory operations saved by taking `lanes` steps of loop `v` at once."""
     r, stmt, around = table.loops[v]
     extent = known(r.extent, lanes)
@@ -54,7 +56,7 @@ def _score(table: Accesses, v: str, lanes: int, packed: Collection[str]) -> int:
         if v not in {x.var for x in a.loops} or (table.roles[a.buffer] == "local" and not table.types[a.buffer].rank):
             continue  # a local scalar is no memory
         vectors = a.count // extent * -(-extent // lanes)
-        saved += times * (a.count - _cost(table, a, v, lanes, vectors, packed))
+        saved += times * (a.count - _cost(table, a, v, lanes, vectors, machine, packed))
     for loops, calls in table.arithmetic:
         if v in {x.var for x in loops}:
             count = tile.known_steps(loops)
@@ -64,15 +66,38 @@ def _score(table: Accesses, v: str, lanes: int, packed: Collection[str]) -> int:
     return int(saved)
 
 
-def _cost(table: Accesses, a: Access, v: str, lanes: int, vectors: int, packed: Collection[str]) -> float:
-    """What an access costs that is made `vectors` times with lanes along `v`."""
+def _cost(
+    table: Accesses, a: Access, v: str, lanes: int, vectors: int, machine: Machine, packed: Collection[str]
+) -> float:
+    """What an access costs that is made `vectors` times with lanes along `v`.
+
+    What it takes to pick or join a vector that a contraction loads is shared by its rows; gathers are too slow to hide at all.
+    """
     place, step = _place(table, a, v, packed), abs(table.step(a, v) or 0)
-    if place is not None:
-        return vectors * (STRADDLE if place and not _aligned(table, a, v, lanes, packed) else 1)
     far = step > 0 and step * table.types[a.buffer].dtype.bytes % PAGE == 0
-    if a.is_store:
+    if place is None and a.is_store:
         return a.count * (SCATTER_FAR if far else SCATTER)
-    return vectors * PICK * step if 2 <= step <= lanes // 2 else a.count * (GATHER_FAR if far else GATHER)
+    if place is None and not 2 <= step <= lanes // 2:
+        return a.count * (GATHER_FAR if far else GATHER)
+    straddles = place == 1 and not _aligned(table, a, v, lanes, packed)
+    each = PICK * step if place is None else STRADDLE if straddles else 1
+    return vectors * (1 + (each - 1) / _rows(table, a, v, lanes, machine))
+
+
+def _rows(table: Accesses, a: Access, v: str, lanes: int, machine: Machine) -> int:
+    """How many rows of accumulators use a vector that a contraction loads with lanes along `v`; 1 for any other access."""
+    added = {r.var for r in tile.ranges(a.stmt)}
+    if not contraction(a.stmt) or v in added:
+        return 1
+    again = [r for r in a.loops if r.var in table.free - added and not table.follows(a, r.var)]
+    rows = max(map(tile.known_extent, again), default=1)
+    return _height(rows, tile.known_extent(table.loops[v][0]), lanes, machine)
+
+
+@cache
+def _height(rows: int, columns: int, lanes: int, machine: Machine) -> int:
+    """The rows of a contraction's block of accumulators."""
+    return best_tiles(rows, [Shape(columns, lanes, 1, 1)], machine)[0].rows
 
 
 def _place(table: Accesses, a: Access, v: str, packed: Collection[str]) -> int | None:

@@ -42,6 +42,18 @@ def test_a_short_step_is_picked_from_vectors() -> None:
     assert score("f32[128]", "%i*2", role="const") == (64 - 12) + (64 - 4)
 
 
+@pytest.mark.parametrize(("rows", "shared"), [(1, 1), (4, 4)])
+def test_rows_of_a_contraction_share_what_is_picked(rows: int, shared: int) -> None:
+    params = f"in %x: f32[130], const %w: f32[{rows}, 3], out %y: f32[{rows}, 64]"
+    found = scores(
+        params,
+        f"""parallel %j in 0..{rows} {{ parallel %i in 0..64 {{
+          %s = reduce add %r in 0..3 {{ yield %x[%i*2 + %r] * %w[%j, %r] }} store %s, %y[%j, %i] }} }}""",
+    )
+    vectors = 12 * rows
+    assert found["i"] == 3 * (16 - 1) * vectors + 16 * vectors - vectors * (1 + 2 / shared) + (64 - 4) * rows
+
+
 def test_a_long_step_is_gathered_at_a_loss() -> None:
     assert score("f32[64, 9]", "%i, 1") == (64 - 96) + (64 - 4)
     assert score("f32[64, 1024]", "%i, 1") == (64 - 512) + (64 - 4)
