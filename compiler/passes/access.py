@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from compiler.ir import scalar, tile
@@ -233,3 +233,10 @@ def nested_fors(body: Block) -> list[For]:
         nest.append(body[0])
         body = body[0].body
     return nest
+
+
+def in_nest(nest: Sequence[For], body: Block) -> Block:
+    """`body` in the loops of `nest`, in place of what they hold."""
+    for f in reversed(nest):
+        body = (replace(f, body=body),)
+    return body

@@ -20,6 +20,7 @@ from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.structure import lowest
 from compiler.ir.tile import Block, For, Let, Local, Range, Reduce, Stmt, Store
 from compiler.ir.types import TensorType
+from compiler.passes.nest import names_in
 
 FREE, SCALED, FINAL = 0, 1, 2
 """How a value follows the maximum: not at all; in proportion to exp(-maximum); in another way, known when the row is done."""
@@ -48,11 +49,6 @@ class Row:
     products: list[Product] = field(default_factory=list)
     after: list[Stmt] = field(default_factory=list)
     kept: dict[str, TensorType] = field(default_factory=dict)
-
-    @property
-    def ranges(self) -> list[Range]:
-        """Every loop along the row."""
-        return [r for s in (self.top, *self.sums, *(p.sum for p in self.products)) for r in s.ranges]
 
 
 def last_seen(top: Reduce) -> Dim | None:
@@ -163,7 +159,7 @@ class _Reader:
         if is_shift(stmt.value, row.top.name):
             row.shifts.append(stmt)
             return True
-        degree = FINAL if row.top.name in refs(stmt.value) else self.degree(stmt.value)
+        degree = FINAL if row.top.name in names_in(stmt.value) else self.degree(stmt.value)
         self.degrees[stmt.name] = degree or FREE
         (row.before if degree == FREE else row.after).append(stmt)
         return degree in (FREE, FINAL)
@@ -197,7 +193,7 @@ class _Reader:
         held, by = e.operands
         if not (isinstance(held, Load) and held.index == here and self.degree(held) == SCALED):
             return False
-        if self.degree(by) != FINAL or stmt.range.var in refs(by):
+        if self.degree(by) != FINAL or stmt.range.var in names_in(by):
             return False
         self.ratios[store.buffer] = held.buffer, by
         return True
@@ -298,8 +294,3 @@ def is_shift(e: Expr, top: str) -> bool:
 def guarded(top: Expr) -> Expr:
     """A maximum that may be subtracted: 0 where there is nothing yet."""
     return scalar.where(top.eq(lowest(top.dtype)), 0.0, top)
-
-
-def refs(e: Expr) -> set[str]:
-    """The names that an expression reads."""
-    return {x.name for x in scalar.walk(e) if isinstance(x, Ref)}

@@ -38,7 +38,7 @@ IDS = [f"{type(layer).__name__}-{k}" for k, (layer, _) in enumerate(LAYERS)]
 def exact(layer: nn.Module, args: Sequence[Any]) -> list[torch.Tensor]:
     """What the layer gives in float64."""
     with torch.no_grad():
-        return tree_leaves(copy.deepcopy(layer).double()(*tree_map(torch.Tensor.double, tuple(args))))  # type: ignore[no-any-return]
+        return tree_leaves(copy.deepcopy(layer).double()(*tree_map(torch.Tensor.double, tuple(args))))  # type: ignore[no-any-return]  # tensors
 
 
 def assert_close(got: Any, layer: nn.Module, args: Sequence[Any]) -> None:

@@ -11,6 +11,7 @@ from compiler.ir.index import Dim, var
 from compiler.ir.scalar import Call, Ref
 from compiler.ir.structure import Elementwise, Reduction
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.graph.canonicalize import trace
 from compiler.passes.graph.fold import constant_sources
 
 
@@ -59,7 +60,7 @@ def _is(n: Node, primitive: str) -> bool:
     if not isinstance(n.structure, Elementwise) or len(n.operands) != 2:
         return False
     x, y = (Ref(o.dtype, name) for o, name in zip(n.operands, "xy", strict=True))
-    e = n.structure.fn(x, y, **n.attrs)
+    e = trace(n, (x, y))
     return isinstance(e, Call) and e.primitive == primitive and e.operands == (x, y)
 
 

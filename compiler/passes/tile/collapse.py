@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, interval, step, var, variables
-from compiler.ir.tile import Block, For, Kernel, Range, known
-from compiler.passes.access import Accesses, contraction, nested_fors
+from compiler.ir.tile import For, Kernel, Range, known
+from compiler.passes.access import Accesses, contraction, in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import substitute_indices
 
@@ -52,11 +52,9 @@ class Collapse(TilePass):
             return None
         v = var(outer.var)
         digits: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
-        body: Block = tuple(substitute_indices(s, digits) for s in nest[-1].body)
-        for f in reversed([*nest[:k], *nest[k + 1 :]]):
-            r = f.range if f is not nest[k - 1] else replace(f.range, hi=outer.hi * inner.hi)
-            body = (replace(f, range=r, body=body),)
-        joined = ir.with_body(body)
+        body = tuple(substitute_indices(s, digits) for s in nest[-1].body)
+        longer = replace(nest[k - 1], range=replace(outer, hi=outer.hi * inner.hi))
+        joined = ir.with_body(in_nest([*nest[: k - 1], longer, *nest[k + 1 :]], body))
         table = Accesses(joined)
         for a in table.all:
             offset = table.types[a.buffer].offset(a.index)

@@ -10,7 +10,7 @@ from compiler.ir.scalar import Expr, Load, Ref, const
 from compiler.ir.structure import lowest
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
 from compiler.ir.types import TensorType
-from compiler.passes.access import nested_fors
+from compiler.passes.access import in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, with_unique_names
 from compiler.passes.rescale import Row, guarded, last_seen, row_of
@@ -41,9 +41,7 @@ class Online(TilePass):
             return ir
         nest, last = nested_fors(ir.body), last_seen(row.top)
         part, rows = (self.part, self.rows) if last is None else (self.causal, self.causal)
-        body: Block = Parts(row, nest[-1], last, Fresh(ir), part).in_blocks(rows)
-        for f in reversed(nest[:-1]):
-            body = (replace(f, body=body),)
+        body = in_nest(nest[:-1], Parts(row, nest[-1], last, Fresh(ir), part).in_blocks(rows))
         seen = "" if last is None else f", those behind {last} left out"
         context.applied(self, f"rows of {row.extent} in parts of {part}{seen}; sums rescaled as the maximum grows")
         return with_unique_names(ir.with_body(body))

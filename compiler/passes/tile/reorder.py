@@ -9,7 +9,7 @@ from math import prod
 from compiler.ir import tile
 from compiler.ir.index import Dim, interval, likely, simplify, var, variables
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known, known_extent
-from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
+from compiler.passes.access import Access, Accesses, contraction, in_nest, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, renamed
 from compiler.perf.machine import Machine
@@ -61,11 +61,8 @@ class Reorder(TilePass):
             order = by_stride(table, nest)
         if order == nest:
             return ir
-        body: Block = inside
-        for f in reversed(order):
-            body = (replace(f, body=body),)
         context.applied(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}")
-        return ir.with_body((*body, *rest_of_blocks(ir, nest, order)))
+        return ir.with_body((*in_nest(order, nest[-1].body), *rest_of_blocks(ir, nest, order)))
 
     def around(
         self, table: Accesses, nest: list[For], s: Reduce, weights: Access, moving: list[Access], cache: int
@@ -165,10 +162,8 @@ def rest_of_blocks(ir: Kernel, nest: list[For], order: list[For]) -> Block:
     hi, size = lengths[row.range.var], row.range.extent
     if isinstance(hi, int) or hi % size == 0:
         return ()
-    body = nest[-1].body
-    for f in reversed([f for f in order if f is not block]):
-        body = (replace(f if f is not row else resized(row, hi // size * size, hi), body=body),)
-    return tuple(renamed(s, Fresh(ir)) for s in body)
+    rest = [f if f is not row else resized(row, hi // size * size, hi) for f in order if f is not block]
+    return tuple(renamed(s, Fresh(ir)) for s in in_nest(rest, nest[-1].body))
 
 
 def resized(loop: For, lo: Dim, hi: Dim) -> For:

@@ -123,6 +123,11 @@ def test_a_division_before_the_product_waits() -> None:
     applies(attention(3, ROW.replace("for %j", ratio).replace("%e[%r] * %v", "%p[%r] * %v").replace("%a / %t", "%a")))
 
 
+def test_a_divisor_that_changes_along_the_row_cannot_wait() -> None:
+    ratio = "local %p: f32[10] for %k in 0..10 { store %e[%k] / (%t * %v[%k, 0]), %p[%k] } for %j"
+    check_pass(PASS, unchanged=attention(3, ROW.replace("for %j", ratio).replace("%e[%r] * %v", "%p[%r] * %v")))
+
+
 def test_rows_that_hide_everything_become_zeros() -> None:
     hidden = ROW.replace("- %m)", "- %z)").replace("%t = ", "%z = where(%m == -inf, 0.0, %m) %t = ", 1)
     guarded = hidden.replace("for %j", "%d = where(%t == 0.0, 1.0, %t) for %j").replace("/ %t", "/ %d")
