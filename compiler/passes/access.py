@@ -23,6 +23,7 @@ class Access:
     loops: tuple[Range, ...]
     stmt: Stmt
     is_store: bool
+    masked: bool = False
 
     @property
     def count(self) -> int:
@@ -50,6 +51,7 @@ class Accesses:
         new = copy(self)
         new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
         new._offsets = {}
+        new.__dict__.pop("linear", None)
         return new
 
     def _walk(self, body: Block, loops: tuple[Range, ...]) -> Iterator[Access]:
@@ -68,7 +70,7 @@ class Accesses:
                 self.arithmetic += [(inner, calls)] if calls else []
                 for e in parts:
                     if isinstance(e, Load):
-                        yield Access(e.buffer, e.index, inner, stmt, False)
+                        yield Access(e.buffer, e.index, inner, stmt, False, e.mask is not None)
             if isinstance(stmt, Store):
                 yield Access(stmt.buffer, stmt.index, inner, stmt, True)
             if isinstance(stmt, Let):
@@ -133,6 +135,12 @@ class Accesses:
     def free(self) -> frozenset[str]:
         """The loops whose steps may be taken together."""
         return frozenset(v for v in self.loops if self.independent(v))
+
+    @cached_property
+    def linear(self) -> frozenset[str]:
+        """The loops along which every place moves by equal steps."""
+        uneven = {r.var for a in self.all for r in a.loops if self.step(a, r.var) is None}
+        return frozenset(self.loops) - uneven
 
     def independent(self, v: str) -> bool:
         """Whether steps of loop `v` may be taken together: each reads and writes elements of its own of what any of them writes."""

@@ -1,7 +1,7 @@
 """What lanes along a loop would save, in operations: the score by which loops and layouts are chosen.
 
-A place that moves by one element per step becomes one vector access, one that stays becomes a broadcast, any other a gather
-that saves nothing.  A vector that may straddle two cache lines costs more than one that does not.  Constants count as contiguous
+A place that moves by one element per step becomes one vector access, one that stays becomes a broadcast.  Any other becomes a
+gather that saves nothing, unless another loop walks along memory: blocks of both are turned in registers.  A vector that may straddle two cache lines costs more than one that does not.  Constants count as contiguous
 along any loop that indexes them plainly, because they are packed later.
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 
 from compiler.ir import tile
 from compiler.ir.index import coefficient, variables
-from compiler.ir.tile import Block, Kernel, Reduce, known
+from compiler.ir.tile import Block, For, Kernel, Range, Reduce, known
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.perf.contraction import Shape, best_tiles
@@ -23,6 +23,9 @@ STRADDLE = 1.5
 
 PICK = 1.5
 """Cost of each vector that a strided one is picked from."""
+
+TURN, ENOUGH = 2, 4
+"""Cost of each vector of a block that is turned, besides that of its rows; the fewest elements that a row has."""
 
 GATHER, SCATTER = 1.5, 5
 """Cost of loading and of storing one lane anywhere."""
@@ -74,14 +77,32 @@ def _cost(
     What it takes to pick or join a vector that a contraction loads is shared by its rows; gathers are too slow to hide at all.
     """
     place, step = _place(table, a, v, packed), abs(table.step(a, v) or 0)
-    far = step > 0 and step * table.types[a.buffer].dtype.bytes % PAGE == 0
-    if place is None and a.is_store:
-        return a.count * (SCATTER_FAR if far else SCATTER)
-    if place is None and not 2 <= step <= lanes // 2:
-        return a.count * (GATHER_FAR if far else GATHER)
-    straddles = place == 1 and not _aligned(table, a, v, lanes, packed)
-    each = PICK * step if place is None else STRADDLE if straddles else 1
+    if place is not None:
+        each = STRADDLE if place == 1 and not _aligned(table, a, v, lanes, packed) else 1
+    elif _picked(a, step, lanes):
+        each = PICK * step
+    elif along := turned_along(table, a, v, lanes):
+        each = TURN + lanes / min(lanes, known(along.extent))
+    else:
+        far = step > 0 and step * table.types[a.buffer].dtype.bytes % PAGE == 0
+        return a.count * ((SCATTER_FAR if far else SCATTER) if a.is_store else (GATHER_FAR if far else GATHER))
     return vectors * (1 + (each - 1) / _rows(table, a, v, lanes, machine))
+
+
+def _picked(a: Access, step: int, lanes: int) -> bool:
+    """Whether a load of elements `step` apart takes them from whole vectors."""
+    return not a.is_store and 2 <= step <= lanes // 2
+
+
+def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> Range | None:
+    """The loop along which `a` walks memory where `v` walks across it, so that blocks of both can be turned in registers."""
+    step = abs(table.step(a, v) or 0)
+    if a.masked or step < 2 or _picked(a, step, lanes):
+        return None
+    free = (table.free & table.linear) - {v} - table.private.get(a.buffer, frozenset())
+    loops = [r for r in a.loops if r.var in free]
+    plain = [r for r in loops if isinstance(r.extent, int) and isinstance(table.loops[r.var][1], For)]
+    return next((r for r in plain if known(r.extent) >= ENOUGH and table.step(a, r.var) == 1), None)
 
 
 def _rows(table: Accesses, a: Access, v: str, lanes: int, machine: Machine) -> int:

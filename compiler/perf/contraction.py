@@ -23,17 +23,33 @@ class RegisterTile:
 
 
 @dataclass(frozen=True)
+class Window:
+    """An operand that each accumulator reads for itself, as the image of a depthwise convolution.
+
+    Rows start `stride` places apart and read `taps` places `dilation` apart, one after the other, some of which are their neighbours'.
+    """
+
+    stride: int = 1
+    taps: int = 1
+    dilation: int = 1
+
+    def loads(self, rows: int) -> float:
+        """Loads per step of `rows` rows, of each of their vectors: what several rows read is loaded once."""
+        return len({r * self.stride + t * self.dilation for r in range(rows) for t in range(self.taps)}) / self.taps
+
+
+@dataclass(frozen=True)
 class Shape:
     """One contraction: its columns across vectors of `lanes`, its reduced length `depth`, and all the products it adds.
 
-    `own` counts the operands that each accumulator reads for itself, as the image of a depthwise convolution.
+    `own` are the operands that each accumulator reads for itself.
     """
 
     columns: int
     lanes: int
     depth: int
     products: int
-    own: int = 0
+    own: tuple[Window, ...] = ()
 
 
 LOOP_OVERHEAD = 0.5
@@ -46,10 +62,13 @@ PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
 
 
-def step_cycles(rows: int, registers: int, machine: Machine, streamed: bool = False, own: int = 0) -> float:
+def step_cycles(
+    rows: int, registers: int, machine: Machine, streamed: bool = False, own: Sequence[Window] = ()
+) -> float:
     """Cycles for one step of the reduced loop; `streamed` vectors come from the second-level cache."""
     fma = rows * registers / machine.fma_per_cycle
-    loads = (registers + (rows * registers * own if own else rows)) / machine.loads_per_cycle
+    each = sum(w.loads(rows) for w in own)
+    loads = (registers + (each * registers if own else rows)) / machine.loads_per_cycle
     transfer = registers * machine.vector_bits / 8 / machine.l2_bytes_per_cycle if streamed else 0.0
     return max(fma, loads, machine.fma_latency, transfer) + LOOP_OVERHEAD + EXPOSED * transfer
 
@@ -98,6 +117,9 @@ def ranked_tiles(rows: int, shapes: Sequence[Shape], machine: Machine) -> list[l
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:
     """The width that suits blocks of `height` rows; None where not even one vector fits."""
-    widest = min(-(-shape.columns // shape.lanes), 6, (machine.registers - 2) // (height + 1))
+    held = (
+        height * (1 + len(shape.own)) + 1
+    )  # an accumulator waits for what it reads for itself in a register of its own
+    widest = min(-(-shape.columns // shape.lanes), 6, (machine.registers - 2) // held)
     blocks = [RegisterTile(height, c) for c in range(1, widest + 1)]
     return min(blocks, key=lambda b: (round(total_cycles(rows, shape, b, machine), 3), -b.registers), default=None)

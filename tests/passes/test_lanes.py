@@ -121,3 +121,15 @@ def test_a_register_of_the_widest_type(types: tuple[str, str], lanes: int) -> No
     value = "%x[%i]" if x == y else f"cast<{y}>(%x[%i])"
     kernel = parse_kernel(f"kernel @k(in %x: {x}[4], out %y: {y}[4]) {{ for %i in 0..4 {{ store {value}, %y[%i] }} }}")
     assert lanes_for(kernel, AVX2) == lanes
+
+
+def test_blocks_are_turned_where_another_loop_walks_along_memory() -> None:
+    """Each vector takes its share of the rows, as many as lanes, and of the shuffles."""
+
+    def turned(rows: int, y: str = "%i, %j") -> int:
+        body = f"parallel %j in 0..{rows} {{ for %i in 0..64 {{ store %x[%j, %i], %y[{y}] }} }}"
+        return scores(f"in %x: f32[{rows}, 64], out %y: f32[64, {rows + 1}]", body)["i"]
+
+    assert turned(16) == 16 * (64 - 4) + 16 * 64 - 64 * 3
+    assert turned(8) == 8 * (64 - 4) + 8 * 64 - 32 * 4
+    assert turned(3) == 3 * (64 - 4) + 3 * 64 - 3 * 64 * 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.perf.contraction import LOOP_OVERHEAD, RegisterTile, Shape, best_tiles, step_cycles, total_cycles
+from compiler.perf.contraction import LOOP_OVERHEAD, RegisterTile, Shape, Window, best_tiles, step_cycles, total_cycles
 from compiler.perf.machine import AVX2, AVX512, Machine
 
 
@@ -20,13 +20,27 @@ from compiler.perf.machine import AVX2, AVX512, Machine
     ],
 )
 def test_a_step(rows: int, registers: int, own: int, cycles: float) -> None:
-    assert step_cycles(rows, registers, AVX512, own=own) == pytest.approx(cycles + LOOP_OVERHEAD)
+    assert step_cycles(rows, registers, AVX512, own=[Window()] * own) == pytest.approx(cycles + LOOP_OVERHEAD)
 
 
 def test_operands_that_each_accumulator_reads_cost_loads() -> None:
     machine = Machine(loads_per_cycle=1)
-    assert step_cycles(4, 2, machine, own=1) == pytest.approx(2 + 8 + LOOP_OVERHEAD)
-    assert step_cycles(4, 2, machine, own=0) == pytest.approx(2 + 4 + LOOP_OVERHEAD)
+    assert step_cycles(4, 2, machine, own=[Window()]) == pytest.approx(2 + 8 + LOOP_OVERHEAD)
+    assert step_cycles(4, 2, machine) == pytest.approx(2 + 4 + LOOP_OVERHEAD)
+
+
+@pytest.mark.parametrize(
+    ("window", "rows", "loads"),
+    [
+        (Window(1, 3), 7, 9 / 3),  # neighbours share two of three places
+        (Window(2, 3), 7, 15 / 3),  # and one of three
+        (Window(3, 3), 7, 7),
+        (Window(1, 3, dilation=2), 4, 8 / 3),
+        (Window(1, 1), 5, 5),
+    ],
+)
+def test_windows_that_overlap_are_loaded_once(window: Window, rows: int, loads: float) -> None:
+    assert window.loads(rows) == pytest.approx(loads)
 
 
 def test_partial_blocks_are_counted() -> None:
@@ -41,11 +55,11 @@ def test_partial_blocks_are_counted() -> None:
 @pytest.mark.parametrize("own", [0, 1])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 16), (7, 24), (56, 64), (112, 32), (3, 1000)])
 def test_blocks_fit_the_registers_and_nothing_beats_them(machine: Machine, own: int, rows: int, columns: int) -> None:
-    shape = Shape(columns, machine.lanes(32), 9, rows * columns * 9, own)
+    shape = Shape(columns, machine.lanes(32), 9, rows * columns * 9, (Window(),) * own)
     (block,) = best_tiles(rows, [shape], machine)
 
     def fits(b: RegisterTile) -> bool:
-        return b.rows * b.registers + b.registers + 1 < machine.registers
+        return (b.rows * (1 + own) + 1) * b.registers + 1 < machine.registers
 
     assert fits(block)
     assert block.rows <= rows

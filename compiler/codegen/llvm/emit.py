@@ -112,9 +112,7 @@ class KernelEmitter:
         place: set[str] = set(private) | set(ev.axes(stmt.value))
         for d in stmt.index:
             place |= set(ev.scope.depends(d))
-        axes = ev.scope.ordered(place)
-        for coord in coordinates(ev.scope, axes):
-            ev.store(stmt.buffer, stmt.index, stmt.value, coord, axes, stmt.stream)
+        ev.store(stmt.buffer, stmt.index, stmt.value, ev.scope.ordered(place), stmt.stream)
 
     def check(self, stmt: Check, ev: Evaluator) -> None:
         """Note whether the value is out of range, without a branch; `report` tells the caller once, at the end."""

@@ -10,13 +10,33 @@ from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.builder import Builder, literal, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_call, emit_cast, suffix
-from compiler.codegen.llvm.scope import LANE, Axis, Bound, Buffer, Coord, Scope
+from compiler.codegen.llvm.scope import LANE, TURNED, Axis, Bound, Buffer, Coord, Place, Scope
+from compiler.codegen.llvm.transpose import narrowest, to_columns, to_rows, width_of
 from compiler.ir.index import Atom, Dim, FloorDiv, Mod, Size, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
 
 STRIDED = 8
 """The longest step between elements for which whole vectors are loaded and picked from."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """`count` of the positions on an axis, from `start` on: the columns of a block whose rows lie side by side in memory."""
+
+    axis: str
+    start: int
+    count: int
+
+    def width(self, lanes: int, dtype: DType) -> int:
+        """Columns that the block takes in registers."""
+        return width_of(self.count, lanes, dtype.bytes)
+
+    def mask(self, width: int) -> str:
+        """Which of `width` columns are there; empty where all are."""
+        if self.count == width:
+            return ""
+        return "<" + ", ".join(f"i1 {str(k < self.count).lower()}" for k in range(width)) + ">"
 
 
 @dataclass
@@ -213,12 +233,7 @@ class Evaluator:
         buffer = self.scope.buffers[e.buffer]
         dtype = buffer.type.dtype
         place = self.scope.place(e.buffer, e.index)
-        gathered = any(
-            self.scope.lane_axis(self.scope.names[v].axes)
-            for d in e.index
-            for v in variables(d)
-            if v in self.scope.names
-        )
+        gathered = self._gathered(e.index)
         memory = memory_type(dtype, lanes)
         other = self.at(e.other, coord, lanes) if e.other is not None else None
         if not lanes:
@@ -234,8 +249,12 @@ class Evaluator:
         offset, step = place.at(self.scope, coord)
         passed = self._to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"
         whole = not any(a.left for a in self.scope.axes.values())
-        if not gathered and whole and e.mask is None and step is not None and 2 <= step <= STRIDED:
+        plain = not gathered and e.mask is None
+        block = self._block(place, coord) if plain else None
+        if plain and whole and step is not None and 2 <= step <= STRIDED:
             value = self._strided(buffer, offset, step, coord, lanes)
+        elif block is not None:
+            return self._turned(e, place, block, coord)
         elif gathered or step not in (0, 1):
             value = self._gather(buffer, place.lane_offset(self.scope, coord), coord, lanes, mask, passed)
         elif step == 0:
@@ -300,6 +319,43 @@ class Evaluator:
             at = [i if p >= 0 else -1 for i, p in enumerate(picks)]
         return value
 
+    def _block(self, place: Place, coord: Coord) -> Columns | None:
+        """The columns around `coord` that can be turned together."""
+        axis, lane = place.turned(self.scope), self.scope.lane_axis(tuple(self.scope.axes))
+        if axis is None or lane is None:
+            return None
+        start = coord[axis.var] // lane.lanes * lane.lanes
+        count = min(lane.lanes, axis.tile - start)
+        return Columns(axis.var, start, count) if count >= TURNED else None
+
+    def _rows(self, buffer: Buffer, place: Place, block: Columns, coord: Coord) -> list[str]:
+        """Where the rows of a block begin, a row for each active lane."""
+        lane = self.scope.lane_axis(tuple(self.scope.axes))
+        assert lane is not None
+        assert place.steps is not None
+        offset, _ = place.at(self.scope, {**coord, block.axis: block.start})
+        between = place.steps[lane.var]
+        return [self.pointer(buffer, offset + between * r, coord) for r in range(lane.active(coord[lane.var]))]
+
+    def _turned(self, e: Load, place: Place, block: Columns, coord: Coord) -> str:
+        """Columns of rows that are read whole; those beside the one asked for are remembered."""
+        buffer, lanes, axes = self.scope.buffers[e.buffer], self.lanes(e), self.axes(e)
+        dtype = buffer.type.dtype
+        width, inside = block.width(lanes, dtype), narrowest(lanes, dtype.bytes)
+        row, ty = memory_type(dtype, width), memory_type(dtype)
+        mask, flags = block.mask(width), llvm_type(boolean, width)
+        rows = ["zeroinitializer"] * lanes
+        for r, address in enumerate(self._rows(buffer, place, block, coord)):
+            rows[r] = (
+                self.b.emit(f"load {row}, ptr {address}, align {dtype.bytes}") if not mask else
+                self.b.intrinsic(row, f"llvm.masked.load.{_memory_suffix(dtype, width)}.p0",
+                                 (f"ptr align {dtype.bytes}", address), (flags, mask), (row, "zeroinitializer"))
+            )  # fmt: skip
+        for k, column in enumerate(to_columns(self.b, rows, ty, width, inside)[: block.count]):
+            there = {**coord, block.axis: block.start + k}
+            self.memo[(id(e), tuple(there[a] for a in axes))] = self._from_memory(column, dtype, lanes)
+        return self.memo[(id(e), tuple(coord[a] for a in axes))]
+
     def _gather(self, buffer: Buffer, offset: Dim, coord: Coord, lanes: int, mask: str | None, passed: str) -> str:
         lane = self.scope.lane_axis(tuple(self.scope.axes))
         dtype = buffer.type.dtype
@@ -309,7 +365,43 @@ class Evaluator:
         return self.b.intrinsic(memory, f"llvm.masked.gather.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
                                 (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"), (memory, passed))  # fmt: skip
 
-    def store(
+    def store(self, name: str, index: tuple[Dim, ...], value: Expr, axes: tuple[str, ...], stream: bool) -> None:
+        """Write a tile: element by element, or register by register, or in blocks that are turned first."""
+        place = self.scope.place(name, index)
+        lane = self.scope.lane_axis(axes)
+        plain = lane is not None and not self._gathered(index)
+        for coord in coordinates(self.scope, axes):
+            block = self._block(place, coord) if plain else None
+            if block is None:
+                self._store_one(name, index, value, coord, axes, stream)
+            elif coord[block.axis] == block.start:
+                self._store_turned(name, place, value, block, coord)
+
+    def _gathered(self, index: tuple[Dim, ...]) -> bool:
+        """Whether an index holds values that differ between lanes."""
+        names = {v for d in index for v in variables(d)} & set(self.scope.names)
+        return any(self.scope.lane_axis(self.scope.names[v].axes) for v in names)
+
+    def _store_turned(self, name: str, place: Place, value: Expr, block: Columns, coord: Coord) -> None:
+        """Write a block row by row."""
+        buffer, lane = self.scope.buffers[name], self.scope.lane_axis(tuple(self.scope.axes))
+        assert lane is not None
+        dtype, lanes = buffer.type.dtype, lane.lanes
+        width, inside = block.width(lanes, dtype), narrowest(lanes, dtype.bytes)
+        columns = ["poison"] * width
+        for k in range(block.count):
+            there = {**coord, block.axis: block.start + k}
+            columns[k] = self._to_memory(self.at(value, there, lanes), dtype, lanes)
+        row, mask, flags = memory_type(dtype, width), block.mask(width), llvm_type(boolean, width)
+        rows = to_rows(self.b, columns, memory_type(dtype), lanes, inside)
+        for address, bits in zip(self._rows(buffer, place, block, coord), rows, strict=False):
+            if not mask:
+                self.b.do(f"store {row} {bits}, ptr {address}, align {dtype.bytes}")
+            else:
+                self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, width)}.p0",
+                                 (row, bits), (f"ptr align {dtype.bytes}", address), (flags, mask))  # fmt: skip
+
+    def _store_one(
         self, name: str, index: tuple[Dim, ...], value: Expr, coord: Coord, axes: tuple[str, ...], stream: bool
     ) -> None:
         """Write one element or register; vectors that are not contiguous are scattered."""
@@ -326,10 +418,7 @@ class Evaluator:
             return
         mask = self.mask(None, coord, lanes)
         flags = llvm_type(boolean, lanes)
-        gathered = any(
-            self.scope.lane_axis(self.scope.names[v].axes) for d in index for v in variables(d) if v in self.scope.names
-        )
-        if gathered or step != 1:
+        if self._gathered(index) or step != 1:
             offsets = self.polynomial(place.lane_offset(self.scope, coord), coord, lane)
             pointers = self.b.emit(
                 f"getelementptr {memory_type(dtype)}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}"

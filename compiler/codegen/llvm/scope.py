@@ -19,6 +19,9 @@ Coord = Mapping[str, int]
 
 LANE = "@lane"
 
+TURNED = 4
+"""The fewest elements side by side for which blocks are turned in registers."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -165,6 +168,14 @@ class Place:
             return self.base + shift, by if isinstance(by, int) else None
         form = self.lane_offset(scope, coord)
         return substitute(form, {LANE: 0}), coefficient(form, LANE)
+
+    def turned(self, scope: Scope) -> Axis | None:
+        """The axis along which elements lie side by side where along the lanes they do not: blocks of both can be turned."""
+        lane = scope.lane_axis(tuple(scope.axes))
+        if lane is None or lane.left or not self.steps or self.steps.get(lane.var, 0) in (0, 1):
+            return None
+        whole = (scope.axes[v] for v, s in self.steps.items() if s == 1)
+        return next((a for a in whole if not a.lanes and not a.left and a.tile >= TURNED), None)
 
     def lane_offset(self, scope: Scope, coord: Coord) -> Dim:
         """The offset at `coord` as an index in the lane number."""

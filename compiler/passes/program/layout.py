@@ -193,7 +193,7 @@ class Search:
         return replace(self.program, buffers=buffers, kernels=kernels, steps=steps)
 
 
-TURN = 8
+TURN = 2
 """Operations for each element of an output that is turned."""
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import gcd
 
 from compiler.ir import tile
 from compiler.ir.index import product
 from compiler.ir.tile import For, Kernel, Let, Range, Reduce, Stmt, known
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
+from compiler.passes.lanes import turned_along
 from compiler.passes.rename import with_unique_names
-from compiler.perf.contraction import RegisterTile, Shape, ranked_tiles
+from compiler.perf.contraction import RegisterTile, Shape, Window, ranked_tiles
 from compiler.perf.machine import Machine
 
 RIVALS = 5
@@ -40,6 +43,7 @@ class Tile(TilePass):
         ]
         for row in dict.fromkeys(b.row for b in blocks):
             self.choose([b for b in blocks if b.row == row], sizes, machine, context)
+        self.turn(table, sizes, context)
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
                 sizes[v] = self.width(r, stmt, machine.l2 // max(1, table.held(v)), machine.registers)
@@ -49,6 +53,18 @@ class Tile(TilePass):
             return r.with_(tile=sizes[r.var]) if r.var in sizes else r
 
         return ir.with_body(tile.map_ranges(ir.body, rule))
+
+    def turn(self, table: Accesses, sizes: dict[str, int], context: Context) -> None:
+        """Blocks of loops that walk along memory where the lanes walk across it: whole lines, as far as there are."""
+        for a in table.all:
+            lane = next((r for r in a.loops if r.lanes), None)
+            along = turned_along(table, a, lane.var, lane.lanes) if lane is not None else None
+            if lane is None or along is None or along.var in sizes:
+                continue
+            if any(isinstance(s, Reduce) for s in walk_loop(table, along)):
+                continue
+            sizes[along.var], sizes[lane.var] = min(lane.lanes, known(along.extent)), lane.lanes
+            context.applied(self, f"%{a.buffer}: blocks of {sizes[along.var]} %{along.var} are turned in registers")
 
     def width(self, r: Range, stmt: Stmt, copies: int, registers: int) -> int:
         """Indices per step of a plain lane loop; fewer where much is computed on each, or kept in more than `copies` buffers."""
@@ -67,7 +83,8 @@ class Tile(TilePass):
             return []
         depth = product(r.extent for r in s.ranges)
         row = self.row_loop(table, reads, lane, around)
-        own = sum(row is not None and table.follows(a, row.var) and table.follows(a, lane.var) for a in reads)
+        moving = [] if row is None else [a for a in reads if table.follows(a, row.var) and table.follows(a, lane.var)]
+        own = tuple(window(table, a, row.var, s.ranges[-1]) for a in moving if row is not None)
         return [Block(s.name, row, lane, known(depth), max(a.count for a in reads), own)]
 
     def choose(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
@@ -103,10 +120,22 @@ class Tile(TilePass):
         return max(used, key=lambda r: (again(r), tile.known_extent(r), around.index(r)), default=None)
 
 
+def window(table: Accesses, a: Access, row: str, last: Range) -> Window:
+    """How the places that rows read overlap, while the last range of a reduction runs."""
+    stride, dilation = table.step(a, row), table.step(a, last.var)
+    unit = gcd(stride or 0, dilation or 0)
+    return Window(stride // unit, known(last.extent), dilation // unit) if stride and dilation else Window()
+
+
+def walk_loop(table: Accesses, r: Range) -> Iterator[Stmt]:
+    """The statements inside a loop."""
+    return tile.walk(tile.blocks(table.loops[r.var][1]))
+
+
 @dataclass(frozen=True)
 class Block:
-    """One contraction `name`: its row loop, if any, its lane loop, its reduced length, the products it adds in all, and the
-    loads that follow rows and lanes both.
+    """One contraction `name`: its row loop, if any, its lane loop, its reduced length, the products it adds in all, and what
+    its accumulators read each for itself.
     """
 
     name: str
@@ -114,7 +143,7 @@ class Block:
     lane: Range
     depth: int
     count: int
-    own: int
+    own: tuple[Window, ...]
 
     @property
     def columns(self) -> int:

@@ -111,3 +111,44 @@ def test_a_sum_of_bound_products_has_no_block() -> None:
     text = """kernel @k(in %x: f32[20, 8], out %y: f32[8]) {
       for %i in 0..8 tile 4 lanes 4 { %s = reduce add %k in 0..20 { %v = %x[%k, %i] yield %v * %v } store %s, %y[%i] } }"""
     assert sizes(text)["i"] == 8
+
+
+def turning(columns: int, i: str, j: str) -> str:
+    return f"""kernel @k(in %x: f32[{columns}, 40], out %y: f32[40, {columns}]) {{
+      parallel %j in 0..40{j} lanes 8 {{ parallel %i in 0..{columns}{i} {{ store %x[%i, %j], %y[%j, %i] }} }} }}"""
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(4, " tile 4"), (8, " tile 8"), (30, " tile 8"), (3, "")])
+def test_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks(columns: int, rows: str) -> None:
+    check_pass(
+        "tile",
+        before=turning(columns, "", " tile 8"),
+        after=turning(columns, rows, " tile 8" if rows else " tile 32"),
+        remark=f"%y: blocks of {rows[-1:]} %i are turned in registers" if rows else None,
+    )
+
+
+def test_a_block_that_is_turned_holds_no_reduction() -> None:
+    """Its accumulators would fill the registers."""
+    text = """kernel @k(in %x: f32[8, 20, 40], out %y: f32[40, 8]) {
+      parallel %j in 0..40 tile 8 lanes 8 { parallel %i in 0..8 {
+        %s = reduce max %k in 0..20 { yield %x[%i, %k, %j] }
+        store %s, %y[%j, %i] } } }"""
+    assert sizes(text)["i"] == 1
+
+
+def test_a_loop_that_another_place_divides_walks_no_memory() -> None:
+    """It will be split in two."""
+    text = """kernel @k(in %x: f32[4, 40], out %y: f32[40, 8]) {
+      parallel %j in 0..40 tile 8 lanes 8 { parallel %i in 0..8 { store %x[%i // 2, %j], %y[%j, %i] } } }"""
+    assert sizes(text)["i"] == 1
+
+
+def test_neighbouring_windows_keep_what_they_share() -> None:
+    """Lanes along channels: a block of rows leaves room for the image beside its accumulators."""
+    found = sizes("""kernel @k(in %x: f32[30, 30, 48], const %w: f32[3, 3, 48], out %y: f32[28, 28, 48]) {
+      parallel %c in 0..48 tile 16 lanes 16 { parallel %i in 0..28 { parallel %j in 0..28 {
+        %s = reduce add %r in 0..3, %q in 0..3 { yield %x[%i + %r, %j + %q, %c] * %w[%r, %q, %c] }
+        store %s, %y[%i, %j, %c] } } } }""")
+    assert found["i"] == 1
+    assert found["j"] * found["c"] // 16 * 2 <= AVX512.registers - 2

@@ -22,9 +22,14 @@ def check(text: str, machine: Machine = MACHINE) -> None:
 def test_the_loop_along_memory() -> None:
     check("""kernel @k(in %x: f32[6, 8], out %y: f32[6, 8]) {
       parallel %i in 0..6 { parallel %j in 0..8 LANES { store exp(%x[%i, %j]), %y[%i, %j] } } }""")
+    check("""kernel @k(in %x: f32[8, 8], in %z: f32[8, 8], in %u: f32[8], out %y: f32[8, 8]) {
+      parallel %j in 0..8 { parallel %i in 0..8 LANES { store %x[%j, %i] + %z[%i, %j] + %u[%i], %y[%j, %i] } } }""")
+
+
+def test_either_loop_of_a_copy_that_turns() -> None:
+    """What lies across is turned in registers; the longer loop fills more of them."""
     check("""kernel @k(in %x: f32[6, 8], out %y: f32[8, 6]) {
-      parallel %j in 0..8 { parallel %i in 0..6 LANES { store %y0[%j] + %x[0, %j] + %z[%i, %j] + %u[%i], %y[%j, %i] } } }""".replace(
-        "in %x", "in %y0: f32[8], in %z: f32[6, 8], in %u: f32[6], in %x"))  # fmt: skip
+      parallel %j in 0..8 LANES { parallel %i in 0..6 { store %x[%i, %j], %y[%j, %i] } } }""")
 
 
 def test_each_part_of_a_row_chooses_for_itself() -> None:

@@ -1,0 +1,61 @@
+"""Lanes across memory, beside an axis along it: whole rows are loaded or stored, and turned in registers."""
+
+from __future__ import annotations
+
+import pytest
+from native import check
+
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.target import Target
+from compiler.ir.tile_parser import parse_kernel
+
+LOADS = """
+kernel @turn(in %x: {dtype}[{n}, 3, {m}], out %y: {dtype}[{m}, 3, {n}]) {{
+  for %k in 0..3 {{ for %j in 0..{m} tile {columns} {{ for %i in 0..{n} tile {rows} lanes {lanes} {{
+    store %x[%i, %k, %j], %y[%j, %k, %i]
+  }} }} }}
+}}"""
+
+STORES = LOADS.replace("for %j in 0..{m} tile {columns}", "for %j in 0..{m} tile {rows} lanes {lanes}").replace(
+    "for %i in 0..{n} tile {rows} lanes {lanes}", "for %i in 0..{n} tile {columns}"
+)
+"""Lanes along the source's rows: it is the results that lie across."""
+
+SIZES = [
+    (8, 8, 8, 8, 8), (16, 16, 16, 16, 16), (21, 5, 8, 5, 8), (19, 7, 16, 7, 16), (9, 30, 8, 30, 8), (32, 45, 32, 21, 16),
+    (7, 6, 7, 6, 8), (6, 8, 4, 4, 4), (3, 9, 2, 9, 2), (17, 4, 16, 4, 16),
+]  # fmt: skip
+"""Rows and columns, and tiles of both in lanes: full, partial, more columns than lanes, fewer than half."""
+
+
+@pytest.mark.parametrize(("n", "m", "rows", "columns", "lanes"), SIZES)
+@pytest.mark.parametrize("form", [LOADS, STORES])
+def test_blocks_of_any_size(form: str, n: int, m: int, rows: int, columns: int, lanes: int, target: str) -> None:
+    check(form.format(dtype="f32", n=n, m=m, rows=rows, columns=columns, lanes=lanes), target)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "i64", "bool"])
+@pytest.mark.parametrize("form", [LOADS, STORES])
+def test_other_types(form: str, dtype: str, target: str) -> None:
+    check(form.format(dtype=dtype, n=21, m=13, rows=16, columns=13, lanes=8), target)
+
+
+def test_values_are_computed_column_by_column(target: str) -> None:
+    check(
+        """
+kernel @sums(in %x: f32[20, 12, 9], in %b: f32[12], out %y: f32[20, 9]) {
+  for %i in 0..20 tile 16 lanes 16 { for %j in 0..9 tile 5 {
+    %s = reduce add %k in 0..12 { yield %x[%i, %k, %j] * %b[%k] }
+    store max(%s, 0.0), %y[%i, %j]
+  } }
+}""",
+        target,
+    )
+
+
+def test_no_element_is_gathered_or_scattered() -> None:
+    for form in (LOADS, STORES):
+        for columns, plain in ((4, True), (3, False)):
+            text = form.format(dtype="f32", n=48, m=48, rows=16, columns=columns, lanes=16)
+            module = emit_kernel(parse_kernel(text), Target.named("x86-64-v4"))
+            assert ("gather" not in module and "scatter" not in module) == plain
