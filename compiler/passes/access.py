@@ -137,6 +137,12 @@ class Accesses:
         return frozenset(v for v in self.loops if self.independent(v))
 
     @cached_property
+    def sums(self) -> dict[str, tuple[Reduce, ...]]:
+        """The reductions inside each loop, its own among them."""
+        inside = {v: tile.walk((stmt,)) for v, (_, stmt, _) in self.loops.items()}
+        return {v: tuple(s for s in found if isinstance(s, Reduce)) for v, found in inside.items()}
+
+    @cached_property
     def linear(self) -> frozenset[str]:
         """The loops along which every place moves by equal steps."""
         uneven = {r.var for a in self.all for r in a.loops if self.step(a, r.var) is None}

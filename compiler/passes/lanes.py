@@ -12,7 +12,7 @@ from functools import cache
 
 from compiler.ir import tile
 from compiler.ir.index import coefficient, variables
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce, known
+from compiler.ir.tile import Block, Kernel, Range, Reduce, known
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.perf.contraction import Shape, best_tiles
@@ -95,14 +95,17 @@ def _picked(a: Access, step: int, lanes: int) -> bool:
 
 
 def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> Range | None:
-    """The loop along which `a` walks memory where `v` walks across it, so that blocks of both can be turned in registers."""
+    """The loop along which `a` walks memory where `v` walks across it, so that blocks of both can be turned in registers.
+
+    Around a reduction only a contraction's rows come in blocks.
+    """
     step = abs(table.step(a, v) or 0)
-    if a.masked or step < 2 or _picked(a, step, lanes):
+    if a.masked or step < 2 or _picked(a, step, lanes) or isinstance(a.stmt, Reduce):
         return None
     free = (table.free & table.linear) - {v} - table.private.get(a.buffer, frozenset())
-    loops = [r for r in a.loops if r.var in free]
-    plain = [r for r in loops if isinstance(r.extent, int) and isinstance(table.loops[r.var][1], For)]
-    return next((r for r in plain if known(r.extent) >= ENOUGH and table.step(a, r.var) == 1), None)
+    loops = [r for r in a.loops if r.var in free and isinstance(r.extent, int) and known(r.extent) >= ENOUGH]
+    blocks = [r for r in loops if not table.sums[r.var] or any(map(contraction, table.sums[r.var]))]
+    return next((r for r in blocks if table.step(a, r.var) == 1), None)
 
 
 def _rows(table: Accesses, a: Access, v: str, lanes: int, machine: Machine) -> int:
@@ -131,9 +134,11 @@ def _place(table: Accesses, a: Access, v: str, packed: Collection[str]) -> int |
 
 
 def _aligned(table: Accesses, a: Access, v: str, lanes: int, packed: Collection[str]) -> bool:
-    """Whether vectors along `v` start at multiples of their length."""
+    """Whether vectors along `v` start at multiples of their length, and those of a contraction follow one another."""
     if table.roles[a.buffer] in ("const", "local") or a.buffer in packed:
         return True
+    if contraction(a.stmt) and v not in {r.var for r in tile.ranges(a.stmt)}:
+        return False  # each step of the sum meets another line
     offset = table.offset(a)
     steps = [coefficient(offset, name) for name in variables(offset) - {v}]
     rest = offset if isinstance(offset, int) else next((c for mono, c in offset.terms if not mono), 0)

@@ -133,3 +133,29 @@ def test_blocks_are_turned_where_another_loop_walks_along_memory() -> None:
     assert turned(16) == 16 * (64 - 4) + 16 * 64 - 64 * 3
     assert turned(8) == 8 * (64 - 4) + 8 * 64 - 32 * 4
     assert turned(3) == 3 * (64 - 4) + 3 * 64 - 3 * 64 * 5
+
+
+def test_blocks_are_turned_around_contractions_only() -> None:
+    """The rows of any other reduction come one at a time."""
+
+    def summed(value: str) -> int:
+        body = f"""parallel %i in 0..64 {{ parallel %j in 0..16 {{
+          %s = reduce add %k in 0..4 {{ yield {value} }} store %s, %y[%i, %j] }} }}"""
+        return scores("in %x: f32[16, 4, 64], in %w: f32[4], out %y: f32[64, 17]", body)["i"]
+
+    turned, scattered = 64 * 3, 16 * 64 * 5
+    loads = 16 * 4 * (64 - 4)
+    adds = 16 * 4 * (64 - 4)
+    assert summed("%x[%j, %k, %i] + 1.0") == loads + 2 * adds + 16 * 64 - scattered
+    product = summed("%x[%j, %k, %i] * %w[%k]")
+    assert product == 2 * loads - 256 // 2 + 2 * adds + 16 * 64 - turned
+
+
+def test_a_panel_is_better_than_rows_apart() -> None:
+    """Each step of the sum meets another line of %x, and the next vector of a packed constant."""
+
+    def contracted(role: str) -> int:
+        body = """parallel %j in 0..64 { %s = reduce add %k in 0..4 { yield %x[%k, %j] * %w[%k] } store %s, %y[%j] }"""
+        return scores(f"{role} %x: f32[4, 64], in %w: f32[4], out %y: f32[64]", body)["j"]
+
+    assert contracted("const") - contracted("in") == 4 * 4 // 2

@@ -202,12 +202,11 @@ def _aside(name: str) -> str:
 
 
 def turning(type: TensorType, dim: int, name: str) -> Kernel:
-    """The kernel that copies a tensor with `dim` innermost into row-major order, some lines of it at a time."""
+    """The kernel that copies a tensor with `dim` innermost into row-major order."""
     index = tuple(var(f"i{d}") if n != 1 else 0 for d, n in enumerate(type.shape))
     body: Block = (Store("out0", index, LoadExpr(type.dtype, "x0", index)),)
-    order = [d for d in (*(k for k in range(type.rank) if k != dim), dim) if type.shape[d] != 1]
-    for d in reversed(order):  # `dim` inside, and serial, so that whole lines are read
-        body = (For(Range(f"i{d}", 0, type.shape[d]), body, parallel=d != dim),)
+    for d in reversed([d for d in range(type.rank) if type.shape[d] != 1]):
+        body = (For(Range(f"i{d}", 0, type.shape[d]), body, parallel=True),)
     return Kernel(name, (Param("x0", with_innermost(type, dim)), Param("out0", type, "out")), body)
 
 

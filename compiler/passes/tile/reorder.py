@@ -23,8 +23,8 @@ class Reorder(TilePass):
 
     As many rows as fit in a `share` of the second-level cache go inside the loops over the weights, so that a panel of weights stays in
     the first level while these rows pass by, and the rows stay in the second while the panels do (Goto and van de Geijn,
-    2008); a stack of small products is walked block by block too.  Where nothing is read again, loops follow the strides of what is stored, and the ranges of a reduction those of
-    what it reads.  The outer loops are independent of each other; a reduction adds in another order.
+    2008); a stack of small products is walked block by block too.  Where nothing is read again, loops follow the strides of what is
+    stored, or of what is read where that keeps both nearer, and the ranges of a reduction those of what it reads.  The outer loops are independent of each other; a reduction adds in another order.
     """
 
     name = "reorder"
@@ -172,12 +172,25 @@ def resized(loop: For, lo: Dim, hi: Dim) -> For:
 
 
 def by_stride(table: Accesses, nest: list[For]) -> list[For]:
-    """Loops in the order of their strides in what the kernel stores; as they are where that is not one plain order."""
-    stores = [a for a in table.all if a.is_store and table.roles[a.buffer] != "local"]
-    orders = set()
-    for a in stores:
-        steps = [table.step(a, f.range.var) for f in nest]
-        if any(not s for s in steps):
-            return nest
-        orders.add(tuple(sorted(range(len(nest)), key=lambda k: -abs(steps[k] or 0))))
-    return [nest[k] for k in orders.pop()] if len(orders) == 1 else nest
+    """Loops in the order of their strides in what the kernel stores; as they are where that is not one plain order.
+
+    Where all it does is to move what it reads in another order, the one whose innermost loop makes the shorter strides in
+    both: few lines then grow side by side.
+    """
+    stores = {_order(table, a, nest) for a in table.all if a.is_store and table.roles[a.buffer] != "local"}
+    if len(stores) != 1 or None in stores:
+        return nest
+    moves = not any(isinstance(s, Reduce) for s in tile.walk(nest[-1].body))
+    loads = {_order(table, a, nest) for a in table.all if moves and not a.is_store}
+    orders = [o for o in (*stores, *(loads - stores)) if o is not None]
+
+    def widest(order: tuple[int, ...]) -> int:
+        return max(abs(table.step(a, nest[order[-1]].range.var) or 0) for a in table.all)
+
+    return [nest[k] for k in min(orders, key=lambda o: (widest(o), o not in stores, o))]
+
+
+def _order(table: Accesses, a: Access, nest: list[For]) -> tuple[int, ...] | None:
+    """The loops by the strides of one access, the longest first; None where it does not follow them all."""
+    steps = [table.step(a, f.range.var) for f in nest]
+    return tuple(sorted(range(len(nest)), key=lambda k: -abs(steps[k] or 0))) if all(steps) else None

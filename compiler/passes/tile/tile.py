@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -59,9 +58,7 @@ class Tile(TilePass):
         for a in table.all:
             lane = next((r for r in a.loops if r.lanes), None)
             along = turned_along(table, a, lane.var, lane.lanes) if lane is not None else None
-            if lane is None or along is None or along.var in sizes:
-                continue
-            if any(isinstance(s, Reduce) for s in walk_loop(table, along)):
+            if lane is None or along is None or along.var in sizes or table.sums[along.var]:
                 continue
             sizes[along.var], sizes[lane.var] = min(lane.lanes, known(along.extent)), lane.lanes
             context.applied(self, f"%{a.buffer}: blocks of {sizes[along.var]} %{along.var} are turned in registers")
@@ -125,11 +122,6 @@ def window(table: Accesses, a: Access, row: str, last: Range) -> Window:
     stride, dilation = table.step(a, row), table.step(a, last.var)
     unit = gcd(stride or 0, dilation or 0)
     return Window(stride // unit, known(last.extent), dilation // unit) if stride and dilation else Window()
-
-
-def walk_loop(table: Accesses, r: Range) -> Iterator[Stmt]:
-    """The statements inside a loop."""
-    return tile.walk(tile.blocks(table.loops[r.var][1]))
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,26 @@ def transposed(first: str, second: str, value: str = "%x[%i, %j] + 1.0") -> str:
 
 def test_loops_follow_what_is_stored() -> None:
     i, j = "%i in 0..6", "%j in 0..8"
-    check_pass("reorder", before=transposed(i, j), after=transposed(j, i), remark="as their results lie in memory")
-    check_pass("reorder", unchanged=transposed(j, i))
+    first, then = (transposed(*p, value="%x[0, 0] + 1.0") for p in ((i, j), (j, i)))
+    check_pass("reorder", before=first, after=then, remark="as their results lie in memory")
+    check_pass("reorder", unchanged=then)
+
+
+def test_what_is_moved_is_walked_by_the_shorter_strides() -> None:
+    """Innermost %j goes through %y by steps of 6, innermost %i through %x by steps of 8."""
+    i, j = "%i in 0..6", "%j in 0..8"
+    check_pass("reorder", before=transposed(j, i), after=transposed(i, j))
+    check_pass("reorder", unchanged=transposed(i, j))
+
+
+def test_a_reduction_is_no_move() -> None:
+    check_pass(
+        "reorder",
+        unchanged="""kernel @k(in %x: f32[6, 2, 8], out %y: f32[8, 6]) {
+      parallel %j in 0..8 { parallel %i in 0..6 {
+        %s = reduce max %r in 0..2 { yield %x[%i, %r, %j] }
+        store %s, %y[%j, %i] } } }""",
+    )
 
 
 def test_loops_follow_layouts() -> None:
