@@ -37,8 +37,6 @@ class Build:
             symbol = self.symbols[kernel.name] = f"kernel_{digest}"
             if symbol not in self.objects:
                 self._add_kernel(kernel, symbol, object_key(digest, self.target))
-        if self.seconds:
-            self.cache.trim()
 
     def add_main(self, name: str, actions: Iterable[Action]) -> None:
         """Compile the function `name` that performs `actions`; cheap, so never cached."""

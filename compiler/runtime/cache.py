@@ -26,7 +26,9 @@ from compiler.codegen.target import Target
 MAGIC = b"TWOBJ\x00\x00\x01"
 DIGEST = hashlib.sha256().digest_size
 SIZE_LIMIT = 512 << 20
-"""Bytes kept on disk, at most; the entries used longest ago go first."""
+"""Bytes kept on disk, about; the entries used longest ago go first."""
+SHELVES = 256
+"""Directories that keys are spread over, with an equal share of the limit each: storing an entry looks through one of them."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +66,24 @@ class ObjectCache:
                 with os.fdopen(handle, "wb") as file:
                     file.write(_seal(key, code))
                 os.replace(temporary, path)
+                self._trim(path.parent)
             except OSError:
                 Path(temporary).unlink(missing_ok=True)
 
-    def trim(self) -> None:
-        """Delete the entries used longest ago until the rest fits the limit."""
-        if self.directory is None:
-            return
+    def _trim(self, shelf: Path) -> None:
+        """Delete the entries of `shelf` used longest ago until the rest fits its share; never the last one used."""
         entries = []
-        for path in self.directory.glob("*/*"):
-            with contextlib.suppress(OSError):
-                entries.append((path.stat().st_mtime, path.stat().st_size, path))
-        excess = sum(size for _, size, _ in entries) - self.size_limit
-        for _, size, path in sorted(entries):
+        with os.scandir(shelf) as files:
+            for file in files:
+                with contextlib.suppress(OSError):
+                    status = file.stat()
+                    entries.append((status.st_mtime, status.st_size, file.path))
+        excess = sum(size for _, size, _ in entries) - self.size_limit // SHELVES
+        for _, size, path in sorted(entries)[:-1]:
             if excess <= 0:
                 return
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(path)
                 excess -= size
 
     def _path(self, key: str) -> Path:

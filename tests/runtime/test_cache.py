@@ -8,7 +8,7 @@ import pytest
 from compiler.codegen.target import Target
 from compiler.ir.tile_parser import parse_kernel
 from compiler.runtime.build import Build
-from compiler.runtime.cache import ObjectCache, object_key
+from compiler.runtime.cache import SHELVES, ObjectCache, object_key
 
 KEY, OTHER = object_key("one", Target.named("x86-64")), object_key("other", Target.named("x86-64"))
 
@@ -60,15 +60,18 @@ def test_an_entry_under_another_name_is_absent(cache):
     assert cache.get(OTHER) is None
 
 
-def test_the_oldest_go_first(tmp_path):
-    cache = ObjectCache(tmp_path, size_limit=250)
-    keys = [object_key(str(k), Target.named("x86-64")) for k in range(4)]
-    for age, key in enumerate(keys):
+def test_the_oldest_of_a_shelf_go_first(tmp_path):
+    cache = ObjectCache(tmp_path, size_limit=250 * SHELVES)
+    first, second, third, last = (f"ab{k:062x}" for k in range(4))
+    elsewhere = "cd" + "0" * 62
+    for age, key in enumerate([first, second, elsewhere]):
         cache.put(key, bytes(28))
         os.utime(cache._path(key), (1000 + age, 1000 + age))
-    cache.get(keys[0])  # used just now
-    cache.trim()
-    assert [cache.get(k) is not None for k in keys] == [True, False, False, True]
+    cache.get(first)  # used just now
+    cache.put(third, bytes(28))
+    assert [cache.get(k) is not None for k in (first, second, third, elsewhere)] == [True, False, True, True]
+    cache.put(last, bytes(1000))
+    assert [cache.get(k) is not None for k in (first, third, last, elsewhere)] == [False, False, True, True]
 
 
 def test_a_directory_that_cannot_be_written_is_no_error(tmp_path):
@@ -81,7 +84,6 @@ def test_a_directory_that_cannot_be_written_is_no_error(tmp_path):
 def test_no_directory_keeps_nothing():
     cache = ObjectCache(None)
     cache.put(KEY, b"code")
-    cache.trim()
     assert cache.get(KEY) is None
 
 
