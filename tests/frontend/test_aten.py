@@ -227,6 +227,7 @@ NORMS = {
     "layer_norm plain": (lambda a: F.layer_norm(a, (3, 4)), x(2, 3, 4)),
     "rms_norm": (lambda a, w: F.rms_norm(a, (4,), w, 1e-6), x(2, 3, 4), x(4)),
     "group_norm": (lambda a, w, b: F.group_norm(a, 2, w, b), x(2, 4, 3, 3), x(4), x(4)),
+    "groups of nothing": (lambda a: torch.ops.aten.native_group_norm(a, None, None, 0, 2, 1, 1, 1e-5), x(0, 2)),
     "batch_norm": (lambda a, m, v, w, b: F.batch_norm(a, m, v.abs(), w, b), x(2, 3, 4, 4), x(3), x(3), x(3), x(3)),
     "batch_norm plain": (lambda a, m, v: F.batch_norm(a, m, v.abs()), x(2, 3, 4), x(3), x(3)),
     "batch statistics": (lambda a: F.batch_norm(a, None, None, training=True), x(5, 3)),

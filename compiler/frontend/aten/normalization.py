@@ -9,7 +9,7 @@ import torch
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
-from compiler.ir.index import Dim, floordiv
+from compiler.ir.index import Dim, floordiv, product
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import f32
 
@@ -125,7 +125,7 @@ def native_batch_norm_training(
     if not training:
         return (*native_batch_norm_inference(x, weight, bias, mean, variance, momentum, eps), mean, variance)
     y, batch_mean, batch_variance = _batch_statistics_norm(x, weight, bias, eps)
-    count = ops.as_dtype(ops.dim_value(value=floordiv(x.type.numel, x.shape[1])), batch_variance.dtype)
+    count = ops.as_dtype(ops.dim_value(value=product((x.shape[0], *x.shape[2:]))), batch_variance.dtype)
     unbiased = ops.mul(batch_variance, ops.div(count, ops.sub(count, 1.0)))
     moved = [
         ops.add(ops.mul(ops.as_dtype(old, new.dtype), 1 - momentum), ops.mul(new, momentum))
@@ -145,7 +145,7 @@ def group_norm(
 def native_group_norm(
     x: Node, weight: Node | None, bias: Node | None, batch: Dim, channels: Dim, area: Dim, groups: int, eps: float
 ) -> tuple[Node, Node, Node]:
-    grouped = ops.reshape(x, shape=(batch, groups, floordiv(x.type.numel, batch * groups)))
+    grouped = ops.reshape(x, shape=(batch, groups, floordiv(channels, groups) * area))
     mean, slope = (
         ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in _statistics(grouped, (2,), eps)
     )
