@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import signal
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,8 +38,8 @@ from compiler.ir.structure import Opaque
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
 
-PATIENCE = 600
-"""Seconds that all samples of one operator may take."""
+PATIENCE = 120.0
+"""Seconds of CPU time that one sample may take: a machine that is busy, or a process that is paused, is no hang."""
 
 OUTCOMES = ("passed", "opaque", "outside", "failed")
 """All of it compiled; right, but partly run in PyTorch; not ours to trace (see `Sampled.why`); wrong or refused."""
@@ -139,22 +140,15 @@ def _apart(info: Any, dtype: torch.dtype, options: Options, gradients: bool, fra
     here.close()
     outcomes: Counter[str] = Counter()
     causes: Counter[str] = Counter()
-    cause = ""
     try:
-        while there.poll(PATIENCE):
-            sampled = there.recv()
-            if sampled is None:
-                break
+        while sampled := there.recv():
             outcomes[sampled.outcome] += 1
             causes[f"{sampled.outcome}: {sampled.why}"] += bool(sampled.why)
-        else:
-            cause = f"no answer in {PATIENCE} s"
     except EOFError:
-        cause = "the process died"
-    if cause:
+        process.join()
+        hung = process.exitcode == -signal.SIGPROF
         outcomes["failed"] += 1
-        causes[f"failed: {cause}"] += 1
-        process.kill()
+        causes["failed: " + (f"no answer in {PATIENCE} s" if hung else "the process died")] += 1
     process.join()
     return Tally(full_name(info), str(dtype), dict(outcomes), {c: n for c, n in causes.items() if n})
 
@@ -162,7 +156,7 @@ def _apart(info: Any, dtype: torch.dtype, options: Options, gradients: bool, fra
 def _report(
     pipe: Connection, info: Any, dtype: torch.dtype, options: Options, gradients: bool, fraction: float, seed: int
 ) -> None:
-    """Send the outcome of each sample, then None."""
+    """Send the outcome of each sample, then None; a sample that takes too long ends the process."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     draw = random.Random(seed)
@@ -170,6 +164,7 @@ def _report(
     function = differentiated(info.op) if gradients else info.op
     for k, sample in enumerate(_samples(info, dtype, gradients)):
         if k == 0 or draw.random() < fraction:
+            signal.setitimer(signal.ITIMER_PROF, PATIENCE)
             pipe.send(sample if isinstance(sample, Sampled) else attempt(function, sample, options, values=defined))
     pipe.send(None)
 

@@ -138,21 +138,37 @@ def test_what_is_not_ours() -> None:
     assert "sparse" in attempt(torch.sin, torch.ones(3).to_sparse()).why
 
 
+def described(function: Callable[..., Any]) -> Any:
+    """`function` as an operator of one sample."""
+    samples = [SimpleNamespace(input=torch.ones(2), args=(), kwargs={})]
+    return SimpleNamespace(
+        name=function.__name__, variant_test_name="", op=function, sample_inputs=lambda *a, **k: samples
+    )
+
+
+def hanging(x: Tensor) -> Tensor:
+    while True:
+        x = x + 1
+
+
+def test_a_hang_ends_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opinfo, "PATIENCE", 0.1)
+    (tally,) = opinfo.run([described(hanging)], torch.float32, EAGER)
+    assert tally.causes == {"failed: no answer in 0.1 s": 1}
+
+
 def crashing(x: Tensor) -> Tensor:
     os._exit(3)
 
 
 def test_a_crash_ends_one_operator_and_a_log_remembers(tmp_path: Path) -> None:
-    info = SimpleNamespace(
-        name="crashing", variant_test_name="", op=crashing, sample_inputs=lambda *a, **k: [SimpleNamespace(input=torch.ones(2), args=(), kwargs={})]
-    )  # fmt: skip
     log = tmp_path / "log.jsonl"
-    (tally,) = opinfo.run([info], torch.float32, EAGER, log=log)
+    (tally,) = opinfo.run([described(crashing)], torch.float32, EAGER, log=log)
     assert tally.causes == {"failed: the process died": 1}
     written = json.loads(log.read_text())
     assert written["op"] == "crashing"
     log.write_text(json.dumps({**written, "counts": {"passed": 7}}) + "\n")
-    assert next(iter(opinfo.run([info], torch.float32, EAGER, log=log))).of("passed") == 7
+    assert next(iter(opinfo.run([described(crashing)], torch.float32, EAGER, log=log))).of("passed") == 7
 
 
 def test_the_command_runs_samples(capsys: pytest.CaptureFixture[str]) -> None:
