@@ -43,6 +43,9 @@ ELEMENTS = {
     "power of bytes": (lambda a: a.pow(a), values(0, 1, 3, 9, 200, dtype=torch.uint8)),
     "erfc": (torch.erfc, values(-30, -1, 0, 0.5, 3, 9, 20, 40, NAN, INF, -INF)),
     "erfcx": (torch.special.erfcx, values(-5, -1, 0, 0.5, 3, 9, 200, NAN, INF, -INF)),
+    "lgamma": (torch.lgamma, values(-2.5, -1, 0, 0.5, 1, 2, 3, 9, 200, NAN, INF, -INF)),
+    "digamma": (torch.digamma, values(-2.5, -1, 0, 0.5, 1, 2, 3, 9, 200, NAN, INF, -INF)),
+    "lgamma of integers": (torch.lgamma, WHOLE),
 }
 PRODUCTS = {
     "addbmm": (lambda c, a, b: torch.addbmm(c, a, b, beta=0.5, alpha=2), x(3, 5), x(2, 3, 4), x(2, 4, 5)),

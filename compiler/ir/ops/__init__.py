@@ -49,6 +49,7 @@ from compiler.ir.ops.contraction import (
 )
 from compiler.ir.ops.control import eager, effect, fused, item
 from compiler.ir.ops.creation import dim_value, full, iota
+from compiler.ir.ops.gamma import digamma, lgamma
 from compiler.ir.ops.gather import gather, index, take
 from compiler.ir.ops.logic import (
     and_,
@@ -140,6 +141,7 @@ __all__ = [
     "cummin_index",
     "cumprod",
     "cumsum",
+    "digamma",
     "dim_value",
     "div",
     "divide_toward_zero",
@@ -180,6 +182,7 @@ __all__ = [
     "layer_norm",
     "le",
     "leaky_relu",
+    "lgamma",
     "linear",
     "log",
     "log1p",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, copysign, fma, where
 from compiler.ir.types import f32, f64
 from compiler.passes.tile.elementary.binary import at_most
-from compiler.passes.tile.elementary.polynomial import polynomial
 
 THRESHOLD = 1.4142  # x^2 < 2: an ulp of x^2 doubles there
 

@@ -10,10 +10,10 @@ those of the rounded polynomials, relative to the function.
 
 from __future__ import annotations
 
+from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, copysign, fma, where
 from compiler.ir.types import f32, f64
 from compiler.passes.tile.elementary.binary import clamp, scaled_halves, scaled_power
-from compiler.passes.tile.elementary.polynomial import polynomial
 
 LOG2_E = 1.4426950408889634
 LN2 = {f32: (0.6931472, -1.9046543e-09), f64: (0.6931471805599453, 2.3190468138462996e-17)}  # high and low part

@@ -6,11 +6,11 @@ are short polynomials.  (Minimax, found and quoted as in exponential.py.)
 
 from __future__ import annotations
 
+from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, copysign, fma, where
 from compiler.ir.types import f32, f64
 from compiler.passes.tile.elementary.binary import at_most, format_of, scaled_power
 from compiler.passes.tile.elementary.exponential import LOG2_E, minus_multiple_of_ln2
-from compiler.passes.tile.elementary.polynomial import polynomial
 
 TANH_BOUND = {f32: 9.1, f64: 20.0}  # tanh rounds to 1 from here on
 OVERFLOW = {f32: 89.5, f64: 710.6}  # sinh and cosh are infinite from here on

@@ -7,9 +7,9 @@ Minimax polynomials on part of the range, found and quoted as in exponential.py,
 
 from __future__ import annotations
 
+from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, copysign, fma, sqrt, where
 from compiler.ir.types import f32, f64
-from compiler.passes.tile.elementary.polynomial import polynomial
 
 HALF_PI = {f32: (1.5707964, -4.371139e-08), f64: (1.5707963267948966, 6.123233995736766e-17)}  # high and low part
 

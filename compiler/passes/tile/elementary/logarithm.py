@@ -7,11 +7,11 @@ No cancellation is possible: the sum is never smaller than its second term.  Den
 
 from __future__ import annotations
 
+from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, const, copysign, fma, where
 from compiler.ir.types import f32, f64
 from compiler.passes.tile.elementary.binary import INF, NAN, format_of
 from compiler.passes.tile.elementary.exponential import LOG2_E
-from compiler.passes.tile.elementary.polynomial import polynomial
 
 LN2 = 0.6931471805599453  # the errors of its float and double are a sixteenth and a fifth of an ulp
 SQRT_HALF_BITS = {f32: 0x3F3504F3, f64: 0x3FE6A09E667F3BCD}

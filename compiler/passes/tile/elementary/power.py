@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, const, copysign, fma, invert, nearest, sqrt, where
 from compiler.ir.types import f32, f64, i64
 from compiler.passes.tile.elementary.binary import INF, NAN, clamp, scaled_halves, scaled_power
 from compiler.passes.tile.elementary.exponential import EXP2, LOG2_E
 from compiler.passes.tile.elementary.logarithm import decompose, exponent
-from compiler.passes.tile.elementary.polynomial import fast_two_sum, polynomial, two_product
+from compiler.passes.tile.elementary.sums import fast_two_sum, two_product
 
 # With the accuracy of f32, in f64.  (log2(1+f) - f / ln 2) / f^2 on 1 + f in [sqrt(1/2), sqrt(2)]: log2(1+f) to 2^-35.7;
 # (2^r - 1) / r on |r| <= 1/2: 2^r to 2^-34.3.  Minimax, as in exponential.py.

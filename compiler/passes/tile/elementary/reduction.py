@@ -14,7 +14,7 @@ from compiler.ir.scalar import Expr, const, fma, nearest, where
 from compiler.ir.types import f32, f64, i32
 from compiler.passes.tile.elementary.binary import scaled_integer
 from compiler.passes.tile.elementary.pi import digits_of_two_over_pi, scaled_two_over_pi
-from compiler.passes.tile.elementary.polynomial import two_product, two_sum
+from compiler.passes.tile.elementary.sums import two_product, two_sum
 
 HALF_PI = (1.5707963267948966, 6.123233995736766e-17)  # high and low part
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, fma, where
 from compiler.ir.types import f32, f64
 from compiler.passes.tile.elementary.binary import format_of
-from compiler.passes.tile.elementary.polynomial import polynomial
 from compiler.passes.tile.elementary.reduction import by_half_pi
 
 # (sin r - r) / r^3 in r^2: sin r to 2^-27.9 (degree 2) and 2^-57.9 (degree 5).

@@ -1,4 +1,4 @@
-"""Polynomials and sums of several terms, by fused multiply-adds."""
+"""Polynomials by fused multiply-adds."""
 
 from __future__ import annotations
 
@@ -33,23 +33,3 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     first, *rest = coefficients
     square = x * x
     return fma(x, fma(x, horner(square, rest[1::2]), horner(square, rest[0::2])), first)
-
-
-def two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`a + b` rounded, and what rounding lost: together exactly `a + b` (Knuth).  6 operations."""
-    total = a + b
-    b_part = total - a
-    a_part = total - b_part
-    return total, (a - a_part) + (b - b_part)
-
-
-def fast_two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`two_sum` where `a` is 0 or not smaller than `b` in magnitude (Dekker 1971).  3 operations."""
-    total = a + b
-    return total, b - (total - a)
-
-
-def two_product(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`a b` rounded, and what rounding lost.  2 operations."""
-    product = a * b
-    return product, fma(a, b, -product)
