@@ -58,6 +58,13 @@ def as_node(v: Value, dtype: DType | None = None) -> Node:
     return scalar_constant(v, dtype or from_torch(from_kind(v)))
 
 
+def cut(v: Value, dtype: DType) -> Value:
+    """A number or tensor as PyTorch takes it for `dtype`: without its fraction, where that is no float type."""
+    if dtype.is_float or not (isinstance(v, float) or (isinstance(v, Node) and v.dtype.is_float)):
+        return v
+    return ops.trunc(v) if isinstance(v, Node) else int(v)
+
+
 def default_float() -> DType:
     """PyTorch's default floating-point type."""
     return from_torch(torch.get_default_dtype())

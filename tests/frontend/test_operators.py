@@ -37,6 +37,19 @@ ELEMENTS = {
     "angle of integers": (torch.angle, WHOLE),
     "hardtanh of integers": (F.hardtanh, WHOLE),
     "linspace of integers": (lambda a: torch.linspace(4.3, -3, 50, dtype=torch.int64) + a[0], WHOLE),
+    "linspace of a tensor's integers": (
+        lambda a: torch.linspace(a, -3, 50, dtype=torch.int64) + torch.linspace(7.9, -a, 50, dtype=torch.int64),
+        torch.tensor(4.3),
+    ),
+    "linspace of one": (lambda a: torch.linspace(4.5, a[1], 1) + torch.linspace(a[1], -3, 1), values(1, 2)),
+    "ranges of integers": (
+        lambda a: (
+            torch.arange(0.1, -7.9, -4.0, dtype=torch.int64) + a[0],
+            torch.arange(3.1, dtype=torch.int64) + a[0],
+        ),
+        WHOLE,
+    ),
+    "ranges of short integers": (lambda a: torch.arange(-0.9, 3.1, 1.5, dtype=torch.int32) + a[0], WHOLE),
     "rounded integers": (lambda a: (a.floor(), a.ceil(), a.trunc(), a.round()), WHOLE),
     "integer power": (lambda a, b: a.pow(b), WHOLE[:, None], values(0, 1, 2, 63, 64, 65, -1, -2, dtype=torch.int64)),
     "integer power of a number": (lambda a: 3 ** a.abs(), WHOLE),
@@ -49,6 +62,12 @@ ELEMENTS = {
 }
 PRODUCTS = {
     "addbmm": (lambda c, a, b: torch.addbmm(c, a, b, beta=0.5, alpha=2), x(3, 5), x(2, 3, 4), x(2, 4, 5)),
+    "addmv of integers": (
+        lambda c, a, b: torch.addmv(c, a, b, beta=1.7, alpha=2.6),
+        WHOLE[:2],
+        WHOLE.reshape(2, 4),
+        WHOLE[2:6],
+    ),
     "bilinear": (F.bilinear, x(6, 3), x(6, 4), x(5, 3, 4), x(5)),
     "trilinear": (lambda a, b, c: torch.ops.aten._trilinear(a, b, c, [0], [], [1], [2]), x(3, 4), x(2, 3, 4), x(2, 4)),
 }

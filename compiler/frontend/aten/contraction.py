@@ -10,7 +10,7 @@ import torch
 
 from compiler.frontend.aten.elementwise import add as add_scaled
 from compiler.frontend.aten.views import view
-from compiler.frontend.promotion import Value, apply, as_node
+from compiler.frontend.promotion import Value, apply, as_node, cut
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -53,8 +53,9 @@ def outer(x: Node, y: Node) -> Node:
 
 @converts("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def addmm(bias: Node, x: Node, y: Node, beta: Value = 1, alpha: Value = 1) -> Node:
-    """beta * bias + alpha * x @ y, rounded once; beta 0 ignores even NaN."""
+    """beta * bias + alpha * x @ y, rounded once; beta 0 ignores even NaN.  Integers take factors without their fraction."""
     dtype = x.dtype
+    beta, alpha = cut(beta, dtype), cut(alpha, dtype)
     column = y.type.rank == 1
     product = ops.matmul(x, ops.unsqueeze(y, 1) if column else y, dtype=f32 if dtype.is_half else None)
     product = view(product, product.shape[:-1]) if column else product

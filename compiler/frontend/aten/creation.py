@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from compiler.frontend.aten.views import expand
-from compiler.frontend.promotion import Value, as_node, default_float, from_kind
+from compiler.frontend.promotion import Value, as_node, cut, default_float, from_kind
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -89,25 +89,32 @@ def scalar_tensor(value: Value, dtype: torch.dtype | None = None) -> Node:
 
 @converts("aten.arange.start_step")
 def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None) -> Node:
-    numbers = (start, end, step)
-    whole = all(isinstance(v, (int, Index)) for v in numbers)
-    wanted = _named(dtype, i64 if whole else default_float())
-    if whole:
-        size: Dim = (
-            -floordiv(start - end, step)
-            if isinstance(step, int) and step > 0
-            else floordiv(end - start + step + 1, step)
-        )
-    elif any(isinstance(v, Index) for v in numbers):
-        raise Refusal("a symbolic range with a fractional step")
-    else:
-        size = math.ceil((end - start) / step)
-    place = ops.iota(size=max(size, 0) if isinstance(size, int) else size)
+    """Integer types take cut numbers; how many elements there are, PyTorch asks of the cut ones for i64 alone."""
+    given = (start, end, step)
+    wanted = _named(dtype, i64 if _whole(*given) else default_float())
+    size = _count(*(cut(v, i64) for v in given) if wanted == i64 else given)
+    start, end, step = (cut(v, wanted) for v in given)
+    place, whole = ops.iota(size=size), _whole(start, end, step)
     if whole and step == 1 and not isinstance(start, Index) and start == 0:
         return ops.as_dtype(place, wanted)
     dtype_ = i64 if whole else f64
     scaled = ops.mul(ops.as_dtype(place, dtype_), as_node(step, dtype_))
     return ops.as_dtype(ops.add(scaled, as_node(start, dtype_)), wanted)
+
+
+def _whole(*numbers: Any) -> bool:
+    return all(isinstance(v, (int, Index)) for v in numbers)
+
+
+def _count(start: Any, end: Any, step: Any) -> Dim:
+    """How many steps there are from `start` to before `end`."""
+    if not _whole(start, end, step):
+        if any(isinstance(v, Index) for v in (start, end, step)):
+            raise Refusal("a symbolic range with a fractional step")
+        return max(math.ceil((end - start) / step), 0)
+    forward = isinstance(step, int) and step > 0
+    size: Dim = -floordiv(start - end, step) if forward else floordiv(end - start + step + 1, step)
+    return max(size, 0) if isinstance(size, int) else size
 
 
 @converts("aten.arange.default")
@@ -120,18 +127,19 @@ def arange_start(start: Any, end: Any, dtype: torch.dtype | None = None) -> Node
     return arange(start, end, 1, dtype)
 
 
-@converts("aten.linspace.default")
-def linspace(start: float, end: float, steps: int, dtype: torch.dtype | None = None) -> Node:
+@converts(
+    "aten.linspace.default",
+    *(f"aten.linspace.{kinds}" for kinds in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")),
+)
+def linspace(start: Value, end: Value, steps: int, dtype: torch.dtype | None = None) -> Node:
     """Counted from the nearer end, so that both ends are exact; those of integers are cut to integers first."""
     wanted = _named(dtype, default_float())
-    start, end = (v if wanted.is_float else int(v) for v in (start, end))
+    first, last = (as_node(cut(v, wanted), f64) for v in (start, end))
     place = ops.as_dtype(ops.iota(size=steps), f64)
-    if steps == 1:
-        return filled((1,), float(start), wanted)
-    step = (end - start) / (steps - 1) if steps > 1 else 0.0
-    low = ops.add(ops.mul(place, step), float(start))
-    high = ops.sub(float(end), ops.mul(ops.sub(float(steps - 1), place), step))
-    return ops.as_dtype(ops.where(ops.lt(place, steps / 2), low, high), wanted)
+    step = ops.div(ops.sub(last, first), float(max(steps - 1, 1)))
+    low = ops.add(ops.mul(place, step), first)
+    high = ops.sub(last, ops.mul(ops.sub(float(steps - 1), place), step))
+    return ops.as_dtype(ops.where(ops.lt(place, max(steps / 2, 1)), low, high), wanted)
 
 
 def _triangle(x: Node, diagonal: int, lower: bool) -> Node:
