@@ -123,6 +123,14 @@ def test_comparison(got: Any, expected: Any, problem: str) -> None:
     assert bool(found) == bool(problem)
 
 
+@pytest.mark.parametrize(("ours", "problem"), [(1003.0, ""), (1006.0, "other numbers, by about 1e1")])
+def test_errors_are_measured_by_those_of_pytorch(ours: float, problem: str) -> None:
+    """PyTorch is wrong by 1."""
+    assert (
+        opinfo.compare(torch.tensor([ours]), torch.tensor([1001.0]), lambda: torch.tensor([1000.0]).double()) == problem
+    )
+
+
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(graph: Any, options: Any) -> Any:
         return lambda inputs: [torch.sin(x) + 1e-3 for x in inputs]
