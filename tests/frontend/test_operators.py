@@ -58,6 +58,12 @@ ELEMENTS = {
     "erfcx": (torch.special.erfcx, values(-5, -1, 0, 0.5, 3, 9, 200, NAN, INF, -INF)),
     "lgamma": (torch.lgamma, values(-2.5, -1, 0, 0.5, 1, 2, 3, 9, 200, NAN, INF, -INF)),
     "digamma": (torch.digamma, values(-2.5, -1, 0, 0.5, 1, 2, 3, 9, 200, NAN, INF, -INF)),
+    "i0": (torch.special.i0, values(-30, -9, -0.5, 0, 3, 20, 80, 90, NAN)),
+    "i1": (torch.special.i1, values(-30, -9, -0.5, 0, 3, 20, 80, 90, NAN)),
+    "i0e, i1e": (
+        lambda a: (torch.special.i0e(a), torch.special.i1e(a)),
+        values(-30, -9, -0.5, 0, 3, 20, 90, 4000, NAN, INF, -INF),
+    ),
     "lgamma of integers": (torch.lgamma, WHOLE),
 }
 PRODUCTS = {

@@ -37,6 +37,7 @@ from compiler.ir.ops.arithmetic import (
     sub,
 )  # fmt: skip
 from compiler.ir.ops.attention import attention, masked_scores
+from compiler.ir.ops.bessel import i0, i0e, i1, i1e
 from compiler.ir.ops.cast import as_dtype, bitcast, cast
 from compiler.ir.ops.contraction import (
     conv,
@@ -170,6 +171,10 @@ __all__ = [
     "gt",
     "hardsigmoid",
     "hardswish",
+    "i0",
+    "i0e",
+    "i1",
+    "i1e",
     "index",
     "index_put",
     "insert",
