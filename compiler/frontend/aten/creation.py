@@ -111,7 +111,8 @@ def _count(start: Any, end: Any, step: Any) -> Dim:
     if not _whole(start, end, step):
         if any(isinstance(v, Index) for v in (start, end, step)):
             raise Refusal("a symbolic range with a fractional step")
-        return max(math.ceil((end - start) / step), 0)
+        steps: int = math.ceil((end - start) / step)
+        return max(steps, 0)
     forward = isinstance(step, int) and step > 0
     size: Dim = -floordiv(start - end, step) if forward else floordiv(end - start + step + 1, step)
     return max(size, 0) if isinstance(size, int) else size
