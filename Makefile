@@ -14,7 +14,7 @@ test: $(INSTALLED)
 	$(RUN) -m ruff check compiler tests examples benchmarks
 	$(RUN) -m ruff format --check compiler tests examples benchmarks
 	$(RUN) -m mypy
-	$(RUN) -m pytest
+	$(RUN) -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 benchmarks: $(INSTALLED)
 	$(RUN) -m pip install -q -c constraints.txt '.[benchmarks]'
