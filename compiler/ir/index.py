@@ -14,7 +14,7 @@ result is always a plain `int`.  All floor divisions round toward minus infinity
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import TypeAlias, Union
 
@@ -77,18 +77,19 @@ class Index:
     """A non-constant integer polynomial; build one with `var` and the usual operators."""
 
     terms: tuple[tuple[Monomial, int], ...]
+    _hash: int = field(init=False)  # hashing a polynomial is hot
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash(self.terms))
 
     def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined, no-any-return]  # set above: hashing a polynomial is hot
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Index) and hash(self) == hash(other) and self.terms == other.terms)
+        return self is other or (isinstance(other, Index) and self._hash == other._hash and self.terms == other.terms)
 
     def __add__(self, other: Dim) -> Dim:
-        if other == 0:
+        if isinstance(other, int) and not other:
             return self
         sums = dict(_terms(self))
         for mono, coef in _terms(other):
@@ -214,7 +215,7 @@ def _join_digits(sums: Mapping[Monomial, int]) -> Dim | None:
 
 def var(name: str) -> Index:
     """The variable `name` as an `Index`."""
-    return Index((((Var(name),), 1),))
+    return _atom(Var(name))
 
 
 def size(name: str, low: int, high: int, likely: int) -> Index:
@@ -222,6 +223,7 @@ def size(name: str, low: int, high: int, likely: int) -> Index:
     return _atom(Size(name, low, high, likely))
 
 
+@lru_cache(maxsize=65536)
 def _atom(atom: Atom) -> Index:
     return Index((((atom,), 1),))
 
@@ -305,9 +307,8 @@ def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     """Inclusive bounds of `d`, or None where a variable has none."""
     if bounds and any(isinstance(b, Index) for v in variables(d) for b in bounds.get(v, ())):
-        first, last = (
-            None if e is None else interval(e, bounds) for e in (extreme(d, bounds, 0), extreme(d, bounds, 1))
-        )
+        ends = (extreme(d, bounds, 0), extreme(d, bounds, 1))
+        first, last = (None if e is None else interval(e, bounds) for e in ends)
         return (first[0], last[1]) if first and last else None
     plain, closer = _sum_of_intervals(d, bounds), _as_remainders(d)
     other = plain if closer is d else _sum_of_intervals(closer, bounds)
@@ -401,7 +402,7 @@ def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) 
 
     def atom(a: Atom) -> Dim:
         if isinstance(a, (Var, Size)):
-            return values.get(a.name, _atom(a))
+            return values[a.name] if a.name in values else _atom(a)
         num, den = substitute(a.num, values, bounds), substitute(a.den, values, bounds)
         return (floordiv if isinstance(a, FloorDiv) else mod)(num, den, bounds)
 
@@ -410,7 +411,8 @@ def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) 
 
 def simplify(d: Dim, bounds: Bounds) -> Dim:
     """`d` with the divisions and remainders that `bounds` decide taken out."""
-    return substitute(d, {}, bounds)
+    plain = isinstance(d, int) or not any(isinstance(a, (FloorDiv, Mod)) for mono, _ in d.terms for a in mono)
+    return d if plain else substitute(d, {}, bounds)
 
 
 @lru_cache(maxsize=65536)

@@ -392,8 +392,12 @@ def walk(e: Expr) -> Iterator[Expr]:
             yield node
         elif id(node) not in seen:
             seen.add(id(node))
+            args = node.args
+            if not args:
+                yield node
+                continue
             stack.append((node, True))
-            stack.extend((a, False) for a in reversed(node.args))
+            stack += [(a, False) for a in reversed(args)]
 
 
 def with_args(e: Expr, args: tuple[Expr, ...]) -> Expr:
