@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, interval, step, var, variables
+from compiler.ir.index import Dim, interval, step, substitute, var, variables
 from compiler.ir.tile import For, Kernel, Range, known
 from compiler.passes.access import Accesses, contraction, in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
@@ -52,6 +52,10 @@ class Collapse(TilePass):
             return None
         v = var(outer.var)
         digits: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
+        table = Accesses(ir)
+        for a, _ in table.alike:  # most loops stay two, which shows before anything is written
+            if step(table.types[a.buffer].offset(tuple(substitute(d, digits) for d in a.index)), outer.var) is None:
+                return None
         body = tuple(substitute_indices(s, digits) for s in nest[-1].body)
         longer = replace(nest[k - 1], range=replace(outer, hi=outer.hi * inner.hi))
         joined = ir.with_body(in_nest([*nest[: k - 1], longer, *nest[k + 1 :]], body))
