@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from compiler.ir import ops
-from compiler.ir.graph import CONSTANT, Data, Graph, Node, constant, stored
+from compiler.ir.graph import CONSTANT, Data, Graph, Node, constant
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
@@ -160,9 +160,9 @@ def weights(w: Node, kernel: Matrix) -> Node:
     both = np.kron(g, g)
     planes = np.empty((len(both), channels, outputs), np.float32)
     for o in range(0, outputs, 16):  # a line of memory at a time
-        some = array[o : o + 16].reshape(-1, both.shape[1]).T.astype(np.float64)
-        planes[:, :, o : o + 16] = (both @ some).reshape(len(both), -1, channels).transpose(0, 2, 1)
-    return constant(Data(f32, stored(planes, f32)), loc=w.loc)
+        some = array[o : o + 16].reshape(-1, channels, both.shape[1]).T.astype(np.float64, order="C")
+        planes[:, :, o : o + 16] = (both @ some.reshape(len(some), -1)).reshape(len(both), channels, -1)
+    return constant(Data(f32, planes), loc=w.loc)
 
 
 def transforms(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
