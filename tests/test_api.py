@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 import compiler
 from compiler import ArgumentError, CompiledModule, Options
+from compiler.api import load
 from compiler.measure import Work, eager_work, error, reference
 
 
@@ -298,3 +301,14 @@ def test_work_of_eager_mode() -> None:
 def test_importing_the_package_is_cheap() -> None:
     code = "import compiler, sys; assert not {'torch', 'numpy', 'llvmlite', 'rich'} & set(sys.modules); compiler.Options(target='host')"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("given", [(torch.ones(3),), ("no tensor",)], ids=["compiled", "refused"])
+def test_python_collects_garbage_again_afterwards(given: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while it compiles, but from then on, whatever came of it."""
+    seen = []
+    monkeypatch.setattr("compiler.api.load", lambda *a: seen.append(gc.isenabled()) or load(*a))
+    with contextlib.suppress(Exception):
+        compiler.compile(torch.nn.ReLU(), given)
+    assert seen == [False]
+    assert gc.isenabled()
