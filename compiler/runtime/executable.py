@@ -72,9 +72,9 @@ class Executable:
         self.pairs = in_place_pairs(program)
         if not self.sizes:
             self.memory = plan_memory(program, self.inside, self.pairs)
-        self.constants = {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
         self.build = Build(self.target, cache_of(options or Options()))
-        self.build.add_kernels(program.kernels.values())
+        with self.build.adding(program.kernels.values()):
+            self.constants = {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
         for k, steps in enumerate(_segments(program)):
             if not isinstance(steps, OpaqueCall):
                 self.build.add_main(f"main{k}", list(self._actions(steps)))
