@@ -7,9 +7,8 @@ more threads gain nothing, and a helper process takes as long to start (0.3 s) a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from compiler.codegen.llvm.emit import emit_kernel
@@ -34,12 +33,6 @@ class Build:
 
     def add_kernels(self, kernels: Iterable[Kernel]) -> None:
         """Compile every kernel whose like is not here yet."""
-        with self.adding(kernels):
-            pass
-
-    @contextmanager
-    def adding(self, kernels: Iterable[Kernel]) -> Iterator[None]:
-        """The same; LLVM may still be at it while the body of the `with` runs."""
         started: dict[str, Future[bytes]] = {}
         with ThreadPoolExecutor(1, "llvm") as llvm:
             for kernel in kernels:
@@ -57,7 +50,6 @@ class Build:
                 text = emit_kernel(replace(kernel, name=symbol), self.target)
                 self.seconds[kernel.name] = time.perf_counter() - start
                 started[symbol] = llvm.submit(self._compile, kernel, text, key)
-            yield
         for symbol, future in started.items():
             self.objects[symbol] = future.result()
 

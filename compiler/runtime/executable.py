@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
-from compiler.runtime.constants import stored_once
+from compiler.runtime.constants import Array, stored_once
 from compiler.runtime.entry import LARGE, Entry, Foreign, Native, strides
 from compiler.runtime.foreign import ForeignFunction, foreign_function
 from compiler.runtime.loader import load
@@ -73,8 +74,10 @@ class Executable:
         if not self.sizes:
             self.memory = plan_memory(program, self.inside, self.pairs)
         self.build = Build(self.target, cache_of(options or Options()))
-        with self.build.adding(program.kernels.values()):
-            self.constants = {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
+        with ThreadPoolExecutor(1) as packing:  # mostly copies, beside which Python writes kernels
+            packed = packing.submit(_packed, program)
+            self.build.add_kernels(program.kernels.values())
+        self.constants = packed.result()
         for k, steps in enumerate(_segments(program)):
             if not isinstance(steps, OpaqueCall):
                 self.build.add_main(f"main{k}", list(self._actions(steps)))
@@ -208,6 +211,11 @@ class Executable:
 def cache_of(options: Options) -> ObjectCache:
     """The store that the user chose."""
     return ObjectCache(Path(options.cache) if options.cache else None)
+
+
+def _packed(program: Program) -> dict[str, Array]:
+    """The constants as kernels read them."""
+    return {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
 
 
 def _outside(program: Program) -> tuple[str, ...]:
