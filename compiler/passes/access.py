@@ -41,7 +41,8 @@ class Accesses:
         self.depends: dict[str, frozenset[str]] = {}
         self.private: dict[str, frozenset[str]] = {}  # loops around the declaration of a local buffer
         self.arithmetic: list[tuple[tuple[Range, ...], int]] = []  # operations of a statement, and the loops around it
-        self._offsets: dict[tuple[str, tuple[Dim, ...]], Dim] = {}
+        self._offsets: dict[tuple[TensorType, tuple[Dim, ...]], Dim] = {}
+        self._steps: dict[tuple[Dim, str], int | None] = {}
         self.all: list[Access] = list(self._walk(kernel.body, ()))
 
     def retyped(self, types: Sequence[TensorType]) -> Accesses:
@@ -50,7 +51,6 @@ class Accesses:
         assert self.free is not None
         new = copy(self)
         new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
-        new._offsets = {}
         new.__dict__.pop("linear", None)
         return new
 
@@ -97,8 +97,13 @@ class Accesses:
         """Elements that are likely to lie between the places of successive `v`; None where they are irregular."""
         if v in self.private.get(a.buffer, ()):
             return 1  # one copy for each `v`, side by side
+        key = (self.offset(a), v)
+        if key not in self._steps:
+            self._steps[key] = self._step(*key)
+        return self._steps[key]
+
+    def _step(self, offset: Dim, v: str) -> int | None:
         total = 0
-        offset = self.offset(a)
         for name in variables(offset):
             if name == v:
                 c = coefficient(offset, v)
@@ -111,9 +116,9 @@ class Accesses:
 
     def offset(self, a: Access) -> Dim:
         """Elements that are likely to lie between the start of the buffer and the place."""
-        key = (a.buffer, a.index)
+        key = (self.types[a.buffer], a.index)
         if key not in self._offsets:
-            self._offsets[key] = likely(self.types[a.buffer].offset(a.index))
+            self._offsets[key] = likely(key[0].offset(a.index))
         return self._offsets[key]
 
     def follows(self, a: Access, v: str) -> bool:
