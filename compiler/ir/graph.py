@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,10 @@ class Data:
     name: str = ""
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+    @property
     def numbers(self) -> np.ndarray[Any, Any]:
         """The elements as `dtype.numpy` holds them (bf16 as float32)."""
         if self.dtype.name != "bf16":
@@ -57,6 +62,22 @@ class Data:
         import hashlib
 
         return hashlib.sha256(f"{self.dtype}{self.array.shape}".encode() + self.array.tobytes()).hexdigest()[:32]
+
+
+class Computed(Data):
+    """Data whose elements are computed each time that they are asked for, so that no memory holds them in between."""
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], compute: Callable[[], np.ndarray[Any, Any]]) -> None:
+        for name, value in (("dtype", dtype), ("name", ""), ("_shape", shape), ("_compute", compute)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape  # type: ignore[attr-defined, no-any-return]  # set above: instances are frozen
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        return self._compute()  # type: ignore[attr-defined, no-any-return]  # likewise
 
 
 def stored(numbers: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
@@ -130,9 +151,7 @@ def constant(
         array = np.asarray(data, order="C")
         known = dtype or next(d for d in DTYPES.values() if d.numpy == array.dtype)
         data = Data(known, array, name)
-    return Node(
-        CONSTANT, (), {"value": data}, TensorType(data.dtype, data.array.shape), name=name or data.name, loc=loc
-    )
+    return Node(CONSTANT, (), {"value": data}, TensorType(data.dtype, data.shape), name=name or data.name, loc=loc)
 
 
 def scalar_constant(value: Number, dtype: DType | None = None) -> Node:
@@ -146,7 +165,7 @@ def scalar_value(node: Node) -> Number | None:
     if not isinstance(node.structure, Leaf) or "value" not in node.attrs:
         return None
     data: Data = node.attrs["value"]
-    if data.array.size != 1:
+    if prod(data.shape) != 1:
         return None
     return data.numbers.item()  # type: ignore[no-any-return]
 

@@ -65,8 +65,8 @@ def leaves_are_typed(graph: Graph) -> Iterator[str]:
             data = node.attrs.get("value")
             if not isinstance(data, Data):
                 yield f"{at(node)}: holds no data"
-            elif logical(node.result) != TensorType(data.dtype, data.array.shape):
-                yield f"{at(node)}: its data is {TensorType(data.dtype, data.array.shape)}"
+            elif logical(node.result) != TensorType(data.dtype, data.shape):
+                yield f"{at(node)}: its data is {TensorType(data.dtype, data.shape)}"
 
 
 def logical(result: TensorType | tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node
+from compiler.ir.graph import CONSTANT, INPUT, Computed, Data, Graph, Node
 from compiler.ir.structure import Opaque
 from compiler.passes.base import Context, GraphPass, register
 
@@ -56,6 +56,8 @@ def _attr_key(value: Any) -> Hashable:
 
 
 def _data_key(data: Data) -> Hashable:
+    if isinstance(data, Computed):
+        return "constant", data
     array = data.array
     content = array.tobytes() if array.nbytes <= SMALL else array.__array_interface__["data"][0]
     return "constant", data.dtype.name, array.shape, array.strides if array.nbytes > SMALL else (), content

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from compiler.ir import ops
-from compiler.ir.graph import CONSTANT, Data, Graph, Node, constant
+from compiler.ir.graph import CONSTANT, Computed, Graph, Node, constant
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
@@ -153,16 +153,21 @@ def cropped(x: Node, dim: int, size: int) -> Node:
 
 
 def weights(w: Node, kernel: Matrix) -> Node:
-    """The constant [points, channels, outputs] of transformed windows, computed in float64 and rounded once."""
-    array = w.attrs["value"].array
-    outputs, channels = array.shape[:2]
-    g = np.array(floats(kernel))
+    """The constant [points, channels, outputs] of transformed windows."""
+    array, g = w.attrs["value"].array, np.array(floats(kernel))
     both = np.kron(g, g)
-    planes = np.empty((len(both), channels, outputs), np.float32)
+    shape = (len(both), array.shape[1], array.shape[0])
+    return constant(Computed(f32, shape, lambda: planes(array, both)), loc=w.loc)
+
+
+def planes(array: np.ndarray[Any, Any], both: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Windows [outputs, channels, 3, 3] times the matrix [points, 9], in float64 and rounded once: [points, channels, outputs]."""
+    outputs, channels = array.shape[:2]
+    found = np.empty((len(both), channels, outputs), np.float32)
     for o in range(0, outputs, 16):  # a line of memory at a time
         some = array[o : o + 16].reshape(-1, channels, both.shape[1]).T.astype(np.float64, order="C")
-        planes[:, :, o : o + 16] = (both @ some.reshape(len(some), -1)).reshape(len(both), channels, -1)
-    return constant(Data(f32, planes), loc=w.loc)
+        found[:, :, o : o + 16] = (both @ some.reshape(len(some), -1)).reshape(len(both), channels, -1)
+    return found
 
 
 def transforms(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:

@@ -11,10 +11,11 @@ from torch import nn
 
 import compiler
 from compiler.ir import ops
-from compiler.ir.graph import Graph, Node, constant, input_node
+from compiler.ir.graph import Computed, Graph, Node, constant, input_node
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
-from compiler.passes.graph.winograd import ERROR, POINTS, Winograd, best_tile, transforms
+from compiler.passes.graph.winograd import ERROR, POINTS, Winograd, best_tile, floats, transforms, weights
+from compiler.passes.manager import run_pipeline
 from compiler.perf.machine import Machine
 
 
@@ -110,3 +111,23 @@ def test_the_user_may_forbid_it() -> None:
     model, x = nn.Conv2d(64, 64, 3, padding=1).eval(), torch.randn(1, 64, 56, 56)
     assert "mix" in compiler.compile(model, (x,)).print_ir("fused")
     assert "mix" not in compiler.compile(model, (x,), options={"winograd": False}).print_ir("fused")
+
+
+def test_transformed_weights_are_made_when_asked_for() -> None:
+    """Each time anew: nobody holds them until they are packed."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((33, 5, 3, 3)).astype(np.float32)
+    _, kernel, _ = transforms(4, 3)
+    data = weights(constant(w), kernel).attrs["value"]
+    g = np.array(floats(kernel))
+    wanted = np.einsum("pi,qj,ocij->pqco", g, g, w.astype(np.float64)).reshape(36, 5, 33)
+    assert data.shape == (36, 5, 33)
+    np.testing.assert_allclose(data.array, wanted, rtol=2**-23)
+    assert data.array is not data.array
+
+
+def test_computed_constants_are_not_taken_for_each_other() -> None:
+    """They have no place in memory by which to tell them apart."""
+    ones, twos = (constant(Computed(f32, (64, 64), lambda n=n: np.full((64, 64), n, np.float32))) for n in (1, 2))
+    graph = run_pipeline(Graph((), (ops.exp(ones), ops.exp(twos))), "cse")
+    assert len(graph.constants) == 2
