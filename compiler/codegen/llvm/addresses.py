@@ -1,0 +1,110 @@
+"""Index arithmetic: where in memory an element of a tile lies, as LLVM values and addresses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from compiler.codegen.llvm.builder import Builder, llvm_type, memory_type
+from compiler.codegen.llvm.primitives import emit_cast
+from compiler.codegen.llvm.scope import LANE, Axis, Buffer, Coord, Scope
+from compiler.ir.index import Atom, Dim, FloorDiv, Mod, Size, variables
+from compiler.ir.types import boolean, i64
+
+
+@dataclass
+class Addresses(ABC):
+    """Computes indices in one scope.  `memo` holds what this block has computed."""
+
+    b: Builder
+    scope: Scope
+    memo: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    @abstractmethod
+    def bound(self, name: str, coord: Coord) -> str:
+        """Element `coord` of a value that has a name; indices may hold those of integers."""
+
+    def integer(self, d: Dim, coord: Coord) -> str:
+        """Index `d` as i64: a scalar, or a vector where it varies across lanes."""
+        lane = self.scope.lane_axis(self.scope.depends(d))
+        form = self.scope.resolve(d)
+        return self.polynomial(form, coord, lane)
+
+    def polynomial(self, d: Dim, coord: Coord, lane: Axis | None) -> str:
+        """The value of a resolved index; vectors of `lane.lanes` where `lane` is given."""
+        lanes = lane.lanes if lane else 0
+        ty = llvm_type(i64, lanes)
+        number = (lambda n: f"splat (i64 {n})") if lanes else str
+        if isinstance(d, int):
+            return number(d)
+        total = ""
+        for mono, coef in d.terms:
+            term = ""
+            for atom in mono:
+                factor = self._atom(atom, coord, lane)
+                term = factor if not term else self.b.emit(f"mul nsw {ty} {term}, {factor}")
+            if not term:
+                term = number(coef)
+            elif coef != 1:
+                term = self.b.emit(f"mul nsw {ty} {term}, {number(coef)}")
+            total = term if not total else self.b.emit(f"add nsw {ty} {total}, {term}")
+        return total
+
+    def _atom(self, atom: Atom, coord: Coord, lane: Axis | None) -> str:
+        lanes = lane.lanes if lane else 0
+        if isinstance(atom, (FloorDiv, Mod)):
+            ty = llvm_type(i64, lanes)
+            num, den = self.polynomial(atom.num, coord, lane), self.polynomial(atom.den, coord, lane)
+            # both are index arithmetic on values known not to be negative, or floor and remainder are adjusted
+            quotient = self._floor_divide(ty, num, den, lanes)
+            if isinstance(atom, FloorDiv):
+                return quotient
+            back = self.b.emit(f"mul nsw {ty} {quotient}, {den}")
+            return self.b.emit(f"sub nsw {ty} {num}, {back}")
+        if isinstance(atom, Size):
+            return self.b.splat("i64", size_name(atom), lanes) if lanes else size_name(atom)
+        name = atom.name
+        if name == LANE or (lane and name == f"{lane.var}@"):
+            assert lane is not None
+            start = 0 if name == LANE else coord[lane.var] * lane.lanes
+            return "<" + ", ".join(f"i64 {start + k}" for k in range(lane.lanes)) + ">"
+        if name.endswith("@"):
+            value = str(coord[name[:-1]])
+            return f"splat (i64 {value})" if lanes else value
+        if name in self.scope.names:
+            bound = self.scope.names[name]
+            across = lanes if self.scope.lane_axis(bound.axes) else 0
+            value = emit_cast(self.b, bound.dtype, i64, self.bound(name, coord), across)
+            return self.b.splat("i64", value, lanes) if lanes and not across else value
+        value = self.scope.ssa[name]
+        return self.b.splat("i64", value, lanes) if lanes else value
+
+    def _floor_divide(self, ty: str, num: str, den: str, lanes: int) -> str:
+        quotient = self.b.emit(f"sdiv {ty} {num}, {den}")
+        rest = self.b.emit(f"srem {ty} {num}, {den}")
+        zero = "zeroinitializer" if lanes else "0"
+        flag = llvm_type(boolean, lanes)
+        negative = self.b.emit(f"icmp slt {ty} {rest}, {zero}")
+        step = self.b.emit(f"sext {flag} {negative} to {ty}")
+        return self.b.emit(f"add nsw {ty} {quotient}, {step}")
+
+    def pointer(self, buffer: Buffer, offset: Dim, coord: Coord, within: str = "inbounds") -> str:
+        """Address of element `offset` (a resolved index without lanes); constants stay in the address mode."""
+        fixed = dict(offset.terms).get((), 0) if not isinstance(offset, int) else offset
+        rest = offset - fixed
+        element = memory_type(buffer.type.dtype)
+        base = buffer.pointer
+        if rest != 0:
+            key = ("pointer", buffer.pointer, rest, tuple(coord[v[:-1]] for v in sorted(variables(rest)) if v.endswith("@")),
+                   tuple(tuple(coord[a] for a in self.scope.names[v].axes) for v in sorted(variables(rest)) if v in self.scope.names))  # fmt: skip
+            if key not in self.memo:
+                self.memo[key] = self.b.emit(
+                    f"getelementptr inbounds {element}, ptr {base}, i64 {self.polynomial(rest, coord, None)}"
+                )
+            base = self.memo[key]
+        return base if fixed == 0 else self.b.emit(f"getelementptr {within} {element}, ptr {base}, i64 {fixed}")
+
+
+def size_name(s: Size) -> str:
+    """The parameter of the kernel's function that holds a size."""
+    return f"%size.{s.name}"
