@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Graph, Node, scalar_value
 from compiler.ir.index import interval, substitute, var
-from compiler.ir.scalar import Expr, Ref, const
+from compiler.ir.scalar import Const, Expr, Ref, const
 from compiler.ir.structure import Elementwise, Guard, IndexMap, Leaf, Opaque, Position
+from compiler.ir.types import f32
 from compiler.passes.algebra import simplify
 from compiler.passes.base import Context, GraphPass, register
 
@@ -76,7 +77,15 @@ def elementwise_identity(n: Node) -> Node | None:
 def trace(n: Node, operands: Sequence[Expr]) -> Expr:
     """One element of elementwise node `n` in terms of one element of each operand."""
     assert isinstance(n.structure, Elementwise)
-    return n.structure.fn(*operands, **n.attrs)
+    taken = [_widened(o) for o in operands] if n.structure.wide else operands
+    return n.structure.fn(*taken, **n.attrs).to(n.dtype)
+
+
+def _widened(e: Expr) -> Expr:
+    """Half types as f32, which rules are written for."""
+    if not e.dtype.is_half:
+        return e
+    return const(e.value, f32) if isinstance(e, Const) else e.to(f32)
 
 
 def view_identity(n: Node) -> Node | None:
