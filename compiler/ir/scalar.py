@@ -58,13 +58,22 @@ class Expr:
 
     def same(self, other: object) -> bool:
         """Structural equality (`==` builds a comparison nowhere; it is this too)."""
-        return self is other or (
-            type(self) is type(other)
-            and isinstance(other, Expr)
-            and hash(self) == hash(other)
-            and self.dtype == other.dtype
-            and self._fields() == other._fields()
-        )
+        if self is other:
+            return True
+        if not isinstance(other, Expr) or type(self) is not type(other) or hash(self) != hash(other):
+            return False
+        mine, theirs = self._first_twin(), other._first_twin()
+        if mine is theirs:
+            return True
+        equal = self.dtype == other.dtype and self._fields() == other._fields()
+        if equal:
+            object.__setattr__(theirs, "_twin", mine)
+        return equal
+
+    def _first_twin(self) -> Expr:
+        """One and the same expression for all those that were found equal: what they share is compared once, not on every path."""
+        twin = self.__dict__.get("_twin")
+        return self if twin is None else twin._first_twin()
 
     __eq__ = same
 
