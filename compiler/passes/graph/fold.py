@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, stored
-from compiler.ir.index import Dim
+from compiler.ir.index import Dim, Index
 from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.structure import Generate, Opaque, Recurrence, is_view
 from compiler.passes.base import Context, GraphPass, register
@@ -78,11 +79,16 @@ def _static(size: Dim) -> int:
     return size
 
 
+def _is_open(attr: Any) -> bool:
+    """Whether an attribute follows a size that is not known."""
+    return isinstance(attr, Index) or (isinstance(attr, tuple) and any(map(_is_open, attr)))
+
+
 def constant_sources(ir: Graph) -> dict[Node, frozenset[Node]]:
-    """For each node of static type that depends on no input and no opaque op: the constants it is computed from."""
+    """For each node of static type and static attributes that depends on no input and no opaque op: the constants it is computed from."""
     found: dict[Node, frozenset[Node]] = {}
     for n in ir.nodes:
-        static = not isinstance(n.result, tuple) and n.type.is_static
+        static = not isinstance(n.result, tuple) and n.type.is_static and not any(map(_is_open, n.attrs.values()))
         if n.op is INPUT or isinstance(n.structure, Opaque) or not static or any(o not in found for o in n.operands):
             continue
         found[n] = frozenset({n}) if n.op is CONSTANT else frozenset().union(*(found[o] for o in n.operands))

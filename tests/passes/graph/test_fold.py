@@ -84,3 +84,15 @@ def test_results_up_to_the_limit_are_folded() -> None:
             return %y
         }""",
     )
+
+
+def test_a_part_at_an_open_place_is_not_known() -> None:
+    check_pass(
+        "fold",
+        unchanged="""graph(%x: f32[s0]) {
+            %c = constant f32[9] [1, 2, 3, 4, 5, 6, 7, 8, 9]
+            %p = slice %c {dim=0, start=s0, size=2}
+            %y = exp %p
+            return %y, %x
+        }""",
+    )
