@@ -67,14 +67,17 @@ class Winograd(GraphPass):
 
 def fits(n: Node) -> bool:
     """Whether `n` is a plain convolution of f32 images with constant 3 x 3 windows."""
+    return is_plain(n) and n.operands[1].op is CONSTANT and all(isinstance(d, int) for d in n.shape[1:])
+
+
+def is_plain(n: Node) -> bool:
+    """Whether `n` is a convolution of f32 images with 3 x 3 windows at every place."""
     return (
         n.op is ops.conv
-        and n.operands[1].op is CONSTANT
-        and n.dtype == f32
+        and all(o.dtype == f32 for o in n.operands)
         and n.operands[1].shape[2:] == (3, 3)
         and n.attrs["groups"] == 1
         and {*n.attrs["stride"], *n.attrs["dilation"]} == {1}
-        and all(isinstance(d, int) for d in n.shape[1:])
     )
 
 
