@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import torch
+
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import Dim, var
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.scalar import Call, Ref
 from compiler.ir.structure import Elementwise, Reduction
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.canonicalize import trace
 from compiler.passes.graph.fold import constant_sources
+
+MODERATE = 64
+"""The largest power of 2 in a factor, or a factor's inverse, that becomes part of weights."""
 
 
 @register
@@ -21,7 +27,8 @@ class ScaleWeights(GraphPass):
     """%y = conv %x, %w   %b = add %y, %c   %z = mul %b, %s   ->   %y = conv %x, %w * %s   %z = add %y, %c * %s
 
     A batch norm that follows a convolution multiplies every channel by a number; with constant weights it costs nothing then.
-    Where all is constant but %x, and nothing else reads %y or %b.  Half types are left alone: their weights would be rounded again.
+    Where all is constant but %x, and nothing else reads %y or %b.  Half types are left alone: their weights would be rounded again;
+    so are factors that might take weights out of the range of their type.
     """
 
     name = "scale-weights"
@@ -31,7 +38,9 @@ class ScaleWeights(GraphPass):
         new: dict[Node, Node] = {}
         for n in ir.nodes:
             scaled = self.scaled(ir, n, known)
-            if scaled is not None:
+            if scaled is not None and not _is_moderate(n.operands[1]):
+                context.missed(self, "the factor is too large or too small for the weights", n)
+            elif scaled is not None:
                 new[n] = scaled.named(n.name).at(n.loc)
                 context.applied(self, "a factor became part of the weights", n)
         return ir.replace_nodes(new)
@@ -53,6 +62,13 @@ class ScaleWeights(GraphPass):
         shape: tuple[Dim, ...] = tuple(factor.type.numel if k == across else 1 for k in range(weights.type.rank))
         whole = product.op(x, ops.mul(weights, ops.reshape(factor, shape=shape)), **product.attrs)
         return whole if shift is None else ops.add(whole, ops.mul(shift, factor))
+
+
+def _is_moderate(factor: Node) -> bool:
+    """Whether every number of the constant `factor` is 0 or far from the ends of its type's range."""
+    (value,) = interpret(Graph((), (factor,)), ())
+    exponents = torch.frexp(value)[1].abs()
+    return bool((value.isfinite() & ((value == 0) | (exponents <= MODERATE))).all())
 
 
 def _is(n: Node, primitive: str) -> bool:

@@ -57,9 +57,13 @@ def test_convolutions_with_groups(groups: int) -> None:
         "%p = matmul %x, %w  %t = constant f32[2, 1] [[1], [2]]  %y = mul %p, %t  return %y }",
         "%p = matmul %x, %w  %b = add %p, %z  %y = mul %b, %s  return %y }",
         "%p = matmul %x, %z  %y = mul %p, %s  return %y }",
+        "%p = matmul %x, %w  %t = constant f32[3] [1, inf, 1]  %y = mul %p, %t  return %y }",
+        "%p = matmul %x, %w  %t = constant f32[3] [1, 0, 1e-30]  %y = mul %p, %t  return %y }",
     ],
-    ids=["read twice", "no constant", "along the rows", "a bias that is no constant", "weights that are no constant"],
-)
+    ids=[
+        "read twice", "no constant", "along the rows", "a bias that is no constant", "weights that are no constant", "infinite", "tiny",
+    ],
+)  # fmt: skip
 def test_what_stays(body: str) -> None:
     check_pass("scale-weights", unchanged=f"{HEAD} {body}")
 
