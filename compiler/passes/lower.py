@@ -100,7 +100,7 @@ class ProgramLowering:
             buffer = self.targets.get(self.value(n, k), buffer)
             place = self.placed.get(self.value(n, k))
             if place is not None:
-                buffer, t = self.names[place.host], place.host.type
+                buffer, t = self.targets.get(place.host, self.names[place.host]), place.host.type
             self.buffers[buffer], self.place[n, k] = TensorType(t.dtype, t.shape), buffer
             made.append(buffer)
         return tuple(made)
