@@ -318,10 +318,11 @@ def _is_affine(d: Dim) -> bool:
 
 
 def ranges_are_sensible(site: Site) -> Iterator[str]:
-    """Loops have a constant length and start where untiled loops around them say; tiles are positive, lanes a power of two."""
+    """Loops begin and end where untiled loops around them say, and tiled ones and reductions have a constant length; tiles are
+    positive, lanes a power of two."""
     outer = {r.var: r.tile for r, _ in site.scope.loops}
     for r in ranges(site.stmt):
-        if variables(r.extent):
+        if variables(r.extent) and (r.tile != 1 or isinstance(site.stmt, Reduce)):
             yield f"%{r.var} runs over {r.lo}..{r.hi}, whose length is no constant"
         elif isinstance(r.extent, int) and r.extent < 0:
             yield f"%{r.var} runs backwards, {r.lo}..{r.hi}"
