@@ -28,9 +28,12 @@ class Interleave(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         lanes = lanes_for(ir, context.machine or Machine())
+        across = {r.var for s in tile.walk(ir.body) if isinstance(s, For) and s.range.lanes for r in ranges_in(s)}
 
         def rule(stmt: Stmt) -> Block:
-            if not isinstance(stmt, For) or not stmt.parallel or any(r.lanes for r in ranges_in(stmt)):
+            if not isinstance(stmt, For) or not stmt.parallel or stmt.range.var in across:
+                return (stmt,)
+            if any(r.lanes for r in ranges_in(stmt)):
                 return (stmt,)
             chains = [s for s in stmt.body if isinstance(s, For) and carries(stmt.body, s)]
             if not chains or any(isinstance(s, tile.Reduce) for s in tile.walk(stmt.body)):

@@ -44,3 +44,18 @@ def test_steps_that_wait_for_nothing_stay() -> None:
         unchanged="""kernel @copy(in %x: f32[10, 6], out %y: f32[10, 6]) {
           parallel %i in 0..10 { for %k in 0..6 { store %x[%i, %k], %y[%i, %k] } } }""",
     )
+
+
+def test_chains_inside_lanes_stay() -> None:
+    check_pass(
+        "interleave",
+        unchanged="""kernel @scan(in %x: f32[6, 8, 16], out %y: f32[6, 8, 16]) {
+          parallel %j in 0..16 tile 16 lanes 16 { parallel %i in 0..8 {
+            local %c: f32[]
+            store 0.0, %c[]
+            for %k in 0..6 {
+              %new = %c[] + %x[%k, %i, %j]
+              store %new, %c[]
+              store %new, %y[%k, %i, %j]
+            } } } }""",
+    )
