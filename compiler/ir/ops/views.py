@@ -236,7 +236,7 @@ def _strided_source(n: Node, i: Position) -> Position:
 strided = op(
     "strided", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _strided_source(n, i)),)),
     type=_strided_type, attrs={"shape": REQUIRED, "strides": REQUIRED, "offset": 0},
-    reference=lambda x, shape, strides, offset: x.as_strided(shape, strides, offset),
+    reference=lambda x, shape, strides, offset: x.clone(memory_format=torch.contiguous_format).as_strided(shape, strides, offset),
     samples=[
         sample("f32[9]", shape=[3, 4], strides=[2, 1], offset=1), sample("i64[6]", shape=[2, 3], strides=[1, 2]),
         sample("f32[4]", shape=[0, 3], strides=[1, 1]), sample("bool[4]", shape=[], strides=[], offset=2), sample("f32[3]", shape=[2, 3], strides=[0, 1]),
