@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import torch
 from compiler.cli import main
 from compiler.fuzz import Case, Failure, check, expectations, inputs_for, parse_case, random_graph, read_case
 from compiler.fuzz.check import WAYS
-from compiler.fuzz.generate import drawable
+from compiler.fuzz.growth import Growth, drawable
+from compiler.fuzz.idioms import IDIOMS, attention, image, scanned
 from compiler.fuzz.reduce import reduce, simplifications
 from compiler.fuzz.spoil import check_spoilt
 from compiler.fuzz.workers import each
+from compiler.ir.graph import Graph, Node
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.op import OPS
 from compiler.ir.parser import parse_graph
@@ -26,6 +30,7 @@ from compiler.ir.structure import Reduction
 from compiler.ir.verify_graph import verify_graph
 from compiler.passes.graph import fold
 from compiler.passes.lower_kernel import KernelLowering
+from compiler.pipeline import run_passes
 
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.ir"))
 FUSED = (WAYS["fused"],)
@@ -102,6 +107,39 @@ def test_every_op_with_samples_can_be_drawn() -> None:
     }
 
 
+def grown(idiom: Callable[[Growth], Node], seed: int) -> Graph:
+    """An idiom after a few ops."""
+    growth = Growth(random.Random(seed), np.random.default_rng(seed))
+    for _ in range(seed % 3):
+        growth.step()
+    growth.add(idiom(growth))
+    return growth.graph(idiom.__name__)
+
+
+@pytest.mark.parametrize("idiom", dict.fromkeys(IDIOMS), ids=lambda f: f.__name__)
+def test_idioms_are_valid(idiom: Callable[[Growth], Node]) -> None:
+    for seed in range(40):
+        verify_graph(grown(idiom, seed))
+
+
+@pytest.mark.parametrize(
+    ("idiom", "passes"),
+    [
+        (attention, {"online", "merge"}),
+        (image, {"winograd", "scale-weights", "narrow"}),
+        (scanned, {"block-scans", "interleave"}),
+    ],
+)
+def test_eager_passes_find_work_in_idioms(idiom: Callable[[Growth], Node], passes: set[str]) -> None:
+    done: set[str] = set()
+    for seed in range(40):
+        stages = run_passes(grown(idiom, seed), WAYS["eager"].options)
+        done |= {r.pass_ for r in stages.context.remarks.of(kind="applied")}
+        if passes <= done:
+            return
+    raise AssertionError(f"nothing to do for {passes - done}")
+
+
 # expectations
 
 
@@ -141,6 +179,30 @@ def test_nan_and_infinity_have_their_places() -> None:
         changed = right.copy()
         changed[k] = wrong
         assert f"element [{k}]" in hoped.problem(changed)
+
+
+def test_what_is_infinite_may_spoil_a_tile_of_a_convolution() -> None:
+    text = """graph(%x: f32[1, 1, 12, 20]) {
+      %w = constant f32[1, 1, 3, 3] [[[[1, 2, 1], [0, 1, 0], [3, 1, 1]]]]
+      %y = conv %x, %w {stride=[1, 1], dilation=[1, 1]}
+      return %y }"""
+    x = np.ones((1, 1, 12, 20), np.float32)
+    x[0, 0, 5, 0] = np.inf
+    hoped, right = expected(text, x), np.full((1, 1, 10, 18), 10, np.float32)
+    right[0, 0, :, :4] = np.nan
+    assert not hoped.problem(right)
+    right[0, 0, 5, 8] = np.nan
+    assert "1 of 180 elements are wrong; element [0, 0, 5, 8]" in hoped.problem(right)
+
+
+def test_steps_of_a_loop_round_as_any_ops_do() -> None:
+    text = """graph(%x: f32[3]) {
+      %y = recurrence %x {states=0, body=graph @step(%x: f32[]) { %e = exp %x  %l = log %e  %s = mul %l, 10.0  %y = floor %s  return %y }}
+      return %y }"""
+    hoped = expected(text, np.array([0.1, 0.5, 0.25], np.float32))
+    assert not hoped.problem(np.array([0.0, 5.0, 2.0], np.float32))
+    assert not hoped.problem(np.array([1.0, 4.0, 2.0], np.float32))
+    assert hoped.problem(np.array([1.0, 5.0, 3.0], np.float32))
 
 
 def test_integers_are_exact() -> None:

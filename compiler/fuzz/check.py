@@ -21,10 +21,17 @@ from compiler.ir.random_inputs import small_sizes
 from compiler.ir.verify_graph import verify_graph
 from compiler.options import Options
 from compiler.passes.instrument import interpreted_steps
-from compiler.pipeline import PROGRAM_PASSES, TILE_PASSES, run_passes
+from compiler.pipeline import GRAPH_PASSES, PROGRAM_PASSES, TILE_PASSES, run_passes
 
-EAGER = f"{PROGRAM_PASSES},{TILE_PASSES.replace('parallelize', 'parallelize{grain=1}')}"
-"""The default passes, but even small kernels are shared among threads."""
+EAGER = {
+    "block-scans": "block-scans{long=8, block=4, rows=64}",
+    "winograd": "winograd{gain=1000.0}",
+    "online": "online{longest=3, part=3, rows=2, causal=2}",
+    "stage": "stage{reuse=2}",
+    "interleave": "interleave{heavy=4}",
+    "parallelize": "parallelize{grain=1}",
+}
+"""Passes that wait for much work, told to do theirs on little."""
 
 STEPS = 20_000
 """The longest program that the interpreter of Tile IR is given."""
@@ -60,16 +67,21 @@ def _strided(t: torch.Tensor) -> torch.Tensor:
     return t.mT.contiguous().mT if t.ndim > 1 else t
 
 
+def eager(passes: str) -> str:
+    """A pipeline whose passes have no options, with all of them eager."""
+    return ",".join(EAGER.get(name, name) for name in passes.split(","))
+
+
 def _ways() -> dict[str, Way]:
     plain = Options(cache="", verify=True)
     targets = [name for name, t in TARGETS.items() if not t.lacking_here()]
     made = [Way("fused", plain), Way("interpreted", plain, interpreted=True)]
     made += [Way(f"fused {t}", plain.with_(target=t, verify=False)) for t in targets]
     made += [Way(f"unfused {t}", plain.with_(target=t, fuse=False, verify=False)) for t in targets]
-    made += [
-        Way("threads", plain.with_(tile_passes=EAGER), 2),
-        Way("unfused threads", plain.with_(fuse=False, tile_passes=EAGER), 2),
-    ]
+    tile_passes = eager(f"{PROGRAM_PASSES},{TILE_PASSES}")
+    hasty = plain.with_(graph_passes=eager(GRAPH_PASSES), tile_passes=tile_passes)
+    made += [Way("eager", hasty), Way("threads", hasty, 2)]
+    made += [Way("unfused threads", plain.with_(fuse=False, tile_passes=tile_passes), 2)]
     return {w.name: w for w in made}
 
 
@@ -111,12 +123,13 @@ class Outcome:
 
 
 def way_in_turn(seed: int) -> Way:
-    """The way for the graph of `seed`: the default one for even seeds, the others one after the other for odd ones.
+    """The way for the graph of `seed`: the default one and the eager one by turns, the others one after the other for odd seeds.
 
     Many graphs in one way each find more in the same time than half as many in two.
     """
-    others = [w for w in WAYS.values() if w.name != "fused"]
-    return others[seed // 2 % len(others)] if seed % 2 else WAYS["fused"]
+    often = [WAYS["fused"], WAYS["eager"]]
+    others = [w for w in WAYS.values() if w not in often]
+    return others[seed // 2 % len(others)] if seed % 2 else often[seed // 2 % 2]
 
 
 def check(graph: Graph, seed: int, ways: Sequence[Way] = tuple(WAYS.values())) -> Outcome:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from compiler.fuzz.inputs import Array
 from compiler.ir import scalar
@@ -21,11 +22,13 @@ from compiler.ir.graph import CONSTANT, INPUT, Graph, Node
 from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import as_array, as_tensor, compute
 from compiler.ir.interpret_structure import evaluate_structure
+from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.scalar import PRIMITIVES, Call, Ref
-from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Mix, Reduction, Scan, Scatter
+from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Mix, Recurrence, Reduction, Scan, Scatter
 from compiler.ir.tile import accumulator_dtype
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DType
+from compiler.passes.graph.winograd import POINTS, is_plain
 from compiler.passes.manager import run_pipeline
 
 Value: TypeAlias = Any
@@ -126,11 +129,21 @@ def run(
     graph: Graph, inputs: Sequence[Array], rng: np.random.Generator | None, rounded: bool = True
 ) -> list[torch.Tensor]:
     """The outputs in float64 (integers as they are), every value rounded to its type, with the errors of one world if `rng`."""
-    known: dict[Node, Value] = {n: widened(as_tensor(x, n.dtype)) for n, x in zip(graph.inputs, inputs, strict=True)}
+    return _run(
+        graph, [widened(as_tensor(x, n.dtype)) for n, x in zip(graph.inputs, inputs, strict=True)], rng, rounded
+    )
+
+
+def _run(graph: Graph, given: Sequence[Value], rng: np.random.Generator | None, rounded: bool) -> list[Value]:
+    known: dict[Node, Value] = dict(zip(graph.inputs, given, strict=True))
     for node in graph.nodes:
         if node in known:
             continue
         operands = [known[o] for o in node.operands]
+        if isinstance(node.structure, Recurrence):
+            steps = run_steps(node, operands, lambda x, n=node: _run(n.attrs["body"], x, rng, rounded), torch.stack)  # type: ignore[misc, arg-type]
+            known[node] = steps if isinstance(node.result, tuple) else steps[0]
+            continue
         value = computed(node, operands)
         if rounded and node.op not in (CONSTANT, INPUT):
             value = _erring(node, operands, value, rng)
@@ -223,7 +236,8 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
     """How large the error of each element may be; None where the op makes none."""
     eps, tiny = resolution(node.dtype)
     inner = resolution(accumulator_dtype(node.dtype))[0]
-    own = torch.where(value != rounded, eps * value.abs().clamp(min=tiny), torch.zeros(()).double())
+    exact = value == (rounded if node.dtype.bits < 64 else value.float())  # f64 shows nobody what it rounds away
+    own = torch.where(~exact, eps * value.abs().clamp(min=tiny), torch.zeros(()).double())
     match node.structure:
         case Elementwise():
             return own + _formula(node, operands, value, inner)
@@ -282,14 +296,24 @@ def _points(node: Node) -> int:
 
 def _sum(node: Node, operands: list[Value], eps: float, count: int) -> torch.Tensor:
     """The error of adding `count` terms up in any order; where some are infinite, of the others."""
+    if is_plain(node):
+        return _in_tiles(node, operands, eps)
     floats = [o for o in operands if o.is_floating_point()]
     sizes = [o.abs().nan_to_num(0.0, 0.0) if o.is_floating_point() else o for o in operands]
     magnitude: Any = compute(node, sizes, torch.float64)
-    exact = all(bool((o == o.round()).all()) for o in floats)
+    weighted = isinstance(node.structure, Reduction) and len(operands) == 2  # and weights may be scaled first
+    exact = not weighted and all(bool((o == o.round()).all()) for o in floats)
     size: torch.Tensor = magnitude * eps * (2 + 0.25 * count**0.5)
-    if node.structure.__class__ is Reduction and len(operands) == 2:
-        size = size * 8  # a convolution may be computed by fewer multiplications
-    return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), size)
+    return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), size * 8 if weighted else size)
+
+
+def _in_tiles(node: Node, operands: list[Value], eps: float) -> torch.Tensor:
+    """The error of a convolution that may be computed by fewer multiplications, from whole tiles: what is large or infinite
+    there spoils all results of the tile."""
+    reach = max(POINTS) + 1
+    x, w = (o.abs().nan_to_num(torch.inf, torch.inf).clamp(min=1e-300) for o in operands)
+    magnitude: Any = compute(node, [F.max_pool2d(x, 2 * reach + 1, 1, reach) if x.numel() else x, w], torch.float64)
+    return eps * 8 * (2 + 0.25 * _points(node) ** 0.5) * magnitude
 
 
 def _product(node: Node, operands: list[Value], value: torch.Tensor, eps: float, count: int) -> torch.Tensor:
