@@ -11,7 +11,7 @@ import torch
 
 from compiler.codegen.target import TARGETS
 from compiler.driver import compile_graph
-from compiler.errors import TilewrightError
+from compiler.fuzz.calls import REFUSED
 from compiler.fuzz.inputs import Array, inputs_for
 from compiler.fuzz.worlds import Expectation, expectations
 from compiler.ir.graph import Graph
@@ -141,7 +141,7 @@ def check(graph: Graph, seed: int, ways: Sequence[Way] = tuple(WAYS.values())) -
         expected = expectations(fixed, inputs, seed)
     except IndexError:  # which is what every way must come to
         return _check_faults(graph, fixed, inputs, ways)
-    except (TilewrightError, RuntimeError) as error:
+    except (RuntimeError, *REFUSED) as error:
         return Outcome(Failure("refused", "interpreter", str(error)))
     elements, certain = sum(e.value.size for e in expected), sum(e.certain for e in expected)
     for way in ways:

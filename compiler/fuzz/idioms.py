@@ -134,7 +134,10 @@ def normalised(g: Growth, x: Node) -> Node:
 def scaled(g: Growth, x: Node) -> Node:
     """A number for each channel added, perhaps, and one multiplied."""
     shape = (x.shape[1], *(1,) * (x.type.rank - 2))
-    number = lambda: ops.reshape(g.constant(TensorType(x.dtype, (x.shape[1],))), shape=shape)  # noqa: E731
+
+    def number() -> Node:
+        return ops.reshape(g.constant(TensorType(x.dtype, (x.shape[1],))), shape=shape)
+
     return ops.mul(maybe(g, 0.5, lambda x: ops.add(x, number()), x), number())
 
 
@@ -155,8 +158,7 @@ def scanned(g: Growth) -> Node:
     shape = (min(length, LARGEST), g.rng.randint(1, max(1, min(4, LARGEST // length))))
     dim = g.rng.randrange(2)
     x = g.value(TensorType(dtype(g), shape[::-1] if dim else shape))
-    flags = {name: g.rng.random() < 0.3 for name in ("reverse", "exclusive")}
-    return g.rng.choice(combining)(x, dim=dim, **flags)
+    return g.rng.choice(combining)(x, dim=dim, reverse=g.rng.random() < 0.3, exclusive=g.rng.random() < 0.3)
 
 
 def feed_forward(g: Growth) -> Node:

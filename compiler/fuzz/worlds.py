@@ -313,7 +313,8 @@ def _in_tiles(node: Node, operands: list[Value], eps: float) -> torch.Tensor:
     reach = max(POINTS) + 1
     x, w = (o.abs().nan_to_num(torch.inf, torch.inf).clamp(min=1e-300) for o in operands)
     magnitude: Any = compute(node, [F.max_pool2d(x, 2 * reach + 1, 1, reach) if x.numel() else x, w], torch.float64)
-    return eps * 8 * (2 + 0.25 * _points(node) ** 0.5) * magnitude
+    size: torch.Tensor = magnitude * eps * 8 * (2 + 0.25 * _points(node) ** 0.5)
+    return size
 
 
 def _product(node: Node, operands: list[Value], value: torch.Tensor, eps: float, count: int) -> torch.Tensor:

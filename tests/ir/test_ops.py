@@ -131,9 +131,9 @@ def pooled(extent: int, size: int, stride: int) -> Node:
     return ops.sum_pool(_x(extent), size=(size,), stride=(stride,), dilation=(1,))
 
 
-def transposed(bias: Node) -> Node:
+def transposed(*bias: Node, padding: tuple[int, ...] = (0,)) -> Node:
     one = dict.fromkeys(("stride", "dilation"), (1,))
-    return ops.conv_transposed(_x(1, 3, 4), _x(3, 2, 1), bias, **one, padding=(0,), output_padding=(0,))
+    return ops.conv_transposed(_x(1, 3, 4), _x(3, 2, 1), *bias, **one, padding=padding, output_padding=(0,))
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,7 @@ def transposed(bias: Node) -> Node:
         (lambda: ops.unfold(_x(4), dim=0, size=5, step=3), "larger than the input's 4"),
         (lambda: ops.conv(_x(1, 1, 4), _x(1, 1, 5), stride=(3,), dilation=(1,)), "larger than the input's 4"),
         (lambda: transposed(_x(3)), "the bias must have 2 elements"),
+        (lambda: transposed(padding=(0, 0)), "padding has 2 entries for 1 window dimensions"),
         (lambda: ops.neg(ops.topk(_x(4), k=2, dim=0)), "read one with item"),
     ],
 )

@@ -14,7 +14,7 @@ from compiler.ir.op import REQUIRED, Signature, op, sample
 from compiler.ir.ops.arithmetic import add
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.pieces import pad
-from compiler.ir.ops.rules import check_steps, window_count
+from compiler.ir.ops.rules import check_counts, check_steps, window_count
 from compiler.ir.ops.views import permute, reshape, slice_
 from compiler.ir.structure import Composite, Guard, Position, Reduction, Space
 from compiler.ir.torch_types import to_torch
@@ -167,6 +167,7 @@ conv = op(
 
 def _convolution_type(s: Signature) -> TensorType:
     x, padding = s.types[0], s.attrs["padding"]
+    check_counts(s, x.rank - 2, ["padding"])
     wide = (*x.shape[:2], *(d + 2 * p for d, p in zip(x.shape[2:], padding, strict=True)))
     attrs = {k: s.attrs[k] for k in CONV_ATTRS}
     result = _conv_type(Signature(s.op, (TensorType(x.dtype, wide), s.types[1]), attrs))
@@ -226,6 +227,7 @@ def _transposed_type(s: Signature) -> TensorType:
     if w.rank != x.rank or x.rank < 3 or x.shape[1] != w.shape[0]:
         raise s.fail("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
     _check_groups(s, x.shape[1])
+    check_counts(s, x.rank - 2, ["stride", "dilation", "padding", "output_padding"])
     sizes = zip(x.shape[2:], w.shape[2:], a["stride"], a["padding"], a["dilation"], a["output_padding"], strict=True)
     spatial = tuple((n - 1) * st - 2 * p + d * (k - 1) + extra + 1 for n, k, st, p, d, extra in sizes)
     _check_bias(s, w.shape[1] * a["groups"])
@@ -236,10 +238,9 @@ def _phases_type(s: Signature) -> TensorType:
     check_steps(s)
     x, w, size = s.types[0], s.types[1], s.attrs["size"]
     groups = s.attrs["groups"]
-    if w.rank != x.rank or x.shape[1] != w.shape[0] or not len(size) == len(s.attrs["stride"]) == x.rank - 2:
-        raise s.fail(
-            "takes [batch, channels, ...] and [channels, outputs / groups, ...] with a stride per window dimension"
-        )
+    if w.rank != x.rank or x.rank < 3 or x.shape[1] != w.shape[0]:
+        raise s.fail("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
+    check_counts(s, x.rank - 2, ["stride", "start", "size"])
     _check_groups(s, x.shape[1])
     for n, k, count, step, start in zip(
         x.shape[2:], w.shape[2:], size, s.attrs["stride"], s.attrs["start"], strict=True

@@ -52,6 +52,13 @@ def check_steps(s: Signature) -> None:
             raise s.fail(f"{name} must be positive, not {least[0]}")
 
 
+def check_counts(s: Signature, count: int, names: Sequence[str]) -> None:
+    """The lists of these names have an entry for each of `count` window dimensions."""
+    for name in names:
+        if len(s.attrs[name]) != count:
+            raise s.fail(f"{name} has {len(s.attrs[name])} entries for {count} window dimensions")
+
+
 def window_count(s: Signature, extent: Dim, size: Dim, stride: int, dilation: int) -> Dim:
     """How many windows of `size` elements, `dilation` apart, start every `stride` elements inside `extent`: one at least."""
     count = floordiv(extent - dilation * (size - 1) - 1, stride) + 1
