@@ -15,8 +15,8 @@ from compiler.passes.lower import lower
 from compiler.passes.manager import Instrument, run_pipeline
 from compiler.perf.machine import MACHINES, Machine
 
-GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,winograd,fuse"
-"""Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, groups into kernels."""
+GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,winograd,unpad,fuse"
+"""Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, convolutions into less work, groups into kernels."""
 
 UNFUSED_GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,fuse{enabled=false}"
 """The same, with a kernel for every op."""
@@ -24,7 +24,7 @@ UNFUSED_GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scan
 PROGRAM_PASSES = "layout"
 """How intermediate tensors lie in memory."""
 
-TILE_PASSES = "delinearize,narrow,merge,online,collapse,reorder,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,peel,parallelize,expand-math"
+TILE_PASSES = "delinearize,narrow,merge,online,collapse,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,peel,parallelize,expand-math"
 """Scalar loops into tiles: join loops, order them, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
 
 

@@ -56,18 +56,21 @@ def carried(chain: Sequence[Node], index: Position, bounds: Bounds) -> tuple[Pos
     return index, guards
 
 
-def parts(chain: Sequence[Node], extents: Sequence[Dim], points: Sequence[Point]) -> list[Part]:
+def parts(
+    chain: Sequence[Node], extents: Sequence[Dim], points: Sequence[Point], places: Mapping[int, Set[int]]
+) -> list[Part]:
     """Loops over `extents`, each step of which yields `points` of the chain's last node, as loops that store the same ones throughout.
 
-    LowerError where the loops alone do not decide what is left out.
+    They are split at `places` of each loop as well.  LowerError where the loops alone do not decide what is left out.
     """
     views = [n for n in chain[:-1] if isinstance(n.structure, IndexMap)]
-    if all(map(is_whole, views)):
+    if all(map(is_whole, views)) and not any(places.values()):
         return [Part((0,) * len(extents), tuple(extents), tuple(points))]
     index = tuple(var(f"i{d}") for d in range(len(extents)))
     bounds: Bounds = {f"i{d}": (0, n - 1) for d, n in enumerate(extents)}
     guards = [carried(chain, at(point, index), bounds)[1] for point in points]
-    cuts = [cut(n, {c for g in itertools.chain(*guards) for c in changes(g, f"i{d}")}) for d, n in enumerate(extents)]
+    stops = [{c for g in itertools.chain(*guards) for c in changes(g, f"i{d}")} for d in range(len(extents))]
+    cuts = [cut(n, stops[d] | places.get(d, set())) for d, n in enumerate(extents)]
     found = []
     for box in itertools.product(*map(itertools.pairwise, cuts)):
         here: Bounds = {f"i{d}": (low, high - 1) for d, (low, high) in enumerate(box)}

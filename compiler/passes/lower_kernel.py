@@ -35,6 +35,7 @@ from compiler.passes.demand import settle
 from compiler.passes.lower_scan import facing, scan_element, walked_loop
 from compiler.passes.lower_scatter import lower_scatter
 from compiler.passes.nest import LowerError, Nest, names_in
+from compiler.passes.taps import cuts, taking_part
 
 LOCAL_LIMIT = 1 << 16
 """Most elements of one row that local buffers may hold."""
@@ -79,16 +80,18 @@ class KernelLowering:
         """Loops over the root's elements, and in them everything that its elements need."""
         core, points = self.spine[-1], mixed_points(self.spine[-1])
         extents = [1 if d in points[0] else n for d, n in enumerate(core.shape)]
-        split = parts(self.spine, extents, points)
-        if len(self.graph.outputs) > 1 and (len(points) > 1 or len(split) > 1):
+        places = cuts(self.graph, self.root) if self.spine == [self.root] else {}
+        split = parts(self.spine, extents, points, places)
+        if len(self.graph.outputs) > 1 and (len(points) > 1 or (len(split) > 1 and not places)):
             raise LowerError(f"{core} yields several elements in each step")
         for part in split:
-            self.loops_of_part(target, part)
+            self.loops_of_part(target, part, extents)
 
-    def loops_of_part(self, target: Node, part: Part) -> None:
+    def loops_of_part(self, target: Node, part: Part, extents: Sequence[Dim]) -> None:
         """Those loops in one part of the root, all of whose points are stored."""
-        ranges, index = self.nest.over("i", part.sizes)
+        ranges, index = self.nest.over("i", extents if len(self.graph.outputs) > 1 else part.sizes, part.sizes)
         index = tuple(i + low for i, low in zip(index, part.low, strict=True))
+        self.extents = {str(d): size for d, size in zip(index, extents, strict=True) if not isinstance(d, int)}
         if self.spine == [self.root]:
             index = facing(self.graph, self.root, index)
         places = [carried(self.spine, at(p, index), self.nest.bounds)[0] for p in part.points]
@@ -98,7 +101,6 @@ class KernelLowering:
         rows = set(self.demand.rows) - {self.walk}
         ordered = [r for r in ranges if r.var in rows] + [r for r in ranges if r.var not in rows]
         ordered.sort(key=lambda r: r.var == self.walk)
-        self.extents = {r.var: r.hi for r in ranges}
         self.extra = {n: self.extra_index(n) for n in self.graph.outputs[1:]}
         for n, place in self.extra.items():
             follows = [r.var in {v for d in place for v in variables(d)} for r in ordered]
@@ -344,10 +346,12 @@ class KernelLowering:
                 return known
             space = s.space(node)
             ranges, point = self.nest.over("r", space.extents)
-            ranges = ranges or [Range(self.nest.fresh("r"), 0, 1)]
+            tests = space.guards(index, point)
+            ranges = taking_part(ranges or [Range(self.nest.fresh("r"), 0, 1)], tests, self.nest.bounds)
+            if tests and any(r.lo == r.hi for r in ranges):
+                return const(IDENTITIES[s.combine](node.dtype), node.dtype)
             with self.nest.inside(*ranges) as level:
-                places = space.positions(index, point)
-                value = self.taken(node, s, space.guards(index, point), places)
+                value = self.taken(node, s, tests, space.positions(index, point))
             name = self.nest.fresh("acc")
             self.nest.add(Reduce(name, s.combine, tuple(ranges), tuple(level.stmts), value))
             self.nest.home[name] = self.nest.top

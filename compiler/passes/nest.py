@@ -99,9 +99,12 @@ class Nest:
                 return level.memo[key]
         return None
 
-    def over(self, hint: str, extents: Sequence[Dim]) -> tuple[list[Range], tuple[Dim, ...]]:
-        """A loop for each extent but 1, and the point they are at."""
-        ranges = [Range(self.fresh(hint), 0, e) for e in extents if e != 1]
+    def over(
+        self, hint: str, extents: Sequence[Dim], steps: Sequence[Dim] | None = None
+    ) -> tuple[list[Range], tuple[Dim, ...]]:
+        """A loop for each extent but 1, of as many steps or of `steps`, and the point they are at."""
+        counts = zip(extents, extents if steps is None else steps, strict=True)
+        ranges = [Range(self.fresh(hint), 0, n) for e, n in counts if e != 1]
         names = iter(ranges)
         return ranges, tuple(0 if e == 1 else var(next(names).var) for e in extents)
 

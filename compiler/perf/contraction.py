@@ -115,6 +115,29 @@ def ranked_tiles(rows: int, shapes: Sequence[Shape], machine: Machine) -> list[l
     return [chosen for _, chosen in ranked] or [[RegisterTile(1, 1) for _ in shapes]]
 
 
+def equally_wide(parts: Sequence[tuple[int, Shape]], machine: Machine) -> tuple[float, list[RegisterTile]]:
+    """Blocks of one width for contractions of so many rows each, of the heights that suit them, and the cycles of all of them.
+
+    They walk the same panels of weights, which lie in memory only once.
+    """
+    widest = max(-(-shape.columns // shape.lanes) for _, shape in parts)
+    found: list[tuple[float, list[RegisterTile]]] = []
+    for width in range(1, min(widest, 6, (machine.registers - 2) // 2) + 1):
+        room = (machine.registers - 2) // width - 1
+        chosen, time = list[RegisterTile](), 0.0
+        for rows, shape in parts:
+            heights = range(1, min(rows, machine.l1_ways - 2, room // (1 + len(shape.own))) + 1)
+            times = {
+                RegisterTile(h, width): total_cycles(rows, shape, RegisterTile(h, width), machine) for h in heights
+            }
+            if times:
+                chosen.append(min(times, key=lambda b: times[b]))
+                time += times[chosen[-1]] * shape.products / (rows * shape.columns)
+        if len(chosen) == len(parts):
+            found.append((time, chosen))
+    return min(found, key=lambda f: f[0], default=(float("inf"), [RegisterTile(1, 1) for _ in parts]))
+
+
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:
     """The width that suits blocks of `height` rows; None where not even one vector fits."""
     held = (

@@ -23,7 +23,7 @@ from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 
-LOOPS = "layout,delinearize,narrow,merge,collapse,reorder"
+LOOPS = "layout,delinearize,narrow,merge,collapse,reorder,join"
 
 
 def scheduled(node: Node, inputs: tuple[Node, ...]) -> Program:
@@ -85,6 +85,26 @@ def test_convolutions(w: dict[str, Any]) -> None:
     assume(all(n + 2 * p >= d * (k - 1) + 1 for n, k, p, d in sizes))
     inputs = operands(w, transposed=False)
     scheduled(ops.convolution(*inputs, **{k: w[k] for k in ("stride", "padding", "dilation", "groups")}), inputs)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(windows(), st.data())
+def test_windows_beyond_the_image(w: dict[str, Any], data: st.DataObject) -> None:
+    """However far they reach, every tap that a kernel walks lies inside: no test is left, and no product with padding."""
+    reach = st.tuples(*[st.integers(0, 5)] * len(w["image"]))
+    before, after = data.draw(reach), data.draw(reach)
+    sizes = [*zip(w["image"], w["kernel"], w["stride"], w["dilation"], before, after, strict=True)]
+    assume(all(b + n + a >= d * (k - 1) + 1 for n, k, _, d, b, a in sizes))
+    x, weight = operands({**w, "bias": False}, transposed=False)
+    attrs = {k: w[k] for k in ("stride", "dilation", "groups")}
+    (kernel,) = sums(scheduled(ops.conv(x, weight, **attrs, before=before, after=after), (x, weight)))
+    assert not any(e.mask is not None for e in tile.loads(kernel.body))
+    inside = 1
+    for n, k, s, d, b, a in sizes:
+        places = range(-b, n + a - d * (k - 1), s)
+        inside *= sum(0 <= p + t * d < n for p in places for t in range(k))
+    reads = sum(r.count for r in Accesses(kernel).all if r.buffer == kernel.params[0].name)
+    assert reads == inside * w["batch"] * w["channels"] * w["outputs"] * w["groups"]
 
 
 def sums(program: Program) -> list[Kernel]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.perf.contraction import LOOP_OVERHEAD, RegisterTile, Shape, Window, best_tiles, step_cycles, total_cycles
+from compiler.perf.contraction import (
+    LOOP_OVERHEAD,
+    RegisterTile,
+    Shape,
+    Window,
+    best_tiles,
+    equally_wide,
+    step_cycles,
+    total_cycles,
+)
 from compiler.perf.machine import AVX2, AVX512, Machine
 
 
@@ -68,3 +77,15 @@ def test_blocks_fit_the_registers_and_nothing_beats_them(machine: Machine, own: 
     rivals = [b for b in rivals if fits(b) and b.registers <= -(-columns // shape.lanes)]
     fastest = min(total_cycles(rows, shape, b, machine) for b in rivals)
     assert total_cycles(rows, shape, block, machine) == pytest.approx(fastest, rel=1e-3)
+
+
+def test_parts_that_walk_the_same_panels_take_one_width() -> None:
+    """And each the height that its rows allow; no width beats the one chosen."""
+    parts = [(rows, Shape(256, 16, 4608, rows * 256 * 4608)) for rows in (12, 4, 1)]
+    time, chosen = equally_wide(parts, AVX512)
+    assert len({b.registers for b in chosen}) == 1
+    assert all((b.rows + 1) * b.registers <= AVX512.registers - 2 for b in chosen)
+    for width in range(1, 7):
+        blocks = [RegisterTile(min(rows, 30 // width - 1, 10), width) for rows, _ in parts]
+        other = sum(total_cycles(r, s, b, AVX512) * s.depth for (r, s), b in zip(parts, blocks, strict=True))
+        assert time <= other

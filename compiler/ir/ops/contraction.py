@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -124,35 +124,63 @@ def _conv_type(s: Signature) -> TensorType:
         )
     if x.shape[1] != w.shape[1] * groups or (isinstance(w.shape[0], int) and w.shape[0] % groups):
         raise s.fail(f"{x.shape[1]} channels in {groups} groups do not meet a weight of shape {list(w.shape)}")
-    sizes = zip(x.shape[2:], w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
+    before, after = beyond(s.attrs, spatial)
+    if not len(before) == len(after) == spatial or any(isinstance(p, int) and p < 0 for p in (*before, *after)):
+        raise s.fail("before and after need one entry per window dimension, none of them negative")
+    wide = (b + n + a for b, n, a in zip(before, x.shape[2:], after, strict=True))
+    sizes = zip(wide, w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
     return TensorType(sum_dtype(s), (x.shape[0], w.shape[0], *(window_count(s, *size) for size in sizes)))
 
 
+def beyond(attrs: Mapping[str, Any], spatial: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """How far a convolution's windows reach beyond the image in front and behind, in each window dimension."""
+    none = (0,) * spatial
+    return attrs.get("before") or none, attrs.get("after") or none
+
+
 def _conv_space(n: Node) -> Space:
-    w, stride, dilation, groups = n.operands[1].shape, n.attrs["stride"], n.attrs["dilation"], n.attrs["groups"]
+    x, w = (o.shape for o in n.operands)
+    stride, dilation, groups = n.attrs["stride"], n.attrs["dilation"], n.attrs["groups"]
+    before, after = beyond(n.attrs, len(stride))
     per_group = w[0] // groups
+
+    def image(place: Position, offset: Position) -> Position:
+        numbers = zip(place, stride, offset, dilation, before, strict=True)
+        return tuple(p * s + o * d - b for p, s, o, d, b in numbers)
+
+    def guards(i: Position, r: Position) -> tuple[Guard, ...]:
+        inside = zip(image(i[2:], r[1:]), x[2:], before, after, strict=True)
+        return tuple(Guard(d, 0, size) for d, size, b, a in inside if b != 0 or a != 0)
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
         batch, out, *place = i
         channel, *offset = r
         first = out // per_group * w[1] if groups > 1 else 0
-        spatial = tuple(p * s + o * d for p, s, o, d in zip(place, stride, offset, dilation, strict=True))
-        return (batch, first + channel, *spatial), (out, channel, *offset)
+        return (batch, first + channel, *image(tuple(place), tuple(offset))), (out, channel, *offset)
 
-    return Space(tuple(w[1:]), positions)
+    return Space(tuple(w[1:]), positions, guards)
 
 
 def _conv_reference(
-    x: torch.Tensor, w: torch.Tensor, stride: Any, dilation: Any, groups: int, dtype: DType | None
+    x: torch.Tensor,
+    w: torch.Tensor,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    before: Any,
+    after: Any,
+    dtype: DType | None,
 ) -> torch.Tensor:
     if dtype is not None:
         x, w = x.to(to_torch(dtype)), w.to(to_torch(dtype))
+    if before:
+        x = F.pad(x, [p for pair in reversed(list(zip(before, after, strict=True))) for p in pair])
     return torch.convolution(x, w, None, stride, [0] * len(stride), dilation, False, [0] * len(stride), groups)
 
 
 conv = op(
     "conv", "x: number, weight: number", Reduction("add", _conv_space, lambda x, w: x * w),
-    type=_conv_type, attrs={**CONV_ATTRS, "dtype": None}, reference=_conv_reference,
+    type=_conv_type, attrs={**CONV_ATTRS, "before": (), "after": (), "dtype": None}, reference=_conv_reference,
     samples=[
         sample("f32[2, 3, 8]", "f32[4, 3, 3]", stride=[2], dilation=[1]),
         sample("f32[1, 4, 7, 6]", "f32[6, 2, 3, 2]", stride=[1, 2], dilation=[2, 1], groups=2),
@@ -160,9 +188,13 @@ conv = op(
         sample("bf16[1, 4, 5, 5]", "bf16[2, 4, 3, 3]", stride=[1, 1], dilation=[1, 1]),
         sample("f32[1, 2, 4, 4, 4]", "f32[2, 2, 2, 2, 2]", stride=[2, 1, 1], dilation=[1, 1, 1]),
         sample("f32[0, 2, 5]", "f32[3, 2, 3]", stride=[1], dilation=[1]),
+        sample("f32[2, 3, 8]", "f32[4, 3, 4]", stride=[2], dilation=[2], before=[3], after=[1]),
+        sample("f32[1, 4, 7, 6]", "f32[6, 2, 3, 2]", stride=[1, 2], dilation=[5, 1], groups=2, before=[5, 0], after=[7, 2]),
+        sample("f32[1, 2, 3, 2, 4]", "f32[2, 2, 3, 3, 2]", stride=[1, 1, 2], dilation=[1, 1, 1], before=[1, 0, 2], after=[1, 3, 2]),
     ],
 )  # fmt: skip
-"""Convolution (cross-correlation) without padding over any number of window dimensions."""
+"""Convolution (cross-correlation) over any number of window dimensions.  Windows may reach `before` and `after` elements beyond
+the image, where nothing takes part."""
 
 
 def _convolution_type(s: Signature) -> TensorType:

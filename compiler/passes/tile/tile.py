@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -12,7 +13,7 @@ from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.lanes import turned_along
 from compiler.passes.rename import with_unique_names
-from compiler.perf.contraction import RegisterTile, Shape, Window, ranked_tiles
+from compiler.perf.contraction import RegisterTile, Shape, Window, equally_wide, ranked_tiles
 from compiler.perf.machine import Machine
 
 RIVALS = 5
@@ -37,11 +38,16 @@ class Tile(TilePass):
         ir, machine = with_unique_names(ir), context.machine or Machine()
         table = Accesses(ir)
         sizes: dict[str, int] = {}
-        blocks = [
-            b for s in tile.walk(ir.body) if isinstance(s, Reduce) and contraction(s) for b in self.block(table, s)
-        ]
-        for row in dict.fromkeys(b.row for b in blocks):
-            self.choose([b for b in blocks if b.row == row], sizes, machine, context)
+        sums = [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and contraction(s)]
+        blocks = [b for s in sums for b in self.block(table, s, frozenset())]
+        crowded = frozenset(b.row for b in blocks if any(b.row in o.around and b.row != o.row for o in blocks))
+        blocks = [b for s in sums for b in self.block(table, s, crowded)] if crowded else blocks
+        for family in families(blocks):
+            rows = dict.fromkeys(b.row for b in family)
+            if len(rows) == 1:
+                self.choose(family, sizes, machine, context)
+            else:
+                self.choose_equal(family, sizes, machine, context)
         self.turn(table, sizes, context)
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
@@ -71,31 +77,39 @@ class Tile(TilePass):
         extent = known(r.extent, r.lanes * count)
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, max(extent, 1))
 
-    def block(self, table: Accesses, s: Reduce) -> list[Block]:
-        """The loops that a contraction keeps accumulators along; none where it has no lane loop around it or loads nothing itself."""
+    def block(self, table: Accesses, s: Reduce, crowded: Set[Range | None]) -> list[Block]:
+        """The loops that a contraction keeps accumulators along, rows of `crowded` ones not; none where it has no lane loop
+        around it or loads nothing itself.
+        """
         around = table.loops[s.ranges[0].var][2]
         lane = next((r for r in around if r.lanes), None)
         reads = [a for a in table.all if a.stmt is s and not a.is_store]
         if lane is None or not reads:
             return []
         depth = product(r.extent for r in s.ranges)
-        row = self.row_loop(table, reads, lane, around)
+        row = self.row_loop(table, reads, lane, tuple(r for r in around if r not in crowded))
         moving = [] if row is None else [a for a in reads if table.follows(a, row.var) and table.follows(a, lane.var)]
         own = tuple(window(table, a, row.var, s.ranges[-1]) for a in moving if row is not None)
-        return [Block(s.name, row, lane, known(depth), max(a.count for a in reads), own)]
+        panels = frozenset(a.buffer for a in reads if table.roles[a.buffer] == "const")
+        return [Block(s.name, row, lane, known(depth), max(a.count for a in reads), own, panels, around)]
 
     def choose(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
         """Rows and registers for the contractions along one row loop: the rows must serve them all."""
-        row = blocks[0].row
-        rows = known(row.extent) if row is not None else 1
-        shapes = [Shape(b.columns, b.lane.lanes, b.depth, b.count, b.own) for b in blocks]
-        chosen, *others = ranked_tiles(rows, shapes, machine)
+        chosen, *others = ranked_tiles(blocks[0].rows, [b.shape for b in blocks], machine)
         context.offer(self, *(self.fixed(blocks, o) for o in others[:RIVALS]))
+        self.take(blocks, chosen, sizes, context)
+
+    def choose_equal(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
+        """Registers for contractions that walk the same panels, and rows for each of their row loops."""
+        self.take(blocks, equally_wide([(b.rows, b.shape) for b in blocks], machine)[1], sizes, context)
+
+    def take(self, blocks: list[Block], chosen: list[RegisterTile], sizes: dict[str, int], context: Context) -> None:
+        """Note what was chosen for each of the blocks."""
         for b, choice in zip(blocks, chosen, strict=True):
-            height = min(self.rows or choice.rows, rows)
+            height = min(self.rows or choice.rows, b.rows)
             width = min(self.columns or choice.registers * b.lane.lanes, b.columns)
-            if row is not None:
-                sizes[row.var] = height
+            if b.row is not None:
+                sizes[b.row.var] = height
             sizes[b.lane.var] = width
             context.applied(self, f"{height} rows x {width} columns in {b.lane.lanes} lanes for %{b.name}")
 
@@ -126,8 +140,8 @@ def window(table: Accesses, a: Access, row: str, last: Range) -> Window:
 
 @dataclass(frozen=True)
 class Block:
-    """One contraction `name`: its row loop, if any, its lane loop, its reduced length, the products it adds in all, and what
-    its accumulators read each for itself.
+    """One contraction `name`: its row loop, if any, its lane loop, its reduced length, the products it adds in all, what its
+    accumulators read each for itself, the constants that it walks, and all loops around it.
     """
 
     name: str
@@ -136,7 +150,27 @@ class Block:
     depth: int
     count: int
     own: tuple[Window, ...]
+    panels: frozenset[str]
+    around: tuple[Range, ...]
+
+    @property
+    def rows(self) -> int:
+        return known(self.row.extent) if self.row is not None else 1
+
+    @property
+    def shape(self) -> Shape:
+        return Shape(self.columns, self.lane.lanes, self.depth, self.count, self.own)
 
     @property
     def columns(self) -> int:
         return known(self.lane.extent, self.lane.lanes)
+
+
+def families(blocks: list[Block]) -> list[list[Block]]:
+    """Contractions that have to agree: those that share a row loop or panels of constants."""
+    found: list[list[Block]] = []
+    for b in blocks:
+        near = [f for f in found if any(o.row == b.row or o.panels & b.panels for o in f)]
+        found = [f for f in found if f not in near]
+        found.append([*(o for f in near for o in f), b])
+    return found

@@ -152,3 +152,32 @@ def test_neighbouring_windows_keep_what_they_share() -> None:
         store %s, %y[%i, %j, %c] } } } }""")
     assert found["i"] == 1
     assert found["j"] * found["c"] // 16 * 2 <= AVX512.registers - 2
+
+
+def test_contractions_that_walk_one_constant_agree_on_its_panels() -> None:
+    """Whatever suits each of them alone: their weights lie in memory once.  Rows are their own."""
+    parts = " ".join(
+        f"""parallel %j{n} in 0..96 tile 16 lanes 16 {{ parallel %i{n} in 0..{rows} {{
+          %s{n} = reduce add %k in 0..64 {{ yield %x[%i{n} + {first}, %k] * %w[%j{n}, %k] }}
+          store %s{n}, %y[%i{n} + {first}, %j{n}] }} }}"""
+        for n, rows, first in ((0, 1, 0), (1, 12, 1))
+    )
+    found = sizes(f"kernel @k(in %x: f32[13, 64], const %w: f32[96, 64], out %y: f32[13, 96]) {{ {parts} }}")
+    assert found["j0"] == found["j1"]
+    assert found["i0"] == 1
+    assert found["i1"] > 1
+
+
+def test_rows_of_a_loop_that_holds_other_rows_are_not_taken_together() -> None:
+    """The second sum has fewer rows inside than outside, but the first one's are inside as well."""
+    parts = " ".join(
+        f"""parallel %r{n} in 0..{rows} {{
+          %s{n} = reduce add %k in 0..64 {{ yield %x[%i, %r{n} + {first}, %k] * %w[%j, %k] }}
+          store %s{n}, %y[%i, %r{n} + {first}, %j] }}"""
+        for n, rows, first in ((0, 12, 0), (1, 4, 12))
+    )
+    head = "kernel @k(in %x: f32[6, 16, 64], const %w: f32[96, 64], out %y: f32[6, 16, 96])"
+    found = sizes(f"{head} {{ parallel %j in 0..96 tile 16 lanes 16 {{ parallel %i in 0..6 {{ {parts} }} }} }}")
+    assert found["i"] == 1
+    assert found["r0"] > 1
+    assert found["r1"] > 1

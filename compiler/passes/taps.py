@@ -1,0 +1,82 @@
+"""Points of a reduction that take no part in it: loops are split where other points begin to, so that no guard is left.
+
+%y = conv %x, %w {before=[2], after=[2]}     eight results, windows of three taps two apart
+->  for %i in 0..2 { reduce %r in 1..3 }     for %i in 0..4 { reduce %r in 0..3 }     for %i in 0..2 { reduce %r in 0..2 }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from compiler.ir.graph import Graph, Node
+from compiler.ir.index import Bounds, Dim, coefficient, interval, substitute, var, variables
+from compiler.ir.structure import Guard, Position, Reduction, Scan
+from compiler.ir.tile import Range
+from compiler.passes.crop import changes
+from compiler.passes.demand import Demand
+
+
+def cuts(graph: Graph, root: Node) -> dict[int, set[int]]:
+    """Where along each dimension of the root, for whose elements a group's reductions are asked, the points that they add change."""
+    index, found = named("i", root.type.rank), dict[int, set[int]]()
+    dims = {f"i{k}": k for k, size in enumerate(root.shape) if isinstance(size, int)}
+    guarded = [n for n in graph.nodes if isinstance(n.structure, Reduction) and guards(n, named("i", n.type.rank))]
+    if not guarded or any(isinstance(n.structure, Scan) for n in graph.nodes):
+        return found  # a scan walks its loop from end to end
+    demand = Demand(graph, root, index)
+    for n in guarded:
+        for request in demand.requests.get(n, ()):
+            for g in guards(n, request.index):
+                for v, places in turns(g, extents(n)):
+                    if v in dims:
+                        found.setdefault(dims[v], set()).update(places)
+    return found
+
+
+def turns(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, list[int]]]:
+    """The loop that decides with one range of the reduction whether a guard holds, and where it does so anew for some point."""
+    inside = variables(g.index) & points.keys()
+    around = variables(g.index) - inside
+    if len(around) != 1 or len(inside) > 1 or (coefficient(g.index, *around) or 0) < 1:
+        return
+    (v,) = around
+    for r in inside or {""}:
+        count = points.get(r, 1)
+        for k in range(count if isinstance(count, int) else 0):
+            yield v, changes(Guard(substitute(g.index, {r: k}), g.low, g.high), v)
+
+
+def guards(n: Node, index: Position) -> tuple[Guard, ...]:
+    """What must hold for a point to take part in element `index` of a reduction."""
+    assert isinstance(n.structure, Reduction)
+    return n.structure.space(n).guards(index, tuple(var(v) for v in extents(n)))
+
+
+def extents(n: Node) -> dict[str, Dim]:
+    """The ranges of a reduction under the names that `guards` gives them."""
+    assert isinstance(n.structure, Reduction)
+    return {f"r{k}": size for k, size in enumerate(n.structure.space(n).extents)}
+
+
+def named(hint: str, rank: int) -> Position:
+    """One variable per dimension."""
+    return tuple(var(f"{hint}{k}") for k in range(rank))
+
+
+def taking_part(ranges: Sequence[Range], tests: Sequence[Guard], bounds: Bounds) -> list[Range]:
+    """`ranges` without the points at either end for which a test fails wherever the loops around stand."""
+    left = list(ranges)
+    for k, r in enumerate(left):
+        own = [g for g in tests if r.var in variables(g.index)]
+        if not own or not isinstance(r.lo, int) or not isinstance(r.hi, int):
+            continue
+        around: Bounds = {**bounds, **{x.var: (x.lo, x.hi - 1) for x in left}}
+        points = [p for p in range(r.lo, r.hi) if not any(never(g, {**around, r.var: (p, p)}) for g in own)]
+        left[k] = r.with_(lo=points[0], hi=points[-1] + 1) if points else r.with_(hi=r.lo)
+    return left
+
+
+def never(g: Guard, bounds: Bounds) -> bool:
+    """Whether the guard fails everywhere within `bounds`."""
+    low, high = interval(g.index - g.low, bounds), interval(g.index - g.high, bounds)
+    return (low is not None and low[1] < 0) or (high is not None and high[0] >= 0)

@@ -1,0 +1,84 @@
+"""Join the nests of contractions that read the same panels of weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.ir import tile
+from compiler.ir.index import variables
+from compiler.ir.tile import Block, For, Kernel, Stmt
+from compiler.passes.access import Access, Accesses, contraction
+from compiler.passes.base import Context, TilePass, register
+from compiler.passes.rename import substitute_names, with_unique_names
+
+ROWS = 4
+"""Steps that a loop needs to be worth a block of accumulators of its own."""
+
+
+@register
+@dataclass(frozen=True)
+class Join(TilePass):
+    """parallel %i in 0..64 { parallel %j in 0..2 { f(%i, %j) } }   parallel %k in 0..64 { parallel %l in 0..5 { g(%k, %l) } }
+    ->  parallel %i in 0..64 { parallel %j in 0..2 { f(%i, %j) }  parallel %l in 0..5 { g(%i, %l) } }
+
+    The parts of a convolution at the edges and in the middle of an image: a panel of weights then stays near for all of them, and
+    so do rows of the image.  Each step stores at an index of its own.  A loop whose rows a contraction needs for its block
+    of accumulators, because those inside are short, stays its own.
+    """
+
+    name = "join"
+    exact = True
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        if not any(map(contraction, tile.walk(ir.body))):
+            return ir
+        ir = with_unique_names(ir)
+
+        def block(body: Block) -> Block:
+            out: list[Stmt] = []
+            for stmt in body:
+                joined = join(out[-1], stmt, ir) if out else None
+                if joined is not None:
+                    out[-1] = joined
+                    context.applied(self, f"%{joined.range.var} walks two nests")
+                else:
+                    out.append(stmt)
+            return tuple(replace(s, body=block(s.body)) if isinstance(s, For) else s for s in out)
+
+        return ir.with_body(block(ir.body))
+
+
+def join(first: Stmt, second: Stmt, kernel: Kernel) -> For | None:
+    """One loop around what two hold; None where its steps would not stand for themselves, or where one needs it for its rows."""
+    if not (isinstance(first, For) and isinstance(second, For) and first.parallel and second.parallel):
+        return None
+    if first.range != second.range.with_(var=first.range.var):
+        return None
+    v = first.range.var
+    second = substitute_names(second, {second.range.var: v})
+    tables = [Accesses(kernel.with_body((s,))) for s in (first, second)]
+    if any(needed(table, v) for table in tables):
+        return None
+    stored = {a.buffer for table in tables for a in table.all if a.is_store}
+    if not all(apart([a for table in tables for a in table.all if a.buffer == name], v) for name in stored):
+        return None
+    return replace(first, body=(*first.body, *second.body))
+
+
+def apart(accesses: list[Access], v: str) -> bool:
+    """Whether every step of `v` reads and writes at an index of its own."""
+    same = (set(dims) for dims in zip(*(a.index for a in accesses), strict=True))
+    return any(len(dims) == 1 and variables(next(iter(dims))) == {v} for dims in same)
+
+
+def needed(table: Accesses, v: str) -> bool:
+    """Whether some contraction adds along no constants in loops inside `v` that are as long as it should be."""
+    for stmt in (s for s in tile.walk(table.kernel.body) if contraction(s)):
+        reads = [a for a in table.all if a.stmt is stmt and table.roles[a.buffer] == "const"]
+        if not reads:
+            return True
+        inside = [r for r in reads[0].loops if r.var != v and r not in tile.ranges(stmt)]
+        rows = max((tile.known_extent(r) for r in inside if not all(table.follows(a, r.var) for a in reads)), default=1)
+        if rows < min(ROWS, tile.known_extent(table.loops[v][0])) and not all(table.follows(a, v) for a in reads):
+            return True
+    return False
