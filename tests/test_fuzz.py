@@ -205,6 +205,17 @@ def test_steps_of_a_loop_round_as_any_ops_do() -> None:
     assert hoped.problem(np.array([1.0, 5.0, 3.0], np.float32))
 
 
+def test_what_is_hidden_from_a_row_may_be_left_out_of_it() -> None:
+    text = """graph(%s: f32[2, 2], %v: f32[2, 1]) {
+      %p = softmax %s {dim=1}
+      %y = matmul %p, %v
+      return %y }"""
+    hoped = expected(text, np.array([[1, -np.inf], [1, 1]], np.float32), np.array([[3], [np.nan]], np.float32))
+    assert not hoped.problem(np.array([[3], [np.nan]], np.float32))
+    assert not hoped.problem(np.array([[np.nan], [np.nan]], np.float32))
+    assert "element [1, 0]" in hoped.problem(np.array([[3], [1.5]], np.float32))
+
+
 def test_integers_are_exact() -> None:
     hoped = expected("graph(%x: i32[2]) { %y = mul %x, %x  return %y }", np.array([3, 70000], np.int32))
     assert not hoped.problem(np.array([9, 605032704], np.int32))

@@ -193,6 +193,8 @@ def _erring(node: Node, operands: list[Value], value: Value, rng: np.random.Gene
         return _round(value, node.dtype)
     if not isinstance(node.structure, IndexMap | Gather):
         value = _any_sign_of_nan(value, rng)
+    if isinstance(node.structure, Reduction) and len(operands) == 2:
+        value = _hidden_or_not(node, operands, value, rng)
     rounded = _round(value, node.dtype)
     size = error_size(node, operands, value, rounded)
     if size is None:
@@ -211,6 +213,18 @@ def _any_sign_of_nan(value: torch.Tensor, rng: np.random.Generator) -> torch.Ten
         return value
     sign = torch.from_numpy(np.asarray(rng.choice([-1.0, 1.0], tuple(value.shape))))
     return torch.where(value.isnan(), torch.copysign(value, sign), value)
+
+
+def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+    """Where weights from 0 to 1 are 0, as a softmax makes them of what is hidden, what is infinite may make NaN or be left out."""
+    weights, x = operands
+    if not value.isnan().any() or bool(((weights < 0) | (weights > 1)).any()):
+        return value
+    finite = x.isfinite()
+    seen: Any = compute(node, [(weights != 0).double(), (~finite).double()], torch.float64)
+    others: Any = compute(node, [weights, torch.where(finite, x, 0.0)], torch.float64)
+    chosen = torch.from_numpy(rng.random(tuple(value.shape)) < 0.5)
+    return torch.where(value.isnan() & (seen == 0) & chosen, others, value)
 
 
 def _round(value: torch.Tensor, dtype: DType) -> torch.Tensor:
