@@ -41,7 +41,8 @@ class Accesses:
         self.depends: dict[str, frozenset[str]] = {}
         self.private: dict[str, frozenset[str]] = {}  # loops around the declaration of a local buffer
         self.arithmetic: list[tuple[tuple[Range, ...], int]] = []  # operations of a statement, and the loops around it
-        self._offsets: dict[tuple[TensorType, tuple[Dim, ...]], Dim] = {}
+        self._offsets: dict[TensorType, dict[tuple[Dim, ...], Dim]] = {}  # of every type tried
+        self._places: dict[str, dict[tuple[Dim, ...], Dim]] = {}  # of the types that buffers have
         self._steps: dict[tuple[Dim, str], int | None] = {}
         self.all: list[Access] = list(self._walk(kernel.body, ()))
 
@@ -51,6 +52,7 @@ class Accesses:
         assert self.free is not None
         new = copy(self)
         new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
+        new._places = {}
         new.__dict__.pop("linear", None)
         return new
 
@@ -116,10 +118,12 @@ class Accesses:
 
     def offset(self, a: Access) -> Dim:
         """Elements that are likely to lie between the start of the buffer and the place."""
-        key = (self.types[a.buffer], a.index)
-        if key not in self._offsets:
-            self._offsets[key] = likely(key[0].offset(a.index))
-        return self._offsets[key]
+        if a.buffer not in self._places:
+            self._places[a.buffer] = self._offsets.setdefault(self.types[a.buffer], {})
+        known = self._places[a.buffer]
+        if a.index not in known:
+            known[a.index] = likely(self.types[a.buffer].offset(a.index))
+        return known[a.index]
 
     def follows(self, a: Access, v: str) -> bool:
         """Whether the place depends on loop `v` at all."""
