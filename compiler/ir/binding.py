@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from compiler.errors import ArgumentError
+from compiler.ir.atoms import Atom, FloorDiv, Min, Size, Var, operands
 from compiler.ir.index import (
-    Atom,
     Dim,
-    FloorDiv,
-    Size,
-    Var,
     coefficient,
     evaluate,
     rebuild,
@@ -28,8 +27,8 @@ def evaluate_arrays(d: Dim, values: Mapping[str, Any]) -> Any:
     def atom(a: Atom) -> Any:
         if isinstance(a, (Var, Size)):
             return values[a.name]
-        num, den = evaluate_arrays(a.num, values), evaluate_arrays(a.den, values)
-        return num // den if isinstance(a, FloorDiv) else num % den
+        x, y = (evaluate_arrays(part, values) for part in operands(a))
+        return np.minimum(x, y) if isinstance(a, Min) else x // y if isinstance(a, FloorDiv) else x % y
 
     return rebuild(d, atom)
 

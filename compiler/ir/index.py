@@ -1,11 +1,11 @@
 """Integer index arithmetic: tensor dimensions and addresses.
 
 A `Dim` is a Python `int` or an `Index`: a polynomial with integer coefficients over *atoms*.  An atom is a variable
-(a loop index, a symbolic dimension), a size that is known only when the program runs, or a floor division or remainder that
-does not simplify:
+(a loop index, a symbolic dimension), a size that is known only when the program runs, or a floor division, remainder or minimum
+that does not simplify:
 
     dim  ::= int | sum of  coefficient * atom * atom ...
-    atom ::= Var(name) | Size(name, low, high, likely) | FloorDiv(dim, dim) | Mod(dim, dim)
+    atom ::= Var(name) | Size(name, low, high, likely) | FloorDiv(dim, dim) | Mod(dim, dim) | Min(dim, dim)
 
 Arithmetic keeps the polynomial in one canonical form, so equal expressions compare equal and hash alike, and a constant
 result is always a plain `int`.  All floor divisions round toward minus infinity, as Python's do.
@@ -18,58 +18,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import TypeAlias, Union
 
+from compiler.ir.atoms import Atom, Compound, FloorDiv, Min, Mod, Monomial, Size, Var, operands, spell
+from compiler.ir.atoms import terms as _terms
+
 Dim: TypeAlias = Union[int, "Index"]
 Bounds: TypeAlias = Mapping[str, tuple[Dim, Dim]]
 """Inclusive lowest and highest value of each variable, in numbers and sizes."""
-
-
-@dataclass(frozen=True)
-class Var:
-    """A named integer: a loop index or a symbolic dimension."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
-class Size:
-    """An integer in low..high that a program is told when it runs; choices that do not change results expect `likely`."""
-
-    name: str
-    low: int
-    high: int
-    likely: int
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
-class FloorDiv:
-    """Floor division that did not simplify."""
-
-    num: Dim
-    den: Dim
-
-    def __str__(self) -> str:
-        return _spell_atom(self, str)
-
-
-@dataclass(frozen=True)
-class Mod:
-    """Remainder, of the divisor's sign, that did not simplify."""
-
-    num: Dim
-    den: Dim
-
-    def __str__(self) -> str:
-        return _spell_atom(self, str)
-
-
-Atom: TypeAlias = Union[Var, Size, FloorDiv, Mod]
-Monomial: TypeAlias = tuple[Atom, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,40 +91,6 @@ class Index:
         return spell(self)
 
     __repr__ = __str__
-
-
-def spell(d: Dim, name: Callable[[str], str] = str) -> str:
-    """`d` as text that parses back to it; `name` spells the variables."""
-    text = ""
-    for mono, coef in _terms(d):
-        sign = (" - " if coef < 0 else " + ") if text else ("-" if coef < 0 else "")
-        factors = [str(abs(coef))] if abs(coef) != 1 or not mono else []
-        alone = not factors and len(mono) == 1 and sign != "-"  # a division among other factors needs brackets
-        atoms = [_spell_atom(a, name) for a in mono]
-        text += sign + "*".join(
-            [s if alone or isinstance(a, (Var, Size)) else f"({s})" for a, s in zip(mono, atoms)] + factors
-        )
-    return text
-
-
-def _spell_atom(a: Atom, name: Callable[[str], str]) -> str:
-    if isinstance(a, (Var, Size)):
-        return name(a.name) if isinstance(a, Var) else a.name
-    return f"{_wrap(a.num, name)}{'//' if isinstance(a, FloorDiv) else '%'}{_wrap(a.den, name)}"
-
-
-def _wrap(d: Dim, name: Callable[[str], str]) -> str:
-    text = spell(d, name)
-    plain = d >= 0 if isinstance(d, int) else len(d.terms) == 1 and d.terms[0][1] == 1 and _is_var(d.terms[0][0])
-    return text if plain else f"({text})"
-
-
-def _is_var(mono: Monomial) -> bool:
-    return len(mono) == 1 and isinstance(mono[0], (Var, Size))
-
-
-def _terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
-    return d.terms if isinstance(d, Index) else (((), d),)
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[bool, str]:
@@ -296,6 +216,14 @@ def mod(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
     return _atom(Mod(rest, den))
 
 
+def minimum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
+    """The lesser of two numbers; `bounds` on variables may tell which that is."""
+    gap = interval(a - b, bounds)
+    if gap is not None and (gap[1] <= 0 or gap[0] >= 0):
+        return a if gap[1] <= 0 else b
+    return _atom(Min(*sorted((a, b), key=str)))
+
+
 def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
     """Cancel a common factor of every coefficient of `num` and `den`."""
     from math import gcd
@@ -306,13 +234,30 @@ def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
 
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     """Inclusive bounds of `d`, or None where a variable has none."""
+    plain, closer = _plain_interval(d, bounds), _as_remainders(d)
+    other = plain if closer is d else _plain_interval(closer, bounds)
+    return (max(plain[0], other[0]), min(plain[1], other[1])) if plain and other else plain or other
+
+
+def _plain_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
+    """Bounds of `d` by what it is a sum of."""
+    if (chosen := _choice(d)) is not None:
+        pick, a, b = chosen[0], interval(chosen[1], bounds), interval(chosen[2], bounds)
+        return (pick(a[0], b[0]), pick(a[1], b[1])) if a and b else None
     if bounds and any(isinstance(b, Index) for v in variables(d) for b in bounds.get(v, ())):
         ends = (extreme(d, bounds, 0), extreme(d, bounds, 1))
         first, last = (None if e is None else interval(e, bounds) for e in ends)
         return (first[0], last[1]) if first and last else None
-    plain, closer = _sum_of_intervals(d, bounds), _as_remainders(d)
-    other = plain if closer is d else _sum_of_intervals(closer, bounds)
-    return (max(plain[0], other[0]), min(plain[1], other[1])) if plain and other else plain
+    return _sum_of_intervals(d, bounds)
+
+
+def _choice(d: Dim) -> tuple[Callable[[int, int], int], Dim, Dim] | None:
+    """`d` as the lesser or greater (`min` or `max`) of two sums, where a minimum is added to the rest of it; else None."""
+    for mono, coef in d.terms if isinstance(d, Index) else ():
+        if len(mono) == 1 and isinstance(mono[0], Min):
+            rest = d - Index(((mono, coef),))
+            return min if coef > 0 else max, rest + mono[0].one * coef, rest + mono[0].other * coef
+    return None
 
 
 def _sum_of_intervals(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
@@ -346,6 +291,11 @@ def _as_remainders(d: Dim) -> Dim:
 
 def extreme(d: Dim, bounds: Bounds, end: int) -> Dim | None:
     """The lowest (`end` 0) or highest (1) value of `d` as variables that are bounded by sizes allow; None where it has none."""
+    if (chosen := _choice(d)) is not None:
+        x, y = extreme(chosen[1], bounds, end), extreme(chosen[2], bounds, end)
+        if x is None or y is None:
+            return None
+        return minimum(x, y, bounds) if chosen[0] is min else -minimum(-x, -y, bounds)
     total: Dim = 0
     for mono, coef in _terms(d):
         term: Dim = coef
@@ -366,8 +316,8 @@ def extreme(d: Dim, bounds: Bounds, end: int) -> Dim | None:
 
 
 def _bounded_by_sizes(a: Atom, bounds: Bounds) -> bool:
-    """Whether a division or remainder holds a variable that is bounded by sizes."""
-    names = variables(_atom(a)) if isinstance(a, (FloorDiv, Mod)) else ()
+    """Whether a compound atom holds a variable that is bounded by sizes."""
+    names = () if isinstance(a, (Var, Size)) else variables(_atom(a))
     return any(isinstance(b, Index) for v in names for b in bounds.get(v, ()))
 
 
@@ -376,12 +326,25 @@ def _atom_interval(atom: Atom, bounds: Bounds) -> tuple[int, int] | None:
         return bounds.get(atom.name)  # type: ignore[return-value]  # bounds in sizes have been put in place
     if isinstance(atom, Size):
         return bounds.get(atom.name, (atom.low, atom.high))  # type: ignore[return-value]  # likewise
+    if isinstance(atom, Min):
+        return interval(_atom(atom), bounds)
     if not isinstance(atom.den, int) or atom.den <= 0:
         return None
     inner = interval(atom.num, bounds)
     if isinstance(atom, Mod):
         return (0, atom.den - 1)
     return None if inner is None else (inner[0] // atom.den, inner[1] // atom.den)
+
+
+def combine(a: Compound, x: Dim, y: Dim, bounds: Bounds | None = None) -> Dim:
+    """The operation of `a` on other operands."""
+    return (minimum if isinstance(a, Min) else floordiv if isinstance(a, FloorDiv) else mod)(x, y, bounds)
+
+
+def has_minimum(d: Dim) -> bool:
+    """Whether a minimum is part of `d`."""
+    compound = (a for mono, _ in _terms(d) for a in mono if not isinstance(a, (Var, Size)))
+    return any(isinstance(a, Min) or any(map(has_minimum, operands(a))) for a in compound)
 
 
 def rebuild(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
@@ -403,42 +366,38 @@ def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) 
     def atom(a: Atom) -> Dim:
         if isinstance(a, (Var, Size)):
             return values[a.name] if a.name in values else _atom(a)
-        num, den = substitute(a.num, values, bounds), substitute(a.den, values, bounds)
-        return (floordiv if isinstance(a, FloorDiv) else mod)(num, den, bounds)
+        x, y = (substitute(part, values, bounds) for part in operands(a))
+        return combine(a, x, y, bounds)
 
     return rebuild(d, atom)
 
 
 def simplify(d: Dim, bounds: Bounds) -> Dim:
-    """`d` with the divisions and remainders that `bounds` decide taken out."""
-    plain = isinstance(d, int) or not any(isinstance(a, (FloorDiv, Mod)) for mono, _ in d.terms for a in mono)
+    """`d` with the divisions, remainders and minima that `bounds` decide taken out."""
+    plain = isinstance(d, int) or all(isinstance(a, (Var, Size)) for mono, _ in d.terms for a in mono)
     return d if plain else substitute(d, {}, bounds)
+
+
+@lru_cache(maxsize=65536)
+def leaves(d: Dim) -> frozenset[Var | Size]:
+    """The variables and sizes that `d` is made of."""
+    found: set[Var | Size] = set()
+    for mono, _ in _terms(d):
+        for a in mono:
+            found |= {a} if isinstance(a, (Var, Size)) else frozenset().union(*map(leaves, operands(a)))
+    return frozenset(found)
 
 
 @lru_cache(maxsize=65536)
 def variables(d: Dim) -> frozenset[str]:
     """Names of the variables in `d`; a size is none."""
-    found: set[str] = set()
-    for mono, _ in _terms(d):
-        for a in mono:
-            if isinstance(a, (FloorDiv, Mod)):
-                found |= variables(a.num) | variables(a.den)
-            elif isinstance(a, Var):
-                found.add(a.name)
-    return frozenset(found)
+    return frozenset(a.name for a in leaves(d) if isinstance(a, Var))
 
 
 @lru_cache(maxsize=65536)
 def sizes(d: Dim) -> frozenset[Size]:
     """The sizes in `d`."""
-    found: set[Size] = set()
-    for mono, _ in _terms(d):
-        for a in mono:
-            if isinstance(a, (FloorDiv, Mod)):
-                found |= sizes(a.num) | sizes(a.den)
-            elif isinstance(a, Size):
-                found.add(a)
-    return frozenset(found)
+    return frozenset(a for a in leaves(d) if isinstance(a, Size))
 
 
 @lru_cache(maxsize=65536)
@@ -451,7 +410,7 @@ def evaluate(d: Dim, values: Mapping[str, int]) -> int:
     """The integer `d` denotes; a missing variable raises KeyError."""
     if isinstance(d, int):
         return d
-    missing = sorted((variables(d) | {s.name for s in sizes(d)}) - set(values))
+    missing = sorted({a.name for a in leaves(d)} - set(values))
     if missing:
         raise KeyError(f"no value for {', '.join(missing)} in {d}")
     result = substitute(d, dict(values))

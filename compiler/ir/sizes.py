@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from compiler.ir import scalar
+from compiler.ir.atoms import Size
 from compiler.ir.binding import bind_symbols
-from compiler.ir.index import Dim, Index, Size, sizes, substitute
+from compiler.ir.index import Dim, Index, sizes, substitute
 from compiler.ir.scalar import IndexValue, Load
 from compiler.ir.tile import Block, Check, Kernel, Local, OpaqueCall, Prefetch, Program, Store, ranges, values, walk
 from compiler.ir.types import TensorType

@@ -40,7 +40,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, TypeAlias, Union
 
-from compiler.ir.index import Dim, Index, interval, likely
+from compiler.ir.index import Dim, Index, has_minimum, interval, likely, substitute, variables
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.types import DType, TensorType
 
@@ -72,9 +72,11 @@ def known_extent(r: Range) -> int:
 
 def known(d: Dim, otherwise: int = 1) -> int:
     """What `d` is likely to be; a remainder that is likely to be nothing counts as what it is a remainder by, if it is there at
-    all.  `otherwise` where `d` follows loops.
+    all.  Where `d` follows loops it is `otherwise`, or a minimum's value in their first step.
     """
     value = likely(d)
+    if isinstance(value, Index) and has_minimum(value):
+        value = substitute(value, dict.fromkeys(variables(value), 0))
     if value == 0 and isinstance(d, Index):
         most = interval(d, {})
         return most[1] + 1 if most else 0

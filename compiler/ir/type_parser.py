@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.ir.index import Dim, floordiv, mod, size, var
+from compiler.ir.index import Dim, floordiv, minimum, mod, size, var
 from compiler.ir.lexer import Cursor, closest
 from compiler.ir.types import DTYPES, Digit, DType, Layout, TensorType
 
@@ -101,6 +101,10 @@ def _factor(c: Cursor) -> Dim:
         inner = read_dim(c)
         c.expect(")")
         return inner
+    if c.sees("min") and c.ahead().text == "(":
+        c.take()
+        _, one, _, other, _ = c.expect("("), read_dim(c), c.expect(","), read_dim(c), c.expect(")")
+        return minimum(one, other)
     if c.next.kind == "word" and c.next.text in c.sizes:
         return c.sizes[c.take().text]
     if c.next.kind in ("value", "word"):

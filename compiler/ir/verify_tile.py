@@ -8,7 +8,8 @@ from functools import cached_property
 
 from compiler.errors import VerifyError
 from compiler.ir import scalar
-from compiler.ir.index import Dim, Index, Var, interval, sizes, variables
+from compiler.ir.atoms import Var
+from compiler.ir.index import Dim, Index, interval, sizes, variables
 from compiler.ir.scalar import PRIMITIVES, Call, Expr, IndexValue, Load, Ref
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
@@ -318,12 +319,11 @@ def _is_affine(d: Dim) -> bool:
 
 
 def ranges_are_sensible(site: Site) -> Iterator[str]:
-    """Loops begin and end where untiled loops around them say, and tiled ones and reductions have a constant length; tiles are
-    positive, lanes a power of two."""
+    """Bounds follow untiled loops around, the length of parallel loops none; tiles are positive, lanes a power of two."""
     outer = {r.var: r.tile for r, _ in site.scope.loops}
     for r in ranges(site.stmt):
-        if variables(r.extent) and (r.tile != 1 or isinstance(site.stmt, Reduce)):
-            yield f"%{r.var} runs over {r.lo}..{r.hi}, whose length is no constant"
+        if variables(r.extent) and isinstance(site.stmt, For) and site.stmt.parallel:
+            yield f"parallel %{r.var} runs over {r.lo}..{r.hi}, whose length is no constant"
         elif isinstance(r.extent, int) and r.extent < 0:
             yield f"%{r.var} runs backwards, {r.lo}..{r.hi}"
         for name in sorted(variables(r.lo) | variables(r.hi)):

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, FloorDiv, Index, Mod, coefficient, interval, likely, step, variables
+from compiler.ir.atoms import FloorDiv, Mod
+from compiler.ir.index import Dim, Index, coefficient, interval, likely, step, variables
 from compiler.ir.scalar import Call, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, known
 from compiler.ir.types import TensorType
@@ -178,6 +179,16 @@ class Accesses:
         """Whether steps of `v` lead to different places, whatever else the index follows."""
         found = (step(d, v) for d in index)
         return any(s if isinstance(s, int) else s and (interval(s, {}) or (0, 0))[0] > 0 for s in found)
+
+    @cached_property
+    def bounds(self) -> dict[str, tuple[int, int]]:
+        """The lowest and highest value of each loop variable, where they are known."""
+        found: dict[str, tuple[int, int]] = {}
+        for v, (r, _, _) in self.loops.items():
+            low, high = interval(r.lo, found), interval(r.hi, found)
+            if low and high:
+                found[v] = low[0], high[1] - 1
+        return found
 
     @cached_property
     def loops(self) -> dict[str, tuple[Range, Stmt, tuple[Range, ...]]]:

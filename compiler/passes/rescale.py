@@ -41,7 +41,7 @@ class Product:
 class Row:
     """The statements of one row by what becomes of them when it is taken in parts."""
 
-    extent: int
+    extent: Dim
     top: Reduce
     before: list[Stmt] = field(default_factory=list)
     shifts: list[Stmt] = field(default_factory=list)
@@ -125,7 +125,7 @@ class _Reader:
         if not isinstance(stmt, Reduce) or stmt.op != "max" or len(stmt.ranges) != 1 or not stmt.value.dtype.is_float:
             return False
         r = stmt.ranges[0]
-        if r.lo != 0 or not isinstance(r.hi, int) or not self.keeps(stmt.body, r):
+        if r.lo != 0 or variables(r.hi) or not self.keeps(stmt.body, r):
             return False
         lengthwise = {n: t for n, t in self.locals.items() if t.shape == (r.hi,)}
         if len(lengthwise) < len(self.locals):

@@ -8,7 +8,19 @@ import pytest
 from compiler.errors import ArgumentError, VerifyError
 from compiler.ir.binding import bind_symbols
 from compiler.ir.digest import kernel_digest
-from compiler.ir.index import coefficient, floordiv, interval, likely, mod, size, step, substitute, var, variables
+from compiler.ir.index import (
+    coefficient,
+    floordiv,
+    interval,
+    likely,
+    minimum,
+    mod,
+    size,
+    step,
+    substitute,
+    var,
+    variables,
+)
 from compiler.ir.inplace import shareable
 from compiler.ir.interpret_tile import run_kernel
 from compiler.ir.sizes import kernel_sizes
@@ -51,6 +63,19 @@ def test_bounds_in_sizes() -> None:
     assert span(ROW * 4 + 1, inside) == (1, N * 4 - 3)
     assert is_less(N - 1, N)
     assert not is_less(N, N)
+
+
+def test_the_lesser_of_two() -> None:
+    block = {"i": (0, (N + 63) // 64 - 1)}
+    rows = minimum(64, N - ROW * 64)
+    assert rows == minimum(N - ROW * 64, 64)
+    assert (minimum(N, 600), minimum(N - 1, N + ROW, {"i": (0, 3)})) == (N, N - 1)
+    assert interval(rows, block) == (1, 64)
+    assert span(ROW * 64 + rows - 1, block) == (minimum(63, N - 1), N - 1)
+    assert substitute(rows, {}, {"i": (0, N // 64 - 1)}) == 64
+    assert [substitute(rows, {"n": 100, "i": k}) for k in (0, 1)] == [64, 36]
+    assert interval(rows - rows // 8 * 8, {}) == (0, 7)
+    assert (known(rows), known(rows - rows // 8 * 8)) == (64, 8)
 
 
 def test_steps_by_sizes() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.errors import ParseError
-from compiler.ir.index import Dim, evaluate, floordiv, mod, var
+from compiler.ir.index import Dim, evaluate, floordiv, minimum, mod, var
 from compiler.ir.lexer import Cursor, tokenize
 from compiler.ir.type_parser import parse_dim, parse_type
 from compiler.ir.types import Digit, Layout, TensorType, f32
@@ -17,6 +17,7 @@ def combine(children: st.SearchStrategy[Dim]) -> st.SearchStrategy[Dim]:
         st.tuples(children, children).map(lambda p: p[0] + p[1]),
         st.tuples(children, children).map(lambda p: p[0] * p[1]),
         st.tuples(children, children).map(lambda p: p[0] - p[1]),
+        st.tuples(children, children).map(lambda p: minimum(*p)),
         st.tuples(children, positive).map(lambda p: floordiv(*p)),
         st.tuples(children, positive).map(lambda p: mod(*p)),
         children.map(lambda d: floordiv(d, var("n"))),
@@ -50,6 +51,7 @@ def test_index_text_means_in_python_what_it_means_here(d: Dim) -> None:
         ("i*(j//4)", "i*(j//4)"),
         ("%i + %n%4 - 1", "i + n%4 - 1"),
         ("(4 + i)%(n*2)", "(i + 4)%(n*2)"),
+        ("min(%i, n + 1)*2 - min(4, 5)", "min(i, n + 1)*2 - 4"),
         ("2*3 + 1", "7"),
         ("0 - -3", "3"),
     ],

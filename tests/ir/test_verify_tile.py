@@ -60,7 +60,7 @@ BROKEN = {
     ),
     "threads that collide": (kernel("parallel %i in 0..8 { store %x[%i], %y[0] }"), "every step of %i may write the same"),
     "lanes that collide": (kernel("for %i in 0..8 tile 8 { store %x[%i], %y[0] }"), "every step of %i may write the same"),
-    "a length that varies": (kernel("for %b in 0..2 { for %i in %b..8 tile 2 { store %x[%i], %y[%i] } }"), "length is no constant"),
+    "a length that varies": (kernel("parallel %b in 0..2 { parallel %i in %b..8 { store %x[%i], %y[%i] } }"), "length is no constant"),
     "a start that varies in a tile": (
         kernel("for %b in 0..2 tile 2 { for %i in %b*4..%b*4 + 4 { store %x[%i], %y[%i] } }"),
         "%b is no loop around it that takes one step at a time",

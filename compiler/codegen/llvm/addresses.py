@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from compiler.codegen.llvm.builder import Builder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
 from compiler.codegen.llvm.scope import LANE, Axis, Buffer, Coord, Scope
-from compiler.ir.index import Atom, Dim, FloorDiv, Mod, Size, variables
+from compiler.ir.atoms import Atom, FloorDiv, Min, Mod, Size, operands
+from compiler.ir.index import Dim, variables
 from compiler.ir.types import boolean, i64
 
 
@@ -52,9 +53,12 @@ class Addresses(ABC):
 
     def _atom(self, atom: Atom, coord: Coord, lane: Axis | None) -> str:
         lanes = lane.lanes if lane else 0
-        if isinstance(atom, (FloorDiv, Mod)):
+        if isinstance(atom, (FloorDiv, Mod, Min)):
             ty = llvm_type(i64, lanes)
-            num, den = self.polynomial(atom.num, coord, lane), self.polynomial(atom.den, coord, lane)
+            num, den = (self.polynomial(d, coord, lane) for d in operands(atom))
+            if isinstance(atom, Min):
+                less = self.b.emit(f"icmp slt {ty} {num}, {den}")
+                return self.b.emit(f"select {llvm_type(boolean, lanes)} {less}, {ty} {num}, {ty} {den}")
             # both are index arithmetic on values known not to be negative, or floor and remainder are adjusted
             quotient = self._floor_divide(ty, num, den, lanes)
             if isinstance(atom, FloorDiv):

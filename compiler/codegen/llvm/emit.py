@@ -206,7 +206,7 @@ class KernelEmitter:
         if r.extent % r.tile == 0:
             return ""
         assert r.lanes, f"%{r.var}: a partial tile is left; run peel first"
-        return ev.polynomial(r.extent - counter * r.tile, {}, None)
+        return ev.polynomial(ev.scope.resolve(r.extent) - counter * r.tile, {}, None)
 
     @staticmethod
     def _pointers(ev: Evaluator) -> dict[tuple[object, ...], str]:

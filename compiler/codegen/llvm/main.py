@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, Union
 
-from compiler.ir.index import Atom, Dim, Mod, Size, Var
+from compiler.ir.atoms import Atom, Min, Mod, Size, Var
+from compiler.ir.index import Dim
 
 STATUS, CULPRIT, WORKSPACE, FIRST_SLOT = range(4)
 """Word numbers in a frame."""
@@ -199,7 +200,7 @@ class _Writer:
         """The value of a variable, or of a floor division or remainder by a positive number."""
         if isinstance(atom, Var):
             return self.counters[atom.name]
-        assert not isinstance(atom, Size), f"the size {atom} decides which entry is meant"
+        assert not isinstance(atom, (Size, Min)), f"{atom} decides which entry is meant"
         number, divisor = self.integer(atom.num), self.integer(atom.den)
         rest = self.emit(f"srem i64 {number}, {divisor}")
         negative = self.emit(f"icmp slt i64 {rest}, 0")

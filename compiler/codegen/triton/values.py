@@ -24,7 +24,8 @@ from compiler.codegen.triton.vocabulary import (
     literal,
 )
 from compiler.ir import scalar
-from compiler.ir.index import Atom, Dim, FloorDiv, Size, Var, floordiv, interval, mod, rebuild, spell, var, variables
+from compiler.ir.atoms import Atom, FloorDiv, Min, Size, Var, operands, spell
+from compiler.ir.index import Dim, combine, interval, rebuild, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Kernel, Range
 from compiler.ir.tile_printer import PRECEDENCE, UNARY
@@ -132,13 +133,14 @@ class Values:
             if isinstance(a, Var):
                 return var(a.name)
             assert not isinstance(a, Size), f"the size {a} is open; specialise the graph first"
-            known = interval(a.num, bounds)
-            if known is not None and known[0] >= 0:
-                return (floordiv if isinstance(a, FloorDiv) else mod)(a.num, a.den)
-            function = "floordiv" if isinstance(a, FloorDiv) else "floormod"
-            self.helpers |= {function, "floormod"}
-            own = self.axes_at((a.num, a.den))
-            block = self.bind(f"{function}({self.dim(a.num, own)}, {self.dim(a.den, own)})", own, "q")
+            x, y = operands(a)
+            known = interval(x, bounds)
+            if known is not None and known[0] >= 0 and not isinstance(a, Min):
+                return combine(a, x, y)
+            function = "tl.minimum" if isinstance(a, Min) else "floordiv" if isinstance(a, FloorDiv) else "floormod"
+            self.helpers |= set() if isinstance(a, Min) else {function, "floormod"}
+            own = self.axes_at((x, y))
+            block = self.bind(f"{function}({self.dim(x, own)}, {self.dim(y, own)})", own, "q")
             self.names[block.name] = block
             return var(block.name)
 

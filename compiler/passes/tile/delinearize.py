@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, FloorDiv, Index, Mod, ceildiv, coefficient, simplify, var, variables
+from compiler.ir.atoms import FloorDiv, Mod
+from compiler.ir.index import Dim, Index, ceildiv, coefficient, simplify, var, variables
 from compiler.ir.scalar import Call, Expr, IndexValue
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt
 from compiler.passes.access import contraction, nested_fors

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, floordiv, interval, substitute, var
+from compiler.ir.index import Bounds, Dim, ceildiv, floordiv, interval, minimum, substitute, var, variables
 from compiler.ir.scalar import Expr, Load, Ref, const
 from compiler.ir.structure import lowest
-from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, known
 from compiler.ir.types import TensorType
 from compiler.passes.access import in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
@@ -51,12 +51,12 @@ class Online(TilePass):
         nest = nested_fors(ir.body)
         if not nest or not all(f.parallel for f in nest) or nest[-1].range.lo != 0:
             return None
-        if not isinstance(nest[-1].range.hi, int):
-            return None
         row = row_of(nest[-1].body)
-        if row is None:
+        least = None if row is None else interval(row.extent, {})
+        if row is None or variables(nest[-1].range.hi) or least is None or least[0] < 1:
             return None
-        long = row.extent > self.longest or (row.extent >= 2 * self.causal and last_seen(row.top) is not None)
+        length = known(row.extent)
+        long = length > self.longest or (length >= 2 * self.causal and last_seen(row.top) is not None)
         return row if long else None
 
 
@@ -75,37 +75,43 @@ class Parts:
     def in_blocks(self, most: int) -> Block:
         """Blocks of at most `most` rows, equal but for the last one."""
         count = self.loop.range.hi
-        assert isinstance(count, int)
-        blocks = -(-count // most)
-        size = count // blocks if count % blocks == 0 else -(-count // blocks // 8) * 8
-        size = min(size if self.last is None else most, count)
-        whole, rest = divmod(count, size)
-        start = var(self.block) * size if whole > 1 else 0
-        body = self.rows(start, size)
-        main = (For(Range(self.block, 0, whole), body, parallel=True),) if whole > 1 else body
-        return (*main, *(self.rows(whole * size, rest) if rest else ()))
+        size = self.rows_of_block(count, most)
+        blocks = ceildiv(count, size)
+        start = var(self.block) * size if blocks != 1 else 0
+        body = self.rows(start, size, {self.block: (0, blocks - 1)})
+        return (For(Range(self.block, 0, blocks), body, parallel=True),) if blocks != 1 else body
 
-    def rows(self, start: Dim, count: int) -> Block:
-        """The rows from `start` on: what they hold, cleared, carried through the parts, and made their results."""
+    def rows_of_block(self, count: Dim, most: int) -> int:
+        """How many of `count` rows are taken together."""
+        rows = known(count)
+        blocks = -(-rows // most)
+        if blocks == 1 or self.last is not None:
+            return min(most, count) if isinstance(count, int) else most
+        return rows // blocks if rows % blocks == 0 else -(-rows // blocks // 8) * 8
+
+    def rows(self, start: Dim, size: int, bounds: Bounds) -> Block:
+        """At most `size` rows from `start` on: what they hold, cleared, carried through the parts, and made their results."""
+        count = minimum(size, self.loop.range.hi - start, bounds)
         self.place = var(self.loop.range.var) - start
         self.over = replace(self.loop.range, lo=start, hi=start + count)
-        whole, rest = divmod(self.row.extent, self.part)
-        steps = Range(self.step, 0, self.seen(start + count - 1, whole))
-        main = For(steps, (self.through(var(self.step) * self.part, self.part),))
-        tail = (self.through(whole * self.part, rest),) if rest else ()
-        return (*self.held(count), *self.cleared(count), main, *tail, self.finished())
+        whole, last = self.row.extent // self.part, start + count - 1
+        rest = self.row.extent - whole * self.part
+        parts = [self.along_row(0, self.seen(last, whole, bounds), self.part)]
+        if rest != 0:
+            parts.append(self.along_row(whole, self.seen(last, ceildiv(self.row.extent, self.part), bounds), rest))
+        return (*self.held(size), *self.cleared(size), *parts, self.finished())
 
-    def seen(self, row: Dim, whole: int) -> Dim:
-        """How many of the `whole` parts the block that ends with `row` sees."""
+    def along_row(self, first: Dim, end: Dim, extent: Dim) -> For:
+        """The parts `first`..`end`-1, each of `extent` places; the one behind the whole parts is there or not."""
+        return For(Range(self.step, first, end), (self.through(var(self.step) * self.part, extent),))
+
+    def seen(self, row: Dim, parts: Dim, bounds: Bounds) -> Dim:
+        """How many of the `parts` the block that ends with `row` sees."""
         if self.last is None:
-            return whole
-        parts = floordiv(substitute(self.last, {self.loop.range.var: row}), self.part) + 1
-        if isinstance(parts, int):
-            return max(0, min(parts, whole))
-        count = self.loop.range.hi
-        assert isinstance(count, int)
-        known = interval(parts, {self.block: (0, count // self.part - 1)})
-        return parts if known is not None and known[0] >= 0 and known[1] <= whole else whole
+            return parts
+        seen = floordiv(substitute(self.last, {self.loop.range.var: row}), self.part, bounds) + 1
+        least = interval(seen, bounds)
+        return parts if least is None or least[0] < 0 else minimum(seen, parts, bounds)
 
     # what a block of rows holds
 
@@ -131,12 +137,13 @@ class Parts:
 
     # one part
 
-    def through(self, lo: Dim, extent: int) -> For:
-        """Every row's part from `lo` on."""
+    def through(self, lo: Dim, extent: Dim) -> For:
+        """Every row's part of `extent` places from `lo` on."""
         row, names = self.row, self.names
         old, new = Ref(self.dtype, names["old"]), Ref(self.dtype, names["new"])
         weight = Ref(self.dtype, names["weight"])
-        out: list[Stmt] = [Local(n, TensorType(t.dtype, (extent,))) for n, t in row.kept.items() if self.used(n)]
+        room = extent if isinstance(extent, int) else self.part
+        out: list[Stmt] = [Local(n, TensorType(t.dtype, (room,))) for n, t in row.kept.items() if self.used(n)]
         out += [*row.before, self.along(row.top, lo, extent)]
         out.append(Let(old.name, self.load(self.top)))
         out.append(Let(new.name, scalar.maximum(old, Ref(self.dtype, row.top.name))))
@@ -151,7 +158,7 @@ class Parts:
             out.append(*nested(p.chain, (*p.before, self.along(p.sum, lo, extent), self.store(name, total, *at))))
         return For(self.over, (*out, self.store(self.top, new)))
 
-    def along(self, s: Reduce, lo: Dim, extent: int) -> Reduce:
+    def along(self, s: Reduce, lo: Dim, extent: Dim) -> Reduce:
         """The same reduction over a part of the row, with what it has seen in place of the maximum."""
         tops = {x.name for x in self.row.shifts if isinstance(x, Let)} | (
             {self.row.top.name} if s is not self.row.top else set()

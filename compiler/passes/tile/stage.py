@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar
-from compiler.ir.index import interval, product, substitute, var, variables
+from compiler.ir.index import Dim, interval, product, substitute, var, variables
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.tile import Block, For, Kernel, Local, Range, Reduce, Stmt, Store, known, map_exprs, walk
 from compiler.ir.types import TensorType
@@ -73,7 +73,7 @@ class Stage(TilePass):
         if any(v in variables(r.lo) for v in (x.var for x in turned) for r in turned):
             return False
         elements = product(r.extent for r in turned)
-        most = interval(elements, {})
+        most = interval(elements, table.bounds)
         return most is not None and known(elements, 0) <= self.limit and most[1] <= OPEN_LIMIT
 
     def insert(self, body: Block, table: Accesses, a: Access, s: Reduce, loop: Range, name: str) -> Block:
@@ -88,7 +88,7 @@ class Stage(TilePass):
         fill: Stmt = Store(name, place, source)
         for r in reversed(ordered):
             fill = For(Range(rename[r.var], r.lo, r.hi), (fill,))
-        shape = tuple(r.extent for r in ordered)
+        shape = tuple(greatest(r.extent, table) for r in ordered)
         read = Load(dtype, name, tuple(var(r.var) - r.lo for r in ordered))
 
         def swap(e: Expr) -> Expr:
@@ -108,3 +108,9 @@ class Stage(TilePass):
             return tuple(out)
 
         return block(body)
+
+
+def greatest(d: Dim, table: Accesses) -> Dim:
+    """`d`, or the most that it may be where it follows loops."""
+    most = interval(d, table.bounds) if variables(d) else None
+    return most[1] if most else d

@@ -80,24 +80,26 @@ def test_parts_of_a_row() -> None:
       store %new, %top[%i]
     }
   }
-  for %i_1 in 0..3 {
-    local %e_1: f32[2]
-    %m_1 = reduce max %r_3 in 8..10 { yield %s[%i_1, %r_3] }
-    %old_1 = %top[%i_1]
-    %new_1 = max(%old_1, %m_1)
-    %weight_1 = where(%old_1 == %new_1, 1.0, exp(%old_1 - %new_1))
-    %shift_1 = where(%new_1 == -inf, 0.0, %new_1)
-    %t_1 = reduce add %r_4 in 8..10 {
-      %p_1 = exp(%s[%i_1, %r_4] - %shift_1)
-      store %p_1, %e_1[%r_4 - 8]
-      yield %p_1
+  for %r.part_1 in 2..3 {
+    for %i_1 in 0..3 {
+      local %e_1: f32[2]
+      %m_1 = reduce max %r_3 in %r.part_1*4..%r.part_1*4 + 2 { yield %s[%i_1, %r_3] }
+      %old_1 = %top[%i_1]
+      %new_1 = max(%old_1, %m_1)
+      %weight_1 = where(%old_1 == %new_1, 1.0, exp(%old_1 - %new_1))
+      %shift_1 = where(%new_1 == -inf, 0.0, %new_1)
+      %t_1 = reduce add %r_4 in %r.part_1*4..%r.part_1*4 + 2 {
+        %p_1 = exp(%s[%i_1, %r_4] - %shift_1)
+        store %p_1, %e_1[-%r.part_1*4 + %r_4]
+        yield %p_1
+      }
+      store fma(%t.sum[%i_1], %weight_1, %t_1), %t.sum[%i_1]
+      for %j_2 in 0..3 {
+        %a_1 = reduce add %r_5 in %r.part_1*4..%r.part_1*4 + 2 { yield %e_1[-%r.part_1*4 + %r_5] * %v[%r_5, %j_2] }
+        store fma(%a.sum[%i_1, %j_2], %weight_1, %a_1), %a.sum[%i_1, %j_2]
+      }
+      store %new_1, %top[%i_1]
     }
-    store fma(%t.sum[%i_1], %weight_1, %t_1), %t.sum[%i_1]
-    for %j_2 in 0..3 {
-      %a_1 = reduce add %r_5 in 8..10 { yield %e_1[%r_5 - 8] * %v[%r_5, %j_2] }
-      store fma(%a.sum[%i_1, %j_2], %weight_1, %a_1), %a.sum[%i_1, %j_2]
-    }
-    store %new_1, %top[%i_1]
   }
   for %i_2 in 0..3 {
     %m_2 = %top[%i_2]
@@ -180,6 +182,82 @@ def test_parts_that_no_row_of_a_block_sees_are_left_out(compare: str, parts: str
     check_same_meaning(parse_kernel(source), changed, exact=False, special=False)
 
 
+def test_rows_of_open_length() -> None:
+    """A part more where parts leave something over; a block of rows ends where the rows do."""
+    check_pass(
+        PASS,
+        before="""kernel @k(size n in 1..101 like 10, in %s: f32[n, n], in %v: f32[n, 3], out %y: f32[n, 3]) {
+  parallel %i in 0..n {
+    %m = reduce max %r in 0..n { yield %s[%i, %r] }
+    %t = reduce add %r in 0..n { yield exp(%s[%i, %r] - %m) }
+    for %j in 0..3 {
+      %a = reduce add %r in 0..n { yield exp(%s[%i, %r] - %m) * %v[%r, %j] }
+      store %a / %t, %y[%i, %j]
+    }
+  }
+}""",
+        after="""kernel @k(size n in 1..101 like 10, in %s: f32[n, n], in %v: f32[n, 3], out %y: f32[n, 3]) {
+  parallel %i.block in 0..-((-n)//8) {
+    local %top: f32[8]
+    local %t.sum: f32[8]
+    local %a.sum: f32[8, 3]
+    for %clear in 0..8 {
+      store -inf, %top[%clear]
+      store 0.0, %t.sum[%clear]
+    }
+    for %clear_1 in 0..8 {
+      for %j in 0..3 {
+        store 0.0, %a.sum[%clear_1, %j]
+      }
+    }
+    for %r.part in 0..n//4 {
+      for %i in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
+        %m = reduce max %r in %r.part*4..%r.part*4 + 4 { yield %s[%i, %r] }
+        %old = %top[%i - %i.block*8]
+        %new = max(%old, %m)
+        %weight = where(%old == %new, 1.0, exp(%old - %new))
+        %shift = where(%new == -inf, 0.0, %new)
+        %t = reduce add %r_1 in %r.part*4..%r.part*4 + 4 { yield exp(%s[%i, %r_1] - %shift) }
+        store fma(%t.sum[%i - %i.block*8], %weight, %t), %t.sum[%i - %i.block*8]
+        for %j_1 in 0..3 {
+          %a = reduce add %r_2 in %r.part*4..%r.part*4 + 4 { yield exp(%s[%i, %r_2] - %shift) * %v[%r_2, %j_1] }
+          store fma(%a.sum[%i - %i.block*8, %j_1], %weight, %a), %a.sum[%i - %i.block*8, %j_1]
+        }
+        store %new, %top[%i - %i.block*8]
+      }
+    }
+    for %r.part_1 in n//4..-((-n)//4) {
+      for %i_1 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
+        %m_1 = reduce max %r_3 in %r.part_1*4..n - (n//4)*4 + %r.part_1*4 { yield %s[%i_1, %r_3] }
+        %old_1 = %top[-%i.block*8 + %i_1]
+        %new_1 = max(%old_1, %m_1)
+        %weight_1 = where(%old_1 == %new_1, 1.0, exp(%old_1 - %new_1))
+        %shift_1 = where(%new_1 == -inf, 0.0, %new_1)
+        %t_1 = reduce add %r_4 in %r.part_1*4..n - (n//4)*4 + %r.part_1*4 { yield exp(%s[%i_1, %r_4] - %shift_1) }
+        store fma(%t.sum[-%i.block*8 + %i_1], %weight_1, %t_1), %t.sum[-%i.block*8 + %i_1]
+        for %j_2 in 0..3 {
+          %a_1 = reduce add %r_5 in %r.part_1*4..n - (n//4)*4 + %r.part_1*4 {
+            yield exp(%s[%i_1, %r_5] - %shift_1) * %v[%r_5, %j_2]
+          }
+          store fma(%a.sum[-%i.block*8 + %i_1, %j_2], %weight_1, %a_1), %a.sum[-%i.block*8 + %i_1, %j_2]
+        }
+        store %new_1, %top[-%i.block*8 + %i_1]
+      }
+    }
+    for %i_2 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
+      %m_2 = %top[-%i.block*8 + %i_2]
+      %t_2 = %t.sum[-%i.block*8 + %i_2]
+      for %j_3 in 0..3 {
+        %a_2 = %a.sum[-%i.block*8 + %i_2, %j_3]
+        store %a_2 / %t_2, %y[%i_2, %j_3]
+      }
+    }
+  }
+}""",
+        remark="rows of n in parts of 4",
+    )
+
+
 class Attention(torch.nn.Module):
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
@@ -247,3 +325,35 @@ def test_scores_are_kept_whole_where_something_else_reads_them() -> None:
     y, p = compiler.driver.compile_graph(graph)([s, v])
     assert (p - torch.softmax(s.double(), 1)).abs().max() < 1e-6
     assert (y - torch.softmax(s.double(), 1) @ v.double()).abs().max() < 1e-5
+
+
+ATTENTION = """graph(%q: f32[2, n, 16], %k: f32[2, n, 16], %v: f32[2, n, 8]) {{
+  %y = attention %q, %k, %v {{scale=0.25, causal={causal}}}
+  return %y
+}}"""
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_one_compilation_of_attention_serves_every_length(causal: bool) -> None:
+    """One key, primes, a part, one more and one less, blocks of rows that are whole and that are not."""
+    torch.manual_seed(0)
+    graph = parse_graph(ATTENTION.format(causal=str(causal).lower()))
+    compiled = compiler.driver.compile_graph(graph, bounds={"n": (1, 1200)})
+    for n in (1024, 1, 2, 7, 63, 64, 65, 255, 256, 257, 509, 512, 513, 1031):
+        q, k, v = torch.randn(2, n, 16), torch.randn(2, n, 16) * 3, torch.randn(2, n, 8)
+        (y,) = compiled([q, k, v])
+        truth = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=causal, scale=0.25)
+        assert (y - truth).abs().max() < 1e-5
+    (once,) = compiled.compilations
+    assert once.stages.context.remarks.of("online")[0].kind == "applied"
+    assert once.code.sizes == ("n",)
+
+
+def test_lengths_that_may_be_nothing_stay() -> None:
+    """A sum over nothing is divided by nothing where it is taken in parts."""
+    graph = parse_graph(ATTENTION.format(causal="false"))
+    compiled = compiler.driver.compile_graph(graph, bounds={"n": (0, 1200)})
+    for n in (1024, 0, 3):
+        q, k, v = torch.randn(2, n, 16), torch.randn(2, n, 16), torch.randn(2, n, 8)
+        assert (compiled([q, k, v])[0] - F.scaled_dot_product_attention(q, k, v, scale=0.25)).abs().sum() < 1e-3
+    assert not compiled.compilations[0].stages.context.remarks.of("online")

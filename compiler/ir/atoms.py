@@ -1,0 +1,114 @@
+"""What index expressions are made of, and their text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+if TYPE_CHECKING:
+    from compiler.ir.index import Dim
+
+
+@dataclass(frozen=True)
+class Var:
+    """A named integer: a loop index or a symbolic dimension."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Size:
+    """An integer in low..high that a program is told when it runs; choices that do not change results expect `likely`."""
+
+    name: str
+    low: int
+    high: int
+    likely: int
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class FloorDiv:
+    """Floor division that did not simplify."""
+
+    num: Dim
+    den: Dim
+
+    def __str__(self) -> str:
+        return _spell_atom(self, str)
+
+
+@dataclass(frozen=True)
+class Mod:
+    """Remainder, of the divisor's sign, that did not simplify."""
+
+    num: Dim
+    den: Dim
+
+    def __str__(self) -> str:
+        return _spell_atom(self, str)
+
+
+@dataclass(frozen=True)
+class Min:
+    """The lesser of two numbers neither of which is known to be it."""
+
+    one: Dim
+    other: Dim
+
+    def __str__(self) -> str:
+        return _spell_atom(self, str)
+
+
+Compound: TypeAlias = Union[FloorDiv, Mod, Min]
+Atom: TypeAlias = Union[Var, Size, Compound]
+Monomial: TypeAlias = tuple[Atom, ...]
+
+
+def operands(a: Compound) -> tuple[Dim, Dim]:
+    """What a compound atom is made of."""
+    return (a.one, a.other) if isinstance(a, Min) else (a.num, a.den)
+
+
+def terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
+    """The products that `d` is the sum of, and how often each."""
+    return (((), d),) if isinstance(d, int) else d.terms
+
+
+def spell(d: Dim, name: Callable[[str], str] = str) -> str:
+    """`d` as text that parses back to it; `name` spells the variables."""
+    text = ""
+    for mono, coef in terms(d):
+        sign = (" - " if coef < 0 else " + ") if text else ("-" if coef < 0 else "")
+        factors = [str(abs(coef))] if abs(coef) != 1 or not mono else []
+        alone = not factors and len(mono) == 1 and sign != "-"  # a division among other factors needs brackets
+        atoms = [_spell_atom(a, name) for a in mono]
+        text += sign + "*".join(
+            [s if alone or not isinstance(a, (FloorDiv, Mod)) else f"({s})" for a, s in zip(mono, atoms)] + factors
+        )
+    return text
+
+
+def _spell_atom(a: Atom, name: Callable[[str], str]) -> str:
+    if isinstance(a, (Var, Size)):
+        return name(a.name) if isinstance(a, Var) else a.name
+    if isinstance(a, Min):
+        return f"min({spell(a.one, name)}, {spell(a.other, name)})"
+    return f"{_wrap(a.num, name)}{'//' if isinstance(a, FloorDiv) else '%'}{_wrap(a.den, name)}"
+
+
+def _wrap(d: Dim, name: Callable[[str], str]) -> str:
+    """A dividend or divisor, in brackets where it is more than a number or a name."""
+    text = spell(d, name)
+    plain = d >= 0 if isinstance(d, int) else len(d.terms) == 1 and d.terms[0][1] == 1 and _is_plain(d.terms[0][0])
+    return text if plain else f"({text})"
+
+
+def _is_plain(mono: Monomial) -> bool:
+    return len(mono) == 1 and not isinstance(mono[0], (FloorDiv, Mod))
