@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from compiler.codegen.target import Target
-from compiler.errors import ArgumentError
+from compiler.errors import ArgumentError, OpenSizeError
 from compiler.ir.graph import Graph
 from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
 from compiler.ir.index import size as open_size
@@ -25,11 +25,11 @@ from compiler.runtime.executable import Executable, cache_of
 from compiler.runtime.stopwatch import Stopwatch
 from compiler.tuning import Tuner
 
-SMALL = 4096
-"""Sizes up to here share their code, and so do larger ones: their rows need not fit in local buffers."""
+SHARED = (4096, 32768)
+"""Sizes up to each of these share their code, and so do larger ones: their rows need not fit in local buffers."""
 
 KEPT = 256
-"""Sets of sizes whose memory plans are kept for each compilation."""
+"""Sets of sizes whose memory plans are kept."""
 
 Ranges = Mapping[str, tuple[int, int]]
 
@@ -46,27 +46,21 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Compilation:
-    """Code for all sizes in `ranges`, inclusive, and the executables for those met so far."""
+    """Code for all sizes in `ranges`, inclusive."""
 
     ranges: Ranges
     stages: Stages
     code: Executable
-    known: dict[tuple[int, ...], Executable] = field(default_factory=dict)
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
         """Whether the code is for these sizes."""
         return all(low <= sizes[name] <= high for name, (low, high) in self.ranges.items())
 
     def at(self, sizes: Mapping[str, int]) -> Executable:
-        """The executable for these sizes; where there are many, the oldest is forgotten."""
-        key = tuple(sizes.values())
-        if key not in self.known:
-            if len(self.known) >= KEPT:
-                del self.known[next(iter(self.known))]
-            self.known[key] = self.code.at(sizes) if self.code.sizes else self.code
-        return self.known[key]
+        """The executable for these sizes."""
+        return self.code.at(sizes) if self.code.sizes else self.code
 
 
 @dataclass(eq=False)
@@ -90,7 +84,7 @@ class CompiledGraph:
         self.symbols = tuple(sorted(self.graph.symbols))
         self.returned = tuple(k for k in range(len(self.graph.outputs)) if k not in self.graph.aliases)
         self._told = tuple(_tellers(self.graph, self.symbols))
-        self._known: dict[tuple[int, ...], Executable] = {}
+        self._known: dict[tuple[int | None, ...], tuple[Stages, Executable]] = {}
         self._call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]] | None = None
         if not self.symbols:
             executable = self.build({})[1]
@@ -113,31 +107,35 @@ class CompiledGraph:
             key = tuple([(inputs[k].shape[d] - base) // step for k, d, base, step in self._told])
         except (IndexError, AttributeError):  # no such inputs: `sizes` says what is wrong with them
             key = ()
-        known = self._known.get(key)
-        if known is None:
-            _, known = self.build(self.sizes(inputs))
-            if len(self._told) == len(self.symbols):
-                if len(self._known) >= KEPT:
-                    self._known.clear()
-                self._known[key] = known
-        return known
+        known = self._known.get(key) or self.build(self.sizes(inputs))
+        return known[1]
 
     def build(self, sizes: Mapping[str, int]) -> tuple[Stages, Executable]:
-        """The executable for these sizes; code is made where none that is here serves them."""
+        """The executable for these sizes; code is made where none that is here serves them, and of many the oldest is forgotten."""
+        key = tuple(map(sizes.get, self.symbols))
         with self._lock:
-            found = next((c for c in self.compilations if c.admits(sizes)), None)
-            if found is None:
-                self._admit(sizes)
-                found = self._compile(sizes)
-                self.compilations.append(found)
-            return found.stages, found.at(sizes)
+            if key not in self._known:
+                code = self._code(sizes)
+                if len(self._known) >= KEPT:
+                    del self._known[next(iter(self._known))]
+                self._known[key] = code.stages, code.at(sizes)
+            return self._known[key]
+
+    def _code(self, sizes: Mapping[str, int]) -> Compilation:
+        """The compilation that serves these sizes; ArgumentError for a size out of bounds."""
+        found = next((c for c in self.compilations if c.admits(sizes)), None)
+        if found is None:
+            self._admit(sizes)
+            found = self._compile(sizes)
+            self.compilations.append(found)
+        return found
 
     def _compile(self, sizes: Mapping[str, int]) -> Compilation:
         """Code for these sizes and all that are like them, if it can be made, else for these alone."""
         if sizes and not self._refusal:
             try:
                 return self._compile_for({name: self._around(name, n) for name, n in sizes.items()}, sizes)
-            except Exception as error:  # a fault that has nothing to do with open sizes shows again below
+            except OpenSizeError as error:
                 self._refusal = f"compiled for each set of sizes by itself: {error}"
         found = self._compile_for({name: (n, n) for name, n in sizes.items()}, sizes)
         if self._refusal:
@@ -163,7 +161,7 @@ class CompiledGraph:
     def _around(self, name: str, size: int) -> tuple[int, int]:
         """The range of sizes that share code with `size`."""
         low, high = self.bounds.get(name, (0, 1 << 31))
-        return (low, min(high, SMALL)) if size <= SMALL else (max(low, SMALL + 1), high)
+        return max([low, *(n + 1 for n in SHARED if n < size)]), min([high, *(n for n in SHARED if n >= size)])
 
     def scheduler(self, target: Target) -> Scheduler:
         """What runs the tile passes: the tuner where the user asks for it and the code can be measured here."""

@@ -65,6 +65,10 @@ class UnsupportedOpError(TilewrightError):
         )
 
 
+class OpenSizeError(TilewrightError):
+    """Something that only known sizes allow, asked of sizes that are open."""
+
+
 class ArgumentError(TilewrightError):
     """A call with arguments the compiled program does not accept."""
 

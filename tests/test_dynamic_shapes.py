@@ -13,7 +13,7 @@ from torch.export import Dim
 import compiler
 from compiler import backend, driver
 from compiler.driver import CompiledGraph
-from compiler.errors import ArgumentError
+from compiler.errors import ArgumentError, OpenSizeError, PassError
 from compiler.measure import error
 
 FEW = {"cache": ""}
@@ -112,7 +112,7 @@ def test_torch_compile_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_sizes_have_code_of_their_own() -> None:
     compiled = compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: Dim.DYNAMIC},), options=FEW)
-    for n in (50, 7, driver.SMALL + 1, 9000):
+    for n in (50, 7, driver.SHARED[0] + 1, 9000):
         x = torch.randn(2, n)
         torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
     assert len(compiled.graph.compilations) == 2
@@ -142,7 +142,7 @@ def test_sizes_that_contradict_each_other_are_refused() -> None:
 
 def test_what_cannot_stay_open_is_compiled_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
-        raise ValueError("no code for open sizes")
+        raise OpenSizeError("no code for open sizes")
 
     monkeypatch.setattr("compiler.passes.tile.peel.open_parts", refuse)
     compiled = compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: N},), options=FEW)
@@ -151,6 +151,21 @@ def test_what_cannot_stay_open_is_compiled_for_each_size(monkeypatch: pytest.Mon
         torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
     assert len(compiled.graph.compilations) == 2
     assert "no code for open sizes" in str(compiled.remarks)
+
+
+def test_a_fault_is_no_reason_to_compile_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.passes.tile.peel.open_parts", lambda _: 1 // 0)
+    with pytest.raises(PassError, match="ZeroDivisionError"):
+        compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: N},), options=FEW)
+
+
+def test_of_many_sets_of_sizes_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "KEPT", 2)
+    compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
+    for n in (8, 9, 10, 8, 9):
+        torch.testing.assert_close(compiled(torch.ones(n, 4)), Gate()(torch.ones(n, 4)))
+        assert len(compiled.graph._known) <= 2
+    assert len(compiled.graph.compilations) == 1
 
 
 def test_passes_are_checked_at_a_likely_size() -> None:

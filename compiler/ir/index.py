@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import TypeAlias, Union
 
+from compiler.errors import OpenSizeError
 from compiler.ir.atoms import Atom, Compound, FloorDiv, Min, Mod, Monomial, Size, Var, operands, spell
 from compiler.ir.atoms import terms as _terms
 
@@ -407,12 +408,18 @@ def likely(d: Dim) -> Dim:
 
 
 def evaluate(d: Dim, values: Mapping[str, int]) -> int:
-    """The integer `d` denotes; a missing variable raises KeyError."""
+    """The integer `d` denotes; a missing variable raises KeyError, a missing size OpenSizeError."""
     if isinstance(d, int):
         return d
-    missing = sorted({a.name for a in leaves(d)} - set(values))
+    missing = {a for a in leaves(d) if a.name not in values}
     if missing:
-        raise KeyError(f"no value for {', '.join(missing)} in {d}")
+        names = ", ".join(sorted(map(str, missing)))
+        unknown = any(isinstance(a, Var) for a in missing)
+        raise (
+            KeyError(f"no value for {names} in {d}")
+            if unknown
+            else OpenSizeError(f"{d} must be a number, but {names} is open")
+        )
     result = substitute(d, dict(values))
     assert isinstance(result, int)
     return result

@@ -19,7 +19,7 @@ from dataclasses import Field, fields
 from functools import cache, partial
 from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from compiler.errors import PassError, TilewrightError
+from compiler.errors import OpenSizeError, PassError, TilewrightError
 from compiler.ir.graph import Graph
 from compiler.ir.tile import Kernel, Program
 from compiler.passes.base import IR, PASSES, Context, Pass
@@ -74,6 +74,8 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
         start, context.kernel = time.perf_counter(), ir.name if isinstance(ir, Kernel) else ""
         try:
             new = run_inside(pass_, ir, context)
+        except OpenSizeError:
+            raise  # the driver goes on without open sizes
         except TilewrightError as error:
             raise PassError(f"{where}: {error}") from error
         except Exception as error:

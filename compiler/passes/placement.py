@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.index import Dim, var
+from compiler.ir.index import Dim, evaluate, var
 from compiler.ir.scalar import Expr, Load, const
 from compiler.ir.structure import Fused, IndexMap, Position
 from compiler.ir.tile import Block, For, Kernel, Param, Range, Stmt, Store
@@ -126,10 +126,7 @@ def _without(box: Box, hole: Box) -> Iterator[Box]:
     for d, ((low, high), (first, end)) in enumerate(zip(box, hole, strict=True)):
         if (low, high) == (first, end):
             continue
-        assert isinstance(low, int)
-        assert isinstance(high, int)
-        assert isinstance(first, int)
-        assert isinstance(end, int)
+        low, high, first, end = (evaluate(d, {}) for d in (low, high, first, end))
         first, end = max(low, min(first, high)), max(low, min(end, high))
         for start, stop in ((low, first), (end, high)):
             if start < stop:

@@ -90,7 +90,7 @@ def differences(test: Expr) -> Iterator[Dim | None]:
 
 
 def within(ranges: tuple[Range, ...], d: Dim) -> tuple[Range, ...] | None:
-    """The part of the ranges where `d` is not negative; None where more than one of them, or a loop around them, decides."""
+    """The part of the ranges where `d` is not negative; None where more than one of them, a loop around them, or a size decides."""
     if isinstance(d, int):
         return ranges if d >= 0 else tuple(r.with_(hi=r.lo) for r in ranges)
     r = next((r for r in ranges if variables(d) == {r.var}), None)
@@ -98,7 +98,8 @@ def within(ranges: tuple[Range, ...], d: Dim) -> tuple[Range, ...] | None:
     if r is None or not step or not isinstance(r.lo, int) or not isinstance(r.hi, int):
         return None
     rest = d - var(r.var) * step
-    assert isinstance(rest, int)
+    if not isinstance(rest, int):
+        return None
     if step > 0:
         cut = r.with_(lo=min(max(r.lo, -(rest // step)), r.hi))
     else:
