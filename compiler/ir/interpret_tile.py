@@ -101,7 +101,7 @@ def _run_steps(
         elif isinstance(step, Slice):
             arrays[step.name] = arrays[step.buffer][evaluate(step.index, counters), ...]
         elif isinstance(step, Repeat):
-            for k in range(step.count):
+            for k in range(evaluate(step.count, {})):
                 _run_steps(program, step.steps, arrays, {**counters, step.var: k}, sizes)
         else:
             _call_opaque(step, program.buffers, arrays)

@@ -10,7 +10,22 @@ from compiler.ir.atoms import Size
 from compiler.ir.binding import bind_symbols
 from compiler.ir.index import Dim, Index, sizes, substitute
 from compiler.ir.scalar import IndexValue, Load
-from compiler.ir.tile import Block, Check, Kernel, Local, OpaqueCall, Prefetch, Program, Store, ranges, values, walk
+from compiler.ir.tile import (
+    Block,
+    Check,
+    Kernel,
+    Local,
+    OpaqueCall,
+    Prefetch,
+    Program,
+    Repeat,
+    Slice,
+    Step,
+    Store,
+    ranges,
+    values,
+    walk,
+)
 from compiler.ir.types import TensorType
 
 
@@ -61,11 +76,20 @@ def bind_sizes(types: Iterable[TensorType], shapes: Iterable[tuple[int, ...]]) -
 
 def with_buffers_of(program: Program, values: Mapping[str, int]) -> Program:
     """The program with its buffers as large as the sizes `values` make them; kernels stay open."""
-    steps = tuple(
-        replace(s, attrs=tuple((k, _fixed(v, values)) for k, v in s.attrs)) if isinstance(s, OpaqueCall) else s
-        for s in program.steps
-    )
+    steps = tuple(_step(s, values) for s in program.steps)
     return replace(program, buffers={n: t.specialize(values) for n, t in program.buffers.items()}, steps=steps)
+
+
+def _step(step: Step, values: Mapping[str, int]) -> Step:
+    """A step with its sizes replaced."""
+    if isinstance(step, Slice):
+        return replace(step, index=substitute(step.index, values))
+    if isinstance(step, Repeat):
+        count, steps = substitute(step.count, values), tuple(_step(s, values) for s in step.steps)
+        return replace(step, count=count, steps=steps)
+    if isinstance(step, OpaqueCall):
+        return replace(step, attrs=tuple((k, _fixed(v, values)) for k, v in step.attrs))
+    return step
 
 
 def _fixed(value: object, values: Mapping[str, int]) -> object:

@@ -299,7 +299,7 @@ class Repeat:
     """Run `steps` for every index 0..count-1 of `var`, one after the other; slices inside may follow it."""
 
     var: str
-    count: int
+    count: Dim
     steps: tuple[Step, ...]
 
 
@@ -362,10 +362,10 @@ def expand_steps(steps: Iterable[Step], rule: Callable[[Step], Iterable[Step]]) 
 
 
 def runs(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Step, int]]:
-    """Every step that does something, and how often it runs."""
+    """Every step that does something, and how often it is likely to run."""
     for step in steps:
         if isinstance(step, Repeat):
-            yield from runs(step.steps, times * step.count)
+            yield from runs(step.steps, times * known(step.count))
         elif not isinstance(step, Slice):
             yield step, times
 

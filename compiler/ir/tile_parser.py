@@ -8,7 +8,7 @@ item    ::= size | ("input" | "output" | "buffer") %name ":" type
           | "opaque" @op "(" %name,* ")" ("->" %name,*)? attrs? ("for" string)?
           | "copy" %name "->" %name
           | "slice" %name "=" %name "[" dim "]"                    one entry along the first dimension
-          | "repeat" %var "in" "0" ".." int "{" step* "}"
+          | "repeat" %var "in" "0" ".." dim "{" step* "}"
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from compiler.ir.expr_parser import Scope, lookup, read_expr, read_typed, typed
 from compiler.ir.graph import Data
-from compiler.ir.index import Dim
+from compiler.ir.index import Dim, variables
 from compiler.ir.lexer import Cursor, closest
 from compiler.ir.literal import read_array, read_attrs
 from compiler.ir.resources import Resources, skip_resources
@@ -268,8 +268,8 @@ def _read_slice(c: Cursor, p: _Parts) -> Slice:
 def _read_repeat(c: Cursor, p: _Parts) -> Repeat:
     variable = c.kind("value", "the counter's %name").text
     at, (low, count) = c.next, _read_bounds(c)
-    if low != 0 or not isinstance(count, int):
-        raise c.fail("steps are counted from 0 to a number", at)
+    if low != 0 or variables(count):
+        raise c.fail("steps are counted from 0 to a number or a size", at)
     c.expect("{")
     steps: list[Step] = []
     while not c.accept("}"):

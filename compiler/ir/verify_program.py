@@ -9,12 +9,13 @@ from typing import TypeAlias
 import numpy as np
 
 from compiler.errors import VerifyError
+from compiler.ir.atoms import Size
 from compiler.ir.binding import evaluate_arrays
-from compiler.ir.index import Dim, interval, variables
+from compiler.ir.index import Dim, evaluate, interval, sizes, variables
 from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, entry_type, walk_steps
 from compiler.ir.verify_tile import verify_kernel
 
-Counters: TypeAlias = Mapping[str, tuple[int, int]]
+Counters: TypeAlias = Mapping[str, tuple[Dim, Dim]]
 """Inclusive lowest and highest value of the counters of repeated steps."""
 
 
@@ -68,7 +69,8 @@ def _steps(program: Program, steps: Iterable[Step], written: set[str], counters:
             visible[step.name] = step
             continue
         if isinstance(step, Repeat):
-            yield from (f"{where}: repeats nothing" for _ in range(step.count <= 0))
+            least = interval(step.count, {})
+            yield from (f"{where}: repeats nothing" for _ in range(least is None or least[0] <= 0))
             yield from _steps(program, step.steps, written, {**counters, step.var: (0, step.count - 1)})
             continue
         reads, writes, problems = _uses(program, step)
@@ -121,14 +123,15 @@ def _differ(program: Program, a: str, b: str, counters: Counters) -> bool:
     one, other = program.slices.get(a), program.slices.get(b)
     if one is None or other is None or one.buffer != other.buffer:
         return False
-    used = sorted(variables(one.index) | variables(other.index))
-    grids = np.meshgrid(*(np.arange(counters[v][1] + 1) for v in used if v in counters), indexing="ij", sparse=True)
-    values = dict(zip(used, grids, strict=False))
-    return not np.any(_at(one.index, values) == _at(other.index, values))
-
-
-def _at(index: Dim, values: Mapping[str, object]) -> object:
-    return evaluate_arrays(index, values)
+    used = [v for v in sorted(variables(one.index) | variables(other.index)) if v in counters]
+    ends = [counters[v][1] for v in used]
+    told = frozenset[Size]().union(*map(sizes, (one.index, other.index, *ends)))
+    for values in ({s.name: s.low for s in told}, {s.name: s.likely for s in told}):  # the fewest steps, and many
+        grids = np.meshgrid(*(np.arange(evaluate(n, values) + 1) for n in ends), indexing="ij", sparse=True)
+        known = {**values, **dict(zip(used, grids, strict=True))}
+        if np.any(evaluate_arrays(one.index, known) == evaluate_arrays(other.index, known)):
+            return False
+    return True
 
 
 def _uses(program: Program, step: Launch | OpaqueCall | Copy) -> tuple[list[str], list[str], list[str]]:

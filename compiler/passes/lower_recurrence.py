@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compiler.errors import OpenSizeError
 from compiler.ir.graph import Graph, Node
-from compiler.ir.index import Dim, mod, var
+from compiler.ir.index import Dim, interval, mod, var, variables
 from compiler.ir.ops.recurrence import stacked_type
 from compiler.ir.tile import Copy, OpaqueCall, Repeat, Slice, Step, entry_type
 from compiler.passes.nest import LowerError
@@ -27,7 +28,7 @@ class Ring:
     """A buffer of `size` entries that the steps write one after the other and over again, backward with `reverse`."""
 
     buffer: str
-    size: int
+    size: Dim
     reverse: bool = False
 
 
@@ -40,7 +41,11 @@ class RecurrenceLowering:
         self.inner = outer.inside(self.body, name)
         self.sequences, self.states = n.attrs["sequences"], n.attrs["states"]
         self.reverse: bool = n.attrs["reverse"]
-        self.steps = n.operands[0].type.static_shape()[0]
+        self.steps = n.operands[0].shape[0]
+        known = interval(self.steps, {})
+        if known is None or known[0] < 1:
+            raise OpenSizeError(f"%{name} takes {self.steps} steps, which may be none")
+        self.fewest = known[0]
         self.counter = f"{name}.t"
         self.slices: list[Slice] = []
 
@@ -77,9 +82,9 @@ class RecurrenceLowering:
         return buffer
 
     def ring(self, k: int, results: list[Ring]) -> Ring:
-        """Where state `k` goes round: the sequence of its values if there is one, else two entries."""
+        """Where state `k` goes round: the sequence of its values if there is one, of two at least, else two entries."""
         node = self.body.outputs[k]
-        if self.steps > 1 and node in self.made and node not in self.body.outputs[:k]:
+        if self.fewest > 1 and node in self.made and node not in self.body.outputs[:k]:
             return results[self.made.index(node)]
         buffer = f"{self.name}.state{k}"
         self.outer.buffers[buffer] = stacked_type(node.type, 2)
@@ -91,7 +96,7 @@ class RecurrenceLowering:
         made = Slice(f"{self.name}.{what}", ring.buffer, place)
         self.outer.buffers[made.name] = entry_type(self.outer.buffers[ring.buffer])
         self.outer.slices.add(made.name)
-        (self.outer.steps if isinstance(step, int) else self.slices).append(made)
+        (self.slices if self.counter in variables(step) else self.outer.steps).append(made)
         return made.name
 
     def enter(self, rings: list[Ring]) -> None:

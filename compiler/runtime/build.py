@@ -7,7 +7,7 @@ more threads gain nothing, and a helper process takes as long to start (0.3 s) a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -53,9 +53,9 @@ class Build:
         for symbol, future in started.items():
             self.objects[symbol] = future.result()
 
-    def add_main(self, name: str, actions: Iterable[Action]) -> None:
+    def add_main(self, name: str, actions: Iterable[Action], sizes: Mapping[str, int]) -> None:
         """Compile the function `name` that performs `actions`; cheap, so never cached."""
-        self.objects[name] = to_object(emit_main(name, tuple(actions)), self.target, optimize=False)
+        self.objects[name] = to_object(emit_main(name, tuple(actions), sizes), self.target, optimize=False)
 
     def _compile(self, kernel: Kernel, text: str, key: str) -> bytes:
         """The object file for the text of a kernel, which the cache keeps."""

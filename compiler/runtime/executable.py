@@ -67,8 +67,7 @@ class Executable:
         outside = _outside(program)
         self.words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
         self.inside = [b for b in program.buffers if b not in self.words and b not in program.slices]
-        copied = [("bytes", s.source) for s in program.steps if isinstance(s, Copy)]
-        told: list[str | tuple[str, str]] = [*self.sizes, *self.inside, *dict.fromkeys(copied)] if self.sizes else []
+        told = [*self.sizes, *self.inside] if self.sizes else []
         self.told = {what: FIRST_SLOT + len(outside) + k for k, what in enumerate(told)}
         self.pairs = in_place_pairs(program)
         if not self.sizes:
@@ -80,7 +79,7 @@ class Executable:
         self.constants = packed.result()
         for k, steps in enumerate(_segments(program)):
             if not isinstance(steps, OpaqueCall):
-                self.build.add_main(f"main{k}", list(self._actions(steps)))
+                self.build.add_main(f"main{k}", list(self._actions(steps)), self.told)
         self.library = load(list(self.build.objects.values()), list(self.build.objects))
         self.values: Mapping[str, int] = {}
         if not self.sizes:
@@ -111,7 +110,7 @@ class Executable:
         """Where buffer `name` lies."""
         if name in self.program.slices:
             s = self.program.slices[name]
-            return Part(self.place(s.buffer), s.index, _bytes(self.program, name))
+            return Part(self.place(s.buffer), s.index, self.program.buffers[name].nbytes)
         if name in self.words:
             return Slot(self.words[name])
         return OpenOffset(self.told[name]) if self.sizes else Offset(self.memory.offsets[name])
@@ -126,9 +125,9 @@ class Executable:
         """Steps of the program as machine code performs them."""
         for step in steps:
             if isinstance(step, Copy):
-                size = self.program.buffers[step.source].nbytes
-                count = (size, 0) if isinstance(size, int) else (0, self.told["bytes", step.source])
-                yield CopyBytes(self.place(step.source), self.place(step.target), *count)
+                yield CopyBytes(
+                    self.place(step.source), self.place(step.target), self.program.buffers[step.source].nbytes
+                )
             elif isinstance(step, Repeat):
                 yield Loop(step.var, step.count, tuple(self._actions(step.steps)))
             elif isinstance(step, Launch):
@@ -177,10 +176,8 @@ class Executable:
             words[WORKSPACE] = block.address
         return words, ctypes.addressof(words), block
 
-    def _told(self, what: str | tuple[str, str]) -> int:
-        """A size, how far into the workspace a buffer lies, or the bytes of a buffer that is copied."""
-        if isinstance(what, tuple):
-            return _bytes(self.program, what[1])
+    def _told(self, what: str) -> int:
+        """A size, or how far into the workspace a buffer lies."""
         return self.values[what] if what in self.values else self.memory.offsets.get(what, 0)
 
     def _admit(self, k: int, given: torch.Tensor) -> torch.Tensor:
@@ -222,12 +219,6 @@ def _outside(program: Program) -> tuple[str, ...]:
     """Buffers that lie outside the workspace: inputs, outputs, constants and whatever PyTorch reads or writes in between."""
     foreign = [b for s in program.steps if isinstance(s, OpaqueCall) for b in (*s.arguments, *s.results)]
     return tuple(dict.fromkeys((*program.inputs, *program.outputs, *program.constants, *foreign)))
-
-
-def _bytes(program: Program, name: str) -> int:
-    size = program.buffers[name].nbytes
-    assert isinstance(size, int)
-    return size
 
 
 def _segments(program: Program) -> Iterable[list[Step] | OpaqueCall]:

@@ -109,7 +109,7 @@ class _Bound:
         """Every run of every step, in order; rows count from `row`."""
         for step in steps:
             if isinstance(step, Repeat):
-                for k in range(step.count):
+                for k in range(evaluate(step.count, {})):
                     yield from self._bind(step.steps, {**counters, step.var: k}, row)
                 row += sum(1 for _ in runs(step.steps))
             elif not isinstance(step, Slice):
@@ -138,7 +138,7 @@ class _Bound:
             place = self.exe.place(name)
             assert isinstance(place, Part)
             whole = self._address(self.program.slices[name].buffer, counters)
-            return whole + evaluate(place.index, counters) * place.bytes
+            return whole + evaluate(place.index, counters) * evaluate(place.bytes, {})
         if name in self.exe.words:
             return int(self.words[self.exe.words[name]])
         return int(self.words[WORKSPACE] + self.exe.memory.offsets[name])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from compiler.driver import compile_graph
+from compiler.errors import TypeRuleError
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
@@ -31,7 +32,7 @@ CELL = """graph @cell(%x: f32[STEPS, 2, 8], %h: f32[2, 8], %w: f32[8, 8]) {
 KEPT = "%last = item %r {index=0}  %all = item %r {index=1}  %y = mul %all, 2.0  return %y, %last"
 
 
-def cell(steps: int = 6, kept: bool = True, reverse: bool = False) -> str:
+def cell(steps: int | str = 6, kept: bool = True, reverse: bool = False) -> str:
     """A cell of a recurrent network; with `kept`, its states are wanted for every step."""
     text = CELL.replace("STEPS", str(steps)).replace("REVERSE", str(reverse).lower())
     return text.replace("RESULTS", "%new, %new" if kept else "%new").replace("REST", KEPT if kept else "return %r")
@@ -144,3 +145,29 @@ def test_a_call_into_pytorch_has_no_place_in_a_loop() -> None:
     with pytest.raises(LowerError, match="the body of %r calls PyTorch"):
         lowered(text)
     assert not any(isinstance(s, OpaqueCall) for s in lowered(cell()).steps)
+
+
+@pytest.mark.parametrize("fewest", [1, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_one_compilation_serves_every_number_of_steps_and_rows(fewest: int, reverse: bool) -> None:
+    """Where there may be one step only, the states go between two entries of their own."""
+    torch.manual_seed(0)
+    graph = parse_graph(cell("t", True, reverse).replace("2, 8]", "b, 8]"))
+    compiled = compile_graph(graph, Options(verify=True, check=True), {"t": (fewest, 500), "b": (1, 64)})
+    for steps, rows in ((6, 3), (fewest, 1), (2, 64), (31, 17)):
+        inputs = [torch.randn(steps, rows, 8), torch.randn(rows, 8), torch.randn(8, 8) / 3]
+        expected = interpret(graph.specialize({"t": steps, "b": rows}), inputs, dtype=torch.float64)
+        for want, result in zip(expected, compiled(inputs), strict=True):
+            torch.testing.assert_close(result.double(), want, atol=1e-5, rtol=0)
+    (once,) = compiled.compilations
+    assert once.code.sizes == ("b", "t")
+    rings = {once.stages.lowered.whole(n) for n in once.stages.lowered.slices}
+    assert ("r.state0" in rings) == (fewest == 1)
+
+
+def test_steps_that_may_be_none_are_known_when_compiled() -> None:
+    compiled = compile_graph(parse_graph(cell("t")), bounds={"t": (0, 500)})
+    compiled([torch.randn(6, 2, 8), torch.randn(2, 8), torch.randn(8, 8)])
+    assert "takes t steps, which may be none" in str(compiled.compilations[0].stages.context.remarks)
+    with pytest.raises(TypeRuleError, match="of a step or more"):
+        compiled([torch.randn(0, 2, 8), torch.randn(2, 8), torch.randn(8, 8)])

@@ -11,7 +11,7 @@ A frame is an array of 8-byte words, filled anew for each call:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, Union
 
@@ -42,7 +42,7 @@ class Part:
 
     whole: Place
     index: Dim
-    bytes: int
+    bytes: Dim
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,11 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class CopyBytes:
-    """Copy `count` bytes from one buffer to another, or as many as word `count_word` of the frame says."""
+    """Copy `count` bytes from one buffer to another."""
 
     source: Place
     target: Place
-    count: int
-    count_word: int = 0
+    count: Dim
 
 
 @dataclass(frozen=True)
@@ -83,16 +82,16 @@ class Loop:
     """Perform `actions` for every index 0..count-1 of `var`; at least once."""
 
     var: str
-    count: int
+    count: Dim
     actions: tuple[Action, ...]
 
 
 Action: TypeAlias = Union[KernelCall, CopyBytes, Loop]
 
 
-def emit_main(name: str, actions: Sequence[Action]) -> str:
-    """LLVM IR text of `void @name(ptr frame)`, which performs `actions` in order."""
-    writer = _Writer()
+def emit_main(name: str, actions: Sequence[Action], sizes: Mapping[str, int]) -> str:
+    """LLVM IR text of `void @name(ptr frame)`, which performs `actions` in order; `sizes` gives the word of each open size."""
+    writer = _Writer(sizes)
     writer.actions(actions)
     calls = {a.symbol: ["ptr"] * len(a.places) + ["i64"] * len(a.sizes) for a in _calls(actions)}
     declarations = [f"declare void @{s}({', '.join([*types, 'ptr'])})" for s, types in sorted(calls.items())]
@@ -113,6 +112,7 @@ def _calls(actions: Sequence[Action]) -> Iterator[KernelCall]:
 class _Writer:
     """The lines of one function; `label` is the block being written, `counters` names the values of loop variables."""
 
+    sizes: Mapping[str, int]
     lines: list[str] = field(default_factory=list)
     label: str = "entry"
     counters: dict[str, str] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class _Writer:
                 self.call(a)
             elif isinstance(a, CopyBytes):
                 source, target = self.address(a.source), self.address(a.target)
-                count = self.word("i64", a.count_word) if a.count_word else a.count
+                count = self.integer(a.count)
                 self.lines.append(
                     f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {count}, i1 false)"
                 )
@@ -147,7 +147,7 @@ class _Writer:
         self.actions(loop.actions)
         self.lines[phi] = f"{counter} = phi i64 [0, %{start}], [{following}, %{self.label}]"
         self.lines.append(f"{following} = add i64 {counter}, 1")
-        more = self.emit(f"icmp ult i64 {following}, {loop.count}")
+        more = self.emit(f"icmp ult i64 {following}, {self.integer(loop.count)}")
         self.lines += [f"br i1 {more}, label %{head}, label %{after}", f"{after}:"]
         self.label = after
 
@@ -173,7 +173,7 @@ class _Writer:
         """The address of `place`: from the frame at each use, so that few registers live across calls."""
         if isinstance(place, Part):
             whole, index = self.address(place.whole), self.integer(place.index)
-            offset = self.emit(f"mul i64 {index}, {place.bytes}")
+            offset = self.emit(f"mul i64 {index}, {self.integer(place.bytes)}")
             return self.emit(f"getelementptr i8, ptr {whole}, i64 {offset}")
         base = self.word("ptr", place.word if isinstance(place, Slot) else WORKSPACE)
         if isinstance(place, OpenOffset):
@@ -197,10 +197,12 @@ class _Writer:
         return total
 
     def atom(self, atom: Atom) -> str:
-        """The value of a variable, or of a floor division or remainder by a positive number."""
+        """The value of a variable or a size, or of a floor division or remainder by a positive number."""
         if isinstance(atom, Var):
             return self.counters[atom.name]
-        assert not isinstance(atom, (Size, Min)), f"{atom} decides which entry is meant"
+        if isinstance(atom, Size):
+            return self.word("i64", self.sizes[atom.name])
+        assert not isinstance(atom, Min), f"{atom} decides which entry is meant"
         number, divisor = self.integer(atom.num), self.integer(atom.den)
         rest = self.emit(f"srem i64 {number}, {divisor}")
         negative = self.emit(f"icmp slt i64 {rest}, 0")
