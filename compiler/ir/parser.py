@@ -1,7 +1,8 @@
 """Text to Graph IR.  Every error says line and column.
 
     text      ::= graph resources?
-    graph     ::= "graph" @name? "(" (%x ":" type loc?),* ")" "{" statement* "return" (%y ("->" %x)?),* "}"
+    graph     ::= "graph" @name? "(" (size | %x ":" type loc?),* ")" "{" statement* "return" (%y ("->" %x)?),* "}"
+    size      ::= "size" s "in" int ".." int "like" int           open: known when the code runs, and to graphs inside
     statement ::= %y (":" type | ":" "(" type,* ")")? "=" op operand,* attrs? loc?
                 | %c "=" "constant" type (array @name? | @name) loc?
     operand   ::= %x | number                      op operands may stand in brackets: add(%x, 1)
@@ -27,7 +28,7 @@ from compiler.ir.literal import fits, read_array, read_attrs, read_number, sees_
 from compiler.ir.op import OPS, Op
 from compiler.ir.resources import Resources, skip_resources
 from compiler.ir.scalar import Number
-from compiler.ir.type_parser import parse_dim, parse_type, read_type
+from compiler.ir.type_parser import parse_dim, parse_type, read_size, read_type
 from compiler.ir.types import TensorType
 
 __all__ = ["parse_dim", "parse_graph", "parse_type"]
@@ -49,7 +50,8 @@ def _read_graph(c: Cursor, resources: Resources) -> Graph:
     c.expect("graph")
     name = c.take().text if c.next.kind == "global" else "graph"
     scope: dict[str, Node] = {}
-    inputs = c.items("(", lambda: _read_input(c, scope), ")")
+    declared = c.items("(", lambda: read_size(c) if c.sees("size") else _read_input(c, scope), ")")
+    inputs = tuple(n for n in declared if n is not None)
     c.expect("{")
     while not c.sees("return"):
         _read_statement(c, scope, resources)

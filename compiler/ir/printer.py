@@ -7,18 +7,21 @@
     }
 
 A small constant is written as numbers, a large one as `@name` with its contents elsewhere: in a `resources` section
-behind the graph, or in the mapping given to the parser.  An attribute equal to its default is left out.
+behind the graph, or in the mapping given to the parser.  An attribute equal to its default is left out.  Open sizes are
+declared before the inputs: `graph(size s0 in 2..513 like 100, %x: f32[s0, 8])`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from compiler.errors import Loc
+from compiler.ir.atoms import Size
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, scalar_constant, scalar_value, unique_names
+from compiler.ir.index import Index, sizes
 from compiler.ir.lexer import quote, spell_name
 from compiler.ir.literal import write_array, write_number, write_value
 from compiler.ir.op import freeze
@@ -35,7 +38,7 @@ global_name: Callable[[str], str] = partial(spell_name, "@")
 def print_graph(graph: Graph, *, locations: bool = False, types: bool = True, full: bool = False) -> str:
     """`graph` as text; `full` appends the contents of large constants."""
     printer = _Printer(locations, types)
-    text = printer.graph(graph)
+    text = printer.graph(graph, _sizes(graph))
     return f"{text}\n{write_resources(printer.resources)}" if full and printer.resources else text
 
 
@@ -44,6 +47,11 @@ def graph_resources(graph: Graph) -> dict[str, Data]:
     printer = _Printer()
     printer.graph(graph)
     return printer.resources
+
+
+def write_size(s: Size) -> str:
+    """The declaration of an open size."""
+    return f"size {s.name} in {s.low}..{s.high + 1} like {s.likely}"
 
 
 def write_header(head: str, params: list[str]) -> str:
@@ -58,13 +66,15 @@ class _Printer:
     types: bool = True
     resources: dict[str, Data] = field(default_factory=dict)
 
-    def graph(self, graph: Graph) -> str:
+    def graph(self, graph: Graph, open: Iterable[Size] = ()) -> str:
+        """`graph`, which declares the sizes `open`: those of a graph inside another stand at the outer one."""
         literals = _literals(graph)
         shown = [n for n in graph.nodes if n not in literals]
         spelled = {n: value_name(name) for n, name in unique_names(shown).items()}
         spelled |= {n: _literal(n) for n in literals}
         head = "graph" if graph.name == "graph" else f"graph {global_name(graph.name)}"
-        inputs = [f"{spelled[n]}: {n.result}{self.loc(n.loc)}" for n in graph.inputs]
+        inputs = [write_size(s) for s in sorted(open, key=str)]
+        inputs += [f"{spelled[n]}: {n.result}{self.loc(n.loc)}" for n in graph.inputs]
         lines = [self.statement(n, spelled) for n in shown if n.op is not INPUT]
         lines.append(" ".join(["return", ", ".join(_outputs(graph, spelled))]).rstrip())
         return "\n".join([write_header(head, inputs), *(indent(line) for line in lines), "}"])
@@ -96,6 +106,19 @@ class _Printer:
         if loc is None or not self.locations:
             return ""
         return f" loc({quote(loc.file)}:{loc.line}" + (f", {quote(loc.code)})" if loc.code else ")")
+
+
+def _sizes(value: object) -> frozenset[Size]:
+    """The sizes that a graph, or anything in one, leaves open."""
+    if isinstance(value, Graph):
+        return _sizes(value.nodes)
+    if isinstance(value, Node):
+        return _sizes((value.result, *value.attrs.values()))
+    if isinstance(value, TensorType):
+        return _sizes(value.shape)
+    if isinstance(value, tuple):
+        return frozenset().union(*map(_sizes, value))
+    return sizes(value) if isinstance(value, Index) else frozenset()
 
 
 def indent(text: str) -> str:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from compiler.ir import scalar, tile
-from compiler.ir.atoms import Size, spell
+from compiler.ir.atoms import spell
 from compiler.ir.graph import Data, stored
 from compiler.ir.index import Dim
 from compiler.ir.lexer import quote
 from compiler.ir.literal import storage, write_array, write_value
-from compiler.ir.printer import WIDTH, global_name, indent, value_name, write_header
+from compiler.ir.printer import WIDTH, global_name, indent, value_name, write_header, write_size
 from compiler.ir.resources import write_resources
 from compiler.ir.scalar import PRIMITIVES, Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.sizes import kernel_sizes, program_sizes
@@ -59,14 +59,10 @@ DEPTH, SIZE = 40, 200
 def print_kernel(kernel: Kernel) -> str:
     """`kernel` as text; expressions that would fill pages are spread over fresh `%t0 = ...` bindings."""
     names = _Names(kernel.body, {p.name: p.type.dtype for p in kernel.params})
-    params = [_size(s) for s in kernel_sizes(kernel)]
+    params = [write_size(s) for s in kernel_sizes(kernel)]
     params += [f"{p.role} {value_name(p.name)}: {p.type}" for p in kernel.params]
     lines = [indent(line) for s in kernel.body for line in names.statement(s)]
     return "\n".join([write_header(f"kernel {global_name(kernel.name)}", params), *lines, "}"])
-
-
-def _size(s: Size) -> str:
-    return f"size {s.name} in {s.low}..{s.high + 1} like {s.likely}"
 
 
 def print_expr(e: Expr) -> str:
@@ -242,7 +238,7 @@ def _data(array: Any, type: TensorType) -> Data:
 
 
 def _items(p: Program, resources: Mapping[str, Data]) -> Iterator[str]:
-    yield from map(_size, program_sizes(p))
+    yield from map(write_size, program_sizes(p))
     for role, names in ("input", p.inputs), ("output", p.outputs):
         yield from (f"{role} {value_name(n)}: {p.buffers[n]}" for n in names)
     for name, array in p.constants.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.errors import ArgumentError, VerifyError
+from compiler.errors import ArgumentError, ParseError, VerifyError
 from compiler.ir.binding import bind_symbols
 from compiler.ir.digest import kernel_digest
 from compiler.ir.index import (
@@ -23,6 +23,8 @@ from compiler.ir.index import (
 )
 from compiler.ir.inplace import shareable
 from compiler.ir.interpret_tile import run_kernel
+from compiler.ir.parser import parse_graph
+from compiler.ir.printer import print_graph
 from compiler.ir.sizes import kernel_sizes
 from compiler.ir.spans import is_less, span
 from compiler.ir.team import meetings
@@ -114,6 +116,26 @@ def test_text_is_read_back() -> None:
     assert kernel_digest(kernel) == kernel_digest(
         parse_kernel(TEXT.replace("like 100", "like 99"))
     )  # the code is the same
+
+
+GRAPH = """graph @g(size n in 2..513 like 100, size rows in 1..9 like 4, %x: f32[n, 4]) {
+  %y: f32[n, 4] = fused %x {body=graph @add(%x0: f32[n, 4]) {
+    %half: f32[n - n//2, 4] = slice %x0 {dim=0, start=n//2, size=n - n//2}
+    %back: f32[n, 4] = pad %half {before=[n//2, 0], after=[0, 0]}
+    return %back
+  }}
+  %o: i64[rows] = iota {size=rows}
+  return %y, %o
+}"""
+
+
+def test_a_graph_declares_its_sizes_and_those_inside_it() -> None:
+    graph = parse_graph(GRAPH)
+    assert print_graph(graph) == GRAPH
+    assert interval(graph.inputs[0].shape[0], {}) == (2, 512)
+    assert likely(graph.inputs[0].shape[0]) == 100
+    with pytest.raises(ParseError, match="declared twice"):
+        parse_graph(GRAPH.replace("%x: f32", "size n in 2..8 like 3, %x: f32", 1))
 
 
 @pytest.mark.parametrize("n", [2, 5])
