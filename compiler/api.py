@@ -130,8 +130,7 @@ class CompiledModule:
         self.graph = CompiledGraph(form.imported.graph, options, form.imported.bounds)
         self._before = dict(seconds)
         self._current = self._built(form.tensors(*example))
-        run = self.graph if self.graph.symbols else self.executable.run
-        direct = None if self.graph.graph.aliases else form.direct(run, self._general)
+        direct = None if self.graph.graph.aliases else form.direct(self.graph.run, self._general)
         self._call = direct or self._general
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

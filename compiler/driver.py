@@ -33,6 +33,12 @@ KEPT = 256
 
 Ranges = Mapping[str, tuple[int, int]]
 
+LOOKUP = """def run(inputs):
+    try: found = known[({key})]
+    except (KeyError, IndexError, AttributeError): found = find(inputs)
+    return found[1].run(inputs)
+"""
+
 
 @contextmanager
 def without_collection() -> Iterator[None]:
@@ -85,30 +91,28 @@ class CompiledGraph:
         self.returned = tuple(k for k in range(len(self.graph.outputs)) if k not in self.graph.aliases)
         self._told = tuple(_tellers(self.graph, self.symbols))
         self._known: dict[tuple[int | None, ...], tuple[Stages, Executable]] = {}
-        self._call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]] | None = None
-        if not self.symbols:
-            executable = self.build({})[1]
-            if not self.graph.aliases:
-                self._call = executable.run
+        self.run: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+        self.run = self._lookup() if self.symbols else self.build({})[1].run
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        if self._call is not None:
-            return self._call(inputs)
-        results = self._executable(inputs).run(inputs)
+        results = self.run(inputs)
         if not self.graph.aliases:
             return results
         for position, target in self.graph.aliases.items():
             inputs[target].detach().copy_(results[position])
         return [results[k] for k in self.returned]
 
-    def _executable(self, inputs: Sequence[torch.Tensor]) -> Executable:
-        """The executable for these inputs, which checks them itself: one that is known is found by as few looks as can be."""
-        try:
-            key = tuple([(inputs[k].shape[d] - base) // step for k, d, base, step in self._told])
-        except (IndexError, AttributeError):  # no such inputs: `sizes` says what is wrong with them
-            key = ()
-        known = self._known.get(key) or self.build(self.sizes(inputs))
-        return known[1]
+    def _lookup(self) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+        """What runs the executable for the sizes of its inputs, written for this graph: one that is known is found at once.
+
+        Executables check the inputs themselves; where there are no such inputs, `sizes` says what is wrong with them.
+        """
+        key = "".join(f"(inputs[{k}].shape[{d}] - {base}) // {step}, " for k, d, base, step in self._told)
+        key = key.replace(" - 0)", ")").replace(" // 1,", ",")
+        space = {"known": self._known, "find": lambda inputs: self.build(self.sizes(inputs))}
+        exec(compile(LOOKUP.format(key=key), "<tilewright lookup>", "exec"), space)
+        run: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]] = space["run"]  # type: ignore[assignment]  # the text's
+        return run
 
     def build(self, sizes: Mapping[str, int]) -> tuple[Stages, Executable]:
         """The executable for these sizes; code is made where none that is here serves them, and of many the oldest is forgotten."""

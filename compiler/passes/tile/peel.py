@@ -76,9 +76,7 @@ def split(r: Range) -> list[Range]:
 
 
 def open_parts(r: Range) -> list[Range]:
-    """Full tiles of a loop of open length, then what is left: as one partial tile of vectors, or in thirds of the tile and one
-    by one.
-    """
+    """Full tiles of a loop of open length, then what is left: as one partial tile of vectors, or in tiles of powers of two."""
     most = interval(r.extent, {})
     if r.lanes and most and most[1] < r.tile:
         return [r]
@@ -88,7 +86,12 @@ def open_parts(r: Range) -> list[Range]:
         base = r.lo if r.tile % wide == 0 else start
         end = base + (r.hi - base) // wide * wide
         parts.append(r.with_(lo=start, hi=end, tile=wide))
-        start, wide = end, 0 if r.lanes else wide // 3 or wide // 2
+        start, wide = end, 0 if r.lanes else smaller(wide)
     if r.lanes:
         parts.append(r.with_(lo=start))
     return [p for p in parts if p.extent != 0]
+
+
+def smaller(tile: int) -> int:
+    """The largest power of two in two thirds of a tile, so that few steps take what such tiles leave over; 0 below one."""
+    return 1 << (2 * tile // 3).bit_length() - 1 if tile > 1 else 0

@@ -121,7 +121,8 @@ def test_what_an_open_loop_leaves_over_of_rows_is_taken_in_smaller_tiles() -> No
         before=open_kernel("parallel %i in 0..n tile 8 { store %x[%i], %y[%i] }"),
         after=open_kernel("""
           parallel %i in 0..n//8*8 tile 8 { store %x[%i], %y[%i] }
-          parallel %i in n//8*8..n//2*2 tile 2 { store %x[%i], %y[%i] }
+          parallel %i in n//8*8..n//4*4 tile 4 { store %x[%i], %y[%i] }
+          parallel %i in n//4*4..n//2*2 tile 2 { store %x[%i], %y[%i] }
           parallel %i in n//2*2..n { store %x[%i], %y[%i] }"""),
     )
 
