@@ -48,7 +48,7 @@ class Delinearize(TilePass):
             if nested is not None:
                 bodies = [whole for b in bodies if (whole := divided(b, v, n, inner))]
             elif len(bodies) * n <= self.parts:
-                bodies = [part(b, v, n, rest) for b in bodies for rest in range(n)]
+                bodies = [part(b, v, n, rest) for b in bodies for rest in remainders(b, v, n)]
             else:
                 break
             context.applied(self, f"%{v} taken apart by its remainder by {n}")
@@ -108,6 +108,12 @@ def divided(body: Block, v: str, n: int, inner: str) -> Block | None:
 def expressions(body: Block) -> Iterator[Expr]:
     """Every expression in `body`."""
     return (e for s in tile.walk(body) for value in tile.values(s) for e in scalar.walk(value))
+
+
+def remainders(body: Block, v: str, n: int) -> range:
+    """What the indices of loop `v` leave when they are divided by `n`."""
+    extent = next(f.range.hi for f in nested_fors(body) if f.range.var == v)
+    return range(min(n, extent) if isinstance(extent, int) else n)
 
 
 def part(body: Block, v: str, n: int, rest: int) -> Block:
