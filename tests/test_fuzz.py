@@ -181,6 +181,13 @@ def test_nan_and_infinity_have_their_places() -> None:
         assert f"element [{k}]" in hoped.problem(changed)
 
 
+def test_formulas_on_halves_are_read_in_f32() -> None:
+    """A Bessel function whose formula there is for f32 and f64 alone."""
+    hoped = expected("graph(%x: f16[2]) { %y = i0 %x  return %y }", np.array([0.0, 1.0], np.float16))
+    assert not hoped.problem(np.array([1.0, 1.266], np.float16))
+    assert "element [1]" in hoped.problem(np.array([1.0, 1.3], np.float16))
+
+
 def test_what_is_infinite_may_spoil_a_tile_of_a_convolution() -> None:
     text = """graph(%x: f32[1, 1, 12, 20]) {
       %w = constant f32[1, 1, 3, 3] [[[[1, 2, 1], [0, 1, 0], [3, 1, 1]]]]

@@ -27,7 +27,7 @@ from compiler.ir.scalar import PRIMITIVES, Call, Ref
 from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Mix, Recurrence, Reduction, Scan, Scatter
 from compiler.ir.tile import accumulator_dtype
 from compiler.ir.torch_types import TORCH_DTYPES
-from compiler.ir.types import DType
+from compiler.ir.types import DType, f32
 from compiler.passes.graph.winograd import POINTS, is_plain
 from compiler.passes.manager import run_pipeline
 
@@ -288,7 +288,8 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
 def _formula(node: Node, operands: list[Value], value: torch.Tensor, eps: float) -> torch.Tensor:
     """The error of an elementwise formula of several steps: near the size of what its steps add up."""
     assert isinstance(node.structure, Elementwise)
-    own_body = node.structure.fn(*(Ref(o.dtype, f"x{k}") for k, o in enumerate(node.operands)), **node.attrs)
+    dtypes = [f32 if node.structure.wide and o.dtype.is_half else o.dtype for o in node.operands]
+    own_body = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
     steps = [e.primitive for e in scalar.walk(own_body) if isinstance(e, Call)]
     hard = HARD.intersection(steps)
     if not steps or (len(steps) == 1 and not hard):
