@@ -95,10 +95,10 @@ class Fusion:
                 not outside
                 and len(hosts) > 1
                 and self.cheap_to_repeat(n)
-                and all(self.join(n, g, try_only=True) for g in hosts)
+                and all(self.join(n, g, repeated=True, try_only=True) for g in hosts)
             ):
                 for g in hosts:
-                    self.join(n, g)
+                    self.join(n, g, repeated=True)
                 return
             if (outside or len(hosts) > 1) and not is_view(n.structure, n):
                 for g in sorted(hosts, key=lambda g: self.order[g.root]):
@@ -112,14 +112,14 @@ class Fusion:
         for m in group.members:
             self.groups[m] = [group]
 
-    def join(self, n: Node, g: Group, as_output: bool = False, try_only: bool = False) -> bool:
-        """Add `n` to `g` if that pays, with what belongs to it or alone."""
+    def join(self, n: Node, g: Group, as_output: bool = False, repeated: bool = False, try_only: bool = False) -> bool:
+        """Add `n` to `g` if that pays, with what belongs to it or alone; alone where it is `repeated` in other groups."""
         if len(g.members) == 1 and laid_side_by_side(g.root) is not None and self.is_computed(n):
             self.context.missed(self.options, f"computed in place inside {g.root.op.name}", n)
             return False
-        why, unit = "", [] if as_output or try_only else self.belonging(n)
+        why, unit = "", [] if as_output or repeated else self.belonging(n)
         units = [unit, []] if unit else [[]]
-        if not as_output and not try_only and isinstance(self.price(Group(g.root, g.members | {n})), str):
+        if not as_output and not repeated and isinstance(self.price(Group(g.root, g.members | {n})), str):
             units.append(self.above(n, g))
         for more in units:
             joint = Group(g.root, g.members | {n, *more}, [*g.extra, n] if as_output else g.extra)
