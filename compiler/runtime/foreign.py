@@ -30,7 +30,7 @@ def foreign_function(step: OpaqueCall, types: Sequence[TensorType]) -> ForeignFu
     def call(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
             given = reference(*(a.detach() for a in arguments), **attrs)
-        taken = {_storage(a) for a in arguments}
+        taken = {0, *(_storage(a) for a in arguments)}
         results = []
         for tensor, type in zip(given if isinstance(given, (tuple, list)) else (given,), types, strict=True):
             results.append(_own(tensor, type, taken, name))
@@ -51,4 +51,5 @@ def _own(tensor: torch.Tensor, type: TensorType, taken: set[int], name: str) -> 
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    """Where a tensor lies in memory; 0 for zeros that lie nowhere."""
+    return 0 if tensor._is_zerotensor() else tensor.untyped_storage().data_ptr()

@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "average pooling, divisor": (lambda a: F.avg_pool2d(a, 3, 2, ceil_mode=True, divisor_override=5), (x(2, 3, 8, 8),)),
     "adaptive, even": (lambda a: F.adaptive_avg_pool2d(a, (2, 4)), (x(2, 3, 6, 8),)),
     "adaptive, uneven": (lambda a: F.adaptive_avg_pool3d(a, (3, 2, 4)), (x(1, 2, 7, 5, 6),)),
+    "no slope": (torch.sgn, (x(3, 4),)),
     "replicated edges": (lambda a: F.pad(a, (1, 2, 3, 0), "replicate"), (x(1, 2, 4, 5),)),
     "replicated edges, cut": (lambda a: F.pad(a, (-1, 2), "replicate"), (x(1, 2, 5),)),
 }  # fmt: skip

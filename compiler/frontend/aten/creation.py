@@ -37,7 +37,7 @@ def ones(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
     return filled(shape, 1, _named(dtype, default_float()))
 
 
-@converts("aten.zeros.default", "aten.empty.memory_format")
+@converts("aten.zeros.default", "aten.empty.memory_format", "aten._efficientzerotensor.default")
 def zeros(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
     return filled(shape, 0, _named(dtype, default_float()))
 
