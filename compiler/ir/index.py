@@ -277,17 +277,21 @@ def _sum_of_intervals(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
 
 
 def _as_remainders(d: Dim) -> Dim:
-    """`d` with `n - n//b*b` as `n%b`, whose bounds are closer, where `n` is made of sizes."""
-    if not any(isinstance(a, FloorDiv) and sizes(a.num) for mono, _ in _terms(d) for a in mono):
+    """`d` with `n - n//b*b` as `n%b`, whose bounds are closer, where `n` is made of sizes or minima."""
+    if not any(isinstance(a, FloorDiv) and _varies(a.num) for mono, _ in _terms(d) for a in mono):
         return d
     total: Dim = 0
     for mono, coef in _terms(d):
         (a, *more) = mono or (None,)
-        if not more and isinstance(a, FloorDiv) and isinstance(a.den, int) and coef % a.den == 0 and sizes(a.num):
+        if not more and isinstance(a, FloorDiv) and isinstance(a.den, int) and coef % a.den == 0 and _varies(a.num):
             total = total + (a.num - _atom(Mod(a.num, a.den))) * (coef // a.den)
         else:
             total = total + Index(((mono, coef),)) if mono else total + coef
     return total
+
+
+def _varies(n: Dim) -> bool:
+    return bool(sizes(n)) or has_minimum(n)
 
 
 def extreme(d: Dim, bounds: Bounds, end: int) -> Dim | None:

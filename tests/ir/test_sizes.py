@@ -78,6 +78,8 @@ def test_the_lesser_of_two() -> None:
     assert [substitute(rows, {"n": 100, "i": k}) for k in (0, 1)] == [64, 36]
     assert interval(rows - rows // 8 * 8, {}) == (0, 7)
     assert (known(rows), known(rows - rows // 8 * 8)) == (64, 8)
+    last = minimum(8, 11 - ROW * 8)  # of eleven rows in blocks of eight, whole fours
+    assert interval(ROW * 8 + last // 4 * 4, {"i": (0, 1)}) == (5, 11)
 
 
 def test_steps_by_sizes() -> None:
