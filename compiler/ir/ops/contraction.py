@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -174,8 +175,31 @@ def _conv_reference(
     if dtype is not None:
         x, w = x.to(to_torch(dtype)), w.to(to_torch(dtype))
     if before:
-        x = F.pad(x, [p for pair in reversed(list(zip(before, after, strict=True))) for p in pair])
+        margins = [p for pair in reversed(list(zip(before, after, strict=True))) for p in pair]
+        if not bool(w.isfinite().all()):
+            return _tap_by_tap(
+                F.pad(x, margins), w, stride, dilation, groups, F.pad(torch.ones_like(x[:1, :1]), margins)
+            )
+        x = F.pad(x, margins)
     return torch.convolution(x, w, None, stride, [0] * len(stride), dilation, False, [0] * len(stride), groups)
+
+
+def _tap_by_tap(
+    x: torch.Tensor, w: torch.Tensor, stride: Any, dilation: Any, groups: int, inside: torch.Tensor
+) -> torch.Tensor:
+    """The convolution, leaving taps out where `inside` is 0: zeros times what is not finite would be NaN."""
+    none, one, spatial = [0] * len(stride), [1] * len(stride), w.shape[2:]
+    sizes = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], spatial, stride, dilation, strict=True)]
+    total = x.new_zeros((x.shape[0], w.shape[0], *sizes))
+    for tap in product(*map(range, spatial)):
+        spans = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s) for t, n, s, d in zip(tap, sizes, stride, dilation, strict=True)
+        )
+        places: Any = (..., *spans)
+        own: Any = (..., *(slice(t, t + 1) for t in tap))
+        term = torch.convolution(x[places], w[own], None, one, none, one, False, none, groups)
+        total = total + torch.where(inside[places] > 0, term, 0)
+    return total
 
 
 conv = op(

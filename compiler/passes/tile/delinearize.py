@@ -44,9 +44,10 @@ class Delinearize(TilePass):
                 break
             n, v = step(loop, lanes), loop.range.var
             inner = fresh(f"{v}.rest")
-            nested = divided(bodies[0], v, n, inner)
-            if nested is not None:
-                bodies = [whole for b in bodies if (whole := divided(b, v, n, inner))]
+            nested = [divided(b, v, n, inner) for b in bodies]
+            whole = [b for b in nested if b is not None]
+            if len(whole) == len(bodies):
+                bodies = whole
             elif len(bodies) * n <= self.parts:
                 bodies = [part(b, v, n, rest) for b in bodies for rest in remainders(b, v, n)]
             else:
