@@ -64,6 +64,16 @@ class ProgramLowering:
         inputs = tuple(self.names[n] for n in self.graph.inputs)
         return Program(self.buffers, inputs, tuple(outputs), dict(self.constants), self.kernels, tuple(self.steps))
 
+    def own_buffer(self, n: Node) -> str:
+        """The buffer that holds a value and nothing else, for PyTorch to read: a slice is copied."""
+        name = self.buffer(n)
+        if name not in self.slices:
+            return name
+        own = f"{name}.own"
+        self.buffers[own] = self.buffers[name]
+        self.steps.append(Copy(name, own))
+        return own
+
     def buffer(self, n: Node) -> str:
         """The buffer that holds a value; an item is its producer's buffer of that number."""
         if n.op.name == "item":
@@ -88,7 +98,7 @@ class ProgramLowering:
             RecurrenceLowering(self, n, name).run()
         else:
             results = self.results(n, name)
-            arguments = tuple(self.buffer(o) for o in n.operands)
+            arguments = tuple(self.own_buffer(o) for o in n.operands)
             self.steps.append(OpaqueCall(n.op.name, tuple(n.attrs.items()), arguments, results, name))
 
     def results(self, n: Node, name: str) -> tuple[str, ...]:
