@@ -26,7 +26,7 @@ LATENCY, LINE = 100, 64
 """Cycles that a line of memory takes to come where several are on their way, and its bytes."""
 
 FEW = 16
-"""Channels that the results of each group have at least, so that lanes lie along them."""
+"""Channels that the results have at least, so that lanes lie along them."""
 
 
 @register
@@ -71,7 +71,7 @@ class Unpad(GraphPass):
         pieces = prod(len(line) for line in lines)
         if pieces > self.most:
             return float("inf")
-        columns, lanes = w[0] // n.attrs["groups"], machine.lanes(n.dtype.bits)
+        columns, lanes = w[0], machine.lanes(n.dtype.bits)
         parts = []
         for piece in product(*lines):
             steps, taps = [s for s, _ in piece], [t for _, t in piece]
@@ -82,7 +82,10 @@ class Unpad(GraphPass):
 
 
 def fits(n: Node) -> bool:
-    """Whether `n` is a convolution of a padded image with constant windows, many of them for each group of channels."""
+    """Whether `n` is a convolution of a padded image with constant windows, many of them, over all channels.
+
+    Groups of channels are taken apart as loops of one nest (`delinearize`), which parts would hide.
+    """
     if n.op is not ops.conv or n.operands[0].op is not ops.pad or n.operands[1].op is not CONSTANT:
         return False
     image, weight = n.operands
@@ -92,7 +95,8 @@ def fits(n: Node) -> bool:
         and not any(p for pair in amounts[:2] for p in pair)
         and not any((*n.attrs["before"], *n.attrs["after"]))
         and all(isinstance(d, int) for d in (*image.shape, *n.shape))
-        and weight.shape[0] // n.attrs["groups"] >= FEW
+        and n.attrs["groups"] == 1
+        and weight.shape[0] >= FEW
         and bool(np.isfinite(weight.attrs["value"].numbers).all())
     )
 

@@ -83,10 +83,17 @@ def test_a_padded_image_with_other_users_is_padded_for_them() -> None:
     assert second.op is ops.pad
 
 
+def test_groups_of_channels_stay_one_nest() -> None:
+    x = input_node("x", TensorType(f32, (1, 64, 28, 28)))
+    w = constant(np.ones((64, 32, 3, 3), np.float32))
+    wide = ops.pad(x, before=(0, 0, 12, 12), after=(0, 0, 12, 12))
+    graph = Graph((x,), (ops.conv(wide, w, stride=[1, 1], dilation=[12, 12], groups=2),))
+    assert Unpad().run(graph, Context()) == graph
+
+
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "dilated": (nn.Conv2d(16, 32, 3, padding=5, dilation=5), (2, 16, 11, 9)),
     "strided": (nn.Conv2d(16, 48, (5, 3), stride=2, padding=(4, 1)), (1, 16, 9, 14)),
-    "grouped": (nn.Conv2d(32, 64, 3, padding=1, groups=2), (1, 32, 7, 7)),
     "same, even window": (nn.Conv2d(16, 16, (4, 2), padding="same"), (1, 16, 5, 6)),
     "beyond the window": (nn.Conv1d(16, 16, 3, padding=6), (1, 16, 5)),
     "1-D": (nn.Conv1d(16, 40, 3, padding=8, dilation=8), (2, 16, 19)),
