@@ -40,6 +40,11 @@ def literal(value: Number, dtype: DType) -> str:
     return str(int(value))
 
 
+def first_lanes(count: int, lanes: int) -> str:
+    """The constant mask that holds in the first `count` of `lanes`."""
+    return "<" + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(lanes)) + ">"
+
+
 @dataclass
 class Builder:
     """One function's body, block by block.  `label` is the block being written, which a phi must name.

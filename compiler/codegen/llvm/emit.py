@@ -12,7 +12,7 @@ from functools import partial
 from math import prod
 
 from compiler.codegen.llvm.addresses import size_name
-from compiler.codegen.llvm.builder import Builder, literal, llvm_type, memory_type
+from compiler.codegen.llvm.builder import Builder, first_lanes, literal, llvm_type, memory_type
 from compiler.codegen.llvm.expressions import Evaluator, coordinates
 from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
@@ -284,11 +284,7 @@ class KernelEmitter:
         groups: dict[tuple[int, ...], list[str]] = {}
         for coord, value in zip(places, finals, strict=True):
             if lane and lane.var in own and lane.active(coord[lane.var]) < lanes:
-                mask = (
-                    "<"
-                    + ", ".join(f"i1 {'true' if k < lane.active(coord[lane.var]) else 'false'}" for k in range(lanes))
-                    + ">"
-                )
+                mask = first_lanes(lane.active(coord[lane.var]), lanes)
                 value = self.b.emit(f"select {llvm_type(boolean, lanes)} {mask}, {ty} {value}, {ty} {start}")
             groups.setdefault(tuple(coord[a] for a in kept), []).append(value)
         across = bool(lane and lane.var in own)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.addresses import Addresses
-from compiler.codegen.llvm.builder import literal, llvm_type, memory_type
+from compiler.codegen.llvm.builder import first_lanes, literal, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import TURNED, Axis, Bound, Buffer, Coord, Place, Scope
 from compiler.codegen.llvm.transpose import narrowest, to_columns, to_rows, width_of
@@ -35,9 +35,7 @@ class Columns:
 
     def mask(self, width: int) -> str:
         """Which of `width` columns are there; empty where all are."""
-        if self.count == width:
-            return ""
-        return "<" + ", ".join(f"i1 {str(k < self.count).lower()}" for k in range(width)) + ">"
+        return first_lanes(self.count, width) if self.count < width else ""
 
 
 @dataclass
@@ -132,7 +130,7 @@ class Evaluator(Addresses):
         if axis and axis.left:
             inside = self._before(axis, coord[axis.var] * axis.lanes)
         elif axis and active < axis.lanes:
-            inside = "<" + ", ".join(f"i1 {'true' if k < active else 'false'}" for k in range(axis.lanes)) + ">"
+            inside = first_lanes(active, axis.lanes)
         if e is None:
             return inside
         chosen = self.at(e, coord, lanes)
@@ -175,13 +173,28 @@ class Evaluator(Addresses):
             value = self._gather(buffer, place.lane_offset(self.scope, coord), coord, lanes, mask, passed)
         elif step == 0:
             value = self._broadcast(e, buffer, self.pointer(buffer, offset, coord), mask, lanes, passed)
-        elif mask is None:
-            value = self.b.emit(f"load {memory}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}")
         else:
-            flags = llvm_type(boolean, lanes)
-            value = self.b.intrinsic(memory, f"llvm.masked.load.{_memory_suffix(dtype, lanes)}.p0",
-                                     (f"ptr align {dtype.bytes}", self.pointer(buffer, offset, coord)), (flags, mask), (memory, passed))  # fmt: skip
+            value = self._read(dtype, lanes, self.pointer(buffer, offset, coord), mask, passed)
         return self._from_memory(value, dtype, lanes)
+
+    def _read(
+        self, dtype: DType, lanes: int, address: str, mask: str | None = None, passed: str = "zeroinitializer"
+    ) -> str:
+        """Elements side by side; `passed` where the mask, if there is one, is false."""
+        memory = memory_type(dtype, lanes)
+        if not mask:
+            return self.b.emit(f"load {memory}, ptr {address}, align {dtype.bytes}")
+        return self.b.intrinsic(memory, f"llvm.masked.load.{_memory_suffix(dtype, lanes)}.p0",
+                                (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask), (memory, passed))  # fmt: skip
+
+    def _write(self, dtype: DType, lanes: int, bits: str, address: str, mask: str | None) -> None:
+        """Elements side by side, those where the mask, if there is one, is true."""
+        memory = memory_type(dtype, lanes)
+        if not mask:
+            self.b.do(f"store {memory} {bits}, ptr {address}, align {dtype.bytes}")
+            return
+        self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, lanes)}.p0",
+                         (memory, bits), (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip
 
     def _guarded(self, e: Load, buffer: Buffer, offset: Dim, coord: Coord, other: str | None) -> str:
         """A scalar load under a mask, which drops what it reads where the mask is false."""
@@ -217,12 +230,8 @@ class Evaluator(Addresses):
         span = (active - 1) * step + 1
         starts = [max(min(k, span - lanes), 0) for k in range(0, span, lanes)]
         pointers = [self.pointer(buffer, offset + s, coord) for s in starts]
-        if span >= lanes:
-            vectors = [self.b.emit(f"load {memory}, ptr {p}, align {dtype.bytes}") for p in pointers]
-        else:
-            inside = "<" + ", ".join(f"i1 {str(k < span).lower()}" for k in range(lanes)) + ">"
-            vectors = [self.b.intrinsic(memory, f"llvm.masked.load.{_memory_suffix(dtype, lanes)}.p0",
-                                        (f"ptr align {dtype.bytes}", pointers[0]), (llvm_type(boolean, lanes), inside), (memory, "zeroinitializer"))]  # fmt: skip
+        inside = first_lanes(span, lanes) if span < lanes else None
+        vectors = [self._read(dtype, lanes, p, inside) for p in pointers]
         value = vectors[0]
         at = [
             k * step if k * step < lanes and k < active else -1 for k in range(lanes)
@@ -258,16 +267,10 @@ class Evaluator(Addresses):
         buffer, lanes, axes = self.scope.buffers[e.buffer], self.lanes(e), self.axes(e)
         dtype = buffer.type.dtype
         width, inside = block.width(lanes, dtype), narrowest(lanes, dtype.bytes)
-        row, ty = memory_type(dtype, width), memory_type(dtype)
-        mask, flags = block.mask(width), llvm_type(boolean, width)
         rows = ["zeroinitializer"] * lanes
         for r, address in enumerate(self._rows(buffer, place, block, coord)):
-            rows[r] = (
-                self.b.emit(f"load {row}, ptr {address}, align {dtype.bytes}") if not mask else
-                self.b.intrinsic(row, f"llvm.masked.load.{_memory_suffix(dtype, width)}.p0",
-                                 (f"ptr align {dtype.bytes}", address), (flags, mask), (row, "zeroinitializer"))
-            )  # fmt: skip
-        for k, column in enumerate(to_columns(self.b, rows, ty, width, inside)[: block.count]):
+            rows[r] = self._read(dtype, width, address, block.mask(width))
+        for k, column in enumerate(to_columns(self.b, rows, memory_type(dtype), width, inside)[: block.count]):
             there = {**coord, block.axis: block.start + k}
             self.memo[(id(e), tuple(there[a] for a in axes))] = self._from_memory(column, dtype, lanes)
         return self.memo[(id(e), tuple(coord[a] for a in axes))]
@@ -308,14 +311,9 @@ class Evaluator(Addresses):
         for k in range(block.count):
             there = {**coord, block.axis: block.start + k}
             columns[k] = self._to_memory(self.at(value, there, lanes), dtype, lanes)
-        row, mask, flags = memory_type(dtype, width), block.mask(width), llvm_type(boolean, width)
         rows = to_rows(self.b, columns, memory_type(dtype), lanes, inside)
         for address, bits in zip(self._rows(buffer, place, block, coord), rows, strict=False):
-            if not mask:
-                self.b.do(f"store {row} {bits}, ptr {address}, align {dtype.bytes}")
-            else:
-                self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, width)}.p0",
-                                 (row, bits), (f"ptr align {dtype.bytes}", address), (flags, mask))  # fmt: skip
+            self._write(dtype, width, bits, address, block.mask(width))
 
     def _store_one(
         self, name: str, index: tuple[Dim, ...], value: Expr, coord: Coord, axes: tuple[str, ...], stream: bool
@@ -353,8 +351,7 @@ class Evaluator(Addresses):
                 f"store {memory_type(dtype)} {first}, ptr {self.pointer(buffer, offset, coord)}, align {dtype.bytes}"
             )
         else:
-            self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, lanes)}.p0",
-                             (memory, bits), (f"ptr align {dtype.bytes}", self.pointer(buffer, offset, coord)), (flags, mask))  # fmt: skip
+            self._write(dtype, lanes, bits, self.pointer(buffer, offset, coord), mask)
 
     def prefetch(self, name: str, index: tuple[Dim, ...], coord: Coord) -> None:
         """Ask for the cache line of one element, to be read soon."""

@@ -78,7 +78,7 @@ def is_plain(n: Node) -> bool:
         and n.operands[1].shape[2:] == (3, 3)
         and n.attrs["groups"] == 1
         and {*n.attrs["stride"], *n.attrs["dilation"]} == {1}
-        and not {*n.attrs["before"], *n.attrs["after"]} - {0}
+        and not any((*n.attrs["before"], *n.attrs["after"]))
     )
 
 

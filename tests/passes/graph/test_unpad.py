@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -61,8 +63,8 @@ def test_images_of_few_channels_that_come_from_memory_are_copied() -> None:
 
 
 @pytest.mark.parametrize("change", [{"value": 1.0}, {"weight": float("inf")}, {"outputs": 8}])
-def test_other_paddings_weights_and_short_rows_stay(change: dict[str, float]) -> None:
-    graph = padded((1, 64, 28, 28), (3, 3), 12, dilation=12, **change)  # type: ignore[arg-type]
+def test_other_paddings_weights_and_short_rows_stay(change: dict[str, Any]) -> None:
+    graph = padded((1, 64, 28, 28), (3, 3), 12, dilation=12, **change)
     assert Unpad().run(graph, Context()) is graph
 
 
@@ -108,7 +110,7 @@ def test_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, shape = LAYERS[name]
     torch.manual_seed(0)
     x = torch.randn(shape)
-    layer = Both(layer) if name == "two results" else layer
+    layer = Both(layer) if isinstance(layer, nn.Sequential) else layer
     wanted = layer.double().eval()(x.double())
     layer.float()
     for dims in {(True,) * (len(shape) - 2), (True, *(False,) * (len(shape) - 3))}:
@@ -122,10 +124,10 @@ def test_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 class Both(nn.Module):
     """What a layer gives before and after the ReLU behind it, added up in the end."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
-        self.layer = layer
+        self.layers = layers
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        before, after = self.layer[0](x), self.layer(x)  # type: ignore[index]
+        before, after = self.layers[0](x), self.layers(x)
         return torch.cat([before, after.sum(1, keepdim=True).cos()], 1)
