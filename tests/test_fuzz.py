@@ -223,6 +223,20 @@ def test_what_is_hidden_from_a_row_may_be_left_out_of_it() -> None:
     assert "element [1, 0]" in hoped.problem(np.array([[3], [1.5]], np.float32))
 
 
+def test_a_value_with_two_uses_may_be_computed_twice() -> None:
+    x = np.array([1e4, 0.1, -1e4], np.float32)
+    hoped = expected("graph(%x: f32[3]) { %s = sum %x {dims=[0]}  %y = div %s, %s  return %y }", x)
+    assert not hoped.problem(np.asarray(np.float32(0.99)))
+    assert hoped.problem(np.asarray(np.float32(0.5)))
+
+
+def test_a_sine_of_what_is_larger_than_its_digits_is_any_number_up_to_one() -> None:
+    graph = parse_graph("graph(%x: f32[64]) { %e = i1 %x  %y = sin %e  return %y }")
+    (hoped,) = expectations(graph, [np.full(64, -65.63315, np.float32)], worlds=64)
+    assert all(not hoped.problem(np.full(64, wave, np.float32)) for wave in (-1, 0.3, 1))
+    assert hoped.problem(np.full(64, 5, np.float32))
+
+
 def test_integers_are_exact() -> None:
     hoped = expected("graph(%x: i32[2]) { %y = mul %x, %x  return %y }", np.array([3, 70000], np.int32))
     assert not hoped.problem(np.array([9, 605032704], np.int32))
