@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from compiler.calling import CallForm
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object import to_assembly
-from compiler.driver import CompiledGraph, without_collection
+from compiler.driver import CompiledGraph, made_for_compiling
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.export import import_exported
 from compiler.ir.printer import print_graph
@@ -35,7 +35,7 @@ Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str
 STAGES = ("imported", "fused", "lowered", "scheduled", "llvm", "assembly")
 
 
-@without_collection()
+@made_for_compiling()
 def compile(
     model: Model,
     args: Sequence[Any] | None = None,

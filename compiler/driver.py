@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,14 +14,18 @@ import torch
 
 from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, OpenSizeError
-from compiler.ir.graph import Graph
+from compiler.ir.graph import Data, Graph
 from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
 from compiler.ir.index import size as open_size
+from compiler.ir.tile import Kernel, Program
 from compiler.options import Options
-from compiler.passes.instrument import instruments_for
+from compiler.passes.base import Context
+from compiler.passes.instrument import Watch, instruments_for
 from compiler.passes.manager import run_pipeline
 from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler, Stages, run_passes
+from compiler.runtime.build import Build
+from compiler.runtime.constants import stored_once
 from compiler.runtime.executable import Executable, cache_of
 from compiler.runtime.stopwatch import Stopwatch
 from compiler.tuning import Tuner
@@ -40,16 +45,39 @@ LOOKUP = """def run(inputs):
 """
 
 
+SWITCH = 0.0005
+"""Seconds that the thread of LLVM waits for Python's lock between two of its calls, of which each kernel takes some twenty."""
+
+
 @contextmanager
-def without_collection() -> Iterator[None]:
-    """Python does not look for cycles of dead objects here: there are few in a compilation, and the search takes a tenth of it."""
-    was_on = gc.isenabled()
+def made_for_compiling() -> Iterator[None]:
+    """Python hands its lock over soon, and does not look for cycles of dead objects: there are few, and the search takes long."""
+    was_on, interval = gc.isenabled(), sys.getswitchinterval()
     gc.disable()
+    sys.setswitchinterval(min(SWITCH, interval))
     try:
         yield
     finally:
+        sys.setswitchinterval(interval)
         if was_on:
             gc.enable()
+
+
+class Ahead(Watch):
+    """Begins with the code of each kernel and with the packing of its constants while passes run on the next."""
+
+    def __init__(self, build: Build) -> None:
+        self.build, self.seconds = build, 0.0
+
+    def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
+        start = time.perf_counter()
+        self.build.add(kernel)
+        for launch in program.launches:
+            if launch.kernel == kernel.name:
+                for name, param in zip(launch.arguments, kernel.params, strict=True):
+                    if isinstance(data := program.constants.get(name), Data):
+                        self.build.beside("packing", stored_once, data, param.type)
+        self.seconds += time.perf_counter() - start
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +174,7 @@ class CompiledGraph:
             found.stages.context.remarks.add(Remark("driver", "missed", self._refusal))
         return found
 
-    @without_collection()
+    @made_for_compiling()
     def _compile_for(self, ranges: Ranges, sizes: Mapping[str, int]) -> Compilation:
         start = time.perf_counter()
         values = {
@@ -155,11 +183,13 @@ class CompiledGraph:
         }
         graph = self.graph.specialize(values) if values else self.graph
         target = Target.named(self.options.target)
-        stages = run_passes(graph, self.options, instruments_for(self.options), self.scheduler(target))
+        build = Build(target, cache_of(self.options))
+        ahead = Ahead(build)
+        stages = run_passes(graph, self.options, [*instruments_for(self.options), ahead], self.scheduler(target))
         scheduled = time.perf_counter()
-        executable = Executable(stages.scheduled, target, self.options)
-        self.seconds["passes"] += scheduled - start
-        self.seconds["code"] += time.perf_counter() - scheduled
+        executable = Executable(stages.scheduled, target, self.options, build)
+        self.seconds["passes"] += scheduled - start - ahead.seconds
+        self.seconds["code"] += time.perf_counter() - scheduled + ahead.seconds
         return Compilation(ranges, stages, executable)
 
     def _around(self, name: str, size: int) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from compiler.passes.manager import (
     parse_pipeline,
     print_pass,
     print_pipeline,
+    run_on_kernel,
     run_passes,
     run_pipeline,
 )
@@ -92,7 +93,11 @@ class Tuner:
         machine = context.machine or Machine()
         far = spread(program, machine)
         chosen = {k.name: self.best(k, own, far, context) for k in dear(program, machine)}
-        return map_kernels(program, lambda k: run_passes(k, chosen.get(k.name, own), context, instruments))
+
+        def finish(kernel: Kernel) -> Kernel:
+            return run_on_kernel(kernel, program, chosen.get(kernel.name, own), context, instruments, last=True)
+
+        return map_kernels(program, finish)
 
     def best(self, kernel: Kernel, passes: Pipeline, far: int, context: Context) -> Pipeline:
         """The fastest pipeline for `kernel`, with a remark that says what was measured."""

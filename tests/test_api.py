@@ -304,11 +304,17 @@ def test_importing_the_package_is_cheap() -> None:
 
 
 @pytest.mark.parametrize("given", [(torch.ones(3),), ("no tensor",)], ids=["compiled", "refused"])
-def test_python_collects_garbage_again_afterwards(given: tuple[object, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_collects_garbage_and_changes_threads_as_before_afterwards(
+    given: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not while it compiles, but from then on, whatever came of it."""
-    seen = []
-    monkeypatch.setattr("compiler.api.load", lambda *a: seen.append(gc.isenabled()) or load(*a))
+    seen, before = [], sys.getswitchinterval()
+    monkeypatch.setattr(
+        "compiler.api.load", lambda *a: seen.append((gc.isenabled(), sys.getswitchinterval())) or load(*a)
+    )
     with contextlib.suppress(Exception):
         compiler.compile(torch.nn.ReLU(), given)
-    assert seen == [False]
-    assert gc.isenabled()
+    ((collects, interval),) = seen
+    assert not collects
+    assert interval < before
+    assert (gc.isenabled(), sys.getswitchinterval()) == (True, before)

@@ -40,6 +40,9 @@ class Watch:
     def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         """Called with what `pass_` was given and what it made of it."""
 
+    def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
+        """Called with each kernel of `program` as no pass will change it any more, before the passes run on the next."""
+
 
 def size(ir: AnyIR) -> int:
     """Nodes of a graph, statements of a kernel or steps of a program."""

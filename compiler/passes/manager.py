@@ -37,6 +37,9 @@ class Instrument(Protocol):
     def after(self, pass_: Pass[Any], old: Any, new: Any, seconds: float, context: Context) -> None:
         """Called with what `pass_` was given and what it made of it."""
 
+    def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
+        """Called with each kernel of `program` as no pass will change it any more, before the passes run on the next."""
+
 
 def run_pipeline(
     ir: IR, passes: str | Iterable[Pass[Any]], context: Context | None = None, instruments: Sequence[Instrument] = ()
@@ -54,13 +57,30 @@ def run_pipeline(
 
 def run_on_program(ir: Program, passes: Pipeline, context: Context, instruments: Sequence[Instrument]) -> Program:
     """The program after passes over programs and passes over kernels, in order."""
+    left = len(passes)
     for takes, group in itertools.groupby(passes, key=lambda p: p.takes):
         some = tuple(group)
+        left -= len(some)
         if takes is Kernel:
-            ir = map_kernels(ir, partial(run_passes, passes=some, context=context, instruments=instruments))
+            ir = map_kernels(
+                ir,
+                partial(
+                    run_on_kernel, program=ir, passes=some, context=context, instruments=instruments, last=not left
+                ),
+            )
         else:
             ir = run_passes(ir, some, context, instruments)
     return ir
+
+
+def run_on_kernel(
+    kernel: Kernel, program: Program, passes: Pipeline, context: Context, instruments: Sequence[Instrument], last: bool
+) -> Kernel:
+    """A kernel of `program` after these passes, which may be the last."""
+    made = run_passes(kernel, passes, context, instruments)
+    for instrument in instruments if last else ():
+        instrument.ready(made, program, context)
+    return made
 
 
 def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence[Instrument] = ()) -> IR:

@@ -1,15 +1,16 @@
 """Kernels -> object files: each distinct kernel compiled once, or taken from the cache.
 
-LLVM has a thread of its own, which compiles one kernel while the text of the next is written; llvmlite holds one lock around LLVM, so
-more threads gain nothing, and a helper process takes as long to start (0.3 s) as ten kernels take to compile.
+LLVM has a thread of its own, which compiles one kernel while passes and text of the next are made; llvmlite holds one lock around
+LLVM, so more threads gain nothing, and a helper process takes as long to start (0.3 s) as ten kernels take to compile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import ParamSpec, TypeVar
 
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.main import Action, emit_main
@@ -19,10 +20,16 @@ from compiler.ir.digest import kernel_digest
 from compiler.ir.tile import Kernel
 from compiler.runtime.cache import ObjectCache, object_key
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 @dataclass
 class Build:
-    """Object files by symbol, the symbol of each kernel, and the seconds spent on each kernel that had to be compiled."""
+    """Object files by symbol, the symbol of each kernel, and the seconds spent on each kernel that had to be compiled.
+
+    Kernels that are added are compiled in the background; `finish` waits for all of them.
+    """
 
     target: Target
     cache: ObjectCache
@@ -30,28 +37,45 @@ class Build:
     symbols: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     hits: int = 0
+    _started: dict[str, Future[bytes]] = field(default_factory=dict)
+    _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
 
     def add_kernels(self, kernels: Iterable[Kernel]) -> None:
         """Compile every kernel whose like is not here yet."""
-        started: dict[str, Future[bytes]] = {}
-        with ThreadPoolExecutor(1, "llvm") as llvm:
-            for kernel in kernels:
-                digest = kernel_digest(kernel)
-                symbol = self.symbols[kernel.name] = f"kernel_{digest}"
-                if symbol in self.objects or symbol in started:
-                    continue
-                key = object_key(digest, self.target)
-                known = self.cache.get(key)
-                if known is not None:
-                    self.objects[symbol] = known
-                    self.hits += 1
-                    continue
-                start = time.perf_counter()
-                text = emit_kernel(replace(kernel, name=symbol), self.target)
-                self.seconds[kernel.name] = time.perf_counter() - start
-                started[symbol] = llvm.submit(self._compile, kernel, text, key)
-        for symbol, future in started.items():
-            self.objects[symbol] = future.result()
+        for kernel in kernels:
+            self.add(kernel)
+        self.finish()
+
+    def add(self, kernel: Kernel) -> None:
+        """Begin to compile a kernel if its like is not here yet."""
+        digest = kernel_digest(kernel)
+        symbol = self.symbols[kernel.name] = f"kernel_{digest}"
+        if symbol in self.objects or symbol in self._started:
+            return
+        key = object_key(digest, self.target)
+        known = self.cache.get(key)
+        if known is not None:
+            self.objects[symbol] = known
+            self.hits += 1
+            return
+        start = time.perf_counter()
+        text = emit_kernel(replace(kernel, name=symbol), self.target)
+        self.seconds[kernel.name] = time.perf_counter() - start
+        self._started[symbol] = self.beside("llvm", self._compile, kernel, text, key)
+
+    def beside(self, thread: str, job: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
+        """`job(*args)` in a thread of that name, which does one job after the other."""
+        if thread not in self._threads:
+            self._threads[thread] = ThreadPoolExecutor(1, thread)
+        return self._threads[thread].submit(job, *args, **named)
+
+    def finish(self) -> None:
+        """Wait for all that has begun."""
+        for thread in self._threads.values():
+            thread.shutdown()
+        self.objects.update({symbol: code.result() for symbol, code in self._started.items()})
+        self._started.clear()
+        self._threads.clear()
 
     def add_main(self, name: str, actions: Iterable[Action], sizes: Mapping[str, int]) -> None:
         """Compile the function `name` that performs `actions`; cheap, so never cached."""

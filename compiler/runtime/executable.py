@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -56,10 +55,17 @@ class Executable:
         run      the function behind the call            source   its text
         memory   where the intermediates lie             build    what was compiled, and in how many seconds
 
+    `build` may have begun with kernels and constants of the program before all of it was there.
     The code of a program with open sizes serves all of them: `at(sizes)` gives the executable that can be called with such inputs.
     """
 
-    def __init__(self, program: Program, target: Target | None = None, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        target: Target | None = None,
+        options: Options | None = None,
+        build: Build | None = None,
+    ) -> None:
         self.program, self.target = program, target or Target.host()
         self.sizes = tuple(s.name for s in program_sizes(program))
         _require_copies(program)
@@ -72,10 +78,9 @@ class Executable:
         self.pairs = in_place_pairs(program)
         if not self.sizes:
             self.memory = plan_memory(program, self.inside, self.pairs)
-        self.build = Build(self.target, cache_of(options or Options()))
-        with ThreadPoolExecutor(1) as packing:  # mostly copies, beside which Python writes kernels
-            packed = packing.submit(_packed, program)
-            self.build.add_kernels(program.kernels.values())
+        self.build = build or Build(self.target, cache_of(options or Options()))
+        packed = self.build.beside("packing", _packed, program)
+        self.build.add_kernels(program.kernels.values())
         self.constants = packed.result()
         for k, steps in enumerate(_segments(program)):
             if not isinstance(steps, OpaqueCall):

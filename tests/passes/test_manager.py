@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from compiler.ir.parser import parse_graph
 from compiler.ir.tile import Kernel, Program
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.passes.base import Context, GraphPass, ProgramPass, TilePass, register
-from compiler.passes.instrument import PrintIR, SemanticCheck, Timing, Verify
+from compiler.passes.instrument import PrintIR, SemanticCheck, Timing, Verify, Watch
 from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
 
 GRAPH = "graph @g(%x: f32[4]) { %a = add %x, 1.0  %y = exp %a  return %y }"
@@ -209,3 +210,21 @@ def test_printing_and_timing() -> None:
     titles = [line for line in out.getvalue().splitlines() if line.startswith("//")]
     assert titles == ["// before test-tuned (@g)", "// after test-wrong (@g)"]
     assert [row[0] for row in timing.rows] == ["cse", "test-tuned", "test-wrong"]
+
+
+def test_kernels_are_ready_one_by_one() -> None:
+    """After the last passes over kernels, not after those that a pass over programs follows; each before the passes run on the next."""
+    seen: list[str] = []
+
+    class Log(Watch):
+        def after(self, pass_: Any, old: Any, new: Any, seconds: float, context: Context) -> None:
+            seen.append(f"{pass_.name} {new.name}")
+
+        def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
+            assert set(program.kernels) == {"k", "l"}
+            seen.append(f"ready {kernel.name}")
+
+    program = parse_program(PROGRAM)
+    run_pipeline(program, "narrow,layout,unroll,peel", instruments=[Log()])
+    one_by_one = [f"{what} {kernel}" for kernel in "kl" for what in ("unroll", "peel", "ready")]
+    assert seen == ["narrow k", "narrow l", f"layout {program.name}", *one_by_one]

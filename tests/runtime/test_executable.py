@@ -15,6 +15,8 @@ from compiler.ir.tile import Program
 from compiler.ir.tile_parser import parse_program
 from compiler.ir.types import f32
 from compiler.options import Options
+from compiler.runtime.build import Build
+from compiler.runtime.cache import ObjectCache
 from compiler.runtime.entry import LARGE
 from compiler.runtime.executable import Executable
 from compiler.runtime.pool import SHARED, size_class
@@ -313,3 +315,14 @@ def test_a_cache_serves_the_next_executable(tmp_path):
     assert (first.build.hits, second.build.hits) == (0, 1)
     x = torch.randn(64)
     assert torch.equal(first([x])[0], second([x])[0])
+
+
+def test_what_was_begun_with_is_not_done_again(tmp_path):
+    program = parse_program(TWICE.format(n=64))
+    begun = Build(Target.host(), ObjectCache(tmp_path))
+    begun.add_kernels(program.kernels.values())
+    seconds = dict(begun.seconds)
+    exe = Executable(program, build=begun)
+    assert exe.build.seconds == seconds
+    x = torch.randn(64)
+    assert torch.equal(exe([x])[0], build(TWICE.format(n=64))([x])[0])

@@ -168,9 +168,11 @@ def planes(array: np.ndarray[Any, Any], both: np.ndarray[Any, Any]) -> np.ndarra
     """Windows [outputs, channels, 3, 3] times the matrix [points, 9], in float64 and rounded once: [points, channels, outputs]."""
     outputs, channels = array.shape[:2]
     found = np.empty((len(both), channels, outputs), np.float32)
-    for o in range(0, outputs, 16):  # a line of memory at a time
-        some = array[o : o + 16].reshape(-1, channels, both.shape[1]).T.astype(np.float64, order="C")
-        found[:, :, o : o + 16] = (both @ some.reshape(len(some), -1)).reshape(len(both), channels, -1)
+    for o in range(
+        0, outputs, 64
+    ):  # one product for each channel: too small for threads, which would be in the way of others
+        some = array[o : o + 64].reshape(-1, channels, both.shape[1]).transpose(1, 2, 0).astype(np.float64, order="C")
+        found[:, :, o : o + 64] = (both @ some).transpose(1, 0, 2)
     return found
 
 
