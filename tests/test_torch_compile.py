@@ -122,6 +122,10 @@ PROGRAMS: dict[str, tuple[Program, Callable[[], tuple[Any, ...]]]] = {
     "a scalar and nothing": (lambda x, y: (x * 2, torch.cat([y, y]).sum() + x), lambda: (torch.tensor(1.5), torch.randn(0, 3))),
     "numbers": (lambda x, n, f, b: (x * n + f) if b else x, lambda: (torch.randn(3), 3, 0.5, True)),
     "lists and dicts": (lambda xs: [x + xs["b"][0] for x in xs["a"]], lambda: ({"a": [torch.ones(2), torch.zeros(2)], "b": (torch.randn(2),)},)),
+    "statistics of halves that stay": (
+        lambda x, m, v: torch._native_batch_norm_legit(x, None, None, m, v, False, 0.1, 1e-5)[0],
+        lambda: (torch.randn(4, 2, 3).bfloat16(), torch.randn(2).bfloat16(), torch.rand(2).bfloat16()),
+    ),
     "mixed precision": (mixed_precision, lambda: (torch.randn(4, 8),)),
     "no operation": (lambda x, y: (y, x, x.T), lambda: (torch.randn(2, 3), torch.randn(3))),
 }  # fmt: skip

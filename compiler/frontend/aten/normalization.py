@@ -122,13 +122,15 @@ def native_batch_norm_training(
     eps: float,
 ) -> tuple[Node, ...]:
     """Result, saved mean, saved reciprocal deviation, and the two running statistics moved on, in f32 for half types."""
+    wide = _wide(x).dtype
     if not training:
-        return (*native_batch_norm_inference(x, weight, bias, mean, variance, momentum, eps), mean, variance)
+        y, nothing = _with_statistics(x, mean, variance, weight, bias, eps), ops.full((0,), 0.0, x.dtype)
+        return y, nothing, nothing, ops.as_dtype(mean, wide), ops.as_dtype(variance, wide)
     y, batch_mean, batch_variance = _batch_statistics_norm(x, weight, bias, eps)
     count = ops.as_dtype(ops.dim_value(value=product((x.shape[0], *x.shape[2:]))), batch_variance.dtype)
     unbiased = ops.mul(batch_variance, ops.div(count, ops.sub(count, 1.0)))
     moved = [
-        ops.add(ops.mul(ops.as_dtype(old, new.dtype), 1 - momentum), ops.mul(new, momentum))
+        ops.add(ops.mul(ops.as_dtype(old, wide), 1 - momentum), ops.mul(new, momentum))
         for old, new in ((mean, batch_mean), (variance, unbiased))
     ]
     return y, *_saved(x, batch_mean, batch_variance, eps), *moved
