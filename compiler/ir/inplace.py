@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compiler.ir import scalar
-from compiler.ir.index import Bounds, Dim, interval, likely, step, variables
+from compiler.ir.index import Bounds, Dim, interval, likely, step, substitute, var, variables
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.spans import is_less, span
 from compiler.ir.tile import Block, Kernel, Let, Range, Stmt, Store, blocks, loads, ranges, values, walk
@@ -79,6 +79,8 @@ def _stores_once(sites: tuple[_Site, ...], type: TensorType) -> bool:
 def _one_to_one(site: _Site, type: TensorType) -> bool:
     """Whether different steps of the loops store different elements: each stride passes all that the smaller ones span."""
     flat = TensorType(type.dtype, type.shape).offset(site.store.index)
+    for r in reversed(site.loops):  # count each loop from 0, also one that begins where a loop around it says
+        flat = substitute(flat, {r.var: r.lo + var(r.var)}) if variables(r.lo) else flat
     if variables(flat) - {r.var for r in site.loops}:
         return False
     steps: list[tuple[Dim, Dim]] = []

@@ -21,8 +21,9 @@ def over(body: str) -> str:
         over("%a = %x[%i, %j]   store %a * %a, %y[%i, %j]"),
         "for %f in 0..64 tile 16 lanes 16 { store exp(%x[0, %f]), %y[0, %f] }",
         "for %i in 0..8 { for %j in 0..4 { store %x[%i, %j], %y[%i, %j] }  for %j in 4..8 { store %x[%i, %j], %y[%i, %j] } }",
+        "for %b in 0..2 { for %f in %b*32..%b*32 + 32 { store exp(%x[%f//8, %f%8]), %y[%f//8, %f%8] } }",
     ],
-    ids=["elementwise", "through a binding", "flat", "peeled"],
+    ids=["elementwise", "through a binding", "flat", "peeled", "in blocks"],
 )
 def test_shares(body):
     assert pairs(body) == {("x", "y")}
@@ -36,9 +37,18 @@ def test_shares(body):
         over("store %x[%i, 0], %y[%i, 0]"),
         over("%a = %x[%i, %j]   store %a, %y[%i, %j]   store %a + 1.0, %z[%i, %j]"),
         over("store %x[%i, %j], %y[%i, %j]") + over("store %x[%i, %j], %y[%i, %j]"),
+        "for %b in 0..2 { for %f in %b*31..%b*31 + 32 { store exp(%x[%f//8, %f%8]), %y[%f//8, %f%8] } }",
         over("%s = reduce add %k in 0..8 { yield %x[%i, %k] }   store %x[%i, %j] / %s, %y[%i, %j]"),
     ],
-    ids=["transposed", "another element", "stored again", "used after the store", "two passes", "row sum"],
+    ids=[
+        "transposed",
+        "another element",
+        "stored again",
+        "used after the store",
+        "two passes",
+        "blocks that overlap",
+        "row sum",
+    ],
 )
 def test_refuses(body):
     z = ", out %z: f32[8, 8]" if "%z" in body else ""
