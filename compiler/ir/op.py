@@ -9,7 +9,7 @@ Calling an op builds a node: `silu(x)`.  Python numbers among the operands becom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Number
@@ -19,7 +19,7 @@ from compiler.errors import Loc, TypeRuleError
 from compiler.ir import location
 from compiler.ir.index import Index
 from compiler.ir.structure import Elementwise, Leaf, Structure
-from compiler.ir.types import DType, TensorType, boolean, broadcast_shapes
+from compiler.ir.types import DType, TensorType, boolean, broadcast_shapes, is_size
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Node
@@ -137,23 +137,38 @@ class Op:
         for k in given:
             if k in self.numbers and not isinstance(full[k], (Number, Index)):
                 raise TypeRuleError(f"{self.name}: {k} is a number, not {full[k]!r}")
+            if k in self.whole and not all(map(is_whole, leaves(full[k]))):
+                raise TypeRuleError(f"{self.name}: {k} takes whole numbers, not {full[k]!r}")
         return full
 
     @cached_property
+    def examples(self) -> Mapping[str, tuple[Any, ...]]:
+        """What is known of each attribute: its default, and what the samples give."""
+        known = [self.attrs, *(s.attrs for s in self.samples)]
+        return {k: tuple(freeze(a[k]) for a in known if k in a and a[k] is not REQUIRED) for k in self.attrs}
+
+    @cached_property
     def numbers(self) -> frozenset[str]:
-        """The attributes that are numbers: their default is one, or the samples give one."""
-        known = {k: v for s in self.samples for k, v in s.attrs.items()} | {
-            k: v for k, v in self.attrs.items() if v is not REQUIRED
-        }
-        return frozenset(k for k, v in known.items() if isinstance(v, Number))
+        """The attributes that are numbers in all examples."""
+        return frozenset(k for k, found in self.examples.items() if found and all(isinstance(v, Number) for v in found))
+
+    @cached_property
+    def whole(self) -> frozenset[str]:
+        """The attributes that are whole numbers, or lists of them, in all examples: sizes, places and dimensions."""
+        parts = {k: list(leaves(found)) for k, found in self.examples.items()}
+        return frozenset(k for k, values in parts.items() if values and all(map(is_whole, values)))
 
     def result(self, s: Signature) -> TensorType | tuple[TensorType, ...]:
         """What the type rule says; TypeRuleError also where it stumbles over attributes that make no sense."""
         try:
-            return self.type(s)
+            found = self.type(s)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             why = f"{type(error).__name__}: {error}"
             raise TypeRuleError(f"{self.name}: {why} (given {dict(s.attrs)})") from error
+        for t in found if isinstance(found, tuple) else (found,):
+            if wrong := [d for d in t.shape if not is_size(d)]:
+                raise s.fail(f"a dimension cannot have {wrong[0]} elements")
+        return found
 
     def check(self, s: Signature) -> None:
         """Count and dtypes of the operands; TypeRuleError where they do not fit."""
@@ -196,6 +211,20 @@ OPS: dict[str, Op] = {}
 def freeze(value: Any) -> Any:
     """Lists and tuples as tuples, all the way down."""
     return tuple(freeze(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """What tuples within tuples hold."""
+    if isinstance(value, tuple):
+        for v in value:
+            yield from leaves(v)
+    else:
+        yield value
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, known or not."""
+    return isinstance(value, (int, Index))
 
 
 def parse_operands(text: str) -> tuple[Operand, ...]:

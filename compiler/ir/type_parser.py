@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.ir.index import Dim, floordiv, minimum, mod, size, var
 from compiler.ir.lexer import Cursor, closest
-from compiler.ir.types import DTYPES, Digit, DType, Layout, TensorType
+from compiler.ir.types import DTYPES, Digit, DType, Layout, TensorType, is_size
 
 
 def parse_type(text: str) -> TensorType:
@@ -28,7 +28,9 @@ def parse_dim(text: str) -> Dim:
 def read_type(c: Cursor) -> TensorType:
     """A dtype, a shape and perhaps a layout."""
     dtype = read_dtype(c)
-    shape = read_dims(c)
+    at, shape = c.next, read_dims(c)
+    if wrong := [d for d in shape if not is_size(d)]:
+        raise c.fail(f"a dimension cannot have {wrong[0]} elements", at)
     return TensorType(dtype, shape, read_layout(c, len(shape)) if c.sees("{") else None)
 
 

@@ -16,7 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.index import Dim, ceildiv, evaluate, floordiv, likely, mod, product, sizes, substitute, variables
+from compiler.ir.index import (
+    Dim,
+    Index,
+    ceildiv,
+    evaluate,
+    floordiv,
+    likely,
+    mod,
+    product,
+    sizes,
+    substitute,
+    variables,
+)
 
 
 @dataclass(frozen=True)
@@ -212,6 +224,11 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]{self.layout or ''}"
 
     __repr__ = __str__
+
+
+def is_size(d: object) -> bool:
+    """Whether a dimension may have `d` elements."""
+    return d >= 0 if isinstance(d, int) else isinstance(d, Index)
 
 
 def broadcast_shapes(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:

@@ -1,6 +1,7 @@
 """Text with mistakes in it gives a ParseError at a place inside the text, and no other exception."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,10 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.errors import ParseError
+from compiler.ir.graph import Graph, input_node
+from compiler.ir.op import OPS, Op
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
 from compiler.ir.tile_parser import parse_program
 from compiler.ir.tile_printer import print_program
+from compiler.ir.type_parser import parse_type
 
 GRAPH = """
 graph @all(%x: f32[4, s0*4], %"odd name": f32[4, s0*4], %m: f32[4, 1]) {
@@ -103,3 +107,51 @@ def test_graphs(text: str) -> None:
 @settings(max_examples=300, deadline=None)
 def test_programs(text: str) -> None:
     check(parse_program, lambda p: print_program(p, full=True), text)
+
+
+def fractions(value: Any) -> Iterator[Any]:
+    """`value`, a whole number or a list of them, with a half added in one place."""
+    if isinstance(value, int):
+        yield value + 0.5
+        return
+    for k, part in enumerate(value):
+        yield from ([*value[:k], spoiled, *value[k + 1 :]] for spoiled in fractions(part))
+
+
+@pytest.mark.parametrize("op", [o for o in OPS.values() if o.whole and o.samples], ids=lambda o: o.name)
+def test_sizes_and_places_have_no_fractions(op: Op) -> None:
+    for s in op.samples:
+        inputs = tuple(input_node(f"x{k}", parse_type(t)) for k, t in enumerate(s.types))
+        node = op(*inputs, **s.attrs).named("y")
+        for name in op.whole:
+            for spoiled in fractions(node.attrs[name]):
+                wrong = replace(node, attrs={**node.attrs, name: spoiled})
+                check_refusal(op, name, print_graph(Graph(inputs, (wrong,))))
+
+
+def check_refusal(op: Op, name: str, text: str) -> None:
+    with pytest.raises(ParseError, match=f"{op.name}: {name} takes whole numbers, not") as caught:
+        parse_graph(text)
+    line = text.split("\n")[caught.value.line - 1]
+    assert line[caught.value.column - 1 :].startswith(op.name)
+
+
+def test_what_the_samples_show_in_fractions_takes_them() -> None:
+    parse_graph("graph(%x: f32[4]) { %y = pad %x {before=[1], after=[0], value=0.5}  return %y }")
+    parse_graph("graph(%x: f32[4]) { %y = var %x {dims=[0], correction=0.5}  return %y }")
+    assert OPS["reshape"].whole == {"shape"}
+    assert OPS["conv"].whole == {"stride", "dilation", "groups", "before", "after"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "graph(%x: f32[-4]) { return %x }",
+        "graph() { %y = iota {size=-3}  return %y }",
+        "graph(%x: f32[1, 2]) { %y = expand %x {shape=[-3, 2]}  return %y }",
+        'graph(%x: f32[4]) { %y = eager %x {overload="aten.sin.default", args=["%0"], dtypes=[f32], shapes=[[1.5]]}  return %y }',
+    ],
+)
+def test_dimensions_have_a_whole_number_of_elements(text: str) -> None:
+    with pytest.raises(ParseError, match="a dimension cannot have"):
+        parse_graph(text)

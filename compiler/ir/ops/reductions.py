@@ -117,6 +117,7 @@ var = op(
     samples=[
         sample("f32[4, 5]", dims=[1]), sample("f32[4, 5]", dims=[0], keepdim=True, correction=0),
         sample("f32[2, 3, 4]", dims=[1, 2], low=99.0, high=101.0), sample("bf16[3, 8]", dims=[1]),
+        sample("f32[3, 8]", dims=[1], correction=2.5),
     ],
 )  # fmt: skip
 logsumexp = op(

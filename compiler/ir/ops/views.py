@@ -16,8 +16,6 @@ from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
 
 def _reshape_type(s: Signature) -> TensorType:
     shape = s.attrs["shape"]
-    if any(isinstance(d, float) for d in shape):
-        raise s.fail(f"shape {list(shape)} holds a fraction")
     old, new = s.types[0].numel, product(shape)
     if isinstance(old, int) and isinstance(new, int) and old != new:
         raise s.fail(f"{old} elements cannot have shape {list(shape)}")
