@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby, product
 from math import prod
 from typing import TypeAlias
@@ -13,6 +14,7 @@ from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Graph, Node
 from compiler.ir.structure import Elementwise, IndexMap, Mix, Reduction
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.windows import Windows, windows, zeros_around
 from compiler.perf.contraction import Shape, equally_wide
 from compiler.perf.machine import Machine
 
@@ -43,31 +45,31 @@ class Unpad(GraphPass):
     most: int = 16
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        machine, chosen = context.machine or Machine(), dict[Node, tuple[bool, ...]]()
-        for n in filter(fits, ir.nodes):
+        machine, chosen = context.machine or Machine(), dict[Node, tuple[Padded, tuple[bool, ...]]]()
+        for n in ir.nodes:
+            if (c := padded(n)) is None:
+                continue
             alone = len(ir.users[n.operands[0]]) == 1
-            ways = sorted(
-                product((True, False), repeat=len(n.attrs["stride"])), key=sum
-            )  # few dimensions first, outer ones
-            times = {w: self.cycles(n, w, alone, machine) for w in ways}
+            ways = sorted(product((True, False), repeat=len(c.margins)), key=sum)  # few dimensions first, outer ones
+            times = {w: self.cycles(c, w, alone, machine) for w in ways}
             best = min(times, key=lambda w: times[w])
             if not any(best):
                 context.missed(self, "parts of its loops would take longer than products with the padding", n)
                 continue
-            chosen[n] = best
+            chosen[n] = c, best
             dims = " and ".join(str(2 + k) for k, d in enumerate(best) if d)
             context.applied(self, f"taps beyond the image are left out in dimension {dims}", n)
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)
-            return rewritten(new, chosen[n]) if n in chosen else new
+            return rewritten(new, *chosen[n]) if n in chosen else new
 
         return ir.rebuild(rule) if chosen else ir
 
-    def cycles(self, n: Node, dropped: tuple[bool, ...], alone: bool, machine: Machine) -> float:
+    def cycles(self, c: Padded, dropped: tuple[bool, ...], alone: bool, machine: Machine) -> float:
         """The time of the convolution and of its padding, where taps beyond the image are left out in the dimensions `dropped`."""
-        image, w = n.operands[0], n.operands[1].type.static_shape()
-        lines = [stretches(n, k) if d else [(n.shape[2 + k], w[2 + k])] for k, d in enumerate(dropped)]
+        n, w = c.node, c.node.operands[1].type.static_shape()
+        lines = [c.stretches[k] if d else [(n.shape[2 + k], w[2 + k])] for k, d in enumerate(dropped)]
         pieces = prod(len(line) for line in lines)
         if pieces > self.most:
             return float("inf")
@@ -75,53 +77,61 @@ class Unpad(GraphPass):
         parts = []
         for piece in product(*lines):
             steps, taps = [s for s, _ in piece], [t for _, t in piece]
-            products = w[0] * image.shape[0] * prod(steps) * w[1] * prod(taps)
+            products = w[0] * n.shape[0] * prod(steps) * w[1] * prod(taps)
             parts.append((max(steps), Shape(columns, lanes, w[1] * prod(taps), products)))
         time = equally_wide(parts, machine)[0] * (1 + CODE * (pieces - 1))
-        return max(time, awaited(n, dropped)) + moved(n, dropped, alone) / machine.l3_bytes_per_cycle
+        return max(time, awaited(c, dropped)) + moved(c, dropped, alone) / machine.l3_bytes_per_cycle
 
 
-def fits(n: Node) -> bool:
-    """Whether `n` is a convolution of a padded image with constant windows, many of them, over all channels.
+@dataclass(frozen=True)
+class Padded:
+    """A convolution `node` of an image with zeros around it, `margins` of them before and after in each window dimension."""
+
+    node: Node
+    windows: Windows
+    margins: tuple[tuple[int, int], ...]
+
+    @property
+    def image(self) -> Node:
+        """The image without its padding."""
+        return self.node.operands[0].operands[0]
+
+    @cached_property
+    def stretches(self) -> list[list[Stretch]]:
+        """The results along each window dimension, those together whose windows have the same taps inside the image."""
+        sizes = zip(self.image.shape[2:], self.node.operands[1].shape[2:], self.node.shape[2:], strict=True)
+        numbers = zip(sizes, self.margins, self.windows.stride, self.windows.dilation, strict=True)
+        return [alike(*size, before, stride, dilation) for size, (before, _), stride, dilation in numbers]
+
+
+def alike(size: int, taps: int, results: int, before: int, stride: int, dilation: int) -> list[Stretch]:
+    """Neighbouring results together that have the same of their taps inside an image of `size` (see `taps.cuts`, which parts loops)."""
+
+    def inside(result: int) -> tuple[int, ...]:
+        return tuple(t for t in range(taps) if 0 <= result * stride + t * dilation - before < size)
+
+    return [(len(list(same)), len(found)) for found, same in groupby(map(inside, range(results)))]
+
+
+def padded(n: Node) -> Padded | None:
+    """The convolution `n` of a padded image with constant windows, many of them, over all channels; None for any other node.
 
     Groups of channels are taken apart as loops of one nest (`delinearize`), which parts would hide.
     """
-    if n.op is not ops.conv or n.operands[0].op is not ops.pad or n.operands[1].op is not CONSTANT:
-        return False
+    if len(n.operands) != 2 or n.operands[1].op is not CONSTANT or (found := windows(n)) is None:
+        return None
     image, weight = n.operands
-    amounts = [*zip(image.attrs["before"], image.attrs["after"], strict=True)]
-    return (
-        image.attrs["value"] == 0
-        and not any(p for pair in amounts[:2] for p in pair)
-        and not any((*n.attrs["before"], *n.attrs["after"]))
-        and all(isinstance(d, int) for d in (*image.shape, *n.shape))
-        and n.attrs["groups"] == 1
-        and weight.shape[0] >= FEW
-        and bool(np.isfinite(weight.attrs["value"].numbers).all())
-    )
+    zeros = zeros_around(image)
+    if zeros is None or any(z != (0, 0) for z in zeros[:2]) or weight.shape[0] < FEW:
+        return None
+    margins = tuple((b, a) for b, a in zeros[2:] if isinstance(b, int) and isinstance(a, int))
+    static = image.type.is_static and n.type.is_static and len(margins) == len(zeros[2:])
+    return Padded(n, found, margins) if static and bool(np.isfinite(weight.attrs["value"].numbers).all()) else None
 
 
-def margins(n: Node) -> list[Stretch]:
-    """The padding of a convolution's image in front and behind, for each window dimension."""
-    image = n.operands[0]
-    return [*zip(image.attrs["before"][2:], image.attrs["after"][2:], strict=True)]
-
-
-def stretches(n: Node, k: int) -> list[Stretch]:
-    """The results along window dimension `k`, those together whose windows have the same taps inside the image."""
-    (before, _), size, taps = margins(n)[k], n.operands[0].operands[0].shape[2 + k], n.operands[1].shape[2 + k]
-    stride, dilation = n.attrs["stride"][k], n.attrs["dilation"][k]
-
-    def inside(place: int) -> tuple[int, ...]:
-        return tuple(t for t in range(taps) if 0 <= place * stride + t * dilation - before < size)
-
-    return [(len(list(same)), len(found)) for found, same in groupby(map(inside, range(n.shape[2 + k])))]
-
-
-def moved(n: Node, dropped: tuple[bool, ...], alone: bool) -> int:
+def moved(c: Padded, dropped: tuple[bool, ...], alone: bool) -> int:
     """Bytes that are written and read to pad the image in the other dimensions, for this convolution alone."""
-    image = n.operands[0].operands[0]
-    kept = [(0, 0) if d else pair for d, pair in zip(dropped, margins(n), strict=True)]
+    image, kept = c.image, [(0, 0) if d else pair for d, pair in zip(dropped, c.margins, strict=True)]
     if not any(map(any, kept)):
         return 0
     box = prod(image.shape[:2]) * prod(b + size + a for (b, a), size in zip(kept, image.shape[2:], strict=True))
@@ -129,10 +139,10 @@ def moved(n: Node, dropped: tuple[bool, ...], alone: bool) -> int:
     return (box - own if is_computed(image) else box + own) * image.dtype.bytes if alone or any(dropped) else 0
 
 
-def awaited(n: Node, dropped: tuple[bool, ...]) -> float:
+def awaited(c: Padded, dropped: tuple[bool, ...]) -> float:
     """Cycles in which the lines of an image come that no kernel has written or copied before; products take that long at least."""
-    image = n.operands[0].operands[0]
-    direct = not any(any(pair) and not d for d, pair in zip(dropped, margins(n), strict=True))
+    image = c.image
+    direct = not any(any(pair) and not d for d, pair in zip(dropped, c.margins, strict=True))
     return LATENCY * prod(image.shape) * image.dtype.bytes / LINE if direct and not is_computed(image) else 0.0
 
 
@@ -149,11 +159,13 @@ def is_computed(n: Node) -> bool:
     return False
 
 
-def rewritten(n: Node, dropped: tuple[bool, ...]) -> Node:
-    """The convolution whose windows reach beyond the image in the dimensions `dropped`; in the others it stays padded."""
-    image = n.operands[0].operands[0]
-    reach = [pair if d else (0, 0) for d, pair in zip(dropped, margins(n), strict=True)]
-    kept = [(0, 0) if d else pair for d, pair in zip(dropped, margins(n), strict=True)]
+def rewritten(n: Node, c: Padded, dropped: tuple[bool, ...]) -> Node:
+    """`n`, like the convolution `c`, whose windows reach beyond the image in the dimensions `dropped`; in the others it stays padded."""
+    image, weight = n.operands[0].operands[0], n.operands[1]
+    reach = [pair if d else (0, 0) for d, pair in zip(dropped, c.margins, strict=True)]
+    kept = [(0, 0) if d else pair for d, pair in zip(dropped, c.margins, strict=True)]
     x = ops.pad_spatial(image, [b for b, _ in kept], [a for _, a in kept])
     (before, after) = zip(*reach, strict=True)
-    return ops.conv(x, n.operands[1], **{**n.attrs, "before": before, "after": after}).at(n.loc)
+    wide = n.dtype if n.dtype != image.dtype else None
+    stride, dilation = c.windows.stride, c.windows.dilation
+    return ops.conv(x, weight, stride=stride, dilation=dilation, before=before, after=after, dtype=wide).at(n.loc)

@@ -15,6 +15,7 @@ from compiler.ir.graph import CONSTANT, Computed, Graph, Node, constant
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.windows import Windows, windows, zeros_around
 from compiler.perf.machine import Machine
 
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
@@ -72,14 +73,9 @@ def fits(n: Node) -> bool:
 
 def is_plain(n: Node) -> bool:
     """Whether `n` is a convolution of f32 images with 3 x 3 windows at every place."""
-    return (
-        n.op is ops.conv
-        and all(o.dtype == f32 for o in n.operands)
-        and n.operands[1].shape[2:] == (3, 3)
-        and n.attrs["groups"] == 1
-        and {*n.attrs["stride"], *n.attrs["dilation"]} == {1}
-        and not any((*n.attrs["before"], *n.attrs["after"]))
-    )
+    if windows(n) != Windows((1, 1), (1, 1)):
+        return False
+    return n.operands[1].shape[2:] == (3, 3) and all(x.dtype == f32 for x in (n, *n.operands))
 
 
 def best_tile(n: Node, machine: Machine, max_error: float, gain: float) -> int:
@@ -120,9 +116,10 @@ def padded(x: Node, height: int, width: int, alone: bool) -> Node:
     more = (0, 0, height - x.shape[2], width - x.shape[3])
     if not any(more):
         return x
-    if alone and x.op is ops.pad and x.attrs["value"] == 0:
-        after = tuple(a + b for a, b in zip(x.attrs["after"], more, strict=True))
-        return ops.pad(x.operands[0], before=x.attrs["before"], after=after).at(x.loc)
+    zeros = zeros_around(x) if alone else None
+    if zeros is not None:
+        after = tuple(a + m for (_, a), m in zip(zeros, more, strict=True))
+        return ops.pad(x.operands[0], before=tuple(b for b, _ in zeros), after=after).at(x.loc)
     return ops.pad(x, before=(0, 0, 0, 0), after=more).at(x.loc)
 
 
