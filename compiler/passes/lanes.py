@@ -1,8 +1,9 @@
 """What lanes along a loop would save, in operations: the score by which loops and layouts are chosen.
 
 A place that moves by one element per step becomes one vector access, one that stays becomes a broadcast.  Any other becomes a
-gather that saves nothing, unless another loop walks along memory: blocks of both are turned in registers.  A vector that may straddle two cache lines costs more than one that does not.  Constants count as contiguous
-along any loop that indexes them plainly, because they are packed later.
+gather that saves nothing, unless the step is short, so that vectors are picked from, or another loop walks along memory, so that
+blocks of both are turned in registers.  A vector that may straddle two cache lines costs more than one that does not.  Constants
+count as contiguous along any loop that indexes them plainly, because they are packed later.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.perf.contraction import Shape, best_tiles
 from compiler.perf.machine import Machine
+from compiler.perf.shuffles import BLOCK, picked
 
 STRADDLE = 1.5
 """Cost of a vector access whose place is not known to be a multiple of the vector, relative to one that is."""
@@ -24,8 +26,8 @@ STRADDLE = 1.5
 PICK = 1.5
 """Cost of each vector that a strided one is picked from."""
 
-TURN, ENOUGH = 2, 4
-"""Cost of each vector of a block that is turned, besides that of its rows; the fewest elements that a row has."""
+TURN = 2
+"""Cost of each vector of a block that is turned, besides that of its rows."""
 
 GATHER, SCATTER = 1.5, 5
 """Cost of loading and of storing one lane anywhere."""
@@ -91,7 +93,7 @@ def _cost(
 
 def _picked(a: Access, step: int, lanes: int) -> bool:
     """Whether a load of elements `step` apart takes them from whole vectors."""
-    return not a.is_store and 2 <= step <= lanes // 2
+    return not a.is_store and picked(step, lanes)
 
 
 def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> Range | None:
@@ -103,7 +105,7 @@ def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> Range | None
     if a.masked or step < 2 or _picked(a, step, lanes) or isinstance(a.stmt, Reduce):
         return None
     free = (table.free & table.linear) - {v} - table.private.get(a.buffer, frozenset())
-    loops = [r for r in a.loops if r.var in free and isinstance(r.extent, int) and known(r.extent) >= ENOUGH]
+    loops = [r for r in a.loops if r.var in free and isinstance(r.extent, int) and known(r.extent) >= BLOCK]
     blocks = [r for r in loops if not table.sums[r.var] or any(map(contraction, table.sums[r.var]))]
     return next((r for r in blocks if table.step(a, r.var) == 1), None)
 

@@ -8,6 +8,7 @@ from native import check
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.target import Target
 from compiler.ir.tile_parser import parse_kernel
+from compiler.perf.shuffles import picked
 
 
 def kernel(step: int, count: int, tile: int, lanes: int, dtype: str = "f32") -> str:
@@ -28,7 +29,9 @@ def test_other_types(dtype: str, target: str) -> None:
     check(kernel(3, 20, 16, 8, dtype), target)
 
 
-def test_short_steps_need_no_gather() -> None:
-    for step, gathers in ((2, False), (8, False), (9, True)):
-        text = emit_kernel(parse_kernel(kernel(step, 64, 16, 16)), Target.named("x86-64-v4"))
-        assert ("gather" in text) == gathers
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_short_steps_need_no_gather(lanes: int) -> None:
+    """As the passes count on."""
+    for step in range(2, lanes + 2):
+        text = emit_kernel(parse_kernel(kernel(step, 64, 16, lanes)), Target.named("x86-64-v4"))
+        assert ("gather" not in text) == picked(step, lanes) == (step <= lanes // 2)

@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from compiler.codegen.llvm.addresses import Addresses
 from compiler.codegen.llvm.builder import first_lanes, literal, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_call, suffix
-from compiler.codegen.llvm.scope import TURNED, Axis, Bound, Buffer, Coord, Place, Scope
+from compiler.codegen.llvm.scope import Axis, Bound, Buffer, Coord, Place, Scope
 from compiler.codegen.llvm.transpose import narrowest, to_columns, to_rows, width_of
 from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
-
-STRIDED = 8
-"""The longest step between elements for which whole vectors are loaded and picked from."""
+from compiler.perf.shuffles import BLOCK, picked
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ class Evaluator(Addresses):
         whole = not any(a.left for a in self.scope.axes.values())
         plain = not gathered and e.mask is None
         block = self._block(place, coord) if plain else None
-        if plain and whole and step is not None and 2 <= step <= STRIDED:
+        if plain and whole and step is not None and picked(step, lanes):
             value = self._strided(buffer, offset, step, coord, lanes)
         elif block is not None:
             return self._turned(e, place, block, coord)
@@ -251,7 +249,7 @@ class Evaluator(Addresses):
             return None
         start = coord[axis.var] // lane.lanes * lane.lanes
         count = min(lane.lanes, axis.tile - start)
-        return Columns(axis.var, start, count) if count >= TURNED else None
+        return Columns(axis.var, start, count) if count >= BLOCK else None
 
     def _rows(self, buffer: Buffer, place: Place, block: Columns, coord: Coord) -> list[str]:
         """Where the rows of a block begin, a row for each active lane."""

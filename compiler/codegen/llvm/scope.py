@@ -13,14 +13,12 @@ from compiler.ir.index import Dim, ceildiv, coefficient, product, step, substitu
 from compiler.ir.scalar import Expr
 from compiler.ir.tile import Range
 from compiler.ir.types import DType, TensorType
+from compiler.perf.shuffles import BLOCK
 
 Coord = Mapping[str, int]
 """Which element of each axis: the position in the tile, or the register on a lane axis."""
 
 LANE = "@lane"
-
-TURNED = 4
-"""The fewest elements side by side for which blocks are turned in registers."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +173,7 @@ class Place:
         if lane is None or lane.left or not self.steps or self.steps.get(lane.var, 0) in (0, 1):
             return None
         whole = (scope.axes[v] for v, s in self.steps.items() if s == 1)
-        return next((a for a in whole if not a.lanes and not a.left and a.tile >= TURNED), None)
+        return next((a for a in whole if not a.lanes and not a.left and a.tile >= BLOCK), None)
 
     def lane_offset(self, scope: Scope, coord: Coord) -> Dim:
         """The offset at `coord` as an index in the lane number."""
