@@ -1,4 +1,9 @@
-"""The backend "tilewright" of `torch.compile`."""
+"""The backend "tilewright" of `torch.compile`.
+
+Importing it lets Dynamo trace recurrent layers, for other backends of the process too: Dynamo decides while it traces, before it
+asks a backend for anything, and `torch.compile` passes no `backend_ctx_ctor` on.  Whoever sets `torch._dynamo.config.allow_rnn`
+to False afterwards has layers run in PyTorch under every backend.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +28,7 @@ from compiler.options import as_options
 Boxed: TypeAlias = Callable[[list[Any]], list[Any]]
 """A function that takes its arguments in a list and empties it, so that they can be freed early."""
 
-
-torch._dynamo.config.allow_rnn = True  # recurrent layers are loops here, so that Dynamo need not stop in front of them
+torch._dynamo.config.allow_rnn = True
 
 
 def tilewright(

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 import compiler
+from compiler.backend import tilewright
 from compiler.errors import UnsupportedOpError
 from compiler.frontend.export import import_module
 from compiler.ir.ops import recurrence
@@ -92,6 +93,16 @@ def test_random_dropout_and_packed_sequences_stay_in_pytorch() -> None:
     with torch.no_grad():
         got = torch.compile(layer.eval(), backend="tilewright")(packed)[0].data
         torch.testing.assert_close(got, layer(packed)[0].data)
+
+
+def test_layers_that_dynamo_may_not_trace_run_in_pytorch() -> None:
+    layer = nn.GRU(6, 5).eval()
+    with torch.no_grad(), torch._dynamo.config.patch(allow_rnn=False):
+        torch._dynamo.reset()
+        torch.testing.assert_close(torch.compile(layer, backend=tilewright)(X), layer(X), atol=0, rtol=0)
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="RNN, GRU, or LSTM"):
+            torch.compile(layer, backend=tilewright, fullgraph=True)(X)
 
 
 def test_the_input_is_multiplied_in_front_of_the_loop() -> None:
