@@ -65,10 +65,15 @@ class Data:
 
 
 class Computed(Data):
-    """Data whose elements are computed each time that they are asked for, so that no memory holds them in between."""
+    """Data whose elements are computed each time that they are asked for, so that no memory holds them in between.
 
-    def __init__(self, dtype: DType, shape: tuple[int, ...], compute: Callable[[], np.ndarray[Any, Any]]) -> None:
-        for name, value in (("dtype", dtype), ("name", ""), ("_shape", shape), ("_compute", compute)):
+    `part(start, stop)` computes those from `start` up to `stop` along the last dimension.
+    """
+
+    part: Callable[[int, int], np.ndarray[Any, Any]]
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], part: Callable[[int, int], np.ndarray[Any, Any]]) -> None:
+        for name, value in (("dtype", dtype), ("name", ""), ("_shape", shape), ("part", part)):
             object.__setattr__(self, name, value)
 
     @property
@@ -77,7 +82,7 @@ class Computed(Data):
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        return self._compute()  # type: ignore[attr-defined, no-any-return]  # likewise
+        return self.part(0, self.shape[-1])
 
 
 def stored(numbers: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:

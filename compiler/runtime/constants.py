@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir.graph import Data
+from compiler.ir.graph import Computed, Data
 from compiler.ir.types import Digit, Layout, TensorType
 from compiler.runtime.memory import ALIGNMENT
 
@@ -25,8 +25,28 @@ def stored_once(constant: Data | Array, type: TensorType) -> Array:
         return stored(constant, type)
     known = _STORED.setdefault(constant, {})
     if type not in known:
-        known[type] = stored(constant.array, type)
+        if isinstance(constant, Computed) and type.layout and _begins_with_blocks(type.layout, type.rank - 1):
+            known[type] = stored_in_blocks(constant, type.layout)
+        else:
+            known[type] = stored(constant.array, type)
     return known[type]
+
+
+def _begins_with_blocks(layout: Layout, dim: int) -> bool:
+    """Whether memory holds one block of dimension `dim` after the other."""
+    return layout.digits[0].dim == dim and layout.digits[0].block > 0
+
+
+def stored_in_blocks(constant: Computed, layout: Layout) -> Array:
+    """`stored` in a layout that begins with blocks of the last dimension: each is packed while the caches still hold it."""
+    block, size = layout.digits[0].block, constant.shape[-1]
+    parts = (pack(constant.part(k, min(k + block, size)), layout) for k in range(0, size, block))
+    first = next(parts)
+    packed = aligned_empty((-(-size // block), *first.shape[1:]), first.dtype)
+    packed[:1] = first
+    for k, part in enumerate(parts, 1):
+        packed[k : k + 1] = part
+    return packed
 
 
 def stored(array: Array, type: TensorType) -> Array:

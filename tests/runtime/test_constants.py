@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler.errors import VerifyError
-from compiler.ir.graph import Data
+from compiler.ir.graph import Computed, Data
 from compiler.ir.type_parser import parse_type
 from compiler.ir.types import TensorType, f32
 from compiler.runtime.constants import stored, stored_once
@@ -26,6 +26,20 @@ def test_every_element_lies_where_the_type_says(rows, columns, layout):
         for j in range(columns):
             assert flat[type.offset((i, j))] == array[i, j]
     assert np.count_nonzero(flat) == rows * columns, "the padding is zero"
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 9), st.sampled_from(["{1/4, 0, 1%4}", "{1/3, 0/2, 0%2, 1%3}", "{0/3, 1, 0%3}"])
+)
+def test_computed_elements_lie_there_too(rows, columns, layout):
+    type = parse_type(f"f32[{rows}, {columns}]{layout}")
+    array = np.arange(1, rows * columns + 1, dtype=np.float32).reshape(rows, columns)
+    asked = []
+    computed = Computed(f32, array.shape, lambda start, stop: asked.append(stop - start) or array[:, start:stop])
+    packed = stored_once(computed, type)
+    np.testing.assert_array_equal(packed, stored(array, type))
+    assert packed.ctypes.data % ALIGNMENT == 0
+    assert max(asked) <= type.layout.digits[0].block or layout.startswith("{0"), "no more than a block at a time"
 
 
 def test_weights_are_not_copied():

@@ -158,7 +158,7 @@ def weights(w: Node, kernel: Matrix) -> Node:
     array, g = w.attrs["value"].array, np.array(floats(kernel))
     both = np.kron(g, g)
     shape = (len(both), array.shape[1], array.shape[0])
-    return constant(Computed(f32, shape, lambda: planes(array, both)), loc=w.loc)
+    return constant(Computed(f32, shape, lambda start, stop: planes(array[start:stop], both)), loc=w.loc)
 
 
 def planes(array: np.ndarray[Any, Any], both: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

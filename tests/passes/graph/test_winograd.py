@@ -128,6 +128,9 @@ def test_transformed_weights_are_made_when_asked_for() -> None:
 
 def test_computed_constants_are_not_taken_for_each_other() -> None:
     """They have no place in memory by which to tell them apart."""
-    ones, twos = (constant(Computed(f32, (64, 64), lambda n=n: np.full((64, 64), n, np.float32))) for n in (1, 2))
+    ones, twos = (
+        constant(Computed(f32, (64, 64), lambda start, stop, n=n: np.full((64, stop - start), n, np.float32)))
+        for n in (1, 2)
+    )
     graph = run_pipeline(Graph((), (ops.exp(ones), ops.exp(twos))), "cse")
     assert len(graph.constants) == 2
