@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, interval, likely, simplify, var, variables
+from compiler.ir.index import Dim, coefficient, interval, likely, simplify, var, variables
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known, known_extent
 from compiler.passes.access import Access, Accesses, contraction, in_nest, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
@@ -24,7 +24,9 @@ class Reorder(TilePass):
     As many rows as fit in a `share` of the second-level cache go inside the loops over the weights, so that a panel of weights stays in
     the first level while these rows pass by, and the rows stay in the second while the panels do (Goto and van de Geijn,
     2008); a stack of small products is walked block by block too.  Where nothing is read again, loops follow the strides of what is
-    stored, or of what is read where that keeps both nearer, and the ranges of a reduction those of what it reads.  The outer loops are independent of each other; a reduction adds in another order.
+    stored, or of what is read where that keeps both nearer, and the ranges of a reduction those of what it reads.  Channels go
+    outside windows whose shared rows would leave the first-level cache.  The outer loops are independent of each other; a
+    reduction adds in another order.
     """
 
     name = "reorder"
@@ -42,9 +44,9 @@ class Reorder(TilePass):
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir
         inside = nest[-1].body
-        table = Accesses(ir)
+        table, machine = Accesses(ir), context.machine or Machine()
         sums = [s for s in inside if isinstance(s, Reduce) and contraction(s)]
-        order, why = nest, "as their results lie in memory"
+        order, why = nest, ""
         if len(sums) == 1:
             weights = self.weights(table, sums[0], nest[-1].range.var)
             if weights is None:
@@ -52,17 +54,25 @@ class Reorder(TilePass):
             moving = [a for a in table.all if a.stmt is sums[0] and not a.is_store and a is not weights]
             first = [f for f in nest if table.follows(weights, f.range.var)]
             if any(not table.follows(a, f.range.var) for a in moving for f in first):
-                order = self.around(table, nest, sums[0], weights, moving, (context.machine or Machine()).l2)
+                order = self.around(table, nest, sums[0], weights, moving, machine.l2)
                 context.offer(self, None, *(replace(self, share=self.share * f) for f in (0.25, 0.5, 1.5, 4.0)))
                 why = f"%{weights.buffer} is read once for every block of rows that stays in cache"
             else:
-                order = by_stride(table, nest)
+                order, why = self.along(table, nest, machine)
         elif not any(contraction(s) for s in tile.walk(inside)):
-            order = by_stride(table, nest)
+            order, why = self.along(table, nest, machine)
         if order == nest:
             return ir
         context.applied(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}")
         return ir.with_body((*in_nest(order, nest[-1].body), *rest_of_blocks(ir, nest, order)))
+
+    def along(self, table: Accesses, nest: list[For], machine: Machine) -> tuple[list[For], str]:
+        """Loops by their strides, but for windows whose shared rows would not stay in the first-level cache; and why."""
+        order = by_stride(table, nest)
+        kept = with_windows_near(table, order, int(machine.l1 * self.share))
+        if kept != order:
+            return kept, "the rows that windows share stay in the first-level cache"
+        return order, "as their results lie in memory"
 
     def around(
         self, table: Accesses, nest: list[For], s: Reduce, weights: Access, moving: list[Access], cache: int
@@ -188,6 +198,31 @@ def by_stride(table: Accesses, nest: list[For]) -> list[For]:
         return max(abs(table.step(a, nest[order[-1]].range.var) or 0) for a in table.all)
 
     return [nest[k] for k in min(orders, key=lambda o: (widest(o), o not in stores, o))]
+
+
+def with_windows_near(table: Accesses, order: list[For], cache: int) -> list[For]:
+    """`order` with its innermost loop outside those whose windows overlap, where more than fits in `cache` is read between two
+    steps that share some of it: of a few lanes, all rows of a window do.  No windows overlap along the innermost loop itself.
+    """
+    last = order[-1].range
+    loads = [a for a in table.all if not a.is_store and table.step(a, last.var) == 1 and not overlap(a, last)]
+    for k, f in enumerate(order[:-1]):
+        for a in loads:
+            if overlap(a, f.range) and Rows(table, [a], tile.ranges(a.stmt), cache).bytes(order[k + 1 :]) > cache:
+                return [*order[:k], order[-1], *order[k:-1]]
+    return order
+
+
+def overlap(a: Access, loop: Range) -> bool:
+    """Whether a reduction reads some elements again in the next step of `loop`."""
+
+    def step(d: Dim, v: str) -> int:
+        return abs(coefficient(d, v) or 0)
+
+    def reach(d: Dim) -> int:
+        return max((step(d, r.var) * (known_extent(r) - 1) for r in tile.ranges(a.stmt)), default=0)
+
+    return any(0 < step(d, loop.var) <= reach(d) for d in a.index)
 
 
 def _order(table: Accesses, a: Access, nest: list[For]) -> tuple[int, ...] | None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from compiler.perf.machine import Machine
 from compiler.testing import check_pass
 
@@ -112,3 +116,42 @@ def test_constants_and_divided_addresses_do_not_sort_a_reduction() -> None:
     a, b = "%a in 0..3", "%b in 0..4"
     check_pass("reorder", before=summed(f"{b}, {a}", role="const"), after=summed(f"{a}, {b}", role="const"))
     check_pass("reorder", unchanged=summed(f"{a}, {b}", "%x[%b//2, %a]"))
+
+
+IMAGE, ROW, COLUMN, CHANNEL = "%n in 0..2", "%i in 0..4", "%j in 0..8", "%c in 0..5"
+NEAR = Machine(l1=2 * 3 * 8 * 5 * 4)
+"""Half of whose first-level cache just holds the three rows of all channels that `windows` reads between two steps of %i."""
+
+
+def windows(loops: tuple[str, ...], row: str = "%i + %r", value: str = "* %w[%c, %r]", op: str = "add") -> str:
+    heads = " ".join(f"parallel {loop} {{" for loop in loops)
+    return f"""kernel @k(in %x: f32[2, 12, 8, 5], const %w: f32[5, 3], out %y: f32[2, 4, 8, 5]) {{
+      {heads} %s = reduce {op} %r in 0..3 {{ yield %x[%n, {row}, %j, %c] {value} }} store %s, %y[%n, %i, %j, %c]
+      {"}" * len(loops)} }}"""
+
+
+@pytest.mark.parametrize(("value", "op"), [("* %w[%c, %r]", "add"), ("", "max")])
+def test_channels_go_outside_windows_whose_rows_would_not_stay_near(value: str, op: str) -> None:
+    """But not outside images, which share nothing; nor where the rows of all channels fit."""
+    along, outside = ((IMAGE, ROW, COLUMN, CHANNEL), (IMAGE, CHANNEL, ROW, COLUMN))
+    small = replace(NEAR, l1=NEAR.l1 - 2)
+    first, near = windows(along, value=value, op=op), windows(outside, value=value, op=op)
+    check_pass("reorder", before=first, after=near, machine=small, remark="windows share stay in the first-level cache")
+    check_pass("reorder", unchanged=near, machine=small)
+    check_pass("reorder", unchanged=first, machine=NEAR)
+    check_pass("reorder", before=near, after=first, machine=NEAR, remark="as their results lie in memory")
+
+
+@pytest.mark.parametrize(("row", "shared"), [("%i*2 + %r", True), ("%i*3 + %r", False), ("%i + %r*2", True)])
+def test_windows_that_share_no_row_follow_memory(row: str, shared: bool) -> None:
+    along, outside = ((IMAGE, ROW, COLUMN, CHANNEL), (IMAGE, CHANNEL, ROW, COLUMN))
+    ordered = outside if shared else along
+    check_pass("reorder", unchanged=windows(ordered, row), machine=Machine(l1=16))
+
+
+def test_a_row_of_windows_is_not_cut() -> None:
+    """Windows overlap along the innermost loop as well: outside, each of its steps would begin a column."""
+    text = """kernel @k(in %x: f32[6, 10], const %w: f32[3, 3], out %y: f32[4, 8]) {
+      parallel %i in 0..4 { parallel %j in 0..8 {
+        %s = reduce max %r in 0..3, %q in 0..3 { yield %x[%i + %r, %j + %q] } store %s, %y[%i, %j] } } }"""
+    check_pass("reorder", unchanged=text, machine=Machine(l1=16))
