@@ -33,9 +33,17 @@ class Window:
     taps: int = 1
     dilation: int = 1
 
+    def places(self, rows: int) -> int:
+        """How many places the taps of `rows` rows read; what several of them read is one."""
+        return len({r * self.stride + t * self.dilation for r in range(rows) for t in range(self.taps)})
+
     def loads(self, rows: int) -> float:
-        """Loads per step of `rows` rows, of each of their vectors: what several rows read is loaded once."""
-        return len({r * self.stride + t * self.dilation for r in range(rows) for t in range(self.taps)}) / self.taps
+        """Loads per step of `rows` rows, of each of their vectors."""
+        return self.places(rows) / self.taps
+
+    def held(self, rows: int) -> int:
+        """Registers that wait for the taps of `rows` rows: one for each place, but no more than two for a row."""
+        return min(self.places(rows), 2 * rows)
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,9 @@ class Shape:
     products: int
     own: tuple[Window, ...] = ()
 
+
+AT_THE_END = 2
+"""Registers for what is done with sums over windows: they are short, so that the next ones have begun by then."""
 
 LOOP_OVERHEAD = 0.5
 """Cycles per step for counting and for loads that do not quite overlap."""
@@ -123,13 +134,10 @@ def equally_wide(parts: Sequence[tuple[int, Shape]], machine: Machine) -> tuple[
     widest = max(-(-shape.columns // shape.lanes) for _, shape in parts)
     found: list[tuple[float, list[RegisterTile]]] = []
     for width in range(1, min(widest, 6, (machine.registers - 2) // 2) + 1):
-        room = (machine.registers - 2) // width - 1
         chosen, time = list[RegisterTile](), 0.0
         for rows, shape in parts:
-            heights = range(1, min(rows, machine.l1_ways - 2, room // (1 + len(shape.own))) + 1)
-            times = {
-                RegisterTile(h, width): total_cycles(rows, shape, RegisterTile(h, width), machine) for h in heights
-            }
+            blocks = (RegisterTile(h, width) for h in range(1, min(rows, machine.l1_ways - 2) + 1))
+            times = {b: total_cycles(rows, shape, b, machine) for b in blocks if fits(b, shape, machine)}
             if times:
                 chosen.append(min(times, key=lambda b: times[b]))
                 time += times[chosen[-1]] * shape.products / (rows * shape.columns)
@@ -140,9 +148,16 @@ def equally_wide(parts: Sequence[tuple[int, Shape]], machine: Machine) -> tuple[
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:
     """The width that suits blocks of `height` rows; None where not even one vector fits."""
-    held = (
-        height * (1 + len(shape.own)) + 1
-    )  # an accumulator waits for what it reads for itself in a register of its own
-    widest = min(-(-shape.columns // shape.lanes), 6, (machine.registers - 2) // held)
-    blocks = [RegisterTile(height, c) for c in range(1, widest + 1)]
-    return min(blocks, key=lambda b: (round(total_cycles(rows, shape, b, machine), 3), -b.registers), default=None)
+    blocks = (RegisterTile(height, c) for c in range(1, min(-(-shape.columns // shape.lanes), 6) + 1))
+    fitting = [b for b in blocks if fits(b, shape, machine)]
+    return min(fitting, key=lambda b: (round(total_cycles(rows, shape, b, machine), 3), -b.registers), default=None)
+
+
+def fits(block: RegisterTile, shape: Shape, machine: Machine) -> bool:
+    """Whether the registers hold a block of accumulators, what they read for themselves, a row of vectors and a broadcast.
+
+    More accumulators than keep the multipliers busy should leave room for all that is still to be used of their windows and at the end.
+    """
+    many = bool(shape.own) and block.rows * block.registers > machine.fma_per_cycle * machine.fma_latency
+    own = sum(w.held(block.rows) if many else block.rows for w in shape.own)
+    return (block.rows + own + 1) * block.registers + 2 + AT_THE_END * many <= machine.registers
