@@ -66,7 +66,7 @@ class Search:
         self.machine: Machine = context.machine or Machine()
         self.launches = list(program.launches)
         self.known: dict[tuple[str, tuple[TensorType, ...]], int] = {}
-        self.tables: dict[str, Accesses] = {}
+        self.tables = {name: Accesses(program.kernels[name]) for name in {s.kernel for s in self.launches}}
 
     def run(self) -> Program:
         candidates = self.candidates()
@@ -82,14 +82,14 @@ class Search:
         """For each buffer that may change, the dimensions that some kernel would like innermost in one of its rank."""
         fixed = {*self.program.inputs, *self.program.constants, *(set(self.program.outputs) - self.turnable())}
         fixed |= self.called()
+        wishes = {name: dict(self.wishes(table)) for name, table in self.tables.items()}
         found: dict[str, list[int]] = {}
         for launch in self.launches:
-            kernel = self.program.kernels[launch.kernel]
-            wishes = dict(self.wishes(kernel))
-            for p, buffer in zip(kernel.params, launch.arguments, strict=True):
-                if p.role == "out" and p.name in wishes and buffer not in fixed:
+            for p, buffer in zip(self.program.kernels[launch.kernel].params, launch.arguments, strict=True):
+                dim = wishes[launch.kernel].get(p.name)
+                if p.role == "out" and dim is not None and buffer not in fixed:
                     dims = found.setdefault(buffer, [])
-                    dims += [wishes[p.name]] if wishes[p.name] not in dims else []
+                    dims += [dim] if dim not in dims else []
         wished: dict[int, set[int]] = {}
         for buffer, dims in found.items():
             wished.setdefault(self.program.buffers[buffer].rank, set()).update(dims)
@@ -114,9 +114,9 @@ class Search:
         """Buffers that PyTorch or copies touch, and those that are stored entry after entry."""
         return {b for s in walk_steps(self.program.steps) for b in _fixed(s)}
 
-    def wishes(self, kernel: Kernel) -> Iterator[tuple[str, int]]:
+    def wishes(self, table: Accesses) -> Iterator[tuple[str, int]]:
         """Results of a kernel, and the dimension along which lanes would save most if memory were contiguous there."""
-        table = Accesses(kernel)
+        kernel = table.kernel
         packed = [p.name for p in kernel.params if p.role != "const"]
         scores = score_loops(table, lanes_for(kernel, self.machine), self.machine, packed)
         chosen = best_set(kernel.body, scores)[1]
@@ -150,10 +150,7 @@ class Search:
     def saved_by(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)
         if key not in self.known:
-            kernel = self.program.kernels[name]
-            if name not in self.tables:
-                self.tables[name] = Accesses(kernel)
-            table = self.tables[name].retyped(types)
+            kernel, table = self.program.kernels[name], self.tables[name].retyped(types)
             scores = score_loops(table, lanes_for(kernel, self.machine), self.machine)
             self.known[key] = best_set(kernel.body, scores)[0]
         return self.known[key]
@@ -168,6 +165,7 @@ class Search:
         """The program with its types changed; launches of one kernel that now differ call kernels of their own."""
         kernels: dict[str, Kernel] = {}
         names: dict[tuple[str, tuple[TensorType, ...]], str] = {}
+        turned = {n: f"{n}.turned" for n in choice if n in self.program.outputs}
 
         def rule(step: Step) -> Iterator[Step]:
             if not isinstance(step, Launch):
@@ -177,28 +175,19 @@ class Search:
             if key not in names:
                 names[key] = _free(step.kernel, kernels)
                 kernels[names[key]] = replace(_retyped(self.program.kernels[step.kernel], key[1]), name=names[key])
-            turned = [a for a in step.arguments if a in choice and a in self.program.outputs]
-            arguments = tuple(_aside(a) if a in turned else a for a in step.arguments)
-            yield replace(step, kernel=names[key], arguments=arguments)
-            for a in turned:
+            yield replace(step, kernel=names[key], arguments=tuple(turned.get(a, a) for a in step.arguments))
+            for a in filter(turned.get, step.arguments):
                 kernel = turning(self.program.buffers[a], choice[a], _free("turn", kernels))
                 kernels[kernel.name] = kernel
-                yield Launch(kernel.name, (_aside(a), a), a)
+                yield Launch(kernel.name, (turned[a], a), a)
 
-        steps = expand_steps(self.program.steps, rule)
-        buffers = dict(self.program.buffers)
-        for n, dim in choice.items():
-            name = _aside(n) if n in self.program.outputs else n
-            buffers[name] = with_innermost(self.program.buffers[n], dim)
-        return replace(self.program, buffers=buffers, kernels=kernels, steps=steps)
+        steps, old = expand_steps(self.program.steps, rule), self.program.buffers
+        new = {turned.get(n, n): with_innermost(old[n], dim) for n, dim in choice.items()}
+        return replace(self.program, buffers={**old, **new}, kernels=kernels, steps=steps)
 
 
 TURN = 2
 """Operations for each element of an output that is turned."""
-
-
-def _aside(name: str) -> str:
-    return f"{name}.turned"
 
 
 def turning(type: TensorType, dim: int, name: str) -> Kernel:
