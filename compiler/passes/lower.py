@@ -90,8 +90,8 @@ class ProgramLowering:
                 self.constants[name] = n.attrs["value"]
         elif n.op.name == "item":
             return
-        elif putting(n) is not None:
-            self.put(n, name)
+        elif (inner := putting(n)) is not None:
+            self.put(n, inner, name)
         elif isinstance(n.structure, Fused):
             self.kernel(n, name)
         elif isinstance(n.structure, Recurrence):
@@ -126,18 +126,15 @@ class ProgramLowering:
         place = self.placed.get(n)
         return n.type if place is None else inside(n.type, place)
 
-    def put(self, n: Node, name: str) -> None:
-        """What is left of putting values side by side once they are computed in place."""
-        inner = putting(n)
-        assert inner is not None
+    def put(self, n: Node, inner: Node, name: str) -> None:
+        """What is left of `inner`, which puts the operands of `n` side by side, once they are computed in place."""
         self.results(n, name)
-        placed = [o in self.placed and self.placed[o].user is n for o in n.operands]
-        inputs = zip(n.attrs["body"].inputs, placed, strict=True)
-        kernel = remainder(inner, [i for i, ready in inputs if not ready], f"{inner.op.name}_{len(self.kernels)}")
+        body: Graph = n.attrs["body"]
+        left = [k for k, o in enumerate(n.operands) if o not in self.placed or self.placed[o].user is not n]
+        kernel = remainder(inner, [body.inputs[k] for k in left], f"{inner.op.name}_{len(self.kernels)}")
         if kernel is not None:
-            made = kernel
-            read = [o for o, ready in zip(n.operands, placed, strict=True) if not ready]
-            self.launch(n, name, lambda: made, read, ("put", fingerprint(n.attrs["body"]), tuple(placed)))
+            read = [n.operands[k] for k in left]
+            self.launch(n, name, lambda: kernel, read, ("put", fingerprint(body), tuple(left)))
 
     def kernel(self, n: Node, name: str) -> None:
         self.results(n, name)
