@@ -2,8 +2,9 @@
 
 A *world* is a run of the decomposed graph in float64 where every value is rounded to its type after a random error of the size
 that this op's arithmetic may make.  Where worlds agree, a compiled program must agree with them; how far they are apart says
-how far it may be off.  What is used twice may be computed twice, so each use may see what the world before it had.  So the floor of a number near an integer, a sum that cancels, and an index chosen between equals are
-uncertain exactly where they are, and everything else is held to a few units in the last place.
+how far it may be off.  What is used twice may be computed twice, so each use may see what the world before it had.  So the floor
+of a number near an integer, a sum that cancels, and an index chosen between equals are uncertain exactly where they are, and
+everything else is held to a few units in the last place.
 """
 
 from __future__ import annotations

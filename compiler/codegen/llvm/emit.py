@@ -261,6 +261,7 @@ class KernelEmitter:
         places = coordinates(probe, axes)
         lane = probe.lane_axis(axes)
         lanes = lane.lanes if lane else 0
+        across = lane if lane and lane.var in own else None
         ty = llvm_type(dtype, lanes)
         identity = literal(IDENTITIES[stmt.op](dtype), dtype)
         start = f"splat ({llvm_type(dtype)} {identity})" if lanes else identity
@@ -271,28 +272,27 @@ class KernelEmitter:
                 return self.loop(ranges[0], inner, typed, lambda deeper, now: nest(ranges[1:], deeper, now))
             self.block(stmt.body, inner)
             sums = [self._accumulate(stmt, inner, c, v, lanes) for c, v in zip(places, values, strict=True)]
-            if not lane or lane.var not in own or not inner.scope.axes[lane.var].left:
+            if across is None or not inner.scope.axes[across.var].left:
                 return sums
-            masks = [inner.mask(None, c, lanes) for c in places]
-            return [
-                self.b.emit(f"select {llvm_type(boolean, lanes)} {m}, {ty} {new}, {ty} {old}")
-                for m, new, old in zip(masks, sums, values, strict=True)
-            ]
+            masks = [inner.mask(None, c, lanes) or "" for c in places]
+            return [self._select(m, new, old, ty, lanes) for m, new, old in zip(masks, sums, values, strict=True)]
 
         finals = nest(stmt.ranges, ev, [start] * len(places))
         kept = tuple(a for a in axes if a not in own)
         groups: dict[tuple[int, ...], list[str]] = {}
         for coord, value in zip(places, finals, strict=True):
-            if lane and lane.var in own and lane.active(coord[lane.var]) < lanes:
-                mask = first_lanes(lane.active(coord[lane.var]), lanes)
-                value = self.b.emit(f"select {llvm_type(boolean, lanes)} {mask}, {ty} {value}, {ty} {start}")
-            groups.setdefault(tuple(coord[a] for a in kept), []).append(value)
-        across = bool(lane and lane.var in own)
+            inside = across.active(coord[across.var]) if across else lanes
+            whole = value if inside == lanes else self._select(first_lanes(inside, lanes), value, start, ty, lanes)
+            groups.setdefault(tuple(coord[a] for a in kept), []).append(whole)
         elements = {}
         for key, parts in groups.items():
             joined = self._combine_all(stmt.op, dtype, parts, lanes)
             elements[key] = self._across(stmt.op, dtype, joined, lanes) if across else joined
         ev.scope.names[stmt.name] = Bound(dtype, kept, elements)
+
+    def _select(self, mask: str, value: str, other: str, ty: str, lanes: int) -> str:
+        """Lanes of `value` where the mask holds, of `other` elsewhere."""
+        return self.b.emit(f"select {llvm_type(boolean, lanes)} {mask}, {ty} {value}, {ty} {other}")
 
     def _value_axes(self, stmt: Reduce, scope: Scope) -> set[str]:
         """The axes the reduced value varies over; bindings inside the body are looked through."""

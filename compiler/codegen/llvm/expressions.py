@@ -231,9 +231,8 @@ class Evaluator(Addresses):
         inside = first_lanes(span, lanes) if span < lanes else None
         vectors = [self._read(dtype, lanes, p, inside) for p in pointers]
         value = vectors[0]
-        at = [
-            k * step if k * step < lanes and k < active else -1 for k in range(lanes)
-        ]  # its place in `value`; -1: none
+        # where each lane's element lies in `value`; -1 while it is not there
+        at = [k * step if k * step < lanes and k < active else -1 for k in range(lanes)]
         for k, vector in enumerate([*vectors[1:], vectors[0]][: max(1, len(vectors) - 1)], 1):
             new = [i * step // lanes == k and i < active for i in range(lanes)]
             picks = [lanes + i * step - starts[k] if n else at[i] for i, n in enumerate(new)]

@@ -343,10 +343,8 @@ def _phases_reference(
     none = [0] * len(stride)
     whole = torch.convolution(x, w, None, stride, none, [1] * len(stride), True, none, groups)
     for d, (n, s, b, k) in enumerate(zip(size, stride, start, w.shape[2:], strict=True)):
-        behind = [0] * 2 * (len(stride) - 1 - d) + [
-            0,
-            max(0, s - k),
-        ]  # a window narrower than its step leaves results out
+        # a window narrower than its step leaves results out
+        behind = [0] * 2 * (len(stride) - 1 - d) + [0, max(0, s - k)]
         whole = F.pad(whole, behind).narrow(2 + d, b + -(-k // s) * s - s, n)
     return whole
 

@@ -105,7 +105,7 @@ class Padded:
 
 
 def alike(size: int, taps: int, results: int, before: int, stride: int, dilation: int) -> list[Stretch]:
-    """Neighbouring results together that have the same of their taps inside an image of `size` (see `taps.cuts`, which parts loops)."""
+    """Neighbouring results together that have the same of their taps inside an image of `size`, as `taps.cuts` will part them."""
 
     def inside(result: int) -> tuple[int, ...]:
         return tuple(t for t in range(taps) if 0 <= result * stride + t * dilation - before < size)
@@ -160,7 +160,7 @@ def is_computed(n: Node) -> bool:
 
 
 def rewritten(n: Node, c: Padded, dropped: tuple[bool, ...]) -> Node:
-    """`n`, like the convolution `c`, whose windows reach beyond the image in the dimensions `dropped`; in the others it stays padded."""
+    """`n`, the convolution `c`, with windows that reach beyond the image in the dimensions `dropped`; the others stay padded."""
     image, weight = n.operands[0].operands[0], n.operands[1]
     reach = [pair if d else (0, 0) for d, pair in zip(dropped, c.margins, strict=True)]
     kept = [(0, 0) if d else pair for d, pair in zip(dropped, c.margins, strict=True)]

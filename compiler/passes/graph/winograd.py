@@ -131,16 +131,13 @@ def rewritten(n: Node, x: Node, m: int) -> Node:
     channels, (rows, columns) = x.shape[1], tiled(n, m)
 
     lines = ops.unfold(x, dim=2, size=points, step=m, dilation=1)
-    tiles = ops.unfold(
-        lines, dim=3, size=points, step=m, dilation=1
-    )  # [batch, channels, rows, columns, points, points]
+    # [batch, channels, rows, columns, points, points]
+    tiles = ops.unfold(lines, dim=3, size=points, step=m, dilation=1)
     spread = ops.mix(ops.mix(tiles, dim=4, matrix=floats(image)), dim=5, matrix=floats(image))
-    left = ops.reshape(
-        ops.permute(spread, dims=(0, 2, 3, 4, 5, 1)), shape=(batch * rows * columns, points**2, 1, channels)
-    )
-    products = ops.matmul(
-        left, weights(n.operands[1], kernel)
-    )  # each tile's points side by side, so that transforms stay in few pages
+    # each tile's points side by side, so that transforms stay in few pages
+    apart = ops.permute(spread, dims=(0, 2, 3, 4, 5, 1))
+    left = ops.reshape(apart, shape=(batch * rows * columns, points**2, 1, channels))
+    products = ops.matmul(left, weights(n.operands[1], kernel))
     grid = ops.reshape(products, shape=(batch, rows, columns, points, points, outputs))
     gathered = ops.permute(grid, dims=(0, 5, 1, 2, 3, 4))
     result = ops.mix(ops.mix(gathered, dim=4, matrix=floats(outer)), dim=5, matrix=floats(outer))
