@@ -97,8 +97,10 @@ class Parts:
         whole, last = self.row.extent // self.part, start + count - 1
         rest = self.row.extent - whole * self.part
         parts = [self.along_row(0, self.seen(last, whole, bounds), self.part)]
-        if rest != 0:
-            parts.append(self.along_row(whole, self.seen(last, ceildiv(self.row.extent, self.part), bounds), rest))
+        end = self.seen(last, ceildiv(self.row.extent, self.part), bounds)
+        beyond = interval(end - whole, bounds)
+        if rest != 0 and (beyond is None or beyond[1] > 0):
+            parts.append(self.along_row(whole, end, rest))
         return (*self.held(size), *self.cleared(size), *parts, self.finished())
 
     def along_row(self, first: Dim, end: Dim, extent: Dim) -> For:

@@ -182,6 +182,15 @@ def test_parts_that_no_row_of_a_block_sees_are_left_out(compare: str, parts: str
     check_same_meaning(parse_kernel(source), changed, exact=False, special=False)
 
 
+@pytest.mark.parametrize(("rows", "loops"), [(2, 1), (8, 1), (9, 2), (12, 2)])
+def test_what_parts_leave_over_is_left_out_where_no_row_sees_it(rows: int, loops: int) -> None:
+    """Rows of 10 in parts of 4: the two places behind them are seen from the eighth row on."""
+    source = attention(rows, SEEN.replace("index(%i) + 1", "index(%i)"))
+    changed = run_pipeline(parse_kernel(source), "online{longest=4, part=4, rows=4, causal=4}", Context())
+    assert len({line for line in print_kernel(changed).splitlines() if "for %r.part" in line}) == loops
+    check_same_meaning(parse_kernel(source), changed, exact=False, special=False)
+
+
 def test_rows_of_open_length() -> None:
     """A part more where parts leave something over; a block of rows ends where the rows do."""
     check_pass(
