@@ -6,9 +6,10 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler, Stages, run_passes
 from compiler.runtime.build import Build
 from compiler.runtime.constants import stored_once
+from compiler.runtime.entry import Run
 from compiler.runtime.executable import Executable, cache_of
 from compiler.runtime.stopwatch import Stopwatch
 from compiler.tuning import Tuner
@@ -39,9 +41,9 @@ KEPT = 256
 Ranges = Mapping[str, tuple[int, int]]
 
 LOOKUP = """def run(inputs):
-    try: found = known[({key})]
+    try: found = known[{key}]
     except (KeyError, IndexError, AttributeError): found = find(inputs)
-    return found[1].run(inputs)
+    return found(inputs)
 """
 
 
@@ -117,9 +119,10 @@ class CompiledGraph:
     def __post_init__(self) -> None:
         self.symbols = tuple(sorted(self.graph.symbols))
         self.returned = tuple(k for k in range(len(self.graph.outputs)) if k not in self.graph.aliases)
-        self._told = tuple(_tellers(self.graph, self.symbols))
+        self._open = [k for k, node in enumerate(self.graph.inputs) if any(isinstance(d, Index) for d in node.shape)]
         self._known: dict[tuple[int | None, ...], tuple[Stages, Executable]] = {}
-        self.run: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+        self._runs: dict[tuple[object, ...], Run] = {}
+        self.run: Run
         self.run = self._lookup() if self.symbols else self.build({})[1].run
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -130,16 +133,24 @@ class CompiledGraph:
             inputs[target].detach().copy_(results[position])
         return [results[k] for k in self.returned]
 
-    def _lookup(self) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
-        """What runs the executable for the sizes of its inputs, written for this graph: one that is known is found at once.
-
-        Executables check the inputs themselves; where there are no such inputs, `sizes` says what is wrong with them.
-        """
-        key = "".join(f"(inputs[{k}].shape[{d}] - {base}) // {step}, " for k, d, base, step in self._told)
-        key = key.replace(" - 0)", ")").replace(" // 1,", ",")
-        space = {"known": self._known, "find": lambda inputs: self.build(self.sizes(inputs))}
+    def _lookup(self) -> Run:
+        """What runs the executable for the shapes of its inputs, written for this graph: one that is known is found at once."""
+        key = ", ".join(f"inputs[{k}].shape" for k in self._open)
+        space: dict[str, Any] = {"known": self._runs, "find": self._find}
         exec(compile(LOOKUP.format(key=key), "<tilewright lookup>", "exec"), space)
-        run: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]] = space["run"]  # type: ignore[assignment]  # the text's
+        run: Run = space["run"]
+        return run
+
+    def _find(self, inputs: Sequence[torch.Tensor]) -> Run:
+        """The function for these inputs, which is known from then on; or one that says what is wrong with them."""
+        _, executable = self.build(self.sizes(inputs))
+        names = [executable.program.inputs[k] for k in self._open]
+        shapes = [tuple(inputs[k].shape) for k in self._open]
+        if not executable.fits(dict(zip(names, shapes, strict=True))):
+            return executable.run
+        with self._lock:
+            make_room(self._runs)
+            run = self._runs[shapes[0] if len(shapes) == 1 else tuple(shapes)] = executable.looked_up(names)
         return run
 
     def build(self, sizes: Mapping[str, int]) -> tuple[Stages, Executable]:
@@ -148,8 +159,7 @@ class CompiledGraph:
         with self._lock:
             if key not in self._known:
                 code = self._code(sizes)
-                if len(self._known) >= KEPT:
-                    del self._known[next(iter(self._known))]
+                make_room(self._known)
                 self._known[key] = code.stages, code.at(sizes)
             return self._known[key]
 
@@ -236,14 +246,10 @@ class CompiledGraph:
         return found
 
 
-def _tellers(graph: Graph, symbols: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
-    """For each symbol an input and one of its dimensions, which is base + step * symbol."""
-    dims = [(k, d, n) for k, node in enumerate(graph.inputs) for d, n in enumerate(node.shape)]
-    for name in symbols:
-        for k, d, n in dims:
-            if variables(n) == {name} and (step := coefficient(n, name)):
-                yield k, d, evaluate(substitute(n, {name: 0}), {}), step
-                break
+def make_room(known: dict[Any, Any]) -> None:
+    """Forget the oldest of many entries."""
+    if len(known) >= KEPT:
+        del known[next(iter(known))]
 
 
 def compile_graph(graph: Graph, options: Options | None = None, bounds: Ranges | None = None) -> CompiledGraph:

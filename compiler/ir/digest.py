@@ -22,6 +22,7 @@ def kernel_digest(kernel: Kernel) -> str:
         writer.line("size", s.name, s.low, s.high)
     for p in kernel.params:
         writer.line(p.role, p.type, writer.bind(p.name))
+    writer.line("shared", kernel.surplus)
     writer.block(kernel.body)
     return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]
 

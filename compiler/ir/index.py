@@ -456,6 +456,11 @@ def step(d: Dim, name: str) -> Dim | None:
     return total
 
 
+def constant(d: Dim) -> int:
+    """What `d` has beside its terms with variables and sizes."""
+    return dict(_terms(d)).get((), 0)
+
+
 def product(dims: Iterable[Dim]) -> Dim:
     """The product of `dims`; 1 for none."""
     total: Dim = 1

@@ -54,10 +54,10 @@ def write_size(s: Size) -> str:
     return f"size {s.name} in {s.low}..{s.high + 1} like {s.likely}"
 
 
-def write_header(head: str, params: list[str]) -> str:
-    """`head(params) {`, on several lines where it is long."""
-    line = f"{head}({', '.join(params)}) {{"
-    return line if len(line) <= WIDTH or not params else f"{head}(\n    " + ",\n    ".join(params) + "\n) {"
+def write_header(head: str, params: list[str], more: str = "") -> str:
+    """`head(params)more {`, on several lines where it is long."""
+    line = f"{head}({', '.join(params)}){more} {{"
+    return line if len(line) <= WIDTH or not params else f"{head}(\n    " + ",\n    ".join(params) + f"\n){more} {{"
 
 
 @dataclass

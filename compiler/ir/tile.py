@@ -1,6 +1,6 @@
 """Tile IR: one kernel as a program over tiles of index space.
 
-    kernel    ::= "kernel" @name "(" (size | param),* ")" "{" stmt* "}"
+    kernel    ::= "kernel" @name "(" (size | param),* ")" ["shared" "if" dim ">=" int] "{" stmt* "}"
     size      ::= "size" name "in" int ".." int "like" int
     param     ::= ("in" | "const" | "out" | "inout") %name ":" type
     stmt      ::= %name "=" expr                                            Let
@@ -22,7 +22,8 @@ change a result but for the order in which a reduction adds:
 * `lanes L` lays that axis across vector registers of L elements, the last of them partial where L does not divide T.  At most
   one axis in scope has lanes.
 * `unroll U` repeats a step U times in sequence before the loop test.
-* `parallel` may hand out the steps to threads; nested directly, the loops are handed out together.
+* `parallel` may hand out the steps to threads; nested directly, the loops are handed out together.  With `shared if` this is
+  done only where the sizes are such; else the calling thread takes all steps.
 
 A tile of the last step may be partial; the `peel` pass splits such loops so that every tile in them is full.
 
@@ -81,6 +82,13 @@ def known(d: Dim, otherwise: int = 1) -> int:
         most = interval(d, {})
         return most[1] + 1 if most else 0
     return value if isinstance(value, int) else otherwise
+
+
+def in_sizes(d: Dim) -> Dim:
+    """`d` with its sizes left open; where it follows loops, as `known` has it."""
+    if variables(d) and has_minimum(d):
+        d = substitute(d, dict.fromkeys(variables(d), 0))
+    return 1 if variables(d) else d
 
 
 def known_steps(loops: Iterable[Range]) -> int:
@@ -172,11 +180,12 @@ class Param:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A named Tile IR program over its parameters."""
+    """A named Tile IR program over its parameters; threads share its parallel loops where `surplus` is not negative."""
 
     name: str
     params: tuple[Param, ...]
     body: Block
+    surplus: Dim = 0
 
     def with_body(self, body: Block) -> Kernel:
         return replace(self, body=body)

@@ -79,7 +79,16 @@ def _read_kernel(c: Cursor) -> Kernel:
     name = c.kind("global", "the kernel's @name").text
     scope = Scope()
     params = c.items("(", lambda: read_size(c) if c.sees("size") else _read_param(c, scope), ")")
-    return Kernel(name, tuple(p for p in params if p is not None), _read_braces(c, scope))
+    surplus = _read_surplus(c) if c.accept("shared") else 0
+    return Kernel(name, tuple(p for p in params if p is not None), _read_braces(c, scope), surplus)
+
+
+def _read_surplus(c: Cursor) -> Dim:
+    """What is left of the work from which on threads share a kernel."""
+    c.expect("if")
+    work = read_dim(c)
+    c.expect(">=")
+    return work - c.integer()
 
 
 def _read_param(c: Cursor, scope: Scope) -> Param:

@@ -18,7 +18,7 @@ import numpy as np
 from compiler.ir import scalar, tile
 from compiler.ir.atoms import spell
 from compiler.ir.graph import Data, stored
-from compiler.ir.index import Dim
+from compiler.ir.index import Dim, constant
 from compiler.ir.lexer import quote
 from compiler.ir.literal import storage, write_array, write_value
 from compiler.ir.printer import WIDTH, global_name, indent, value_name, write_header, write_size
@@ -62,7 +62,9 @@ def print_kernel(kernel: Kernel) -> str:
     params = [write_size(s) for s in kernel_sizes(kernel)]
     params += [f"{p.role} {value_name(p.name)}: {p.type}" for p in kernel.params]
     lines = [indent(line) for s in kernel.body for line in names.statement(s)]
-    return "\n".join([write_header(f"kernel {global_name(kernel.name)}", params), *lines, "}"])
+    least = max(0, -constant(kernel.surplus))
+    shared = f" shared if {kernel.surplus + least} >= {least}" if kernel.surplus != 0 else ""
+    return "\n".join([write_header(f"kernel {global_name(kernel.name)}", params, shared), *lines, "}"])
 
 
 def print_expr(e: Expr) -> str:

@@ -186,6 +186,8 @@ def _parameters(kernel: Kernel) -> Iterator[str]:
             yield f"two parameters are called %{p.name}"
         if any(map(variables, p.type.shape)):
             yield f"parameter %{p.name}: {p.type} has dimensions that are no declared sizes"
+    if variables(kernel.surplus):
+        yield f"it is shared if {kernel.surplus} is not negative, which are no declared sizes"
 
 
 def binds_new_names(site: Site) -> Iterator[str]:

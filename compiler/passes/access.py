@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from compiler.ir import scalar, tile
 from compiler.ir.atoms import FloorDiv, Mod
-from compiler.ir.index import Dim, Index, coefficient, interval, likely, step, variables
+from compiler.ir.index import Dim, Index, coefficient, interval, likely, product, step, variables
 from compiler.ir.scalar import Call, Expr, IndexValue, Load, Ref
-from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, known
+from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, in_sizes, known
 from compiler.ir.types import TensorType
 
 
@@ -231,7 +231,14 @@ DIVISION_COST = 8
 
 
 def work(kernel: Kernel) -> int:
-    """Primitive operations and memory accesses that `kernel` performs, as the cost model prices them."""
+    """Primitive operations and memory accesses that `kernel` is likely to perform, as the cost model prices them."""
+    total = work_in_sizes(kernel, known)
+    assert isinstance(total, int)
+    return total
+
+
+def work_in_sizes(kernel: Kernel, length: Callable[[Dim], Dim] = in_sizes) -> Dim:
+    """The same for every size; `length` says how many steps a loop of some extent counts for."""
     types = {p.name: p.type for p in kernel.params}
     types |= {s.buffer: s.type for s in tile.walk(kernel.body) if isinstance(s, Local)}
 
@@ -242,14 +249,14 @@ def work(kernel: Kernel) -> int:
             return 0
         return (MASKED_COST if e.mask is not None else 1) + DIVISION_COST * divisions(types[e.buffer].offset(e.index))
 
-    def total(body: Block, repeat: int) -> int:
-        sum_ = 0
+    def total(body: Block, repeat: Dim) -> Dim:
+        sum_: Dim = 0
         for stmt in body:
-            times = repeat * tile.known_steps(tile.ranges(stmt))
-            sum_ += times * sum(price(e) for value in tile.values(stmt) for e in scalar.walk(value))
+            times = repeat * product(length(r.extent) for r in tile.ranges(stmt))
+            own = sum(price(e) for value in tile.values(stmt) for e in scalar.walk(value)) + isinstance(stmt, Reduce)
             if isinstance(stmt, Store):
-                sum_ += times * (1 + DIVISION_COST * divisions(types[stmt.buffer].offset(stmt.index)))
-            sum_ += times * isinstance(stmt, Reduce) + total(tile.blocks(stmt), times)
+                own += 1 + DIVISION_COST * divisions(types[stmt.buffer].offset(stmt.index))
+            sum_ += times * own + total(tile.blocks(stmt), times)
         return sum_
 
     return total(kernel.body, 1)

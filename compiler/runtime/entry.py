@@ -79,6 +79,8 @@ class Entry:
     parts: list[Native | Foreign]
     workspace: int
     parallel: bool
+    looked_up: frozenset[str]
+    """Inputs whose shapes the caller has compared."""
     names: dict[str, Any]
     """Globals: `frames`, `new_frame`, `admit`, `wrong_count`, `not_tensors`, `fault`; a tensor per constant PyTorch reads."""
     lines: list[str] = field(default_factory=list)
@@ -142,11 +144,9 @@ class Entry:
     def _check(self, k: int, name: str) -> None:
         v, t = self._variable(name), self.types[name]
         dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
-        shape = self._bind("shape", name, t.static_shape())
+        shape = f"{v}.shape != {self._bind('shape', name, t.static_shape())} or " * (name not in self.looked_up)
         order = f"{v}.stride() != {self._bind('stride', name, strides(t))}" if t.layout else f"not {v}.is_contiguous()"
-        self._line(
-            f"    if {v}.dtype is not {dtype} or {v}.shape != {shape} or not {v}.is_cpu or {order}: {v} = admit({k}, {v})"
-        )
+        self._line(f"    if {v}.dtype is not {dtype} or {shape}not {v}.is_cpu or {order}: {v} = admit({k}, {v})")
 
     def _frame(self) -> None:
         self._line("try: frame = frames.pop()")

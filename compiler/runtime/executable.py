@@ -27,15 +27,17 @@ from compiler.codegen.llvm.main import (
 from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir import tile
+from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import as_tensor
 from compiler.ir.sizes import kernel_sizes, program_sizes, with_buffers_of
-from compiler.ir.tile import Check, Copy, For, Launch, OpaqueCall, Program, Repeat, Step
+from compiler.ir.team import is_shared
+from compiler.ir.tile import Check, Copy, Launch, OpaqueCall, Program, Repeat, Step
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
 from compiler.runtime.constants import Array, stored_once
-from compiler.runtime.entry import LARGE, Entry, Foreign, Native, strides
+from compiler.runtime.entry import LARGE, Entry, Foreign, Native, Run, strides
 from compiler.runtime.foreign import ForeignFunction, foreign_function
 from compiler.runtime.loader import load
 from compiler.runtime.memory import in_place_pairs, plan_memory, touched
@@ -102,14 +104,22 @@ class Executable:
         """Make what a call needs, now that all sizes are known."""
         self._frames: list[Frame] = []
         made = set(self.program.inputs)
-        parts = [
+        self._parts = [
             self._foreign(s, made) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s, made)
             for k, s in enumerate(_segments(self.program))
         ]
-        self.run, self.source = self._entry(parts).compile()
+        self.run, self.source = self._entry().compile()
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return self.run(inputs)
+
+    def fits(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether inputs have the shapes that the call takes."""
+        return all(self.program.buffers[name].static_shape() == shape for name, shape in shapes.items())
+
+    def looked_up(self, names: Iterable[str]) -> Run:
+        """`run` without a look at the shapes of the inputs `names`, by which the caller has found it."""
+        return self._entry(frozenset(names)).compile()[0]
 
     def place(self, name: str) -> Place:
         """Where buffer `name` lies."""
@@ -156,16 +166,18 @@ class Executable:
         """The call into PyTorch that `step` stands for, on tensors."""
         return foreign_function(step, [self.program.buffers[r] for r in step.results])
 
-    def _entry(self, parts: list[Native | Foreign]) -> Entry:
+    def _entry(self, looked_up: frozenset[str] = frozenset()) -> Entry:
         p = self.program
         names = {"frames": self._frames, "new_frame": self.new_frame, "fault": self._fault}
         names |= {"admit": self._admit, "wrong_count": self._wrong_count, "not_tensors": self._not_tensors}
-        for part in parts:
+        for part in self._parts:
             for a in part.arguments if isinstance(part, Foreign) else ():
                 if a in self.constants:
                     names[f"t{self.words[a]}"] = as_tensor(self.constants[a], p.buffers[a].dtype)
-        parallel = any(isinstance(s, For) and s.parallel for k in p.kernels.values() for s in tile.walk(k.body))
-        return Entry(p.buffers, self.words, p.inputs, p.outputs, parts, self.memory.size, parallel, names)
+        parallel = any(evaluate(k.surplus, self.values) >= 0 and is_shared(k) for k in p.kernels.values())
+        return Entry(
+            p.buffers, self.words, p.inputs, p.outputs, self._parts, self.memory.size, parallel, looked_up, names
+        )
 
     # calling
 

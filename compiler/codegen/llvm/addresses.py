@@ -9,7 +9,7 @@ from compiler.codegen.llvm.builder import Builder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
 from compiler.codegen.llvm.scope import LANE, Axis, Buffer, Coord, Scope
 from compiler.ir.atoms import Atom, FloorDiv, Min, Mod, Size, operands
-from compiler.ir.index import Dim, variables
+from compiler.ir.index import Dim, constant, variables
 from compiler.ir.types import boolean, i64
 
 
@@ -94,7 +94,7 @@ class Addresses(ABC):
 
     def pointer(self, buffer: Buffer, offset: Dim, coord: Coord, within: str = "inbounds") -> str:
         """Address of element `offset` (a resolved index without lanes); constants stay in the address mode."""
-        fixed = dict(offset.terms).get((), 0) if not isinstance(offset, int) else offset
+        fixed = constant(offset)
         rest = offset - fixed
         element = memory_type(buffer.type.dtype)
         base = buffer.pointer

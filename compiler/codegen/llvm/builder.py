@@ -153,3 +153,17 @@ class Builder:
             self.emit(f"phi {ty} [ {init}, %{before} ], [ {new}, %{last} ]")
             for (ty, init), new in zip(carried, results, strict=True)
         ]
+
+    def choose(self, number: str, most: int, body: Callable[[int], object]) -> None:
+        """Code for every number 1..most, of which that for `number` runs, or that for `most` where it is greater."""
+        blocks = {n: self.fresh("case")[1:] for n in range(1, most + 1)}
+        done, known = self.fresh("done")[1:], dict(self.known)
+        cases = " ".join(f"i64 {n}, label %{blocks[n]}" for n in range(1, most))
+        self.do(f"switch i64 {number}, label %{blocks[most]} [ {cases} ]")
+        for n in reversed(blocks):
+            self.block(blocks[n])
+            self.known = dict(known)
+            body(n)
+            self.do(f"br label %{done}")
+        self.block(done)
+        self.known = known

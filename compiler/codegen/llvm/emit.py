@@ -47,6 +47,9 @@ class KernelEmitter:
         self.b = Builder()
         self.parallel = is_shared(kernel)
         self.meetings = meetings(kernel) if self.parallel else frozenset()
+        self.rooms: dict[
+            tuple[object, ...], tuple[str, int]
+        ] = {}  # of local buffers; rows written out again use them again
         self.noted = ""  # where a thread remembers that a check failed
         self.streams = any(isinstance(s, Store) and s.stream for s in tile.walk(kernel.body))
 
@@ -68,7 +71,7 @@ class KernelEmitter:
         outermost = body is self.kernel.body
         for k, stmt in enumerate(body):
             if outermost and k in self.meetings:
-                self.b.intrinsic("void", "GOMP_barrier")
+                self.meet()
             if isinstance(stmt, (For, Reduce)):
                 for name in referenced(stmt):
                     if name in ev.scope.names:
@@ -78,6 +81,10 @@ class KernelEmitter:
             else:
                 self.statement(stmt, ev)
             ev.memo = {k: v for k, v in ev.memo.items() if k[0] == "pointer"}
+
+    def meet(self) -> None:
+        """Wait for the other threads, if there are any."""
+        self.b.choose("%threads", 2, lambda count: self.b.intrinsic("void", "GOMP_barrier") if count > 1 else None)
 
     def statement(self, stmt: Stmt, ev: Evaluator) -> None:
         if isinstance(stmt, Let):
@@ -89,9 +96,12 @@ class KernelEmitter:
         elif isinstance(stmt, Local):
             most = interval(product(stmt.type.physical_shape), {})
             assert most is not None, f"%{stmt.buffer}: {stmt.type} has no greatest size"
-            count = most[1] * prod(a.tile for a in ev.scope.axes.values())
-            pointer = self.b.alloca(f"[{count} x {memory_type(stmt.type.dtype)}], align 64")
-            ev.scope.buffers[stmt.buffer] = Buffer(pointer, stmt.type, tuple(ev.scope.axes.values()), writable=True)
+            private = tuple(ev.scope.axes.values())
+            count = most[1] * prod(a.tile for a in private)
+            key = id(stmt), tuple((a.var, a.tile, bool(a.left)) for a in private if a.lanes)
+            if self.rooms.get(key, ("", 0))[1] < count:
+                self.rooms[key] = self.b.alloca(f"[{count} x {memory_type(stmt.type.dtype)}], align 64"), count
+            ev.scope.buffers[stmt.buffer] = Buffer(self.rooms[key][0], stmt.type, private, writable=True)
         elif isinstance(stmt, Check):
             self.check(stmt, ev)
         elif isinstance(stmt, Prefetch):
@@ -185,7 +195,7 @@ class KernelEmitter:
     def open_loop(
         self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]
     ) -> Carried:
-        """A loop of as many steps as sizes or the loops around it say, perhaps none; the last tile of lanes may be partial."""
+        """A loop of as many steps as sizes or the loops around it say, perhaps none; the last tile may be partial."""
         trips = substitute(trip_count(r), ev.scope.forms, ev.scope.bounds)
         name, known = f"{r.var}#{self.b.fresh('n')[1:]}", interval(trips, ev.scope.bounds)
 
@@ -194,6 +204,10 @@ class KernelEmitter:
             inner.scope.ssa[name] = counter
             if not variables(trips):
                 inner.scope.bounds[name] = (0, trips - 1)
+            if leaves_rows(r):
+                assert not carried, f"%{r.var}: a partial tile is left; run peel first"
+                self.rows(r, var(name), inner, lambda part: body(part, []))
+                return []
             inner.scope.enter(r, var(name), self.left(r, var(name), inner))
             return body(inner, current)
 
@@ -205,7 +219,6 @@ class KernelEmitter:
         """How many indices of `r` are left from tile `counter` on, where the tile may be partial."""
         if r.extent % r.tile == 0:
             return ""
-        assert r.lanes, f"%{r.var}: a partial tile is left; run peel first"
         return ev.polynomial(ev.scope.resolve(r.extent) - counter * r.tile, {}, None)
 
     @staticmethod
@@ -236,13 +249,31 @@ class KernelEmitter:
                 rest = self.b.emit(f"udiv i64 {rest}, {count}") if r is not nest[0] else rest
                 inner.scope.ssa[name], inner.scope.bounds[name] = digit, (0, n - 1)
                 inner.scope.forms[r.var] = var(name)
-            for r in nest:
-                counter_form = inner.scope.forms.pop(r.var)
-                inner.scope.enter(r, counter_form, self.left(r, counter_form, inner))
-            self.block(body, inner)
+            self.enter([(r, inner.scope.forms.pop(r.var)) for r in nest], inner, body)
             return []
 
         self.b.loop(start, stop, 1, [], step, may_be_empty=True)
+
+    def enter(self, loops: list[tuple[Range, Dim]], ev: Evaluator, body: Block) -> None:
+        """The statements of nested loops, for the tile of each that has this number."""
+        if not loops:
+            return self.block(body, ev)
+        (r, counter), *more = loops
+        if leaves_rows(r):
+            return self.rows(r, counter, ev, lambda part: self.enter(more, part, body))
+        ev.scope.enter(r, counter, self.left(r, counter, ev))
+        return self.enter(more, ev, body)
+
+    def rows(self, r: Range, counter: Dim, ev: Evaluator, body: Callable[[Evaluator], object]) -> None:
+        """`body` for tile `counter` of a loop that may end inside it: code for every number of rows that may be left."""
+        most = interval(r.extent, ev.scope.bounds)
+
+        def some(count: int) -> None:
+            part = Evaluator(self.b, ev.scope.inner(), self._pointers(ev))
+            part.scope.enter(r.with_(lo=r.lo + counter * r.tile, tile=count), 0)
+            body(part)
+
+        self.b.choose(self.left(r, counter, ev), min(r.tile, most[1]) if most else r.tile, some)
 
     def _fraction(self, thread: str, total: str) -> str:
         share = self.b.emit(f"mul i64 {thread}, {total}")
@@ -356,7 +387,7 @@ class KernelEmitter:
         n = len(self.kernel.params)
         name = self.kernel.name
         attrs = f'"target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}" "prefer-vector-width"="{self.target.vector_bits}" nounwind'
-        noalias = [("noalias " if self._alone(k) else "") for k in range(n)]
+        noalias = [("noalias " if self._unaliased(k) else "") for k in range(n)]
         params = [f"ptr {noalias[k]}%p{k}" for k in range(n)] + [f"i64 {s}" for s in self.sizes] + ["ptr %status"]
         lines = [f'target triple = "{self.target.triple}"', ""]
         work_params = ", ".join([*params, "i64 %thread", "i64 %threads"] if self.parallel else params)
@@ -369,11 +400,20 @@ class KernelEmitter:
         lines += ["", f"attributes #0 = {{ {attrs} }}", "!0 = !{i32 1}"]
         return "\n".join(lines) + "\n"
 
-    def _alone(self, k: int) -> bool:
+    def _unaliased(self, k: int) -> bool:
         """Whether no other parameter can be the same memory: one that is updated, or an input written over."""
         roles = {p.role for p in self.kernel.params}
         param = self.kernel.params[k]
         return param.name not in self.shared and (param.role in ("const", "out") or "inout" not in roles)
+
+    def _alone(self, call: str) -> list[str]:
+        """Leave the work to the calling thread where there is too little of it."""
+        if self.kernel.surplus == 0:
+            return []
+        b = Builder()
+        flag = b.emit(f"icmp slt i64 {Evaluator(b, Scope()).polynomial(self.kernel.surplus, {}, None)}, 0")
+        b.do(f"br i1 {flag}, label %alone, label %together")
+        return [*b.lines, "alone:", call, "  ret void", "together:"]
 
     def _entry(self, name: str, n: int) -> list[str]:
         values = [*(f"ptr %p{k}" for k in range(n)), *(f"i64 {s}" for s in self.sizes), "ptr %status"]
@@ -389,7 +429,7 @@ class KernelEmitter:
                 f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}",
                 f"  {source} = load {kind}, ptr %s{k}, align 8",
             ]
-        arguments = ", ".join([*values, "i64 %thread", "i64 %threads"])
+        arguments = ", ".join(values)
         return [
             f"define internal void @{name}.thread(ptr %frame) #0 {{",
             *unpack,
@@ -397,12 +437,14 @@ class KernelEmitter:
             "  %count = call i32 @omp_get_num_threads()",
             "  %thread = sext i32 %id to i64",
             "  %threads = sext i32 %count to i64",
-            f"  call void @{name}.work({arguments})",
+            f"  call void @{name}.work({arguments}, i64 %thread, i64 %threads)",
             "  ret void",
             "}",
             "",
-            f"define void @{name}({', '.join(values)}) #0 {{",
+            f"define void @{name}({arguments}) #0 {{",
+            "entry:",
             f"  %frame = alloca {frame}, align 8",
+            *self._alone(f"  call void @{name}.work({arguments}, i64 0, i64 1)"),
             *pack,
             f"  call void @GOMP_parallel(ptr @{name}.thread, ptr %frame, i32 0, i32 0)",
             "  ret void",
@@ -412,6 +454,11 @@ class KernelEmitter:
             "declare i32 @omp_get_thread_num()",
             "declare i32 @omp_get_num_threads()",
         ]
+
+
+def leaves_rows(r: Range) -> bool:
+    """Whether a loop of open length without lanes may end inside a tile."""
+    return not isinstance(r.extent, int) and not r.lanes and r.extent % r.tile != 0
 
 
 def _with_ranges(scope: Scope, stmt: Reduce) -> Scope:

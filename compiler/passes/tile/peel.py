@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
-from compiler.ir import tile
+from compiler.ir import scalar, tile
 from compiler.ir.index import interval
 from compiler.ir.scalar import Call, Expr, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Range, Reduce, Stmt
@@ -18,25 +19,37 @@ class Peel(TilePass):
     """for %i in 0..100 tile 8 { ... }  ->  for %i in 0..96 tile 8 { ... }  for %i in 96..100 tile 4 { ... }
 
     for %i in 0..s0 tile 32 lanes 16 { ... }
-    ->  for %i in 0..s0//32*32 tile 32 lanes 16 { ... }  for %i in s0//32*32..s0 tile 32 lanes 16 { ... }
+    ->  for %i in 0..s0//32*32 tile 32 lanes 16 { ... }  for %i in s0//32*32..s0//16*16 tile 16 lanes 16 { ... }
+        for %i in s0//16*16..s0 tile 16 lanes 16 { ... }
 
-    A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial.
+    A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial, and rows that
+    keep accumulators: code generation writes out each number of those, as long as that is at most `written` operations.
     """
 
     name = "peel"
+    written: int = 3000
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         fresh = Fresh(ir)
 
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, For):
-                parts = split(stmt.range)
+                sums = any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
+                if sums and self.stays(stmt):
+                    return (stmt,)
+                parts = split(stmt.range, sums)
                 return tuple(replace(stmt, range=r) for r in parts)
             if isinstance(stmt, Reduce):
                 return self.reduction(stmt, fresh)
             return (stmt,)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
+
+    def stays(self, stmt: For) -> bool:
+        """Whether the rows that an open loop leaves over are one partial tile."""
+        r = stmt.range
+        rests = r.tile * (r.tile - 1) // 2
+        return not isinstance(r.extent, int) and not r.lanes and rests * operations(stmt.body) <= self.written
 
     def reduction(self, stmt: Reduce, fresh: Fresh) -> Block:
         """The parts of a reduction, then their combination under the old name."""
@@ -64,31 +77,44 @@ def with_range(stmt: Reduce, k: int, r: Range) -> Reduce:
     return replace(stmt, ranges=(*stmt.ranges[:k], r, *stmt.ranges[k + 1 :]))
 
 
-def split(r: Range) -> list[Range]:
+def operations(body: Block) -> int:
+    """How many operations a block is written out to for each row of the tiles around it."""
+    total = 0
+    for s in body:
+        times = prod(-(-r.tile // max(1, r.lanes)) * r.unroll for r in tile.ranges(s))
+        calls = (e for v in tile.values(s) for e in scalar.walk(v) if isinstance(e, Call))
+        total += times * (sum(scalar.PRIMITIVES[e.primitive].cost for e in calls) + operations(tile.blocks(s)))
+    return total
+
+
+def split(r: Range, sums: bool = False) -> list[Range]:
     """Full tiles, then the rest as one smaller tile."""
     if r.extent % r.tile == 0:
         return [r]
     if not isinstance(r.extent, int):
-        return open_parts(r)
+        return open_parts(r, sums)
     middle = r.lo + r.extent // r.tile * r.tile
     rest = r.with_(lo=middle, tile=r.extent % r.tile)
     return [rest] if r.extent < r.tile else [r.with_(hi=middle), rest]
 
 
-def open_parts(r: Range) -> list[Range]:
-    """Full tiles of a loop of open length, then what is left: as one partial tile of vectors, or in tiles of powers of two."""
-    most = interval(r.extent, {})
-    if r.lanes and most and most[1] < r.tile:
-        return [r]
-    parts: list[Range] = []
-    start, wide = r.lo, r.tile
+def open_parts(r: Range, sums: bool) -> list[Range]:
+    """Full tiles of a loop of open length, then what is left: in tiles of powers of two, the last vector partial.
+
+    Vectors are taken one by one where there are no `sums` for them to keep apart.
+    """
+    unit, parts, start = min(r.lanes, r.tile) or 1, list[Range](), r.lo
+    most, count = interval(r.extent, {}), -(-r.tile // unit)
+    if r.lanes and most and most[1] < unit:
+        return [r.with_(tile=unit)]
+    wide = r.tile
     while wide:
         base = r.lo if r.tile % wide == 0 else start
         end = base + (r.hi - base) // wide * wide
         parts.append(r.with_(lo=start, hi=end, tile=wide))
-        start, wide = end, 0 if r.lanes else smaller(wide)
-    if r.lanes:
-        parts.append(r.with_(lo=start))
+        start, count = end, smaller(count) if sums or not r.lanes else min(1, count - 1)
+        wide = count * unit
+    parts += [r.with_(lo=start, tile=unit)] if r.lanes else []
     return [p for p in parts if p.extent != 0]
 
 

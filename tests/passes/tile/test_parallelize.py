@@ -84,3 +84,48 @@ def test_kernels_that_one_thread_must_run(case: str) -> None:
 def test_loops_beside_other_statements_stay_serial_inside_a_share() -> None:
     text = kernel("parallel %i in 0..4 { %a = %x[%i, 0] parallel %j in 0..9 { store %a, %y[%i, %j] } }")
     check_pass(EAGER, before=text, after=text.replace("parallel %j", "for %j"), machine=MACHINE)
+
+
+def open_rows(*kinds: str, like: int, most: int = 4097, more: str = "") -> str:
+    """Rows of 64 elements, of 192 operations each."""
+    i, j = kinds
+    return f"""kernel @k(size n in 2..{most} like {like}, in %x: f32[n, 64], out %y: f32[n, 64]){more} {{
+      {i} %i in 0..n tile 4 {{ {j} %j in 0..64 {{ store %x[%i, %j] + 1.0, %y[%i, %j] }} }}
+    }}"""
+
+
+@pytest.mark.parametrize("like", [8, 400])
+def test_threads_share_a_kernel_where_open_sizes_make_it_worthwhile(like: int) -> None:
+    check_pass(
+        "parallelize{slices=1}",
+        before=open_rows("parallel", "parallel", like=like),
+        after=open_rows("parallel", "for", like=like, more=" shared if n*192 >= 60000"),
+        machine=MACHINE,
+        remark="shared if there are 60000 operations or more",
+    )
+
+
+def test_no_size_may_be_large_enough() -> None:
+    check_pass(
+        "parallelize",
+        before=open_rows("parallel", "parallel", like=8, most=300),
+        after=open_rows("for", "for", like=8, most=300),
+        machine=MACHINE,
+    )
+
+
+def test_or_every_size() -> None:
+    check_pass(
+        "parallelize{grain=384, slices=1}",
+        unchanged=open_rows("parallel", "parallel", like=8),
+        machine=MACHINE,
+    )
+
+
+def test_inner_loops_are_shared_too_where_few_rows_are_work_enough() -> None:
+    """Of 800 rows there are 200 steps, of a grain of 8 rows two."""
+    check_pass(
+        "parallelize{grain=1536}",
+        unchanged=open_rows("parallel", "parallel", like=800, more=" shared if n*192 >= 1536"),
+        machine=MACHINE,
+    )

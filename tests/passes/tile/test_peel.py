@@ -105,13 +105,35 @@ def open_kernel(body: str) -> str:
     return kernel(body, "size n in 2..513 like 43, in %x: f32[n], out %y: f32[n]")
 
 
-def test_what_an_open_loop_leaves_over_is_one_partial_tile_of_vectors() -> None:
+def test_what_an_open_loop_leaves_over_is_taken_vector_by_vector() -> None:
     check_pass(
         "peel",
-        before=open_kernel("parallel %i in 0..n tile 16 lanes 8 { store %x[%i], %y[%i] }"),
+        before=open_kernel("parallel %i in 0..n tile 32 lanes 8 { store %x[%i], %y[%i] }"),
         after=open_kernel("""
-          parallel %i in 0..n//16*16 tile 16 lanes 8 { store %x[%i], %y[%i] }
-          parallel %i in n//16*16..n tile 16 lanes 8 { store %x[%i], %y[%i] }"""),
+          parallel %i in 0..n//32*32 tile 32 lanes 8 { store %x[%i], %y[%i] }
+          parallel %i in n//32*32..n//8*8 tile 8 lanes 8 { store %x[%i], %y[%i] }
+          parallel %i in n//8*8..n tile 8 lanes 8 { store %x[%i], %y[%i] }"""),
+    )
+
+
+def test_a_rest_of_less_than_a_vector_stays() -> None:
+    check_pass("peel", unchanged=open_kernel("parallel %i in n//8*8..n tile 8 lanes 8 { store %x[%i], %y[%i] }"))
+
+
+def test_around_sums_it_is_taken_in_powers_of_two_vectors() -> None:
+    params = "size n in 2..513 like 43, in %x: f32[9, n], out %y: f32[n]"
+    sums = "{ %s = reduce add %k in 0..9 { yield %x[%k, %i] * 2.0 } store %s, %y[%i] }"
+    check_pass(
+        "peel",
+        before=kernel(f"for %i in 0..n tile 32 lanes 8 {sums}", params),
+        after=kernel(
+            f"""
+          for %i in 0..n//32*32 tile 32 lanes 8 {sums}
+          for %i in n//32*32..n//16*16 tile 16 lanes 8 {sums}
+          for %i in n//16*16..n//8*8 tile 8 lanes 8 {sums}
+          for %i in n//8*8..n tile 8 lanes 8 {sums}""",
+            params,
+        ),
     )
 
 
@@ -127,6 +149,25 @@ def test_what_an_open_loop_leaves_over_of_rows_is_taken_in_smaller_tiles() -> No
     )
 
 
+ROWS = """kernel @k(size n in 2..513 like 43, in %x: f32[n, 9], in %w: f32[9, 32], out %y: f32[n, 32]) {
+  parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 {
+    %s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%k, %j] } store %s, %y[%i, %j] } } }"""
+
+
+def test_rows_that_keep_accumulators_stay_partial() -> None:
+    check_pass("peel", unchanged=ROWS)
+
+
+def test_but_not_where_every_number_of_them_would_be_much_code() -> None:
+    """Rests of 1, 2 and 3 rows, each of two registers, with one product: 12 operations."""
+    start = ROWS.index("parallel")
+    loop = ROWS[start:-1]
+    parts = ("0..n//4*4 tile 4", "n//4*4..n//2*2 tile 2", "n//2*2..n")
+    split = "".join(loop.replace("0..n tile 4", part) for part in parts)
+    check_pass("peel{written=12}", unchanged=ROWS)
+    check_pass("peel{written=11}", before=ROWS, after=ROWS[:start] + split + "}")
+
+
 def test_an_open_loop_that_its_tile_divides_stays_whole() -> None:
     params = "size n in 2..513 like 5, in %x: f32[n*8], out %y: f32[n*8]"
     check_pass("peel", unchanged=kernel("for %i in 0..n*8 tile 4 { store %x[%i], %y[%i] }", params))
@@ -140,8 +181,9 @@ def test_an_open_reduction_is_combined() -> None:
         after=kernel(
             """
           %s_1 = reduce max %r_1 in 0..n//16*16 tile 16 lanes 8 { yield %x[%r_1] }
-          %s_2 = reduce max %r_2 in n//16*16..n tile 16 lanes 8 { yield %x[%r_2] }
-          %s = max(%s_1, %s_2)
+          %s_2 = reduce max %r_2 in n//16*16..n//8*8 tile 8 lanes 8 { yield %x[%r_2] }
+          %s_3 = reduce max %r_3 in n//8*8..n tile 8 lanes 8 { yield %x[%r_3] }
+          %s = max(max(%s_1, %s_2), %s_3)
           store %s, %y[0]""",
             params,
         ),

@@ -1,0 +1,104 @@
+"""Loops of open length that end inside a tile of rows, and kernels that threads share from some size on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.target import Target
+from compiler.ir.tile_parser import parse_kernel, parse_program
+from compiler.ir.verify_program import verify_program
+from compiler.options import Options
+from compiler.runtime.executable import Executable
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 20)
+
+PRODUCT = """{{
+  %s = reduce add %k in 0..6 {{ yield %x[{x}, %k] * %w[%k, %j] }}
+  store %s, %y[{y}, %j]
+}}"""
+
+BODIES = {
+    "rows": "for %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
+    "shared rows": "parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
+    "rows in shared columns": "parallel %j in 0..32 tile 16 lanes 16 { for %i in 0..n tile 3 " + PRODUCT.format(x="%i", y="%i") + " }",
+    "shared rows and columns": "parallel %i in 0..n tile 4 { parallel %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
+    "rows in two places": """parallel %i in 0..n tile 4 {
+      local %t: f32[32]
+      for %j in 0..32 tile 16 lanes 16 { %s = reduce add %k in 0..6 { yield %x[%i, %k] * %w[%k, %j] } store %s, %t[%j] }
+      for %j in 0..32 tile 16 lanes 16 { store %t[%j], %y[%i, %j] }
+    }""",
+}  # fmt: skip
+
+
+def program(body: str, more: str = "") -> str:
+    return f"""program {{
+      size n in 1..33 like 8
+      input %x: f32[n, 6]
+      input %w: f32[6, 32]
+      output %y: f32[n, 32]
+      kernel @product(size n in 1..33 like 8, in %x: f32[n, 6], in %w: f32[6, 32], out %y: f32[n, 32]){more} {{ {body} }}
+      launch @product(%x, %w, %y)
+    }}"""
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def check(text: str) -> None:
+    """The product of matrices of so many rows, in float64."""
+    made = parse_program(text)
+    verify_program(made)
+    code = Executable(made, options=Options(cache=""))
+    rng = np.random.default_rng(0)
+    for n in SIZES:
+        x, w = rng.standard_normal((n, 6), np.float32), rng.standard_normal((6, 32), np.float32)
+        (y,) = code.at({"n": n})([torch.from_numpy(x), torch.from_numpy(w)])
+        np.testing.assert_allclose(y.numpy(), x.astype(np.float64) @ w.astype(np.float64), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_any_number_of_rows_may_be_left(body: str, threads: int) -> None:
+    check(program(BODIES[body]))
+
+
+@pytest.mark.parametrize("least", [0, 5, 100])
+def test_threads_share_from_some_size_on(least: int, threads: int) -> None:
+    check(program(BODIES["shared rows and columns"], f" shared if n*2 >= {least}"))
+
+
+def test_below_it_no_thread_is_woken() -> None:
+    """The calling thread goes on alone: the text compares before it calls the OpenMP runtime."""
+    text = program(BODIES["shared rows"], " shared if n*3 >= 60")
+    kernel = parse_program(text).kernels["product"]
+    entry = emit_kernel(kernel, Target.host()).split("define void @product(")[1]
+    order = ["icmp slt i64", "alone:", "call void @product.work(", "ret void", "together:", "call void @GOMP_parallel("]
+    assert re.search(".*?".join(map(re.escape, order)), entry, re.DOTALL)
+
+
+def test_only_numbers_of_rows_that_can_be_left_are_written_out() -> None:
+    few = BODIES["rows"]
+    for most, cases in ((33, 4), (3, 2)):
+        text = program(few).replace("1..33", f"1..{most}")
+        written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+        assert len(re.findall(r"^case\d+:", written, re.MULTILINE)) == cases
+
+
+def test_local_buffers_of_all_cases_are_one() -> None:
+    kernel = parse_program(program(BODIES["rows in two places"])).kernels["product"]
+    assert re.findall(r"alloca \[(\d+) x float\]", emit_kernel(kernel, Target.host())) == ["128"]
+
+
+def test_a_kernel_without_open_sizes_asks_nothing() -> None:
+    kernel = parse_kernel("kernel @k(in %x: f32[8], out %y: f32[8]) { parallel %i in 0..8 { store %x[%i], %y[%i] } }")
+    assert "alone:" not in emit_kernel(kernel, Target.host())
