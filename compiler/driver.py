@@ -225,6 +225,9 @@ class CompiledGraph:
         found: dict[str, int] = {}
         if len(inputs) != len(self.graph.inputs):
             raise ArgumentError(f"expected {len(self.graph.inputs)} tensors, got {len(inputs)}")
+        for node, tensor in zip(self.graph.inputs, inputs, strict=True):
+            if len(node.shape) != tensor.dim():
+                raise ArgumentError(f"input {node.name} must have {len(node.shape)} dimensions, but has {tensor.dim()}")
         pending = [
             (node.name, dim, size)
             for node, tensor in zip(self.graph.inputs, inputs, strict=True)

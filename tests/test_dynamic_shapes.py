@@ -125,7 +125,7 @@ def test_sizes_out_of_range_are_named() -> None:
             compiled(torch.randn(n, 4))
     with pytest.raises(ArgumentError, match=r"must be f32\[8, 4\]"):
         compiled(torch.randn(8, 5))
-    with pytest.raises(ArgumentError):
+    with pytest.raises(ArgumentError, match="must have 2 dimensions, but has 1"):
         compiled(torch.randn(8))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from compiler.ir import tile
-from compiler.ir.index import product
+from compiler.ir.index import Dim, interval, product
 from compiler.ir.tile import For, Kernel, Let, Range, Reduce, Stmt, known
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
@@ -18,6 +18,9 @@ from compiler.perf.machine import Machine
 
 RIVALS = 5
 """How many blocks of accumulators are offered beside the best."""
+
+DIVIDED = 2520
+"""What 1 to 10 divide."""
 
 
 @register
@@ -66,7 +69,7 @@ class Tile(TilePass):
             along = turned_along(table, a, lane.var, lane.lanes) if lane is not None else None
             if lane is None or along is None or along.var in sizes or table.sums[along.var]:
                 continue
-            sizes[along.var], sizes[lane.var] = min(lane.lanes, known(along.extent)), lane.lanes
+            sizes[along.var], sizes[lane.var] = min(lane.lanes, many(along.extent)), lane.lanes
             context.applied(self, f"%{a.buffer}: blocks of {sizes[along.var]} %{along.var} are turned in registers")
 
     def width(self, r: Range, stmt: Stmt, copies: int, registers: int) -> int:
@@ -74,7 +77,7 @@ class Tile(TilePass):
         heavy = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
         named = sum(isinstance(s, Let) for s in tile.blocks(stmt))
         count = max(1, min(2 if heavy else self.registers, copies // r.lanes, registers // max(1, named)))
-        extent = known(r.extent, r.lanes * count)
+        extent = many(r.extent, r.lanes * count)
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, max(extent, 1))
 
     def block(self, table: Accesses, s: Reduce, crowded: Set[Range | None]) -> list[Block]:
@@ -155,7 +158,7 @@ class Block:
 
     @property
     def rows(self) -> int:
-        return known(self.row.extent) if self.row is not None else 1
+        return many(self.row.extent) if self.row is not None else 1
 
     @property
     def shape(self) -> Shape:
@@ -163,7 +166,15 @@ class Block:
 
     @property
     def columns(self) -> int:
-        return known(self.lane.extent, self.lane.lanes)
+        return many(self.lane.extent, self.lane.lanes)
+
+
+def many(extent: Dim, unit: int = 1) -> int:
+    """For how many indices a tile is chosen: where that is open for many, of which every height divides the rows, because what is left
+    of fewer has code of its own.  It is `unit` where the loop follows others.
+    """
+    most = interval(extent, {})
+    return min(most[1], DIVIDED * unit) if most and not isinstance(extent, int) else known(extent, unit)
 
 
 def families(blocks: list[Block]) -> list[list[Block]]:
