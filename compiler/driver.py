@@ -41,7 +41,7 @@ KEPT = 256
 Ranges = Mapping[str, tuple[int, int]]
 
 LOOKUP = """def run(inputs):
-    try: found = known[{key}]
+    try: found = known[({key})]
     except (KeyError, IndexError, AttributeError): found = find(inputs)
     return found(inputs)
 """
@@ -121,7 +121,7 @@ class CompiledGraph:
         self.returned = tuple(k for k in range(len(self.graph.outputs)) if k not in self.graph.aliases)
         self._open = [k for k, node in enumerate(self.graph.inputs) if any(isinstance(d, Index) for d in node.shape)]
         self._known: dict[tuple[int | None, ...], tuple[Stages, Executable]] = {}
-        self._runs: dict[tuple[object, ...], Run] = {}
+        self._runs: dict[tuple[tuple[int, ...], ...], Run] = {}
         self.run: Run
         self.run = self._lookup() if self.symbols else self.build({})[1].run
 
@@ -135,7 +135,7 @@ class CompiledGraph:
 
     def _lookup(self) -> Run:
         """What runs the executable for the shapes of its inputs, written for this graph: one that is known is found at once."""
-        key = ", ".join(f"inputs[{k}].shape" for k in self._open)
+        key = "".join(f"inputs[{k}].shape, " for k in self._open)
         space: dict[str, Any] = {"known": self._runs, "find": self._find}
         exec(compile(LOOKUP.format(key=key), "<tilewright lookup>", "exec"), space)
         run: Run = space["run"]
@@ -145,12 +145,12 @@ class CompiledGraph:
         """The function for these inputs, which is known from then on; or one that says what is wrong with them."""
         _, executable = self.build(self.sizes(inputs))
         names = [executable.program.inputs[k] for k in self._open]
-        shapes = [tuple(inputs[k].shape) for k in self._open]
+        shapes = tuple(tuple(inputs[k].shape) for k in self._open)
         if not executable.fits(dict(zip(names, shapes, strict=True))):
             return executable.run
         with self._lock:
             make_room(self._runs)
-            run = self._runs[shapes[0] if len(shapes) == 1 else tuple(shapes)] = executable.looked_up(names)
+            run = self._runs[shapes] = executable.looked_up(names)
         return run
 
     def build(self, sizes: Mapping[str, int]) -> tuple[Stages, Executable]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,20 @@ class Executable:
             self._foreign(s, made) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s, made)
             for k, s in enumerate(_segments(self.program))
         ]
-        self.run, self.source = self._entry().compile()
+
+    @cached_property
+    def _checked(self) -> tuple[Run, str]:
+        return self._entry().compile()
+
+    @property
+    def run(self) -> Run:
+        """The function behind the call."""
+        return self._checked[0]
+
+    @property
+    def source(self) -> str:
+        """Its text."""
+        return self._checked[1]
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return self.run(inputs)
