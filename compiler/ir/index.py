@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
+from itertools import permutations
 from typing import TypeAlias, Union
 
 from compiler.errors import OpenSizeError
@@ -287,7 +288,17 @@ def _as_remainders(d: Dim) -> Dim:
             total = total + (a.num - _atom(Mod(a.num, a.den))) * (coef // a.den)
         else:
             total = total + Index(((mono, coef),)) if mono else total + coef
-    return total
+    return _without_finer(total)
+
+
+def _without_finer(d: Dim) -> Dim:
+    """`d` with `n%b - n%a` as `n%b//a*a` where a divides b: no less than 0."""
+    found = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], Mod)]
+    for (fine, times), (coarse, coef) in permutations(found, 2):
+        a, b = fine.den, coarse.den
+        if fine.num == coarse.num and isinstance(a, int) and isinstance(b, int) and b % a == 0 and times == -coef:
+            return d + (_atom(FloorDiv(_atom(coarse), a)) * a - _atom(coarse) + _atom(fine)) * coef
+    return d
 
 
 def _varies(n: Dim) -> bool:

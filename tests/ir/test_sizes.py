@@ -10,6 +10,7 @@ from compiler.ir.binding import bind_symbols
 from compiler.ir.digest import kernel_digest
 from compiler.ir.index import (
     coefficient,
+    evaluate,
     floordiv,
     interval,
     likely,
@@ -32,6 +33,7 @@ from compiler.ir.tile import known
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.tile_printer import print_kernel
 from compiler.ir.verify_tile import verify_kernel
+from compiler.passes.manager import run_pipeline
 
 N = size("n", 2, 512, 100)
 ROW, J = var("i"), var("j")
@@ -164,3 +166,30 @@ def test_what_is_written_in_place_and_where_threads_meet() -> None:
     again = parse_kernel(text.replace("n//16*16..n", "n//16*16 - 1..n"))
     assert shareable(again) == frozenset()
     assert meetings(again) == {1}
+
+
+@pytest.mark.parametrize(
+    ("fine", "coarse", "low", "high"), [(16, 64, 0, 48), (2, 8, 0, 6), (16, 48, 0, 32), (10, 16, -9, 15)]
+)
+def test_whole_vectors_reach_no_less_far_than_whole_tiles(fine: int, coarse: int, low: int, high: int) -> None:
+    n = size("n", 2, 512, 43)
+    gap = n // fine * fine - n // coarse * coarse
+    assert interval(gap, {}) == (low, high)
+    assert all(low <= evaluate(gap, {"n": k}) <= high for k in range(2, 513))
+
+
+def test_threads_do_not_wait_between_the_parts_of_an_open_loop() -> None:
+    whole = "kernel @k(size n in 2..513 like 43, in %x: f32[n], out %y: f32[n]) { parallel %i in 0..n tile 64 lanes 16 { store %x[%i], %y[%i] } }"
+    parts = run_pipeline(parse_kernel(whole), "peel")
+    assert len(parts.body) == 3
+    assert not meetings(parts)
+
+
+def test_a_kernel_says_from_what_size_on_it_is_shared() -> None:
+    shared = TEXT.replace(") {", ") shared if n*8 >= 4000 {", 1)
+    kernel = parse_kernel(shared)
+    assert kernel.surplus == size("n", 2, 512, 100) * 8 - 4000
+    assert parse_kernel(print_kernel(kernel)) == kernel
+    assert kernel_digest(kernel) != kernel_digest(parse_kernel(TEXT))
+    with pytest.raises(VerifyError, match="which are no declared sizes"):
+        verify_kernel(parse_kernel(shared.replace("if n*8", "if m*8")))
