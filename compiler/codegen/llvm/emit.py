@@ -47,9 +47,8 @@ class KernelEmitter:
         self.b = Builder()
         self.parallel = is_shared(kernel)
         self.meetings = meetings(kernel) if self.parallel else frozenset()
-        self.rooms: dict[
-            tuple[object, ...], tuple[str, int]
-        ] = {}  # of local buffers; rows written out again use them again
+        # of local buffers; rows that are written out again use them again
+        self.rooms: dict[tuple[object, ...], tuple[str, int]] = {}
         self.noted = ""  # where a thread remembers that a check failed
         self.streams = any(isinstance(s, Store) and s.stream for s in tile.walk(kernel.body))
 
