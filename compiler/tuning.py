@@ -25,10 +25,10 @@ from compiler.passes.lower import map_kernels
 from compiler.passes.manager import (
     Instrument,
     Pipeline,
+    finish_kernel,
     parse_pipeline,
     print_pass,
     print_pipeline,
-    run_on_kernel,
     run_passes,
     run_pipeline,
 )
@@ -95,7 +95,7 @@ class Tuner:
         chosen = {k.name: self.best(k, own, far, context) for k in dear(program, machine)}
 
         def finish(kernel: Kernel) -> Kernel:
-            return run_on_kernel(kernel, program, chosen.get(kernel.name, own), context, instruments, last=True)
+            return finish_kernel(program, kernel, chosen.get(kernel.name, own), context, instruments)
 
         return map_kernels(program, finish)
 

@@ -75,9 +75,7 @@ def known(d: Dim, otherwise: int = 1) -> int:
     """What `d` is likely to be; a remainder that is likely to be nothing counts as what it is a remainder by, if it is there at
     all.  Where `d` follows loops it is `otherwise`, or a minimum's value in their first step.
     """
-    value = likely(d)
-    if isinstance(value, Index) and has_minimum(value):
-        value = substitute(value, dict.fromkeys(variables(value), 0))
+    value = _in_first_steps(likely(d))
     if value == 0 and isinstance(d, Index):
         most = interval(d, {})
         return most[1] + 1 if most else 0
@@ -86,9 +84,15 @@ def known(d: Dim, otherwise: int = 1) -> int:
 
 def in_sizes(d: Dim) -> Dim:
     """`d` with its sizes left open; where it follows loops, as `known` has it."""
-    if variables(d) and has_minimum(d):
-        d = substitute(d, dict.fromkeys(variables(d), 0))
+    d = _in_first_steps(d)
     return 1 if variables(d) else d
+
+
+def _in_first_steps(d: Dim) -> Dim:
+    """`d`, or if there is a minimum in it, its value in the first steps of the loops that it follows."""
+    if isinstance(d, Index) and has_minimum(d):
+        return substitute(d, dict.fromkeys(variables(d), 0))
+    return d
 
 
 def known_steps(loops: Iterable[Range]) -> int:
@@ -336,7 +340,7 @@ class Program:
         """The kernel of every launch, in repeated steps as often as it runs."""
         return tuple(s.kernel for s, times in runs(self.steps) if isinstance(s, Launch) for _ in range(times))
 
-    @property
+    @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Every launch, those inside repeated steps once."""
         return tuple(s for s in walk_steps(self.steps) if isinstance(s, Launch))

@@ -62,23 +62,19 @@ def run_on_program(ir: Program, passes: Pipeline, context: Context, instruments:
         some = tuple(group)
         left -= len(some)
         if takes is Kernel:
-            ir = map_kernels(
-                ir,
-                partial(
-                    run_on_kernel, program=ir, passes=some, context=context, instruments=instruments, last=not left
-                ),
-            )
+            run = partial(run_passes if left else partial(finish_kernel, ir), context=context, instruments=instruments)
+            ir = map_kernels(ir, partial(run, passes=some))
         else:
             ir = run_passes(ir, some, context, instruments)
     return ir
 
 
-def run_on_kernel(
-    kernel: Kernel, program: Program, passes: Pipeline, context: Context, instruments: Sequence[Instrument], last: bool
+def finish_kernel(
+    program: Program, kernel: Kernel, passes: Pipeline, context: Context, instruments: Sequence[Instrument]
 ) -> Kernel:
-    """A kernel of `program` after these passes, which may be the last."""
+    """A kernel of `program` after its last passes."""
     made = run_passes(kernel, passes, context, instruments)
-    for instrument in instruments if last else ():
+    for instrument in instruments:
         instrument.ready(made, program, context)
     return made
 

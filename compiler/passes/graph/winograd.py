@@ -162,9 +162,8 @@ def planes(array: np.ndarray[Any, Any], both: np.ndarray[Any, Any]) -> np.ndarra
     """Windows [outputs, channels, 3, 3] times the matrix [points, 9], in float64 and rounded once: [points, channels, outputs]."""
     outputs, channels = array.shape[:2]
     found = np.empty((len(both), channels, outputs), np.float32)
-    for o in range(
-        0, outputs, 64
-    ):  # one product for each channel: too small for threads, which would be in the way of others
+    # one product for each channel: too small for threads, which would be in the way of others
+    for o in range(0, outputs, 64):
         some = array[o : o + 64].reshape(-1, channels, both.shape[1]).transpose(1, 2, 0).astype(np.float64, order="C")
         found[:, :, o : o + 64] = (both @ some).transpose(1, 0, 2)
     return found
