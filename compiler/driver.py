@@ -18,15 +18,15 @@ from compiler.errors import ArgumentError, OpenSizeError
 from compiler.ir.graph import Data, Graph
 from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
 from compiler.ir.index import size as open_size
-from compiler.ir.tile import Kernel, Program
+from compiler.ir.tile import Kernel, Program, known
 from compiler.options import Options
 from compiler.passes.base import Context
-from compiler.passes.instrument import Watch, instruments_for
+from compiler.passes.instrument import AnyIR, AnyPass, Watch, instruments_for
 from compiler.passes.manager import run_pipeline
 from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler, Stages, run_passes
 from compiler.runtime.build import Build
-from compiler.runtime.constants import stored_once
+from compiler.runtime.constants import claim, stored_once
 from compiler.runtime.entry import Run
 from compiler.runtime.executable import Executable, cache_of
 from compiler.runtime.stopwatch import Stopwatch
@@ -69,7 +69,12 @@ class Ahead(Watch):
     """Begins with the code of each kernel and with the packing of its constants while passes run on the next."""
 
     def __init__(self, build: Build) -> None:
-        self.build, self.seconds = build, 0.0
+        self.build, self.seconds, self.claimed = build, 0.0, 0
+
+    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        if isinstance(new, Graph) and (needed := sum(known(c.type.nbytes) for c in new.constants)) > self.claimed:
+            self.claimed = needed
+            self.build.beside("packing", claim, needed)
 
     def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
         start = time.perf_counter()

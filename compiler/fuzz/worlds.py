@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 
 from compiler.fuzz.inputs import Array
-from compiler.ir import scalar
 from compiler.ir.graph import CONSTANT, INPUT, Graph, Node
 from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import as_array, as_tensor, compute
@@ -332,7 +331,7 @@ def _formula(node: Node, operands: list[Value], value: torch.Tensor, eps: float)
     assert isinstance(node.structure, Elementwise)
     dtypes = [f32 if node.structure.wide and o.dtype.is_half else o.dtype for o in node.operands]
     own_body = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
-    steps = [e.primitive for e in scalar.walk(own_body) if isinstance(e, Call)]
+    steps = [e.primitive for e in own_body.parts if isinstance(e, Call)]
     hard = HARD.intersection(steps)
     if not steps or (len(steps) == 1 and not hard):
         return torch.zeros(()).double()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 
-from compiler.ir import scalar
 from compiler.ir.index import Dim, substitute, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.sizes import kernel_sizes
@@ -86,7 +85,7 @@ class _Writer:
         self.line("yield", self.bind(stmt.name), value)
 
     def expr(self, e: Expr) -> str:
-        for node in scalar.walk(e):
+        for node in e.parts:
             if id(node) not in self.known:
                 self.known[id(node)] = self._number(self._key(node))
         return self.known[id(e)]

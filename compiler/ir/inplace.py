@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from compiler.ir import scalar
 from compiler.ir.index import Bounds, Dim, interval, likely, step, substitute, var, variables
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.spans import is_less, span
@@ -123,7 +122,7 @@ def _own_values(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _loads_of(value: Expr, buffer: str) -> Iterator[Load]:
-    return (e for e in scalar.walk(value) if isinstance(e, Load) and e.buffer == buffer)
+    return (e for e in value.parts if isinstance(e, Load) and e.buffer == buffer)
 
 
 def _used_after(site: _Site, source: str) -> bool:
@@ -144,4 +143,4 @@ def _reads(stmt: Stmt, source: str, tainted: set[str]) -> bool:
             return e.name in tainted
         return isinstance(e, Load) and (e.buffer == source or any(variables(d) & tainted for d in e.index))
 
-    return any(one(e) for s in walk((stmt,)) for v in values(s) for e in scalar.walk(v))
+    return any(one(e) for s in walk((stmt,)) for v in values(s) for e in v.parts)

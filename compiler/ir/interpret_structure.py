@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir import scalar
 from compiler.ir.binding import evaluate_arrays
 from compiler.ir.graph import CONSTANT, Graph, Node, expansion
 from compiler.ir.index import Dim, Index, evaluate, var, variables
@@ -241,7 +240,7 @@ def _apply(refs: Sequence[Ref], fn: Callable[..., Expr], operands: Sequence[Arra
 
 def _expression(e: Expr, values: Mapping[str, Array]) -> Any:
     known: dict[int, Any] = {}
-    for part in scalar.walk(e):
+    for part in e.parts:
         match part:
             case Const():
                 known[id(part)] = round_to(part.value, part.dtype)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir import scalar, tile
+from compiler.ir import tile
 from compiler.ir.binding import evaluate_arrays
 from compiler.ir.graph import Data
 from compiler.ir.index import Dim, evaluate, variables
@@ -246,7 +246,7 @@ class _Run:
     def value(self, e: Expr) -> Any:
         """The value of `e` at every index of the enclosing tiles."""
         known: dict[int, Any] = {}
-        for node in scalar.walk(e):
+        for node in e.parts:
             known[id(node)] = self.node(node, known)
         return known[id(e)]
 

@@ -10,14 +10,15 @@ A primitive is declared once, in `PRIMITIVES`: its name, its type rule and its m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias, Union
 
 import numpy as np
 
 from compiler.ir import types
-from compiler.ir.index import Dim, Index
+from compiler.ir.index import Dim, Index, variables
 from compiler.ir.types import DType, boolean, i64
 
 Number: TypeAlias = Union[int, float, bool]
@@ -81,6 +82,30 @@ class Expr:
     def args(self) -> tuple[Expr, ...]:
         """Direct subexpressions."""
         return ()
+
+    @cached_property
+    def parts(self) -> tuple[Expr, ...]:
+        """The expression and every one inside it, each distinct object once, operands first."""
+        if not self.args:  # most are names and loads
+            return (self,)
+        found: dict[int, Expr] = {}
+        stack: list[tuple[Expr, bool]] = [(self, False)]
+        while stack:
+            node, done = stack.pop()
+            if done or not node.args:
+                found.setdefault(id(node), node)
+            elif id(node) not in found:
+                stack.append((node, True))
+                stack += [(a, False) for a in reversed(node.args)]
+        return tuple(found.values())
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Loop variables and bound names that the expression reads."""
+        return frozenset().union(*(x._own_names() for x in self.parts))
+
+    def _own_names(self) -> frozenset[str]:
+        return frozenset()
 
     def __add__(self, other: Expr | Number) -> Expr:
         return call("add", self, other)
@@ -172,6 +197,9 @@ class Ref(Expr):
     def _fields(self) -> tuple[Any, ...]:
         return (self.name,)
 
+    def _own_names(self) -> frozenset[str]:
+        return frozenset({self.name})
+
 
 @dataclass(frozen=True, eq=False)
 class IndexValue(Expr):
@@ -181,6 +209,9 @@ class IndexValue(Expr):
 
     def _fields(self) -> tuple[Any, ...]:
         return (self.index,)
+
+    def _own_names(self) -> frozenset[str]:
+        return frozenset(variables(self.index))
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +228,9 @@ class Load(Expr):
 
     def _fields(self) -> tuple[Any, ...]:
         return (self.buffer, self.index, self.mask, self.other)
+
+    def _own_names(self) -> frozenset[str]:
+        return frozenset().union(*map(variables, self.index))
 
     @property
     def args(self) -> tuple[Expr, ...]:
@@ -388,27 +422,6 @@ def index_value(index: Dim) -> Expr:
     return IndexValue(i64, index) if isinstance(index, Index) else const(index, i64)
 
 
-def walk(e: Expr) -> Iterator[Expr]:
-    """`e` and every expression inside it, each distinct object once, operands first."""
-    if not e.args:  # most are names and loads
-        yield e
-        return
-    seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(e, False)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            yield node
-        elif id(node) not in seen:
-            seen.add(id(node))
-            args = node.args
-            if not args:
-                yield node
-                continue
-            stack.append((node, True))
-            stack += [(a, False) for a in reversed(args)]
-
-
 def with_args(e: Expr, args: tuple[Expr, ...]) -> Expr:
     """`e` with its direct subexpressions replaced, in the order of `e.args`."""
     if all(a is b for a, b in zip(args, e.args, strict=True)):
@@ -425,7 +438,7 @@ def with_args(e: Expr, args: tuple[Expr, ...]) -> Expr:
 def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | None = None) -> Expr:
     """`e` rebuilt from the leaves up, `rule` applied to each node after its operands; sharing is kept."""
     memo = {} if memo is None else memo
-    for node in walk(e):
+    for node in e.parts:
         if id(node) not in memo:
             memo[id(node)] = rule(with_args(node, tuple(memo[id(a)] for a in node.args)))
     return memo[id(e)]
@@ -434,11 +447,11 @@ def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | Non
 def bind_shared(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
     """`e` with every call that is used more than once bound to a name."""
     uses: dict[int, int] = {}
-    for x in walk(e):
+    for x in e.parts:
         for a in x.args:
             uses[id(a)] = uses.get(id(a), 0) + 1
     memo: dict[int, Expr] = {}
-    for x in walk(e):
+    for x in e.parts:
         new = with_args(x, tuple(memo[id(a)] for a in x.args))
         memo[id(x)] = bind(new) if uses.get(id(x), 0) > 1 and isinstance(x, Call) else new
     return memo[id(e)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from compiler.ir import scalar
 from compiler.ir.atoms import Size
 from compiler.ir.binding import bind_symbols
 from compiler.ir.index import Dim, Index, sizes, substitute
@@ -56,7 +55,7 @@ def _dims(body: Block) -> Iterator[Dim]:
         elif isinstance(stmt, Check):
             yield from (stmt.low, stmt.high)
         for value in values(stmt):
-            for e in scalar.walk(value):
+            for e in value.parts:
                 if isinstance(e, Load):
                     yield from e.index
                 elif isinstance(e, IndexValue):

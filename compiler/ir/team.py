@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from compiler.ir import scalar
 from compiler.ir.index import Bounds, Dim, interval, sizes, variables
 from compiler.ir.scalar import Load
 from compiler.ir.spans import is_less, span
@@ -80,7 +79,7 @@ def _touches(body: Block, bounds: Bounds) -> Iterator[_Touch]:
 
 
 def _loads(stmt: Stmt) -> Iterator[Load]:
-    return (e for value in values(stmt) for e in scalar.walk(value) if isinstance(e, Load))
+    return (e for value in values(stmt) for e in value.parts if isinstance(e, Load))
 
 
 def _written(body: Block) -> set[str]:

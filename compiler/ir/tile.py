@@ -263,11 +263,10 @@ def expand_stmts(body: Block, rule: Callable[[Stmt], Block]) -> Block:
 
 def loads(body: Block) -> Iterator[Load]:
     """Every load in the program."""
-    from compiler.ir import scalar
 
     for stmt in walk(body):
         for value in values(stmt):
-            yield from (e for e in scalar.walk(value) if isinstance(e, Load))
+            yield from (e for e in value.parts if isinstance(e, Load))
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class _Names:
             return [self.expr(e, expected=expected)]
         lines: list[str] = []
         shown: dict[int, Expr] = {}
-        for part in scalar.walk(e):
+        for part in e.parts:
             value = scalar.with_args(part, tuple(shown[id(a)] for a in part.args))
             if id(part) in cuts:
                 name = next(self.fresh)
@@ -190,14 +190,14 @@ def _cuts(e: Expr) -> set[int]:
     size: dict[int, int] = {}
     depth: dict[int, int] = {}
     uses: Counter[int] = Counter()
-    for part in scalar.walk(e):
+    for part in e.parts:
         size[id(part)] = 1 + sum(size[id(a)] for a in part.args)
         depth[id(part)] = 1 + max((depth[id(a)] for a in part.args), default=0)
         uses.update(id(a) for a in part.args)
     if size[id(e)] <= SIZE and depth[id(e)] <= DEPTH:
         return set()
     cuts: set[int] = set()
-    for part in scalar.walk(e):
+    for part in e.parts:
         depth[id(part)] = 1 + max((depth[id(a)] for a in part.args), default=0)
         if part is not e and part.args and (uses[id(part)] > 1 or depth[id(part)] == DEPTH):
             cuts.add(id(part))

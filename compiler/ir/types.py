@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -177,11 +178,7 @@ class TensorType:
 
     def offset(self, index: Sequence[Dim]) -> Dim:
         """Elements from the start of the buffer to logical `index`."""
-        place = self.layout.physical_index(index) if self.layout else index
-        total: Dim = 0
-        for extent, i in zip(self.physical_shape, place, strict=True):
-            total = total * extent + i
-        return total
+        return _offset(self, tuple(index))
 
     def box(self) -> tuple[slice, ...]:
         """The tensor's own part of an array whose shape includes the margins of its layout."""
@@ -224,6 +221,16 @@ class TensorType:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]{self.layout or ''}"
 
     __repr__ = __str__
+
+
+@lru_cache(maxsize=65536)
+def _offset(type: TensorType, index: tuple[Dim, ...]) -> Dim:
+    """`TensorType.offset`: every look at a kernel asks for those of its loads and stores again."""
+    place = type.layout.physical_index(index) if type.layout else index
+    total: Dim = 0
+    for extent, i in zip(type.physical_shape, place, strict=True):
+        total = total * extent + i
+    return total
 
 
 def is_size(d: object) -> bool:

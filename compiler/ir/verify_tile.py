@@ -98,7 +98,7 @@ class Site:
 
     @cached_property
     def exprs(self) -> tuple[Expr, ...]:
-        return () if self.value is None else tuple(scalar.walk(self.value))
+        return () if self.value is None else tuple(self.value.parts)
 
     def accesses(self) -> Iterator[tuple[str, tuple[Dim, ...], bool]]:
         """Every buffer element read, written or prefetched: buffer, index, whether it may lie outside."""
@@ -150,7 +150,7 @@ def _sites(body: Block, scope: Scope, end: list[Scope]) -> Iterator[Site]:
 
 def _varies(value: Expr, scope: Scope) -> frozenset[str]:
     names: set[str] = set()
-    for e in scalar.walk(value):
+    for e in value.parts:
         if isinstance(e, Ref):
             names.add(e.name)
         for d in e.index if isinstance(e, Load) else (e.index,) if isinstance(e, IndexValue) else ():

@@ -10,7 +10,7 @@ from functools import cached_property
 from compiler.ir import scalar, tile
 from compiler.ir.atoms import FloorDiv, Mod
 from compiler.ir.index import Dim, Index, coefficient, interval, likely, product, step, variables
-from compiler.ir.scalar import Call, Expr, IndexValue, Load, Ref
+from compiler.ir.scalar import Call, Expr, Load
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, in_sizes, known
 from compiler.ir.types import TensorType
 
@@ -45,6 +45,7 @@ class Accesses:
         self._offsets: dict[TensorType, dict[tuple[Dim, ...], Dim]] = {}  # of every type tried
         self._places: dict[str, dict[tuple[Dim, ...], Dim]] = {}  # of the types that buffers have
         self._steps: dict[tuple[Dim, str], int | None] = {}
+        self._linear: dict[str, bool] = {}
         self.all: list[Access] = list(self._walk(kernel.body, ()))
 
     def retyped(self, types: Sequence[TensorType]) -> Accesses:
@@ -54,7 +55,7 @@ class Accesses:
         new = copy(self)
         new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
         new._places = {}
-        new.__dict__.pop("linear", None)
+        new._linear = {}
         return new
 
     def _walk(self, body: Block, loops: tuple[Range, ...]) -> Iterator[Access]:
@@ -68,10 +69,9 @@ class Accesses:
                 self.private[stmt.buffer] = frozenset(r.var for r in loops)
             yield from self._walk(tile.blocks(stmt), inner)
             for value in tile.values(stmt):
-                parts = tuple(scalar.walk(value))
-                calls = sum(isinstance(e, Call) for e in parts) + isinstance(stmt, Reduce)
+                calls = sum(isinstance(e, Call) for e in value.parts) + isinstance(stmt, Reduce)
                 self.arithmetic += [(inner, calls)] if calls else []
-                for e in parts:
+                for e in value.parts:
                     if isinstance(e, Load):
                         yield Access(e.buffer, e.index, inner, stmt, False, e.mask is not None)
             if isinstance(stmt, Store):
@@ -83,18 +83,7 @@ class Accesses:
 
     def dependence(self, e: Expr) -> frozenset[str]:
         """The loops that a value varies over."""
-        found: set[str] = set()
-        for x in scalar.walk(e):
-            names: set[str] = set()
-            if isinstance(x, Ref):
-                names = {x.name}
-            elif isinstance(x, IndexValue):
-                names = set(variables(x.index))
-            elif isinstance(x, Load):
-                names = {v for d in x.index for v in variables(d)}
-            for n in names:
-                found |= self.depends.get(n, frozenset())
-        return frozenset(found)
+        return frozenset().union(*(self.depends[n] for n in e.names if n in self.depends))
 
     def step(self, a: Access, v: str) -> int | None:
         """Elements that are likely to lie between the places of successive `v`; None where they are irregular."""
@@ -152,11 +141,11 @@ class Accesses:
         inside = {v: tile.walk((stmt,)) for v, (_, stmt, _) in self.loops.items()}
         return {v: tuple(s for s in found if isinstance(s, Reduce)) for v, found in inside.items()}
 
-    @cached_property
-    def linear(self) -> frozenset[str]:
-        """The loops along which every place moves by equal steps."""
-        uneven = {r.var for a in self.all for r in a.loops if self.step(a, r.var) is None}
-        return frozenset(self.loops) - uneven
+    def linear(self, v: str) -> bool:
+        """Whether every place moves by equal steps along loop `v`."""
+        if v not in self._linear:
+            self._linear[v] = all(self.step(a, v) is not None for a in self.all if v in {r.var for r in a.loops})
+        return self._linear[v]
 
     def independent(self, v: str) -> bool:
         """Whether steps of loop `v` may be taken together: each reads and writes elements of its own of what any of them writes."""
@@ -253,7 +242,7 @@ def work_in_sizes(kernel: Kernel, length: Callable[[Dim], Dim] = in_sizes) -> Di
         sum_: Dim = 0
         for stmt in body:
             times = repeat * product(length(r.extent) for r in tile.ranges(stmt))
-            own = sum(price(e) for value in tile.values(stmt) for e in scalar.walk(value)) + isinstance(stmt, Reduce)
+            own = sum(price(e) for value in tile.values(stmt) for e in value.parts) + isinstance(stmt, Reduce)
             if isinstance(stmt, Store):
                 own += 1 + DIVISION_COST * divisions(types[stmt.buffer].offset(stmt.index))
             sum_ += times * own + total(tile.blocks(stmt), times)

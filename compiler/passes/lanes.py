@@ -104,10 +104,13 @@ def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> Range | None
     step = abs(table.step(a, v) or 0)
     if a.masked or step < 2 or _picked(a, step, lanes) or isinstance(a.stmt, Reduce):
         return None
-    free = (table.free & table.linear) - {v} - table.private.get(a.buffer, frozenset())
-    loops = [r for r in a.loops if r.var in free and isinstance(r.extent, int) and known(r.extent) >= BLOCK]
-    blocks = [r for r in loops if not table.sums[r.var] or any(map(contraction, table.sums[r.var]))]
-    return next((r for r in blocks if table.step(a, r.var) == 1), None)
+    free = table.free - {v} - table.private.get(a.buffer, frozenset())
+
+    def walks(r: Range) -> bool:
+        return table.step(a, r.var) == 1 and isinstance(r.extent, int) and r.extent >= BLOCK and table.linear(r.var)
+
+    loops = (r for r in a.loops if r.var in free and walks(r))
+    return next((r for r in loops if not table.sums[r.var] or any(map(contraction, table.sums[r.var]))), None)
 
 
 def _rows(table: Accesses, a: Access, v: str, lanes: int, machine: Machine) -> int:

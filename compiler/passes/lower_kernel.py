@@ -7,6 +7,8 @@ maps), a reduce statement placed where its index is known (reductions), or an el
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from compiler.ir import scalar
 from compiler.ir.graph import Graph, Node, scalar_value
@@ -49,7 +51,18 @@ def lower_kernel(graph: Graph, name: str) -> Kernel:
 
     Raises LowerError where the group does not fit one loop nest.
     """
-    return KernelLowering(graph, name).run()
+    known = _LOWERED.get(graph)
+    return replace(known, name=name) if known else KernelLowering(graph, name).run()
+
+
+_LOWERED: WeakKeyDictionary[Graph, Kernel] = WeakKeyDictionary()
+"""The kernels of graphs that fusion has lowered when it tried them."""
+
+
+def remember(graph: Graph, kernel: Kernel | None) -> None:
+    """From now on `kernel` is what `graph` is lowered to, if there is one."""
+    if kernel:
+        _LOWERED[graph] = kernel
 
 
 class KernelLowering:
@@ -241,7 +254,7 @@ class KernelLowering:
         operands = [wide(x) for x in operands] if node.structure.wide else operands
         rule = trace(node.op, tuple(o.dtype for o in operands), node)
         uses = [0] * len(operands)
-        for e in scalar.walk(rule):
+        for e in rule.parts:
             for a in e.args:
                 if isinstance(a, Ref):
                     uses[int(a.name[1:])] += 1

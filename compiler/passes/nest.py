@@ -122,21 +122,11 @@ class Nest:
         return tuple(self.levels[0].stmts)
 
 
-def names_in(e: Expr) -> set[str]:
-    """Loop variables and bound names that `e` reads."""
-    found: set[str] = set()
-    for x in scalar.walk(e):
-        if isinstance(x, Ref):
-            found.add(x.name)
-        elif isinstance(x, Load):
-            found.add(x.buffer)
-            for d in x.index:
-                found |= variables(d)
-        elif isinstance(x, IndexValue):
-            found |= variables(x.index)
-    return found
+def names_in(e: Expr) -> frozenset[str]:
+    """Loop variables, bound names and buffers that `e` reads."""
+    return e.names.union(x.buffer for x in e.parts if isinstance(x, Load))
 
 
 def cost_of(e: Expr) -> int:
     """Price of one evaluation of `e` in multiply-adds."""
-    return sum(scalar.PRIMITIVES[x.primitive].cost for x in scalar.walk(e) if isinstance(x, Call))
+    return sum(scalar.PRIMITIVES[x.primitive].cost for x in e.parts if isinstance(x, Call))

@@ -63,7 +63,7 @@ def _loads(body: Block, limits: Limits, times: int) -> Iterator[tuple[Load, int,
         trips, inner = _enter(ranges(stmt), limits)
         yield from _loads(blocks(stmt), inner, times * trips)
         for value in values(stmt):
-            yield from ((e, times * trips, inner) for e in scalar.walk(value) if isinstance(e, Load))
+            yield from ((e, times * trips, inner) for e in value.parts if isinstance(e, Load))
 
 
 def _block(body: Block, limits: Limits) -> int:
@@ -71,7 +71,7 @@ def _block(body: Block, limits: Limits) -> int:
 
 
 def _statement(stmt: Stmt, limits: Limits) -> int:
-    own = sum(_operations(e) for value in values(stmt) for e in scalar.walk(value))
+    own = sum(_operations(e) for value in values(stmt) for e in value.parts)
     if isinstance(stmt, For):
         trips, inner = _enter((stmt.range,), limits)
         return trips * _block(stmt.body, inner)

@@ -37,6 +37,7 @@ class Build:
     symbols: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     hits: int = 0
+    _added: dict[str, Kernel] = field(default_factory=dict)
     _started: dict[str, Future[bytes]] = field(default_factory=dict)
     _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
 
@@ -48,6 +49,9 @@ class Build:
 
     def add(self, kernel: Kernel) -> None:
         """Begin to compile a kernel if its like is not here yet."""
+        if self._added.get(kernel.name) is kernel:
+            return
+        self._added[kernel.name] = kernel
         digest = kernel_digest(kernel)
         symbol = self.symbols[kernel.name] = f"kernel_{digest}"
         if symbol in self.objects or symbol in self._started:

@@ -11,6 +11,7 @@ from compiler.errors import VerifyError
 from compiler.ir.graph import Computed, Data
 from compiler.ir.types import Digit, Layout, TensorType
 from compiler.runtime.memory import ALIGNMENT
+from compiler.runtime.pool import PAGE
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -91,3 +92,8 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def claim(nbytes: int) -> None:
+    """Have the machine provide so much memory now: where it is virtual, the first use of memory may take a hundred times the later ones."""
+    np.empty(nbytes, np.uint8)[::PAGE] = 0

@@ -13,7 +13,7 @@ import pytest
 
 from compiler.ir import ops
 from compiler.ir.op import Op
-from compiler.ir.scalar import Call, Const, Ref, evaluate_call, walk
+from compiler.ir.scalar import Call, Const, Ref, evaluate_call
 from compiler.ir.structure import Elementwise
 from compiler.ir.types import DType, f32, f64
 
@@ -32,7 +32,7 @@ def values_of(op: Op, xs: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any,
     """What the op's rule makes of `xs`, in NumPy."""
     assert isinstance(op.structure, Elementwise)
     known: dict[int, Any] = {}
-    for node in walk(op.structure.fn(Ref(dtype, "x"))):
+    for node in op.structure.fn(Ref(dtype, "x")).parts:
         if isinstance(node, Call):
             known[id(node)] = evaluate_call(node, tuple(known[id(a)] for a in node.operands))
         else:

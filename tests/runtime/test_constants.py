@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import compiler
+from compiler import driver
 from compiler.errors import VerifyError
 from compiler.ir.graph import Computed, Data
 from compiler.ir.type_parser import parse_type
@@ -69,3 +72,14 @@ def test_a_layout_that_loses_elements_is_refused(layout):
     type: TensorType = parse_type(f"f32[8, 8]{layout}")
     with pytest.raises(VerifyError, match="dimension"):
         stored(np.zeros((8, 8), np.float32), type)
+
+
+def test_memory_for_constants_is_claimed_as_soon_as_their_size_is_known(monkeypatch):
+    """Winograd's weights are larger than those they are made of: they are claimed before fusion."""
+    asked = []
+    monkeypatch.setattr(driver, "claim", asked.append)
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False)
+    compiler.compile(layer, (torch.randn(1, 64, 56, 56),))
+    assert asked[0] == 64 * 64 * 9 * 4
+    assert asked[-1] >= 64 * 64 * 16 * 4

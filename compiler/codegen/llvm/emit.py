@@ -88,7 +88,7 @@ class KernelEmitter:
     def statement(self, stmt: Stmt, ev: Evaluator) -> None:
         if isinstance(stmt, Let):
             ev.bind(stmt.name, stmt.value)
-            if any(isinstance(e, Load) and ev.scope.buffers[e.buffer].writable for e in scalar.walk(stmt.value)):
+            if any(isinstance(e, Load) and ev.scope.buffers[e.buffer].writable for e in stmt.value.parts):
                 ev.force(stmt.name)
         elif isinstance(stmt, Store):
             self.store(stmt, ev)
@@ -477,7 +477,7 @@ def referenced(stmt: Stmt) -> Iterable[str]:
         if isinstance(s, Check):
             found.add(s.name)
         for value in tile.values(s):
-            for e in scalar.walk(value):
+            for e in value.parts:
                 if isinstance(e, Ref):
                     found.add(e.name)
                 elif isinstance(e, Load):

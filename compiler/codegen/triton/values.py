@@ -86,7 +86,7 @@ class Values:
     def axes(self, *exprs: Expr) -> tuple[str, ...]:
         """The tiled loops that a value varies with, outermost first."""
         found: set[str] = set()
-        for x in (x for e in exprs for x in scalar.walk(e)):
+        for x in (x for e in exprs for x in e.parts):
             if isinstance(x, Ref):
                 found.update(self.names[x.name].axes)
             elif isinstance(x, Load) and x.buffer in self.scalars:
@@ -275,11 +275,11 @@ class Values:
     def short(self, e: Expr) -> Expr:
         """`e` with what is used twice, or would make a long line, bound to names."""
         uses: dict[int, int] = {}
-        for a in (a for x in scalar.walk(e) for a in x.args):
+        for a in (a for x in e.parts for a in x.args):
             uses[id(a)] = uses.get(id(a), 0) + 1
         memo: dict[int, Expr] = {}
         size: dict[int, int] = {}
-        for x in scalar.walk(e):
+        for x in e.parts:
             new = scalar.with_args(x, tuple(memo[id(a)] for a in x.args))
             count = (3 if isinstance(x, Load) else 1) + sum(size[id(a)] for a in x.args)
             if isinstance(x, Call) and x is not e and (uses[id(x)] > 1 or count > LONG):

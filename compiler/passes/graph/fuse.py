@@ -29,7 +29,7 @@ from compiler.passes.access import Accesses, contraction, nested_fors, work
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.demand import elementwise_cost, from_positions
 from compiler.passes.fingerprint import fingerprint
-from compiler.passes.lower_kernel import lower_kernel
+from compiler.passes.lower_kernel import lower_kernel, remember
 from compiler.passes.nest import LowerError
 from compiler.passes.placement import laid_side_by_side
 from compiler.passes.tile.merge import Merge
@@ -74,6 +74,7 @@ class Fusion:
         self.groups: dict[Node, list[Group]] = {}
         self.all: list[Group] = []
         self.priced: dict[Hashable, int | str] = {}
+        self.lowered: dict[Hashable, Kernel] = {}
 
     def run(self) -> Graph:
         outputs = set(self.graph.outputs)
@@ -125,15 +126,17 @@ class Fusion:
             joint = Group(g.root, g.members | {n, *more}, [*g.extra, n] if as_output else g.extra)
             if len(joint.members) > self.options.max_nodes:
                 continue
-            together, apart = self.price(joint), g.price + self.alone([n, *more])
-            if isinstance(together, int) and not as_output and self.ends_sum_for_less(n, g, together):
+            together = self.price(joint)
+            if isinstance(together, str):
+                why = together
+            elif not as_output and self.ends_sum_for_less(n, g, together):
                 why = "it is computed once where it ends a sum of products"
-            elif isinstance(together, int) and (together <= apart or (not more and from_positions(n))):
+            elif together <= (apart := g.price + self.alone([n, *more])) or (not more and from_positions(n)):
                 if not try_only:
                     self.add([n, *more], g, joint, together)
                 return True
             else:
-                why = together if isinstance(together, str) else f"a price of {together} instead of {apart}"
+                why = f"a price of {together} instead of {apart}"
         if why:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n)
         return False
@@ -235,7 +238,7 @@ class Fusion:
         key = fingerprint(body)
         if key not in self.priced:
             try:
-                kernel = lower_kernel(body, "candidate")
+                kernel = self.lowered[key] = lower_kernel(body, "candidate")
                 self.priced[key] = self.objection(kernel, g) or price_of(kernel)
             except LowerError as error:
                 self.priced[key] = str(error)
@@ -315,6 +318,7 @@ class Fusion:
                 new[unit] = unit.with_operands(tuple(new[o] for o in unit.operands))
                 continue
             body, operands = bodies[id(unit)]
+            remember(body, self.lowered.get(fingerprint(body)))
             made = fused(*(new[o] for o in operands), body=body, loc=unit.root.loc)
             results = (unit.root, *unit.extra)
             if len(results) == 1:

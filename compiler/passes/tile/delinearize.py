@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ir import scalar, tile
+from compiler.ir import tile
 from compiler.ir.atoms import FloorDiv, Mod
 from compiler.ir.index import Dim, Index, ceildiv, coefficient, simplify, var, variables
 from compiler.ir.scalar import Call, Expr, IndexValue
@@ -108,7 +108,7 @@ def divided(body: Block, v: str, n: int, inner: str) -> Block | None:
 
 def expressions(body: Block) -> Iterator[Expr]:
     """Every expression in `body`."""
-    return (e for s in tile.walk(body) for value in tile.values(s) for e in scalar.walk(value))
+    return (e for s in tile.walk(body) for value in tile.values(s) for e in value.parts)
 
 
 def remainders(body: Block, v: str, n: int) -> range:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.ir import scalar, tile
+from compiler.ir import tile
 from compiler.ir.scalar import Call, Expr, Load
 from compiler.ir.tile import Kernel, Range, Reduce, Stmt
 from compiler.ir.types import DType, f32, f64, i8, i32
@@ -76,7 +76,7 @@ class GpuDot(TilePass):
 
 def follows(table: Accesses, e: Expr) -> frozenset[str]:
     """The loops that a value varies over, those around the local buffers it reads among them."""
-    rows = {x.buffer for x in scalar.walk(e) if isinstance(x, Load) and table.roles[x.buffer] == "local"}
+    rows = {x.buffer for x in e.parts if isinstance(x, Load) and table.roles[x.buffer] == "local"}
     return table.dependence(e).union(*(table.private[b] for b in rows))
 
 

@@ -61,7 +61,5 @@ def carries(body: Block, loop: For) -> bool:
 
 def arithmetic(stmt: Stmt) -> int:
     """Multiply-adds of one step of every loop in a statement."""
-    calls = (
-        e for s in tile.walk((stmt,)) for v in tile.values(s) for e in scalar.walk(v) if isinstance(e, scalar.Call)
-    )
+    calls = (e for s in tile.walk((stmt,)) for v in tile.values(s) for e in v.parts if isinstance(e, scalar.Call))
     return sum(scalar.PRIMITIVES[e.primitive].cost for e in calls)

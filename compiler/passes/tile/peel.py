@@ -82,7 +82,7 @@ def operations(body: Block) -> int:
     total = 0
     for s in body:
         times = prod(-(-r.tile // max(1, r.lanes)) * r.unroll for r in tile.ranges(s))
-        calls = (e for v in tile.values(s) for e in scalar.walk(v) if isinstance(e, Call))
+        calls = (e for v in tile.values(s) for e in v.parts if isinstance(e, Call))
         total += times * (sum(scalar.PRIMITIVES[e.primitive].cost for e in calls) + operations(tile.blocks(s)))
     return total
 

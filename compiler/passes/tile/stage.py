@@ -51,7 +51,7 @@ class Stage(TilePass):
             return None
         if any(
             e.mask is not None
-            for e in scalar.walk(s.value)
+            for e in s.value.parts
             if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index)
         ):
             return None  # the copy would read what the mask guards

@@ -6,9 +6,13 @@ import pytest
 
 from compiler.ir.graph import Graph
 from compiler.ir.parser import parse_graph
+from compiler.ir.printer import print_graph
 from compiler.ir.structure import Fused
+from compiler.ir.tile_printer import print_program
 from compiler.passes.base import Context
 from compiler.passes.graph.fuse import LAUNCH, Fuse, Fusion, Group
+from compiler.passes.lower import lower
+from compiler.passes.lower_kernel import KernelLowering
 from compiler.passes.manager import run_pipeline
 from compiler.testing import check_pass
 
@@ -170,3 +174,15 @@ def test_what_overlapping_windows_would_repeat_ends_the_sum_below(window: int, f
     fused = run_pipeline(parse_graph(POOL.format(n=window)), "fuse")
     bodies = [n.attrs["body"] for n in fused.nodes if isinstance(n.structure, Fused)]
     assert [n.op.name for n in bodies[0].nodes if n.operands] == first
+
+
+def test_what_was_lowered_to_try_it_is_not_lowered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two like kernels among them: lowering takes the one that was tried for both."""
+    text = """graph(%x: f32[4, 8], %y: f32[4, 8]) {
+      %a = sigmoid %x  %b = mul %a, %x  %c = sum %b {dims=[1], keepdim=false}
+      %d = sigmoid %y  %e = mul %d, %y  %f = sum %e {dims=[1], keepdim=false}
+      return %c, %f }"""
+    fused = run_pipeline(parse_graph(text), "fuse")
+    program = print_program(lower(parse_graph(print_graph(fused))))
+    monkeypatch.setattr(KernelLowering, "run", None)
+    assert print_program(lower(fused)) == program

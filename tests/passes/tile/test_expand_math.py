@@ -14,7 +14,7 @@ from compiler.testing import check_pass, check_same_meaning, parse
 
 
 def calls(body: tuple[Stmt, ...]) -> set[str]:
-    return {e.primitive for s in walk(body) for v in values(s) for e in scalar.walk(v) if isinstance(e, Call)}
+    return {e.primitive for s in walk(body) for v in values(s) for e in v.parts if isinstance(e, Call)}
 
 
 def kernel(value: str, dtype: str = "f32") -> str:
@@ -52,11 +52,7 @@ def test_names_are_new_and_arguments_are_computed_once() -> None:
     names = [s.name for s in walk(new.body) if isinstance(s, Let)]
     assert len(set(names)) == len(names)
     products = [
-        e
-        for s in walk(new.body)
-        for v in values(s)
-        for e in scalar.walk(v)
-        if isinstance(e, Call) and e.primitive == "mul"
+        e for s in walk(new.body) for v in values(s) for e in v.parts if isinstance(e, Call) and e.primitive == "mul"
     ]
     assert sum(all(isinstance(o, scalar.Ref) and o.name == "m" for o in e.operands) for e in products) == 1
 
