@@ -58,7 +58,7 @@ def coverage(overload: Any) -> Coverage:
     """How `overload` is taken."""
     name = str(overload)
     if name in conversions():
-        opaque = sorted({o.name for o in ops_of(conversions()[name]) if isinstance(o.structure, Opaque)} - {"item"})
+        opaque = sorted({o.name for o in ops_of(conversions()[name]) if isinstance(o.structure, Opaque)})
         return Coverage(name, "opaque" if opaque else "native", _opaque_note(opaque))
     if name in DROPPED:
         return Coverage(name, "native", "dropped: its check is made elsewhere")

@@ -214,7 +214,7 @@ def attempt(function: Callable[..., Any], sample: Any, options: Options, values:
 
 
 def _runs_in_pytorch(node: Node) -> bool:
-    return isinstance(node.structure, Opaque) and node.op.name != "item"
+    return isinstance(node.structure, Opaque)
 
 
 def _called_name(node: Node) -> str:

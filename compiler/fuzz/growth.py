@@ -67,7 +67,7 @@ class Growth:
 
     def inside(self) -> Growth:
         """The body of a loop, in which no number is a position: what stays the same there would need its bounds."""
-        kinds = {k: v for k, v in self.kinds.items() if k not in ("Gather", "Scatter", "Opaque")}
+        kinds = {k: v for k, v in self.kinds.items() if k not in ("Gather", "Scatter", "Opaque", "Item")}
         return Growth(self.rng, self.numbers, kinds=kinds)
 
     # the call

@@ -12,6 +12,7 @@
     Fused         the graph it carries
     Recurrence    the graph it carries, once for every entry of sequences, with states from step to step
     Opaque        called in PyTorch
+    Item          one of several results
 
 Matmul, convolution and pooling are reductions; views, pads and concatenations are index maps.
 """
@@ -211,12 +212,17 @@ class Opaque:
 
 
 @dataclass(frozen=True)
+class Item:
+    """One of the several results of the operand: number `index`."""
+
+
+@dataclass(frozen=True)
 class Leaf:
     """An input or constant of the graph."""
 
 
 Structure: TypeAlias = Union[
-    Elementwise, IndexMap, Gather, Reduction, Mix, Scan, Scatter, Generate, Composite, Fused, Recurrence, Opaque, Leaf
+    Elementwise, IndexMap, Gather, Reduction, Mix, Scan, Scatter, Generate, Composite, Fused, Recurrence, Opaque, Item, Leaf
 ]  # fmt: skip
 
 IDENTITIES: dict[str, Callable[[DType], Number]] = {

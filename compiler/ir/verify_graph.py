@@ -9,7 +9,7 @@ from compiler.errors import TypeRuleError, VerifyError
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node
 from compiler.ir.op import OPS, Signature
 from compiler.ir.ops.recurrence import taken_by_body
-from compiler.ir.structure import Recurrence
+from compiler.ir.structure import Item, Recurrence
 from compiler.ir.types import TensorType
 
 
@@ -82,7 +82,7 @@ def types_follow_from_operands(graph: Graph) -> Iterator[str]:
         if node.op in (INPUT, CONSTANT):
             continue
         several = [o for o in node.operands if not isinstance(o.result, TensorType)]
-        if several and node.op.name != "item":
+        if several and not isinstance(node.structure, Item):
             yield f"{at(node)}: operand %{several[0].name} has several results; read them through item"
             continue
         try:

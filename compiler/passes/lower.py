@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, unique_names
-from compiler.ir.structure import Fused, Recurrence
+from compiler.ir.structure import Fused, Item, Recurrence
 from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Slice, Step, expand_steps, walk_steps
 from compiler.ir.types import TensorType
 from compiler.passes.fingerprint import fingerprint
@@ -76,7 +76,7 @@ class ProgramLowering:
 
     def buffer(self, n: Node) -> str:
         """The buffer that holds a value; an item is its producer's buffer of that number."""
-        if n.op.name == "item":
+        if isinstance(n.structure, Item):
             return self.place[n.operands[0], n.attrs["index"]]
         return self.place[n, 0]
 
@@ -88,7 +88,7 @@ class ProgramLowering:
             self.buffers[name], self.place[n, 0] = n.type, name
             if n.op is CONSTANT:
                 self.constants[name] = n.attrs["value"]
-        elif n.op.name == "item":
+        elif isinstance(n.structure, Item):
             return
         elif (inner := putting(n)) is not None:
             self.put(n, inner, name)
@@ -119,7 +119,7 @@ class ProgramLowering:
         """The node that stands for result `k` of `n`."""
         if not isinstance(n.result, tuple):
             return n
-        return next((u for u in self.graph.users[n] if u.op.name == "item" and u.attrs["index"] == k), n)
+        return next((u for u in self.graph.users[n] if isinstance(u.structure, Item) and u.attrs["index"] == k), n)
 
     def type_of(self, n: Node) -> TensorType:
         """The type of a value as it is stored: on its own, or inside another."""

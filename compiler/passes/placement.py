@@ -16,7 +16,7 @@ from typing import TypeAlias
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import Dim, evaluate, var
 from compiler.ir.scalar import Expr, Load, const
-from compiler.ir.structure import Fused, IndexMap, Position
+from compiler.ir.structure import Fused, IndexMap, Item, Position
 from compiler.ir.tile import Block, For, Kernel, Param, Range, Stmt, Store
 from compiler.ir.types import Digit, Layout, TensorType
 
@@ -77,7 +77,7 @@ def placements(graph: Graph) -> dict[Node, Place]:
 
 def is_free(graph: Graph, n: Node) -> bool:
     """Whether kernels alone write and read a value, so that it may lie anywhere."""
-    maker = n.operands[0] if n.op.name == "item" else n
+    maker = n.operands[0] if isinstance(n.structure, Item) else n
     return isinstance(maker.structure, Fused) and all(isinstance(u.structure, Fused) for u in graph.users[n])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from compiler.ir.op import REQUIRED, Signature, op
-from compiler.ir.structure import Fused, Opaque
+from compiler.ir.structure import Fused, Item, Opaque
 from compiler.ir.types import TensorType, u8
 
 
@@ -31,7 +31,7 @@ def _item_type(s: Signature) -> TensorType:
     return results[s.attrs["index"]]  # type: ignore[no-any-return]
 
 
-item = op("item", "results: tuple", Opaque("reads one of several results"), type=_item_type, attrs={"index": REQUIRED},
+item = op("item", "results: tuple", Item(), type=_item_type, attrs={"index": REQUIRED},
           reference=lambda results, index: results[index])  # fmt: skip
 """One result of a node that has several."""
 

@@ -12,7 +12,7 @@ from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Graph, Node, scalar_value
 from compiler.ir.index import interval, substitute, var
 from compiler.ir.scalar import Const, Expr, Ref, const
-from compiler.ir.structure import Elementwise, Guard, IndexMap, Leaf, Opaque, Position
+from compiler.ir.structure import Elementwise, Guard, IndexMap, Item, Leaf, Opaque, Position, is_view
 from compiler.ir.types import f32
 from compiler.passes.algebra import simplify
 from compiler.passes.base import Context, GraphPass, register
@@ -131,10 +131,10 @@ def _same_place(at: Position, place: Position, n: Node) -> bool:
 
 def no_elements(n: Node) -> Node | None:
     """A tensor without elements depends on nothing."""
-    if isinstance(n.structure, (Leaf, Opaque)) or isinstance(n.result, tuple) or n.type.numel != 0:
+    if isinstance(n.structure, (Leaf, Opaque, Item)) or isinstance(n.result, tuple) or n.type.numel != 0:
         return None
-    if n.op is ops.expand and n.operands[0].op is CONSTANT:
-        return None
+    if is_view(n.structure, n) and scalar_value(n.operands[0]) is not None:
+        return None  # it is a number already
     return replace(ops.full(n.shape, 0, n.dtype), name=n.name, loc=n.loc)
 
 

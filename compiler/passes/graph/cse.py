@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compiler.ir.graph import CONSTANT, INPUT, Computed, Data, Graph, Node
-from compiler.ir.structure import Opaque
+from compiler.ir.structure import Item, Opaque
 from compiler.passes.base import Context, GraphPass, register
 
 SMALL = 4096
@@ -30,7 +30,7 @@ class CSE(GraphPass):
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)
-            if n.op is INPUT or isinstance(n.structure, Opaque):
+            if n.op is INPUT or isinstance(n.structure, (Opaque, Item)):
                 return new
             kept = first.setdefault(_key(new), new)
             if kept is not new:

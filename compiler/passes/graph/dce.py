@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.structure import Fused
+from compiler.ir.structure import Fused, Item
 from compiler.passes.base import Context, GraphPass, register
 
 
@@ -32,7 +32,7 @@ class DCE(GraphPass):
             if n in pruned:
                 body, kept = pruned[n]
                 return replace(n.op(*(operands[k] for k in kept), loc=n.loc, body=body), name=n.name)
-            source = n.operands[0] if n.op.name == "item" else None
+            source = n.operands[0] if isinstance(n.structure, Item) else None
             if source not in pruned:
                 return n.with_operands(operands)
             assert source is not None

@@ -11,7 +11,7 @@ import torch
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, stored
 from compiler.ir.index import Dim, Index
 from compiler.ir.interpret_graph import as_array, interpret
-from compiler.ir.structure import Generate, Opaque, Recurrence, is_view
+from compiler.ir.structure import Generate, Item, Opaque, Recurrence, is_view
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.demand import from_positions
 
@@ -89,7 +89,12 @@ def constant_sources(ir: Graph) -> dict[Node, frozenset[Node]]:
     found: dict[Node, frozenset[Node]] = {}
     for n in ir.nodes:
         static = not isinstance(n.result, tuple) and n.type.is_static and not any(map(_is_open, n.attrs.values()))
-        if n.op is INPUT or isinstance(n.structure, Opaque) or not static or any(o not in found for o in n.operands):
+        if (
+            n.op is INPUT
+            or isinstance(n.structure, (Opaque, Item))
+            or not static
+            or any(o not in found for o in n.operands)
+        ):
             continue
         found[n] = frozenset({n}) if n.op is CONSTANT else frozenset().union(*(found[o] for o in n.operands))
     return found

@@ -17,6 +17,7 @@ from compiler.ir.structure import (
     Elementwise,
     Fused,
     IndexMap,
+    Item,
     Leaf,
     Mix,
     Opaque,
@@ -79,7 +80,7 @@ class Fusion:
     def run(self) -> Graph:
         outputs = set(self.graph.outputs)
         for n in reversed(self.graph.nodes):
-            if isinstance(n.structure, (Leaf, Opaque, Fused, Composite, Recurrence)) or n in self.groups:
+            if isinstance(n.structure, (Leaf, Opaque, Item, Fused, Composite, Recurrence)) or n in self.groups:
                 continue
             self.place(n, n in outputs)
         return self.rebuild()
