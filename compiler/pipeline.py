@@ -24,7 +24,7 @@ UNFUSED_GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scan
 PROGRAM_PASSES = "layout"
 """How intermediate tensors lie in memory."""
 
-TILE_PASSES = "delinearize,narrow,merge,online,collapse,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,peel,parallelize,expand-math"
+TILE_PASSES = "delinearize,narrow,merge,online,collapse,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,apart,peel,parallelize,expand-math"
 """Scalar loops into tiles: join loops, order them, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
 
 

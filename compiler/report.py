@@ -229,7 +229,7 @@ class Report:
 
 TOKENS = re.compile(
     r"(?P<c>//[^\n]*)|(?P<v>%(?:&quot;.*?&quot;|[\w.]+))|(?P<g>@(?:&quot;.*?&quot;|[\w.]+))"
-    r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|tile|lanes|unroll|reduce|yield|store|local|check|launch|copy)\b"
+    r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|tile|lanes|unroll|chains|reduce|yield|store|local|check|launch|copy)\b"
     r"|\b(?P<t>(?:f64|f32|f16|bf16|i64|i32|i16|i8|u8|bool)\[[^\]]*\](?:\{[^}]*\})?)"
 )
 

@@ -57,6 +57,19 @@ class Images(nn.Module):
         return torch.relu(self.second(x)).mean((2, 3))
 
 
+class Steps(nn.Module):
+    """The outputs of a recurrent layer for sequences of three entries."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layer(x)[0]
+        return outputs
+
+
+B = Dim("b", min=1, max=64)
 N = Dim("n", min=2, max=512)
 H = Dim("h", min=8, max=128)
 M = Dim("m", min=2, max=64)
@@ -90,6 +103,21 @@ def test_one_compilation_serves_every_size(case: str) -> None:
         assert error([compiled(*given)], [truth]).relative < 3e-6
     assert len(compiled.graph.compilations) == 1
     assert compiled.executable.sizes
+
+
+@pytest.mark.parametrize(("kind", "states"), [(nn.LSTM, 96), (nn.LSTM, 256), (nn.GRU, 128), (nn.RNN, 80)])
+def test_recurrent_layers_take_any_number_of_rows(kind: type[nn.RNNBase], states: int) -> None:
+    """Fewer rows than a tile, some beside a tile, whole tiles; where there are many gates, apart from their sums."""
+    torch.manual_seed(0)
+    model = Steps(kind(12, states)).eval()
+    compiled = compiler.compile(model, (torch.randn(3, 8, 12),), dynamic_shapes=({1: B},), options=FEW)
+    for rows in range(1, 22):
+        x = torch.randn(3, rows, 12)
+        with torch.no_grad():
+            truth = model.double()(x.double())
+            model.float()
+        assert error([compiled(x)], [truth]).relative < 1e-6
+    assert len(compiled.graph.compilations) == 1
 
 
 def test_torch_compile_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:

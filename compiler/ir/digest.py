@@ -55,7 +55,7 @@ class _Writer:
 
     def range(self, r: Range) -> str:
         lo, hi = self.dim(r.lo), self.dim(r.hi)
-        return f"{self.bind(r.var)} {lo} {hi} {r.tile} {r.lanes} {r.unroll}"
+        return f"{self.bind(r.var)} {lo} {hi} {r.tile} {r.lanes} {r.unroll} {r.chains}"
 
     def block(self, body: Block) -> None:
         self.line("{")

@@ -10,7 +10,7 @@
                 | "prefetch" %buffer "[" dim,* "]"                          Prefetch
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
-    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int]
+    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["chains" int]
     expr      ::= the scalar expressions of compiler.ir.scalar;  %buffer "[" dim,* "]" loads an element
 
 **The meaning of a kernel is that of a scalar program**: every loop visits its indices one by one, every expression is about one
@@ -22,6 +22,7 @@ change a result but for the order in which a reduction adds:
 * `lanes L` lays that axis across vector registers of L elements, the last of them partial where L does not divide T.  At most
   one axis in scope has lanes.
 * `unroll U` repeats a step U times in sequence before the loop test.
+* `chains C` of a reduction has its steps take turns where the tiles around it keep few sums, so that up to C grow side by side.
 * `parallel` may hand out the steps to threads; nested directly, the loops are handed out together.  With `shared if` this is
   done only where the sizes are such; else the calling thread takes all steps.
 
@@ -56,6 +57,7 @@ class Range:
     tile: int = 1
     lanes: int = 0
     unroll: int = 1
+    chains: int = 1
 
     @property
     def extent(self) -> Dim:
@@ -64,6 +66,11 @@ class Range:
     def with_(self, **changes: Any) -> Range:
         """A copy with some fields changed."""
         return replace(self, **changes)
+
+
+def leaves_rows(r: Range) -> bool:
+    """Whether a loop of open length without lanes may end inside a tile."""
+    return not isinstance(r.extent, int) and not r.lanes and r.extent % r.tile != 0
 
 
 def known_extent(r: Range) -> int:

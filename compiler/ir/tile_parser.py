@@ -173,7 +173,7 @@ def _read_range(c: Cursor, scope: Scope) -> Range:
     name = c.kind("value", "the loop's %variable").text
     result = Range(name, *_read_bounds(c))
     scope.values[name] = i64
-    while c.sees("tile", "lanes", "unroll"):
+    while c.sees("tile", "lanes", "unroll", "chains"):
         option = c.take().text
         result = result.with_(**{option: c.integer()})
     return result

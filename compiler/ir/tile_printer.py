@@ -116,7 +116,7 @@ class _Names:
         return short if len(lines) == 1 and len(short) <= WIDTH else "\n".join([head, *map(indent, lines), "}"])
 
     def range(self, r: Range) -> str:
-        options = ("tile", r.tile, 1), ("lanes", r.lanes, 0), ("unroll", r.unroll, 1)
+        options = ("tile", r.tile, 1), ("lanes", r.lanes, 0), ("unroll", r.unroll, 1), ("chains", r.chains, 1)
         words = [f"{word} {count}" for word, count, default in options if count != default]
         return " ".join([f"{value_name(r.var)} in {self.dim(r.lo)}..{self.dim(r.hi)}", *words])
 

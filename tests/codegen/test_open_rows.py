@@ -28,6 +28,7 @@ BODIES = {
     "shared rows": "parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
     "rows in shared columns": "parallel %j in 0..32 tile 16 lanes 16 { for %i in 0..n tile 3 " + PRODUCT.format(x="%i", y="%i") + " }",
     "shared rows and columns": "parallel %i in 0..n tile 4 { parallel %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
+    "rows in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6", "0..6 chains 8") + " }",
     "rows in two places": """parallel %i in 0..n tile 4 {
       local %t: f32[32]
       for %j in 0..32 tile 16 lanes 16 { %s = reduce add %k in 0..6 { yield %x[%i, %k] * %w[%k, %j] } store %s, %t[%j] }
@@ -92,6 +93,35 @@ def test_only_numbers_of_rows_that_can_be_left_are_written_out() -> None:
         text = program(few).replace("1..33", f"1..{most}")
         written = emit_kernel(parse_program(text).kernels["product"], Target.host())
         assert len(re.findall(r"^case\d+:", written, re.MULTILINE)) == cases
+
+
+def test_few_sums_grow_in_chains() -> None:
+    """1 to 4 rows of two vectors, each with so many sums as six steps can share and the chains allow in all."""
+    for chains, sums in ((1, 2 + 4 + 6 + 8), (8, 2 * 3 + 4 * 2 + 6 + 8), (16, 2 * 6 + 4 * 3 + 6 * 2 + 8 * 2)):
+        text = program(BODIES["rows"].replace("0..6", f"0..6 chains {chains}"))
+        written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+        assert len(re.findall(r"llvm.fmuladd.v16f32\(", written)) - 1 == sums
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 12])
+def test_sums_in_chains_are_the_same(length: int) -> None:
+    """Whatever divides the steps; a maximum too, and a reduction over two loops."""
+    made = parse_program(f"""program {{
+      input %x: f32[3, {length}]
+      output %y: f32[3]
+      output %z: f32[]
+      kernel @sums(in %x: f32[3, {length}], out %y: f32[3], out %z: f32[]) {{
+        for %i in 0..3 {{ %s = reduce max %k in 0..{length} chains 4 {{ yield %x[%i, %k] }} store %s, %y[%i] }}
+        %t = reduce add %j in 0..3, %l in 0..{length} chains 6 {{ %v = %x[%j, %l] yield %v * %v }}
+        store %t, %z[]
+      }}
+      launch @sums(%x, %y, %z)
+    }}""")
+    verify_program(made)
+    x = np.random.default_rng(0).standard_normal((3, length), np.float32)
+    y, z = Executable(made, options=Options(cache=""))([torch.from_numpy(x)])
+    np.testing.assert_array_equal(y.numpy(), x.max(1))
+    np.testing.assert_allclose(z.numpy(), (x.astype(np.float64) ** 2).sum(), rtol=1e-6)
 
 
 def test_local_buffers_of_all_cases_are_one() -> None:

@@ -22,7 +22,7 @@ LINEAR_GELU = """\
 kernel @linear_gelu(in %x: f32[m, 768], in %w: f32[3072, 768]{0/32, 1, 0%32}, out %y: f32[m, 3072]) {
   parallel %i in 0..m tile 8 {
     for %j in 0..3072 tile 32 lanes 16 {
-      %acc = reduce add %k in 0..768 unroll 4 { yield %x[%i, %k] * %w[%j, %k] }
+      %acc = reduce add %k in 0..768 unroll 4 chains 8 { yield %x[%i, %k] * %w[%j, %k] }
       store 0.5 * %acc * (1.0 + erf(%acc * 0.7071067811865476)), %y[%i, %j] stream
     }
   }

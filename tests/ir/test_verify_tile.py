@@ -47,6 +47,9 @@ BROKEN = {
     "storing past the end": (kernel("for %i in 0..9 tile 4 { store 1.0, %y[%i] }"), "takes 0..8 in an extent of 8"),
     "odd lanes": (kernel("for %i in 0..8 tile 6 lanes 3 { store %x[%i], %y[%i] }"), "3 lanes"),
     "no tile": (kernel("for %i in 0..8 tile 0 { store %x[%i], %y[%i] }"), "both are at least 1"),
+    "chains of a loop": (kernel("for %i in 0..8 chains 2 { store %x[%i], %y[%i] }"), "%i has 2 chains"),
+    "chains of a tile": (kernel("%s = reduce add %k in 0..8 tile 4 chains 2 { yield %x[%k] } store %s, %y[0]"), "%k has 2 chains"),
+    "no chain": (kernel("%s = reduce add %k in 0..8 chains 0 { yield %x[%k] } store %s, %y[0]"), "%k has 0 chains"),
     "prefetching at what is no integer": (kernel("for %i in 0..8 { %a = %x[%i] prefetch %y[%a] store %a, %y[%i] }"), "%a is f32"),
     "two axes with lanes": (
         kernel("for %i in 0..8 tile 8 lanes 8 { %s = reduce add %k in 0..8 tile 8 lanes 8 { yield %x[%k] } store %s, %y[%i] }"),

@@ -7,7 +7,8 @@ lanes or threads: it reads them off the loops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -20,11 +21,12 @@ from compiler.codegen.target import Target
 from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, interval, product, substitute, var, variables
 from compiler.ir.inplace import shareable
+from compiler.ir.names import referenced
 from compiler.ir.scalar import Call, Load, Ref
 from compiler.ir.sizes import kernel_sizes
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.team import is_shared, meetings
-from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store, leaves_rows
 from compiler.ir.types import DType, boolean, i64
 
 Carried = list[str]
@@ -283,9 +285,8 @@ class KernelEmitter:
     def reduce(self, stmt: Reduce, ev: Evaluator) -> None:
         """Accumulate every coordinate of the tile by itself, then combine along the reduced axes."""
         dtype = stmt.value.dtype
-        probe = ev.scope.inner()
-        for r in stmt.ranges:
-            probe.enter(r, 0)
+        stmt = self.in_chains(stmt, _with_ranges(ev.scope, stmt))
+        probe = _with_ranges(ev.scope, stmt)
         own = {r.var for r in stmt.ranges if r.var in probe.axes}
         axes = probe.ordered(own | self._value_axes(stmt, probe))
         places = coordinates(probe, axes)
@@ -319,6 +320,15 @@ class KernelEmitter:
             joined = self._combine_all(stmt.op, dtype, parts, lanes)
             elements[key] = self._across(stmt.op, dtype, joined, lanes) if across else joined
         ev.scope.names[stmt.name] = Bound(dtype, kept, elements)
+
+    def in_chains(self, stmt: Reduce, probe: Scope) -> Reduce:
+        """As many steps of the last range in a tile as its chains allow beside the sums that grow anyway."""
+        *outer, last = stmt.ranges
+        if last.chains == 1 or not isinstance(last.extent, int):
+            return stmt
+        most = max(1, last.chains // len(coordinates(probe, probe.ordered(self._value_axes(stmt, probe)))))
+        turns = next(n for n in range(most, 0, -1) if last.extent % n == 0)
+        return replace(stmt, ranges=(*outer, last.with_(tile=turns)))
 
     def _select(self, mask: str, value: str, other: str, ty: str, lanes: int) -> str:
         """Lanes of `value` where the mask holds, of `other` elsewhere."""
@@ -455,35 +465,8 @@ class KernelEmitter:
         ]
 
 
-def leaves_rows(r: Range) -> bool:
-    """Whether a loop of open length without lanes may end inside a tile."""
-    return not isinstance(r.extent, int) and not r.lanes and r.extent % r.tile != 0
-
-
 def _with_ranges(scope: Scope, stmt: Reduce) -> Scope:
     inner = scope.inner()
     for r in stmt.ranges:
         inner.enter(r, 0)
     return inner
-
-
-def referenced(stmt: Stmt) -> Iterable[str]:
-    """Names of values that `stmt` or anything inside it reads."""
-    found: set[str] = set()
-    for s in tile.walk((stmt,)):
-        dims: list[Dim] = [d for r in tile.ranges(s) for d in (r.lo, r.hi)]
-        if isinstance(s, Store):
-            dims += s.index
-        if isinstance(s, Check):
-            found.add(s.name)
-        for value in tile.values(s):
-            for e in value.parts:
-                if isinstance(e, Ref):
-                    found.add(e.name)
-                elif isinstance(e, Load):
-                    dims += e.index
-                elif isinstance(e, scalar.IndexValue):
-                    dims.append(e.index)
-        for d in dims:
-            found |= variables(d)
-    return found

@@ -8,9 +8,14 @@ from math import prod
 from compiler.ir import scalar, tile
 from compiler.ir.index import interval
 from compiler.ir.scalar import Call, Expr, Ref
-from compiler.ir.tile import Block, For, Kernel, Let, Range, Reduce, Stmt
+from compiler.ir.tile import Block, For, Kernel, Let, Range, Reduce, Stmt, leaves_rows
+from compiler.passes.access import contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, renamed
+from compiler.perf.machine import Machine
+
+WRITTEN = 3000
+"""How many operations the code for every number of rows that may be left over is at most."""
 
 
 @register
@@ -23,20 +28,21 @@ class Peel(TilePass):
         for %i in s0//16*16..s0 tile 16 lanes 16 { ... }
 
     A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial, and rows that
-    keep accumulators: code generation writes out each number of those, as long as that is at most `written` operations.
+    keep accumulators: code generation writes out each number of those, as long as that is at most `written` operations.  Few of
+    them add in `chains`, so that one sum need not wait for the other.
     """
 
     name = "peel"
-    written: int = 3000
+    written: int = WRITTEN
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        fresh = Fresh(ir)
+        fresh, chains = Fresh(ir), (context.machine or Machine()).registers // 2
 
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, For):
                 sums = any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
-                if sums and self.stays(stmt):
-                    return (stmt,)
+                if sums and leaves_rows(stmt.range) and every_rest(stmt.range, stmt.body) <= self.written:
+                    return (replace(stmt, body=in_chains(stmt.body, chains)),)
                 parts = split(stmt.range, sums)
                 return tuple(replace(stmt, range=r) for r in parts)
             if isinstance(stmt, Reduce):
@@ -44,12 +50,6 @@ class Peel(TilePass):
             return (stmt,)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
-
-    def stays(self, stmt: For) -> bool:
-        """Whether the rows that an open loop leaves over are one partial tile."""
-        r = stmt.range
-        rests = r.tile * (r.tile - 1) // 2
-        return not isinstance(r.extent, int) and not r.lanes and rests * operations(stmt.body) <= self.written
 
     def reduction(self, stmt: Reduce, fresh: Fresh) -> Block:
         """The parts of a reduction, then their combination under the old name."""
@@ -75,6 +75,21 @@ class Peel(TilePass):
 def with_range(stmt: Reduce, k: int, r: Range) -> Reduce:
     """`stmt` with its range number `k` replaced."""
     return replace(stmt, ranges=(*stmt.ranges[:k], r, *stmt.ranges[k + 1 :]))
+
+
+def in_chains(body: Block, chains: int) -> Block:
+    """`body` with the steps of its products in so many chains."""
+
+    def rule(r: Range, stmt: Stmt) -> Range:
+        plain = r.tile == 1 and contraction(stmt) and r is tile.ranges(stmt)[-1]
+        return r.with_(chains=chains) if plain else r
+
+    return tile.map_ranges(body, rule)
+
+
+def every_rest(rows: Range, body: Block) -> int:
+    """How many operations code for every number of `rows` less than a tile has."""
+    return rows.tile * (rows.tile - 1) // 2 * operations(body)
 
 
 def operations(body: Block) -> int:

@@ -154,8 +154,24 @@ ROWS = """kernel @k(size n in 2..513 like 43, in %x: f32[n, 9], in %w: f32[9, 32
     %s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%k, %j] } store %s, %y[%i, %j] } } }"""
 
 
-def test_rows_that_keep_accumulators_stay_partial() -> None:
-    check_pass("peel", unchanged=ROWS)
+IN_CHAINS = ROWS.replace("0..9 {", "0..9 chains 16 {")
+
+
+def test_rows_that_keep_accumulators_stay_partial_and_few_of_them_add_in_chains() -> None:
+    """In half of the registers."""
+    check_pass("peel", before=ROWS, after=IN_CHAINS)
+
+
+def test_only_products_add_in_chains_and_only_along_their_last_loop() -> None:
+    start = "parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 { "
+    sums = "%s = reduce max %k in 0..9 { yield %w[%k, %j] } %t = reduce add %k in 0..3, %l in 0..3"
+    rest = "{ yield %x[%i, %k*3 + %l] * %w[%k*3 + %l, %j] } store %s + %t, %y[%i, %j] } }"
+    params = "size n in 2..513 like 43, in %x: f32[n, 9], in %w: f32[9, 32], out %y: f32[n, 32]"
+    check_pass(
+        "peel",
+        before=kernel(f"{start} {sums} {rest}", params),
+        after=kernel(f"{start} {sums} chains 16 {rest}", params),
+    )
 
 
 def test_but_not_where_every_number_of_them_would_be_much_code() -> None:
@@ -164,7 +180,7 @@ def test_but_not_where_every_number_of_them_would_be_much_code() -> None:
     loop = ROWS[start:-1]
     parts = ("0..n//4*4 tile 4", "n//4*4..n//2*2 tile 2", "n//2*2..n")
     split = "".join(loop.replace("0..n tile 4", part) for part in parts)
-    check_pass("peel{written=12}", unchanged=ROWS)
+    check_pass("peel{written=12}", before=ROWS, after=IN_CHAINS)
     check_pass("peel{written=11}", before=ROWS, after=ROWS[:start] + split + "}")
 
 
