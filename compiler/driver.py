@@ -15,6 +15,7 @@ import torch
 
 from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, OpenSizeError
+from compiler.ir.atoms import expected
 from compiler.ir.graph import Data, Graph
 from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
 from compiler.ir.index import size as open_size
@@ -108,8 +109,8 @@ class Compilation:
 class CompiledGraph:
     """A graph as native code: takes and returns flat lists of tensors.
 
-    A graph with symbolic dimensions is compiled when its first inputs are known: for all sizes in `bounds` at once, and well for
-    those of the inputs.  What cannot be compiled so (a remark says why) is compiled for each set of sizes by itself.
+    A graph with symbolic dimensions is compiled when its first inputs are known: for all sizes in `bounds` that are like them.
+    What cannot be compiled so (a remark says why) is compiled for each set of sizes by itself.
     Results that are written back to inputs (`graph.aliases`) are copied there and left out of what is returned.
     """
 
@@ -193,7 +194,7 @@ class CompiledGraph:
     def _compile_for(self, ranges: Ranges, sizes: Mapping[str, int]) -> Compilation:
         start = time.perf_counter()
         values = {
-            name: low if low == high else open_size(name, low, high, max(sizes[name], 2))
+            name: low if low == high else open_size(name, low, high, expected(low, high, sizes[name]))
             for name, (low, high) in ranges.items()
         }
         graph = self.graph.specialize(values) if values else self.graph

@@ -196,7 +196,20 @@ def test_of_many_sets_of_sizes_the_oldest_is_forgotten(monkeypatch: pytest.Monke
     assert len(compiled.graph.compilations) == 1
 
 
-def test_passes_are_checked_at_a_likely_size() -> None:
+@pytest.mark.parametrize("case", ["linear", "attention"])
+def test_the_program_does_not_depend_on_the_first_call(case: str) -> None:
+    """Attention is cut in parts, though the rows of both first calls are short."""
+    make, _, inputs, _ = CASES[case]
+    dims = ({inputs(9)[0].ndim - 2: Dim("rows", min=2, max=4096)},)
+    model, texts = make().eval(), set()
+    for first in (9, 63):
+        compiled = compiler.compile(model, inputs(first), dynamic_shapes=dims, options=FEW)
+        texts.add(compiled.print_ir("scheduled"))
+    assert len(texts) == 1
+    assert (".part" in texts.pop()) == (case == "attention")
+
+
+def test_passes_are_checked_at_a_small_size() -> None:
     options = {**FEW, "check": True, "verify": True}
     compiled = compiler.compile(Attention(8).eval(), (torch.randn(1, 5, 8),), dynamic_shapes=({1: N},), options=options)
     assert compiled.executable.sizes

@@ -33,6 +33,15 @@ class Size:
         return self.name
 
 
+MANY = 500
+"""What a size is expected to be that may be small: enough for all that pays for long loops, and no multiple of a vector."""
+
+
+def expected(low: int, high: int, seen: int) -> int:
+    """What choices expect of a size in low..high: the same whatever was `seen` first, unless it cannot be small."""
+    return seen if low > MANY else min(MANY, high)
+
+
 @dataclass(frozen=True)
 class FloorDiv:
     """Floor division that did not simplify."""

@@ -23,9 +23,9 @@ from compiler.ir.index import (
     ceildiv,
     evaluate,
     floordiv,
-    likely,
     mod,
     product,
+    sampled,
     sizes,
     substitute,
     variables,
@@ -213,9 +213,9 @@ class TensorType:
         """The type with symbolic dimensions replaced by `values`."""
         return TensorType(self.dtype, tuple(substitute(d, values) for d in self.shape), self.layout)
 
-    def likely(self) -> TensorType:
-        """The type with open sizes as they are likely to be."""
-        return TensorType(self.dtype, tuple(map(likely, self.shape)), self.layout)
+    def sampled(self) -> TensorType:
+        """The type with open sizes as they are where a program is tried."""
+        return TensorType(self.dtype, tuple(map(sampled, self.shape)), self.layout)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]{self.layout or ''}"

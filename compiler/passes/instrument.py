@@ -12,7 +12,7 @@ import torch
 
 from compiler.errors import PassError, VerifyError
 from compiler.ir.graph import Graph
-from compiler.ir.index import interval, likely
+from compiler.ir.index import interval, sampled
 from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.interpret_tile import fresh, run_kernel, run_program
 from compiler.ir.printer import print_graph
@@ -197,7 +197,7 @@ def run_on_random(kernel: Kernel, seed: int, low: int, high: int) -> list[Array]
 def run_on(kernel: Kernel, given: Sequence[Array]) -> list[Array]:
     """The kernel's out and inout buffers after a run on copies of `given`, one array per parameter."""
     buffers = {
-        p.name: fresh(p.type.likely()) if p.role == "out" else x.copy()
+        p.name: fresh(p.type.sampled()) if p.role == "out" else x.copy()
         for p, x in zip(kernel.params, given, strict=True)
     }
     run_kernel(kernel, buffers)
@@ -227,7 +227,7 @@ def steps(body: Block) -> int:
     for stmt in body:
         trips = 1
         for r in ranges(stmt):
-            known = interval(likely(r.extent), None)
+            known = interval(sampled(r.extent), None)
             trips *= -(-known[1] // r.tile) if known else 1
         total += 1 + trips * (1 + steps(blocks(stmt)))
     return total

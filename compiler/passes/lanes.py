@@ -107,7 +107,7 @@ def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> Range | None
     free = table.free - {v} - table.private.get(a.buffer, frozenset())
 
     def walks(r: Range) -> bool:
-        return table.step(a, r.var) == 1 and isinstance(r.extent, int) and r.extent >= BLOCK and table.linear(r.var)
+        return table.step(a, r.var) == 1 and known(r.extent) >= BLOCK and table.linear(r.var)
 
     loops = (r for r in a.loops if r.var in free and walks(r))
     return next((r for r in loops if not table.sums[r.var] or any(map(contraction, table.sums[r.var]))), None)

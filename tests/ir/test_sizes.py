@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.errors import ArgumentError, ParseError, VerifyError
+from compiler.ir.atoms import expected
 from compiler.ir.binding import bind_symbols
 from compiler.ir.digest import kernel_digest
 from compiler.ir.index import (
@@ -16,6 +17,7 @@ from compiler.ir.index import (
     likely,
     minimum,
     mod,
+    sampled,
     size,
     step,
     substitute,
@@ -44,6 +46,21 @@ def test_a_size_is_no_variable_and_has_a_range() -> None:
     assert interval(N * 4 + 1, {}) == (9, 2049)
     assert likely(N * 4 + 1) == 401
     assert substitute(N * ROW, {"n": 7}) == ROW * 7
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "seen", "likely"),
+    [(1, 4096, 1, 500), (1, 4096, 1000, 500), (2, 512, 512, 500), (1, 64, 8, 64), (4097, 32768, 9000, 9000)],
+)
+def test_what_is_expected_of_a_size_that_may_be_small_is_one_number(
+    low: int, high: int, seen: int, likely: int
+) -> None:
+    assert expected(low, high, seen) == likely
+
+
+def test_programs_are_tried_at_sizes_that_they_admit() -> None:
+    tried = [sampled(size("n", low, high, seen)) for low, high, seen in ((2, 512, 8), (2, 4096, 500), (200, 4096, 500))]
+    assert tried == [8, 9, 200]
 
 
 def test_what_a_tile_leaves_over_is_less_than_a_tile() -> None:

@@ -47,7 +47,8 @@ class Layout(ProgramPass):
     loop follows is a candidate for the innermost place.  Buffers take their candidates or stay row-major, whichever saves the
     kernels around them more memory operations; starting from all candidates and from none, one buffer is changed at a time
     until that helps no more.  Only types change: kernels index logical elements.  Inputs and what PyTorch is called with stay
-    as they are; an output may be computed in another order and turned by a kernel of its own.
+    as they are; an output may be computed in another order and turned by a kernel of its own.  No dimension of open length is
+    put innermost: vectors along it would begin anywhere, and loops around it could not be joined.
     """
 
     name = "layout"
@@ -93,7 +94,11 @@ class Search:
         wished: dict[int, set[int]] = {}
         for buffer, dims in found.items():
             wished.setdefault(self.program.buffers[buffer].rank, set()).update(dims)
-        others = {b: sorted(wished[t.rank] - {t.rank - 1}) for b in found if (t := self.program.buffers[b])}
+        others = {
+            b: [d for d in sorted(wished[t.rank] - {t.rank - 1}) if isinstance(t.shape[d], int)]
+            for b in found
+            if (t := self.program.buffers[b])
+        }
         return {b: dims for b, dims in others.items() if dims}
 
     def turnable(self) -> set[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, interval, step, substitute, var, variables
-from compiler.ir.tile import For, Kernel, Range, known
+from compiler.ir.tile import For, Kernel, Range
 from compiler.passes.access import Accesses, contraction, in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import substitute_indices
@@ -18,7 +18,8 @@ class Collapse(TilePass):
     """parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
 
     Only where every address stays linear in the joint index, so that lanes run across the end of a row, and blocks of a
-    contraction's rows across the end of an image.  Rows of at least `enough` elements fill the lanes by themselves.
+    contraction's rows across the end of an image.  Rows of at least `enough` elements fill the lanes by themselves; of open
+    length they must have as many in any case.
     """
 
     name = "collapse"
@@ -42,7 +43,8 @@ class Collapse(TilePass):
         return ir
 
     def long(self, r: Range) -> bool:
-        return known(r.extent, self.enough) >= self.enough
+        least = interval(r.extent, {})
+        return least is None or least[0] >= self.enough
 
     def join(self, ir: Kernel, nest: list[For], k: int) -> Kernel | None:
         """Loop `k` and the one around it as one; None where some address would not be linear."""

@@ -26,7 +26,7 @@ class Online(TilePass):
     and rescales them where the maximum grows.  No row is ever stored whole.  See compiler.passes.rescale, and Dao et al.,
     "FlashAttention", 2022.  Pays for rows of more than `longest` elements, and for shorter ones of which each sees only the
     places up to its own: parts that no row of a block sees are left out, whatever they hold, and `causal` places and rows
-    go together.
+    go together.  Rows of open length are long if they may be: of a short one there is a part alone.
     """
 
     name = "online"
@@ -52,11 +52,10 @@ class Online(TilePass):
         if not nest or not all(f.parallel for f in nest) or nest[-1].range.lo != 0:
             return None
         row = row_of(nest[-1].body)
-        least = None if row is None else interval(row.extent, {})
-        if row is None or variables(nest[-1].range.hi) or least is None or least[0] < 1:
+        length = None if row is None else interval(row.extent, {})
+        if row is None or variables(nest[-1].range.hi) or length is None or length[0] < 1:
             return None
-        length = known(row.extent)
-        long = length > self.longest or (length >= 2 * self.causal and last_seen(row.top) is not None)
+        long = length[1] > self.longest or (length[1] >= 2 * self.causal and last_seen(row.top) is not None)
         return row if long else None
 
 
@@ -101,7 +100,7 @@ class Parts:
         beyond = interval(end - whole, bounds)
         if rest != 0 and (beyond is None or beyond[1] > 0):
             parts.append(self.along_row(whole, end, rest))
-        return (*self.held(size), *self.cleared(size), *parts, self.finished())
+        return (*self.held(size), *self.cleared(count), *parts, self.finished())
 
     def along_row(self, first: Dim, end: Dim, extent: Dim) -> For:
         """The parts `first`..`end`-1, each of `extent` places; the one behind the whole parts is there or not."""
@@ -123,7 +122,7 @@ class Parts:
         wide = zip(self.products, self.row.products, strict=True)
         return (*row, *(Local(n, TensorType(self.dtype, (count, *(r.hi for r in p.chain)))) for n, p in wide))
 
-    def cleared(self, count: int) -> Block:
+    def cleared(self, count: Dim) -> Block:
         """Nothing seen yet."""
         here, clear = var(self.names["clear"]), Range(self.names["clear"], 0, count)
         zero = const(0, self.dtype)

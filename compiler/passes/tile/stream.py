@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
+from compiler.ir.atoms import MANY
+from compiler.ir.index import Dim, sizes, substitute
 from compiler.ir.tile import Block, Kernel, Stmt, Store, known
 from compiler.passes.access import Accesses
 from compiler.passes.base import Context, TilePass, register
@@ -17,6 +19,7 @@ class Stream(TilePass):
     """store v, %y[%i]  ->  stream v, %y[%i]   for outputs larger than the last cache holds
 
     A plain store first reads the line it overwrites; a streaming store does not, which saves a third of the traffic of y = f(x).
+    What may be small is not written past the cache, where its reader would miss it.
     """
 
     name = "stream"
@@ -26,7 +29,9 @@ class Stream(TilePass):
         cache = (context.machine or Machine()).l3
         read = {a.buffer for a in Accesses(ir).all if not a.is_store}
         large = {
-            p.name for p in ir.params if p.role == "out" and p.name not in read and known(p.type.nbytes) > cache // 2
+            p.name
+            for p in ir.params
+            if p.role == "out" and p.name not in read and known(least(p.type.nbytes)) > cache // 2
         }
         if not large:
             return ir
@@ -37,3 +42,8 @@ class Stream(TilePass):
         context.applied(self, f"{', '.join(sorted('%' + n for n in large))} written past the cache")
         context.offer(self, None)
         return ir.with_body(tile.expand_stmts(ir.body, rule))
+
+
+def least(d: Dim) -> Dim:
+    """`d` with those sizes that may be small as small as they may be."""
+    return substitute(d, {s.name: s.low for s in sizes(d) if s.low <= MANY})

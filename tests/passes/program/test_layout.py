@@ -106,3 +106,16 @@ STAY = {
 @pytest.mark.parametrize("case", STAY)
 def test_programs_that_stay(case: str) -> None:
     check_pass("layout", unchanged=STAY[case], special=False)
+
+
+@pytest.mark.parametrize(("rows", "turned"), [("40", True), ("n", False)])
+def test_no_open_dimension_lies_innermost(rows: str, turned: bool) -> None:
+    size = "size n in 1..101 like 40  " if rows == "n" else ""
+    text = f"""program {{ {size}input %a: f32[16, {rows}]  output %b: f32[{rows}]  buffer %t: f32[{rows}, 3]
+      kernel @k({size.strip()}{", " if size else ""}in %x: f32[16, {rows}], out %y: f32[{rows}, 3]) {{
+        parallel %p in 0..{rows} {{ parallel %c in 0..3 {{
+          %s = reduce add %k in 0..16 {{ yield %x[%k, %p] * %x[%k, %p] }} store %s, %y[%p, %c] }} }} }}
+      kernel @l({size.strip()}{", " if size else ""}in %x: f32[{rows}, 3], out %y: f32[{rows}]) {{
+        parallel %p in 0..{rows} {{ %s = reduce max %c in 0..3 {{ yield %x[%p, %c] }} store %s, %y[%p] }} }}
+      launch @k(%a, %t)  launch @l(%t, %b) }}"""
+    assert ("{1, 0}" in str(run_pipeline(parse(text), "layout", Context()))) == turned

@@ -76,3 +76,14 @@ def test_long_rows_fill_the_lanes_by_themselves() -> None:
       parallel %i in 0..2 { parallel %j in 0..8 { store %x[%i, %j], %y[%i, %j] } }
     }"""
     check_pass("collapse{enough=8}", unchanged=text)
+
+
+def test_rows_of_open_length_are_joined_unless_all_are_long() -> None:
+    text = """kernel @k(size n in {sizes}, in %x: f32[3, n], out %y: f32[3, n]) {{
+      {loops}
+    }}"""
+    two = "parallel %i in 0..3 { parallel %j in 0..n { store %x[%i, %j], %y[%i, %j] } }"
+    one = "parallel %i in 0..n*3 { store %x[%i//n, %i%n], %y[%i//n, %i%n] }"
+    few, long = "1..901 like 800", "512..901 like 800"
+    check_pass("collapse", before=text.format(sizes=few, loops=two), after=text.format(sizes=few, loops=one))
+    check_pass("collapse", unchanged=text.format(sizes=long, loops=two))

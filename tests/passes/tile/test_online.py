@@ -12,7 +12,7 @@ from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.tile_printer import print_kernel
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.testing import check_pass, check_same_meaning
+from compiler.testing import check_pass, check_same_meaning, parse
 
 PASS = "online{longest=4, part=4, rows=4}"
 
@@ -210,11 +210,11 @@ def test_rows_of_open_length() -> None:
     local %top: f32[8]
     local %t.sum: f32[8]
     local %a.sum: f32[8, 3]
-    for %clear in 0..8 {
+    for %clear in 0..min(-%i.block*8 + n, 8) {
       store -inf, %top[%clear]
       store 0.0, %t.sum[%clear]
     }
-    for %clear_1 in 0..8 {
+    for %clear_1 in 0..min(-%i.block*8 + n, 8) {
       for %j in 0..3 {
         store 0.0, %a.sum[%clear_1, %j]
       }
@@ -366,3 +366,20 @@ def test_lengths_that_may_be_nothing_stay() -> None:
         q, k, v = torch.randn(2, n, 16), torch.randn(2, n, 16), torch.randn(2, n, 8)
         assert (compiled([q, k, v])[0] - F.scaled_dot_product_attention(q, k, v, scale=0.25)).abs().sum() < 1e-3
     assert not compiled.compilations[0].stages.context.remarks.of("online")
+
+
+@pytest.mark.parametrize(("most", "taken"), [(1001, True), (641, False)])
+def test_rows_of_open_length_are_long_if_they_may_be(most: int, taken: bool) -> None:
+    text = f"""kernel @k(size n in 1..{most} like 8, in %s: f32[4, n], in %v: f32[n, 3], out %y: f32[4, 3]) {{
+      parallel %i in 0..4 {{
+        %m = reduce max %r in 0..n {{ yield %s[%i, %r] }}
+        %t = reduce add %r in 0..n {{ yield exp(%s[%i, %r] - %m) }}
+        for %j in 0..3 {{
+          %a = reduce add %r in 0..n {{ yield exp(%s[%i, %r] - %m) * %v[%r, %j] }}
+          store %a / %t, %y[%i, %j]
+        }}
+      }}
+    }}"""
+    context = Context()
+    run_pipeline(parse(text), "online", context)
+    assert [r.message[:30] for r in context.remarks.of("online")] == ["rows of n in parts of 256; sum"] * taken

@@ -23,3 +23,18 @@ def test_only_large_results_that_nothing_reads() -> None:
         remark="%y written past the cache",
     )
     check_pass("stream", unchanged=TEXT, machine=Machine(l3=512))
+
+
+def test_what_may_be_small_is_not_written_past_the_cache() -> None:
+    text = """kernel @k(size n in {sizes}, in %x: f32[n], out %y: f32[n]) {{
+      for %i in 0..n {{ store %x[%i], %y[%i]{stream} }}
+    }}"""
+    small = Machine(l3=512)
+    check_pass("stream", unchanged=text.format(sizes="1..4097 like 500", stream=""), machine=small)
+    large = "501..4097 like 600"
+    check_pass(
+        "stream",
+        before=text.format(sizes=large, stream=""),
+        after=text.format(sizes=large, stream=" stream"),
+        machine=small,
+    )
