@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from compiler.perf.machine import Machine
 
@@ -50,7 +51,8 @@ class Window:
 class Shape:
     """One contraction: its columns across vectors of `lanes`, its reduced length `depth`, and all the products it adds.
 
-    `own` are the operands that each accumulator reads for itself.
+    `own` are the operands that each accumulator reads for itself.  The rows of any other lie `apart` bytes from one another, 0 where
+    that is not known; they are `overlapping` where taps that are written out meet places of other rows.
     """
 
     columns: int
@@ -58,6 +60,8 @@ class Shape:
     depth: int
     products: int
     own: tuple[Window, ...] = ()
+    apart: int = 0
+    overlapping: bool = False
 
 
 AT_THE_END = 2
@@ -66,27 +70,35 @@ AT_THE_END = 2
 LOOP_OVERHEAD = 0.5
 """Cycles per step for counting and for loads that do not quite overlap."""
 
-EXPOSED = 0.3
-"""Share of the second-level cache's transfer time that the multiply-adds do not hide."""
+BROADCAST = 1.15
+"""Loads that take as long as a broadcast; where they bind, 20 or 28 rows of one vector reach 80 to 85 % of the peak."""
+
+AHEAD, BEHIND = 0.1, 0.3
+"""Share of the second-level cache's transfer time that multiply-adds do not hide: of panels, which are fetched ahead, and of rows."""
+
+LINE, ELEMENT = 64, 4
+"""Bytes of a cache line, and of an element of a row."""
 
 PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
 
 
 def step_cycles(
-    rows: int, registers: int, machine: Machine, streamed: bool = False, own: Sequence[Window] = ()
+    rows: int, registers: int, machine: Machine, streamed: bool = False, own: Sequence[Window] = (), far: bool = False
 ) -> float:
-    """Cycles for one step of the reduced loop; `streamed` vectors come from the second-level cache."""
+    """Cycles for one step of the reduced loop; `streamed` vectors come from the second-level cache, and so do rows `far` apart."""
     fma = rows * registers / machine.fma_per_cycle
     each = sum(w.loads(rows) for w in own)
-    loads = (registers + (each * registers if own else rows)) / machine.loads_per_cycle
-    transfer = registers * machine.vector_bits / 8 / machine.l2_bytes_per_cycle if streamed else 0.0
-    return max(fma, loads, machine.fma_latency, transfer) + LOOP_OVERHEAD + EXPOSED * transfer
+    loads = (registers + (each * registers if own else rows * BROADCAST)) / machine.loads_per_cycle
+    panels = registers * machine.vector_bits / 8 / machine.l2_bytes_per_cycle if streamed else 0.0
+    lines = rows * ELEMENT / machine.l2_bytes_per_cycle if far and not own else 0.0
+    return max(fma, loads, machine.fma_latency, panels) + LOOP_OVERHEAD + AHEAD * panels + BEHIND * lines
 
 
 def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine) -> float:
     """Cycles per step of the reduced loop over the whole result, partial blocks included."""
     full_r, part_r = divmod(rows, block.rows)
+    far = not 0 < shape.apart < LINE and rows * shape.depth * ELEMENT > machine.l1 // 2
     vectors = -(-shape.columns // shape.lanes)
     full_c, part_c = divmod(vectors, block.registers)
     total = 0.0
@@ -94,7 +106,7 @@ def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine)
         for c, times_c in ((block.registers, full_c), (part_c, 1 if part_c else 0)):
             if times_r and times_c:
                 streamed = shape.depth * c * machine.vector_bits // 8 > machine.l1 // 2
-                total += times_r * times_c * step_cycles(r, c, machine, streamed, shape.own)
+                total += times_r * times_c * step_cycles(r, c, machine, streamed, shape.own, far)
     return total * (1 + PARTIAL_PENALTY * (bool(part_r and full_r) + bool(part_c and full_c)))
 
 
@@ -107,11 +119,10 @@ def ranked_tiles(rows: int, shapes: Sequence[Shape], machine: Machine) -> list[l
     """Blocks of equal height for contractions that share their rows, for every height, the best first.
 
     Of the heights whose accumulators, one row of vectors and a broadcast fit the registers, the best takes the least
-    time in all; ties go to the blocks that load least, then to the lowest.  Rows a power of two apart share cache sets, so
-    a block has fewer rows than a set has ways.
+    time in all; ties go to the blocks that load least, then to the lowest.
     """
     ranked: list[tuple[tuple[float, float, int], list[RegisterTile]]] = []
-    for height in range(1, min(rows, machine.l1_ways - 2) + 1):
+    for height in range(1, min(most_rows(rows, shape, machine) for shape in shapes) + 1):
         chosen, time, loads = [], 0.0, 0.0
         for shape in shapes:
             block = best_width(rows, height, shape, machine)
@@ -136,7 +147,7 @@ def equally_wide(parts: Sequence[tuple[int, Shape]], machine: Machine) -> tuple[
     for width in range(1, min(widest, 6, (machine.registers - 2) // 2) + 1):
         chosen, time = list[RegisterTile](), 0.0
         for rows, shape in parts:
-            blocks = (RegisterTile(h, width) for h in range(1, min(rows, machine.l1_ways - 2) + 1))
+            blocks = (RegisterTile(h, width) for h in range(1, most_rows(rows, shape, machine) + 1))
             times = {b: total_cycles(rows, shape, b, machine) for b in blocks if fits(b, shape, machine)}
             if times:
                 chosen.append(min(times, key=lambda b: times[b]))
@@ -144,6 +155,14 @@ def equally_wide(parts: Sequence[tuple[int, Shape]], machine: Machine) -> tuple[
         if len(chosen) == len(parts):
             found.append((time, chosen))
     return min(found, key=lambda f: f[0], default=(float("inf"), [RegisterTile(1, 1) for _ in parts]))
+
+
+def most_rows(rows: int, shape: Shape, machine: Machine) -> int:
+    """Rows of a block at most, of `rows`: those a multiple of a way's length apart share one set of the first-level cache, and
+    have to leave ways of it to others.
+    """
+    way = machine.l1 // machine.l1_ways
+    return min(rows, (machine.l1_ways - 2) * (way // gcd(shape.apart, way)))
 
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:
@@ -156,8 +175,9 @@ def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> Regist
 def fits(block: RegisterTile, shape: Shape, machine: Machine) -> bool:
     """Whether the registers hold a block of accumulators, what they read for themselves, a row of vectors and a broadcast.
 
-    More accumulators than keep the multipliers busy should leave room for all that is still to be used of their windows and at the end.
+    A broadcast that another row uses for its next tap waits for it, so that there is one for each row.  More accumulators than keep the multipliers busy should leave room for all that is still to be used of their windows and at the end.
     """
     many = bool(shape.own) and block.rows * block.registers > machine.fma_per_cycle * machine.fma_latency
     own = sum(w.held(block.rows) if many else block.rows for w in shape.own)
-    return (block.rows + own + 1) * block.registers + 2 + AT_THE_END * many <= machine.registers
+    broadcasts = max(2, block.rows if shape.overlapping else 0)
+    return (block.rows + own + 1) * block.registers + broadcasts + AT_THE_END * many <= machine.registers

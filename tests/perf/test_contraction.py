@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from compiler.perf.contraction import (
+    AHEAD,
+    BEHIND,
+    BROADCAST,
     LOOP_OVERHEAD,
     RegisterTile,
     Shape,
@@ -12,6 +17,7 @@ from compiler.perf.contraction import (
     best_tiles,
     equally_wide,
     fits,
+    most_rows,
     step_cycles,
     total_cycles,
 )
@@ -36,7 +42,48 @@ def test_a_step(rows: int, registers: int, own: int, cycles: float) -> None:
 def test_operands_that_each_accumulator_reads_cost_loads() -> None:
     machine = Machine(loads_per_cycle=1)
     assert step_cycles(4, 2, machine, own=[Window()]) == pytest.approx(2 + 8 + LOOP_OVERHEAD)
-    assert step_cycles(4, 2, machine) == pytest.approx(2 + 4 + LOOP_OVERHEAD)
+    assert step_cycles(4, 2, machine) == pytest.approx(2 + 4 * BROADCAST + LOOP_OVERHEAD)
+
+
+def test_what_comes_from_the_second_level_is_not_quite_hidden() -> None:
+    """Two vectors are 128 bytes, an element of each of fourteen rows 56, of 32 a cycle."""
+    near = step_cycles(14, 2, AVX512, streamed=True)
+    assert near == pytest.approx(14 + LOOP_OVERHEAD + AHEAD * 4)
+    assert step_cycles(14, 2, AVX512, streamed=True, far=True) == pytest.approx(near + BEHIND * 56 / 32)
+
+
+@pytest.mark.parametrize(
+    ("apart", "rows"),
+    [
+        (4, 100),  # pixels side by side
+        (1024, 40),  # four rows to a way
+        (2048, 20),
+        (3072, 40),
+        (4096, 10),  # all in one set
+        (12288, 10),
+        (0, 10),  # unknown
+    ],
+)
+def test_rows_leave_ways_of_a_cache_set_to_others(apart: int, rows: int) -> None:
+    assert most_rows(100, Shape(32, 16, 64, 1, apart=apart), AVX512) == rows
+    assert most_rows(7, Shape(32, 16, 64, 1, apart=apart), AVX512) == 7
+
+
+@pytest.mark.parametrize(("rows", "registers", "waiting"), [(10, 2, True), (11, 2, False), (7, 3, True), (8, 3, False)])
+def test_broadcasts_wait_for_the_taps_of_other_rows(rows: int, registers: int, waiting: bool) -> None:
+    """Ten rows of two: 20 sums, two vectors and ten broadcasts."""
+    shape = Shape(columns=64, lanes=16, depth=9, products=1)
+    assert fits(RegisterTile(rows, registers), shape, AVX512)
+    assert fits(RegisterTile(rows, registers), replace(shape, overlapping=True), AVX512) == waiting
+
+
+def test_fourteen_rows_suit_images_of_fourteen() -> None:
+    """They read a panel half as often as seven; 28 of one vector would wait for their broadcasts."""
+    for apart in (4, 2048):
+        shape = Shape(256, 16, 2304, 196 * 256, apart=apart)
+        assert best_tiles(14, [shape], AVX512) == [RegisterTile(14, 2)]
+        assert best_tiles(196, [shape], AVX512) == [RegisterTile(14, 2)]
+    assert best_tiles(14, [Shape(256, 16, 2304, 14 * 256, apart=4096)], AVX512)[0].rows <= 10
 
 
 @pytest.mark.parametrize(

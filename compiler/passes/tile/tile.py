@@ -13,6 +13,7 @@ from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.lanes import turned_along
 from compiler.passes.rename import with_unique_names
+from compiler.passes.tile.unroll import Unroll
 from compiler.perf.contraction import RegisterTile, Shape, Window, equally_wide, ranked_tiles
 from compiler.perf.machine import Machine
 
@@ -94,7 +95,13 @@ class Tile(TilePass):
         moving = [] if row is None else [a for a in reads if table.follows(a, row.var) and table.follows(a, lane.var)]
         own = tuple(window(table, a, row.var, s.ranges[-1]) for a in moving if row is not None)
         panels = frozenset(a.buffer for a in reads if table.roles[a.buffer] == "const")
-        return [Block(s.name, row, lane, known(depth), max(a.count for a in reads), own, panels, around)]
+        count, columns = max(a.count for a in reads), many(lane.extent, lane.lanes)
+        shape = Shape(columns, lane.lanes, known(depth), count, own)
+        if row is not None and not own:
+            shape = replace(
+                shape, apart=rows_apart(table, reads, row.var), overlapping=overlapping(table, reads, row, s)
+            )
+        return [Block(s.name, row, lane, shape, panels, around)]
 
     def choose(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
         """Rows and registers for the contractions along one row loop: the rows must serve them all."""
@@ -110,7 +117,7 @@ class Tile(TilePass):
         """Note what was chosen for each of the blocks."""
         for b, choice in zip(blocks, chosen, strict=True):
             height = min(self.rows or choice.rows, b.rows)
-            width = min(self.columns or choice.registers * b.lane.lanes, b.columns)
+            width = min(self.columns or choice.registers * b.lane.lanes, b.shape.columns)
             if b.row is not None:
                 sizes[b.row.var] = height
             sizes[b.lane.var] = width
@@ -118,7 +125,7 @@ class Tile(TilePass):
 
     def fixed(self, blocks: list[Block], tiles: list[RegisterTile]) -> Tile:
         """The pass with these blocks, or with their height where the contractions differ in their widths."""
-        widths = {min(t.registers * b.lane.lanes, b.columns) for t, b in zip(tiles, blocks, strict=True)}
+        widths = {min(t.registers * b.lane.lanes, b.shape.columns) for t, b in zip(tiles, blocks, strict=True)}
         return replace(self, rows=tiles[0].rows, columns=widths.pop() if len(widths) == 1 else 0)
 
     @staticmethod
@@ -134,6 +141,21 @@ class Tile(TilePass):
         return max(used, key=lambda r: (again(r), tile.known_extent(r), around.index(r)), default=None)
 
 
+def rows_apart(table: Accesses, reads: list[Access], row: str) -> int:
+    """Bytes between the rows of what each row reads for itself, of several operands a common divisor; 0 where one is irregular."""
+    moving = [a for a in reads if table.follows(a, row)]
+    steps = [(table.step(a, row) or 0) * table.types[a.buffer].dtype.bytes for a in moving]
+    return gcd(*steps) if all(steps) else 0
+
+
+def overlapping(table: Accesses, reads: list[Access], row: Range, s: Reduce) -> bool:
+    """Whether taps of a reduction that will be written out meet places of other rows."""
+    if known(s.ranges[-1].extent) > Unroll.steps:
+        return False
+    found = (window(table, a, row.var, s.ranges[-1]) for a in reads if table.follows(a, row.var))
+    return any(w.places(2) < 2 * w.taps for w in found)
+
+
 def window(table: Accesses, a: Access, row: str, last: Range) -> Window:
     """How the places that rows read overlap, while the last range of a reduction runs."""
     stride, dilation = table.step(a, row), table.step(a, last.var)
@@ -143,30 +165,18 @@ def window(table: Accesses, a: Access, row: str, last: Range) -> Window:
 
 @dataclass(frozen=True)
 class Block:
-    """One contraction `name`: its row loop, if any, its lane loop, its reduced length, the products it adds in all, what its
-    accumulators read each for itself, the constants that it walks, and all loops around it.
-    """
+    """One contraction `name`: its row loop, if any, its lane loop, its shape, the constants that it walks, and all loops around it."""
 
     name: str
     row: Range | None
     lane: Range
-    depth: int
-    count: int
-    own: tuple[Window, ...]
+    shape: Shape
     panels: frozenset[str]
     around: tuple[Range, ...]
 
     @property
     def rows(self) -> int:
         return many(self.row.extent) if self.row is not None else 1
-
-    @property
-    def shape(self) -> Shape:
-        return Shape(self.columns, self.lane.lanes, self.depth, self.count, self.own)
-
-    @property
-    def columns(self) -> int:
-        return many(self.lane.extent, self.lane.lanes)
 
 
 def many(extent: Dim, unit: int = 1) -> int:
