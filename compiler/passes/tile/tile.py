@@ -17,7 +17,7 @@ from compiler.passes.tile.unroll import Unroll
 from compiler.perf.contraction import RegisterTile, Shape, Window, equally_wide, ranked_tiles
 from compiler.perf.machine import Machine
 
-RIVALS = 5
+RIVALS = 7
 """How many blocks of accumulators are offered beside the best."""
 
 DIVIDED = 2520
