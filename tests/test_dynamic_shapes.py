@@ -14,6 +14,7 @@ import compiler
 from compiler import backend, driver
 from compiler.driver import CompiledGraph
 from compiler.errors import ArgumentError, OpenSizeError, PassError
+from compiler.ir.tile import loads
 from compiler.measure import error
 
 FEW = {"cache": ""}
@@ -220,3 +221,16 @@ def test_a_profile_counts_the_sizes_of_the_call() -> None:
     compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
     few, many = (compiled.profile(torch.randn(n, 4), repeats=1).kernels[0] for n in (4, 40))
     assert (many.flops, many.bytes) == (10 * few.flops, 10 * few.bytes)
+
+
+def test_images_of_open_height_and_width_are_padded_in_place() -> None:
+    """What a convolution pads is written into the middle of the padded image: only its border is left to fill."""
+    model = nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1, groups=8)).eval()
+    sides = {2: Dim("h", min=2, max=64), 3: Dim("w", min=2, max=64)}
+    compiled = compiler.compile(model, (torch.randn(1, 4, 9, 7),), dynamic_shapes=(sides,))
+    for shape in ((2, 2), (9, 7), (16, 33)):
+        x = torch.randn(1, 4, *shape)
+        torch.testing.assert_close(compiled(x), model(x))
+    (made,) = compiled.graph.compilations
+    (pad,) = (k for name, k in made.stages.lowered.kernels.items() if name.startswith("pad"))
+    assert not list(loads(pad.body))

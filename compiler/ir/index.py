@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import permutations
+from math import gcd
 from typing import TypeAlias, Union
 
 from compiler.errors import OpenSizeError
@@ -106,8 +107,7 @@ def _rank(mono: Monomial) -> tuple[bool, str]:
 
 
 def _make(sums: Mapping[Monomial, int]) -> Dim:
-    joined = _join_digits(sums)
-    if joined is not None:
+    if (joined := _join_digits(sums)) is not None:
         return joined
     kept = [(m, c) for m, c in sums.items() if c]
     if not kept:
@@ -228,14 +228,21 @@ def minimum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
 
 def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
     """Cancel a common factor of every coefficient of `num` and `den`."""
-    from math import gcd
-
     common = reduce(gcd, (c for _, c in _terms(num)), den)
     return (_make({m: c // common for m, c in _terms(num)}), den // common) if common > 1 else (num, den)
 
 
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     """Inclusive bounds of `d`, or None where a variable has none."""
+    return _closest_interval(d, bounds) if variables(d) else _interval_of_sizes(d)
+
+
+@lru_cache(maxsize=65536)
+def _interval_of_sizes(d: Dim) -> tuple[int, int] | None:
+    return _closest_interval(d, None)
+
+
+def _closest_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     plain, closer = _plain_interval(d, bounds), _as_remainders(d)
     other = plain if closer is d else _plain_interval(closer, bounds)
     return (max(plain[0], other[0]), min(plain[1], other[1])) if plain and other else plain or other
@@ -398,9 +405,8 @@ def simplify(d: Dim, bounds: Bounds) -> Dim:
 def leaves(d: Dim) -> frozenset[Var | Size]:
     """The variables and sizes that `d` is made of."""
     found: set[Var | Size] = set()
-    for mono, _ in _terms(d):
-        for a in mono:
-            found |= {a} if isinstance(a, (Var, Size)) else frozenset().union(*map(leaves, operands(a)))
+    for a in (a for mono, _ in _terms(d) for a in mono):
+        found |= {a} if isinstance(a, (Var, Size)) else frozenset().union(*map(leaves, operands(a)))
     return frozenset(found)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
+from compiler.ir.atoms import FloorDiv
 from compiler.ir.index import Bounds, Dim, Index, extreme, interval, sizes, variables
 
 
@@ -20,3 +23,22 @@ def is_less(a: Dim, b: Dim) -> bool:
         return a < b
     gap = interval(b - a, {})
     return gap is not None and gap[0] > 0
+
+
+def is_at_most(a: Dim, b: Dim) -> bool:
+    """Whether `a` is at most `b` whatever the sizes in them."""
+    gap = least(b - a)
+    return gap is not None and gap >= 0
+
+
+def least(d: Dim) -> int | None:
+    """What `d` is at least; quotients by one number, of which one is taken from the other, differ as what they are quotients of."""
+    terms = d.terms if isinstance(d, Index) else ()
+    found = [(mono[0], coef) for mono, coef in terms if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
+    for (p, times), (q, coef) in permutations(found, 2):
+        apart = p.num - q.num
+        if times == -coef > 0 and p.den == q.den and isinstance(p.den, int) and isinstance(apart, int):
+            rest = least(d - Index((((p,), times),)) - Index((((q,), coef),)))
+            return None if rest is None else rest + times * (apart // p.den)
+    known = interval(d, {})
+    return known[0] if known else None

@@ -42,8 +42,9 @@ from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, TypeAlias, Union
 
-from compiler.ir.index import Dim, Index, has_minimum, interval, likely, substitute, variables
+from compiler.ir.index import Dim, Index, has_minimum, likely, substitute, variables
 from compiler.ir.scalar import Expr, Load
+from compiler.ir.spans import least
 from compiler.ir.types import DType, TensorType
 
 
@@ -84,8 +85,8 @@ def known(d: Dim, otherwise: int = 1) -> int:
     """
     value = _in_first_steps(likely(d))
     if value == 0 and isinstance(d, Index):
-        most = interval(d, {})
-        return most[1] + 1 if most else 0
+        below = least(-d)
+        return 0 if below is None else 1 - below
     return value if isinstance(value, int) else otherwise
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.ir.graph import Node
-from compiler.ir.index import Bounds, Dim, ceildiv, coefficient, interval, simplify, substitute, var, variables
+from compiler.ir.index import Bounds, Dim, ceildiv, coefficient, simplify, substitute, var, variables
+from compiler.ir.spans import is_at_most
 from compiler.ir.structure import Guard, IndexMap, Position
 from compiler.passes.nest import LowerError
 
@@ -57,7 +58,7 @@ def carried(chain: Sequence[Node], index: Position, bounds: Bounds) -> tuple[Pos
 
 
 def parts(
-    chain: Sequence[Node], extents: Sequence[Dim], points: Sequence[Point], places: Mapping[int, Set[int]]
+    chain: Sequence[Node], extents: Sequence[Dim], points: Sequence[Point], places: Mapping[int, Set[Dim]]
 ) -> list[Part]:
     """Loops over `extents`, each step of which yields `points` of the chain's last node, as loops that store the same ones throughout.
 
@@ -73,20 +74,26 @@ def parts(
     cuts = [cut(n, stops[d] | places.get(d, set())) for d, n in enumerate(extents)]
     found = []
     for box in itertools.product(*map(itertools.pairwise, cuts)):
-        here: Bounds = {f"i{d}": (low, high - 1) for d, (low, high) in enumerate(box)}
+        here = {f"i{d}": ends for d, ends in enumerate(box)}
         stored = tuple(p for p, tests in zip(points, guards, strict=True) if all(holds(g, here) for g in tests))
         if stored:
             found.append(Part(tuple(low for low, _ in box), tuple(high - low for low, high in box), stored))
     return found
 
 
-def cut(extent: Dim, places: Set[int]) -> Sequence[Dim]:
-    """The ends of a loop and the places inside it; LowerError where it is open whether these are."""
-    if isinstance(extent, int):
-        return sorted({0, extent, *(c for c in places if 0 < c < extent)})
-    if any(c > 0 for c in places):
-        raise LowerError(f"what a loop of {extent} steps leaves out is not known")
-    return [0, extent]
+def cut(extent: Dim, places: Set[Dim]) -> Sequence[Dim]:
+    """The ends of a loop and the places inside it in order; LowerError where it is open which comes first."""
+    found: list[Dim] = [0, extent]
+    for c in places:
+        if is_at_most(c, 0) or is_at_most(extent, c):
+            continue
+        before = [is_at_most(f, c) for f in found]
+        k = before.index(False) if False in before else 0
+        if k == 0 or not all(is_at_most(c, f) for f in found[k:]):
+            raise LowerError(f"what a loop of {extent} steps leaves out is not known")
+        if not is_at_most(c, found[k - 1]):
+            found.insert(k, c)
+    return found
 
 
 def at(point: Point, index: Position) -> Position:
@@ -94,18 +101,24 @@ def at(point: Point, index: Position) -> Position:
     return tuple(point.get(d, i) for d, i in enumerate(index))
 
 
-def changes(g: Guard, v: str) -> list[int]:
+def changes(g: Guard, v: str) -> tuple[Dim, ...]:
     """The values of `v` from which on `g` holds, and no longer does."""
     if v not in variables(g.index):
-        return []
+        return ()
     step = coefficient(g.index, v)
     if step is None or step < 1 or len(variables(g.index)) > 1:
         raise LowerError(f"no loop alone decides whether element {g.index} is left out")
     first = substitute(g.index, {v: 0})
-    return [n for n in (ceildiv(g.low - first, step), ceildiv(g.high - first, step)) if isinstance(n, int)]
+    return ceildiv(g.low - first, step), ceildiv(g.high - first, step)
 
 
-def holds(g: Guard, bounds: Bounds) -> bool:
-    """Whether the guard holds everywhere in a part; otherwise it does nowhere."""
-    low, high = interval(g.index - g.low, bounds), interval(g.index - g.high, bounds)
-    return low is not None and high is not None and low[0] >= 0 and high[1] < 0
+def holds(g: Guard, part: Mapping[str, tuple[Dim, Dim]]) -> bool:
+    """Whether the guard holds everywhere in a part, or else nowhere; LowerError where that is open."""
+    (v,) = variables(g.index) or ("",)
+    low, high = part.get(v, (0, 1))
+    first, last = changes(g, v) or (g.low - g.index, g.high - g.index)
+    if is_at_most(first, low) and is_at_most(high, last):
+        return True
+    if is_at_most(high, first) or is_at_most(last, low):
+        return False
+    raise LowerError(f"whether element {g.index} is left out is not known")

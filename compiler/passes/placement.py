@@ -14,8 +14,9 @@ from functools import partial
 from typing import TypeAlias
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.index import Dim, evaluate, var
+from compiler.ir.index import Dim, var
 from compiler.ir.scalar import Expr, Load, const
+from compiler.ir.spans import is_at_most
 from compiler.ir.structure import Fused, IndexMap, Item, Position
 from compiler.ir.tile import Block, For, Kernel, Param, Range, Stmt, Store
 from compiler.ir.types import Digit, Layout, TensorType
@@ -43,8 +44,8 @@ def laid_side_by_side(n: Node) -> tuple[tuple[int, ...], ...] | None:
 
 
 def has_fixed_margins(n: Node) -> bool:
-    """Whether every dimension is known, or open and as long in each operand, so that nothing lies beside them there."""
-    return all(isinstance(size, int) or all(o.shape[k] == size for o in n.operands) for k, size in enumerate(n.shape))
+    """Whether it is known in every dimension, open ones too, how much lies beside each operand."""
+    return all(isinstance(size - o.shape[k], int) for o in n.operands for k, size in enumerate(n.shape))
 
 
 def putting(n: Node) -> Node | None:
@@ -126,14 +127,18 @@ def _without(box: Box, hole: Box) -> Iterator[Box]:
     for d, ((low, high), (first, end)) in enumerate(zip(box, hole, strict=True)):
         if (low, high) == (first, end):
             continue
-        low, high, first, end = (evaluate(d, {}) for d in (low, high, first, end))
-        first, end = max(low, min(first, high)), max(low, min(end, high))
+        first, end = (_clipped(place, low, high) for place in (first, end))
         for start, stop in ((low, first), (end, high)):
-            if start < stop:
+            if not is_at_most(stop, start):
                 yield (*box[:d], (start, stop), *box[d + 1 :])
-        if first >= end:
+        if is_at_most(end, first):
             return
         box = (*box[:d], (first, end), *box[d + 1 :])
+
+
+def _clipped(place: Dim, low: Dim, high: Dim) -> Dim:
+    """The place in low..high nearest to `place`."""
+    return low if is_at_most(place, low) else high if is_at_most(high, place) else place
 
 
 def _element(source: Param, box: Box, index: Position) -> Expr:

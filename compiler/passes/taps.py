@@ -16,9 +16,9 @@ from compiler.passes.crop import changes
 from compiler.passes.demand import Demand
 
 
-def cuts(graph: Graph, root: Node) -> dict[int, set[int]]:
+def cuts(graph: Graph, root: Node) -> dict[int, set[Dim]]:
     """Where along each dimension of the root, for whose elements a group's reductions are asked, the points that they add change."""
-    index, found = named("i", root.type.rank), dict[int, set[int]]()
+    index, found = named("i", root.type.rank), dict[int, set[Dim]]()
     dims = {f"i{k}": k for k, size in enumerate(root.shape) if isinstance(size, int)}
     guarded = [n for n in graph.nodes if isinstance(n.structure, Reduction) and guards(n, named("i", n.type.rank))]
     if not guarded or any(isinstance(n.structure, Scan) for n in graph.nodes):
@@ -33,7 +33,7 @@ def cuts(graph: Graph, root: Node) -> dict[int, set[int]]:
     return found
 
 
-def turns(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, list[int]]]:
+def turns(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
     """The loop that decides with one range of the reduction whether a guard holds, and where it does so anew for some point."""
     inside = variables(g.index) & points.keys()
     around = variables(g.index) - inside

@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from compiler.ir.graph import Graph
+from compiler.ir.index import size
 from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
 from compiler.ir.random_inputs import random_inputs
-from compiler.ir.tile_printer import print_kernel
+from compiler.ir.tile_printer import print_kernel, print_program
 from compiler.ir.verify_program import verify_program
+from compiler.passes.crop import cut
 from compiler.passes.lower import lower
 from compiler.passes.lower_kernel import lower_kernel
 from compiler.passes.manager import run_pipeline
@@ -20,6 +22,11 @@ from compiler.passes.nest import LowerError
 
 SUMS = "graph(%x: f32[5, 3]) {{ %m = mix %x {{dim=1, matrix=[[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]}}  {rest}  return %y }}"
 """Two sums of neighbours for each of five rows."""
+
+OPEN = """graph(size s in 4..1000 like 100, %x: f32[-((-s)//2), 3], %z: f32[s]) {
+  %m = mix %x {dim=1, matrix=[[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]}
+  %r = reshape %m {shape=[-((-s)//2)*2]}  %l = slice %r {dim=0, size=s}  %y = add %l, %z  return %y }"""
+"""The same for an open number of sums."""
 
 
 def kernel(rest: str) -> str:
@@ -80,3 +87,23 @@ def test_what_two_loops_decide_together_is_refused() -> None:
       %r = reshape %m {shape=[12]}  %y = slice %r {dim=0, size=7}  return %y }"""
     with pytest.raises(LowerError, match=r"no loop alone decides whether element .* is left out"):
         lower_kernel(parse_graph(text), "k")
+
+
+@pytest.mark.parametrize("rows", [5, 6, 7, 8])
+def test_of_an_open_length_each_point_of_the_last_step_has_a_loop(rows: int) -> None:
+    """How many of the last pair are stored is known when the kernel runs."""
+    program = lower(run_pipeline(parse_graph(OPEN), "fuse"))
+    verify_program(program)
+    text = " ".join(print_program(program).split())
+    assert "%i0 in 0..-((-s + 1)//2) {" in text
+    assert text.count("store") == 3
+    x = np.arange(3.0 * -(-rows // 2), dtype=np.float32).reshape(-1, 3)
+    z = np.ones(rows, np.float32)
+    (got,) = run_program(program, [x, z])
+    np.testing.assert_array_equal(got - z, np.stack([x[:, 0] + x[:, 1], x[:, 1] + x[:, 2]], 1).reshape(-1)[:rows])
+
+
+def test_what_an_open_loop_leaves_out_unevenly_is_refused() -> None:
+    """Whether three is inside the loop is not known, so nothing may be dropped."""
+    with pytest.raises(LowerError, match="is not known"):
+        cut(size("s", 1, 9, 5), {3})

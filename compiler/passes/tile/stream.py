@@ -31,7 +31,7 @@ class Stream(TilePass):
         large = {
             p.name
             for p in ir.params
-            if p.role == "out" and p.name not in read and known(least(p.type.nbytes)) > cache // 2
+            if p.role == "out" and p.name not in read and known(if_small(p.type.nbytes)) > cache // 2
         }
         if not large:
             return ir
@@ -44,6 +44,6 @@ class Stream(TilePass):
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
 
-def least(d: Dim) -> Dim:
-    """`d` with those sizes that may be small as small as they may be."""
-    return substitute(d, {s.name: s.low for s in sizes(d) if s.low <= MANY})
+def if_small(d: Dim) -> Dim:
+    """`d` with those sizes that may be small as small as they may be, yet not zero, by which nothing can be divided."""
+    return substitute(d, {s.name: max(s.low, 1) for s in sizes(d) if s.low <= MANY})
