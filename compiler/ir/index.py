@@ -234,11 +234,11 @@ def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
 
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     """Inclusive bounds of `d`, or None where a variable has none."""
-    return _closest_interval(d, bounds) if variables(d) else _interval_of_sizes(d)
+    return _closest_interval(d, bounds) if bounds and any(a.name in bounds for a in leaves(d)) else _own_interval(d)
 
 
 @lru_cache(maxsize=65536)
-def _interval_of_sizes(d: Dim) -> tuple[int, int] | None:
+def _own_interval(d: Dim) -> tuple[int, int] | None:
     return _closest_interval(d, None)
 
 

@@ -252,9 +252,8 @@ def work_in_sizes(kernel: Kernel, length: Callable[[Dim], Dim] = in_sizes) -> Di
 
 
 def divisions(d: Dim) -> int:
-    """Divisions and remainders left in an index, but for those of sizes, which are found once."""
-    left = (a for mono, _ in (() if isinstance(d, int) else d.terms) for a in mono if isinstance(a, (FloorDiv, Mod)))
-    return sum(bool(variables(a.num) or variables(a.den)) for a in left)
+    """Divisions and remainders left in an index."""
+    return 0 if isinstance(d, int) else sum(isinstance(a, (FloorDiv, Mod)) for mono, _ in d.terms for a in mono)
 
 
 def nested_fors(body: Block) -> list[For]:
