@@ -35,10 +35,11 @@ def least(d: Dim) -> int | None:
     """What `d` is at least; quotients by one number, of which one is taken from the other, differ as what they are quotients of."""
     terms = d.terms if isinstance(d, Index) else ()
     found = [(mono[0], coef) for mono, coef in terms if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
+    known = interval(d, {})
+    bounds = [known[0]] if known else []
     for (p, times), (q, coef) in permutations(found, 2):
         apart = p.num - q.num
         if times == -coef > 0 and p.den == q.den and isinstance(p.den, int) and isinstance(apart, int):
             rest = least(d - Index((((p,), times),)) - Index((((q,), coef),)))
-            return None if rest is None else rest + times * (apart // p.den)
-    known = interval(d, {})
-    return known[0] if known else None
+            bounds += [] if rest is None else [rest + times * (apart // p.den)]
+    return max(bounds, default=None)

@@ -12,7 +12,7 @@ def fingerprint(g: Graph) -> Hashable:
     number = {n: k for k, n in enumerate(g.nodes)}
 
     def attr(v: object) -> object:
-        return id(v) if isinstance(v, Graph) else getattr(v, "digest", v)
+        return id(v) if isinstance(v, Graph) else attribute_key(getattr(v, "digest", v))
 
     return tuple(
         (
@@ -23,3 +23,10 @@ def fingerprint(g: Graph) -> Hashable:
         )
         for n in g.nodes
     ) + tuple(number[o] for o in g.outputs)
+
+
+def attribute_key(value: object) -> Hashable:
+    """Tells 0.0 from -0.0 and 1 from True, which compare equal in Python."""
+    if isinstance(value, tuple):
+        return tuple(map(attribute_key, value))
+    return (type(value).__name__, repr(value)) if isinstance(value, (bool, int, float)) else value

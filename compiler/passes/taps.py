@@ -29,7 +29,7 @@ def cuts(graph: Graph, root: Node) -> dict[int, set[Dim]]:
             for g in guards(n, request.index):
                 for v, places in turns(g, extents(n)):
                     if v in dims:
-                        found.setdefault(dims[v], set()).update(places)
+                        found.setdefault(dims[v], set()).update(p for p in places if isinstance(p, int))
     return found
 
 

@@ -94,6 +94,10 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
+MOST = 1 << 30
+"""Bytes that are claimed at most."""
+
+
 def claim(nbytes: int) -> None:
-    """Have the machine provide so much memory now: where it is virtual, the first use of memory may take a hundred times the later ones."""
-    np.empty(nbytes, np.uint8)[::PAGE] = 0
+    """Have the machine provide so much memory, and give it back: where it is virtual, its first use may take a hundred times the later ones."""
+    np.empty(min(nbytes, MOST), np.uint8)[::PAGE] = 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 from compiler.ir.graph import CONSTANT, INPUT, Computed, Data, Graph, Node
 from compiler.ir.structure import Item, Opaque
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.fingerprint import attribute_key
 
 SMALL = 4096
 """Constants up to this many bytes are compared by content, larger ones by address."""
@@ -45,14 +45,7 @@ def _key(n: Node) -> Hashable:
     """Equal for nodes that compute the same value."""
     if n.op is CONSTANT:
         return _data_key(n.attrs["value"])
-    return n.op.name, n.operands, tuple((k, _attr_key(v)) for k, v in n.attrs.items()), n.result
-
-
-def _attr_key(value: Any) -> Hashable:
-    """Tells 0.0 from -0.0 and 1 from True, which compare equal in Python."""
-    if isinstance(value, tuple):
-        return tuple(map(_attr_key, value))
-    return (type(value).__name__, repr(value)) if isinstance(value, (bool, int, float)) else value
+    return n.op.name, n.operands, tuple((k, attribute_key(v)) for k, v in n.attrs.items()), n.result
 
 
 def _data_key(data: Data) -> Hashable:

@@ -82,7 +82,7 @@ def in_chains(body: Block, chains: int) -> Block:
 
     def rule(r: Range, stmt: Stmt) -> Range:
         plain = r.tile == 1 and contraction(stmt) and r is tile.ranges(stmt)[-1]
-        return r.with_(chains=chains) if plain else r
+        return r.with_(chains=chains) if plain and all(isinstance(s, Let) for s in tile.blocks(stmt)) else r
 
     return tile.map_ranges(body, rule)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from compiler.ir.graph import Graph
+from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
 from compiler.ir.structure import Fused
@@ -174,6 +176,16 @@ def test_what_overlapping_windows_would_repeat_ends_the_sum_below(window: int, f
     fused = run_pipeline(parse_graph(POOL.format(n=window)), "fuse")
     bodies = [n.attrs["body"] for n in fused.nodes if isinstance(n.structure, Fused)]
     assert [n.op.name for n in bodies[0].nodes if n.operands] == first
+
+
+def test_zeros_of_both_signs_make_two_kernels() -> None:
+    text = """graph(%x: f32[4]) {
+      %a = neg %x  %b = pad %a {before=[1], after=[1], value=0.0}  %c = reciprocal %b
+      %d = neg %x  %e = pad %d {before=[1], after=[1], value=-0.0}  %f = reciprocal %e
+      return %c, %f }"""
+    program = lower(run_pipeline(parse_graph(text), "fuse"))
+    plus, minus = run_program(program, [np.ones(4, np.float32)])
+    assert (plus[0], minus[0]) == (np.inf, -np.inf)
 
 
 def test_what_was_lowered_to_try_it_is_not_lowered_again(monkeypatch: pytest.MonkeyPatch) -> None:
