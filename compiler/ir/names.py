@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, variables
-from compiler.ir.scalar import IndexValue, Load, Ref
 from compiler.ir.tile import Check, Prefetch, Stmt, Store
 
 
@@ -18,14 +17,5 @@ def referenced(stmt: Stmt) -> set[str]:
         if isinstance(s, Check):
             found.add(s.name)
             dims += (s.low, s.high)
-        for value in tile.values(s):
-            for e in value.parts:
-                if isinstance(e, Ref):
-                    found.add(e.name)
-                elif isinstance(e, Load):
-                    dims += e.index
-                elif isinstance(e, IndexValue):
-                    dims.append(e.index)
-        for d in dims:
-            found |= variables(d)
+        found.update(*map(variables, dims), *(value.names for value in tile.values(s)))
     return found

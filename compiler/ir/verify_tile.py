@@ -98,7 +98,7 @@ class Site:
 
     @cached_property
     def exprs(self) -> tuple[Expr, ...]:
-        return () if self.value is None else tuple(self.value.parts)
+        return () if self.value is None else self.value.parts
 
     def accesses(self) -> Iterator[tuple[str, tuple[Dim, ...], bool]]:
         """Every buffer element read, written or prefetched: buffer, index, whether it may lie outside."""
@@ -149,13 +149,7 @@ def _sites(body: Block, scope: Scope, end: list[Scope]) -> Iterator[Site]:
 
 
 def _varies(value: Expr, scope: Scope) -> frozenset[str]:
-    names: set[str] = set()
-    for e in value.parts:
-        if isinstance(e, Ref):
-            names.add(e.name)
-        for d in e.index if isinstance(e, Load) else (e.index,) if isinstance(e, IndexValue) else ():
-            names |= variables(d)
-    return scope.loop_variables(frozenset(names))
+    return scope.loop_variables(value.names)
 
 
 def describe(stmt: Stmt) -> str:
