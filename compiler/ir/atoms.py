@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -42,37 +43,40 @@ def expected(low: int, high: int, seen: int) -> int:
     return seen if low > MANY else min(MANY, high)
 
 
+class Pair:
+    """Two numbers joined; sums and products are ordered by such text, so that each finds it once."""
+
+    @cached_property
+    def _text(self) -> str:
+        assert isinstance(self, (FloorDiv, Mod, Min))
+        return _spell_atom(self, str)
+
+    def __str__(self) -> str:
+        return self._text
+
+
 @dataclass(frozen=True)
-class FloorDiv:
+class FloorDiv(Pair):
     """Floor division that did not simplify."""
 
     num: Dim
     den: Dim
 
-    def __str__(self) -> str:
-        return _spell_atom(self, str)
-
 
 @dataclass(frozen=True)
-class Mod:
+class Mod(Pair):
     """Remainder, of the divisor's sign, that did not simplify."""
 
     num: Dim
     den: Dim
 
-    def __str__(self) -> str:
-        return _spell_atom(self, str)
-
 
 @dataclass(frozen=True)
-class Min:
+class Min(Pair):
     """The lesser of two numbers neither of which is known to be it."""
 
     one: Dim
     other: Dim
-
-    def __str__(self) -> str:
-        return _spell_atom(self, str)
 
 
 Compound: TypeAlias = Union[FloorDiv, Mod, Min]
@@ -97,7 +101,7 @@ def spell(d: Dim, name: Callable[[str], str] = str) -> str:
         sign = (" - " if coef < 0 else " + ") if text else ("-" if coef < 0 else "")
         factors = [str(abs(coef))] if abs(coef) != 1 or not mono else []
         alone = not factors and len(mono) == 1 and sign != "-"  # a division among other factors needs brackets
-        atoms = [_spell_atom(a, name) for a in mono]
+        atoms = [str(a) if name is str else _spell_atom(a, name) for a in mono]
         text += sign + "*".join(
             [s if alone or not isinstance(a, (FloorDiv, Mod)) else f"({s})" for a, s in zip(mono, atoms)] + factors
         )

@@ -383,7 +383,7 @@ def rebuild(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
 
 def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) -> Dim:
     """`d` with variables replaced, simplified under `bounds` of the variables that stay."""
-    if isinstance(d, int):
+    if not any(a.name in values or (bounds and a.name in bounds) for a in leaves(d)):
         return d
 
     def atom(a: Atom) -> Dim:

@@ -252,8 +252,9 @@ def work_in_sizes(kernel: Kernel, length: Callable[[Dim], Dim] = in_sizes) -> Di
 
 
 def divisions(d: Dim) -> int:
-    """Divisions and remainders left in an index."""
-    return 0 if isinstance(d, int) else sum(isinstance(a, (FloorDiv, Mod)) for mono, _ in d.terms for a in mono)
+    """Divisions and remainders left in an index; those of sizes are done once."""
+    atoms = (a for mono, _ in d.terms for a in mono) if isinstance(d, Index) else ()
+    return sum(isinstance(a, (FloorDiv, Mod)) and bool(variables(a.num)) for a in atoms)
 
 
 def nested_fors(body: Block) -> list[For]:

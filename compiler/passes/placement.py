@@ -37,15 +37,17 @@ class Place:
 def laid_side_by_side(n: Node) -> tuple[tuple[int, ...], ...] | None:
     """Where a node that puts its operands side by side puts each of them; None for any other node or unknown sizes."""
     s = n.structure
-    if not isinstance(s, IndexMap) or s.offsets is None or not has_fixed_margins(n):
+    if not isinstance(s, IndexMap) or s.offsets is None:
         return None
     found = tuple(tuple(d for d in offset if isinstance(d, int)) for offset in s.offsets(n))
-    return found if all(len(f) == n.type.rank for f in found) else None
+    return (
+        found if all(len(f) == n.type.rank and fits(n, o, f) for f, o in zip(found, n.operands, strict=True)) else None
+    )
 
 
-def has_fixed_margins(n: Node) -> bool:
-    """Whether it is known in every dimension, open ones too, how much lies beside each operand."""
-    return all(isinstance(size - o.shape[k], int) for o in n.operands for k, size in enumerate(n.shape))
+def fits(n: Node, operand: Node, offset: tuple[int, ...]) -> bool:
+    """Whether `operand` is known to end inside `n` if it stands `offset` elements in."""
+    return all(is_at_most(at + own, size) for at, own, size in zip(offset, operand.shape, n.shape, strict=True))
 
 
 def putting(n: Node) -> Node | None:

@@ -49,7 +49,7 @@ from compiler.ir.ops.contraction import (
     pad_spatial,
 )
 from compiler.ir.ops.control import eager, effect, fused, item
-from compiler.ir.ops.creation import dim_value, full, iota
+from compiler.ir.ops.creation import before, dim_value, full, iota
 from compiler.ir.ops.gamma import digamma, lgamma
 from compiler.ir.ops.gather import gather, index, take
 from compiler.ir.ops.logic import (
@@ -125,6 +125,7 @@ __all__ = [
     "atanh",
     "attention",
     "batch_norm",
+    "before",
     "bitcast",
     "cast",
     "cat",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 
 import torch
 
@@ -10,9 +12,9 @@ from compiler.ir.graph import Node, scalar_constant
 from compiler.ir.index import Dim
 from compiler.ir.op import REQUIRED, Signature, op, sample
 from compiler.ir.ops.views import expand
-from compiler.ir.scalar import Number, index_value
-from compiler.ir.structure import Generate
-from compiler.ir.types import DType, TensorType, i64
+from compiler.ir.scalar import Expr, Number, const, index_value
+from compiler.ir.structure import Generate, Position
+from compiler.ir.types import DType, TensorType, boolean, i64
 
 iota = op(
     "iota", "", Generate(lambda n, i: index_value(i[0])),
@@ -34,6 +36,35 @@ dim_value = op(
     samples=[sample(value=5), sample(value=-1)],
 )  # fmt: skip
 """A symbolic dimension as a tensor of rank 0."""
+
+
+def _before_type(s: Signature) -> TensorType:
+    shape, ends = s.attrs["shape"], s.attrs["ends"]
+    if len(shape) != len(ends):
+        raise s.fail("takes an end for each dimension")
+    return TensorType(boolean, shape)
+
+
+def _before(n: Node, i: Position) -> Expr:
+    tests = [
+        index_value(d) < index_value(end)
+        for d, size, end in zip(i, n.shape, n.attrs["ends"], strict=True)
+        if size != end
+    ]
+    return reduce(and_, tests) if tests else const(True, boolean)
+
+
+def _before_reference(shape: Sequence[int], ends: Sequence[int]) -> torch.Tensor:
+    inside = torch.zeros(tuple(shape), dtype=torch.bool)
+    inside[tuple(slice(max(end, 0)) for end in ends)] = True
+    return inside
+
+
+before = op(
+    "before", "", Generate(_before), type=_before_type, attrs={"shape": REQUIRED, "ends": REQUIRED}, reference=_before_reference,
+    samples=[sample(shape=[4, 5], ends=[3, 5]), sample(shape=[4], ends=[0]), sample(shape=[], ends=[]), sample(shape=[2, 3, 4], ends=[1, 2, 3])],
+)  # fmt: skip
+"""Whether an element lies before `ends` along every dimension."""
 
 
 def full(shape: Sequence[Dim], value: Number, dtype: DType) -> Node:

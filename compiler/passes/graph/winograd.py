@@ -12,9 +12,11 @@ import numpy as np
 
 from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Computed, Graph, Node, constant
+from compiler.ir.index import Dim, ceildiv
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.overhang import Overhangs, part, reaching
 from compiler.passes.windows import Windows, windows, zeros_around
 from compiler.perf.machine import Machine
 
@@ -48,27 +50,32 @@ class Winograd(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         machine = context.machine or Machine()
         allowed = self.max_error if (context.options is None or context.options.winograd) else 0.0
-        images: dict[tuple[Node, int, int], Node] = {}  # in whole tiles: convolutions of one image share it
+        tiles = {n: tile for n in ir.nodes if (tile := best_tile(n, machine, allowed, self.gain))}
+        if not tiles:
+            return ir
+        over = Overhangs(ir, {n.operands[0]: image(n, tile) for n, tile in tiles.items()})
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
-            new = n.with_operands(operands)
-            tile = best_tile(new, machine, allowed, self.gain)
-            if not tile:
-                return new
-            rows, columns = tiled(new, tile)
-            why = f"computed in tiles of {tile} x {tile} from {(tile + 2) ** 2} products instead of {9 * tile * tile}"
-            context.applied(self, why, n)
-            key = (new.operands[0], rows * tile + 2, columns * tile + 2)
-            if key not in images:
-                images[key] = padded(*key, alone=len(ir.users[n.operands[0]]) == 1)
-            return rewritten(new, images[key], tile)
+            if n in over.padded:
+                return part(over.padded[n], (0,) * n.type.rank, n.shape)
+            new, tile = n.with_operands(operands), tiles.get(n)
+            if tile:
+                why = (
+                    f"computed in tiles of {tile} x {tile} from {(tile + 2) ** 2} products instead of {9 * tile * tile}"
+                )
+                context.applied(self, why, n)
+                x = reaching(new.operands[0], image(n, tile))
+                return over.placed(n, over.cut(rewritten(new, x, tile), n.shape))
+            if n in over.reads and zeros_around(n) is not None:
+                return over.cut(over.around(n, *operands), n.shape)
+            return over.placed(n, over.sunk(new))
 
-        return ir.rebuild(rule) if any(fits(n) for n in ir.nodes) else ir
+        return ir.rebuild(rule)
 
 
 def fits(n: Node) -> bool:
     """Whether `n` is a plain convolution of f32 images with constant 3 x 3 windows."""
-    return is_plain(n) and n.operands[1].op is CONSTANT and all(isinstance(d, int) for d in n.shape[1:])
+    return is_plain(n) and n.operands[1].op is CONSTANT
 
 
 def is_plain(n: Node) -> bool:
@@ -94,7 +101,7 @@ def cycles(n: Node, m: int, machine: Machine) -> float:
     batch, outputs, height, width = map(known, n.shape)
     channels = n.operands[1].type.static_shape()[1]
     fma = machine.fma_per_cycle * machine.lanes(32)
-    points, tiles = ((m + 2) ** 2, batch * prod(tiled(n, m))) if m else (9, batch * height * width)
+    points, tiles = ((m + 2) ** 2, batch * prod(map(known, tiled(n, m)))) if m else (9, batch * height * width)
     products = points * tiles * channels * outputs
     moved = WAIT * 4 * points * channels * outputs
     if not m:
@@ -105,29 +112,23 @@ def cycles(n: Node, m: int, machine: Machine) -> float:
     return (products / 0.9 + transforms) / fma + moved / machine.l3_bytes_per_cycle
 
 
-def tiled(n: Node, m: int) -> tuple[int, int]:
+def tiled(n: Node, m: int) -> tuple[Dim, Dim]:
     """Rows and columns of tiles of m x m that cover the results of `n`."""
     height, width = n.shape[2:]
-    return -(-height // m), -(-width // m)
+    return ceildiv(height, m), ceildiv(width, m)
 
 
-def padded(x: Node, height: int, width: int, alone: bool) -> Node:
-    """The images `x` with zeros behind them up to `height` x `width`; what pads them already pads more if `x` is `alone`."""
-    more = (0, 0, height - x.shape[2], width - x.shape[3])
-    if not any(more):
-        return x
-    zeros = zeros_around(x) if alone else None
-    if zeros is not None:
-        after = tuple(a + m for (_, a), m in zip(zeros, more, strict=True))
-        return ops.pad(x.operands[0], before=tuple(b for b, _ in zeros), after=after).at(x.loc)
-    return ops.pad(x, before=(0, 0, 0, 0), after=more).at(x.loc)
+def image(n: Node, m: int) -> tuple[Dim, ...]:
+    """How far the convolution `n` in tiles of m x m reads its images."""
+    rows, columns = tiled(n, m)
+    return (*n.operands[0].shape[:2], rows * m + 2, columns * m + 2)
 
 
 def rewritten(n: Node, x: Node, m: int) -> Node:
-    """The convolution `n` of the images `x` as transforms around one matrix product for each point; what is beyond `n` is left out."""
+    """The convolution `n` of the images `x` as transforms around one matrix product for each point; and what is beyond `n`."""
     outer, kernel, image = transforms(m, 3)
     points = m + 2
-    batch, outputs, height, width = n.shape
+    batch, outputs = n.shape[:2]
     channels, (rows, columns) = x.shape[1], tiled(n, m)
 
     lines = ops.unfold(x, dim=2, size=points, step=m, dilation=1)
@@ -142,12 +143,7 @@ def rewritten(n: Node, x: Node, m: int) -> Node:
     gathered = ops.permute(grid, dims=(0, 5, 1, 2, 3, 4))
     result = ops.mix(ops.mix(gathered, dim=4, matrix=floats(outer)), dim=5, matrix=floats(outer))
     whole = ops.reshape(ops.permute(result, dims=(0, 1, 2, 4, 3, 5)), shape=(batch, outputs, rows * m, columns * m))
-    return cropped(cropped(whole, 2, height), 3, width).at(n.loc)
-
-
-def cropped(x: Node, dim: int, size: int) -> Node:
-    """The first `size` elements of `x` along `dim`."""
-    return x if x.shape[dim] == size else ops.slice_(x, dim=dim, size=size)
+    return whole.at(n.loc)
 
 
 def weights(w: Node, kernel: Matrix) -> Node:

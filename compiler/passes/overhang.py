@@ -1,0 +1,116 @@
+"""Images computed further than they go, in whole tiles: those who read them leave the rest out, so that no kernel has an end of its own.
+
+%y = slice %whole {size=h}     %z = relu %y     ->     %s = relu %whole      %z = slice %s {size=h}
+%y = slice %whole {size=h}     %p = pad %y      ->     %s = where %inside, %whole, 0      %p = pad %s
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from compiler.ir import ops
+from compiler.ir.graph import Graph, Node, scalar_constant
+from compiler.ir.index import Dim, variables
+from compiler.ir.spans import is_at_most
+from compiler.ir.structure import Elementwise, IndexMap, Leaf
+from compiler.passes.taps import named
+from compiler.passes.windows import zeros_around
+
+Shape: TypeAlias = tuple[Dim, ...]
+
+
+@dataclass
+class Overhangs:
+    """The new nodes that are first parts of images computed further, and how far: for one rebuilding of `graph`.
+
+    `reads` says how far some images of the graph are read, zeros around others among them.
+    """
+
+    graph: Graph
+    reads: Mapping[Node, Shape]
+    shapes: dict[Node, Shape] = field(default_factory=dict)
+    padded: dict[Node, Node] = field(default_factory=dict)
+
+    def cut(self, whole: Node, shape: Sequence[Dim]) -> Node:
+        """The first elements of `whole`, up to `shape`."""
+        found = part(whole, (0,) * len(shape), shape)
+        if found is not whole:
+            self.shapes[found] = whole.shape
+        return found
+
+    def sunk(self, n: Node) -> Node:
+        """`n`; if it is elementwise and one of its operands overhangs, computed as far as that is."""
+        shape = next((self.shapes[o] for o in n.operands if o in self.shapes and o.shape == n.shape), None)
+        if shape is None or not isinstance(n.structure, Elementwise):
+            return n
+        whole = n.with_operands(tuple(reaching(o, stretched(o.shape, shape)) for o in n.operands))
+        return self.cut(whole, n.shape)
+
+    def placed(self, n: Node, new: Node) -> Node:
+        """What node `n` of the graph, now `new`, is read as: where zeros are put around what overhangs, the midst of them."""
+        for p in self.graph.users.get(n, ()):
+            if isinstance(n.structure, Leaf) or zeros_around(p) is None or p in self.padded:
+                continue
+            if new in self.shapes or p in self.reads:
+                self.padded[p] = whole = self.around(p, new)
+                middle = part(whole, [before for before, _ in zeros_around(p) or ()], new.shape)
+                self.shapes |= {middle: self.shapes[new]} if new in self.shapes else {}
+                new = middle
+        return new
+
+    def around(self, p: Node, x: Node) -> Node:
+        """The zeros around `x` that `p` asks for, and more behind it, as far as it is read and `x` is computed."""
+        margins, whole = zeros_around(p) or (), self.shapes.get(x, x.shape)
+        before = tuple(b for b, _ in margins)
+        shape = self.reads.get(p) or tuple(b + own + a for (b, a), own in zip(margins, whole, strict=True))
+        if not all(is_at_most(b + own, size) for b, own, size in zip(before, whole, shape, strict=True)):
+            whole = x.shape
+        inner = reaching(x, whole) if whole == x.shape else zero_from(reaching(x, whole), x.shape)
+        after = tuple(size - b - own for size, b, own in zip(shape, before, whole, strict=True))
+        return ops.pad(inner, before=before, after=after).at(p.loc)
+
+
+def stretched(shape: Shape, whole: Shape) -> Shape:
+    """`shape` as broadcasting to `whole` asks for it."""
+    return tuple(1 if own == 1 else size for own, size in zip(shape, whole[len(whole) - len(shape) :], strict=True))
+
+
+def part(x: Node, start: Sequence[Dim], shape: Sequence[Dim]) -> Node:
+    """The elements of `x` from `start` on."""
+    for d, (first, size) in enumerate(zip(start, shape, strict=True)):
+        if x.shape[d] != size:
+            x = ops.slice_(x, dim=d, start=first, size=size).at(x.loc)
+    return x
+
+
+def reaching(x: Node, shape: Shape) -> Node:
+    """`x` with more elements behind it, up to `shape`: those that it is cut from where there are so many, zeros otherwise."""
+    start, whole = (0,) * len(shape), x
+    while x.shape != shape and (offset := shift(whole)) is not None:
+        start = tuple(a + b for a, b in zip(start, offset, strict=True))
+        (whole,) = whole.operands
+        if all(is_at_most(a + size, room) for a, size, room in zip(start, shape, whole.shape, strict=True)):
+            return part(whole, start, shape)
+    if x.shape == shape:
+        return x
+    after = tuple(size - own for size, own in zip(shape, x.shape, strict=True))
+    return ops.pad(x, before=(0,) * len(shape), after=after).at(x.loc)
+
+
+def shift(n: Node) -> Shape | None:
+    """How far into its operand a node begins that is a part of it; None for any other node."""
+    s = n.structure
+    if not isinstance(s, IndexMap) or s.push is None or n.operands[0].type.rank != n.type.rank:
+        return None
+    index = named("i", n.type.rank)
+    offset = tuple(d - i for d, i in zip(s.pieces(n, index)[0].position, index, strict=True))
+    return None if any(map(variables, offset)) else offset
+
+
+def zero_from(x: Node, ends: Shape) -> Node:
+    """`x` with zeros from `ends` on along each dimension."""
+    sizes = tuple(1 if size == end else size for size, end in zip(x.shape, ends, strict=True))
+    inside = ops.before(shape=sizes, ends=tuple(1 if size == 1 else end for size, end in zip(sizes, ends, strict=True)))
+    return ops.where(inside, x, scalar_constant(0, x.dtype)).at(x.loc)
