@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Computed, Graph, Node, constant
-from compiler.ir.index import Dim, ceildiv
+from compiler.ir.index import Dim, ceildiv, sizes, substitute
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
@@ -86,22 +85,32 @@ def is_plain(n: Node) -> bool:
 
 
 def best_tile(n: Node, machine: Machine, max_error: float, gain: float) -> int:
-    """The size of tile that takes least time; 0 where adding up the products does."""
+    """The size of tile that takes least time, 0 for adding up the products; of open images, what never takes much more than the best."""
     if not fits(n):
         return 0
-    sizes = [m for m in POINTS if ERROR[m] <= max_error]
-    fastest = min(sizes, key=lambda m: cycles(n, m, machine), default=0)
-    return fastest if fastest and cycles(n, fastest, machine) < gain * cycles(n, 0, machine) else 0
+    allowed = [m for m in POINTS if ERROR[m] <= max_error]
+    longest = dict.fromkeys([*allowed, 0], 1.0)  # how many times as long as the best way
+    for shape in tried(n.shape):
+        times = {m: cycles(n, shape, m, machine) / (1 if m else 1 / gain) for m in longest}
+        longest = {m: max(longest[m], t / min(times.values())) for m, t in times.items()}
+    return min(longest, key=lambda m: longest[m])
 
 
-def cycles(n: Node, m: int, machine: Machine) -> float:
-    """Time of the convolution in tiles of m (0: directly): multiply-adds, what does not stay in the second-level cache, and
-    weights, which come from memory in every call of a network.
+def tried(shape: Sequence[Dim]) -> list[tuple[int, ...]]:
+    """A shape at its likely sizes, and at a quarter of them."""
+    less = {s.name: max(s.low, s.likely // 4) for d in shape for s in sizes(d)}
+    shapes = [shape, tuple(substitute(d, less) for d in shape)] if less else [shape]
+    return [tuple(map(known, s)) for s in shapes]
+
+
+def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
+    """Time of the convolution of that shape in tiles of m (0: directly): multiply-adds, what does not stay in the second-level
+    cache, and weights, which come from memory in every call of a network.
     """
-    batch, outputs, height, width = map(known, n.shape)
+    batch, outputs, height, width = shape
     channels = n.operands[1].type.static_shape()[1]
     fma = machine.fma_per_cycle * machine.lanes(32)
-    points, tiles = ((m + 2) ** 2, batch * prod(map(known, tiled(n, m)))) if m else (9, batch * height * width)
+    points, tiles = ((m + 2) ** 2, batch * -(-height // m) * -(-width // m)) if m else (9, batch * height * width)
     products = points * tiles * channels * outputs
     moved = WAIT * 4 * points * channels * outputs
     if not m:
