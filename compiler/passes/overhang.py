@@ -87,7 +87,8 @@ def part(x: Node, start: Sequence[Dim], shape: Sequence[Dim]) -> Node:
 
 def reaching(x: Node, shape: Shape) -> Node:
     """`x` with more elements behind it, up to `shape`: those that it is cut from where there are so many, zeros otherwise."""
-    start, whole = (0,) * len(shape), x
+    start: Shape = (0,) * len(shape)
+    whole = x
     while x.shape != shape and (offset := shift(whole)) is not None:
         start = tuple(a + b for a, b in zip(start, offset, strict=True))
         (whole,) = whole.operands
