@@ -129,7 +129,8 @@ def open_parts(r: Range, sums: bool) -> list[Range]:
         parts.append(r.with_(lo=start, hi=end, tile=wide))
         start, count = end, smaller(count) if sums or not r.lanes else min(1, count - 1)
         wide = count * unit
-    parts += [r.with_(lo=start, tile=unit)] if r.lanes else []
+    rest = r.hi - start  # known where the sizes in it are multiples of a vector
+    parts += [r.with_(lo=start, tile=rest if isinstance(rest, int) and rest else unit)] if r.lanes else []
     return [p for p in parts if p.extent != 0]
 
 

@@ -184,6 +184,20 @@ def test_but_not_where_every_number_of_them_would_be_much_code() -> None:
     check_pass("peel{written=11}", before=ROWS, after=ROWS[:start] + split + "}")
 
 
+def test_a_rest_that_is_known_is_a_full_tile() -> None:
+    """Of sizes that vectors divide."""
+    check_pass(
+        "peel",
+        before="""kernel @k(size s0 in 1..50 like 50, out %y: f32[s0*16 + 2]) {
+          for %i in 0..s0*16 + 2 tile 16 lanes 16 { store 0.0, %y[%i] }
+        }""",
+        after="""kernel @k(size s0 in 1..50 like 50, out %y: f32[s0*16 + 2]) {
+          for %i in 0..s0*16 tile 16 lanes 16 { store 0.0, %y[%i] }
+          for %i in s0*16..s0*16 + 2 tile 2 lanes 16 { store 0.0, %y[%i] }
+        }""",
+    )
+
+
 def test_an_open_loop_that_its_tile_divides_stays_whole() -> None:
     params = "size n in 2..513 like 5, in %x: f32[n*8], out %y: f32[n*8]"
     check_pass("peel", unchanged=kernel("for %i in 0..n*8 tile 4 { store %x[%i], %y[%i] }", params))
