@@ -476,7 +476,7 @@ def step(d: Dim, name: str) -> Dim | None:
             continue
         others = list(mono)
         others.remove(Var(name))
-        if any(not isinstance(a, Size) for a in others):
+        if any(variables(_atom(a)) for a in others):
             return None
         total = total + _make({tuple(others): coef})
     return total

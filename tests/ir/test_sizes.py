@@ -107,6 +107,13 @@ def test_steps_by_sizes() -> None:
     assert step(ROW * ROW, "i") is None
 
 
+def test_steps_by_quotients_of_sizes() -> None:
+    """As in the images behind a layer of stride 2."""
+    half = (N + 1) // 2
+    assert step(ROW * half + J, "i") == half
+    assert step((ROW * half) // 2, "i") is None
+
+
 def test_a_remainder_that_is_likely_to_be_nothing_counts_as_its_divisor() -> None:
     n = size("n", 2, 512, 128)
     assert known(n) == 128
