@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +28,9 @@ POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
 
 ERROR = {2: 2.0, 4: 12.0}
 """By how much the largest rounding error grows against adding up the products (measured over random tensors)."""
+
+BLOCK = 64
+"""Outputs and channels whose weights are transformed at once: the memory in between is little, and the same for all."""
 
 WAIT = 2
 """How much longer weights take than other bytes: few results use each of them, so that nothing hides the wait."""
@@ -168,9 +172,10 @@ def planes(array: np.ndarray[Any, Any], both: np.ndarray[Any, Any]) -> np.ndarra
     outputs, channels = array.shape[:2]
     found = np.empty((len(both), channels, outputs), np.float32)
     # one product for each channel: too small for threads, which would be in the way of others
-    for o in range(0, outputs, 64):
-        some = array[o : o + 64].reshape(-1, channels, both.shape[1]).transpose(1, 2, 0).astype(np.float64, order="C")
-        found[:, :, o : o + 64] = (both @ some).transpose(1, 0, 2)
+    for o, c in product(range(0, outputs, BLOCK), range(0, channels, BLOCK)):
+        some = array[o : o + BLOCK, c : c + BLOCK]
+        taps = some.reshape(*some.shape[:2], -1).transpose(1, 2, 0).astype(np.float64, order="C")
+        found[:, c : c + BLOCK, o : o + BLOCK] = (both @ taps).transpose(1, 0, 2)
     return found
 
 
