@@ -17,6 +17,9 @@ class Var:
 
     name: str
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # the generated one takes twice as long, and hashing names is hot
+
     def __str__(self) -> str:
         return self.name
 

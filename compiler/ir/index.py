@@ -46,34 +46,20 @@ class Index:
         return self is other or (isinstance(other, Index) and self._hash == other._hash and self.terms == other.terms)
 
     def __add__(self, other: Dim) -> Dim:
-        if isinstance(other, int) and not other:
-            return self
-        sums = dict(_terms(self))
-        for mono, coef in _terms(other):
-            sums[mono] = sums.get(mono, 0) + coef
-        return _make(sums)
+        return _sum(self, other)
+
+    __radd__ = __add__
 
     def __mul__(self, other: Dim) -> Dim:
-        if isinstance(other, int):
-            return self if other == 1 else Index(tuple((m, c * other) for m, c in self.terms)) if other else 0
-        products: dict[Monomial, int] = {}
-        for m1, c1 in _terms(self):
-            for m2, c2 in _terms(other):
-                mono = tuple(sorted(m1 + m2, key=str))
-                products[mono] = products.get(mono, 0) + c1 * c2
-        return _make(products)
+        return _product(self, other)
+
+    __rmul__ = __mul__
 
     def __sub__(self, other: Dim) -> Dim:
         return self + other * -1
 
     def __neg__(self) -> Dim:
         return self * -1
-
-    def __radd__(self, other: int) -> Dim:
-        return self + other
-
-    def __rmul__(self, other: int) -> Dim:
-        return self * other
 
     def __rsub__(self, other: int) -> Dim:
         return self * -1 + other
@@ -96,8 +82,24 @@ class Index:
     __repr__ = __str__
 
 
-def _order(term: tuple[Monomial, int]) -> tuple[bool, str]:
-    return _rank(term[0])
+@lru_cache(maxsize=65536)
+def _sum(a: Index, b: Dim) -> Dim:
+    sums = dict(a.terms)
+    for mono, coef in _terms(b):
+        sums[mono] = sums.get(mono, 0) + coef
+    return _make(sums)
+
+
+@lru_cache(maxsize=65536)
+def _product(a: Index, b: Dim) -> Dim:
+    if isinstance(b, int):
+        return Index(tuple((m, c * b) for m, c in a.terms)) if b else 0
+    products: dict[Monomial, int] = {}
+    for m1, c1 in a.terms:
+        for m2, c2 in b.terms:
+            mono = tuple(sorted(m1 + m2, key=str))
+            products[mono] = products.get(mono, 0) + c1 * c2
+    return _make(products)
 
 
 @lru_cache(maxsize=65536)
@@ -114,7 +116,7 @@ def _make(sums: Mapping[Monomial, int]) -> Dim:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
-    return Index(tuple(sorted(kept, key=_order)))
+    return Index(tuple(sorted(kept, key=lambda term: _rank(term[0])) if len(kept) > 1 else kept))
 
 
 def _join_digits(sums: Mapping[Monomial, int]) -> Dim | None:
@@ -444,17 +446,15 @@ def evaluate(d: Dim, values: Mapping[str, int]) -> int:
     missing = {a for a in leaves(d) if a.name not in values}
     if missing:
         names = ", ".join(sorted(map(str, missing)))
-        unknown = any(isinstance(a, Var) for a in missing)
-        raise (
-            KeyError(f"no value for {names} in {d}")
-            if unknown
-            else OpenSizeError(f"{d} must be a number, but {names} is open")
-        )
+        if any(isinstance(a, Var) for a in missing):
+            raise KeyError(f"no value for {names} in {d}")
+        raise OpenSizeError(f"{d} must be a number, but {names} is open")
     result = substitute(d, dict(values))
     assert isinstance(result, int)
     return result
 
 
+@lru_cache(maxsize=65536)
 def coefficient(d: Dim, name: str) -> int | None:
     """The integer step of `d` per unit of variable `name`; None where `d` is not linear in it."""
     step = 0

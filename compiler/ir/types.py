@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,13 @@ class Layout:
 
     digits: tuple[Digit, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.digits)
+
     @staticmethod
     def permuted(order: Sequence[int]) -> Layout:
         """Dense, with logical dimensions stored in `order`, slowest first."""
@@ -144,6 +151,13 @@ class TensorType:
     dtype: DType
     shape: tuple[Dim, ...]
     layout: Layout | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dtype.name, self.shape, self.layout))
 
     @property
     def rank(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -62,7 +63,8 @@ def unlinear(number: Dim, shape: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(index)
 
 
-def renumber(index: Position, source: Sequence[Dim], target: Sequence[Dim]) -> Position:
+@lru_cache(maxsize=65536)
+def renumber(index: Position, source: tuple[Dim, ...], target: tuple[Dim, ...]) -> Position:
     """Where element `index` of shape `source` lies in shape `target` of the same row-major order."""
     if 0 in source:
         return (0,) * len(target)
