@@ -34,6 +34,7 @@ class _Writer:
         self.names: dict[str, str] = {}
         self.numbers: dict[tuple[str, ...], str] = {}
         self.known: dict[int, str] = {}
+        self.spelled: dict[Dim, str] = {}
         self.count = 0
 
     def line(self, *parts: object) -> None:
@@ -43,12 +44,15 @@ class _Writer:
         """The next free number for `name`, which from here on means this binding."""
         if name in self.names:
             self.known.clear()
+            self.spelled.clear()
         self.count += 1
         self.names[name] = f"v{self.count}"
         return self.names[name]
 
     def dim(self, d: Dim) -> str:
-        return str(substitute(d, {name: var(self.names[name]) for name in variables(d)}))
+        if d not in self.spelled:
+            self.spelled[d] = str(substitute(d, {name: var(self.names[name]) for name in variables(d)}))
+        return self.spelled[d]
 
     def dims(self, index: tuple[Dim, ...]) -> str:
         return f"[{', '.join(map(self.dim, index))}]"

@@ -22,14 +22,15 @@ from compiler.ir.types import TensorType
 
 def shareable(kernel: Kernel) -> frozenset[tuple[str, str]]:
     """Every pair (input, output) of parameters that may be given the same memory."""
-    found = set()
+    found = set[tuple[str, str]]()
     for out in (p for p in kernel.params if p.role == "out"):
+        sources = [p.name for p in kernel.params if p.role == "in" and _alike(p.type, out.type)]
+        if not sources:
+            continue
         sites = tuple(_sites(kernel.body, out.name, ()))
         if not _stores_once(sites, out.type) or any(e.buffer == out.name for e in loads(kernel.body)):
             continue
-        for source in (p for p in kernel.params if p.role == "in" and _alike(p.type, out.type)):
-            if _reads_only_at(kernel, source.name, sites):
-                found.add((source.name, out.name))
+        found |= {(source, out.name) for source in sources if _reads_only_at(kernel, source, sites)}
     return frozenset(found)
 
 
@@ -122,7 +123,7 @@ def _own_values(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _loads_of(value: Expr, buffer: str) -> Iterator[Load]:
-    return (e for e in value.parts if isinstance(e, Load) and e.buffer == buffer)
+    return (e for e in value.loads if e.buffer == buffer)
 
 
 def _used_after(site: _Site, source: str) -> bool:

@@ -100,6 +100,16 @@ class Expr:
         return tuple(found.values())
 
     @cached_property
+    def loads(self) -> tuple[Load, ...]:
+        """What the expression reads from memory."""
+        return tuple(x for x in self.parts if isinstance(x, Load))
+
+    @cached_property
+    def calls(self) -> tuple[Call, ...]:
+        """What the expression computes."""
+        return tuple(x for x in self.parts if isinstance(x, Call))
+
+    @cached_property
     def names(self) -> frozenset[str]:
         """Loop variables and bound names that the expression reads."""
         return frozenset().union(*(x._own_names() for x in self.parts))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from compiler.ir.atoms import Size
 from compiler.ir.binding import bind_symbols
 from compiler.ir.index import Dim, Index, sizes, substitute
-from compiler.ir.scalar import IndexValue, Load
+from compiler.ir.scalar import IndexValue
 from compiler.ir.tile import (
     Block,
     Check,
@@ -55,11 +55,8 @@ def _dims(body: Block) -> Iterator[Dim]:
         elif isinstance(stmt, Check):
             yield from (stmt.low, stmt.high)
         for value in values(stmt):
-            for e in value.parts:
-                if isinstance(e, Load):
-                    yield from e.index
-                elif isinstance(e, IndexValue):
-                    yield e.index
+            yield from (d for e in value.loads for d in e.index)
+            yield from (e.index for e in value.parts if isinstance(e, IndexValue))
 
 
 def bind_sizes(types: Iterable[TensorType], shapes: Iterable[tuple[int, ...]]) -> dict[str, int]:

@@ -79,7 +79,7 @@ def _touches(body: Block, bounds: Bounds) -> Iterator[_Touch]:
 
 
 def _loads(stmt: Stmt) -> Iterator[Load]:
-    return (e for value in values(stmt) for e in value.parts if isinstance(e, Load))
+    return (e for value in values(stmt) for e in value.loads)
 
 
 def _written(body: Block) -> set[str]:

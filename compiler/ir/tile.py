@@ -40,6 +40,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from operator import is_
 from typing import Any, ClassVar, TypeAlias, Union
 
 from compiler.ir.index import Dim, Index, has_minimum, likely, substitute, variables
@@ -200,7 +201,7 @@ class Kernel:
     surplus: Dim = 0
 
     def with_body(self, body: Block) -> Kernel:
-        return replace(self, body=body)
+        return self if body is self.body else replace(self, body=body)
 
     def param(self, name: str) -> Param:
         """The parameter called `name`; KeyError where there is none."""
@@ -229,7 +230,8 @@ def walk(body: Block) -> Iterator[Stmt]:
     """Every statement, outermost first, in program order."""
     for stmt in body:
         yield stmt
-        yield from walk(blocks(stmt))
+        if inner := blocks(stmt):  # most hold nothing
+            yield from walk(inner)
 
 
 def map_exprs(body: Block, rule: Callable[[Expr], Expr]) -> Block:
@@ -261,12 +263,13 @@ def map_ranges(body: Block, rule: Callable[[Range, Stmt], Range]) -> Block:
 
 
 def expand_stmts(body: Block, rule: Callable[[Stmt], Block]) -> Block:
-    """Every statement replaced by the statements `rule` gives for it; bodies first."""
+    """Every statement replaced by the statements `rule` gives for it, bodies first; `body` itself where nothing changes."""
     out: list[Stmt] = []
     for stmt in body:
-        inner = replace(stmt, body=expand_stmts(stmt.body, rule)) if isinstance(stmt, (For, Reduce)) else stmt
-        out.extend(rule(inner))
-    return tuple(out)
+        if isinstance(stmt, (For, Reduce)) and (inner := expand_stmts(stmt.body, rule)) is not stmt.body:
+            stmt = replace(stmt, body=inner)
+        out.extend(rule(stmt))
+    return body if len(out) == len(body) and all(map(is_, out, body)) else tuple(out)
 
 
 def loads(body: Block) -> Iterator[Load]:
@@ -274,7 +277,7 @@ def loads(body: Block) -> Iterator[Load]:
 
     for stmt in walk(body):
         for value in values(stmt):
-            yield from (e for e in value.parts if isinstance(e, Load))
+            yield from value.loads
 
 
 @dataclass(frozen=True)

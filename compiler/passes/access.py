@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from compiler.ir import scalar, tile
 from compiler.ir.atoms import FloorDiv, Mod
 from compiler.ir.index import Dim, Index, coefficient, interval, likely, product, step, variables
-from compiler.ir.scalar import Call, Expr, Load
+from compiler.ir.scalar import Call, Expr
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, in_sizes, known
 from compiler.ir.types import TensorType
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Access:
     """One load or store and the loops around it, outermost first."""
 
@@ -26,10 +26,23 @@ class Access:
     is_store: bool
     masked: bool = False
 
-    @property
+    @cached_property
     def count(self) -> int:
         """How often the scalar program performs it, loops of unknown length counted once."""
         return tile.known_steps(self.loops)
+
+    @cached_property
+    def inside(self) -> frozenset[str]:
+        """The variables of the loops around it."""
+        return frozenset(r.var for r in self.loops)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where in a buffer of some type accesses are, and by how much they move along a loop, as far as that was asked."""
+
+    offsets: dict[Access, Dim] = field(default_factory=dict)
+    steps: dict[tuple[Access, str], int | None] = field(default_factory=dict)
 
 
 class Accesses:
@@ -41,12 +54,15 @@ class Accesses:
         self.roles = {p.name: p.role for p in kernel.params}
         self.depends: dict[str, frozenset[str]] = {}
         self.private: dict[str, frozenset[str]] = {}  # loops around the declaration of a local buffer
-        self.arithmetic: list[tuple[tuple[Range, ...], int]] = []  # operations of a statement, and the loops around it
-        self._offsets: dict[TensorType, dict[tuple[Dim, ...], Dim]] = {}  # of every type tried
-        self._places: dict[str, dict[tuple[Dim, ...], Dim]] = {}  # of the types that buffers have
+        self.arithmetic: list[
+            tuple[tuple[Range, ...], int]
+        ] = []  # operations of a block or a sum, and the loops around them
+        self._known: dict[tuple[str, TensorType], Places] = {}  # of every type tried
+        self._places: dict[str, Places] = {}  # of the types that buffers have
         self._steps: dict[tuple[Dim, str], int | None] = {}
         self._linear: dict[str, bool] = {}
-        self.all: list[Access] = list(self._walk(kernel.body, ()))
+        self.all: list[Access] = []
+        self._visit(kernel.body, ())
 
     def retyped(self, types: Sequence[TensorType]) -> Accesses:
         """The same accesses where the kernel's parameters have other types of the same shapes."""
@@ -58,28 +74,30 @@ class Accesses:
         new._linear = {}
         return new
 
-    def _walk(self, body: Block, loops: tuple[Range, ...]) -> Iterator[Access]:
+    def _visit(self, body: Block, loops: tuple[Range, ...]) -> None:
+        calls = 0
         for stmt in body:
-            inner = (*loops, *tile.ranges(stmt))
-            for r in tile.ranges(stmt):
+            inner = (*loops, *own) if (own := tile.ranges(stmt)) else loops
+            for r in own:
                 bounds = (self.depends.get(n, frozenset()) for n in variables(r.lo) | variables(r.hi))
                 self.depends[r.var] = frozenset({r.var}).union(*bounds)
             if isinstance(stmt, Local):
                 self.types[stmt.buffer], self.roles[stmt.buffer] = stmt.type, "local"
                 self.private[stmt.buffer] = frozenset(r.var for r in loops)
-            yield from self._walk(tile.blocks(stmt), inner)
+            self._visit(tile.blocks(stmt), inner)
             for value in tile.values(stmt):
-                calls = sum(isinstance(e, Call) for e in value.parts) + isinstance(stmt, Reduce)
-                self.arithmetic += [(inner, calls)] if calls else []
-                for e in value.parts:
-                    if isinstance(e, Load):
-                        yield Access(e.buffer, e.index, inner, stmt, False, e.mask is not None)
+                if isinstance(stmt, Reduce):
+                    self.arithmetic.append((inner, len(value.calls) + 1))
+                else:
+                    calls += len(value.calls)
+                self.all += [Access(e.buffer, e.index, inner, stmt, False, e.mask is not None) for e in value.loads]
             if isinstance(stmt, Store):
-                yield Access(stmt.buffer, stmt.index, inner, stmt, True)
+                self.all.append(Access(stmt.buffer, stmt.index, inner, stmt, True))
             if isinstance(stmt, Let):
                 self.depends[stmt.name] = self.dependence(stmt.value)
             if isinstance(stmt, Reduce):
                 self.depends[stmt.name] = self.dependence(stmt.value) - {r.var for r in stmt.ranges}
+        self.arithmetic += [(loops, calls)] if calls else []
 
     def dependence(self, e: Expr) -> frozenset[str]:
         """The loops that a value varies over."""
@@ -89,10 +107,13 @@ class Accesses:
         """Elements that are likely to lie between the places of successive `v`; None where they are irregular."""
         if v in self.private.get(a.buffer, ()):
             return 1  # one copy for each `v`, side by side
-        key = (self.offset(a), v)
-        if key not in self._steps:
-            self._steps[key] = self._step(*key)
-        return self._steps[key]
+        steps = self._of(a).steps
+        if (a, v) not in steps:
+            key = (self.offset(a), v)
+            if key not in self._steps:
+                self._steps[key] = self._step(*key)
+            steps[a, v] = self._steps[key]
+        return steps[a, v]
 
     def _step(self, offset: Dim, v: str) -> int | None:
         total = 0
@@ -108,12 +129,16 @@ class Accesses:
 
     def offset(self, a: Access) -> Dim:
         """Elements that are likely to lie between the start of the buffer and the place."""
+        offsets = self._of(a).offsets
+        if a not in offsets:
+            offsets[a] = likely(self.types[a.buffer].offset(a.index))
+        return offsets[a]
+
+    def _of(self, a: Access) -> Places:
+        """What is known of places in the buffer that `a` touches, as long as it has its type."""
         if a.buffer not in self._places:
-            self._places[a.buffer] = self._offsets.setdefault(self.types[a.buffer], {})
-        known = self._places[a.buffer]
-        if a.index not in known:
-            known[a.index] = likely(self.types[a.buffer].offset(a.index))
-        return known[a.index]
+            self._places[a.buffer] = self._known.setdefault((a.buffer, self.types[a.buffer]), Places())
+        return self._places[a.buffer]
 
     def follows(self, a: Access, v: str) -> bool:
         """Whether the place depends on loop `v` at all."""
@@ -135,16 +160,14 @@ class Accesses:
         """The loops whose steps may be taken together."""
         return frozenset(v for v in self.loops if self.independent(v))
 
-    @cached_property
-    def sums(self) -> dict[str, tuple[Reduce, ...]]:
-        """The reductions inside each loop, its own among them."""
-        inside = {v: tile.walk((stmt,)) for v, (_, stmt, _) in self.loops.items()}
-        return {v: tuple(s for s in found if isinstance(s, Reduce)) for v, found in inside.items()}
+    def sums(self, v: str) -> tuple[Reduce, ...]:
+        """The reductions inside loop `v`, its own among them."""
+        return tuple(s for s in tile.walk((self.loops[v][1],)) if isinstance(s, Reduce))
 
     def linear(self, v: str) -> bool:
         """Whether every place moves by equal steps along loop `v`."""
         if v not in self._linear:
-            self._linear[v] = all(self.step(a, v) is not None for a in self.all if v in {r.var for r in a.loops})
+            self._linear[v] = all(self.step(a, v) is not None for a in self.all if v in a.inside)
         return self._linear[v]
 
     def independent(self, v: str) -> bool:
@@ -154,7 +177,7 @@ class Accesses:
             return False  # a loop inside starts where this one says
         if isinstance(stmt, For) and stmt.parallel:
             return True
-        inside = [a for a in self.all if v in {x.var for x in a.loops} and v not in self.private.get(a.buffer, ())]
+        inside = [a for a in self.all if v in a.inside and v not in self.private.get(a.buffer, ())]
         written = {a.buffer for a in inside if a.is_store}
         places = {name: {a.index for a in inside if a.buffer == name} for name in written}
         return all(len(found) == 1 and self._apart(next(iter(found)), v) for found in places.values())
@@ -231,18 +254,17 @@ def work_in_sizes(kernel: Kernel, length: Callable[[Dim], Dim] = in_sizes) -> Di
     types = {p.name: p.type for p in kernel.params}
     types |= {s.buffer: s.type for s in tile.walk(kernel.body) if isinstance(s, Local)}
 
-    def price(e: Expr) -> int:
-        if isinstance(e, Call):
-            return scalar.PRIMITIVES[e.primitive].cost
-        if not isinstance(e, Load):
-            return 0
-        return (MASKED_COST if e.mask is not None else 1) + DIVISION_COST * divisions(types[e.buffer].offset(e.index))
+    def price(value: Expr) -> int:
+        masked = sum(e.mask is not None for e in value.loads)
+        divided = sum(divisions(types[e.buffer].offset(e.index)) for e in value.loads)
+        memory = len(value.loads) + (MASKED_COST - 1) * masked + DIVISION_COST * divided
+        return memory + sum(scalar.PRIMITIVES[e.primitive].cost for e in value.calls)
 
     def total(body: Block, repeat: Dim) -> Dim:
         sum_: Dim = 0
         for stmt in body:
             times = repeat * product(length(r.extent) for r in tile.ranges(stmt))
-            own = sum(price(e) for value in tile.values(stmt) for e in value.parts) + isinstance(stmt, Reduce)
+            own = sum(map(price, tile.values(stmt))) + isinstance(stmt, Reduce)
             if isinstance(stmt, Store):
                 own += 1 + DIVISION_COST * divisions(types[stmt.buffer].offset(stmt.index))
             sum_ += times * own + total(tile.blocks(stmt), times)

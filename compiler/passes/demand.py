@@ -12,7 +12,7 @@ from functools import cached_property
 
 from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, var, variables
-from compiler.ir.scalar import PRIMITIVES, Call, Ref
+from compiler.ir.scalar import PRIMITIVES, Ref
 from compiler.ir.structure import (
     Elementwise,
     Gather,
@@ -181,7 +181,7 @@ def elementwise_cost(node: Node) -> int:
     e = node.structure.fn(
         *(Ref(f32 if o.dtype.is_half else o.dtype, f"x{k}") for k, o in enumerate(node.operands)), **node.attrs
     )
-    return sum(PRIMITIVES[x.primitive].cost for x in e.parts if isinstance(x, Call))
+    return sum(PRIMITIVES[x.primitive].cost for x in e.calls)
 
 
 def from_positions(node: Node) -> bool:

@@ -58,7 +58,7 @@ def _score(table: Accesses, v: str, lanes: int, machine: Machine, packed: Collec
         return -1
     saved = 0.0
     for a, times in table.alike:
-        if v not in {x.var for x in a.loops} or (table.roles[a.buffer] == "local" and not table.types[a.buffer].rank):
+        if v not in a.inside or (table.roles[a.buffer] == "local" and not table.types[a.buffer].rank):
             continue  # a local scalar is no memory
         vectors = a.count // extent * -(-extent // lanes)
         saved += times * (a.count - _cost(table, a, v, lanes, vectors, machine, packed))
@@ -110,7 +110,7 @@ def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> Range | None
         return table.step(a, r.var) == 1 and known(r.extent) >= BLOCK and table.linear(r.var)
 
     loops = (r for r in a.loops if r.var in free and walks(r))
-    return next((r for r in loops if not table.sums[r.var] or any(map(contraction, table.sums[r.var]))), None)
+    return next((r for r in loops if not (sums := table.sums(r.var)) or any(map(contraction, sums))), None)
 
 
 def _rows(table: Accesses, a: Access, v: str, lanes: int, machine: Machine) -> int:

@@ -198,7 +198,7 @@ class KernelLowering:
             uses = len(self.graph.users.get(node, ())) + self.graph.outputs.count(node)
             if uses > 1 and not isinstance(known, Load):
                 known = self.nest.let(known)
-            self.nest.top.memo[key] = known
+            self.nest.remember(key, known)
         return known
 
     def hoisted(self, node: Node, index: Position, mask: Expr | None) -> Expr:
@@ -289,7 +289,8 @@ class KernelLowering:
         key = (node, index, mask, "bound")
         known: Expr | None = self.nest.recall(key)
         if known is None:
-            known = self.nest.top.memo[key] = self.nest.let(wide(self.element(node, index, mask)))
+            known = self.nest.let(wide(self.element(node, index, mask)))
+            self.nest.remember(key, known)
         return known
 
     def index_map(self, node: Node, s: IndexMap, index: Position, mask: Expr | None) -> Expr:
@@ -369,7 +370,7 @@ class KernelLowering:
             self.nest.add(Reduce(name, s.combine, tuple(ranges), tuple(level.stmts), value))
             self.nest.home[name] = self.nest.top
             result = Ref(value.dtype, name).to(node.dtype)
-            self.nest.top.memo[key] = result
+            self.nest.remember(key, result)
             return result
 
     def taken(self, node: Node, s: Reduction, guards: Sequence[Guard], places: Sequence[Position]) -> Expr:
@@ -392,7 +393,7 @@ class KernelLowering:
             buffer = self.nest.recall((node, fixed, "kept"))
             if buffer is None:
                 buffer = self.keep(node, fixed)
-                self.nest.top.memo[node, fixed, "kept"] = buffer
+                self.nest.remember((node, fixed, "kept"), buffer)
         inner = tuple(d for d, f in zip(index, fixed, strict=True) if f is None)
         return Load(node.dtype, buffer, inner, mask, const(0, node.dtype) if mask is not None else None)
 

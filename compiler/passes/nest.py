@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from compiler.errors import TilewrightError
 from compiler.ir import scalar
 from compiler.ir.index import Dim, var, variables
-from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
+from compiler.ir.scalar import Const, Expr, IndexValue, Ref
 from compiler.ir.tile import Block, For, Let, Range, Stmt
 
 
@@ -24,11 +25,10 @@ class LowerError(TilewrightError):
 
 @dataclass(eq=False)
 class Level:
-    """One open loop (or the kernel itself): its variables, what it holds so far, and the values known inside it."""
+    """One open loop (or the kernel itself): how deep it lies, and what it holds so far."""
 
-    variables: tuple[str, ...] = ()
+    depth: int = 0
     stmts: list[Stmt] = field(default_factory=list)
-    memo: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -39,6 +39,7 @@ class Nest:
     home: dict[str, Level] = field(default_factory=dict)  # where each name is bound
     bounds: dict[str, tuple[Dim, Dim]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    memo: dict[Any, list[tuple[Level, Any]]] = field(default_factory=dict)  # values, each known inside a level
 
     @property
     def top(self) -> Level:
@@ -52,8 +53,11 @@ class Nest:
 
     def depth(self, names: Iterable[str]) -> int:
         """The innermost open level that binds one of `names`; 0 for none."""
-        homes = {id(self.home[n]) for n in names if n in self.home}
-        return max((k for k, level in enumerate(self.levels) if id(level) in homes), default=0)
+        return max((home.depth for n in names if (home := self.home.get(n)) and self.is_open(home)), default=0)
+
+    def is_open(self, level: Level) -> bool:
+        """Whether statements are placed in `level` or in a loop inside it."""
+        return level.depth < len(self.levels) and self.levels[level.depth] is level
 
     @contextmanager
     def at(self, depth: int) -> Iterator[None]:
@@ -66,7 +70,7 @@ class Nest:
     @contextmanager
     def inside(self, *ranges: Range) -> Iterator[Level]:
         """Open one level for `ranges`; the caller makes the statement from it afterwards."""
-        level = Level(tuple(r.var for r in ranges))
+        level = Level(len(self.levels))
         for r in ranges:
             self.home[r.var] = level
             if isinstance(r.lo, int) and isinstance(r.hi, int):
@@ -93,11 +97,13 @@ class Nest:
         return Ref(value.dtype, name)
 
     def recall(self, key: Any) -> Any:
-        """A value remembered in any open level."""
-        for level in reversed(self.levels):
-            if key in level.memo:
-                return level.memo[key]
-        return None
+        """A value remembered in an open level, the innermost that knows one; None where none does."""
+        known = [(level.depth, value) for level, value in self.memo.get(key, ()) if self.is_open(level)]
+        return max(known, key=itemgetter(0))[1] if known else None
+
+    def remember(self, key: Any, value: Any) -> None:
+        """From here on, inside this level, `key` stands for `value`."""
+        self.memo.setdefault(key, []).append((self.top, value))
 
     def over(
         self, hint: str, extents: Sequence[Dim], steps: Sequence[Dim] | None = None
@@ -124,9 +130,9 @@ class Nest:
 
 def names_in(e: Expr) -> frozenset[str]:
     """Loop variables, bound names and buffers that `e` reads."""
-    return e.names.union(x.buffer for x in e.parts if isinstance(x, Load))
+    return e.names.union(x.buffer for x in e.loads)
 
 
 def cost_of(e: Expr) -> int:
     """Price of one evaluation of `e` in multiply-adds."""
-    return sum(scalar.PRIMITIVES[x.primitive].cost for x in e.parts if isinstance(x, Call))
+    return sum(scalar.PRIMITIVES[x.primitive].cost for x in e.calls)

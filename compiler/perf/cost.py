@@ -63,7 +63,7 @@ def _loads(body: Block, limits: Limits, times: int) -> Iterator[tuple[Load, int,
         trips, inner = _enter(ranges(stmt), limits)
         yield from _loads(blocks(stmt), inner, times * trips)
         for value in values(stmt):
-            yield from ((e, times * trips, inner) for e in value.parts if isinstance(e, Load))
+            yield from ((e, times * trips, inner) for e in value.loads)
 
 
 def _block(body: Block, limits: Limits) -> int:

@@ -22,7 +22,7 @@ from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, interval, product, substitute, var, variables
 from compiler.ir.inplace import shareable
 from compiler.ir.names import referenced
-from compiler.ir.scalar import Call, Load, Ref
+from compiler.ir.scalar import Call, Ref
 from compiler.ir.sizes import kernel_sizes
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.team import is_shared, meetings
@@ -90,7 +90,7 @@ class KernelEmitter:
     def statement(self, stmt: Stmt, ev: Evaluator) -> None:
         if isinstance(stmt, Let):
             ev.bind(stmt.name, stmt.value)
-            if any(isinstance(e, Load) and ev.scope.buffers[e.buffer].writable for e in stmt.value.parts):
+            if any(ev.scope.buffers[e.buffer].writable for e in stmt.value.loads):
                 ev.force(stmt.name)
         elif isinstance(stmt, Store):
             self.store(stmt, ev)

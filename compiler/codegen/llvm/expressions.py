@@ -122,7 +122,7 @@ class Evaluator(Addresses):
 
     def mask(self, e: Expr | None, coord: Coord, lanes: int) -> str | None:
         """Which lanes take part: those inside the tile and where `e` holds; None for all of them."""
-        axis = self.scope.lane_axis(tuple(self.scope.axes)) if lanes else None
+        axis = self.scope.lane if lanes else None
         active = axis.active(coord[axis.var]) if axis else 0
         inside = None
         if axis and axis.left:
@@ -223,7 +223,7 @@ class Evaluator(Addresses):
 
     def _strided(self, buffer: Buffer, offset: Dim, step: int, coord: Coord, lanes: int) -> str:
         """Every `step`-th element: vectors side by side, from the first element to the last and no further, picked from."""
-        dtype, axis = buffer.type.dtype, self.scope.lane_axis(tuple(self.scope.axes))
+        dtype, axis = buffer.type.dtype, self.scope.lane
         memory, active = memory_type(dtype, lanes), axis.active(coord[axis.var]) if axis else lanes
         span = (active - 1) * step + 1
         starts = [max(min(k, span - lanes), 0) for k in range(0, span, lanes)]
@@ -243,7 +243,7 @@ class Evaluator(Addresses):
 
     def _block(self, place: Place, coord: Coord) -> Columns | None:
         """The columns around `coord` that can be turned together."""
-        axis, lane = place.turned(self.scope), self.scope.lane_axis(tuple(self.scope.axes))
+        axis, lane = place.turned(self.scope), self.scope.lane
         if axis is None or lane is None:
             return None
         start = coord[axis.var] // lane.lanes * lane.lanes
@@ -252,7 +252,7 @@ class Evaluator(Addresses):
 
     def _rows(self, buffer: Buffer, place: Place, block: Columns, coord: Coord) -> list[str]:
         """Where the rows of a block begin, a row for each active lane."""
-        lane = self.scope.lane_axis(tuple(self.scope.axes))
+        lane = self.scope.lane
         assert lane is not None
         assert place.steps is not None
         offset, _ = place.at(self.scope, {**coord, block.axis: block.start})
@@ -273,7 +273,7 @@ class Evaluator(Addresses):
         return self.memo[(id(e), tuple(coord[a] for a in axes))]
 
     def _gather(self, buffer: Buffer, offset: Dim, coord: Coord, lanes: int, mask: str | None, passed: str) -> str:
-        lane = self.scope.lane_axis(tuple(self.scope.axes))
+        lane = self.scope.lane
         dtype = buffer.type.dtype
         offsets = self.polynomial(offset, coord, lane)
         pointers = self.b.emit(f"getelementptr {memory_type(dtype)}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
@@ -300,7 +300,7 @@ class Evaluator(Addresses):
 
     def _store_turned(self, name: str, place: Place, value: Expr, block: Columns, coord: Coord) -> None:
         """Write a block row by row."""
-        buffer, lane = self.scope.buffers[name], self.scope.lane_axis(tuple(self.scope.axes))
+        buffer, lane = self.scope.buffers[name], self.scope.lane
         assert lane is not None
         dtype, lanes = buffer.type.dtype, lane.lanes
         width, inside = block.width(lanes, dtype), narrowest(lanes, dtype.bytes)

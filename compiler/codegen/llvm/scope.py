@@ -123,7 +123,15 @@ class Scope:
 
     def lane_axis(self, axes: tuple[str, ...]) -> Axis | None:
         """The axis among `axes` that lies across vector lanes."""
-        return next((self.axes[a] for a in axes if self.axes[a].lanes), None)
+        for a in axes:
+            if self.axes[a].lanes:
+                return self.axes[a]
+        return None
+
+    @property
+    def lane(self) -> Axis | None:
+        """The axis that lies across vector lanes here."""
+        return next((a for a in self.axes.values() if a.lanes), None)
 
     def resolve(self, d: Dim) -> Dim:
         """Index `d` in terms of counters, coordinates (`v@`) and bound integers."""
@@ -159,7 +167,7 @@ class Place:
 
     def at(self, scope: Scope, coord: Coord) -> tuple[Dim, int | None]:
         """Offset of the first lane at `coord`, and elements between lanes (None: irregular, see `lane_offset`)."""
-        lane = scope.lane_axis(tuple(scope.axes))
+        lane = scope.lane
         if self.steps is not None:
             shift: Dim = sum((s * coord[v] * (scope.axes[v].lanes or 1) for v, s in self.steps.items()), 0)
             by = self.steps.get(lane.var, 0) if lane else 0
@@ -169,7 +177,7 @@ class Place:
 
     def turned(self, scope: Scope) -> Axis | None:
         """The axis along which elements lie side by side where along the lanes they do not: blocks of both can be turned."""
-        lane = scope.lane_axis(tuple(scope.axes))
+        lane = scope.lane
         if lane is None or lane.left or not self.steps or self.steps.get(lane.var, 0) in (0, 1):
             return None
         whole = (scope.axes[v] for v, s in self.steps.items() if s == 1)

@@ -74,7 +74,8 @@ class Fusion:
         self.order = {n: k for k, n in enumerate(graph.nodes)}
         self.groups: dict[Node, list[Group]] = {}
         self.all: list[Group] = []
-        self.priced: dict[Hashable, int | str] = {}
+        self.prices: dict[Hashable, int | str] = {}  # of groups by their nodes
+        self.priced: dict[Hashable, int | str] = {}  # of kernels by what they compute
         self.lowered: dict[Hashable, Kernel] = {}
 
     def run(self) -> Graph:
@@ -235,6 +236,13 @@ class Fusion:
         """Work of the group's kernel, or why there is none."""
         if len(g.members) == 1 and laid_side_by_side(g.root) is not None:
             return self.price_of_putting(g.root)
+        nodes = (g.root, frozenset(g.members), *g.extra)
+        if nodes not in self.prices:
+            self.prices[nodes] = self.price_of_body(g)
+        return self.prices[nodes]
+
+    def price_of_body(self, g: Group) -> int | str:
+        """The same; groups that compute alike are lowered once."""
         body, _ = self.body(g)
         key = fingerprint(body)
         if key not in self.priced:

@@ -68,7 +68,7 @@ class Tile(TilePass):
         for a in table.all:
             lane = next((r for r in a.loops if r.lanes), None)
             along = turned_along(table, a, lane.var, lane.lanes) if lane is not None else None
-            if lane is None or along is None or along.var in sizes or table.sums[along.var]:
+            if lane is None or along is None or along.var in sizes or table.sums(along.var):
                 continue
             sizes[along.var], sizes[lane.var] = min(lane.lanes, many(along.extent)), lane.lanes
             context.applied(self, f"%{a.buffer}: blocks of {sizes[along.var]} %{along.var} are turned in registers")
