@@ -22,14 +22,13 @@ import compiler.ir.ops
 from compiler.api import load
 from compiler.ir.graph import Graph
 from compiler.ir.interpret_graph import as_array, interpret
-from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import graph_resources
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes, special_array
-from compiler.ir.tile import Kernel, Program
+from compiler.ir.tile import Program
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile_printer import program_resources
-from compiler.ir.types import TensorType
+from compiler.ir.trial import Sizes, trials
 from compiler.measure import error, reference
 from compiler.passes.base import Context, Pass
 from compiler.passes.instrument import (
@@ -38,6 +37,7 @@ from compiler.passes.instrument import (
     Verify,
     difference,
     first_in_range,
+    given_to,
     run_on,
     text,
     tolerance,
@@ -65,7 +65,7 @@ def check_pass(
 
     `unchanged` is a text that the pipeline must leave as it is; `remark` must occur in a remark.  The result is
     verified, printed and parsed back, and run through the pipeline again unless it is not `idempotent`.  Both sides are
-    interpreted on random inputs, symbolic sizes of 0 and 1, and unless `special` is off zeros of both signs, infinities
+    interpreted on random inputs, symbolic sizes of 0 and 1, open ones that fill tiles, and unless `special` is off zeros of both signs, infinities
     and NaN: with identical bits where every pass claims exactness, else in float64 within a tolerance.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
@@ -106,9 +106,9 @@ def normal(ir: AnyIR) -> str:
 
 def check_same_meaning(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bool = True) -> None:
     """AssertionError where interpreting `old` and `new` gives different answers; `exact` asks for identical bits."""
-    for sizes in _sizes(old):
+    for sizes in _sizes(old, new):
         a, b = (ir.specialize(sizes) if isinstance(ir, Graph) else ir for ir in (old, new))
-        for label, run in _trials(a, special):
+        for label, run in _inputs(a, sizes, special):
             want, got = run(a, exact), run(b, exact)
             for number, (w, g) in enumerate(zip(want, got, strict=True)):
                 problem = difference(w, g, 0.0 if exact else tolerance(a))
@@ -117,19 +117,20 @@ def check_same_meaning(old: AnyIR, new: AnyIR, *, exact: bool = False, special: 
                 )
 
 
-def _sizes(ir: AnyIR) -> Iterator[dict[str, int]]:
+def _sizes(old: AnyIR, new: AnyIR) -> Iterator[Sizes]:
     """Sizes to try for the symbolic dimensions."""
-    if not isinstance(ir, Graph) or not ir.symbols:
-        yield {}
+    if not isinstance(old, Graph):
+        yield from trials(old, new)
         return
-    yield small_sizes(ir, 3)
-    yield dict.fromkeys(ir.symbols, 1)
-    yield dict.fromkeys(ir.symbols, 0)
+    yield small_sizes(old, 3)
+    if old.symbols:
+        yield dict.fromkeys(old.symbols, 1)
+        yield dict.fromkeys(old.symbols, 0)
 
 
-def _trials(ir: AnyIR, special: bool) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
+def _inputs(ir: AnyIR, sizes: Sizes, special: bool) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
     """Named ways to interpret IR on one set of inputs."""
-    types = _given(ir)
+    types = [n.type for n in ir.inputs] if isinstance(ir, Graph) else given_to(ir, sizes)
     yield "random", lambda x, exact: first_in_range(lambda *ends: _interpret(x, random_inputs(types, 1, *ends), exact))
     if special and all(t.dtype.is_float or t.dtype.kind == "bool" for t in types):  # integers may be indices
         for phase in (0, 5):
@@ -137,17 +138,8 @@ def _trials(ir: AnyIR, special: bool) -> Iterator[tuple[str, Callable[[AnyIR, bo
             yield "special", lambda x, exact, given=given: _interpret(x, given, exact)  # type: ignore[misc]
 
 
-def _given(ir: AnyIR) -> list[TensorType]:
-    """The types of what IR is run on."""
-    if isinstance(ir, Program):
-        return [ir.buffers[name] for name in ir.inputs]
-    return [p.type for p in ir.params] if isinstance(ir, Kernel) else [n.type for n in ir.inputs]
-
-
 def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
-    if isinstance(ir, Program):
-        return run_program(ir, inputs)
-    if isinstance(ir, Kernel):
+    if not isinstance(ir, Graph):
         return run_on(ir, inputs)
     return [as_array(r) for r in interpret(ir, inputs, dtype=None if exact else torch.float64)]
 

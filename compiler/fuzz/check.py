@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from compiler.codegen.target import TARGETS
-from compiler.driver import compile_graph
-from compiler.fuzz.calls import REFUSED
+from compiler.driver import SHARED, CompiledGraph, compile_graph
+from compiler.errors import OpenSizeError
+from compiler.fuzz.calls import LARGEST, REFUSED, numel, results
 from compiler.fuzz.inputs import Array, inputs_for
 from compiler.fuzz.worlds import Expectation, expectations
+from compiler.ir.atoms import expected
 from compiler.ir.graph import Graph
+from compiler.ir.index import size
 from compiler.ir.interpret_graph import as_array, as_tensor
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.random_inputs import small_sizes
+from compiler.ir.sizes import bind_sizes
+from compiler.ir.tile import Program
+from compiler.ir.trial import interpreted_steps
 from compiler.ir.verify_graph import verify_graph
 from compiler.options import Options
-from compiler.passes.instrument import interpreted_steps
 from compiler.pipeline import GRAPH_PASSES, PROGRAM_PASSES, TILE_PASSES, run_passes
 
 EAGER = {
@@ -36,6 +42,9 @@ EAGER = {
 STEPS = 20_000
 """The longest program that the interpreter of Tile IR is given."""
 
+FILLING = (19, 37, 69)
+"""What open sizes begin with where tiles are to be full: one tile of 14, 32 or 64, and a rest."""
+
 
 @dataclass(frozen=True)
 class Way:
@@ -46,20 +55,43 @@ class Way:
     threads: int = 1
     interpreted: bool = False
 
-    def run(self, graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-        """Every output of `graph`, those that are written back to inputs included."""
-        if self.interpreted:
-            program = run_passes(graph, self.options).scheduled
-            return run_program(program, inputs) if interpreted_steps(program) <= STEPS else []
-        tensors = [as_tensor(x, n.dtype).clone() for x, n in zip(inputs, graph.inputs, strict=True)]
-        if self.threads > 1:
+
+class Prepared:
+    """A graph about to run in one way: compiled once, for inputs of any sizes."""
+
+    def __init__(self, graph: Graph, way: Way) -> None:
+        self.graph, self.way = graph, way
+
+    @cached_property
+    def _compiled(self) -> CompiledGraph:
+        return compile_graph(self.graph, self.way.options)
+
+    @cached_property
+    def _program(self) -> Program:
+        """What the graph becomes for any sizes that share code, or where they must be known, for none."""
+        opened = {s: size(s, 0, SHARED[0], expected(0, SHARED[0], 0)) for s in self.graph.symbols}
+        return run_passes(self.graph.specialize(opened), self.way.options).scheduled
+
+    def run(self, fixed: Graph, inputs: Sequence[Array]) -> list[Array]:
+        """Every output of the graph, those that are written back to inputs included; `fixed` has the sizes of `inputs`."""
+        if self.way.interpreted:
+            return self._interpreted(fixed, inputs)
+        tensors = [as_tensor(x, n.dtype).clone() for x, n in zip(inputs, fixed.inputs, strict=True)]
+        if self.way.threads > 1:
             tensors = [_strided(t) for t in tensors]
-        torch.set_num_threads(self.threads)
-        returned = iter(compile_graph(graph, self.options)(tensors))
-        outputs = [
-            tensors[graph.aliases[k]] if k in graph.aliases else next(returned) for k in range(len(graph.outputs))
-        ]
+        torch.set_num_threads(self.way.threads)
+        returned, aliases = iter(self._compiled(tensors)), fixed.aliases
+        outputs = [tensors[aliases[k]] if k in aliases else next(returned) for k in range(len(fixed.outputs))]
         return [as_array(t) for t in outputs]
+
+    def _interpreted(self, fixed: Graph, inputs: Sequence[Array]) -> list[Array]:
+        """The outputs by the interpreter of Tile IR; none where it would take too long."""
+        try:
+            program = self._program
+        except OpenSizeError:
+            program = run_passes(fixed, self.way.options).scheduled
+        sizes = bind_sizes([program.buffers[n] for n in program.inputs], [x.shape for x in inputs])
+        return run_program(program, inputs) if interpreted_steps(program, sizes) <= STEPS else []
 
 
 def _strided(t: torch.Tensor) -> torch.Tensor:
@@ -134,53 +166,75 @@ def way_in_turn(seed: int) -> Way:
 
 def check(graph: Graph, seed: int, ways: Sequence[Way] = tuple(WAYS.values())) -> Outcome:
     """Run `graph` on the inputs that `seed` stands for, in each of `ways`, and compare; stops at the first failure."""
-    fixed = graph.specialize(small_sizes(graph, 3 + seed % 5)) if graph.symbols else graph
     try:
         verify_graph(graph)
-        inputs = inputs_for(fixed, seed)
-        expected = expectations(fixed, inputs, seed)
-    except IndexError:  # which is what every way must come to
-        return _check_faults(graph, fixed, inputs, ways)
+        calls = [call_of(fixed, seed) for fixed in of_several_sizes(graph, seed)]
     except (RuntimeError, *REFUSED) as error:
         return Outcome(Failure("refused", "interpreter", str(error)))
-    elements, certain = sum(e.value.size for e in expected), sum(e.certain for e in expected)
+    answers = [e for c in calls for e in c.expected or ()]
+    elements, certain = sum(e.value.size for e in answers), sum(e.certain for e in answers)
     for way in ways:
-        failure = _try(way, graph, fixed, inputs, lambda: expectations(fixed, inputs, seed + 1, 64), expected)
-        if failure:
-            return Outcome(failure, elements, certain)
+        prepared = Prepared(graph, way)
+        for call in calls:
+            failure = call.failure(prepared) if call.expected is not None else call.unnoticed(prepared)
+            if failure:
+                return Outcome(failure, elements, certain)
     return Outcome(None, elements, certain)
 
 
-def _try(
-    way: Way,
-    graph: Graph,
-    fixed: Graph,
-    inputs: Sequence[Array],
-    again: Callable[[], list[Expectation]],
-    expected: Sequence[Expectation],
-) -> Failure | None:
-    """What goes wrong in one way; a wrong number is believed only after many more worlds."""
+def of_several_sizes(graph: Graph, seed: int) -> list[Graph]:
+    """`graph` with its symbolic dimensions small, and again large enough that tiles are full, where the graph takes that."""
+    if not graph.symbols:
+        return [graph]
+    few = graph.specialize(small_sizes(graph, 3 + seed % 5))
     try:
-        got = way.run(fixed if way.interpreted else graph, inputs)
-    except Exception as error:  # whatever the compiler raises is what this is here to find
-        return Failure(type(error).__name__, way.name, str(error))
-    if not _problems(got, expected):
-        return None
-    problems = _problems(got, again())
-    return Failure("wrong", way.name, "; ".join(problems)) if problems else None
+        many = graph.specialize(small_sizes(graph, FILLING[seed % len(FILLING)]))
+    except REFUSED:
+        return [few]
+    return [few, many] if all(numel(t) <= 16 * LARGEST for n in many for t in results(n)) else [few]
 
 
-def _check_faults(graph: Graph, fixed: Graph, inputs: Sequence[Array], ways: Sequence[Way]) -> Outcome:
-    """An index is out of range, and every way must say so."""
-    for way in ways:
+@dataclass(frozen=True)
+class Call:
+    """A graph of known sizes, its inputs, and what may come of them: None where an index is out of range."""
+
+    fixed: Graph
+    seed: int
+    inputs: Sequence[Array]
+    expected: Sequence[Expectation] | None
+
+    def failure(self, prepared: Prepared) -> Failure | None:
+        """What goes wrong in one way; a wrong number is believed only after many more worlds."""
+        way = prepared.way.name
         try:
-            if way.run(fixed if way.interpreted else graph, inputs) or not way.interpreted:
-                return Outcome(Failure("no IndexError", way.name, "an index out of range goes unnoticed"))
+            got = prepared.run(self.fixed, self.inputs)
+        except Exception as error:  # whatever the compiler raises is what this is here to find
+            return Failure(type(error).__name__, way, str(error))
+        if not _problems(got, self.expected or ()):
+            return None
+        problems = _problems(got, expectations(self.fixed, self.inputs, self.seed + 1, 64))
+        return Failure("wrong", way, "; ".join(problems)) if problems else None
+
+    def unnoticed(self, prepared: Prepared) -> Failure | None:
+        """An index is out of range, and every way must say so."""
+        way = prepared.way
+        try:
+            if not prepared.run(self.fixed, self.inputs) and way.interpreted:
+                return None
         except IndexError:
-            continue
+            return None
         except Exception as error:
-            return Outcome(Failure(type(error).__name__, way.name, str(error)))
-    return Outcome(None)
+            return Failure(type(error).__name__, way.name, str(error))
+        return Failure("no IndexError", way.name, "an index out of range goes unnoticed")
+
+
+def call_of(fixed: Graph, seed: int) -> Call:
+    """The call of a graph of known sizes that `seed` stands for."""
+    inputs = inputs_for(fixed, seed)
+    try:
+        return Call(fixed, seed, inputs, expectations(fixed, inputs, seed))
+    except IndexError:
+        return Call(fixed, seed, inputs, None)
 
 
 def _problems(got: Sequence[Array], expected: Sequence[Expectation]) -> list[str]:

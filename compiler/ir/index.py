@@ -21,7 +21,7 @@ from math import gcd
 from typing import TypeAlias, Union
 
 from compiler.errors import OpenSizeError
-from compiler.ir.atoms import MANY, Atom, Compound, FloorDiv, Min, Mod, Monomial, Size, Var, operands, spell
+from compiler.ir.atoms import Atom, Compound, FloorDiv, Min, Mod, Monomial, Size, Var, operands, spell
 from compiler.ir.atoms import terms as _terms
 
 Dim: TypeAlias = Union[int, "Index"]
@@ -424,19 +424,10 @@ def sizes(d: Dim) -> frozenset[Size]:
     return frozenset(a for a in leaves(d) if isinstance(a, Size))
 
 
-TRIED = 9
-"""What a size of which only much is expected is where a program is tried: interpreters take their time."""
-
-
 @lru_cache(maxsize=65536)
 def likely(d: Dim) -> Dim:
     """`d` with every size as it is likely to be: for weighing costs, never for what must hold."""
     return substitute(d, {s.name: s.likely for s in sizes(d)})
-
-
-def sampled(d: Dim) -> Dim:
-    """`d` with every size as it is where a program is tried."""
-    return substitute(d, {s.name: s.likely if s.likely < MANY else max(s.low, TRIED) for s in sizes(d)})
 
 
 def evaluate(d: Dim, values: Mapping[str, int]) -> int:

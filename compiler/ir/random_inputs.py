@@ -33,11 +33,8 @@ SPECIAL_FLOATS = (
 
 
 def random_array(type_: TensorType, rng: np.random.Generator, low: int = 0, high: int = 8) -> Array:
-    """Random elements as interpreters hold them: floats in -2..2, integers in low..high-1 (so that they may be indices).
-
-    Open sizes are as they are where a program is tried.
-    """
-    shape, dtype = type_.sampled().static_shape(), type_.dtype
+    """Random elements as interpreters hold them: floats in -2..2, integers in low..high-1 (so that they may be indices)."""
+    shape, dtype = type_.static_shape(), type_.dtype
     if dtype.is_float:
         return np.asarray(round_to(rng.uniform(-2, 2, shape), dtype))
     return rng.integers(low if dtype.is_integer else 0, high if dtype.is_integer else 2, shape).astype(dtype.numpy)
@@ -45,7 +42,7 @@ def random_array(type_: TensorType, rng: np.random.Generator, low: int = 0, high
 
 def special_array(type_: TensorType, phase: int = 0) -> Array:
     """Zeros of both signs, infinities, NaN, tiny and huge floats; the ends of integer types.  `phase` shifts the cycle."""
-    shape = type_.sampled().static_shape()
+    shape = type_.static_shape()
     values = special_values(type_.dtype)
     cycle = np.take(values, phase + np.arange(int(np.prod(shape))), mode="wrap")
     return cycle.reshape(shape)

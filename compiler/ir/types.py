@@ -25,7 +25,6 @@ from compiler.ir.index import (
     floordiv,
     mod,
     product,
-    sampled,
     sizes,
     substitute,
     variables,
@@ -226,10 +225,6 @@ class TensorType:
     def specialize(self, values: Mapping[str, Dim]) -> TensorType:
         """The type with symbolic dimensions replaced by `values`."""
         return TensorType(self.dtype, tuple(substitute(d, values) for d in self.shape), self.layout)
-
-    def sampled(self) -> TensorType:
-        """The type with open sizes as they are where a program is tried."""
-        return TensorType(self.dtype, tuple(map(sampled, self.shape)), self.layout)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]{self.layout or ''}"

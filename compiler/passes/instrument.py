@@ -12,13 +12,14 @@ import torch
 
 from compiler.errors import PassError, VerifyError
 from compiler.ir.graph import Graph
-from compiler.ir.index import interval, sampled
 from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.interpret_tile import fresh, run_kernel, run_program
 from compiler.ir.printer import print_graph
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes
-from compiler.ir.tile import Block, Kernel, Launch, Program, blocks, ranges, runs, walk, walk_steps
+from compiler.ir.tile import Kernel, Program, walk, walk_steps
 from compiler.ir.tile_printer import print_kernel, print_program
+from compiler.ir.trial import Sizes, interpreted_steps, trials
+from compiler.ir.types import TensorType
 from compiler.ir.verify_graph import verify_graph
 from compiler.ir.verify_program import verify_program
 from compiler.ir.verify_tile import verify_kernel
@@ -137,42 +138,56 @@ class Verify(Watch):
 class SemanticCheck(Watch):
     """Interprets the IR before and after every pass on random inputs and names the first pass that changes an answer.
 
-    Graphs are interpreted in float64, kernels as they are.  A kernel of more than `max_steps` steps is left alone, with a note.
+    Graphs are interpreted in float64, kernels as they are, open ones at several sizes.  A kernel of more than `max_steps` steps is
+    left alone, with a note.
     """
 
     seed: int = 0
     max_steps: int = 200_000
     skipped: list[str] = field(default_factory=list)
-    _last: tuple[AnyIR, list[Array]] | None = None
+    _last: tuple[AnyIR, list[tuple[Sizes, list[Array]]]] | None = None
 
     def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if new is old:
             return
-        if max(interpreted_steps(old), interpreted_steps(new)) > self.max_steps:
+        tried = list(trials(old, new))
+        if max(interpreted_steps(old, tried[0]), interpreted_steps(new, tried[0])) > self.max_steps:
             self.skipped.append(pass_.name)
             context.note(pass_, f"semantic check skipped: @{old.name} has more than {self.max_steps} steps", old.name)
             return
-        expected = self._last[1] if self._last and self._last[0] is old else answers(old, self.seed)
-        actual = answers(new, self.seed)
-        for number, (want, got) in enumerate(zip(expected, actual, strict=True)):
-            if problem := difference(want, got, tolerance(old)):
-                raise PassError(f"pass {pass_.name} changed the answer of @{old.name}: output {number}: {problem}")
-        self._last = (new, actual)
+        known = self._last[1] if self._last and self._last[0] is old else []
+        self._last = (new, [(sizes, answers(new, self.seed, sizes)) for sizes in tried])
+        for sizes, actual in self._last[1]:
+            expected = next((a for s, a in known if s == sizes), None) or answers(old, self.seed, sizes)
+            at = f" where {', '.join(f'{n} = {v}' for n, v in sizes.items())}" if sizes else ""
+            for number, (want, got) in enumerate(zip(expected, actual, strict=True)):
+                if problem := difference(want, got, tolerance(old)):
+                    raise PassError(
+                        f"pass {pass_.name} changed the answer of @{old.name}: output {number}: {problem}{at}"
+                    )
 
 
-def answers(ir: AnyIR, seed: int = 0) -> list[Array]:
-    """What the interpreter makes of random inputs: a graph's outputs in float64, a kernel's out and inout buffers."""
-    if isinstance(ir, Kernel):
-        return first_in_range(lambda low, high: run_on_random(ir, seed, low, high))
-    if isinstance(ir, Program):
-        given = [ir.buffers[n] for n in ir.inputs]
-        return first_in_range(lambda low, high: run_program(ir, random_inputs(given, seed, low, high)))
-    fixed = ir.specialize(small_sizes(ir)) if ir.symbols else ir
-    types = [n.type for n in fixed.inputs]
-    results = first_in_range(
-        lambda low, high: interpret(fixed, random_inputs(types, seed, low, high), dtype=torch.float64)
-    )
-    return [as_array(r) for r in results]
+def answers(ir: AnyIR, seed: int = 0, sizes: Sizes | None = None) -> list[Array]:
+    """What the interpreter makes of random inputs: a graph's outputs in float64, a kernel's out and inout buffers.
+
+    `sizes` are those that the IR leaves open; symbols of a graph that are not among them are small.
+    """
+    sizes = sizes or {}
+    if isinstance(ir, Graph):
+        fixed = ir.specialize({**small_sizes(ir), **sizes}) if ir.symbols else ir
+        types = [n.type for n in fixed.inputs]
+        results = first_in_range(
+            lambda low, high: interpret(fixed, random_inputs(types, seed, low, high), dtype=torch.float64)
+        )
+        return [as_array(r) for r in results]
+    given = given_to(ir, sizes)
+    return first_in_range(lambda low, high: run_on(ir, random_inputs(given, seed, low, high)))
+
+
+def given_to(ir: Kernel | Program, sizes: Sizes) -> list[TensorType]:
+    """The types of the arrays that a kernel or program is run on, with its open sizes fixed."""
+    types = [p.type for p in ir.params] if isinstance(ir, Kernel) else [ir.buffers[n] for n in ir.inputs]
+    return [t.specialize(sizes) for t in types]
 
 
 TOLERANCES: Mapping[str, float] = {"f64": 1e-9, "f32": 3e-5, "f16": 1e-2, "bf16": 5e-2}
@@ -189,19 +204,16 @@ def tolerance(ir: AnyIR) -> float:
     return max((TOLERANCES[d.name] for d in dtypes if d.is_float), default=TOLERANCES["f64"])
 
 
-def run_on_random(kernel: Kernel, seed: int, low: int, high: int) -> list[Array]:
-    """What the kernel writes, given random buffers."""
-    return run_on(kernel, random_inputs([p.type for p in kernel.params], seed, low, high))
-
-
-def run_on(kernel: Kernel, given: Sequence[Array]) -> list[Array]:
-    """The kernel's out and inout buffers after a run on copies of `given`, one array per parameter."""
+def run_on(ir: Kernel | Program, given: Sequence[Array]) -> list[Array]:
+    """The outputs of a program, or a kernel's out and inout buffers after a run on copies of `given`, one array per parameter."""
+    if isinstance(ir, Program):
+        return run_program(ir, given)
     buffers = {
-        p.name: fresh(p.type.sampled()) if p.role == "out" else x.copy()
-        for p, x in zip(kernel.params, given, strict=True)
+        p.name: fresh(p.type.with_shape(x.shape)) if p.role == "out" else x.copy()
+        for p, x in zip(ir.params, given, strict=True)
     }
-    run_kernel(kernel, buffers)
-    return [buffers[p.name] for p in kernel.params if p.role in ("out", "inout")]
+    run_kernel(ir, buffers)
+    return [buffers[p.name] for p in ir.params if p.role in ("out", "inout")]
 
 
 def first_in_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
@@ -212,25 +224,6 @@ def first_in_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
         except (IndexError, RuntimeError):  # PyTorch raises either for an index out of range
             continue
     return run(0, 1)
-
-
-def interpreted_steps(ir: AnyIR) -> int:
-    """How many statements the interpreter runs; 0 for a graph, whose ops PyTorch runs."""
-    if isinstance(ir, Program):
-        return sum(times * steps(ir.kernels[s.kernel].body) for s, times in runs(ir.steps) if isinstance(s, Launch))
-    return 0 if isinstance(ir, Graph) else steps(ir.body)
-
-
-def steps(body: Block) -> int:
-    """How many statements the interpreter runs for `body`."""
-    total = 0
-    for stmt in body:
-        trips = 1
-        for r in ranges(stmt):
-            known = interval(sampled(r.extent), None)
-            trips *= -(-known[1] // r.tile) if known else 1
-        total += 1 + trips * (1 + steps(blocks(stmt)))
-    return total
 
 
 def difference(want: Array, got: Array, relative: float = 0.0) -> str:

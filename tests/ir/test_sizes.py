@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from compiler.errors import ArgumentError, ParseError, VerifyError
-from compiler.ir.atoms import expected
+from compiler.ir.atoms import Size, expected
 from compiler.ir.binding import bind_symbols
 from compiler.ir.digest import kernel_digest
 from compiler.ir.index import (
@@ -17,7 +17,6 @@ from compiler.ir.index import (
     likely,
     minimum,
     mod,
-    sampled,
     size,
     step,
     substitute,
@@ -34,8 +33,10 @@ from compiler.ir.team import meetings
 from compiler.ir.tile import known
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.tile_printer import print_kernel
+from compiler.ir.trial import small, trials
 from compiler.ir.verify_tile import verify_kernel
 from compiler.passes.manager import run_pipeline
+from compiler.testing import check_same_meaning
 
 N = size("n", 2, 512, 100)
 ROW, J = var("i"), var("j")
@@ -59,8 +60,46 @@ def test_what_is_expected_of_a_size_that_may_be_small_is_one_number(
 
 
 def test_programs_are_tried_at_sizes_that_they_admit() -> None:
-    tried = [sampled(size("n", low, high, seen)) for low, high, seen in ((2, 512, 8), (2, 4096, 500), (200, 4096, 500))]
+    tried = [
+        small([Size("n", low, high, seen)])["n"] for low, high, seen in ((2, 512, 8), (2, 4096, 500), (200, 4096, 500))
+    ]
     assert tried == [8, 9, 200]
+    graph = parse_graph(f"graph({BOTH} %x: f32[n, m]) {{ %y = exp %x  return %y }}")
+    assert list(trials(graph, graph)) == [{"m": 2, "n": 3}, {"m": 13, "n": 14}]
+
+
+BOTH = "size n in 0..4096 like 500, size m in 0..4096 like 500,"
+
+
+@pytest.mark.parametrize(
+    ("loops", "tried"),
+    [
+        ("for %i in 0..n { store 1.0, %y[%i, 0] }", []),
+        ("for %i in 0..n tile 14 { store 1.0, %y[%i, 0] }", [19]),
+        ("for %i in 0..n tile 14 { for %j in 0..m tile 32 lanes 16 { store 1.0, %y[%i, %j] } }", [19, 37]),
+        ("for %i in 0..n//2 tile 32 { store 1.0, %y[%i, 0] }", [69]),
+        (
+            """for %i in 0..n//32*32 tile 32 { store 1.0, %y[%i, 0] }
+               for %i in n//32*32..n tile 32 { store 1.0, %y[%i, 0] }""",
+            [37],
+        ),
+        ("for %i in 0..n//999 tile 32 { store 1.0, %y[%i, 0] }", []),  # that many would take too long
+        ("for %i in 0..n tile 2048 { store 1.0, %y[%i, 0] }", [2053]),
+        ("for %i in 0..n tile 2048 { for %k in 0..9999 { store 1.0, %y[%i, 0] } }", []),
+    ],
+)
+def test_programs_are_tried_at_sizes_that_fill_their_tiles(loops: str, tried: list[int]) -> None:
+    kernel = parse_kernel(f"kernel @k({BOTH} out %y: f32[n, m]) {{ {loops} }}")
+    first, *others = trials(kernel, kernel)
+    assert first == {"m": 9, "n": 10}
+    assert [[s["n"], s["m"]][: len(tried)] for s in others] == ([tried] if tried else [])
+
+
+def test_a_mistake_in_full_tiles_of_an_open_loop_is_seen() -> None:
+    source = f"kernel @k({BOTH} in %x: f32[n], out %y: f32[n]) {{ for %i in 0..n tile 14 {{ store %x[%i], %y[%i] }} }}"
+    wrong = source.replace("store %x[%i]", "store %x[%i - %i//15]")
+    with pytest.raises(AssertionError, match=r"on random inputs of sizes {.*'n': 19}"):
+        check_same_meaning(parse_kernel(source), parse_kernel(wrong))
 
 
 def test_what_a_tile_leaves_over_is_less_than_a_tile() -> None:
