@@ -87,6 +87,8 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Any, Callable[[int], tuple[torch
     "attention": (Attention, ({0: M, 1: N},), lambda n: (torch.randn(2 + n % 3, n, 32),), (48, 2, 17, 63)),
     "images": (Images, ({0: M},), lambda n: (torch.randn(n, 4, 16, 16),), (4, 2, 3, 9)),
     "larger images": (Images, ({2: H},), lambda n: (torch.randn(2, 4, n, 16),), (16, 8, 9, 31)),
+    "repeated": (lambda: nn.Upsample(scale_factor=2), ({2: M, 3: N},), lambda n: (torch.randn(2, 4, n // 2 + 1, n),), (9, 2, 3, 33)),
+    "between": (lambda: nn.Upsample(scale_factor=(2, 3), mode="bilinear"), ({2: M, 3: N},), lambda n: (torch.randn(2, 4, n // 2 + 1, n),), (9, 2, 3, 33)),
 }  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node, constant
-from compiler.ir.index import Dim, ceildiv, product
+from compiler.ir.index import Dim, ceildiv, floordiv, product
 from compiler.ir.structure import lowest
 from compiler.ir.types import boolean, f32, i64
 
@@ -216,26 +216,51 @@ for _count in (2, 3):
     converts(f"aten.adaptive_max_pool{_count}d.default")(_adaptive_max(_count))
 
 
-def _resized(x: Node, target: Sequence[Dim], places: Any) -> Node:
-    """Each of the last dimensions looked up at `places(extent, size, k)`."""
+Resize: TypeAlias = Callable[[Node, int, Any, Any, int], Node]
+"""How dimension `d` of a node goes from `n` elements to `m`, as the last dimension number `k`: of (x, d, n, m, k)."""
+
+
+def _resized(
+    x: Node,
+    target: Sequence[Dim],
+    scales: Sequence[float | None],
+    resize: Resize,
+    grow: Callable[[Node, int, int], Node] | None,
+) -> Node:
+    """Each of the last dimensions resized; `grow(x, d, times)`, if it is there, serves where sizes are symbolic."""
     first = x.type.rank - len(target)
-    for k, m in enumerate(target):
-        n = x.shape[first + k]
+    for d, (m, scale) in enumerate(zip(target, scales, strict=True), first):
+        n = x.shape[d]
         if m == n:
             continue
-        if not (isinstance(n, int) and isinstance(m, int)):
-            raise Refusal("resizing a symbolic size")
-        x = places(x, first + k, n, m, k)
+        if isinstance(n, int) and isinstance(m, int):
+            x = resize(x, d, n, m, d - first)
+        elif grow is not None and (times := _times(n, m, scale)):
+            x = grow(x, d, times)
+        else:
+            raise Refusal("resizing a symbolic size, but by a whole number")
     return x
+
+
+def _times(n: Dim, m: Dim, scale: float | None) -> int | None:
+    """The whole number by which `n` elements become `m`, where `scale` says nothing else."""
+    times = floordiv(m, n)
+    return times if isinstance(times, int) and n * times == m and scale in (None, times) else None
 
 
 def _target(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], count: int) -> tuple[Dim, ...]:
     if size is not None:
         return tuple(size)
-    spatial = x.shape[x.type.rank - count :]
-    if not all(isinstance(n, int) for n in spatial):
-        raise Refusal("resizing a symbolic size")
-    return tuple(int(n * s) for n, s in zip(spatial, scales, strict=True))
+    return tuple(map(_scaled, x.shape[x.type.rank - count :], scales))
+
+
+def _scaled(n: Dim, scale: float | None) -> Dim:
+    assert scale is not None
+    if isinstance(n, int):
+        return int(n * scale)
+    if scale != int(scale):
+        raise Refusal("resizing a symbolic size, but by a whole number")
+    return n * int(scale)
 
 
 def _nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], exact: bool = False) -> Node:
@@ -243,14 +268,19 @@ def _nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None]
     scales = tuple(scales) or (None,) * count
 
     def look_up(x: Node, d: int, n: int, m: int, k: int) -> Node:
-        if m % n == 0 and scales[k] in (None, m / n):
-            apart = ops.expand(ops.unsqueeze(x, d + 1), shape=(*x.shape[: d + 1], m // n, *x.shape[d + 1 :]))
-            return view(apart, (*x.shape[:d], m, *x.shape[d + 1 :]))
+        if times := _times(n, m, scales[k]):
+            return _repeated(x, d, times)
         step = np.float32(n / m if not scales[k] else 1.0 / scales[k])  # type: ignore[operator]
         place = np.floor((np.arange(m, dtype=np.float32) + np.float32(0.5 if exact else 0)) * step)
         return ops.take(x, constant(np.minimum(place.astype(np.int64), n - 1)), dim=d)
 
-    return _resized(x, _target(x, size, scales, count), look_up)
+    return _resized(x, _target(x, size, scales, count), scales, look_up, _repeated)
+
+
+def _repeated(x: Node, d: int, times: int) -> Node:
+    """Each element along dimension `d` as often as `times` says."""
+    apart = ops.expand(ops.unsqueeze(x, d + 1), shape=(*x.shape[: d + 1], times, *x.shape[d + 1 :]))
+    return view(apart, (*x.shape[:d], x.shape[d] * times, *x.shape[d + 1 :]))
 
 
 @converts("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
@@ -281,7 +311,21 @@ def _linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Sequence[f
         return ops.add(near, far)
 
     wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
-    return ops.as_dtype(_resized(wide, _target(x, size, scales, count), look_up), x.dtype)
+    grow = None if align else _between_neighbours
+    return ops.as_dtype(_resized(wide, _target(x, size, scales, count), scales, look_up, grow), x.dtype)
+
+
+def _between_neighbours(x: Node, d: int, times: int) -> Node:
+    """`times` elements for each one along dimension `d`, evenly around it: each lies between two neighbours, equally far everywhere."""
+    n = x.shape[d]
+    first, last = (ops.slice_(x, dim=d, start=at, size=1) for at in (0, n - 1))
+    wide, around = ops.cat(first, x, last, dim=d), []
+    for j in range(times):
+        low, share = divmod((j + 0.5) / times + 0.5, 1.0)
+        near, far = (ops.slice_(wide, dim=d, start=int(low) + k, size=n) for k in (0, 1))
+        weights = (as_node(w, x.dtype) for w in (1.0 - share, share))
+        around.append(ops.unsqueeze(ops.add(*map(ops.mul, (near, far), weights)), d + 1))
+    return view(ops.cat(*around, dim=d + 1), (*x.shape[:d], n * times, *x.shape[d + 1 :]))
 
 
 @converts("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")
