@@ -24,6 +24,7 @@ def x(*shape: int) -> Tensor:
 CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "transposed convolution": (lambda a, w, b: F.conv_transpose2d(a, w, b, (2, 3), 1, (1, 2), 2, 1), (x(2, 4, 5, 4), x(4, 3, 3, 2), x(6))),
     "transposed, dilated": (lambda a, w: F.conv_transpose1d(a, w, None, 2, 1, 2, 1, 3), (x(2, 3, 6), x(3, 2, 3))),
+    "one padding for all": (lambda a, w: F.conv3d(a, w, padding="valid"), (x(2, 3, 4, 5, 4), x(4, 3, 2, 3, 2))),
     "average pooling": (lambda a: F.avg_pool2d(a, 3, 2, 1), (x(2, 3, 7, 8),)),
     "average pooling, unbatched": (lambda a: F.avg_pool2d(a, 3, 2), (x(3, 7, 8),)),
     "average pooling, rounded up": (lambda a: F.avg_pool2d(a, (3, 2), 2, 1, ceil_mode=True), (x(2, 3, 8, 7),)),

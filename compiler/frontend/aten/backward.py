@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.frontend.aten.contraction import attention_scores, convolution, default_scale
+from compiler.frontend.aten.pooling import each
 from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
@@ -51,6 +52,7 @@ def convolution_backward(
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
 ) -> tuple[Node | None, Node | None, Node | None]:  # fmt: skip
     axes = (0, *range(2, x.type.rank))
+    stride, padding, dilation = (each(v, x.type.rank - 2) for v in (stride, padding, dilation))
     if transposed:
         return (
             _transposed_input(gradient, x, weight, stride, padding, dilation, groups) if wanted[0] else None,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from compiler.frontend.aten.elementwise import add as add_scaled
+from compiler.frontend.aten.pooling import each
 from compiler.frontend.aten.views import view
 from compiler.frontend.promotion import Value, apply, as_node, cut
 from compiler.frontend.registry import Refusal, converts
@@ -133,12 +134,6 @@ def _group(ends: Node, size: Dim) -> Node:
     return ops.minimum(ops.sum_(ops.as_dtype(before, i64), dims=(1,)), last)
 
 
-def _each(value: int | Sequence[int], count: int) -> tuple[int, ...]:
-    """One entry per window dimension; a single one serves all."""
-    values = (value,) if isinstance(value, int) else tuple(value)
-    return values * count if len(values) == 1 else values
-
-
 def _batched(x: Node, spatial: int) -> Node:
     return x if x.type.rank == spatial + 2 else ops.unsqueeze(x, 0)
 
@@ -151,13 +146,13 @@ def convolution(
     n = weight.type.rank - 2
     operands = [v for v in (_batched(x, n), weight, bias) if v is not None]
     attrs: dict[str, Any] = {
-        "stride": _each(stride, n),
-        "padding": _each(padding, n),
-        "dilation": _each(dilation, n),
+        "stride": each(stride, n),
+        "padding": each(padding, n),
+        "dilation": each(dilation, n),
         "groups": groups,
     }
     if transposed:
-        y = ops.conv_transposed(*operands, **attrs, output_padding=_each(output_padding, n))
+        y = ops.conv_transposed(*operands, **attrs, output_padding=each(output_padding, n))
     else:
         y = ops.convolution(*operands, **attrs)
     return y if x.type.rank == n + 2 else view(y, y.shape[1:])
@@ -169,9 +164,7 @@ def conv(
     dilation: int | Sequence[int] = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
-    return convolution(
-        x, weight, bias, _each(stride, n), _each(padding, n), _each(dilation, n), False, (0,) * n, groups
-    )
+    return convolution(x, weight, bias, each(stride, n), each(padding, n), each(dilation, n), False, (0,) * n, groups)
 
 
 @converts("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
@@ -182,7 +175,7 @@ def conv_named_padding(
     """ "same" pads so that the size stays, an odd element going to the end."""
     n = weight.type.rank - 2
     if padding == "same":
-        total = [d * (k - 1) for d, k in zip(_each(dilation, n), weight.shape[2:], strict=True)]
+        total = [d * (k - 1) for d, k in zip(each(dilation, n), weight.shape[2:], strict=True)]
         low = [t // 2 for t in total]
         x = ops.pad_spatial(x, low, [t - a for t, a in zip(total, low, strict=True)])
     return conv(x, weight, bias, stride, 0, dilation, groups)
@@ -194,7 +187,7 @@ def conv_transpose(
     output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1,
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
-    step, pads, gaps, extra = (_each(v, n) for v in (stride, padding, dilation, output_padding))
+    step, pads, gaps, extra = (each(v, n) for v in (stride, padding, dilation, output_padding))
     return convolution(x, weight, bias, step, pads, gaps, True, extra, groups)
 
 
