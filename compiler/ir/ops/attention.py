@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 
 from compiler.ir.graph import Node
@@ -86,6 +87,9 @@ def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) 
 
 
 def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool, scale: float, grouped: bool) -> Any:
+    if mask is not None and causal:  # PyTorch takes one of them
+        hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+        mask, causal = mask.masked_fill(hidden, False if mask.dtype == torch.bool else float("-inf")), False
     if mask is not None and mask.is_floating_point():
         mask = mask.to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
@@ -99,6 +103,7 @@ attention = op(
         sample("f32[2, 3, 6, 8]", "f32[2, 3, 6, 8]", "f32[2, 3, 6, 8]", scale=0.35, causal=True),
         sample("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 8]", "bool[2, 1, 1, 7]", scale=0.35),
         sample("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 8]", "f32[5, 7]", scale=0.35),
+        sample("f32[5, 8]", "f32[7, 8]", "f32[7, 8]", "bool[5, 7]", scale=0.35, causal=True),
         sample("f32[1, 4, 5, 8]", "f32[1, 2, 5, 8]", "f32[1, 2, 5, 8]", scale=0.35, grouped=True),
         sample("bf16[1, 2, 5, 8]", "bf16[1, 2, 7, 8]", "bf16[1, 2, 7, 8]", "bool[5, 7]", scale=0.35),
     ],
