@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from compiler.codegen.target import Target
-from compiler.errors import ArgumentError, OpenSizeError
+from compiler.errors import ArgumentError, OpenSizeError, TypeRuleError
 from compiler.ir.atoms import expected
 from compiler.ir.graph import Data, Graph
 from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
@@ -164,10 +164,22 @@ class CompiledGraph:
         key = tuple(map(sizes.get, self.symbols))
         with self._lock:
             if key not in self._known:
+                self._check_windows(sizes)
                 code = self._code(sizes)
                 make_room(self._known)
                 self._known[key] = code.stages, code.at(sizes)
             return self._known[key]
+
+    def _check_windows(self, sizes: Mapping[str, int]) -> None:
+        """ArgumentError where these sizes leave nothing of a value and an op does not take that: a window that does not fit."""
+        single = (n for n in self.graph.nodes if not isinstance(n.result, tuple))
+        if all(evaluate(d, sizes) > 0 for d in {d for n in single for d in n.shape if isinstance(d, Index)}):
+            return
+        try:
+            self.graph.specialize(sizes)
+        except TypeRuleError as error:
+            given = ", ".join(f"{name} = {n}" for name, n in sorted(sizes.items()))
+            raise ArgumentError(f"these sizes do not fit ({given}): {error}") from error
 
     def _code(self, sizes: Mapping[str, int]) -> Compilation:
         """The compilation that serves these sizes; ArgumentError for a size out of bounds."""
