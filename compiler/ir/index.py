@@ -168,7 +168,9 @@ def _split(num: Dim, den: int) -> tuple[Dim, Dim]:
 def _split_by_size(num: Dim, den: Index) -> tuple[Dim, Dim]:
     """`num` as `quotient * den + rest`, taking out every term that `den` divides."""
     if len(den.terms) != 1:
-        return (1, 0) if num == den else (0, num)
+        first, times = den.terms[0]
+        times = dict(_terms(num)).get(first, 0) // times
+        return (times, 0) if num == den * times else (0, num)
     (mono, coef), quotient, rest = den.terms[0], dict[Monomial, int](), dict[Monomial, int]()
     for m, c in _terms(num):
         left = list(m)

@@ -113,6 +113,8 @@ def test_divisions_by_sizes() -> None:
     assert floordiv(ROW * N + J, N, inside) == ROW
     assert mod(ROW * N + J, N, inside) == J
     assert floordiv(ROW * N + J, N) != ROW  # unless `j` is known to be less
+    assert floordiv((N // 2 + 1) * 6, N // 2 + 1) == 6
+    assert floordiv((N // 2 + 1) * 6 + 1, N // 2 + 1) != 6
     v = var("v")
     assert v // N * N * 3 + v % N * 3 == v * 3
 
