@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.index import Dim, var
+from compiler.ir.index import Dim, minimum, var
 from compiler.ir.scalar import Expr, Load, const
 from compiler.ir.spans import is_at_most
 from compiler.ir.structure import Fused, IndexMap, Item, Position
@@ -140,7 +140,10 @@ def _without(box: Box, hole: Box) -> Iterator[Box]:
 
 def _clipped(place: Dim, low: Dim, high: Dim) -> Dim:
     """The place in low..high nearest to `place`."""
-    return low if is_at_most(place, low) else high if is_at_most(high, place) else place
+    if is_at_most(place, low) or is_at_most(high, place):
+        return low if is_at_most(place, low) else high
+    place = place if is_at_most(low, place) else -minimum(-low, -place)
+    return place if is_at_most(place, high) else minimum(place, high)
 
 
 def _element(source: Param, box: Box, index: Position) -> Expr:

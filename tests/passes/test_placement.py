@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node, input_node
+from compiler.ir.index import evaluate, size
 from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
@@ -260,4 +261,19 @@ def test_what_is_uncovered_is_covered_once(case: tuple[tuple[int, ...], list[tup
     expected = np.ones(shape, int)
     for hole in holes:
         expected[tuple(slice(*ends) for ends in hole)] = 0
+    np.testing.assert_array_equal(count, expected)
+
+
+@pytest.mark.parametrize("n", range(12))
+def test_what_is_uncovered_of_an_open_array_is_covered_once_at_any_size(n: int) -> None:
+    """Also where the end of one hole may lie before the beginning of the other."""
+    rows = size("n", 0, 4096, 500)
+    shape, holes = (rows + 5, 4), [((2, rows + 3), (0, 2)), ((1, rows + 1), (2, 4))]
+    count = np.zeros((n + 5, 4), int)
+    for box in uncovered(shape, holes):
+        low, high = ([evaluate(end, {"n": n}) for end in ends] for ends in zip(*box, strict=True))
+        assert all(0 <= a <= b <= whole for a, b, whole in zip(low, high, count.shape, strict=True))
+        count[tuple(map(slice, low, high))] += 1
+    expected = np.ones((n + 5, 4), int)
+    expected[2 : n + 3, :2] = expected[1 : n + 1, 2:] = 0
     np.testing.assert_array_equal(count, expected)
