@@ -46,7 +46,18 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
+    text_arguments(commands)
+    program_arguments(commands)
+    add(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
+    add(commands, "passes", list_passes, "list the passes and their options")
+    add(commands, "ops", list_ops, "list the ops by kind of structure")
+    coverage_arguments(commands)
+    fuzz_arguments(commands)
+    return top
 
+
+def text_arguments(commands: Any) -> None:
+    """The command about IR text."""
     c = add(
         commands,
         "opt",
@@ -65,6 +76,9 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--remarks", action="store_true", help="print what the passes did and left alone, and why")
     c.add_argument("--target", default="host", help="the machine that tile passes choose for (host)")
 
+
+def program_arguments(commands: Any) -> None:
+    """The commands about exported programs."""
     c = add(commands, "compile", compile_model, "compile an exported program and say what came of it")
     model_arguments(c)
     c.add_argument("-o", "--output", metavar="REPORT.html", help="write the whole report as one HTML page")
@@ -85,10 +99,9 @@ def parser() -> argparse.ArgumentParser:
     c = add(commands, "profile", profile_model, "time every kernel of a program")
     model_arguments(c)
 
-    add(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
-    add(commands, "passes", list_passes, "list the passes and their options")
-    add(commands, "ops", list_ops, "list the ops by kind of structure")
 
+def coverage_arguments(commands: Any) -> None:
+    """The command about PyTorch's operators."""
     c = add(commands, "coverage", show_coverage, "say how PyTorch's operators are taken, or try its samples")
     c.add_argument("operators", nargs="*", metavar="OP", help="only these: cumsum, nn.functional.pad (all)")
     which = c.add_mutually_exclusive_group()
@@ -100,9 +113,6 @@ def parser() -> argparse.ArgumentParser:
     c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="how many of the samples to draw (1.0)")
     c.add_argument("--seed", type=int, default=0, metavar="N", help="which ones to draw (0)")
     c.add_argument("--log", type=Path, metavar="FILE", help="keep what is done here, to go on from there next time")
-
-    fuzz_arguments(commands)
-    return top
 
 
 def fuzz_arguments(commands: Any) -> None:
