@@ -167,7 +167,7 @@ def test_images_below_a_window_are_refused() -> None:
     compiled = compiler.compile(model, (torch.randn(1, 2, 9, 8),), dynamic_shapes=({2: auto, 3: auto},), options=FEW)
     assert compiled(torch.randn(1, 2, 3, 3)).shape == (1, 3, 1, 1)
     for shape in ((9, 2), (2, 9)):
-        with pytest.raises(ArgumentError, match="these sizes do not fit .*: conv.* larger than the input's 4"):
+        with pytest.raises(ArgumentError, match=r"these sizes do not fit .*: conv.* larger than the input's 4"):
             compiled(torch.randn(1, 2, *shape))
 
 

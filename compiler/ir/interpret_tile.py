@@ -57,10 +57,9 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
     `sizes` are those that the arrays do not tell.
     IndexError where a `check` failed; VerifyError where the kernel itself leaves a buffer.
     """
-    sizes = {
-        **(sizes or {}),
-        **bind_sizes((p.type for p in kernel.params), (buffers[p.name].shape for p in kernel.params)),
-    }
+    known = dict(sizes or {})
+    told = ((p.type.specialize(known), buffers[p.name].shape) for p in kernel.params)
+    sizes = known | bind_sizes(*zip(*told, strict=True)) if kernel.params else known
     for p in kernel.params:
         array = buffers[p.name]
         if array.shape != p.type.specialize(sizes).shape or array.dtype != p.type.dtype.numpy:

@@ -95,6 +95,15 @@ def test_programs_are_tried_at_sizes_that_fill_their_tiles(loops: str, tried: li
     assert [[s["n"], s["m"]][: len(tried)] for s in others] == ([tried] if tried else [])
 
 
+def test_sizes_that_no_array_tells_are_given() -> None:
+    text = f"kernel @k({BOTH} in %x: f32[n//2 + 1], out %y: f32[m]) {{ for %i in 0..n//2 {{ store %x[%i], %y[%i] }} }}"
+    x, y = np.arange(4, dtype=np.float32), np.zeros(3, np.float32)
+    run_kernel(parse_kernel(text), {"x": x, "y": y}, {"n": 6})
+    assert list(y) == [0, 1, 2]
+    with pytest.raises(ArgumentError, match="does not determine n"):
+        run_kernel(parse_kernel(text), {"x": x, "y": y})
+
+
 def test_a_mistake_in_full_tiles_of_an_open_loop_is_seen() -> None:
     source = f"kernel @k({BOTH} in %x: f32[n], out %y: f32[n]) {{ for %i in 0..n tile 14 {{ store %x[%i], %y[%i] }} }}"
     wrong = source.replace("store %x[%i]", "store %x[%i - %i//15]")

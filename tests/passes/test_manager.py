@@ -161,6 +161,15 @@ def test_large_kernels_are_not_interpreted() -> None:
     assert "semantic check skipped" in str(context.remarks)
 
 
+def test_sizes_at_which_a_graph_faults_are_not_tried() -> None:
+    """A position may be one in the arrays that the graph is for, and none in small ones."""
+    text = """graph(size n in 8..4096 like 500, %x: f32[n], %z: f32[1]) {
+      %k = constant i64[1] [9]  %y = take %x, %k {dim=0}  %a = add %y, %z  %b = mul %a, 1.0  return %b }"""
+    run_pipeline(parse_graph(text), "canonicalize", instruments=[SemanticCheck()])
+    with pytest.raises(PassError, match="where n = 13"):
+        run_pipeline(parse_graph(text), "test-wrong", instruments=[SemanticCheck()])
+
+
 def test_invalid_ir_is_blamed_on_its_pass() -> None:
     with pytest.raises(PassError, match="pass test-invalid made invalid IR of @g"):
         run_pipeline(parse_graph(GRAPH), "test-invalid", instruments=[Verify()])
