@@ -1,69 +1,67 @@
-"""Take sums and what becomes of them apart where an open loop leaves rows over, so that only sums are written out for each number."""
+"""Take sums and what becomes of them apart where both together would be too much code, or too much for the registers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import var, variables
+from compiler.ir.index import Dim, ceildiv, minimum, var, variables
 from compiler.ir.names import referenced
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, leaves_rows
 from compiler.ir.types import TensorType
-from compiler.passes.access import in_nest, nested_fors
+from compiler.passes.access import Accesses, in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh
-from compiler.passes.tile.peel import WRITTEN, every_rest
-from compiler.perf.machine import Machine
+from compiler.passes.tile.peel import WRITTEN, every_rest, operations
 
 
 @register
 @dataclass(frozen=True)
 class Apart(TilePass):
-    """parallel %i in 0..n tile 8 { parallel %j lanes 16 { %s = reduce %k { ... }  store f(%s), %y[%i, %j] } }
-    ->  parallel %j lanes 16 { parallel %i in 0..n//8*8 tile 8 { %s = reduce %k { ... }  store f(%s), %y[%i, %j] }
-                               local %t  parallel %i in n//8*8..n tile 8 { %s = reduce %k { ... }  store %s, %t[%i - n//8*8] }
-                               parallel %i in n//8*8..n { store f(%t[%i - n//8*8]), %y[%i, %j] } }
+    """parallel %i in 0..24 tile 8 { parallel %j lanes 16 { %s = reduce %k { ... }  store f(%s), %y[%i, %j] } }
+    ->  parallel %i.tile in 0..3 { parallel %j lanes 16 {
+          local %t
+          for %i in %i.tile*8..%i.tile*8 + 8 tile 8 { %s = reduce %k { ... }  store %s, %t[%i - %i.tile*8] }
+          for %i in %i.tile*8..%i.tile*8 + 8 { store f(%t[%i - %i.tile*8]), %y[%i, %j] } } }
 
-    Where code for every number of rows would be more than `written` operations, and for their sums alone is not.  The loops
-    between go around all rows if there are `slices` steps for every thread, so that what is left over finds the panels near that
-    the rows before it have read; else around what is left alone.
+    Where a tile of all that becomes of sums is more than `whole` operations, for which registers and the cache of instructions
+    are too small.  Also where code for every number of rows that an open length may leave over would be more than `written`,
+    and for the sums alone is not; the last tile then ends where the rows do.
     """
 
     name = "apart"
     exact = True
+    whole: int = 1000
     written: int = WRITTEN
-    slices: int = 4
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        fresh, wanted = Fresh(ir), self.slices * (context.machine or Machine()).threads
-        outermost = {s.range.var for s in ir.body if isinstance(s, For)}
+        fresh, loops = Fresh(ir), Accesses(ir).loops
 
         def rule(stmt: Stmt) -> Block:
-            if not isinstance(stmt, For) or not leaves_rows(stmt.range) or self.fits(stmt.range, stmt.body):
+            if not isinstance(stmt, For) or stmt.range.lanes or stmt.range.tile == 1:
                 return (stmt,)
             _, *nest = nested_fors((stmt,))
             inside = nest[-1].body if nest else stmt.body
             sums = needed(inside, {s.name for s in inside if isinstance(s, Reduce)})
-            alone = not nest and stmt.range.var in outermost  # threads could not share what is left
-            if alone or not free((stmt, *nest)) or not separable(inside, sums) or not self.fits(stmt.range, sums):
+            around = (*loops[stmt.range.var][2], *(f.range for f in nest))
+            if not free((stmt, *nest)) or not separable(inside, sums) or not self.long(stmt, inside, sums, around):
                 return (stmt,)
-            context.applied(
-                self, f"rows that %{stmt.range.var} leaves over are summed together and finished one by one"
-            )
-            middle = stmt.range.lo + stmt.range.extent // stmt.range.tile * stmt.range.tile
-            full = stmt.range.with_(hi=middle)
-            rest = finished_apart(replace(stmt, range=stmt.range.with_(lo=middle)), inside, sums, fresh)
-            if nest and prod(-(-tile.known_extent(f.range) // f.range.tile) for f in nest) < wanted:
-                return (replace(stmt, range=full), *in_nest(nest, rest))
-            return in_nest(nest, (replace(stmt, range=full, body=inside), *rest))
+            context.applied(self, f"rows of %{stmt.range.var} are summed together and finished one by one")
+            return in_tiles(stmt, fresh, lambda rows: in_nest(nest, finished_apart(rows, inside, sums, fresh)), rule)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
-    def fits(self, rows: Range, body: Block) -> bool:
-        """Whether code for every number of rows is short enough."""
-        return not any(isinstance(s, Reduce) for s in tile.walk(body)) or every_rest(rows, body) <= self.written
+    def long(self, rows: For, inside: Block, sums: Block, around: tuple[Range, ...]) -> bool:
+        """Whether there are sums, and what is `inside` is too long with them."""
+        open_, rest = leaves_rows(rows.range), tuple(s for s in inside if not isinstance(s, Reduce))
+        if not sums or (open_ and every_rest(rows.range, sums) > self.written):
+            return False
+        vectors = prod(-(-r.tile // max(1, r.lanes)) for r in around)
+        long = rows.range.tile * vectors * operations(rest) > self.whole
+        return long or (open_ and every_rest(rows.range, rows.body) > self.written)
 
 
 def free(loops: tuple[For, ...]) -> bool:
@@ -91,11 +89,27 @@ def needed(body: Block, names: set[str]) -> Block:
     return tuple(kept)
 
 
+def in_tiles(rows: For, fresh: Fresh, body: Callable[[For], Block], rest: Callable[[For], Block]) -> Block:
+    """A loop over the tiles of `rows` around the `body` of each; what a known number of rows leaves over is the `rest` behind it."""
+    r, size = rows.range, rows.range.tile
+    if isinstance(r.extent, int) and r.extent <= size:
+        return body(replace(rows, range=r.with_(tile=r.extent)))
+    number = fresh(f"{r.var}.tile")
+    start, count = r.lo + var(number) * size, r.extent // size
+    length: Dim = size
+    if leaves_rows(r):
+        count, length = ceildiv(r.extent, size), minimum(size, r.hi - start)
+    within = replace(rows, range=r.with_(lo=start, hi=start + length))
+    tiles = replace(rows, range=Range(number, 0, count), body=body(within))
+    left = r.extent % size if isinstance(r.extent, int) else 0
+    return (tiles, *(rest(replace(rows, range=r.with_(lo=r.hi - left, tile=left))) if left else ()))
+
+
 def finished_apart(rows: For, body: Block, sums: Block, fresh: Fresh) -> Block:
-    """One partial tile of rows that leaves its sums in buffers, and the rest of `body` for one row after the other."""
+    """One tile of rows that leaves its sums in buffers, and the rest of `body` for one row after the other."""
     place = (var(rows.range.var) - rows.range.lo,)
     totals = {s.name: s.value.dtype for s in sums if isinstance(s, Reduce)}
-    kept = {name: Load(dtype, fresh(f"{name}.left"), place) for name, dtype in totals.items()}
+    kept = {name: Load(dtype, fresh(f"{name}.rows"), place) for name, dtype in totals.items()}
 
     def read(e: Expr) -> Expr:
         return scalar.transform(e, lambda x: kept.get(x.name, x) if isinstance(x, Ref) else x)
@@ -104,7 +118,7 @@ def finished_apart(rows: For, body: Block, sums: Block, fresh: Fresh) -> Block:
     ends = needed(after, set().union(*(referenced(s) for s in after if isinstance(s, Store))))
     finish = tuple(s for s in after if isinstance(s, Store) or s in ends)
     return (
-        *(Local(t.buffer, TensorType(t.dtype, (rows.range.tile - 1,))) for t in kept.values()),
-        replace(rows, body=(*sums, *(Store(t.buffer, place, Ref(t.dtype, name)) for name, t in kept.items()))),
-        replace(rows, range=rows.range.with_(tile=1), body=finish),
+        *(Local(t.buffer, TensorType(t.dtype, (rows.range.tile,))) for t in kept.values()),
+        For(rows.range, (*sums, *(Store(t.buffer, place, Ref(t.dtype, name)) for name, t in kept.items()))),
+        For(rows.range.with_(tile=1), finish),
     )

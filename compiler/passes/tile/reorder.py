@@ -47,16 +47,18 @@ class Reorder(TilePass):
         table, machine = Accesses(ir), context.machine or Machine()
         sums = [s for s in inside if isinstance(s, Reduce) and contraction(s)]
         order, why = nest, ""
-        if len(sums) == 1:
-            weights = self.weights(table, sums[0], nest[-1].range.var)
-            if weights is None:
+        if sums:
+            weights = [w for s in sums if (w := self.weights(table, s, nest[-1].range.var)) is not None]
+            if len(weights) < len(sums):
                 return ir
-            moving = [a for a in table.all if a.stmt is sums[0] and not a.is_store and a is not weights]
-            first = [f for f in nest if table.follows(weights, f.range.var)]
+            reads = [a for a in table.all if any(a.stmt is s for s in sums) and not a.is_store]
+            moving = [a for a in reads if not any(a is w for w in weights)]
+            first = [f for f in nest if any(table.follows(w, f.range.var) for w in weights)]
             if any(not table.follows(a, f.range.var) for a in moving for f in first):
-                order = self.around(table, nest, sums[0], weights, moving, machine.l2)
+                order = self.around(table, nest, sums, weights, moving, machine.l2)
                 context.offer(self, None, *(replace(self, share=self.share * f) for f in (0.25, 0.5, 1.5, 4.0)))
-                why = f"%{weights.buffer} is read once for every block of rows that stays in cache"
+                read = ", ".join(dict.fromkeys(f"%{w.buffer}" for w in weights))
+                why = f"{read} is read once for every block of rows that stays in cache"
             else:
                 order, why = self.along(table, nest, machine)
         elif not any(contraction(s) for s in tile.walk(inside)):
@@ -75,17 +77,24 @@ class Reorder(TilePass):
         return order, "as their results lie in memory"
 
     def around(
-        self, table: Accesses, nest: list[For], s: Reduce, weights: Access, moving: list[Access], cache: int
+        self,
+        table: Accesses,
+        nest: list[For],
+        sums: list[Reduce],
+        weights: list[Access],
+        moving: list[Access],
+        cache: int,
     ) -> list[For]:
         """Blocks of rows outside, then the loops over the weights, then the rows of a block; a stack's loops by what fits."""
-        first = [f for f in nest if table.follows(weights, f.range.var)]
+        first = [f for f in nest if any(table.follows(w, f.range.var) for w in weights)]
         stack = [f for f in first if all(table.follows(a, f.range.var) for a in moving)]
         columns, rows = [f for f in first if f not in stack], [f for f in nest if f not in first]
-        size = size_of(table, weights)
+        size = sum({w.buffer: size_of(table, w) for w in weights}.values())
         near = stack if size <= cache * 2 // 3 else []
         room = int(cache * self.share)
         room = min(room, cache * 7 // 8 - size) if near else room
-        outer, inner = Rows(table, moving, (*s.ranges, *(f.range for f in near)), room).fit(rows)
+        depth = [r for s in sums for r in s.ranges]
+        outer, inner = Rows(table, moving, (*depth, *(f.range for f in near)), room).fit(rows)
         return [*outer, *stack, *columns, *inner] if near else [*stack, *outer, *columns, *inner]
 
     def sort_reductions(self, ir: Kernel) -> Kernel:
@@ -147,12 +156,12 @@ class Rows:
     def bytes(self, loops: list[For]) -> int:
         """What the moving operands touch while these loops and the reduction run."""
         ranges = {r.var: known_extent(r) for r in (*(f.range for f in loops), *self.depth)}
-        total = 0
+        touched: dict[str, int] = {}
         for a in self.moving:
             type_ = self.table.types[a.buffer]
             extents = (span(likely(d), known(n), ranges) for d, n in zip(a.index, type_.shape, strict=True))
-            total += prod(extents) * type_.dtype.bytes
-        return total
+            touched[a.buffer] = max(touched.get(a.buffer, 0), prod(extents) * type_.dtype.bytes)
+        return sum(touched.values())
 
 
 def span(d: Dim, size: int, ranges: dict[str, int]) -> int:
