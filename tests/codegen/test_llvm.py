@@ -159,6 +159,39 @@ def test_products_are_added_by_the_instruction_that_does_both() -> None:
         assert "fmaf" not in assembly
 
 
+def test_accumulators_stay_in_registers() -> None:
+    """The pixels of steps that are written out are loaded when their turn comes, so that the sums need not leave registers."""
+    text = """
+    kernel @conv(size h in 8..1025 like 500, size w in 8..1025 like 500, in %x: f32[64, h + 2, w + 2], const %w: f32[64, 64, 3, 3]{0/32, 1, 2, 3, 0%32}, out %y: f32[64, h, w]) {
+      parallel %c in 0..64 tile 32 lanes 16 {
+        parallel %i in 0..h {
+          parallel %j in 0..w//8*8 tile 8 {
+            %s = reduce add %k in 0..64, %a in 0..3 unroll 3, %b in 0..3 unroll 3 { yield %x[%k, %i + %a, %j + %b] * %w[%c, %k, %a, %b] }
+            store %s, %y[%c, %i, %j]
+          }
+        }
+      }
+    }"""
+    target = Target.named("x86-64-v4")
+    assembly = to_assembly(emit_kernel(parse_kernel(text), target), target)
+    assert assembly.count("vfmadd") == 8 * 2 * 9
+    assert not [line for line in assembly.splitlines() if "zmm" in line and "(%rsp)" in line]
+
+
+def test_two_registers_are_computed_side_by_side() -> None:
+    """Also where what is stored has a name."""
+    text = """
+    kernel @roots(in %x: f32[64], out %y: f32[64]) {
+      for %i in 0..64 tile 64 lanes 16 {
+        %r = sqrt(%x[%i])
+        store sqrt(%r + 1.0), %y[%i]
+      }
+    }"""
+    lines = emit_kernel(parse_kernel(text), Target.named("x86-64-v4")).splitlines()
+    order = "".join({"load": "l", "call": "c", "fadd": "+", "store": "s"}.get(w, "") for t in lines for w in t.split())
+    assert order == "llcc++ccss" * 2
+
+
 def test_a_windowed_contraction(target: str) -> None:
     """A convolution with a border: masked loads, strides, floor division."""
     check("""

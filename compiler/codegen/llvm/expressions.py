@@ -1,11 +1,13 @@
 """Values of expressions, one tile element (or one vector register) at a time.
 
 Elements are computed when first asked for, each with its whole expression (depth first), so that a long epilogue over a
-large tile needs few registers at once.
+large tile needs few registers at once.  What is stored is computed for two registers side by side, so that a step of one need not wait for
+the step before it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.addresses import Addresses
@@ -17,6 +19,9 @@ from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
 from compiler.perf.shuffles import BLOCK, picked
+
+SIDE_BY_SIDE = 2
+"""Registers that are computed together: four would gain no more."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +119,26 @@ class Evaluator(Addresses):
         """Compute every element of a bound value here."""
         value = self.scope.names[name]
         if value.pending is not None:
-            for coord in coordinates(self.scope, value.axes):
+            for coord in self.side_by_side(value.pending, coordinates(self.scope, value.axes)):
                 self.bound(name, coord)
             value.pending = None
+
+    def side_by_side(self, e: Expr, places: Sequence[Coord]) -> Iterator[Coord]:
+        """The places, after `e` has been computed for some of them together, operation by operation."""
+        for k in range(0, len(places), SIDE_BY_SIDE):
+            some = places[k : k + SIDE_BY_SIDE]
+            if len(some) > 1:
+                self._step_by_step(e, some)
+            yield from some
+
+    def _step_by_step(self, e: Expr, places: Sequence[Coord]) -> None:
+        """Compute each operation of `e` for all the places before the next one."""
+        for part in e.parts:
+            bound = self.scope.names.get(part.name) if isinstance(part, Ref) else None
+            if bound is not None and bound.pending is not None:
+                self._step_by_step(bound.pending, places)
+            for coord in places:
+                self.at(part, coord)
 
     # memory
 
@@ -286,7 +308,7 @@ class Evaluator(Addresses):
         place = self.scope.place(name, index)
         lane = self.scope.lane_axis(axes)
         plain = lane is not None and not self._gathered(index)
-        for coord in coordinates(self.scope, axes):
+        for coord in self.side_by_side(value, coordinates(self.scope, axes)):
             block = self._block(place, coord) if plain else None
             if block is None:
                 self._store_one(name, index, value, coord, axes, stream)

@@ -1,7 +1,8 @@
 """LLVM IR text -> machine code.
 
 Tile passes have already chosen loops, vectors and unrolling, so LLVM is asked only to tidy up: promote stack slots, fold and
-combine instructions.  Values are numbered as the text is written (see `Builder.emit`).  LLVM's standard pipeline gave the same
+combine instructions.  Instructions stay in the order of the text: LLVM's scheduler brings the loads of all steps that are written out
+to the front, accumulators leave their registers for them, and a convolution takes up to twice as long.  Values are numbered as the text is written (see `Builder.emit`).  LLVM's standard pipeline gave the same
 speed on every kernel tried (contractions, attention, softmax, scans, pooling, elementwise) and took half as long again; its
 NewGVN pass aborts the process on some kernels.
 """
@@ -65,7 +66,8 @@ def target_machine(target: Target, level: int = CODEGEN_LEVEL) -> Machine:
 
 @cache
 def initialize() -> None:
-    """Register every backend of LLVM, once."""
+    """Register every backend of LLVM, once, and keep instructions in order (in the whole process: LLVM has one setting)."""
+    llvm.set_option("tilewright", "-enable-misched=false")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     llvm.initialize_native_asmparser()
