@@ -274,8 +274,8 @@ def work_in_sizes(kernel: Kernel, length: Callable[[Dim], Dim] = in_sizes) -> Di
 
 
 def divisions(d: Dim) -> int:
-    """Divisions and remainders left in an index; those of sizes are done once."""
-    atoms = (a for mono, _ in d.terms for a in mono) if isinstance(d, Index) else ()
+    """Different divisions and remainders left in an index; those of sizes are done once."""
+    atoms = {a for mono, _ in d.terms for a in mono} if isinstance(d, Index) else set()
     return sum(isinstance(a, (FloorDiv, Mod)) and bool(variables(a.num)) for a in atoms)
 
 
