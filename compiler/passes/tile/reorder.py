@@ -12,6 +12,7 @@ from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known, kno
 from compiler.passes.access import Access, Accesses, contraction, in_nest, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, renamed
+from compiler.perf.contraction import LINE
 from compiler.perf.machine import Machine
 
 
@@ -70,7 +71,7 @@ class Reorder(TilePass):
 
     def along(self, table: Accesses, nest: list[For], machine: Machine) -> tuple[list[For], str]:
         """Loops by their strides, but for windows whose shared rows would not stay in the first-level cache; and why."""
-        order = by_stride(table, nest)
+        order = by_stride(table, nest, int(machine.l1 * self.share))
         kept = with_windows_near(table, order, int(machine.l1 * self.share))
         if kept != order:
             return kept, "the rows that windows share stay in the first-level cache"
@@ -190,11 +191,11 @@ def resized(loop: For, lo: Dim, hi: Dim) -> For:
     return replace(loop, range=loop.range.with_(lo=lo, hi=hi))
 
 
-def by_stride(table: Accesses, nest: list[For]) -> list[For]:
+def by_stride(table: Accesses, nest: list[For], cache: int) -> list[For]:
     """Loops in the order of their strides in what the kernel stores; as they are where that is not one plain order.
 
     Where all it does is to move what it reads in another order, the one whose innermost loop makes the shorter strides in
-    both: few lines then grow side by side.
+    both: few lines then grow side by side.  But not if lines of rows that end inside them would leave `cache` half read.
     """
     stores = {_order(table, a, nest) for a in table.all if a.is_store and table.roles[a.buffer] != "local"}
     if len(stores) != 1 or None in stores:
@@ -206,7 +207,18 @@ def by_stride(table: Accesses, nest: list[For]) -> list[For]:
     def widest(order: tuple[int, ...]) -> int:
         return max(abs(table.step(a, nest[order[-1]].range.var) or 0) for a in table.all)
 
-    return [nest[k] for k in min(orders, key=lambda o: (widest(o), o not in stores, o))]
+    def half_read(order: tuple[int, ...]) -> bool:
+        return any(left_half_read(table, a, [nest[k].range for k in order], cache) for a in table.all if not a.is_store)
+
+    return [nest[k] for k in min(orders, key=lambda o: (half_read(o), widest(o), o not in stores, o))]
+
+
+def left_half_read(table: Accesses, a: Access, order: list[Range], cache: int) -> bool:
+    """Whether rows that `a` reads end inside a line, and more lines than fit in `cache` are read before the next row is."""
+    along = next((k for k, r in enumerate(order) if table.step(a, r.var) == 1), None)
+    if along is None or known_extent(order[along]) * table.types[a.buffer].dtype.bytes % LINE == 0:
+        return False
+    return prod(map(known_extent, order[along + 1 :])) * LINE > cache
 
 
 def with_windows_near(table: Accesses, order: list[For], cache: int) -> list[For]:
