@@ -42,8 +42,10 @@ class Overhangs:
 
     def sunk(self, n: Node) -> Node:
         """`n`; if it is elementwise and one of its operands overhangs, computed as far as that is."""
+        if not isinstance(n.structure, Elementwise):
+            return n
         shape = next((self.shapes[o] for o in n.operands if o in self.shapes and o.shape == n.shape), None)
-        if shape is None or not isinstance(n.structure, Elementwise):
+        if shape is None:
             return n
         whole = n.with_operands(tuple(reaching(o, stretched(o.shape, shape)) for o in n.operands))
         return self.cut(whole, n.shape)

@@ -104,6 +104,12 @@ def test_other_nodes_than_elementwise_ones_end_where_they_did() -> None:
     assert over.sunk(ops.relu(cut)).shape == cut.shape
 
 
+def test_what_has_several_results_ends_where_it_did() -> None:
+    x = image()
+    largest = ops.topk(ops.relu(conv(x)), k=2, dim=1, largest=True)
+    assert "= topk %slice_1" in rewritten(x, ops.item(largest, index=0))
+
+
 class Residual(nn.Module):
     """Blocks at three resolutions, one after a pooling that pads, one read by others."""
 
