@@ -96,6 +96,11 @@ def reaching(x: Node, shape: Shape) -> Node:
         (whole,) = whole.operands
         if all(is_at_most(a + size, room) for a, size, room in zip(start, shape, whole.shape, strict=True)):
             return part(whole, start, shape)
+    return with_zeros(x, shape)
+
+
+def with_zeros(x: Node, shape: Shape) -> Node:
+    """`x` with zeros behind it, up to `shape`."""
     if x.shape == shape:
         return x
     after = tuple(size - own for size, own in zip(shape, x.shape, strict=True))

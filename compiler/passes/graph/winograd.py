@@ -16,7 +16,7 @@ from compiler.ir.index import Dim, ceildiv, sizes, substitute
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.overhang import Overhangs, part, reaching
+from compiler.passes.overhang import Overhangs, part, reaching, with_zeros
 from compiler.passes.windows import Windows, windows, zeros_around
 from compiler.perf.machine import Machine
 
@@ -67,7 +67,9 @@ class Winograd(GraphPass):
                     f"computed in tiles of {tile} x {tile} from {(tile + 2) ** 2} products instead of {9 * tile * tile}"
                 )
                 context.applied(self, why, n)
-                x = reaching(new.operands[0], image(n, tile))
+                # what else stands behind an image would spread over its tile, were it infinite
+                wider = reaching if zeros_around(n.operands[0]) is not None else with_zeros
+                x = wider(new.operands[0], image(n, tile))
                 return over.placed(n, over.cut(rewritten(new, x, tile), n.shape))
             if n in over.reads and zeros_around(n) is not None:
                 return over.cut(over.around(n, *operands), n.shape)

@@ -107,6 +107,23 @@ def test_the_last_tiles_reach_beyond_the_images() -> None:
     assert images(conv((1, 4, 16, 16), 8)) == []
 
 
+def test_what_stands_behind_a_part_of_an_image_takes_no_part() -> None:
+    """An infinite element would spread over the last tiles, which need not end where the part does."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(64, 64, 3, bias=False).eval()
+
+    class Part(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return layer(x[:, :, 1:60, :59])
+
+    x = torch.full((1, 64, 63, 62), float("inf"))
+    x[:, :, 1:60, :59] = torch.randn(1, 64, 59, 59)
+    compiled = compiler.compile(Part(), (x,))
+    assert "mix" in compiled.print_ir("fused")
+    wanted = torch.conv2d(x[:, :, 1:60, :59].double(), layer.weight.double())
+    torch.testing.assert_close(compiled(x).double(), wanted, rtol=1e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize(
     "n",
     [
