@@ -247,3 +247,25 @@ def test_images_of_open_height_and_width_are_padded_in_place() -> None:
     (made,) = compiled.graph.compilations
     (pad,) = (k for name, k in made.stages.lowered.kernels.items() if name.startswith("pad"))
     assert not list(loads(pad.body))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.MaxPool2d(3, 2, ceil_mode=True),
+        nn.MaxPool2d(2, 3, 1, ceil_mode=True),
+        nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+        nn.AdaptiveAvgPool2d((3, 2)),
+        nn.AdaptiveMaxPool2d(1),
+    ],
+    ids=str,
+)
+def test_pooling_of_open_images(pool: nn.Module) -> None:
+    """Rounded up, where the last window may begin in the padding, and to a number of results."""
+    compiled = compiler.compile(
+        pool, (torch.randn(1, 2, 9, 12),), dynamic_shapes=({2: Dim.AUTO, 3: Dim.AUTO},), options=FEW
+    )
+    for side in range(4, 12):
+        x = torch.randn(1, 2, side, side + 3)
+        torch.testing.assert_close(compiled(x), pool(x.double()).float())
+    assert len(compiled.graph.compilations) == 1

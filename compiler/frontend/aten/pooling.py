@@ -13,7 +13,7 @@ from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node, constant
-from compiler.ir.index import Dim, ceildiv, floordiv, product
+from compiler.ir.index import Dim, ceildiv, floordiv, minimum, product
 from compiler.ir.structure import lowest
 from compiler.ir.types import boolean, f32, i64
 
@@ -37,11 +37,8 @@ def _ends(
     for n, k, s, p, d in zip(x.shape[first:], size, stride, padding, dilation, strict=True):
         end: Dim = p
         if ceil:
-            if not isinstance(n, int):
-                raise Refusal("ceil_mode with a symbolic size")
-            count = ceildiv(n + 2 * p - d * (k - 1) - 1, s) + 1
-            count = count - 1 if (count - 1) * s >= n + p else count  # type: ignore[operator]
-            end = max((count - 1) * s + d * (k - 1) + 1 - n - p, p)  # type: ignore[type-var]
+            count = minimum(ceildiv(n + 2 * p - d * (k - 1) - 1, s) + 1, ceildiv(n + p, s))
+            end = -minimum(n + p - (count - 1) * s - d * (k - 1) - 1, -p)
         ends.append(end)
     return ends
 
@@ -147,19 +144,19 @@ def _adaptive(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
             continue
         if m == 1:
             x = reduce(x, d)
-        elif isinstance(n, int) and isinstance(m, int):
+        elif isinstance(m, int):
             x = _adaptive_dim(x, d, n, m, reduce)
         else:
-            raise Refusal("adaptive pooling of a symbolic size to more than one element")
+            raise Refusal("adaptive pooling to a symbolic size")
     return x
 
 
-def _adaptive_dim(x: Node, d: int, n: int, m: int, reduce: Any) -> Node:
+def _adaptive_dim(x: Node, d: int, n: Dim, m: int, reduce: Any) -> Node:
     if n % m == 0:
         apart = view(x, (*x.shape[:d], m, n // m, *x.shape[d + 1 :]))
         reduced = reduce(apart, d + 1)
         return view(reduced, (*x.shape[:d], m, *x.shape[d + 1 :]))
-    bounds = [(j * n // m, -(-(j + 1) * n // m)) for j in range(m)]
+    bounds = [(j * n // m, ceildiv((j + 1) * n, m)) for j in range(m)]
     return ops.cat(*(reduce(ops.slice_(x, dim=d, start=a, size=b - a), d) for a, b in bounds), dim=d)
 
 
@@ -183,7 +180,7 @@ def adaptive_avg_pool(x: Node, output_size: Sequence[int]) -> Node:
 def _adaptive_windows(n: Dim, m: int) -> tuple[Any, Any]:
     """Positions [m, w] of `m` windows over `n` elements, all as wide as the widest, and which of them belong."""
     if not isinstance(n, int):
-        raise Refusal("adaptive pooling of a symbolic size to more than one element")
+        raise Refusal("adaptive maxima of a symbolic size, more than one")
     low, high = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
     at = low[:, None] + np.arange(int((high - low).max(initial=1)))
     return np.minimum(at, n - 1).astype(np.int64), at < high[:, None]
@@ -195,12 +192,16 @@ def _adaptive_max(count: int) -> Any:
         first = x.type.rank - count
         windows, belongs, place = x, ops.full((), True, boolean), ops.full((), 0, i64)
         for k, m in enumerate(output_size):
-            at, inside = _adaptive_windows(x.shape[first + k], m)
-            shape = [1] * (2 * count)
-            shape[k], shape[count + k] = at.shape
-            windows = ops.take(windows, constant(at), dim=first + 2 * k)
-            place = ops.add(ops.mul(place, as_node(x.shape[first + k], i64)), constant(at.reshape(shape)))
-            belongs = belongs if inside.all() else ops.and_(belongs, constant(inside.reshape(shape)))
+            n, shape = x.shape[first + k], [1] * (2 * count)
+            if m == 1:
+                shape[count + k] = n
+                windows, at = ops.unsqueeze(windows, first + 2 * k), ops.iota(size=n)
+            else:
+                places, inside = _adaptive_windows(n, m)
+                shape[k], shape[count + k] = places.shape
+                windows, at = ops.take(windows, constant(places), dim=first + 2 * k), constant(places)
+                belongs = belongs if inside.all() else ops.and_(belongs, constant(inside.reshape(shape)))
+            place = ops.add(ops.mul(place, as_node(n, i64)), ops.reshape(at, shape=tuple(shape)))
         areas, insides = (range(first + k, first + 2 * count, 2) for k in (0, 1))
         windows = ops.permute(windows, dims=[*range(first), *areas, *insides])
         windows = ops.where(belongs, windows, as_node(lowest(x.dtype), x.dtype))
