@@ -269,3 +269,12 @@ def test_pooling_of_open_images(pool: nn.Module) -> None:
         x = torch.randn(1, 2, side, side + 3)
         torch.testing.assert_close(compiled(x), pool(x.double()).float())
     assert len(compiled.graph.compilations) == 1
+
+
+def test_places_of_maxima_in_open_images() -> None:
+    """They are numbers in the flattened image, so that they follow its width."""
+    pool, dims = nn.MaxPool2d(3, 2, 1, return_indices=True), {2: Dim.AUTO, 3: Dim.AUTO}
+    compiled = compiler.compile(pool, (torch.randn(1, 2, 9, 12),), dynamic_shapes=(dims,), options=FEW)
+    for side in (4, 7, 12):
+        x = torch.randn(1, 2, side, side + 3)
+        torch.testing.assert_close(compiled(x), pool(x))

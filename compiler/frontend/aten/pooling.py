@@ -95,7 +95,7 @@ def _flat_place(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Nod
         place = ops.mul(ops.iota(size=best.shape[first + k]), stride[k])
         place = ops.reshape(ops.sub(place, padding[k]), shape=(best.shape[first + k], *(1,) * (count - 1 - k)))
         at = ops.add(ops.mul(inside, dilation[k]), place)
-        total = at if total is None else ops.add(ops.mul(total, x.shape[first + k]), at)
+        total = at if total is None else ops.add(ops.mul(total, as_node(x.shape[first + k], total.dtype)), at)
     assert total is not None
     return total
 
