@@ -1,4 +1,4 @@
-"""Images computed further than they go, in whole tiles: those who read them leave the rest out, so that no kernel has an end of its own.
+"""Images computed further than they go, in whole tiles: those who read them leave the rest out, and no kernel has an end.
 
 %y = slice %whole {size=h}     %z = relu %y     ->     %s = relu %whole      %z = slice %s {size=h}
 %y = slice %whole {size=h}     %p = pad %y      ->     %s = where %inside, %whole, 0      %p = pad %s

@@ -40,9 +40,8 @@ def laid_side_by_side(n: Node) -> tuple[tuple[int, ...], ...] | None:
     if not isinstance(s, IndexMap) or s.offsets is None:
         return None
     found = tuple(tuple(d for d in offset if isinstance(d, int)) for offset in s.offsets(n))
-    return (
-        found if all(len(f) == n.type.rank and fits(n, o, f) for f, o in zip(found, n.operands, strict=True)) else None
-    )
+    known = all(len(f) == n.type.rank for f in found)
+    return found if known and all(fits(n, o, f) for f, o in zip(found, n.operands, strict=True)) else None
 
 
 def fits(n: Node, operand: Node, offset: tuple[int, ...]) -> bool:
