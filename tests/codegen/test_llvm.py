@@ -192,6 +192,20 @@ def test_two_registers_are_computed_side_by_side() -> None:
     assert order == "llcc++ccss" * 2
 
 
+def test_names_that_are_used_twice_are_computed_once() -> None:
+    """Each in terms of the one before: looked at anew for every use, forty of them would take for ever."""
+    steps = "".join(f"%v{k + 1} = %v{k} * %v{k} + %v{k}\n" for k in range(40))
+    text = f"""
+    kernel @steps(in %x: f32[64], out %y: f32[64]) {{
+      for %i in 0..64 tile 64 lanes 16 {{
+        %v0 = %x[%i]
+        {steps}
+        store %v40, %y[%i]
+      }}
+    }}"""
+    assert emit_kernel(parse_kernel(text), Target.named("x86-64-v4")).count("fmul") <= 4 * 40
+
+
 def test_a_windowed_contraction(target: str) -> None:
     """A convolution with a border: masked loads, strides, floor division."""
     check("""

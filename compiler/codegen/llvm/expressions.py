@@ -128,15 +128,17 @@ class Evaluator(Addresses):
         for k in range(0, len(places), SIDE_BY_SIDE):
             some = places[k : k + SIDE_BY_SIDE]
             if len(some) > 1:
-                self._step_by_step(e, some)
+                self._step_by_step(e, some, set())
             yield from some
 
-    def _step_by_step(self, e: Expr, places: Sequence[Coord]) -> None:
-        """Compute each operation of `e` for all the places before the next one."""
+    def _step_by_step(self, e: Expr, places: Sequence[Coord], done: set[str]) -> None:
+        """Compute each operation of `e`, and of what it names but for those `done`, for all the places before the next one."""
         for part in e.parts:
-            bound = self.scope.names.get(part.name) if isinstance(part, Ref) else None
-            if bound is not None and bound.pending is not None:
-                self._step_by_step(bound.pending, places)
+            if isinstance(part, Ref) and part.name not in done:
+                done.add(part.name)
+                bound = self.scope.names.get(part.name)
+                if bound is not None and bound.pending is not None:
+                    self._step_by_step(bound.pending, places, done)
             for coord in places:
                 self.at(part, coord)
 
