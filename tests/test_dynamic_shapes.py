@@ -163,7 +163,7 @@ def test_sizes_out_of_range_are_named() -> None:
 def test_images_below_a_window_are_refused() -> None:
     """Whether export has noticed that windows must fit or not."""
     model = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(2, 3, 5), nn.MaxPool2d(2)).eval()
-    auto = Dim.AUTO  # type: ignore[attr-defined]
+    auto = Dim.AUTO
     compiled = compiler.compile(model, (torch.randn(1, 2, 9, 8),), dynamic_shapes=({2: auto, 3: auto},), options=FEW)
     assert compiled(torch.randn(1, 2, 3, 3)).shape == (1, 3, 1, 1)
     for shape in ((9, 2), (2, 9)):

@@ -52,14 +52,17 @@ class Overhangs:
 
     def placed(self, n: Node, new: Node) -> Node:
         """What node `n` of the graph, now `new`, is read as: where zeros are put around what overhangs, the midst of them."""
+        if isinstance(n.structure, Leaf):
+            return new
         for p in self.graph.users.get(n, ()):
-            if isinstance(n.structure, Leaf) or zeros_around(p) is None or p in self.padded:
+            margins = zeros_around(p)
+            if margins is None or p in self.padded or (new not in self.shapes and p not in self.reads):
                 continue
-            if new in self.shapes or p in self.reads:
-                self.padded[p] = whole = self.around(p, new)
-                middle = part(whole, [before for before, _ in zeros_around(p) or ()], new.shape)
-                self.shapes |= {middle: self.shapes[new]} if new in self.shapes else {}
-                new = middle
+            self.padded[p] = whole = self.around(p, new)
+            middle = part(whole, [before for before, _ in margins], new.shape)
+            if new in self.shapes:
+                self.shapes[middle] = self.shapes[new]
+            new = middle
         return new
 
     def around(self, p: Node, x: Node) -> Node:

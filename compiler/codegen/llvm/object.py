@@ -1,10 +1,11 @@
 """LLVM IR text -> machine code.
 
 Tile passes have already chosen loops, vectors and unrolling, so LLVM is asked only to tidy up: promote stack slots, fold and
-combine instructions.  Instructions stay in the order of the text: LLVM's scheduler brings the loads of all steps that are written out
-to the front, accumulators leave their registers for them, and a convolution takes up to twice as long.  Values are numbered as the text is written (see `Builder.emit`).  LLVM's standard pipeline gave the same
-speed on every kernel tried (contractions, attention, softmax, scans, pooling, elementwise) and took half as long again; its
-NewGVN pass aborts the process on some kernels.
+combine instructions.  Instructions stay in the order of the text: LLVM's scheduler brings the loads of all steps that are
+written out to the front, accumulators leave their registers for them, and a convolution takes up to twice as long.  Values are
+numbered as the text is written (see `Builder.emit`).  LLVM's standard pipeline gave the same speed on every kernel tried
+(contractions, attention, softmax, scans, pooling, elementwise) and took half as long again; its NewGVN pass aborts the process
+on some kernels.
 """
 
 from __future__ import annotations
