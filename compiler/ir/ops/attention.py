@@ -87,12 +87,29 @@ def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) 
 
 
 def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool, scale: float, grouped: bool) -> Any:
+    """By PyTorch; step by step where scores are not finite, of which its kernels make different things."""
+    if grouped:
+        k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
+    wide = torch.promote_types(q.dtype, torch.float32)
+    scores = torch.matmul(q.to(wide), k.mT.to(wide)) * scale
+    behind = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    if not bool(scores.isfinite().all()):
+        return torch.matmul(_shares(scores, mask, behind if causal else None).to(v.dtype), v)
     if mask is not None and causal:  # PyTorch takes one of them
-        hidden = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
-        mask, causal = mask.masked_fill(hidden, False if mask.dtype == torch.bool else float("-inf")), False
+        mask, causal = mask.masked_fill(behind, False if mask.dtype == torch.bool else float("-inf")), False
     if mask is not None and mask.is_floating_point():
         mask = mask.to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)
+
+
+def _shares(scores: Any, mask: Any, behind: Any) -> Any:
+    """Softmax of tensors of scores; zeros where a mask leaves nothing of a row."""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+    if behind is not None:
+        scores = scores.masked_fill(behind, float("-inf"))
+    empty = (scores == float("-inf")).all(-1, keepdim=True) & (mask is not None)
+    return scores.softmax(-1).masked_fill(empty, 0.0)
 
 
 attention = op(
