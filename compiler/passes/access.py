@@ -43,6 +43,7 @@ class Places:
 
     offsets: dict[Access, Dim] = field(default_factory=dict)
     steps: dict[tuple[Access, str], int | None] = field(default_factory=dict)
+    linear: dict[str, bool] = field(default_factory=dict)
 
 
 class Accesses:
@@ -60,18 +61,16 @@ class Accesses:
         self._known: dict[tuple[str, TensorType], Places] = {}  # of every type tried
         self._places: dict[str, Places] = {}  # of the types that buffers have
         self._steps: dict[tuple[Dim, str], int | None] = {}
-        self._linear: dict[str, bool] = {}
         self.all: list[Access] = []
         self._visit(kernel.body, ())
 
     def retyped(self, types: Sequence[TensorType]) -> Accesses:
         """The same accesses where the kernel's parameters have other types of the same shapes."""
-        assert self.alike is not None  # found once, for all types
+        assert self.touching is not None  # found once, for all types
         assert self.free is not None
         new = copy(self)
         new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
         new._places = {}
-        new._linear = {}
         return new
 
     def _visit(self, body: Block, loops: tuple[Range, ...]) -> None:
@@ -166,9 +165,22 @@ class Accesses:
 
     def linear(self, v: str) -> bool:
         """Whether every place moves by equal steps along loop `v`."""
-        if v not in self._linear:
-            self._linear[v] = all(self.step(a, v) is not None for a in self.all if v in a.inside)
-        return self._linear[v]
+        return all(self._linear_in(same, v) for same in self.touching.values())
+
+    def _linear_in(self, same: Sequence[Access], v: str) -> bool:
+        """The same for the accesses of one buffer."""
+        known = self._of(same[0]).linear
+        if v not in known:
+            known[v] = all(self.step(a, v) is not None for a in same if v in a.inside)
+        return known[v]
+
+    @cached_property
+    def touching(self) -> dict[str, list[Access]]:
+        """The accesses of each buffer, one of those that differ by a constant only."""
+        found: dict[str, list[Access]] = {}
+        for a, _ in self.alike:
+            found.setdefault(a.buffer, []).append(a)
+        return found
 
     def independent(self, v: str) -> bool:
         """Whether steps of loop `v` may be taken together: each reads and writes elements of its own of what any of them writes."""

@@ -120,6 +120,9 @@ class Fusion:
         if len(g.members) == 1 and laid_side_by_side(g.root) is not None and self.is_computed(n):
             self.context.missed(self.options, f"computed in place inside {g.root.op.name}", n)
             return False
+        if laid_side_by_side(n) is not None and self.is_computed(n):
+            self.context.missed(self.options, f"not fused into {g.root.op.name}: what it holds is computed in place", n)
+            return False
         why, unit = "", [] if as_output or repeated else self.belonging(n)
         units = [unit, []] if unit else [[]]
         if not as_output and not repeated and isinstance(self.price(Group(g.root, g.members | {n})), str):
@@ -243,6 +246,8 @@ class Fusion:
 
     def price_of_body(self, g: Group) -> int | str:
         """The same; groups that compute alike are lowered once."""
+        if self.mixes_sums(g):
+            return "a mix takes rows that are known, and a sum has loops over them"
         body, _ = self.body(g)
         key = fingerprint(body)
         if key not in self.priced:
@@ -252,6 +257,16 @@ class Fusion:
             except LowerError as error:
                 self.priced[key] = str(error)
         return self.priced[key]
+
+    def mixes_sums(self, g: Group) -> bool:
+        """Whether a mix of the group needs one of its reductions, or a reduction a mix: no loop nest holds both."""
+        needs: dict[Node, set[type]] = {}
+        for n in sorted(g.members, key=self.order.__getitem__):
+            kind, below = type(n.structure), {k for o in n.operands for k in needs.get(o, ())}
+            if {kind, *below} >= {Mix, Reduction} and kind in (Mix, Reduction):
+                return True
+            needs[n] = below | {kind} & {Mix, Reduction}
+        return False
 
     def price_of_putting(self, n: Node) -> int:
         """Bytes that are moved to put values side by side, where those that kernels compute are written in place."""
