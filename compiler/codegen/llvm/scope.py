@@ -6,7 +6,7 @@ coordinate (0..T-1) says which element of the tile is meant.  On a lane axis, co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from compiler.ir.index import Dim, ceildiv, coefficient, product, step, substitute, var, variables
@@ -121,17 +121,14 @@ class Scope:
     def ordered(self, axes: set[str]) -> tuple[str, ...]:
         return tuple(a for a in self.axes if a in axes)
 
-    def lane_axis(self, axes: tuple[str, ...]) -> Axis | None:
+    def lane_axis(self, axes: Iterable[str]) -> Axis | None:
         """The axis among `axes` that lies across vector lanes."""
-        for a in axes:
-            if self.axes[a].lanes:
-                return self.axes[a]
-        return None
+        return next((self.axes[a] for a in axes if self.axes[a].lanes), None)
 
     @property
     def lane(self) -> Axis | None:
         """The axis that lies across vector lanes here."""
-        return next((a for a in self.axes.values() if a.lanes), None)
+        return self.lane_axis(self.axes)
 
     def resolve(self, d: Dim) -> Dim:
         """Index `d` in terms of counters, coordinates (`v@`) and bound integers."""
