@@ -126,6 +126,8 @@ class CompiledGraph:
         self.symbols = tuple(sorted(self.graph.symbols))
         self.returned = tuple(k for k in range(len(self.graph.outputs)) if k not in self.graph.aliases)
         self._open = [k for k, node in enumerate(self.graph.inputs) if any(isinstance(d, Index) for d in node.shape)]
+        single = (n for n in self.graph.nodes if not isinstance(n.result, tuple))
+        self._extents = {d for n in single for d in n.shape if isinstance(d, Index)}
         self._known: dict[tuple[int | None, ...], tuple[Stages, Executable]] = {}
         self._runs: dict[tuple[tuple[int, ...], ...], Run] = {}
         self.run: Run
@@ -172,8 +174,7 @@ class CompiledGraph:
 
     def _check_windows(self, sizes: Mapping[str, int]) -> None:
         """ArgumentError where these sizes leave nothing of a value and an op does not take that: a window that does not fit."""
-        single = (n for n in self.graph.nodes if not isinstance(n.result, tuple))
-        if all(evaluate(d, sizes) > 0 for d in {d for n in single for d in n.shape if isinstance(d, Index)}):
+        if all(evaluate(d, sizes) > 0 for d in self._extents):
             return
         try:
             self.graph.specialize(sizes)
