@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from native import assert_bits, check, inputs_of, run_interpreter, run_native
@@ -71,6 +73,18 @@ def test_values_from_outside_are_computed_before_the_loop(target: str) -> None:
         for %j in 0..17 { store %y[%i, %j] + %old, %y[%i, %j] }
       }
     }""", target)  # fmt: skip
+
+
+def test_values_from_outside_are_computed_in_the_order_they_were_bound() -> None:
+    """The same code in every process: no order of a set, which is right one time in 12!."""
+    names = range(1, 13)
+    kernel = parse_kernel(f"""
+    kernel @k(in %x: f32[13], out %y: f32[9]) {{
+      {" ".join(f"%v{k} = %x[{k}]" for k in names)}
+      for %j in 0..9 {{ store {" + ".join(f"%v{k}" for k in reversed(names))}, %y[%j] }}
+    }}""")
+    places = re.findall(r"ptr %p0, i64 (\d+)", emit_kernel(kernel, Target.named("x86-64-v3")))
+    assert [int(p) for p in places] == list(names)
 
 
 def test_siblings_may_use_the_same_names(target: str) -> None:

@@ -74,9 +74,9 @@ class KernelEmitter:
             if outermost and k in self.meetings:
                 self.meet()
             if isinstance(stmt, (For, Reduce)):
-                for name in referenced(stmt):
-                    if name in ev.scope.names:
-                        ev.force(name)
+                read = referenced(stmt)
+                for name in [n for n in ev.scope.names if n in read]:  # a set has another order in every process
+                    ev.force(name)
             if outermost and self.parallel and isinstance(stmt, For) and stmt.parallel:
                 self.share(stmt, ev)
             else:
