@@ -13,11 +13,13 @@ import compiler
 from compiler.ir import ops
 from compiler.ir.graph import Computed, Graph, Node, constant, input_node
 from compiler.ir.index import Dim, size
+from compiler.ir.printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
 from compiler.passes.graph.winograd import ERROR, POINTS, Winograd, best_tile, floats, transforms, weights
 from compiler.passes.manager import run_pipeline
 from compiler.perf.machine import Machine
+from compiler.pipeline import GRAPH_PASSES
 
 
 def conv(
@@ -105,6 +107,15 @@ def test_the_last_tiles_reach_beyond_the_images() -> None:
     assert images(one, wide) == ["f32[1, 4, 16, 16]"]
     assert images(conv((1, 4, 15, 15), 8)) == ["f32[1, 4, 16, 16]"]
     assert images(conv((1, 4, 16, 16), 8)) == []
+
+
+def test_an_image_that_several_read_is_transformed_once() -> None:
+    """By whichever passes stand behind this one."""
+    x, w = input_node("x", TensorType(f32, (1, 64, 58, 58))), np.ones((64, 64, 3, 3), np.float32)
+    both = [ops.conv(x, constant(w + k), stride=[1, 1], dilation=[1, 1]) for k in range(2)]
+    lines = print_graph(run_pipeline(Graph((x,), tuple(both)), GRAPH_PASSES.removesuffix(",fuse"))).splitlines()
+    read = [line.split("=")[1].split("{")[0].strip() for line in lines if "= unfold" in line or "= matmul" in line]
+    assert read == ["unfold %x", "unfold %unfold_0", "matmul %reshape_0, %constant_0", "matmul %reshape_0, %constant_1"]
 
 
 def test_what_stands_behind_a_part_of_an_image_takes_no_part() -> None:
