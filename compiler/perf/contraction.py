@@ -51,8 +51,8 @@ class Window:
 class Shape:
     """One contraction: its columns across vectors of `lanes`, its reduced length `depth`, and all the products it adds.
 
-    `own` are the operands that each accumulator reads for itself.  The rows of any other lie `apart` bytes from one another, 0 where
-    that is not known; they are `overlapping` where taps that are written out meet places of other rows.
+    `own` are the operands that each accumulator reads for itself.  The rows of any other, with elements of `element` bytes, lie `apart`
+    bytes from one another, 0 where that is not known; they are `overlapping` where taps that are written out meet places of other rows.
     """
 
     columns: int
@@ -61,6 +61,7 @@ class Shape:
     products: int
     own: tuple[Window, ...] = ()
     apart: int = 0
+    element: int = 4
     overlapping: bool = False
 
 
@@ -76,29 +77,32 @@ BROADCAST = 1.15
 AHEAD, BEHIND = 0.1, 0.3
 """Share of the second-level cache's transfer time that multiply-adds do not hide: of panels, which are fetched ahead, and of rows."""
 
-LINE, ELEMENT = 64, 4
-"""Bytes of a cache line, and of an element of a row."""
+LINE = 64
+"""Bytes of a cache line."""
 
 PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
 
 
 def step_cycles(
-    rows: int, registers: int, machine: Machine, streamed: bool = False, own: Sequence[Window] = (), far: bool = False
+    rows: int, registers: int, machine: Machine, streamed: bool = False, own: Sequence[Window] = (), far: int = 0
 ) -> float:
-    """Cycles for one step of the reduced loop; `streamed` vectors come from the second-level cache, and so do rows `far` apart."""
+    """Cycles for one step of the reduced loop; `streamed` vectors come from the second-level cache, and so do elements of `far` bytes of
+    rows that lie far apart.
+    """
     fma = rows * registers / machine.fma_per_cycle
     each = sum(w.loads(rows) for w in own)
     loads = (registers + (each * registers if own else rows * BROADCAST)) / machine.loads_per_cycle
     panels = registers * machine.vector_bits / 8 / machine.l2_bytes_per_cycle if streamed else 0.0
-    lines = rows * ELEMENT / machine.l2_bytes_per_cycle if far and not own else 0.0
+    lines = rows * far / machine.l2_bytes_per_cycle if not own else 0.0
     return max(fma, loads, machine.fma_latency, panels) + LOOP_OVERHEAD + AHEAD * panels + BEHIND * lines
 
 
 def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine) -> float:
     """Cycles per step of the reduced loop over the whole result, partial blocks included."""
     full_r, part_r = divmod(rows, block.rows)
-    far = not 0 < shape.apart < LINE and rows * shape.depth * ELEMENT > machine.l1 // 2
+    spread = not 0 < shape.apart < LINE and rows * shape.depth * shape.element > machine.l1 // 2
+    far = shape.element if spread else 0
     vectors = -(-shape.columns // shape.lanes)
     full_c, part_c = divmod(vectors, block.registers)
     total = 0.0

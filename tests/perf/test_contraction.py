@@ -49,7 +49,15 @@ def test_what_comes_from_the_second_level_is_not_quite_hidden() -> None:
     """Two vectors are 128 bytes, an element of each of fourteen rows 56, of 32 a cycle."""
     near = step_cycles(14, 2, AVX512, streamed=True)
     assert near == pytest.approx(14 + LOOP_OVERHEAD + AHEAD * 4)
-    assert step_cycles(14, 2, AVX512, streamed=True, far=True) == pytest.approx(near + BEHIND * 56 / 32)
+    assert step_cycles(14, 2, AVX512, streamed=True, far=4) == pytest.approx(near + BEHIND * 56 / 32)
+
+
+def test_rows_of_wide_elements_fill_the_first_level_sooner() -> None:
+    """Fourteen rows of 300 elements are 16,800 bytes or 33,600, of 48 KiB."""
+    narrow = Shape(16, 16, 300, 1, apart=2048)
+    block = RegisterTile(14, 1)
+    assert total_cycles(14, narrow, block, AVX512) == step_cycles(14, 1, AVX512)
+    assert total_cycles(14, replace(narrow, element=8), block, AVX512) == step_cycles(14, 1, AVX512, far=8)
 
 
 @pytest.mark.parametrize(

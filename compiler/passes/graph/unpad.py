@@ -73,13 +73,13 @@ class Unpad(GraphPass):
         pieces = prod(len(line) for line in lines)
         if pieces > self.most:
             return float("inf")
-        columns, lanes = w[0], machine.lanes(n.dtype.bits)
-        apart = c.windows.stride[-1] * w[1] * n.dtype.bytes  # of pixels whose channels lie innermost
+        columns, lanes, element = w[0], machine.lanes(n.dtype.bits), n.dtype.bytes
+        apart = c.windows.stride[-1] * w[1] * element  # of pixels whose channels lie innermost
         parts = []
         for piece in product(*lines):
             steps, taps = [s for s, _ in piece], [t for _, t in piece]
             products = w[0] * n.shape[0] * prod(steps) * w[1] * prod(taps)
-            parts.append((max(steps), Shape(columns, lanes, w[1] * prod(taps), products, apart=apart)))
+            parts.append((max(steps), Shape(columns, lanes, w[1] * prod(taps), products, apart=apart, element=element)))
         time = equally_wide(parts, machine)[0] * (1 + CODE * (pieces - 1))
         return max(time, awaited(c, dropped)) + moved(c, dropped, alone) / machine.l3_bytes_per_cycle
 

@@ -99,7 +99,10 @@ class Tile(TilePass):
         shape = Shape(columns, lane.lanes, known(depth), count, own)
         if row is not None and not own:
             shape = replace(
-                shape, apart=rows_apart(table, reads, row.var), overlapping=overlapping(table, reads, row, s)
+                shape,
+                apart=rows_apart(table, reads, row.var),
+                element=max(table.types[a.buffer].dtype.bytes for a in reads if table.follows(a, row.var)),
+                overlapping=overlapping(table, reads, row, s),
             )
         return [Block(s.name, row, lane, shape, panels, around)]
 

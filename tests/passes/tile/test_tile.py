@@ -53,6 +53,13 @@ def test_a_large_product_keeps_the_multipliers_busy() -> None:
         assert found["i"] * found["j"] // machine.lanes(32) >= machine.fma_latency * machine.fma_per_cycle
 
 
+def test_rows_of_wide_elements_are_fewer() -> None:
+    """Thirteen rows of 256 elements of eight bytes do not stay near."""
+    text = matmul(128, 256, 256, 8)
+    assert sizes(text)["i"] == 13
+    assert sizes(text.replace("f32", "f64"))["i"] == 8
+
+
 def test_other_lane_loops_take_some_registers() -> None:
     check_pass(
         "tile",
