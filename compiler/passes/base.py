@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.tile import Kernel, Program
+from compiler.passes.access import Accesses
 from compiler.passes.remark import Remark, Remarks
 
 IR = TypeVar("IR", bound=Graph | Kernel | Program)
@@ -49,6 +50,13 @@ class Context:
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
     offers: list[Offer] = field(default_factory=list)
+    _table: Accesses | None = None
+
+    def accesses(self, kernel: Kernel) -> Accesses:
+        """The accesses of `kernel`, found once as long as passes leave it as it is."""
+        if self._table is None or self._table.kernel is not kernel:
+            self._table = Accesses(kernel)
+        return self._table
 
     def applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say that `pass_` changed something, and why that pays."""

@@ -58,15 +58,15 @@ class Evaluator(Addresses):
     def _find_axes(self, e: Expr) -> tuple[str, ...]:
         found: set[str] = set()
         for a in e.args:
-            found |= set(self.axes(a))
+            found.update(self.axes(a))
         if isinstance(e, Ref):
-            found |= set(self.scope.depends(var(e.name)))
+            found.update(self.scope.depends(var(e.name)))
         elif isinstance(e, IndexValue):
-            found |= set(self.scope.depends(e.index))
+            found.update(self.scope.depends(e.index))
         elif isinstance(e, Load):
-            found |= {a.var for a in self.scope.buffers[e.buffer].private}
+            found.update(a.var for a in self.scope.buffers[e.buffer].private)
             for d in e.index:
-                found |= set(self.scope.depends(d))
+                found.update(self.scope.depends(d))
         return self.scope.ordered(found)
 
     def lanes(self, e: Expr) -> int:
@@ -76,21 +76,19 @@ class Evaluator(Addresses):
 
     def at(self, e: Expr, coord: Coord, lanes: int = 0) -> str:
         """Element `coord` of `e`, spread over `lanes` if it has none of its own."""
-        own = self.lanes(e)
         if isinstance(e, Const):
             text = literal(e.value, e.dtype)
             return f"splat ({llvm_type(e.dtype)} {text})" if lanes else text
-        axes = self.axes(e)
-        key = (id(e), tuple(coord[a] for a in axes))
-        if key not in self.memo:
-            self.memo[key] = self._compute(e, coord, own)
-        value = self.memo[key]
-        if lanes and not own:
-            spread = (*key, "splat")
-            if spread not in self.memo:
-                self.memo[spread] = self.b.splat(llvm_type(e.dtype), value, lanes)
-            value = self.memo[spread]
-        return value
+        key = (id(e), tuple([coord[a] for a in self.axes(e)]))
+        value = self.memo.get(key)
+        if value is None:
+            value = self.memo[key] = self._compute(e, coord, self.lanes(e))
+        if not lanes or self.lanes(e):
+            return value
+        spread = (*key, "splat")
+        if spread not in self.memo:
+            self.memo[spread] = self.b.splat(llvm_type(e.dtype), value, lanes)
+        return self.memo[spread]
 
     def _compute(self, e: Expr, coord: Coord, lanes: int) -> str:
         if isinstance(e, Call):

@@ -111,7 +111,7 @@ class Scope:
         found: set[str] = set()
         for name in variables(d):
             if name in self.names:
-                found |= set(self.names[name].axes)
+                found.update(self.names[name].axes)
             elif name in self.axes:
                 found.add(name)
             elif name in self.forms:
@@ -119,7 +119,7 @@ class Scope:
         return self.ordered(found)
 
     def ordered(self, axes: set[str]) -> tuple[str, ...]:
-        return tuple(a for a in self.axes if a in axes)
+        return tuple([a for a in self.axes if a in axes] if len(axes) > 1 else axes)
 
     def lane_axis(self, axes: Iterable[str]) -> Axis | None:
         """The axis among `axes` that lies across vector lanes."""

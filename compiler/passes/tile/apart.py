@@ -12,7 +12,7 @@ from compiler.ir.names import referenced
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, leaves_rows
 from compiler.ir.types import TensorType
-from compiler.passes.access import Accesses, in_nest, nested_fors
+from compiler.passes.access import in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh
 from compiler.passes.tile.peel import WRITTEN, every_rest, operations
@@ -38,7 +38,7 @@ class Apart(TilePass):
     written: int = WRITTEN
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        fresh, loops = Fresh(ir), Accesses(ir).loops
+        fresh, loops = Fresh(ir), context.accesses(ir).loops
 
         def rule(stmt: Stmt) -> Block:
             if not isinstance(stmt, For) or stmt.range.lanes or stmt.range.tile == 1:

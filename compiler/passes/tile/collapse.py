@@ -36,7 +36,7 @@ class Collapse(TilePass):
             return ir
         for k in range(len(nest) - 1, 0, -1):
             nest = nested_fors(ir.body)
-            joined = None if self.long(nest[k].range) else self.join(ir, nest, k)
+            joined = None if self.long(nest[k].range) else self.join(context.accesses(ir), nest, k)
             if joined is not None:
                 context.applied(self, f"%{nest[k - 1].range.var} and %{nest[k].range.var} are one loop")
                 ir = joined
@@ -46,21 +46,20 @@ class Collapse(TilePass):
         least = interval(r.extent, {})
         return least is None or least[0] >= self.enough
 
-    def join(self, ir: Kernel, nest: list[For], k: int) -> Kernel | None:
-        """Loop `k` and the one around it as one; None where some address would not be linear."""
+    def join(self, table: Accesses, nest: list[For], k: int) -> Kernel | None:
+        """The kernel with loop `k` and the one around it as one; None where some address would not be linear."""
         outer, inner = nest[k - 1].range, nest[k].range
         least = interval(inner.hi, {})
         if outer.lo != 0 or inner.lo != 0 or variables(outer.hi) or least is None or least[0] < 1:
             return None
         v = var(outer.var)
         digits: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
-        table = Accesses(ir)
         for a, _ in table.alike:  # most loops stay two, which shows before anything is written
             if step(table.types[a.buffer].offset(tuple(substitute(d, digits) for d in a.index)), outer.var) is None:
                 return None
         body = tuple(substitute_indices(s, digits) for s in nest[-1].body)
         longer = replace(nest[k - 1], range=replace(outer, hi=outer.hi * inner.hi))
-        joined = ir.with_body(in_nest([*nest[: k - 1], longer, *nest[k + 1 :]], body))
+        joined = table.kernel.with_body(in_nest([*nest[: k - 1], longer, *nest[k + 1 :]], body))
         table = Accesses(joined)
         for a in table.all:
             offset = table.types[a.buffer].offset(a.index)

@@ -24,7 +24,7 @@ class Pack(TilePass):
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        table = Accesses(ir)
+        table = context.accesses(ir)
         params = []
         for p in ir.params:
             layout = self.layout(table, p.name) if p.role == "const" and p.type.rank >= 2 else None

@@ -38,7 +38,7 @@ class Prefetch(TilePass):
     def panels(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for what comes later in each packed constant that is walked from end to end."""
         cache = (context.machine or Machine()).l1
-        table = Accesses(ir)
+        table = context.accesses(ir)
         asked: dict[int, dict[str, PrefetchStmt]] = {}
         for a in table.all:
             held = table.types[a.buffer]
@@ -62,7 +62,7 @@ class Prefetch(TilePass):
         if not nest or any(tile.ranges(s) and tile.ranges(s)[0].lanes for s in nest):
             return ir
         row = nest[-1]
-        table = Accesses(ir)
+        table = context.accesses(ir)
         large = {p.name for p in ir.params if p.role == "in" and known(p.type.nbytes) > cache}
         wanted = [a for a in table.all if a.buffer in large and self.walks_row(table, a, row)]
         loops = [s for s in row.body if isinstance(s, (For, Reduce))]

@@ -34,7 +34,7 @@ class Reorder(TilePass):
     share: float = 0.5
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        ir = self.sort_reductions(ir)
+        ir = self.sort_reductions(context.accesses(ir))
         if len(ir.body) > 1 and all(isinstance(s, For) and s.parallel for s in ir.body):
             return ir.with_body(tuple(s for part in ir.body for s in self.ordered(ir.with_body((part,)), context).body))
         return self.ordered(ir, context)
@@ -45,7 +45,7 @@ class Reorder(TilePass):
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir
         inside = nest[-1].body
-        table, machine = Accesses(ir), context.machine or Machine()
+        table, machine = context.accesses(ir), context.machine or Machine()
         sums = [s for s in inside if isinstance(s, Reduce) and contraction(s)]
         order, why = nest, ""
         if sums:
@@ -98,9 +98,8 @@ class Reorder(TilePass):
         outer, inner = Rows(table, moving, (*depth, *(f.range for f in near)), room).fit(rows)
         return [*outer, *stack, *columns, *inner] if near else [*stack, *outer, *columns, *inner]
 
-    def sort_reductions(self, ir: Kernel) -> Kernel:
+    def sort_reductions(self, table: Accesses) -> Kernel:
         """Ranges of each reduction by the strides of what it reads, the longest outside."""
-        table = Accesses(ir)
 
         def rule(stmt: Stmt) -> Block:
             if not isinstance(stmt, Reduce) or len(stmt.ranges) < 2 or stmt.body:
@@ -112,7 +111,7 @@ class Reorder(TilePass):
             order = sorted(range(len(steps)), key=lambda k: -steps[k])
             return (replace(stmt, ranges=tuple(stmt.ranges[k] for k in order)),)
 
-        return ir.with_body(tile.expand_stmts(ir.body, rule))
+        return table.kernel.with_body(tile.expand_stmts(table.kernel.body, rule))
 
     @staticmethod
     def weights(table: Accesses, s: Reduce, last: str) -> Access | None:

@@ -34,7 +34,7 @@ class Stage(TilePass):
         ir = with_unique_names(ir)
         for s in [s for s in walk(ir.body) if contraction(s)]:
             assert isinstance(s, Reduce)
-            table = Accesses(ir)
+            table = context.accesses(ir)
             for a in table.all:
                 if a.stmt.__class__ is Reduce and getattr(a.stmt, "name", "") == s.name and not a.is_store:
                     loop = self.reuse_loop(table, a, s)

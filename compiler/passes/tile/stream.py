@@ -8,7 +8,6 @@ from compiler.ir import tile
 from compiler.ir.atoms import MANY
 from compiler.ir.index import Dim, sizes, substitute
 from compiler.ir.tile import Block, Kernel, Stmt, Store, known
-from compiler.passes.access import Accesses
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
@@ -27,7 +26,7 @@ class Stream(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         cache = (context.machine or Machine()).l3
-        read = {a.buffer for a in Accesses(ir).all if not a.is_store}
+        read = {a.buffer for a in context.accesses(ir).all if not a.is_store}
         large = {
             p.name
             for p in ir.params

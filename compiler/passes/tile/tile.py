@@ -40,7 +40,7 @@ class Tile(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir, machine = with_unique_names(ir), context.machine or Machine()
-        table = Accesses(ir)
+        table = context.accesses(ir)
         sizes: dict[str, int] = {}
         sums = [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and contraction(s)]
         blocks = [b for s in sums for b in self.block(table, s, frozenset())]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.tile import Kernel, Range, Stmt
-from compiler.passes.access import Accesses
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.lanes import best_set, lanes_for, score_loops
 from compiler.passes.rename import with_unique_names
@@ -30,7 +29,7 @@ class Vectorize(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir, machine = with_unique_names(ir), context.machine or Machine()
         lanes = lanes_for(ir, machine)
-        scores = score_loops(Accesses(ir), lanes, machine)
+        scores = score_loops(context.accesses(ir), lanes, machine)
         chosen = set(best_set(ir.body, scores)[1])
         for _ in range(self.pass_over):
             scores |= dict.fromkeys(chosen, -1)
