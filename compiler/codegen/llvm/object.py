@@ -34,19 +34,19 @@ def to_object(llvm_ir: str, target: Target, optimize: bool = True) -> bytes:
     `optimize=False` takes a tenth of the time: for code that does no work of its own.
     """
     machine = target_machine(target, CODEGEN_LEVEL if optimize else 0)
-    module = _optimized(llvm_ir, target, machine) if optimize else _parsed(llvm_ir, target, machine)
+    module = _optimized(llvm_ir, machine) if optimize else _parsed(llvm_ir, machine)
     return bytes(machine.emit_object(module))
 
 
 def to_assembly(llvm_ir: str, target: Target) -> str:
     """The assembly text of the same code, for reading."""
     machine = target_machine(target)
-    return str(machine.emit_assembly(_optimized(llvm_ir, target, machine)))
+    return str(machine.emit_assembly(_optimized(llvm_ir, machine)))
 
 
 def optimized_ir(llvm_ir: str, target: Target) -> str:
     """The module after LLVM's own passes, for reading."""
-    return str(_optimized(llvm_ir, target, target_machine(target)))
+    return str(_optimized(llvm_ir, target_machine(target)))
 
 
 @cache
@@ -74,25 +74,34 @@ def initialize() -> None:
     llvm.initialize_native_asmparser()
 
 
-def _parsed(llvm_ir: str, target: Target, machine: Machine) -> llvm.ModuleRef:
+def _parsed(llvm_ir: str, machine: Machine) -> llvm.ModuleRef:
     try:
         module = llvm.parse_assembly(llvm_ir, llvm.create_context())
-        module.triple = target.triple
-        module.data_layout = str(machine.target_data)
+        module.data_layout = data_layout(machine)
         module.verify()
     except RuntimeError as error:
         raise LLVMError(f"invalid LLVM IR: {error}") from None
     return module
 
 
-def _optimized(llvm_ir: str, target: Target, machine: Machine) -> llvm.ModuleRef:
-    module = _parsed(llvm_ir, target, machine)
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
-    passes = llvm.create_new_function_pass_manager()
+def _optimized(llvm_ir: str, machine: Machine) -> llvm.ModuleRef:
+    module = _parsed(llvm_ir, machine)
+    passes, builder = pipeline(machine)
+    passes.run(module, builder)
+    return module
+
+
+@cache
+def pipeline(machine: Machine) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
+    """LLVM's own passes, made once: a thread asks for Python's lock after each call of LLVM, and waits for it."""
+    passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            passes.run(function, builder)
-    return module
+    return passes, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
+
+
+@cache
+def data_layout(machine: Machine) -> str:
+    """How large and aligned the machine's types are, as LLVM spells it."""
+    return str(machine.target_data)
