@@ -11,9 +11,11 @@ import compiler
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node, constant, input_node
 from compiler.ir.index import Dim, size
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
+from compiler.passes.graph import winograd
 from compiler.passes.graph.winograd import Winograd
 from compiler.passes.overhang import Overhangs, part, reaching
 
@@ -110,22 +112,89 @@ def test_what_has_several_results_ends_where_it_did() -> None:
     assert "= topk %slice_1" in rewritten(x, ops.item(largest, index=0))
 
 
+@pytest.mark.parametrize("tiles", [(2, 4), (4, 2)])
+@pytest.mark.parametrize("side", [H, H + 2, 7, 13, 14])
+def test_convolutions_in_tiles_of_several_sizes_may_read_one_image_and_each_other(
+    side: Dim, tiles: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever reads farther: 13 results take 14 rows in tiles of 2, and 16 in tiles of 4."""
+    x, rng = input_node("x", TensorType(f32, (1, 2, side, side))), np.random.default_rng(0)
+
+    def padded(image: Node) -> Node:
+        return ops.pad(image, before=[0, 0, 1, 1], after=[0, 0, 1, 1])
+
+    def tiled(image: Node, m: int) -> Node:
+        w = constant(rng.standard_normal((m, image.shape[1], 3, 3), np.float32))
+        return ops.conv(image, w, stride=[1, 1], dilation=[1, 1])
+
+    block = ops.relu(x)
+    convs = [tiled(image, m) for image in (padded(block), block) for m in tiles]
+    convs.append(tiled(padded(ops.relu(convs[0])), tiles[1]))
+    graph = Graph((x,), (*convs, ops.add(ops.sum_(convs[0], dims=[1], keepdim=True), block)))
+    monkeypatch.setattr(winograd, "best_tile", lambda n, *_: n.shape[1] if n in convs else 0)
+    new = Winograd().run(graph, Context())
+    for h in (0,) if isinstance(side, int) else (4, 5, 7, 8, 13):
+        before, after = (g.specialize({"h": h}) for g in (graph, new))
+        image = rng.standard_normal(before.inputs[0].shape)
+        wanted, got = (interpret(g, [torch.tensor(image)], dtype=torch.float64) for g in (before, after))
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+class Halves(nn.Module):
+    """What follows a convolution in tiles, in another type: residual, convolution and pooling."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.second = nn.Conv2d(16, 16, 3, padding=1, dtype=dtype)
+        self.pool = nn.MaxPool2d(3, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a = torch.relu(self.first(x)).to(self.dtype)
+        b = torch.sigmoid(self.second(a)) + a
+        return a, b, self.pool(b), b.mean((2, 3))
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_images_of_halves_are_close_to_float64(dtype: torch.dtype, is_open: bool) -> None:
+    torch.manual_seed(0)
+    model, exact = Halves(dtype).eval(), Halves(torch.float64).double().eval()
+    exact.load_state_dict(model.state_dict())
+    compiled = compiler.compile(
+        model,
+        (torch.randn(1, 3, 13, 18),),
+        dynamic_shapes=({2: torch.export.Dim("h", min=4, max=800)},) if is_open else None,
+        options={"graph_passes": "decompose,canonicalize,fold,cse,winograd{gain=9.0},fuse"},
+    )
+    assert "mix" in compiled.print_ir("fused")
+    for height in (4, 13, 16) if is_open else (13,):
+        x = torch.randn(1, 3, height, 18)
+        with torch.no_grad():
+            wanted = exact(x.double())
+        for got, truth in zip(compiled(x), wanted, strict=True):
+            assert got.dtype == dtype
+            tolerance = 4 * torch.finfo(dtype).eps
+            torch.testing.assert_close(got.double(), truth, rtol=tolerance, atol=tolerance)
+
+
 class Residual(nn.Module):
     """Blocks at three resolutions, one after a pooling that pads, one read by others."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(3, 48, 3, padding=1)
-        self.inner = nn.ModuleList(nn.Conv2d(48, 48, 3, padding=1) for _ in range(4))
-        self.down = nn.Conv2d(48, 48, 3, stride=2, padding=1)
-        self.valid = nn.Conv2d(48, 48, 3)
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.inner = nn.ModuleList(nn.Conv2d(16, 16, 3, padding=1) for _ in range(2))
+        self.down = nn.Conv2d(16, 16, 3, stride=2, padding=1)
+        self.valid = nn.Conv2d(16, 16, 3)
         self.pool = nn.MaxPool2d(3, 2, 1)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         a = torch.relu(self.first(x))
-        b = torch.relu(self.inner[1](torch.relu(self.inner[0](a))) + a)
+        b = torch.relu(self.inner[0](a) + a)
         c = self.pool(b)
-        d = torch.sigmoid(self.inner[3](torch.relu(self.inner[2](c)))) * c
+        d = torch.sigmoid(self.inner[1](c)) * c
         e = self.down(b) + d
         return self.valid(b), e, torch.cat([e, d], 1).mean((2, 3)), d / (1 + d.amax(1, keepdim=True))
 
