@@ -83,13 +83,16 @@ class Expr:
         """Direct subexpressions."""
         return ()
 
-    @cached_property
+    @property
     def parts(self) -> tuple[Expr, ...]:
         """The expression and every one inside it, each distinct object once, operands first."""
-        if not self.args:  # most are names and loads
-            return (self,)
+        return (*self._inside, self) if self.args else (self,)  # most are names and loads
+
+    @cached_property
+    def _inside(self) -> tuple[Expr, ...]:
+        """The parts but for the expression itself, which would never die if it kept itself."""
         found: dict[int, Expr] = {}
-        stack: list[tuple[Expr, bool]] = [(self, False)]
+        stack = [(a, False) for a in reversed(self.args)]
         while stack:
             node, done = stack.pop()
             if done or not node.args:
@@ -99,12 +102,12 @@ class Expr:
                 stack += [(a, False) for a in reversed(node.args)]
         return tuple(found.values())
 
-    @cached_property
+    @property
     def loads(self) -> tuple[Load, ...]:
         """What the expression reads from memory."""
         return tuple(x for x in self.parts if isinstance(x, Load))
 
-    @cached_property
+    @property
     def calls(self) -> tuple[Call, ...]:
         """What the expression computes."""
         return tuple(x for x in self.parts if isinstance(x, Call))
@@ -300,10 +303,6 @@ def _fma_f64(x: Any, y: Any, z: Any) -> Any:
     return np.where(usual, result, x * y + z)
 
 
-def _shift_right(x: Any, y: Any) -> Any:
-    return np.right_shift(x, y)
-
-
 def _shift_right_logical(x: Any, y: Any) -> Any:
     unsigned = np.asarray(x).view(np.dtype(f"u{np.asarray(x).dtype.itemsize}"))
     return np.right_shift(unsigned, np.asarray(y).astype(unsigned.dtype)).view(np.asarray(x).dtype)
@@ -346,7 +345,7 @@ PRIMITIVES: dict[str, Primitive] = _declare(
     P("xor", 2, "same", np.bitwise_xor, infix="^"),
     P("not", 1, "same", np.invert),
     P("shl", 2, "same", np.left_shift, infix="<<"),
-    P("shr", 2, "same", _shift_right, infix=">>"),  # arithmetic for signed types
+    P("shr", 2, "same", np.right_shift, infix=">>"),  # arithmetic for signed types
     P("lshr", 2, "same", _shift_right_logical),
     # conversions
     P("cast", 1, "given", None),  # type: ignore[arg-type]  # evaluated with its dtype, see `evaluate_cast`
