@@ -327,9 +327,9 @@ def ranges_are_sensible(site: Site) -> Iterator[str]:
                 yield f"%{r.var} starts at {r.lo}, but %{name} is no loop around it that takes one step at a time"
         if r.tile < 1 or r.unroll < 1:
             yield f"%{r.var} has tile {r.tile} and unroll {r.unroll}; both are at least 1"
-        plain = isinstance(site.stmt, Reduce) and all(isinstance(s, Let) for s in site.stmt.body)
+        plain = isinstance(site.stmt, Reduce) and all(isinstance(s, (Let, Prefetch)) for s in site.stmt.body)
         if r.chains != 1 and (r.chains < 1 or r.tile != 1 or not plain):
-            yield f"%{r.var} has {r.chains} chains; that is for steps, one by one, of a reduction that only binds names"
+            yield f"%{r.var} has {r.chains} chains; that is for steps, one by one, of a reduction that only binds names or fetches ahead"
         if r.lanes and (r.lanes < 1 or r.lanes & (r.lanes - 1)):
             yield f"%{r.var} has {r.lanes} lanes; they must be a power of two"
 

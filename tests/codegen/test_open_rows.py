@@ -29,6 +29,7 @@ BODIES = {
     "rows in shared columns": "parallel %j in 0..32 tile 16 lanes 16 { for %i in 0..n tile 3 " + PRODUCT.format(x="%i", y="%i") + " }",
     "shared rows and columns": "parallel %i in 0..n tile 4 { parallel %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
     "rows in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6", "0..6 chains 8") + " }",
+    "weights asked for in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6 {", "0..6 chains 8 { prefetch %w[%k + 2, %j]") + " }",
     "rows in two places": """parallel %i in 0..n tile 4 {
       local %t: f32[32]
       for %j in 0..32 tile 16 lanes 16 { %s = reduce add %k in 0..6 { yield %x[%i, %k] * %w[%k, %j] } store %s, %t[%j] }
@@ -101,6 +102,13 @@ def test_few_sums_grow_in_chains() -> None:
         text = program(BODIES["rows"].replace("0..6", f"0..6 chains {chains}"))
         written = emit_kernel(parse_program(text).kernels["product"], Target.host())
         assert len(re.findall(r"llvm.fmuladd.v16f32\(", written)) - 1 == sums
+
+
+def test_each_step_of_a_chain_asks_for_a_later_one() -> None:
+    """For the one vector of its row of weights: 1 to 4 rows take so many steps side by side as eight chains allow."""
+    text = program(BODIES["weights asked for in chains"])
+    written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+    assert len(re.findall(r"call void @llvm.prefetch", written)) == 6 + 3 + 2 + 2
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 12])

@@ -8,7 +8,7 @@ from math import prod
 from compiler.ir import scalar, tile
 from compiler.ir.index import interval
 from compiler.ir.scalar import Call, Expr, Ref
-from compiler.ir.tile import Block, For, Kernel, Let, Range, Reduce, Stmt, leaves_rows
+from compiler.ir.tile import Block, For, Kernel, Let, Prefetch, Range, Reduce, Stmt, leaves_rows
 from compiler.passes.access import contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, renamed
@@ -82,7 +82,7 @@ def in_chains(body: Block, chains: int) -> Block:
 
     def rule(r: Range, stmt: Stmt) -> Range:
         plain = r.tile == 1 and contraction(stmt) and r is tile.ranges(stmt)[-1]
-        return r.with_(chains=chains) if plain and all(isinstance(s, Let) for s in tile.blocks(stmt)) else r
+        return r.with_(chains=chains) if plain and all(isinstance(s, (Let, Prefetch)) for s in tile.blocks(stmt)) else r
 
     return tile.map_ranges(body, rule)
 

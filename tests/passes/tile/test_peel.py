@@ -162,6 +162,13 @@ def test_rows_that_keep_accumulators_stay_partial_and_few_of_them_add_in_chains(
     check_pass("peel", before=ROWS, after=IN_CHAINS)
 
 
+def test_they_do_so_too_where_each_step_asks_for_a_later_one() -> None:
+    ask = "{ prefetch %w[%k + 2, %j] "
+    check_pass(
+        "peel", before=ROWS.replace("0..9 {", "0..9 " + ask), after=ROWS.replace("0..9 {", "0..9 chains 16 " + ask)
+    )
+
+
 def test_only_products_add_in_chains_and_only_along_their_last_loop() -> None:
     start = "parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 { "
     sums = "%s = reduce max %k in 0..9 { yield %w[%k, %j] } %t = reduce add %k in 0..3, %l in 0..3"
