@@ -90,6 +90,7 @@ class Tuner:
         context, pipeline = context or Context(), parse_pipeline(passes)
         start = max((k + 1 for k, p in enumerate(pipeline) if p.takes is not Kernel), default=0)
         program, own = run_pipeline(ir, pipeline[:start], context, instruments), pipeline[start:]
+        context.repeated = program.repeated
         machine = context.machine or Machine()
         far = spread(program, machine)
         chosen = {k.name: self.best(k, own, far, context) for k in dear(program, machine)}
@@ -178,7 +179,7 @@ class Search:
     def make(self, way: Way) -> tuple[Kernel, list[Offer]]:
         """The kernel after the passes of a way, and what these offer."""
         if way not in self.made:
-            context = Context(self.context.machine, self.context.options)
+            context = Context(self.context.machine, self.context.options, repeated=self.context.repeated)
             kernel = run_passes(self.kernel, tuple(p for p in way if p), context)
             self.made[way] = kernel, context.offers
         return self.made[way]

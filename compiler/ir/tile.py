@@ -356,6 +356,12 @@ class Program:
         return tuple(s for s in walk_steps(self.steps) if isinstance(s, Launch))
 
     @cached_property
+    def repeated(self) -> frozenset[str]:
+        """The kernels that a loop launches again and again."""
+        loops = (s.steps for s in self.steps if isinstance(s, Repeat))
+        return frozenset(s.kernel for steps in loops for s in walk_steps(steps) if isinstance(s, Launch))
+
+    @cached_property
     def slices(self) -> dict[str, Slice]:
         """Every slice by its name."""
         return {s.name: s for s in walk_steps(self.steps) if isinstance(s, Slice)}

@@ -41,7 +41,8 @@ class Offer:
 class Context:
     """What passes share: the machine compiled for (None: any), the user's options, and what the passes report.
 
-    `kernel` names the kernel that is being worked on, if it is one.  `offers` are what the tuner may try.
+    `kernel` names the kernel that is being worked on, if it is one; the program launches those `repeated` in a loop.  `offers`
+    are what the tuner may try.
     """
 
     machine: Any = None
@@ -49,6 +50,7 @@ class Context:
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
+    repeated: frozenset[str] = frozenset()
     offers: list[Offer] = field(default_factory=list)
     _table: Accesses | None = None
 

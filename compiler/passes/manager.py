@@ -62,6 +62,7 @@ def run_on_program(ir: Program, passes: Pipeline, context: Context, instruments:
         some = tuple(group)
         left -= len(some)
         if takes is Kernel:
+            context.repeated = ir.repeated
             run = partial(run_passes if left else partial(finish_kernel, ir), context=context, instruments=instruments)
             ir = map_kernels(ir, partial(run, passes=some))
         else:

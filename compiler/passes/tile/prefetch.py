@@ -25,15 +25,28 @@ class Prefetch(TilePass):
     ->  for %j tile 48 { for %i tile 8 { reduce %k { prefetch w[%j, %k + 85]  ... } } }
 
     A panel of constants is fetched `ahead` bytes before its turn: larger ones than the first-level cache are walked once before they
-    leave it, and come from memory when a network is run again.
+    leave it, and come from memory when a network is run again.  Not where a loop of the program runs the kernel and they are at most
+    one `share`th of the last cache: the next step finds them there, and the hardware fetches those in time.
     """
 
     name = "prefetch"
     exact = True
     ahead: int = 16384
+    share: int = 8
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        return self.panels(self.rows(ir, context), context)
+        made = self.rows(ir, context)
+        return made if self.stay(ir, context) else self.panels(made, context)
+
+    def stay(self, ir: Kernel, context: Context) -> bool:
+        """Whether a loop of the program reads the kernel's constants again before they leave the last cache."""
+        constants = sum(known(p.type.nbytes) for p in ir.params if p.role == "const")
+        if not constants or context.kernel not in context.repeated:
+            return False
+        near = constants * self.share <= (context.machine or Machine()).l3
+        if near:
+            context.missed(self, "a loop runs the kernel again before its constants leave the cache")
+        return near
 
     def panels(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for what comes later in each packed constant that is walked from end to end."""

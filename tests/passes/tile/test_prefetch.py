@@ -5,6 +5,8 @@ from __future__ import annotations
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.tile_printer import print_kernel
 from compiler.passes.manager import run_pipeline
+from compiler.perf.machine import Machine
+from compiler.testing import check_pass
 
 ROWS = """kernel @centre(in %x: f32[{rows}, 1024], out %y: f32[{rows}, 1024]) {{
   parallel %i in 0..{rows} {{
@@ -63,3 +65,36 @@ def test_a_window_of_weights_is_one_walk() -> None:
         }
       }""")
     assert "prefetch %w[%j, %k + 64, %t]" in print_kernel(run_pipeline(kernel, "prefetch"))
+
+
+WEIGHTS = str([[row * column % 5 for column in range(16)] for row in range(16)])
+STEP = f"""program {{
+  input %h: f32[2, 16]
+  constant %w: f32[16, 16]{{1, 0}} {WEIGHTS}
+  output %y: f32[4, 2, 16]
+  kernel @step(in %x: f32[2, 16], const %w: f32[16, 16]{{1, 0}}, out %y: f32[2, 16]) {{
+    for %j in 0..16 tile 16 lanes 16 {{ for %i in 0..2 tile 2 {{
+      %s = reduce add %k in 0..16 {{ yield %x[%i, %k] * %w[%j, %k] }}
+      store %s, %y[%i, %j]
+    }} }}
+  }}
+  repeat %t in 0..4 {{ slice %y.t = %y[%t]   launch @step(%h, %w, %y.t) }}
+}}"""
+ASKING = STEP.replace("0..16 { yield", "0..16 { prefetch %w[%j, %k + 2] yield")
+
+
+def test_weights_that_the_next_step_of_a_loop_finds_in_a_cache_are_left_alone() -> None:
+    """One KiB, an eighth of the last cache."""
+    machine = Machine(l1=512, l3=8192)
+    check_pass("prefetch{ahead=128}", unchanged=STEP, machine=machine, remark="runs the kernel again")
+
+
+def test_but_not_those_that_it_finds_in_memory() -> None:
+    machine = Machine(l1=512, l3=8191)
+    check_pass("prefetch{ahead=128}", before=STEP, after=ASKING, machine=machine, idempotent=False)
+
+
+def test_nor_those_of_a_kernel_that_runs_once() -> None:
+    machine = Machine(l1=512, l3=8192)
+    before, after = (s.replace("repeat %t in 0..4 {", "").replace("[%t]", "[0]")[:-1] for s in (STEP, ASKING))
+    check_pass("prefetch{ahead=128}", before=before, after=after, machine=machine, idempotent=False)
