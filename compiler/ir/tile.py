@@ -70,9 +70,14 @@ class Range:
         return replace(self, **changes)
 
 
+def leaves_rest(r: Range) -> bool:
+    """Whether a loop of open length may end inside a tile of rows, or of several vectors."""
+    return not isinstance(r.extent, int) and r.lanes < r.tile and r.extent % r.tile != 0
+
+
 def leaves_rows(r: Range) -> bool:
     """Whether a loop of open length without lanes may end inside a tile."""
-    return not isinstance(r.extent, int) and not r.lanes and r.extent % r.tile != 0
+    return not r.lanes and leaves_rest(r)
 
 
 def known_extent(r: Range) -> int:

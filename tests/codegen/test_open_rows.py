@@ -111,6 +111,53 @@ def test_each_step_of_a_chain_asks_for_a_later_one() -> None:
     assert len(re.findall(r"call void @llvm.prefetch", written)) == 6 + 3 + 2 + 2
 
 
+COLUMNS = """program {{
+  size n in 1..49 like 8
+  input %x: f32[3, 6]
+  input %w: f32[6, {stored}]
+  output %y: f32[3, n]
+  kernel @product(size n in 1..49 like 8, in %x: f32[3, 6], in %w: f32[6, {stored}], out %y: f32[3, n]) {{
+    {loop} %j in 0..n tile 32 lanes 8 {{ for %i in 0..3 tile 3 {{
+      %s = reduce add %k in 0..6 {{ yield %x[%i, %k] * %w[%k, {place}] }}
+      store %s, %y[%i, %j]
+    }} }}
+  }}
+  launch @product(%x, %w, %y)
+}}"""
+
+
+@pytest.mark.parametrize("loop", ["for", "parallel"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_any_number_of_vectors_may_be_left(loop: str, step: int, threads: int) -> None:
+    """The last one not whole; those before it are read as others are, every second element too."""
+    text = COLUMNS.format(loop=loop, place=f"%j*{step}", stored=f"n*{step}")
+    code = Executable(parse_program(text), options=Options(cache=""))
+    rng = np.random.default_rng(0)
+    for n in (1, 7, 8, 9, 24, 25, 31, 32, 33, 48):
+        x, w = rng.standard_normal((3, 6), np.float32), rng.standard_normal((6, n * step), np.float32)
+        (y,) = code.at({"n": n})([torch.from_numpy(x), torch.from_numpy(w)])
+        np.testing.assert_allclose(
+            y.numpy(), x.astype(np.float64) @ w[:, ::step].astype(np.float64), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_only_the_last_vector_is_masked() -> None:
+    """1 to 4 vectors, in a tile of its own each: one mask for a store of each of three rows and for each load."""
+    text = COLUMNS.format(loop="for", place="%j", stored="n")
+    written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+    assert len(re.findall(r"^case\d+:", written, re.MULTILINE)) == 4
+    assert len(re.findall(r"call void @llvm.masked.store", written)) == 4 * 3
+
+
+def test_vectors_that_are_left_of_whole_ones_are_whole() -> None:
+    text = (
+        COLUMNS.format(loop="for", place="%j", stored="n*8")
+        .replace("0..n tile", "0..n*8 tile")
+        .replace("3, n]", "3, n*8]")
+    )
+    assert "masked" not in emit_kernel(parse_program(text).kernels["product"], Target.host())
+
+
 @pytest.mark.parametrize("length", [1, 2, 7, 12])
 def test_sums_in_chains_are_the_same(length: int) -> None:
     """Whatever divides the steps; a maximum too, and a reduction over two loops."""

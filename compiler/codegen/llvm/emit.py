@@ -19,14 +19,14 @@ from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
 from compiler.codegen.target import Target
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, interval, product, substitute, var, variables
+from compiler.ir.index import Dim, ceildiv, interval, product, substitute, var, variables
 from compiler.ir.inplace import shareable
 from compiler.ir.names import referenced
 from compiler.ir.scalar import Call, Ref
 from compiler.ir.sizes import kernel_sizes
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.team import is_shared, meetings
-from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store, leaves_rows
+from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store, leaves_rest
 from compiler.ir.types import DType, boolean, i64
 
 Carried = list[str]
@@ -205,9 +205,9 @@ class KernelEmitter:
             inner.scope.ssa[name] = counter
             if not variables(trips):
                 inner.scope.bounds[name] = (0, trips - 1)
-            if leaves_rows(r):
+            if leaves_rest(r):
                 assert not carried, f"%{r.var}: a partial tile is left; run peel first"
-                self.rows(r, var(name), inner, lambda part: body(part, []))
+                self.rest(r, var(name), inner, lambda part: body(part, []))
                 return []
             inner.scope.enter(r, var(name), self.left(r, var(name), inner))
             return body(inner, current)
@@ -260,21 +260,24 @@ class KernelEmitter:
         if not loops:
             return self.block(body, ev)
         (r, counter), *more = loops
-        if leaves_rows(r):
-            return self.rows(r, counter, ev, lambda part: self.enter(more, part, body))
+        if leaves_rest(r):
+            return self.rest(r, counter, ev, lambda part: self.enter(more, part, body))
         ev.scope.enter(r, counter, self.left(r, counter, ev))
         return self.enter(more, ev, body)
 
-    def rows(self, r: Range, counter: Dim, ev: Evaluator, body: Callable[[Evaluator], object]) -> None:
-        """`body` for tile `counter` of a loop that may end inside it: code for every number of rows that may be left."""
-        most = interval(r.extent, ev.scope.bounds)
+    def rest(self, r: Range, counter: Dim, ev: Evaluator, body: Callable[[Evaluator], object]) -> None:
+        """`body` for tile `counter` of a loop that may end inside it: code for every number of rows, or vectors, that may be left."""
+        unit, bounds = r.lanes or 1, interval(r.extent, ev.scope.bounds)
+        most = min(r.tile, bounds[1]) if bounds else r.tile
+        left = ev.scope.resolve(r.extent) - counter * r.tile
 
         def some(count: int) -> None:
             part = Evaluator(self.b, ev.scope.inner(), self._pointers(ev))
-            part.scope.enter(r.with_(lo=r.lo + counter * r.tile, tile=count), 0)
+            ends = ev.polynomial(left, {}, None) if r.extent % unit != 0 else ""
+            part.scope.enter(r.with_(lo=r.lo + counter * r.tile, tile=count * unit), 0, ends)
             body(part)
 
-        self.b.choose(self.left(r, counter, ev), min(r.tile, most[1]) if most else r.tile, some)
+        self.b.choose(ev.polynomial(ceildiv(left, unit), {}, None), -(-most // unit), some)
 
     def _fraction(self, thread: str, total: str) -> str:
         share = self.b.emit(f"mul i64 {thread}, {total}")

@@ -147,7 +147,7 @@ class Evaluator(Addresses):
         axis = self.scope.lane if lanes else None
         active = axis.active(coord[axis.var]) if axis else 0
         inside = None
-        if axis and axis.left:
+        if axis and self._ends(coord):
             inside = self._before(axis, coord[axis.var] * axis.lanes)
         elif axis and active < axis.lanes:
             inside = first_lanes(active, axis.lanes)
@@ -155,6 +155,11 @@ class Evaluator(Addresses):
             return inside
         chosen = self.at(e, coord, lanes)
         return chosen if inside is None else self.b.emit(f"and {llvm_type(boolean, lanes)} {chosen}, {inside}")
+
+    def _ends(self, coord: Coord) -> bool:
+        """Whether a tile may end inside this register."""
+        axis = self.scope.lane
+        return axis is not None and bool(axis.left) and coord[axis.var] == axis.steps - 1
 
     def _before(self, axis: Axis, start: int) -> str:
         """Which lanes of the register that begins `start` indices into a partial tile are inside it."""
@@ -182,10 +187,9 @@ class Evaluator(Addresses):
         mask = self.mask(e.mask, coord, lanes)
         offset, step = place.at(self.scope, coord)
         passed = self._to_memory(other, dtype, lanes) if other is not None else "zeroinitializer"
-        whole = not any(a.left for a in self.scope.axes.values())
         plain = not gathered and e.mask is None
         block = self._block(place, coord) if plain else None
-        if plain and whole and step is not None and picked(step, lanes):
+        if plain and not self._ends(coord) and step is not None and picked(step, lanes):
             value = self._strided(buffer, offset, step, coord, lanes)
         elif block is not None:
             return self._turned(e, place, block, coord)

@@ -25,7 +25,7 @@ LANE = "@lane"
 class Axis:
     """A tiled loop in scope: its variable, the tile's extent, and its lanes (0 on an unrolled axis).
 
-    `left` is the SSA value that says how many indices are left from this tile on, where the tile may be partial.
+    `left` is the SSA value that says how many indices are left from this tile on, where the last register may be partial.
     """
 
     var: str

@@ -114,20 +114,23 @@ def split(r: Range, sums: bool = False) -> list[Range]:
 
 
 def open_parts(r: Range, sums: bool) -> list[Range]:
-    """Full tiles of a loop of open length, then what is left: in tiles of powers of two, the last vector partial.
-
-    Vectors are taken one by one where there are no `sums` for them to keep apart.
+    """Full tiles of a loop of open length, then what is left: rows in tiles of powers of two, and vectors one by one, the last one
+    partial; around `sums`, for which few vectors are slow, all in one tile.
     """
     unit, parts, start = min(r.lanes, r.tile) or 1, list[Range](), r.lo
     most, count = interval(r.extent, {}), -(-r.tile // unit)
-    if r.lanes and most and most[1] < unit:
-        return [r.with_(tile=unit)]
+    if r.lanes and most and most[1] <= (r.tile if sums else unit):
+        return [r.with_(tile=min(r.tile, -(-most[1] // unit) * unit))]
+    if r.lanes and sums:
+        middle = r.lo + r.extent // r.tile * r.tile
+        rest = r.hi - middle
+        return [r.with_(hi=middle), r.with_(lo=middle, tile=rest if isinstance(rest, int) else r.tile)]
     wide = r.tile
     while wide:
         base = r.lo if r.tile % wide == 0 else start
         end = base + (r.hi - base) // wide * wide
         parts.append(r.with_(lo=start, hi=end, tile=wide))
-        start, count = end, smaller(count) if sums or not r.lanes else min(1, count - 1)
+        start, count = end, min(1, count - 1) if r.lanes else smaller(count)
         wide = count * unit
     rest = r.hi - start  # known where the sizes in it are multiples of a vector
     parts += [r.with_(lo=start, tile=rest if isinstance(rest, int) and rest else unit)] if r.lanes else []

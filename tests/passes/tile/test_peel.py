@@ -120,21 +120,28 @@ def test_a_rest_of_less_than_a_vector_stays() -> None:
     check_pass("peel", unchanged=open_kernel("parallel %i in n//8*8..n tile 8 lanes 8 { store %x[%i], %y[%i] }"))
 
 
-def test_around_sums_it_is_taken_in_powers_of_two_vectors() -> None:
-    params = "size n in 2..513 like 43, in %x: f32[9, n], out %y: f32[n]"
-    sums = "{ %s = reduce add %k in 0..9 { yield %x[%k, %i] * 2.0 } store %s, %y[%i] }"
+SUMS = "{ %s = reduce add %k in 0..9 { yield %x[%k, %i] * 2.0 } store %s, %y[%i] }"
+
+
+def columns(lengths: str, loops: str) -> str:
+    return kernel(loops.replace("@", SUMS), f"size n in {lengths}, in %x: f32[9, n], out %y: f32[n]")
+
+
+def test_around_sums_it_is_one_tile() -> None:
+    """So that there are sums enough to add side by side."""
     check_pass(
         "peel",
-        before=kernel(f"for %i in 0..n tile 32 lanes 8 {sums}", params),
-        after=kernel(
-            f"""
-          for %i in 0..n//32*32 tile 32 lanes 8 {sums}
-          for %i in n//32*32..n//16*16 tile 16 lanes 8 {sums}
-          for %i in n//16*16..n//8*8 tile 8 lanes 8 {sums}
-          for %i in n//8*8..n tile 8 lanes 8 {sums}""",
-            params,
+        before=columns("2..513 like 43", "for %i in 0..n tile 32 lanes 8 @"),
+        after=columns(
+            "2..513 like 43", "for %i in 0..n//32*32 tile 32 lanes 8 @ for %i in n//32*32..n tile 32 lanes 8 @"
         ),
     )
+
+
+def test_of_as_many_vectors_as_there_can_be() -> None:
+    loop = "for %i in 0..n tile 32 lanes 8 @"
+    check_pass("peel", before=columns("2..18 like 4", loop), after=columns("2..18 like 4", loop.replace("32", "24")))
+    check_pass("peel", before=columns("2..9 like 4", loop), after=columns("2..9 like 4", loop.replace("32", "8")))
 
 
 def test_what_an_open_loop_leaves_over_of_rows_is_taken_in_smaller_tiles() -> None:
