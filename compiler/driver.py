@@ -27,9 +27,10 @@ from compiler.passes.manager import run_pipeline
 from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler, Stages, run_passes
 from compiler.runtime.build import Build
-from compiler.runtime.constants import claim, stored_once
+from compiler.runtime.constants import stored_once
 from compiler.runtime.entry import Run
 from compiler.runtime.executable import Executable, cache_of
+from compiler.runtime.reserve import Reserve
 from compiler.runtime.stopwatch import Stopwatch
 from compiler.tuning import Tuner
 
@@ -70,12 +71,13 @@ class Ahead(Watch):
     """Begins with the code of each kernel and with the packing of its constants while passes run on the next."""
 
     def __init__(self, build: Build) -> None:
-        self.build, self.seconds, self.claimed = build, 0.0, 0
+        self.build, self.seconds = build, 0.0
+        self.reserve, self.claimed = Reserve(), 0
 
     def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if isinstance(new, Graph) and (needed := sum(known(c.type.nbytes) for c in new.constants)) > self.claimed:
+            self.build.beside("packing", self.reserve.claim, needed - self.claimed)
             self.claimed = needed
-            self.build.beside("packing", claim, needed)
 
     def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
         start = time.perf_counter()
@@ -84,7 +86,7 @@ class Ahead(Watch):
             if launch.kernel == kernel.name:
                 for name, param in zip(launch.arguments, kernel.params, strict=True):
                     if isinstance(data := program.constants.get(name), Data):
-                        self.build.beside("packing", stored_once, data, param.type)
+                        self.build.beside("packing", stored_once, data, param.type, self.reserve)
         self.seconds += time.perf_counter() - start
 
 
@@ -217,6 +219,7 @@ class CompiledGraph:
         stages = run_passes(graph, self.options, [*instruments_for(self.options), ahead], self.scheduler(target))
         scheduled = time.perf_counter()
         executable = Executable(stages.scheduled, target, self.options, build)
+        ahead.reserve.release()
         self.seconds["passes"] += scheduled - start - ahead.seconds
         self.seconds["code"] += time.perf_counter() - scheduled + ahead.seconds
         return Compilation(ranges, stages, executable)

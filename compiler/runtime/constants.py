@@ -11,7 +11,7 @@ from compiler.errors import VerifyError
 from compiler.ir.graph import Computed, Data
 from compiler.ir.types import Digit, Layout, TensorType
 from compiler.runtime.memory import ALIGNMENT
-from compiler.runtime.pool import PAGE
+from compiler.runtime.reserve import Reserve
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -20,16 +20,16 @@ _STORED: WeakKeyDictionary[Data, dict[TensorType, Array]] = WeakKeyDictionary()
 """What was made of each constant, shared by every program that holds it: one graph may be compiled for many sizes."""
 
 
-def stored_once(constant: Data | Array, type: TensorType) -> Array:
-    """`stored`, done once for each constant of a graph and type."""
+def stored_once(constant: Data | Array, type: TensorType, reserve: Reserve | None = None) -> Array:
+    """`stored`, done once for each constant of a graph and type; in memory of `reserve` while there is some."""
     if not isinstance(constant, Data):
-        return stored(constant, type)
+        return stored(constant, type, reserve)
     known = _STORED.setdefault(constant, {})
     if type not in known:
         if isinstance(constant, Computed) and type.layout and _begins_with_blocks(type.layout, type.rank - 1):
-            known[type] = stored_in_blocks(constant, type.layout)
+            known[type] = stored_in_blocks(constant, type.layout, reserve)
         else:
-            known[type] = stored(constant.array, type)
+            known[type] = stored(constant.array, type, reserve)
     return known[type]
 
 
@@ -38,25 +38,25 @@ def _begins_with_blocks(layout: Layout, dim: int) -> bool:
     return layout.digits[0].dim == dim and layout.digits[0].block > 0
 
 
-def stored_in_blocks(constant: Computed, layout: Layout) -> Array:
+def stored_in_blocks(constant: Computed, layout: Layout, reserve: Reserve | None = None) -> Array:
     """`stored` in a layout that begins with blocks of the last dimension: each is packed while the caches still hold it."""
     block, size = layout.digits[0].block, constant.shape[-1]
     parts = (pack(constant.part(k, min(k + block, size)), layout) for k in range(0, size, block))
     first = next(parts)
-    packed = aligned_empty((-(-size // block), *first.shape[1:]), first.dtype)
+    packed = aligned_empty((-(-size // block), *first.shape[1:]), first.dtype, reserve)
     packed[:1] = first
     for k, part in enumerate(parts, 1):
         packed[k : k + 1] = part
     return packed
 
 
-def stored(array: Array, type: TensorType) -> Array:
+def stored(array: Array, type: TensorType, reserve: Reserve | None = None) -> Array:
     """`array` (dense, of `type`'s shape) in the layout of `type`, aligned; the very same memory where it is so already."""
     dense = array.reshape(type.static_shape())
     physical = pack(dense, type.layout) if type.layout else dense
     if physical.flags.c_contiguous and physical.ctypes.data % ALIGNMENT == 0:
         return physical
-    copy = aligned_empty(physical.shape, physical.dtype)
+    copy = aligned_empty(physical.shape, physical.dtype, reserve)
     copy[...] = physical
     return copy
 
@@ -86,18 +86,12 @@ def _block(layout: Layout, dim: int) -> int:
     return block
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An uninitialised array that starts on a cache line."""
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any], reserve: Reserve | None = None) -> Array:
+    """An uninitialised array that starts on a cache line; in memory of `reserve` while there is some."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    kept = reserve.take(size) if reserve else None
+    if kept is not None:
+        return kept.view(dtype).reshape(shape)
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)
-
-
-MOST = 1 << 30
-"""Bytes that are claimed at most."""
-
-
-def claim(nbytes: int) -> None:
-    """Have the machine provide so much memory, and give it back: where it is virtual, its first use may take a hundred times the later ones."""
-    np.empty(min(nbytes, MOST), np.uint8)[::PAGE] = 0

@@ -32,6 +32,11 @@ class Block:
     region: mmap.mmap
     returned: int = 0
 
+    @property
+    def offset(self) -> int:
+        """Where in `region` it begins."""
+        return self.address - ctypes.addressof(ctypes.c_char.from_buffer(self.region))
+
 
 class Pool:
     """Blocks by size.  Any thread may take and return them."""
@@ -54,7 +59,7 @@ class Pool:
             if stack:
                 self.idle_bytes -= size
                 return stack.pop()
-        return _map(size)
+        return mapped(size)
 
     def give(self, block: Block) -> None:
         """Take `block` back; beyond the limit, the blocks idle for longest are unmapped."""
@@ -99,7 +104,7 @@ def size_class(nbytes: int) -> int:
     return -(-pages // step) * step * PAGE
 
 
-def _map(size: int) -> Block:
+def mapped(size: int) -> Block:
     """Fresh memory; on Linux large blocks are put on huge pages."""
     alignment = HUGE_PAGE if size >= HUGE_PAGE else PAGE
     spare = alignment if alignment > PAGE else 0

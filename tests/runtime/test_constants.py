@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import compiler
-from compiler import driver
 from compiler.errors import VerifyError
 from compiler.ir.graph import Computed, Data
 from compiler.ir.type_parser import parse_type
 from compiler.ir.types import TensorType, f32
 from compiler.runtime.constants import stored, stored_once
 from compiler.runtime.memory import ALIGNMENT
+from compiler.runtime.reserve import Reserve
 
 LAYOUTS = ["", "{1, 0}", "{1/4, 0, 1%4}", "{0/3, 1/4, 0%3, 1%4}", "{1, 0/2, 0%2}"]
 
@@ -77,9 +77,9 @@ def test_a_layout_that_loses_elements_is_refused(layout):
 def test_memory_for_constants_is_claimed_as_soon_as_their_size_is_known(monkeypatch):
     """Winograd's weights are larger than those they are made of: they are claimed before fusion."""
     asked = []
-    monkeypatch.setattr(driver, "claim", asked.append)
+    monkeypatch.setattr(Reserve, "claim", lambda self, nbytes: asked.append(nbytes))
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False)
     compiler.compile(layer, (torch.randn(1, 64, 56, 56),))
     assert asked[0] == 64 * 64 * 9 * 4
-    assert asked[-1] >= 64 * 64 * 16 * 4
+    assert sum(asked) >= 64 * 64 * 16 * 4
