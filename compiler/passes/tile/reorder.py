@@ -44,30 +44,31 @@ class Reorder(TilePass):
         nest = nested_fors(ir.body)
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir
-        inside = nest[-1].body
-        table, machine = context.accesses(ir), context.machine or Machine()
-        sums = [s for s in inside if isinstance(s, Reduce) and contraction(s)]
-        order, why = nest, ""
-        if sums:
-            weights = [w for s in sums if (w := self.weights(table, s, nest[-1].range.var)) is not None]
-            if len(weights) < len(sums):
-                return ir
-            reads = [a for a in table.all if any(a.stmt is s for s in sums) and not a.is_store]
-            moving = [a for a in reads if not any(a is w for w in weights)]
-            first = [f for f in nest if any(table.follows(w, f.range.var) for w in weights)]
-            if any(not table.follows(a, f.range.var) for a in moving for f in first):
-                order = self.around(table, nest, sums, weights, moving, machine.l2)
-                context.offer(self, None, *(replace(self, share=self.share * f) for f in (0.25, 0.5, 1.5, 4.0)))
-                read = ", ".join(dict.fromkeys(f"%{w.buffer}" for w in weights))
-                why = f"{read} is read once for every block of rows that stays in cache"
-            else:
-                order, why = self.along(table, nest, machine)
-        elif not any(contraction(s) for s in tile.walk(inside)):
-            order, why = self.along(table, nest, machine)
+        order, why = self.order(context.accesses(ir), nest, context)
         if order == nest:
             return ir
         context.applied(self, f"loops ordered {', '.join('%' + f.range.var for f in order)}: {why}")
         return ir.with_body((*in_nest(order, nest[-1].body), *rest_of_blocks(ir, nest, order)))
+
+    def order(self, table: Accesses, nest: list[For], context: Context) -> tuple[list[For], str]:
+        """In what order the loops of a nest should be, and why."""
+        inside, machine = nest[-1].body, context.machine or Machine()
+        sums = [s for s in inside if isinstance(s, Reduce) and contraction(s)]
+        if not sums:
+            deeper = any(contraction(s) for s in tile.walk(inside))
+            return (nest, "") if deeper else self.along(table, nest, machine)
+        weights = [w for s in sums if (w := self.weights(table, s, nest[-1].range.var)) is not None]
+        if len(weights) < len(sums):
+            return nest, ""
+        reads = [a for a in table.all if any(a.stmt is s for s in sums) and not a.is_store]
+        moving = [a for a in reads if not any(a is w for w in weights)]
+        first = [f for f in nest if any(table.follows(w, f.range.var) for w in weights)]
+        if all(table.follows(a, f.range.var) for a in moving for f in first):
+            return self.along(table, nest, machine)
+        context.offer(self, None, *(replace(self, share=self.share * f) for f in (0.25, 0.5, 1.5, 4.0)))
+        read = ", ".join(dict.fromkeys(f"%{w.buffer}" for w in weights))
+        why = f"{read} is read once for every block of rows that stays in cache"
+        return self.around(table, nest, sums, weights, moving, machine.l2), why
 
     def along(self, table: Accesses, nest: list[For], machine: Machine) -> tuple[list[For], str]:
         """Loops by their strides, but for windows whose shared rows would not stay in the first-level cache; and why."""
