@@ -77,17 +77,18 @@ def test_what_is_moved_is_walked_by_the_shorter_strides() -> None:
 
 
 def test_lines_that_rows_share_are_read_while_they_are_near() -> None:
-    """Rows of 14 end inside a line: 576 such lines fill the cache before the next row is read, 256 do not."""
+    """Rows of 6 end inside a line: the share holds 24 such lines until the next row is read, and 16 but not 36 are read before."""
     text = """
-    kernel @turn(in %x: f32[C, 14, 14], out %y: f32[14, 14, C]) {
-      parallel %c in 0..C { parallel %h in 0..14 { parallel %w in 0..14 { store %x[%c, %h, %w], %y[%h, %w, %c] } } }
+    kernel @turn(in %x: f32[C, 2, 6], out %y: f32[2, 6, C]) {
+      parallel %c in 0..C { parallel %h in 0..2 { parallel %w in 0..6 { store %x[%c, %h, %w], %y[%h, %w, %c] } } }
     }"""
     follow = (
-        "parallel %h in 0..14 { parallel %w in 0..14 { parallel %c in 0..C { store %x[%c, %h, %w], %y[%h, %w, %c] } } }"
+        "parallel %h in 0..2 { parallel %w in 0..6 { parallel %c in 0..C { store %x[%c, %h, %w], %y[%h, %w, %c] } } }"
     )
-    check_pass("reorder", unchanged=text.replace("C", "576"))
-    few = "kernel @turn(in %x: f32[C, 14, 14], out %y: f32[14, 14, C]) {" + follow + "}"
-    check_pass("reorder", before=text.replace("C", "256"), after=few.replace("C", "256"))
+    share = "reorder{share=0.03125}"
+    check_pass(share, unchanged=text.replace("C", "36"))
+    few = "kernel @turn(in %x: f32[C, 2, 6], out %y: f32[2, 6, C]) {" + follow + "}"
+    check_pass(share, before=text.replace("C", "16"), after=few.replace("C", "16"))
 
 
 def test_a_reduction_is_no_move() -> None:
