@@ -7,7 +7,8 @@ reflected (5.5.3, 5.5.4).  Polynomials are minimax fits of relative error, found
 
 from __future__ import annotations
 
-from math import inf, nan
+from math import inf, nan, pi
+from typing import Any
 
 import torch
 
@@ -145,9 +146,15 @@ def _digamma(x: Expr) -> Expr:
     return s.where(low, left, right)
 
 
+def _digamma_reference(x: Any) -> Any:
+    """By PyTorch; reflected by the distance from the nearest pole, because PyTorch loses digits with that from the next towards 0."""
+    reflected = torch.digamma(1 - x) - pi / torch.tan(pi * (x - x.round()))
+    return torch.where((x < 0) & (x != x.round()), reflected, torch.digamma(x))
+
+
 FLOATS = ("f32", "f64", "bf16", "f16")
 
 lgamma = op("lgamma", "x: float", Elementwise(_lgamma), aten="aten.lgamma.default", reference=torch.lgamma,
             samples=[*unary(dtypes=FLOATS), *unary(low=0.5, high=40)])  # fmt: skip
-digamma = op("digamma", "x: float", Elementwise(_digamma), aten="aten.digamma.default", reference=torch.digamma,
+digamma = op("digamma", "x: float", Elementwise(_digamma), aten="aten.digamma.default", reference=_digamma_reference,
              samples=[*unary(dtypes=("f32", "f64"), low=0.01, high=20), *unary(dtypes=("bf16",), low=0.5, high=40)])  # fmt: skip
