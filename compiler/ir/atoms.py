@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 if TYPE_CHECKING:
@@ -95,6 +95,37 @@ def operands(a: Compound) -> tuple[Dim, Dim]:
 def terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
     """The products that `d` is the sum of, and how often each."""
     return (((), d),) if isinstance(d, int) else d.terms
+
+
+def constant(d: Dim) -> int:
+    """What `d` has beside its terms with variables and sizes."""
+    return dict(terms(d)).get((), 0)
+
+
+def rebuild(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
+    """`d` with every atom replaced by `atom(a)`, in whatever arithmetic these have."""
+    total: Dim = 0
+    for mono, coef in terms(d):
+        product: Dim = coef
+        for a in mono:
+            product = product * atom(a)
+        total = total + product
+    return total
+
+
+@lru_cache(maxsize=65536)
+def leaves(d: Dim) -> frozenset[Var | Size]:
+    """The variables and sizes that `d` is made of."""
+    found: set[Var | Size] = set()
+    for a in (a for mono, _ in terms(d) for a in mono):
+        found |= {a} if isinstance(a, (Var, Size)) else frozenset().union(*map(leaves, operands(a)))
+    return frozenset(found)
+
+
+def has_minimum(d: Dim) -> bool:
+    """Whether a minimum is part of `d`."""
+    compound = (a for mono, _ in terms(d) for a in mono if not isinstance(a, (Var, Size)))
+    return any(isinstance(a, Min) or any(map(has_minimum, operands(a))) for a in compound)
 
 
 def spell(d: Dim, name: Callable[[str], str] = str) -> str:

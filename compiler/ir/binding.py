@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ArgumentError
-from compiler.ir.atoms import Atom, FloorDiv, Min, Size, Var, operands
+from compiler.ir.atoms import Atom, FloorDiv, Min, Size, Var, operands, rebuild
 from compiler.ir.index import (
     Dim,
     coefficient,
     evaluate,
-    rebuild,
     sizes,
     substitute,
     var,

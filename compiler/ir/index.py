@@ -21,7 +21,20 @@ from math import gcd
 from typing import TypeAlias, Union
 
 from compiler.errors import OpenSizeError
-from compiler.ir.atoms import Atom, Compound, FloorDiv, Min, Mod, Monomial, Size, Var, operands, spell
+from compiler.ir.atoms import (
+    Atom,
+    Compound,
+    FloorDiv,
+    Min,
+    Mod,
+    Monomial,
+    Size,
+    Var,
+    has_minimum,
+    leaves,
+    operands,
+    spell,
+)
 from compiler.ir.atoms import terms as _terms
 
 Dim: TypeAlias = Union[int, "Index"]
@@ -368,50 +381,39 @@ def combine(a: Compound, x: Dim, y: Dim, bounds: Bounds | None = None) -> Dim:
     return (minimum if isinstance(a, Min) else floordiv if isinstance(a, FloorDiv) else mod)(x, y, bounds)
 
 
-def has_minimum(d: Dim) -> bool:
-    """Whether a minimum is part of `d`."""
-    compound = (a for mono, _ in _terms(d) for a in mono if not isinstance(a, (Var, Size)))
-    return any(isinstance(a, Min) or any(map(has_minimum, operands(a))) for a in compound)
-
-
-def rebuild(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
-    """`d` with every atom replaced by `atom(a)` and the arithmetic done again."""
-    total: Dim = 0
+def _replaced(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
+    """`d` with every atom replaced by `atom(a)`."""
+    sums: dict[Monomial, int] = {}
     for mono, coef in _terms(d):
         product: Dim = coef
         for a in mono:
             product = product * atom(a)
-        total = total + product
-    return total
+        for m, c in _terms(product):
+            sums[m] = sums.get(m, 0) + c
+    return _make(sums)
 
 
 def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) -> Dim:
     """`d` with variables replaced, simplified under `bounds` of the variables that stay."""
-    if not any(a.name in values or (bounds and a.name in bounds) for a in leaves(d)):
-        return d
+
+    def stays(d: Dim) -> bool:
+        return not any(a.name in values or (bounds and a.name in bounds) for a in leaves(d))
 
     def atom(a: Atom) -> Dim:
         if isinstance(a, (Var, Size)):
             return values[a.name] if a.name in values else _atom(a)
+        if stays(own := _atom(a)):
+            return own
         x, y = (substitute(part, values, bounds) for part in operands(a))
         return combine(a, x, y, bounds)
 
-    return rebuild(d, atom)
+    return d if stays(d) else _replaced(d, atom)
 
 
 def simplify(d: Dim, bounds: Bounds) -> Dim:
     """`d` with the divisions, remainders and minima that `bounds` decide taken out."""
     plain = isinstance(d, int) or all(isinstance(a, (Var, Size)) for mono, _ in d.terms for a in mono)
     return d if plain else substitute(d, {}, bounds)
-
-
-@lru_cache(maxsize=65536)
-def leaves(d: Dim) -> frozenset[Var | Size]:
-    """The variables and sizes that `d` is made of."""
-    found: set[Var | Size] = set()
-    for a in (a for mono, _ in _terms(d) for a in mono):
-        found |= {a} if isinstance(a, (Var, Size)) else frozenset().union(*map(leaves, operands(a)))
-    return frozenset(found)
 
 
 @lru_cache(maxsize=65536)
@@ -429,7 +431,14 @@ def sizes(d: Dim) -> frozenset[Size]:
 @lru_cache(maxsize=65536)
 def likely(d: Dim) -> Dim:
     """`d` with every size as it is likely to be: for weighing costs, never for what must hold."""
-    return substitute(d, {s.name: s.likely for s in sizes(d)})
+    return _replaced(d, _likely) if sizes(d) else d
+
+
+def _likely(a: Atom) -> Dim:
+    if isinstance(a, (Var, Size)):
+        return _atom(a) if isinstance(a, Var) else a.likely
+    one, other = map(likely, operands(a))
+    return combine(a, one, other)
 
 
 def evaluate(d: Dim, values: Mapping[str, int]) -> int:
@@ -473,11 +482,6 @@ def step(d: Dim, name: str) -> Dim | None:
             return None
         total = total + _make({tuple(others): coef})
     return total
-
-
-def constant(d: Dim) -> int:
-    """What `d` has beside its terms with variables and sizes."""
-    return dict(_terms(d)).get((), 0)
 
 
 def product(dims: Iterable[Dim]) -> Dim:

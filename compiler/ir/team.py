@@ -8,9 +8,8 @@ parallel %i in 96..100 { ... }                shared
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 from compiler.ir.index import Bounds, Dim, interval, sizes, variables
 from compiler.ir.scalar import Load
@@ -29,23 +28,23 @@ def is_shared(kernel: Kernel) -> bool:
 def meetings(kernel: Kernel) -> frozenset[int]:
     """The statements of `kernel.body`, by number, before which all threads must have finished those that come earlier."""
     found = set()
-    since: list[_Touch] = []
+    since = set[_Touch]()
+    written = _written(kernel.body) if len(kernel.body) > 1 else set()
     for k, stmt in enumerate(kernel.body):
-        touches = list(_touches((stmt,), {}))
+        touches = set(_touches((stmt,), {}, written))
         if any(a.clashes(b) for a in since for b in touches):
             found.add(k)
-            since = []
-        since += touches
+            since = set()
+        since |= touches
     return frozenset(found)
 
 
 @dataclass(frozen=True)
 class _Touch:
-    """One load or store, and the lowest and highest value of each loop variable there."""
+    """Loads or stores of one buffer, and the lowest and highest value of each index."""
 
     buffer: str
-    index: tuple[Dim, ...]
-    bounds: Bounds
+    spans: tuple[tuple[Dim, Dim] | None, ...]
     stores: bool
 
     def clashes(self, other: _Touch) -> bool:
@@ -57,13 +56,9 @@ class _Touch:
                 return False
         return True
 
-    @cached_property
-    def spans(self) -> tuple[tuple[Dim, Dim] | None, ...]:
-        """The lowest and highest value of each index."""
-        return tuple(span(d, self.bounds) for d in self.index)
 
-
-def _touches(body: Block, bounds: Bounds) -> Iterator[_Touch]:
+def _touches(body: Block, bounds: Bounds, buffers: Collection[str]) -> Iterator[_Touch]:
+    """How `body` touches `buffers` where loop variables lie within `bounds`."""
     for stmt in body:
         inner = dict(bounds)
         for r in ranges(stmt):
@@ -72,10 +67,13 @@ def _touches(body: Block, bounds: Bounds) -> Iterator[_Touch]:
                 inner[r.var] = r.lo, r.hi - 1
             elif low and high:
                 inner[r.var] = low[0], high[1] - 1
-        yield from (_Touch(e.buffer, e.index, inner, False) for e in _loads(stmt))
+        accesses = [(e.buffer, e.index, False) for e in _loads(stmt)]
         if isinstance(stmt, Store):
-            yield _Touch(stmt.buffer, stmt.index, inner, True)
-        yield from _touches(blocks(stmt), inner)
+            accesses.append((stmt.buffer, stmt.index, True))
+        for buffer, index, stores in accesses:
+            if buffer in buffers:
+                yield _Touch(buffer, tuple(span(d, inner) for d in index), stores)
+        yield from _touches(blocks(stmt), inner, buffers)
 
 
 def _loads(stmt: Stmt) -> Iterator[Load]:

@@ -43,7 +43,8 @@ from math import prod
 from operator import is_
 from typing import Any, ClassVar, TypeAlias, Union
 
-from compiler.ir.index import Dim, Index, has_minimum, likely, substitute, variables
+from compiler.ir.atoms import has_minimum
+from compiler.ir.index import Dim, Index, likely, substitute, variables
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.spans import least
 from compiler.ir.types import DType, TensorType

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from compiler.ir import scalar, tile
-from compiler.ir.atoms import spell
+from compiler.ir.atoms import constant, spell
 from compiler.ir.graph import Data, stored
-from compiler.ir.index import Dim, constant
+from compiler.ir.index import Dim
 from compiler.ir.lexer import quote
 from compiler.ir.literal import storage, write_array, write_value
 from compiler.ir.printer import WIDTH, global_name, indent, value_name, write_header, write_size

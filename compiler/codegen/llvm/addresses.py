@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from compiler.codegen.llvm.builder import Builder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
 from compiler.codegen.llvm.scope import LANE, Axis, Buffer, Coord, Scope
-from compiler.ir.atoms import Atom, FloorDiv, Min, Mod, Size, operands
-from compiler.ir.index import Dim, constant, variables
+from compiler.ir.atoms import Atom, FloorDiv, Min, Mod, Size, constant, operands
+from compiler.ir.index import Dim, variables
 from compiler.ir.types import boolean, i64
 
 

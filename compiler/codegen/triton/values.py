@@ -24,8 +24,8 @@ from compiler.codegen.triton.vocabulary import (
     literal,
 )
 from compiler.ir import scalar
-from compiler.ir.atoms import Atom, FloorDiv, Min, Size, Var, operands, spell
-from compiler.ir.index import Dim, combine, interval, rebuild, var, variables
+from compiler.ir.atoms import Atom, FloorDiv, Min, Size, Var, operands, rebuild, spell
+from compiler.ir.index import Dim, combine, interval, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Kernel, Range
 from compiler.ir.tile_printer import PRECEDENCE, UNARY
