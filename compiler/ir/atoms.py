@@ -47,15 +47,23 @@ def expected(low: int, high: int, seen: int) -> int:
 
 
 class Pair:
-    """Two numbers joined; sums and products are ordered by such text, so that each finds it once."""
+    """Two numbers joined; sums and products are ordered by such text and looked up by such hashes, so that each finds them once."""
 
     @cached_property
     def _text(self) -> str:
         assert isinstance(self, (FloorDiv, Mod, Min))
         return _spell_atom(self, str)
 
+    @cached_property
+    def _hash(self) -> int:
+        assert isinstance(self, (FloorDiv, Mod, Min))
+        return hash(operands(self))
+
     def __str__(self) -> str:
         return self._text
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,8 @@ class FloorDiv(Pair):
     num: Dim
     den: Dim
 
+    __hash__ = Pair.__hash__
+
 
 @dataclass(frozen=True)
 class Mod(Pair):
@@ -73,6 +83,8 @@ class Mod(Pair):
     num: Dim
     den: Dim
 
+    __hash__ = Pair.__hash__
+
 
 @dataclass(frozen=True)
 class Min(Pair):
@@ -80,6 +92,8 @@ class Min(Pair):
 
     one: Dim
     other: Dim
+
+    __hash__ = Pair.__hash__
 
 
 Compound: TypeAlias = Union[FloorDiv, Mod, Min]

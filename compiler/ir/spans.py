@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import permutations
 
 from compiler.ir.atoms import FloorDiv
@@ -28,6 +29,7 @@ def is_at_most(a: Dim, b: Dim) -> bool:
     return gap is not None and gap >= 0
 
 
+@lru_cache(maxsize=65536)
 def least(d: Dim) -> int | None:
     """What `d` is at least; quotients by one number, of which one is taken from the other, differ as what they are quotients of."""
     terms = d.terms if isinstance(d, Index) else ()

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
 
 from compiler.ir.index import Bounds, Dim, interval, sizes, variables
 from compiler.ir.scalar import Load
@@ -39,22 +41,29 @@ def meetings(kernel: Kernel) -> frozenset[int]:
     return frozenset(found)
 
 
+Span: TypeAlias = tuple[Dim, Dim] | None
+"""The lowest and highest value of an index, where it is known."""
+
+
+@lru_cache(maxsize=4096)
+def _apart(a: Span, b: Span) -> bool:
+    """Whether two spans have nothing in common."""
+    return a is not None and b is not None and (is_less(a[1], b[0]) or is_less(b[1], a[0]))
+
+
 @dataclass(frozen=True)
 class _Touch:
-    """Loads or stores of one buffer, and the lowest and highest value of each index."""
+    """Loads or stores of one buffer, and where each index lies."""
 
     buffer: str
-    spans: tuple[tuple[Dim, Dim] | None, ...]
+    spans: tuple[Span, ...]
     stores: bool
 
     def clashes(self, other: _Touch) -> bool:
         """Whether the order of the two may matter; the ranges of one index may tell them apart."""
         if self.buffer != other.buffer or not (self.stores or other.stores):
             return False
-        for a, b in zip(self.spans, other.spans, strict=True):
-            if a and b and (is_less(a[1], b[0]) or is_less(b[1], a[0])):
-                return False
-        return True
+        return not any(map(_apart, self.spans, other.spans))
 
 
 def _touches(body: Block, bounds: Bounds, buffers: Collection[str]) -> Iterator[_Touch]:

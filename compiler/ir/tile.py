@@ -62,7 +62,7 @@ class Range:
     unroll: int = 1
     chains: int = 1
 
-    @property
+    @cached_property
     def extent(self) -> Dim:
         return self.hi - self.lo
 

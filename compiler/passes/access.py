@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from compiler.ir import scalar, tile
 from compiler.ir.atoms import FloorDiv, Mod
@@ -61,6 +61,7 @@ class Accesses:
         self._known: dict[tuple[str, TensorType], Places] = {}  # of every type tried
         self._places: dict[str, Places] = {}  # of the types that buffers have
         self._steps: dict[tuple[Dim, str], int | None] = {}
+        self._sums: dict[str, tuple[Reduce, ...]] = {}
         self.all: list[Access] = []
         self._visit(kernel.body, ())
 
@@ -83,7 +84,8 @@ class Accesses:
             if isinstance(stmt, Local):
                 self.types[stmt.buffer], self.roles[stmt.buffer] = stmt.type, "local"
                 self.private[stmt.buffer] = frozenset(r.var for r in loops)
-            self._visit(tile.blocks(stmt), inner)
+            if within := tile.blocks(stmt):
+                self._visit(within, inner)
             for value in tile.values(stmt):
                 if isinstance(stmt, Reduce):
                     self.arithmetic.append((inner, len(value.calls) + 1))
@@ -161,7 +163,9 @@ class Accesses:
 
     def sums(self, v: str) -> tuple[Reduce, ...]:
         """The reductions inside loop `v`, its own among them."""
-        return tuple(s for s in tile.walk((self.loops[v][1],)) if isinstance(s, Reduce))
+        if v not in self._sums:
+            self._sums[v] = tuple(s for s in tile.walk((self.loops[v][1],)) if isinstance(s, Reduce))
+        return self._sums[v]
 
     def linear(self, v: str) -> bool:
         """Whether every place moves by equal steps along loop `v`."""
@@ -274,17 +278,22 @@ def work_in_sizes(kernel: Kernel, length: Callable[[Dim], Dim] = in_sizes) -> Di
 
     def total(body: Block, repeat: Dim) -> Dim:
         sum_: Dim = 0
+        once = 0  # of the statements that are no loops
         for stmt in body:
-            times = repeat * product(length(r.extent) for r in tile.ranges(stmt))
             own = sum(map(price, tile.values(stmt))) + isinstance(stmt, Reduce)
             if isinstance(stmt, Store):
                 own += 1 + DIVISION_COST * divisions(types[stmt.buffer].offset(stmt.index))
-            sum_ += times * own + total(tile.blocks(stmt), times)
-        return sum_
+            if ranges := tile.ranges(stmt):
+                times = repeat * product(length(r.extent) for r in ranges)
+                sum_ += times * own + total(tile.blocks(stmt), times)
+            else:
+                once += own
+        return sum_ + repeat * once
 
     return total(kernel.body, 1)
 
 
+@lru_cache(maxsize=4096)
 def divisions(d: Dim) -> int:
     """Different divisions and remainders left in an index; those of sizes are done once."""
     atoms = {a for mono, _ in d.terms for a in mono} if isinstance(d, Index) else set()

@@ -154,8 +154,10 @@ def best_set(body: Block, scores: Mapping[str, int]) -> tuple[int, tuple[str, ..
     """The loops of `body`, no two in one another, with the highest total score."""
     total, chosen = 0, tuple[str, ...]()
     for stmt in body:
+        if not (ranges := tile.ranges(stmt)):
+            continue
         score, loops = best_set(tile.blocks(stmt), scores)
-        for r in tile.ranges(stmt):
+        for r in ranges:
             if scores[r.var] > score:
                 score, loops = scores[r.var], (r.var,)
         total, chosen = total + score, (*chosen, *loops)

@@ -25,6 +25,12 @@ class ExpandMath(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         from compiler.passes.tile.elementary import EXPANSIONS, expand
 
+        def spelled(stmt: Stmt) -> bool:
+            """Whether there is something to spell out in the statement itself."""
+            return any(e.primitive in EXPANSIONS for value in tile.values(stmt) for e in value.calls)
+
+        if not any(map(spelled, tile.walk(ir.body))):
+            return ir
         fresh = Fresh(ir)
 
         def spell(value: Expr) -> tuple[list[Stmt], Expr]:
@@ -49,6 +55,8 @@ class ExpandMath(TilePass):
             return lets, scalar.transform(value, rule)
 
         def statement(stmt: Stmt) -> Block:
+            if not spelled(stmt):
+                return (stmt,)
             if isinstance(stmt, (Let, Store)):
                 lets, value = spell(stmt.value)
                 return (*lets, replace(stmt, value=value))
