@@ -62,6 +62,13 @@ class Range:
     unroll: int = 1
     chains: int = 1
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.var, self.lo, self.hi, self.tile, self.lanes, self.unroll, self.chains))
+
     @cached_property
     def extent(self) -> Dim:
         return self.hi - self.lo
@@ -234,10 +241,11 @@ def values(stmt: Stmt) -> tuple[Expr, ...]:
 
 def walk(body: Block) -> Iterator[Stmt]:
     """Every statement, outermost first, in program order."""
-    for stmt in body:
+    ahead = list(reversed(body))
+    while ahead:
+        stmt = ahead.pop()
         yield stmt
-        if inner := blocks(stmt):  # most hold nothing
-            yield from walk(inner)
+        ahead.extend(reversed(blocks(stmt)))
 
 
 def map_exprs(body: Block, rule: Callable[[Expr], Expr]) -> Block:

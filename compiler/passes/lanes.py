@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 
 from compiler.ir import tile
-from compiler.ir.index import coefficient, variables
+from compiler.ir.index import coefficient, var, variables
 from compiler.ir.tile import Block, Kernel, Range, Reduce, known
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
@@ -134,7 +134,7 @@ def _place(table: Accesses, a: Access, v: str, packed: Collection[str]) -> int |
     step = table.step(a, v)
     if step == 1 or (step == 0 and not (a.is_store and table.roles[a.buffer] != "local")):
         return step
-    plain = sum(1 for d in a.index if str(d) == v) == 1 and step is not None
+    plain = a.index.count(var(v)) == 1 and step is not None
     return 1 if plain and (table.roles[a.buffer] == "const" or a.buffer in packed) else None
 
 

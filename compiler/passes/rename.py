@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 from compiler.ir import scalar, tile
@@ -19,8 +20,13 @@ class Fresh:
     """Gives out names that a kernel does not use."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.used = {p.name for p in kernel.params} | bound(kernel.body)
+        self.kernel = kernel
         self.counts: Counter[str] = Counter()
+
+    @cached_property
+    def used(self) -> set[str]:
+        """The names in use; many passes never ask for one."""
+        return {p.name for p in self.kernel.params} | bound(self.kernel.body)
 
     def __call__(self, hint: str) -> str:
         """`hint` itself if it is free, else with a number behind it."""

@@ -236,14 +236,15 @@ def with_windows_near(table: Accesses, order: list[For], cache: int) -> list[For
 
 def overlap(a: Access, loop: Range) -> bool:
     """Whether a reduction reads some elements again in the next step of `loop`."""
+    ranges = tile.ranges(a.stmt)
 
     def step(d: Dim, v: str) -> int:
         return abs(coefficient(d, v) or 0)
 
     def reach(d: Dim) -> int:
-        return max((step(d, r.var) * (known_extent(r) - 1) for r in tile.ranges(a.stmt)), default=0)
+        return max((step(d, r.var) * (known_extent(r) - 1) for r in ranges), default=0)
 
-    return any(0 < step(d, loop.var) <= reach(d) for d in a.index)
+    return bool(ranges) and any(0 < step(d, loop.var) <= reach(d) for d in a.index)
 
 
 def _order(table: Accesses, a: Access, nest: list[For]) -> tuple[int, ...] | None:
