@@ -47,7 +47,7 @@ def expected(low: int, high: int, seen: int) -> int:
 
 
 class Pair:
-    """Two numbers joined; sums and products are ordered by such text and looked up by such hashes, so that each finds them once."""
+    """Two numbers joined; sums and products are ordered by its text and found by its hash, so each is made once."""
 
     @cached_property
     def _text(self) -> str:
