@@ -262,10 +262,10 @@ class Fusion:
         """Whether a mix of the group needs one of its reductions, or a reduction a mix: no loop nest holds both."""
         needs: dict[Node, set[type]] = {}
         for n in sorted(g.members, key=self.order.__getitem__):
-            kind, below = type(n.structure), {k for o in n.operands for k in needs.get(o, ())}
-            if {kind, *below} >= {Mix, Reduction} and kind in (Mix, Reduction):
+            own, below = {type(n.structure)} & {Mix, Reduction}, {k for o in n.operands for k in needs.get(o, ())}
+            if own and below - own:
                 return True
-            needs[n] = below | {kind} & {Mix, Reduction}
+            needs[n] = own | below
         return False
 
     def price_of_putting(self, n: Node) -> int:
