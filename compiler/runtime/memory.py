@@ -62,8 +62,8 @@ def plan_memory(program: Program, placed: Collection[str], pairs: Pairs) -> Memo
         block = owner[name]
         blocks[block] = blocks[block].joined(life) if block in blocks else life
     offsets = assign_offsets(blocks)
-    size = max((offsets[b] + _aligned(life.size) for b, life in blocks.items()), default=0)
-    return MemoryPlan({n: offsets[owner[n]] for n in lives}, size, sum(_aligned(life.size) for life in lives.values()))
+    size = max((offsets[b] + aligned(life.size) for b, life in blocks.items()), default=0)
+    return MemoryPlan({n: offsets[owner[n]] for n in lives}, size, sum(aligned(life.size) for life in lives.values()))
 
 
 def lifetimes(program: Program, names: Collection[str]) -> dict[str, Lifetime]:
@@ -110,8 +110,8 @@ def assign_offsets(lives: Mapping[str, Lifetime]) -> dict[str, int]:
     placed: list[tuple[int, Lifetime]] = []
     offsets: dict[str, int] = {}
     for name, life in sorted(lives.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
-        taken = sorted((at, at + _aligned(other.size)) for at, other in placed if other.meets(life))
-        offsets[name] = _best_gap(taken, _aligned(life.size))
+        taken = sorted((at, at + aligned(other.size)) for at, other in placed if other.meets(life))
+        offsets[name] = _best_gap(taken, aligned(life.size))
         placed.append((offsets[name], life))
     return offsets
 
@@ -161,5 +161,6 @@ def _bytes(program: Program, name: str) -> int:
     return size
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def aligned(size: int, unit: int = ALIGNMENT) -> int:
+    """`size` rounded up to whole units."""
+    return -(-size // unit) * unit

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compiler.runtime.memory import ALIGNMENT
+from compiler.runtime.memory import aligned
 from compiler.runtime.pool import PAGE, Block, mapped
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -39,7 +39,7 @@ class Reserve:
 
     def claim(self, nbytes: int) -> None:
         """Have the machine provide so much memory."""
-        room = Room(mapped(_rounded(min(nbytes, MOST), PAGE)))
+        room = Room(mapped(aligned(min(nbytes, MOST), PAGE)))
         room.bytes(0, room.block.size)[::PAGE] = 0
         self.rooms.append(room)
 
@@ -48,18 +48,14 @@ class Reserve:
         for room in self.rooms:
             start, end = room.used, room.used + nbytes
             if end <= room.block.size:
-                room.used = _rounded(end, ALIGNMENT)
+                room.used = aligned(end)
                 return room.bytes(start, nbytes)
         return None
 
     def release(self) -> None:
         """Give back what nobody has taken."""
         for room in self.rooms:
-            rest = _rounded(room.used, PAGE)
+            rest = aligned(room.used, PAGE)
             if rest < room.block.size and hasattr(mmap, "MADV_DONTNEED"):
                 room.block.region.madvise(mmap.MADV_DONTNEED, room.block.offset + rest, room.block.size - rest)
         self.rooms.clear()
-
-
-def _rounded(n: int, unit: int) -> int:
-    return -(-n // unit) * unit
