@@ -17,9 +17,8 @@ from compiler.codegen.target import Target
 from compiler.measure import medians
 from compiler.runtime.loader import load
 
-CHAINS = 24
-"""Independent accumulators: enough to hide the latency of a multiply-add."""
-
+CHAINS = Target.host().registers * 3 // 4
+"""Independent accumulators: enough to hide the latency of a multiply-add, and room in the registers for more."""
 
 STREAMS = 8
 """Vectors that one step of the reading loop adds up side by side."""

@@ -86,26 +86,29 @@ def ordered(g: Growth, low: Node, high: Node) -> Node:
 
 
 def image(g: Growth) -> Node:
-    """One or two convolutions with constant weights, a factor for each channel, an activation, a pooling."""
-    kind = dtype(g)
-    x = g.value(TensorType(kind, (*sizes(g, 2, 4), *(g.rng.randint(3, 12) for _ in range(2)))))
+    """One or two convolutions with constant weights, a factor for each channel, an activation, a pooling; perhaps of a few frames."""
+    kind, frames = dtype(g), sizes(g, 4) if g.rng.random() < 0.2 else ()
+    side = 7 if frames else 12
+    x = g.value(TensorType(kind, (*sizes(g, 2, 4), *frames, *(g.rng.randint(3, side) for _ in range(2)))))
     for _ in range(g.rng.choice((1, 1, 2))):
-        x = transposed(g, x) if g.rng.random() < 0.2 else convolved(g, x)
+        x = transposed(g, x) if not frames and g.rng.random() < 0.2 else convolved(g, x)
         x = g.rng.choice((partial(normalised, g), partial(scaled, g), lambda x: x))(x)
         x = maybe(g, 0.5, ops.relu, x)
     return maybe(g, 0.3, partial(pooled, g), x)
 
 
 def convolved(g: Growth, x: Node) -> Node:
-    """Mostly by windows of 3 x 3 at every place."""
-    window = (3, 3) if g.rng.random() < 0.7 else sizes(g, *(min(5, d) for d in x.shape[2:]))
+    """Mostly by windows of 3 x 3 at every place, of as many frames as there are or fewer."""
+    seen = sizes(g, *(min(3, d) for d in x.shape[2:-2]))
+    window = (*seen, *((3, 3) if g.rng.random() < 0.7 else sizes(g, *(min(5, d) for d in x.shape[-2:]))))
     channels, groups = x.shape[1], x.shape[1] if g.rng.random() < 0.15 else 1
     least = max(0, max(w - d for w, d in zip(window, x.shape[2:], strict=True)) + 1) // 2
     weight = g.constant(TensorType(x.dtype, (groups * g.rng.randint(1, 4), channels // groups, *window)))
     bias = [g.constant(TensorType(x.dtype, weight.shape[:1]))] if g.rng.random() < 0.4 else []
-    stride = [2, 1] if g.rng.random() < 0.1 else [1, 1]
-    padding = [max(least, g.rng.choice((0, 1, 1, 2)))] * 2
-    return ops.convolution(x, weight, *bias, stride=stride, padding=padding, dilation=[1, 1], groups=groups)
+    stride = [*sizes(g, *(2 for _ in seen)), *([2, 1] if g.rng.random() < 0.1 else [1, 1])]
+    padding = [max(least, g.rng.choice((0, 1, 1, 2)))] * len(window)
+    dilation = [1] * len(window)
+    return ops.convolution(x, weight, *bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def transposed(g: Growth, x: Node) -> Node:

@@ -370,7 +370,9 @@ def _in_tiles(node: Node, operands: list[Value], eps: float) -> torch.Tensor:
     there spoils all results of the tile."""
     reach = max(POINTS) + 1
     x, w = (o.abs().nan_to_num(torch.inf, torch.inf).clamp(min=1e-300) for o in operands)
-    magnitude: Any = compute(node, [F.max_pool2d(x, 2 * reach + 1, 1, reach) if x.numel() else x, w], torch.float64)
+    images = x.flatten(0, -3)
+    near = F.max_pool2d(images, 2 * reach + 1, 1, reach).view_as(x) if x.numel() else x
+    magnitude: Any = compute(node, [near, w], torch.float64)
     size: torch.Tensor = magnitude * eps * 8 * (2 + 0.25 * _points(node) ** 0.5)
     return size
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Computed, Graph, Node, constant
-from compiler.ir.index import Dim, ceildiv, sizes, substitute
+from compiler.ir.index import Dim, ceildiv, product, sizes, substitute
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.overhang import Overhangs, part, reaching, with_zeros
-from compiler.passes.windows import Windows, windows, zeros_around
+from compiler.passes.windows import windows, zeros_around
 from compiler.perf.machine import Machine
 
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
@@ -84,10 +85,11 @@ def fits(n: Node) -> bool:
 
 
 def is_plain(n: Node) -> bool:
-    """Whether `n` is a convolution of f32 images with 3 x 3 windows at every place."""
-    if windows(n) != Windows((1, 1), (1, 1)):
+    """Whether `n` is a convolution of f32 images, or of frames of them, with 3 x 3 windows at every place."""
+    found = windows(n)
+    if found is None or (found.stride[-2:], found.dilation[-2:]) != ((1, 1), (1, 1)):
         return False
-    return n.operands[1].shape[2:] == (3, 3) and all(x.dtype == f32 for x in (n, *n.operands))
+    return n.operands[1].shape[-2:] == (3, 3) and all(x.dtype == f32 for x in (n, *n.operands))
 
 
 def best_tile(n: Node, machine: Machine, max_error: float, gain: float) -> int:
@@ -113,60 +115,82 @@ def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
     """Time of the convolution of that shape in tiles of m (0: directly): multiply-adds, what does not stay in the second-level
     cache, and weights, which come from memory in every call of a network.
     """
-    batch, outputs, height, width = shape
-    channels = n.operands[1].type.static_shape()[1]
+    batch, outputs, *frames, height, width = shape
+    channels, *taps = n.operands[1].type.static_shape()[1:-2]
+    images, seen = batch * math.prod(frames), channels * math.prod(taps)
     fma = machine.fma_per_cycle * machine.lanes(32)
-    points, tiles = ((m + 2) ** 2, batch * -(-height // m) * -(-width // m)) if m else (9, batch * height * width)
-    products = points * tiles * channels * outputs
-    moved = WAIT * 4 * points * channels * outputs
+    points, tiles = ((m + 2) ** 2, images * -(-height // m) * -(-width // m)) if m else (9, images * height * width)
+    products = points * tiles * seen * outputs
+    moved = WAIT * 4 * points * seen * outputs
     if not m:
         return products / fma + moved / machine.l3_bytes_per_cycle
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
-    for size in (4 * points * tiles * channels, 4 * points * tiles * outputs):
+    gathered = [seen] if seen > channels else []  # what several windows see stands beside each of them
+    for size in (4 * points * tiles * c for c in (channels, *gathered, outputs)):
         moved += 2 * size if size > machine.l2 // 2 else 0
     return (products / 0.9 + transforms) / fma + moved / machine.l3_bytes_per_cycle
 
 
 def tiled(n: Node, m: int) -> tuple[Dim, Dim]:
     """Rows and columns of tiles of m x m that cover the results of `n`."""
-    height, width = n.shape[2:]
+    height, width = n.shape[-2:]
     return ceildiv(height, m), ceildiv(width, m)
 
 
 def image(n: Node, m: int) -> tuple[Dim, ...]:
     """How far the convolution `n` in tiles of m x m reads its images."""
     rows, columns = tiled(n, m)
-    return (*n.operands[0].shape[:2], rows * m + 2, columns * m + 2)
+    return (*n.operands[0].shape[:-2], rows * m + 2, columns * m + 2)
 
 
 def rewritten(n: Node, x: Node, m: int) -> Node:
-    """The convolution `n` of the images `x` as transforms around one matrix product for each point; and what is beyond `n`."""
-    outer, kernel, image = transforms(m, 3)
-    points = m + 2
-    batch, outputs = n.shape[:2]
-    channels, (rows, columns) = x.shape[1], tiled(n, m)
+    """The convolution `n` of the images `x` as transforms around one matrix product for each point; and what is beyond `n`.
 
-    lines = ops.unfold(x, dim=2, size=points, step=m, dilation=1)
-    # [batch, channels, rows, columns, points, points]
-    tiles = ops.unfold(lines, dim=3, size=points, step=m, dilation=1)
-    spread = ops.mix(ops.mix(tiles, dim=4, matrix=floats(image)), dim=5, matrix=floats(image))
+    Each frame of a film is transformed once; the frames that a window sees are as channels.
+    """
+    outer, kernel, image = transforms(m, 3)
+    points, rank = m + 2, n.type.rank
+    batch, outputs, *frames = n.shape[:-2]
+    rows, columns = tiled(n, m)
+
+    lines = ops.unfold(x, dim=rank - 2, size=points, step=m, dilation=1)
+    # [batch, channels, *frames, rows, columns, points, points]
+    tiles = ops.unfold(lines, dim=rank - 1, size=points, step=m, dilation=1)
+    spread = ops.mix(ops.mix(tiles, dim=rank, matrix=floats(image)), dim=rank + 1, matrix=floats(image))
+    seen = with_frames(n, spread)
     # each tile's points side by side, so that transforms stay in few pages
-    apart = ops.permute(spread, dims=(0, 2, 3, 4, 5, 1))
-    left = ops.reshape(apart, shape=(batch * rows * columns, points**2, 1, channels))
+    apart = ops.permute(seen, dims=(0, *range(2, seen.type.rank), 1))
+    places, channels = product((batch, *frames, rows, columns)), product((*seen.shape[rank + 2 :], seen.shape[1]))
+    left = ops.reshape(apart, shape=(places, points**2, 1, channels))
     products = ops.matmul(left, weights(n.operands[1], kernel))
-    grid = ops.reshape(products, shape=(batch, rows, columns, points, points, outputs))
-    gathered = ops.permute(grid, dims=(0, 5, 1, 2, 3, 4))
-    result = ops.mix(ops.mix(gathered, dim=4, matrix=floats(outer)), dim=5, matrix=floats(outer))
-    whole = ops.reshape(ops.permute(result, dims=(0, 1, 2, 4, 3, 5)), shape=(batch, outputs, rows * m, columns * m))
+    grid = ops.reshape(products, shape=(batch, *frames, rows, columns, points, points, outputs))
+    gathered = ops.permute(grid, dims=(0, rank + 1, *range(1, rank + 1)))
+    result = ops.mix(ops.mix(gathered, dim=rank, matrix=floats(outer)), dim=rank + 1, matrix=floats(outer))
+    woven = ops.permute(result, dims=(*range(rank - 1), rank, rank - 1, rank + 1))
+    whole = ops.reshape(woven, shape=(batch, outputs, *frames, rows * m, columns * m))
     return whole.at(n.loc)
 
 
+def with_frames(n: Node, spread: Node) -> Node:
+    """`spread` [batch, channels, *frames, ...] at the first frame of each window of `n`, with the frames that it sees behind."""
+    found, taps = windows(n), n.operands[1].type.static_shape()[2:-2]
+    assert found is not None
+    for d, (size, step, dilation) in enumerate(zip(taps, found.stride, found.dilation, strict=False), 2):
+        spread = ops.unfold(spread, dim=d, size=size, step=step, dilation=dilation)
+    return spread
+
+
 def weights(w: Node, kernel: Matrix) -> Node:
-    """The constant [points, channels, outputs] of transformed windows."""
+    """The constant [points, frames * channels, outputs] of transformed windows."""
     array, g = w.attrs["value"].array, np.array(floats(kernel))
     both = np.kron(g, g)
-    shape = (len(both), array.shape[1], array.shape[0])
-    return constant(Computed(f32, shape, lambda start, stop: planes(array[start:stop], both)), loc=w.loc)
+    shape = (len(both), math.prod(array.shape[1:-2]), len(array))
+    return constant(Computed(f32, shape, lambda start, stop: planes(side_by_side(array[start:stop]), both)), loc=w.loc)
+
+
+def side_by_side(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Windows [outputs, channels, *frames, 3, 3] as of one frame with the channels of all: [outputs, frames * channels, 3, 3]."""
+    return np.moveaxis(array, 1, -3).reshape(len(array), -1, *array.shape[-2:])
 
 
 def planes(array: np.ndarray[Any, Any], both: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -174,7 +198,7 @@ def planes(array: np.ndarray[Any, Any], both: np.ndarray[Any, Any]) -> np.ndarra
     outputs, channels = array.shape[:2]
     found = np.empty((len(both), channels, outputs), np.float32)
     # one product for each channel: too small for threads, which would be in the way of others
-    for o, c in product(range(0, outputs, BLOCK), range(0, channels, BLOCK)):
+    for o, c in itertools.product(range(0, outputs, BLOCK), range(0, channels, BLOCK)):
         some = array[o : o + BLOCK, c : c + BLOCK]
         taps = some.reshape(*some.shape[:2], -1).transpose(1, 2, 0).astype(np.float64, order="C")
         found[:, c : c + BLOCK, o : o + BLOCK] = (both @ taps).transpose(1, 0, 2)

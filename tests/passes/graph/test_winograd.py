@@ -60,6 +60,47 @@ def test_convolutions_in_tiles_are_close_to_float64(side: int) -> None:
     assert errors["tiles"] <= max(ERROR.values()) * max(errors["direct"], 2**-23)
 
 
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv3d(24, 40, 3, padding=1),
+        nn.Conv3d(24, 40, (1, 3, 3), padding=(0, 1, 1)),
+        nn.Conv3d(24, 40, (1, 3, 3), stride=(2, 1, 1)),
+        nn.Conv3d(24, 40, (2, 3, 3), stride=(2, 1, 1), padding=1),
+        nn.Conv3d(24, 40, 3, dilation=(2, 1, 1), padding=(2, 1, 1)),
+    ],
+    ids=["3 x 3 x 3", "1 x 3 x 3", "strided frames", "2 x 3 x 3, strided", "dilated frames"],
+)
+def test_films_in_tiles_are_close_to_float64(layer: nn.Conv3d) -> None:
+    """Whichever frames a window sees; heights and widths need not be whole tiles."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 24, 5, 9, 14)
+    wanted = layer.double()(x.double())
+    layer.float()
+    pipeline = "decompose,canonicalize,fold,cse,winograd{gain=9.0},fuse"
+    compiled = compiler.compile(layer.eval(), (x,), options={"graph_passes": pipeline, "verify": True})
+    assert "mix" in compiled.print_ir("fused")
+    assert ((compiled(x) - wanted).abs().max() / wanted.abs().max()).item() <= max(ERROR.values()) * 2**-22
+
+
+def test_each_frame_is_transformed_once() -> None:
+    """And stands beside those that are seen with it."""
+    x, w = input_node("x", TensorType(f32, (2, 8, 6, 10, 10))), constant(np.ones((4, 8, 3, 3, 3), np.float32))
+    n = ops.conv(x, w, stride=[1, 1, 1], dilation=[1, 1, 1])
+    lines = print_graph(Winograd(gain=99.0).run(Graph((x,), (n,)), Context())).splitlines()
+    assert [line.split(" {")[0].strip() for line in lines[1:10]] == [
+        "%unfold_0: f32[2, 8, 6, 2, 10, 6] = unfold %x",
+        "%unfold_1: f32[2, 8, 6, 2, 2, 6, 6] = unfold %unfold_0",
+        "%mix_0: f32[2, 8, 6, 2, 2, 6, 6] = mix %unfold_1",
+        "%mix_1: f32[2, 8, 6, 2, 2, 6, 6] = mix %mix_0",
+        "%unfold_2: f32[2, 8, 4, 2, 2, 6, 6, 3] = unfold %mix_1",
+        "%permute_0: f32[2, 4, 2, 2, 6, 6, 3, 8] = permute %unfold_2",
+        "%reshape_0: f32[32, 36, 1, 24] = reshape %permute_0",
+        "%constant_0 = constant f32[36, 24, 4] @constant_0",
+        "%matmul_0: f32[32, 36, 1, 4] = matmul %reshape_0, %constant_0",
+    ]
+
+
 def test_it_is_chosen_where_it_takes_less_time() -> None:
     machine = Machine()
     assert best_tile(conv((1, 64, 58, 58), 64), machine, 16.0, 0.8) == 4
