@@ -13,6 +13,7 @@ from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.lower import lower
 from compiler.passes.manager import Instrument, run_pipeline
+from compiler.perf.host import host_machine
 from compiler.perf.machine import MACHINES, Machine
 
 GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,winograd,unpad,cse,fuse"
@@ -61,4 +62,4 @@ def run_passes(
 def machine_of(target: Target) -> Machine:
     """The cost model's view of a target."""
     known = MACHINES.get(target.name)
-    return known or Machine(vector_bits=target.vector_bits, registers=target.registers)
+    return known or host_machine(target.vector_bits, target.registers)

@@ -1,7 +1,7 @@
 """How long a register-blocked contraction takes, by counting what each step of the inner loop issues.
 
-A block of `rows` x `registers` accumulators does rows * registers multiply-adds per step, for which it loads `registers` vectors and
-broadcasts `rows` scalars.  The step takes as long as the slowest of: multiply-adds issued, loads issued, and the latency of
+A block of `rows` x `registers` accumulators does rows * registers multiply-adds per step, for which it loads `registers` vectors, fetches the
+lines of later ones and broadcasts `rows` scalars.  The step takes as long as the slowest of: multiply-adds issued, loads issued, and the latency of
 one multiply-add (each accumulator waits for its last value).  See Goto and van de Geijn, "Anatomy of High-Performance Matrix
 Multiplication", 2008, and Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016.
 """
@@ -80,6 +80,9 @@ AHEAD, BEHIND = 0.1, 0.3
 LINE = 64
 """Bytes of a cache line."""
 
+JUMP = 5
+"""Instructions for counting a step, for its addresses and for going back."""
+
 PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
 
@@ -92,10 +95,20 @@ def step_cycles(
     """
     fma = rows * registers / machine.fma_per_cycle
     each = sum(w.loads(rows) for w in own)
-    loads = (registers + (each * registers if own else rows * BROADCAST)) / machine.loads_per_cycle
+    ahead = 0.0 if own else registers * machine.vector_bits / 8 / LINE  # what is fetched before its turn
+    loads = (registers + ahead + (each * registers if own else rows * BROADCAST)) / machine.loads_per_cycle
     panels = registers * machine.vector_bits / 8 / machine.l2_bytes_per_cycle if streamed else 0.0
     lines = rows * far / machine.l2_bytes_per_cycle if not own else 0.0
     return max(fma, loads, machine.fma_latency, panels) + LOOP_OVERHEAD + AHEAD * panels + BEHIND * lines
+
+
+def jump_hides(block: RegisterTile, machine: Machine) -> bool:
+    """Whether a step of the reduced loop can begin all its instructions, those of the jump among them, while its multiply-adds run."""
+    fma = block.rows * block.registers
+    broadcasts = 0 if machine.spread and block.registers == 1 else block.rows
+    cycles = max(fma / machine.fma_per_cycle, machine.fma_latency)
+    fetched = 1  # ahead of its turn
+    return fma + broadcasts + block.registers + fetched + JUMP <= cycles * machine.instructions_per_cycle
 
 
 def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine) -> float:

@@ -10,7 +10,8 @@ class Machine:
     """One core's vector unit and the caches around it.
 
     `vector_bits` and `registers` describe the vector registers; `fma_per_cycle` and `loads_per_cycle` count vector
-    instructions; `fma_latency` is in cycles; caches are in bytes, the first two per core, and `l1_ways` is how many lines share
+    instructions, `instructions_per_cycle` all that begin, where two threads share a core; multiply-adds that `spread` a scalar take it from memory
+    themselves; `fma_latency` is in cycles; caches are in bytes, the first two per core, and `l1_ways` is how many lines share
     a set of the first; what leaves the second moves `l3_bytes_per_cycle`, as memory does; `threads` is how many run at once.
     """
 
@@ -19,6 +20,8 @@ class Machine:
     fma_per_cycle: int = 2
     fma_latency: int = 4
     loads_per_cycle: int = 2
+    instructions_per_cycle: int = 6
+    spread: bool = True
     l2_bytes_per_cycle: int = 32
     l3_bytes_per_cycle: int = 10
     l1_ways: int = 12
@@ -33,9 +36,9 @@ class Machine:
 
 
 AVX512 = Machine()
-AVX2 = Machine(vector_bits=256, registers=16)
-SSE = Machine(vector_bits=128, registers=16)
-NEON = Machine(vector_bits=128, registers=32)
+AVX2 = Machine(vector_bits=256, registers=16, instructions_per_cycle=4, spread=False)
+SSE = Machine(vector_bits=128, registers=16, instructions_per_cycle=4, spread=False)
+NEON = Machine(vector_bits=128, registers=32, instructions_per_cycle=4)
 
 MACHINES = {"x86-64-v4": AVX512, "x86-64-v3": AVX2, "x86-64": SSE, "aarch64": NEON}
 """Machine of each code generation target by name."""

@@ -351,3 +351,20 @@ def test_a_plain_kernel_means_the_same() -> None:
         results.append(np.zeros((7, 21), "f"))
         run_kernel(k, {**given, "y": results[-1]})
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
+
+
+# lines ahead
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tile", "lanes", "lines"),
+    [("f32", 16, 8, 1), ("f32", 32, 16, 2), ("f32", 8, 4, 1), ("f64", 16, 4, 2), ("bf16", 64, 16, 2)],
+)
+def test_each_line_is_asked_for_once(dtype: str, tile: int, lanes: int, lines: int) -> None:
+    """However many vectors it holds."""
+    kernel = parse_kernel(f"""kernel @k(in %x: {dtype}[100, {tile}], out %y: {dtype}[{tile}]) {{
+      for %j in 0..{tile} tile {tile} lanes {lanes} {{
+        %s = reduce add %i in 0..100 {{ prefetch %x[%i + 9, %j]  yield %x[%i, %j] }}
+        store %s, %y[%j]
+      }} }}""")
+    assert emit_kernel(kernel, Target.named("x86-64-v3")).count("call void @llvm.prefetch") == lines

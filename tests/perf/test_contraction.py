@@ -17,6 +17,7 @@ from compiler.perf.contraction import (
     best_tiles,
     equally_wide,
     fits,
+    jump_hides,
     most_rows,
     step_cycles,
     total_cycles,
@@ -28,8 +29,9 @@ from compiler.perf.machine import AVX2, AVX512, Machine
     ("rows", "registers", "own", "cycles"),
     [
         (8, 3, 0, 12.0),  # 24 multiply-adds, two a cycle
-        (1, 6, 0, 4.0),  # 6 multiply-adds wait for their last values
-        (2, 6, 0, 6.0),
+        (1, 3, 0, 4.0),  # 3 multiply-adds wait for their last values
+        (1, 6, 0, (12 + BROADCAST) / 2),  # 6 vectors, 6 lines fetched ahead
+        (2, 6, 0, (12 + 2 * BROADCAST) / 2),
         (8, 3, 1, 13.5),  # 3 vectors and 24 of the image, two loads a cycle
         (1, 1, 1, 4.0),
         (5, 4, 2, 22.0),  # 4 vectors and 40 others
@@ -42,7 +44,7 @@ def test_a_step(rows: int, registers: int, own: int, cycles: float) -> None:
 def test_operands_that_each_accumulator_reads_cost_loads() -> None:
     machine = Machine(loads_per_cycle=1)
     assert step_cycles(4, 2, machine, own=[Window()]) == pytest.approx(2 + 8 + LOOP_OVERHEAD)
-    assert step_cycles(4, 2, machine) == pytest.approx(2 + 4 * BROADCAST + LOOP_OVERHEAD)
+    assert step_cycles(4, 2, machine) == pytest.approx(2 * 2 + 4 * BROADCAST + LOOP_OVERHEAD)
 
 
 def test_what_comes_from_the_second_level_is_not_quite_hidden() -> None:
@@ -169,3 +171,19 @@ def test_parts_that_walk_the_same_panels_take_one_width() -> None:
         blocks = [RegisterTile(min(rows, 30 // width - 1, 10), width) for rows, _ in parts]
         other = sum(total_cycles(r, s, b, AVX512) * s.depth for (r, s), b in zip(parts, blocks, strict=True))
         assert time <= other
+
+
+@pytest.mark.parametrize(
+    ("rows", "registers", "machine", "hidden"),
+    [
+        (14, 2, AVX512, True),  # 28 multiply-adds, 14 broadcasts, 2 vectors, 6 others: 50 of 84
+        (6, 2, AVX2, False),  # 12, 6, 2 and 6: 26 of 24
+        (1, 2, AVX2, True),  # 2, 1, 2 and 6: 11 of 16, while each sum waits for its last value
+        (20, 1, AVX512, True),
+        (12, 1, AVX2, False),  # no multiply-add spreads a scalar of its own
+    ],
+)
+def test_a_jump_that_begins_beside_the_multiply_adds_costs_nothing(
+    rows: int, registers: int, machine: Machine, hidden: bool
+) -> None:
+    assert jump_hides(RegisterTile(rows, registers), machine) == hidden

@@ -7,7 +7,7 @@ the step before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from compiler.codegen.llvm.addresses import Addresses
@@ -18,6 +18,7 @@ from compiler.codegen.llvm.transpose import narrowest, to_columns, to_rows, widt
 from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
+from compiler.perf.contraction import LINE
 from compiler.perf.shuffles import BLOCK, picked
 
 SIDE_BY_SIDE = 2
@@ -376,11 +377,18 @@ class Evaluator(Addresses):
         else:
             self._write(dtype, lanes, bits, self.pointer(buffer, offset, coord), mask)
 
-    def prefetch(self, name: str, index: tuple[Dim, ...], coord: Coord) -> None:
-        """Ask for the cache line of one element, to be read soon."""
-        place, _ = self.scope.place(name, index).at(self.scope, coord)
-        address = self.pointer(self.scope.buffers[name], place, coord, within="")
-        self.b.intrinsic("void", "llvm.prefetch.p0", ("ptr", address), ("i32", "0"), ("i32", "3"), ("i32", "1"))
+    def prefetch(self, name: str, index: tuple[Dim, ...], coords: Iterable[Coord]) -> None:
+        """Ask for the cache lines of elements that are to be read soon, once for each."""
+        buffer = self.scope.buffers[name]
+        asked = list[Dim]()
+        for coord in coords:
+            place, _ = self.scope.place(name, index).at(self.scope, coord)
+            gaps = (place - p for p in asked)
+            if any(isinstance(gap, int) and 0 <= gap * buffer.type.dtype.bytes < LINE for gap in gaps):
+                continue
+            asked.append(place)
+            address = self.pointer(buffer, place, coord, within="")
+            self.b.intrinsic("void", "llvm.prefetch.p0", ("ptr", address), ("i32", "0"), ("i32", "3"), ("i32", "1"))
 
     def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
         if dtype.kind != "bool":

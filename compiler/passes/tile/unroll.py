@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from compiler.ir import tile
 from compiler.ir.tile import Block, Kernel, Range, Reduce, Stmt
+from compiler.passes.access import contraction
 from compiler.passes.base import Context, TilePass, register
+from compiler.perf.contraction import RegisterTile, jump_hides
+from compiler.perf.machine import Machine
 
 
 @register
@@ -16,17 +21,27 @@ class Unroll(TilePass):
 
     The innermost ranges of a reduction that hold no loop themselves are written out while they have at most `steps` steps
     together: windows of convolutions and poolings, whose addresses then are constants.
+
+    for %i tile 6 { reduce %k in 0..768 { ... } }  ->  for %i tile 6 { reduce %k in 0..768 unroll 4 { ... } }
+
+    Of a longer one, `jump` steps are, where the multiply-adds of one step are too few for the jump after it to cost nothing.
     """
 
     name = "unroll"
     exact = True
     steps: int = 9
+    jump: int = 4
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
+        machine = context.machine or Machine()
+        blocks = {id(a.stmt): block(a.loops) for a in context.accesses(ir).all if contraction(a.stmt)}
+
         def rule(stmt: Stmt) -> Block:
             if not isinstance(stmt, Reduce) or any(tile.ranges(s) for s in stmt.body):
                 return (stmt,)
-            ranges = self.write_out(stmt.ranges)
+            ranges, last = self.write_out(stmt.ranges), stmt.ranges[-1]
+            if ranges[-1] == last and id(stmt) in blocks and not jump_hides(blocks[id(stmt)], machine):
+                ranges = (*stmt.ranges[:-1], last.with_(unroll=max(last.unroll, self.jump)))
             if ranges != stmt.ranges:
                 context.applied(self, f"steps of %{stmt.name} written out")
                 context.offer(self, None)
@@ -43,3 +58,10 @@ class Unroll(TilePass):
             left = left // max(steps, 1)
             out.append(r.with_(unroll=max(steps, 1)) if left else r)
         return tuple(reversed(out))
+
+
+def block(loops: Sequence[Range]) -> RegisterTile:
+    """The accumulators of a sum inside `loops`."""
+    return RegisterTile(
+        rows=prod(r.tile for r in loops if not r.lanes), registers=prod(r.tile // r.lanes for r in loops if r.lanes)
+    )

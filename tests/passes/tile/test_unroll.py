@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compiler.perf.machine import AVX2, AVX512
 from compiler.testing import check_pass
 
 WINDOW = """kernel @pool(in %x: f32[6, 6], out %y: f32[4, 4]) {{
@@ -32,3 +33,19 @@ def test_a_long_reduction_is_counted() -> None:
         unchanged="""kernel @sum(in %x: f32[4, 100], out %y: f32[4]) {
           for %i in 0..4 { %s = reduce add %k in 0..100 { yield %x[%i, %k] }  store %s, %y[%i] } }""",
     )
+
+
+PRODUCT = """kernel @product(in %x: f32[12, 100], const %w: f32[100, 16], out %y: f32[12, 16]) {{
+  for %i in 0..12 tile 6 {{
+    for %j in 0..16 tile 16 lanes 8 {{
+      %s = reduce add %k in 0..100{unroll} {{ yield %x[%i, %k] * %w[%k, %j] }}
+      store %s, %y[%i, %j]
+    }}
+  }}
+}}"""
+
+
+def test_steps_of_few_multiply_adds_share_a_jump() -> None:
+    """Twelve of them take as long as the instructions around them, which wide vectors and registers leave behind."""
+    check_pass("unroll", before=PRODUCT.format(unroll=""), after=PRODUCT.format(unroll=" unroll 4"), machine=AVX2)
+    check_pass("unroll", unchanged=PRODUCT.format(unroll=""), machine=AVX512)

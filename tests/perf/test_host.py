@@ -1,0 +1,36 @@
+"""The caches of this machine: as listed, or as usual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compiler.perf.host import host_machine
+from compiler.perf.machine import AVX2, AVX512
+
+
+def listed(folder: Path, *caches: tuple[str, str, str, str]) -> Path:
+    for k, cache in enumerate(caches):
+        (folder / f"index{k}").mkdir(parents=True)
+        for name, text in zip(("type", "level", "size", "ways_of_associativity"), cache, strict=True):
+            (folder / f"index{k}" / name).write_text(f"{text}\n")
+    return folder
+
+
+def test_caches_are_as_the_system_lists_them(tmp_path: Path) -> None:
+    """Those that hold data; what else is known of such machines stays."""
+    folder = listed(
+        tmp_path,
+        ("Data", "1", "32K", "8"),
+        ("Instruction", "1", "64K", "4"),
+        ("Unified", "2", "512K", "8"),
+        ("Unified", "3", "16384K", "16"),
+    )
+    machine = host_machine(256, 16, folder)
+    assert (machine.l1, machine.l1_ways, machine.l2, machine.l3) == (32 << 10, 8, 512 << 10, 16 << 20)
+    assert (machine.instructions_per_cycle, machine.spread) == (AVX2.instructions_per_cycle, AVX2.spread)
+
+
+def test_what_is_not_listed_is_as_usual(tmp_path: Path) -> None:
+    assert host_machine(512, 32, tmp_path) == AVX512
+    folder = listed(tmp_path / "odd", ("Data", "1", "many", "8"), ("Unified", "2", "2048K", "0"))
+    assert host_machine(512, 32, folder) == AVX512
