@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Machine:
 
 
 AVX512 = Machine()
-AVX2 = Machine(vector_bits=256, registers=16, instructions_per_cycle=4, spread=False)
-SSE = Machine(vector_bits=128, registers=16, instructions_per_cycle=4, spread=False)
+AVX2 = Machine(vector_bits=256, registers=16, instructions_per_cycle=4, spread=False, l2_bytes_per_cycle=16)
+SSE = replace(AVX2, vector_bits=128)
 NEON = Machine(vector_bits=128, registers=32, instructions_per_cycle=4)
 
 MACHINES = {"x86-64-v4": AVX512, "x86-64-v3": AVX2, "x86-64": SSE, "aarch64": NEON}
