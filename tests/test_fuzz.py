@@ -147,6 +147,14 @@ def expected(text: str, *inputs: Any) -> Any:
     return expectations(parse_graph(text), [np.asarray(x) for x in inputs], worlds=16)[0]
 
 
+def test_what_an_infinity_leads_to_is_exact() -> None:
+    """A share of exp(-inf) is none at all, so that a row of attention may see nothing; exp(-40) may be off by what float64 rounds away."""
+    e = expected("graph(%x: f64[2]) { %y = exp %x  return %y }", [-np.inf, -40.0])
+    assert e.value[0] == 0
+    assert e.error[0] < 1e-300
+    assert e.error[1] > 1e-17
+
+
 def test_rounding_is_forgiven_and_nothing_more() -> None:
     x = np.array([0.1, 0.7, 3.0], np.float32)
     hoped = expected("graph(%x: f32[3]) { %y = exp %x  return %y }", x)
