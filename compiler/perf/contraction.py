@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from compiler.perf.machine import Machine
+from compiler.perf.machine import LINE, Machine
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,6 @@ BROADCAST = 1.15
 
 AHEAD, BEHIND = 0.1, 0.3
 """Share of the second-level cache's transfer time that multiply-adds do not hide: of panels, which are fetched ahead, and of rows."""
-
-LINE = 64
-"""Bytes of a cache line."""
 
 JUMP = 5
 """Instructions for counting a step, for its addresses and for going back."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+LINE = 64
+"""Bytes of a cache line."""
+
 
 @dataclass(frozen=True)
 class Machine:

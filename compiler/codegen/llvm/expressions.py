@@ -18,7 +18,7 @@ from compiler.codegen.llvm.transpose import narrowest, to_columns, to_rows, widt
 from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.types import DType, boolean, i64
-from compiler.perf.contraction import LINE
+from compiler.perf.machine import LINE
 from compiler.perf.shuffles import BLOCK, picked
 
 SIDE_BY_SIDE = 2
@@ -379,10 +379,10 @@ class Evaluator(Addresses):
 
     def prefetch(self, name: str, index: tuple[Dim, ...], coords: Iterable[Coord]) -> None:
         """Ask for the cache lines of elements that are to be read soon, once for each."""
-        buffer = self.scope.buffers[name]
+        buffer, wanted = self.scope.buffers[name], self.scope.place(name, index)
         asked = list[Dim]()
         for coord in coords:
-            place, _ = self.scope.place(name, index).at(self.scope, coord)
+            place, _ = wanted.at(self.scope, coord)
             gaps = (place - p for p in asked)
             if any(isinstance(gap, int) and 0 <= gap * buffer.type.dtype.bytes < LINE for gap in gaps):
                 continue

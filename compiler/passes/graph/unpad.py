@@ -16,7 +16,7 @@ from compiler.ir.structure import Elementwise, IndexMap, Mix, Reduction
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.windows import Windows, windows, zeros_around
 from compiler.perf.contraction import Shape, equally_wide
-from compiler.perf.machine import Machine
+from compiler.perf.machine import LINE, Machine
 
 Stretch: TypeAlias = tuple[int, int]
 """Neighbouring results along one dimension, and how many taps of their windows lie inside the image."""
@@ -24,8 +24,8 @@ Stretch: TypeAlias = tuple[int, int]
 CODE = 0.01
 """Share of the time by which each further loop nest must pay, for the code it adds."""
 
-LATENCY, LINE = 100, 64
-"""Cycles that a line of memory takes to come where several are on their way, and its bytes."""
+LATENCY = 100
+"""Cycles that a line of memory takes to come where several are on their way."""
 
 FEW = 16
 """Channels that the results have at least, so that lanes lie along them."""

@@ -12,8 +12,7 @@ from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known, kno
 from compiler.passes.access import Access, Accesses, contraction, in_nest, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, renamed
-from compiler.perf.contraction import LINE
-from compiler.perf.machine import Machine
+from compiler.perf.machine import LINE, Machine
 
 
 @register
