@@ -62,4 +62,4 @@ def run_passes(
 def machine_of(target: Target) -> Machine:
     """The cost model's view of a target."""
     known = MACHINES.get(target.name)
-    return known or host_machine(target.vector_bits, target.registers)
+    return known or host_machine(target.cpu, target.vector_bits, target.registers)

@@ -43,5 +43,10 @@ AVX2 = Machine(vector_bits=256, registers=16, instructions_per_cycle=4, spread=F
 SSE = replace(AVX2, vector_bits=128)
 NEON = Machine(vector_bits=128, registers=32, instructions_per_cycle=4)
 
+ZEN4 = replace(AVX512, fma_per_cycle=1, loads_per_cycle=1)
+
 MACHINES = {"x86-64-v4": AVX512, "x86-64-v3": AVX2, "x86-64": SSE, "aarch64": NEON}
 """Machine of each code generation target by name."""
+
+CPUS = {"znver4": ZEN4}
+"""Machine by LLVM's name of a CPU, where its width alone would mislead: vectors go through units half as wide, in two halves."""

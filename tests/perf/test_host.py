@@ -1,11 +1,11 @@
-"""The caches of this machine: as listed, or as usual."""
+"""This machine: its CPU by name, its caches as listed or as usual."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from compiler.perf.host import host_machine
-from compiler.perf.machine import AVX2, AVX512
+from compiler.perf.machine import AVX2, AVX512, ZEN4
 
 
 def listed(folder: Path, *caches: tuple[str, str, str, str]) -> Path:
@@ -25,12 +25,18 @@ def test_caches_are_as_the_system_lists_them(tmp_path: Path) -> None:
         ("Unified", "2", "512K", "8"),
         ("Unified", "3", "16384K", "16"),
     )
-    machine = host_machine(256, 16, folder)
+    machine = host_machine("znver3", 256, 16, folder)
     assert (machine.l1, machine.l1_ways, machine.l2, machine.l3) == (32 << 10, 8, 512 << 10, 16 << 20)
     assert (machine.instructions_per_cycle, machine.spread) == (AVX2.instructions_per_cycle, AVX2.spread)
 
 
 def test_what_is_not_listed_is_as_usual(tmp_path: Path) -> None:
-    assert host_machine(512, 32, tmp_path) == AVX512
+    assert host_machine("znver5", 512, 32, tmp_path) == AVX512
     folder = listed(tmp_path / "odd", ("Data", "1", "many", "8"), ("Unified", "2", "2048K", "0"))
-    assert host_machine(512, 32, folder) == AVX512
+    assert host_machine("znver5", 512, 32, folder) == AVX512
+
+
+def test_a_cpu_with_narrower_units_is_known_by_name(tmp_path: Path) -> None:
+    """Unless its vectors are not as wide as those units would halve."""
+    assert host_machine("znver4", 512, 32, tmp_path) == ZEN4
+    assert host_machine("znver4", 256, 16, tmp_path) == AVX2
