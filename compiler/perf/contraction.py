@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, log2
 
 from compiler.perf.machine import LINE, Machine
+from compiler.perf.shuffles import BLOCK
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Shape:
 
     `own` are the operands that each accumulator reads for itself.  The rows of any other, with elements of `element` bytes, lie `apart`
     bytes from one another, 0 where that is not known; they are `overlapping` where taps that are written out meet places of other rows.
+    Results of neighbouring lanes lie `across` bytes from one another, those of neighbouring rows side by side; 0 where lanes do.
     """
 
     columns: int
@@ -63,6 +65,7 @@ class Shape:
     apart: int = 0
     element: int = 4
     overlapping: bool = False
+    across: int = 0
 
 
 AT_THE_END = 2
@@ -71,14 +74,17 @@ AT_THE_END = 2
 LOOP_OVERHEAD = 0.5
 """Cycles per step for counting and for loads that do not quite overlap."""
 
-BROADCAST = 1.15
-"""Loads that take as long as a broadcast; where they bind, 20 or 28 rows of one vector reach 80 to 85 % of the peak."""
-
 AHEAD, BEHIND = 0.1, 0.3
 """Share of the second-level cache's transfer time that multiply-adds do not hide: of panels, which are fetched ahead, and of rows."""
 
 JUMP = 5
 """Instructions for counting a step, for its addresses and for going back."""
+
+ALONE, ALONE_CROWDED = 2, 12
+"""Multiply-adds that take as long as a result stored by itself, and as one whose line leaves the cache before it is full."""
+
+ROW, ROW_CROWDED = 2, 6
+"""The same for a row of a block that is turned in registers."""
 
 PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
@@ -93,10 +99,28 @@ def step_cycles(
     fma = rows * registers / machine.fma_per_cycle
     each = sum(w.loads(rows) for w in own)
     ahead = 0.0 if own else registers * machine.vector_bits / 8 / LINE  # what is fetched before its turn
-    loads = (registers + ahead + (each * registers if own else rows * BROADCAST)) / machine.loads_per_cycle
+    loads = (registers + ahead + (each * registers if own else rows * machine.broadcast)) / machine.loads_per_cycle
     panels = registers * machine.vector_bits / 8 / machine.l2_bytes_per_cycle if streamed else 0.0
     lines = rows * far / machine.l2_bytes_per_cycle if not own else 0.0
     return max(fma, loads, machine.fma_latency, panels) + LOOP_OVERHEAD + AHEAD * panels + BEHIND * lines
+
+
+def leaving_cycles(rows: int, registers: int, shape: Shape, machine: Machine) -> float:
+    """Cycles in which the results of a block leave across memory: turned in registers first, where it has rows enough.
+
+    Shuffles are as fast as multiply-adds, stores half as fast.
+    """
+    if not shape.across:
+        return 0.0
+    crowded = shape.lanes * registers > in_sets(shape.across, machine)
+    turned, rest = divmod(rows, shape.lanes)
+    turned, alone = (turned * shape.lanes, rest) if rest < BLOCK else (rows, 0)
+    each = 0.0
+    for r in range(0, turned, shape.lanes):
+        width = 1 << (min(shape.lanes, turned - r) - 1).bit_length()
+        each += width * log2(width) + shape.lanes * (ROW_CROWDED if crowded else ROW)
+    each += alone * shape.lanes * (ALONE_CROWDED if crowded else ALONE)
+    return registers * each / machine.fma_per_cycle
 
 
 def jump_hides(block: RegisterTile, machine: Machine) -> bool:
@@ -120,7 +144,8 @@ def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine)
         for c, times_c in ((block.registers, full_c), (part_c, 1 if part_c else 0)):
             if times_r and times_c:
                 streamed = shape.depth * c * machine.vector_bits // 8 > machine.l1 // 2
-                total += times_r * times_c * step_cycles(r, c, machine, streamed, shape.own, far)
+                step = step_cycles(r, c, machine, streamed, shape.own, far)
+                total += times_r * times_c * (step + leaving_cycles(r, c, shape, machine) / shape.depth)
     return total * (1 + PARTIAL_PENALTY * (bool(part_r and full_r) + bool(part_c and full_c)))
 
 
@@ -172,11 +197,14 @@ def equally_wide(parts: Sequence[tuple[int, Shape]], machine: Machine) -> tuple[
 
 
 def most_rows(rows: int, shape: Shape, machine: Machine) -> int:
-    """Rows of a block at most, of `rows`: those a multiple of a way's length apart share one set of the first-level cache, and
-    have to leave ways of it to others.
-    """
+    """Rows of a block at most, of `rows`: those a multiple of a way's length apart share one set of the first-level cache."""
+    return min(rows, in_sets(shape.apart, machine))
+
+
+def in_sets(apart: int, machine: Machine) -> int:
+    """How many lines, each `apart` bytes from the one before, the first-level cache keeps beside two others in each of its sets."""
     way = machine.l1 // machine.l1_ways
-    return min(rows, (machine.l1_ways - 2) * (way // gcd(shape.apart, way)))
+    return (machine.l1_ways - 2) * (way // gcd(apart, way))
 
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:

@@ -9,7 +9,6 @@ import pytest
 from compiler.perf.contraction import (
     AHEAD,
     BEHIND,
-    BROADCAST,
     LOOP_OVERHEAD,
     RegisterTile,
     Shape,
@@ -18,11 +17,12 @@ from compiler.perf.contraction import (
     equally_wide,
     fits,
     jump_hides,
+    leaving_cycles,
     most_rows,
     step_cycles,
     total_cycles,
 )
-from compiler.perf.machine import AVX2, AVX512, Machine
+from compiler.perf.machine import AVX2, AVX512, ZEN4, Machine
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ from compiler.perf.machine import AVX2, AVX512, Machine
     [
         (8, 3, 0, 12.0),  # 24 multiply-adds, two a cycle
         (1, 3, 0, 4.0),  # 3 multiply-adds wait for their last values
-        (1, 6, 0, (12 + BROADCAST) / 2),  # 6 vectors, 6 lines fetched ahead
-        (2, 6, 0, (12 + 2 * BROADCAST) / 2),
+        (1, 6, 0, (12 + AVX512.broadcast) / 2),  # 6 vectors, 6 lines fetched ahead
+        (2, 6, 0, (12 + 2 * AVX512.broadcast) / 2),
         (8, 3, 1, 13.5),  # 3 vectors and 24 of the image, two loads a cycle
         (1, 1, 1, 4.0),
         (5, 4, 2, 22.0),  # 4 vectors and 40 others
@@ -44,7 +44,7 @@ def test_a_step(rows: int, registers: int, own: int, cycles: float) -> None:
 def test_operands_that_each_accumulator_reads_cost_loads() -> None:
     machine = Machine(loads_per_cycle=1)
     assert step_cycles(4, 2, machine, own=[Window()]) == pytest.approx(2 + 8 + LOOP_OVERHEAD)
-    assert step_cycles(4, 2, machine) == pytest.approx(2 * 2 + 4 * BROADCAST + LOOP_OVERHEAD)
+    assert step_cycles(4, 2, machine) == pytest.approx(2 * 2 + 4 * machine.broadcast + LOOP_OVERHEAD)
 
 
 def test_what_comes_from_the_second_level_is_not_quite_hidden() -> None:
@@ -131,6 +131,38 @@ def test_few_sums_may_read_a_place_again() -> None:
     shape = Shape(columns=64, lanes=8, depth=9, products=1, own=(Window(1, 3),))
     assert fits(RegisterTile(6, 1), shape, AVX2)
     assert not fits(RegisterTile(7, 1), shape, AVX2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "across", "multiply_adds"),
+    [
+        (16, 64, 16 * 4 + 16 * 2),  # four shuffles for each vector, 16 rows
+        (14, 64, 16 * 4 + 16 * 2),
+        (4, 64, 4 * 2 + 16 * 2),
+        (3, 64, 3 * 16 * 2),  # one by one
+        (20, 64, 16 * 4 + 16 * 2 + 4 * 2 + 16 * 2),
+        (17, 64, 16 * 4 + 16 * 2 + 16 * 2),
+        (16, 4096, 16 * 4 + 16 * 6),  # lines that share a set
+        (3, 4096, 3 * 16 * 12),
+        (16, 0, 0),  # lanes lie side by side
+    ],
+)
+def test_results_that_leave_across_memory(rows: int, across: int, multiply_adds: int) -> None:
+    shape = Shape(columns=64, lanes=16, depth=9, products=1, across=across)
+    assert leaving_cycles(rows, 1, shape, AVX512) == multiply_adds / 2
+    near = total_cycles(rows, replace(shape, across=0), RegisterTile(rows, 1), AVX512)
+    assert total_cycles(rows, shape, RegisterTile(rows, 1), AVX512) == near + multiply_adds / 2 * 4 / 9
+
+
+def test_sums_choose_blocks_that_can_be_turned() -> None:
+    """Rather than rows that are left over or stored one by one, and few planes at once where their lines share a set."""
+    machine = replace(ZEN4, l1=32 << 10, l1_ways=8)
+    window = Shape(576, 16, 9, 14 * 576 * 9, (Window(1, 3),))
+    assert 14 % best_tiles(14, [window], machine)[0].rows > 0
+    assert best_tiles(14, [replace(window, apart=2304, across=784)], machine) == [RegisterTile(7, 1)]
+    stem = Shape(64, 16, 27, 224 * 64 * 27, apart=4)
+    assert best_tiles(224, [stem], machine)[0].registers > 1
+    assert best_tiles(224, [replace(stem, across=224 * 224 * 4)], machine) == [RegisterTile(16, 1)]
 
 
 def test_partial_blocks_are_counted() -> None:

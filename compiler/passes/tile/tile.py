@@ -97,12 +97,13 @@ class Tile(TilePass):
         panels = frozenset(a.buffer for a in reads if table.roles[a.buffer] == "const")
         count, columns = max(a.count for a in reads), many(lane.extent, lane.lanes)
         shape = Shape(columns, lane.lanes, known(depth), count, own)
-        if row is not None and not own:
+        if row is not None:
             shape = replace(
                 shape,
                 apart=rows_apart(table, reads, row.var),
                 element=max(table.types[a.buffer].dtype.bytes for a in reads if table.follows(a, row.var)),
-                overlapping=overlapping(table, reads, row, s),
+                overlapping=not own and overlapping(table, reads, row, s),
+                across=across(table, lane, row),
             )
         return [Block(s.name, row, lane, shape, panels, around)]
 
@@ -149,6 +150,14 @@ def rows_apart(table: Accesses, reads: list[Access], row: str) -> int:
     moving = [a for a in reads if table.follows(a, row)]
     steps = [(table.step(a, row) or 0) * table.types[a.buffer].dtype.bytes for a in moving]
     return gcd(*steps) if all(steps) else 0
+
+
+def across(table: Accesses, lane: Range, row: Range) -> int:
+    """Bytes between results of neighbouring lanes that are turned because those of neighbouring rows lie side by side; 0 where none are."""
+    stored = (
+        a for a in table.all if a.is_store and lane in a.loops and turned_along(table, a, lane.var, lane.lanes) == row
+    )
+    return max((abs(table.step(a, lane.var) or 0) * table.types[a.buffer].dtype.bytes for a in stored), default=0)
 
 
 def overlapping(table: Accesses, reads: list[Access], row: Range, s: Reduce) -> bool:

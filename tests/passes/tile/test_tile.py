@@ -53,6 +53,14 @@ def test_a_large_product_keeps_the_multipliers_busy() -> None:
         assert found["i"] * found["j"] // machine.lanes(32) >= machine.fma_latency * machine.fma_per_cycle
 
 
+def test_results_across_memory_leave_in_full_lines() -> None:
+    """Planes of 1024 elements share a cache set: blocks of four rows would send each line back three times before it is full."""
+    text = matmul(1024, 64, 27, 16)
+    assert sizes(text) == {"k": 1, "i": 4, "j": 64}
+    planes = text.replace("%y: f32[1024, 64]", "%y: f32[64, 1024]").replace("%y[%i, %j]", "%y[%j, %i]")
+    assert sizes(planes) == {"k": 1, "i": 14, "j": 32}
+
+
 def test_rows_of_wide_elements_are_fewer() -> None:
     """Thirteen rows of 256 elements of eight bytes do not stay near."""
     text = matmul(128, 256, 256, 8)
