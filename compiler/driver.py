@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 
 from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, OpenSizeError, TypeRuleError
-from compiler.ir.atoms import expected
+from compiler.ir.atoms import FEW, MANY, expected
 from compiler.ir.graph import Data, Graph
 from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
 from compiler.ir.index import size as open_size
@@ -36,6 +37,9 @@ from compiler.tuning import Tuner
 
 SHARED = (4096, 32768)
 """Sizes up to each of these share their code, and so do larger ones: their rows need not fit in local buffers."""
+
+SMALL = 128
+"""Sizes up to this, in their geometric mean, are served by code of their own where a pass would have decided otherwise for them."""
 
 KEPT = 256
 """Sets of sizes whose memory plans are kept."""
@@ -91,20 +95,37 @@ class Ahead(Watch):
 
 
 @dataclass(frozen=True, eq=False)
-class Compilation:
-    """Code for all sizes in `ranges`, inclusive."""
+class Version:
+    """One program."""
 
-    ranges: Ranges
     stages: Stages
     code: Executable
+
+    def at(self, sizes: Mapping[str, int]) -> Executable:
+        """The executable for these sizes."""
+        return self.code.at(sizes) if self.code.sizes else self.code
+
+
+@dataclass(frozen=True, eq=False)
+class Compilation:
+    """Code for all sizes in `ranges`, inclusive; that for `small` ones is as right for all, but not as fast."""
+
+    ranges: Ranges
+    usual: Version
+    small: Version | None = None
 
     def admits(self, sizes: Mapping[str, int]) -> bool:
         """Whether the code is for these sizes."""
         return all(low <= sizes[name] <= high for name, (low, high) in self.ranges.items())
 
-    def at(self, sizes: Mapping[str, int]) -> Executable:
-        """The executable for these sizes."""
-        return self.code.at(sizes) if self.code.sizes else self.code
+    def version(self, sizes: Mapping[str, int]) -> Version:
+        """The program that suits these sizes."""
+        return self.small if self.small and are_small(sizes.values()) else self.usual
+
+
+def are_small(sizes: Collection[int]) -> bool:
+    """Whether the geometric mean of these sizes is small: together they count how much is computed."""
+    return bool(math.prod(sizes) <= SMALL ** len(sizes))
 
 
 @dataclass(eq=False)
@@ -169,9 +190,9 @@ class CompiledGraph:
         with self._lock:
             if key not in self._known:
                 self._check_windows(sizes)
-                code = self._code(sizes)
+                version = self._code(sizes).version(sizes)
                 make_room(self._known)
-                self._known[key] = code.stages, code.at(sizes)
+                self._known[key] = version.stages, version.at(sizes)
             return self._known[key]
 
     def _check_windows(self, sizes: Mapping[str, int]) -> None:
@@ -202,14 +223,22 @@ class CompiledGraph:
                 self._refusal = f"compiled for each set of sizes by itself: {error}"
         found = self._compile_for({name: (n, n) for name, n in sizes.items()}, sizes)
         if self._refusal:
-            found.stages.context.remarks.add(Remark("driver", "missed", self._refusal))
+            found.usual.stages.context.remarks.add(Remark("driver", "missed", self._refusal))
         return found
 
     @made_for_compiling()
     def _compile_for(self, ranges: Ranges, sizes: Mapping[str, int]) -> Compilation:
+        """One program; or two, where a pass would have decided otherwise for small sizes and there are others."""
+        lows, highs = ([r[k] for r in ranges.values()] for k in (0, 1))
+        usual = self._version(ranges, sizes, FEW if are_small(highs) else MANY)
+        two = usual.stages.context.otherwise_if_small and are_small(lows)
+        return Compilation(ranges, usual, self._version(ranges, sizes, FEW) if two else None)
+
+    def _version(self, ranges: Ranges, sizes: Mapping[str, int], usual: int) -> Version:
+        """A program for all sizes in `ranges`, as fast as may be for those that are `usual`."""
         start = time.perf_counter()
         values = {
-            name: low if low == high else open_size(name, low, high, expected(low, high, sizes[name]))
+            name: low if low == high else open_size(name, low, high, expected(low, high, sizes[name], usual))
             for name, (low, high) in ranges.items()
         }
         graph = self.graph.specialize(values) if values else self.graph
@@ -222,7 +251,7 @@ class CompiledGraph:
         ahead.reserve.release()
         self.seconds["passes"] += scheduled - start - ahead.seconds
         self.seconds["code"] += time.perf_counter() - scheduled + ahead.seconds
-        return Compilation(ranges, stages, executable)
+        return Version(stages, executable)
 
     def _around(self, name: str, size: int) -> tuple[int, int]:
         """The range of sizes that share code with `size`."""

@@ -14,8 +14,13 @@ import compiler
 from compiler import backend, driver
 from compiler.driver import CompiledGraph
 from compiler.errors import ArgumentError, OpenSizeError, PassError
+from compiler.ir.atoms import FEW as FEW_LIKELY
+from compiler.ir.atoms import MANY
+from compiler.ir.graph import Node
+from compiler.ir.index import sizes
 from compiler.ir.tile import loads
 from compiler.measure import error
+from compiler.passes.graph import winograd
 
 FEW = {"cache": ""}
 
@@ -149,6 +154,34 @@ def test_large_sizes_have_code_of_their_own() -> None:
     assert len(compiled.graph.compilations) == 2
 
 
+def test_small_sizes_have_a_program_where_a_pass_would_decide_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are there after the first call, whatever it was, and both serve every size."""
+
+    def tile(n: Node, *_: Any, usual: int = MANY) -> int:
+        likely = [min(s.likely, usual) for d in n.shape for s in sizes(d)]
+        return 2 if winograd.fits(n) and likely and max(likely) <= FEW_LIKELY else 0
+
+    monkeypatch.setattr(winograd, "best_tile", tile)
+    model, wide = nn.Conv2d(4, 8, 3, padding=1), {2: Dim("h", min=2, max=512), 3: Dim("w", min=2, max=512)}
+    compiled = compiler.compile(model, (torch.randn(1, 4, 300, 300),), dynamic_shapes=(wide,), options=FEW)
+    (made,) = compiled.graph.compilations
+    assert made.small is not None
+    assert [len(v.stages.context.remarks.of("winograd", "applied")) for v in (made.usual, made.small)] == [0, 1]
+    for h, w, version in ((5, 7, made.small), (64, 256, made.small), (65, 256, made.usual), (300, 300, made.usual)):
+        x = torch.randn(1, 4, h, w)
+        found = compiled.graph.sizes([x])
+        assert made.version(found) is version
+        for each in (made.usual, made.small):
+            (ours,) = each.at(found)([x])
+            torch.testing.assert_close(ours, model(x), atol=1e-5, rtol=1e-5)
+
+    small = {2: Dim("h", min=2, max=128), 3: Dim("w", min=2, max=128)}
+    compiled = compiler.compile(model, (torch.randn(1, 4, 20, 20),), dynamic_shapes=(small,), options=FEW)
+    (made,) = compiled.graph.compilations
+    assert made.small is None
+    assert made.usual.stages.context.remarks.of("winograd", "applied")
+
+
 def test_sizes_out_of_range_are_named() -> None:
     compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
     for n in (1, 513):
@@ -245,7 +278,7 @@ def test_images_of_open_height_and_width_are_padded_in_place() -> None:
         x = torch.randn(1, 4, *shape)
         torch.testing.assert_close(compiled(x), model(x))
     (made,) = compiled.graph.compilations
-    (pad,) = (k for name, k in made.stages.lowered.kernels.items() if name.startswith("pad"))
+    (pad,) = (k for name, k in made.usual.stages.lowered.kernels.items() if name.startswith("pad"))
     assert not list(loads(pad.body))
 
 

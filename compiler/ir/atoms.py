@@ -41,9 +41,13 @@ MANY = 500
 """What a size is expected to be that may be small: enough for all that pays for long loops, and no multiple of a vector."""
 
 
-def expected(low: int, high: int, seen: int) -> int:
+FEW = 96
+"""The same in code that is for small sizes alone."""
+
+
+def expected(low: int, high: int, seen: int, usual: int = MANY) -> int:
     """What choices expect of a size in low..high: the same whatever was `seen` first, unless it cannot be small."""
-    return seen if low > MANY else min(MANY, high)
+    return seen if low > MANY else min(max(usual, low), high)
 
 
 class Pair:

@@ -42,7 +42,7 @@ class Context:
     """What passes share: the machine compiled for (None: any), the user's options, and what the passes report.
 
     `kernel` names the kernel that is being worked on, if it is one; the program launches those `repeated` in a loop.  `offers`
-    are what the tuner may try.
+    are what the tuner may try.  `otherwise_if_small` says that open sizes had better be served by two programs.
     """
 
     machine: Any = None
@@ -52,6 +52,7 @@ class Context:
     kernel: str = ""
     repeated: frozenset[str] = frozenset()
     offers: list[Offer] = field(default_factory=list)
+    otherwise_if_small: bool = False
     _table: Accesses | None = None
 
     def accesses(self, kernel: Kernel) -> Accesses:

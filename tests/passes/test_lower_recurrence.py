@@ -160,14 +160,14 @@ def test_one_compilation_serves_every_number_of_steps_and_rows(fewest: int, reve
         for want, result in zip(expected, compiled(inputs), strict=True):
             torch.testing.assert_close(result.double(), want, atol=1e-5, rtol=0)
     (once,) = compiled.compilations
-    assert once.code.sizes == ("b", "t")
-    rings = {once.stages.lowered.whole(n) for n in once.stages.lowered.slices}
+    assert once.usual.code.sizes == ("b", "t")
+    rings = {once.usual.stages.lowered.whole(n) for n in once.usual.stages.lowered.slices}
     assert ("r.state0" in rings) == (fewest == 1)
 
 
 def test_steps_that_may_be_none_are_known_when_compiled() -> None:
     compiled = compile_graph(parse_graph(cell("t")), bounds={"t": (0, 500)})
     compiled([torch.randn(6, 2, 8), torch.randn(2, 8), torch.randn(8, 8)])
-    assert "takes t steps, which may be none" in str(compiled.compilations[0].stages.context.remarks)
+    assert "takes t steps, which may be none" in str(compiled.compilations[0].usual.stages.context.remarks)
     with pytest.raises(ArgumentError, match="of a step or more"):
         compiled([torch.randn(0, 2, 8), torch.randn(2, 8), torch.randn(8, 8)])

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from compiler.ir import ops
+from compiler.ir.atoms import FEW, MANY
 from compiler.ir.graph import CONSTANT, Computed, Graph, Node, constant
 from compiler.ir.index import Dim, ceildiv, product, sizes, substitute
 from compiler.ir.tile import known
@@ -55,6 +56,10 @@ class Winograd(GraphPass):
         machine = context.machine or Machine()
         allowed = self.max_error if (context.options is None or context.options.winograd) else 0.0
         tiles = {n: tile for n in ir.nodes if (tile := best_tile(n, machine, allowed, self.gain))}
+        for n in filter(is_open, ir.nodes):
+            if (tile := best_tile(n, machine, allowed, self.gain, usual=FEW)) != tiles.get(n, 0):
+                context.otherwise_if_small = True
+                context.note(self, f"small images take {f'tiles of {tile} x {tile}' if tile else 'no tiles'}", n)
         if not tiles:
             return ir
         over = Overhangs(ir, {n.operands[0]: image(n, tile) for n, tile in tiles.items()})
@@ -84,6 +89,11 @@ def fits(n: Node) -> bool:
     return is_plain(n) and n.operands[1].op is CONSTANT
 
 
+def is_open(n: Node) -> bool:
+    """Whether `n` fits and has a dimension of open size."""
+    return fits(n) and any(sizes(d) for d in n.shape)
+
+
 def is_plain(n: Node) -> bool:
     """Whether `n` is a convolution of f32 images, or of frames of them, with 3 x 3 windows at every place."""
     found = windows(n)
@@ -92,22 +102,26 @@ def is_plain(n: Node) -> bool:
     return n.operands[1].shape[-2:] == (3, 3) and all(x.dtype == f32 for x in (n, *n.operands))
 
 
-def best_tile(n: Node, machine: Machine, max_error: float, gain: float) -> int:
-    """The size of tile that takes least time, 0 for adding up the products; of open images, what never takes much more than the best."""
+def best_tile(n: Node, machine: Machine, max_error: float, gain: float, usual: int = MANY) -> int:
+    """The size of tile that takes least time, 0 for adding up the products; of open images, what never takes much more than the best
+    where sizes are `usual` at most.
+    """
     if not fits(n):
         return 0
     allowed = [m for m in POINTS if ERROR[m] <= max_error]
     longest = dict.fromkeys([*allowed, 0], 1.0)  # how many times as long as the best way
-    for shape in tried(n.shape):
+    for shape in tried(n.shape, usual):
         times = {m: cycles(n, shape, m, machine) / (1 if m else 1 / gain) for m in longest}
         longest = {m: max(longest[m], t / min(times.values())) for m, t in times.items()}
     return min(longest, key=lambda m: longest[m])
 
 
-def tried(shape: Sequence[Dim]) -> list[tuple[int, ...]]:
-    """A shape at its likely sizes, and at a quarter of them."""
-    less = {s.name: max(s.low, s.likely // 4) for d in shape for s in sizes(d)}
-    shapes = [shape, tuple(substitute(d, less) for d in shape)] if less else [shape]
+def tried(shape: Sequence[Dim], usual: int) -> list[tuple[int, ...]]:
+    """A shape with its likely sizes, none above `usual` that may be less, and with a quarter of them, or half where they are few."""
+    found = {s for d in shape for s in sizes(d)}
+    likely = {s.name: min(s.likely, max(s.low, usual)) for s in found}
+    less = {s.name: max(s.low, likely[s.name] // (4 if likely[s.name] > FEW else 2)) for s in found}
+    shapes = [tuple(substitute(d, values) for d in shape) for values in (likely, less)] if found else [shape]
     return [tuple(map(known, s)) for s in shapes]
 
 

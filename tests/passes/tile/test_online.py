@@ -354,8 +354,8 @@ def test_one_compilation_of_attention_serves_every_length(causal: bool) -> None:
         truth = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=causal, scale=0.25)
         assert (y - truth).abs().max() < 1e-5
     (once,) = compiled.compilations
-    assert once.stages.context.remarks.of("online")[0].kind == "applied"
-    assert once.code.sizes == ("n",)
+    assert once.usual.stages.context.remarks.of("online")[0].kind == "applied"
+    assert once.usual.code.sizes == ("n",)
 
 
 def test_lengths_that_may_be_nothing_stay() -> None:
@@ -365,7 +365,7 @@ def test_lengths_that_may_be_nothing_stay() -> None:
     for n in (1024, 0, 3):
         q, k, v = torch.randn(2, n, 16), torch.randn(2, n, 16), torch.randn(2, n, 8)
         assert (compiled([q, k, v])[0] - F.scaled_dot_product_attention(q, k, v, scale=0.25)).abs().sum() < 1e-3
-    assert not compiled.compilations[0].stages.context.remarks.of("online")
+    assert not compiled.compilations[0].usual.stages.context.remarks.of("online")
 
 
 @pytest.mark.parametrize(("most", "taken"), [(1001, True), (641, False)])
