@@ -86,6 +86,9 @@ ALONE, ALONE_CROWDED = 2, 12
 ROW, ROW_CROWDED = 2, 6
 """The same for a row of a block that is turned in registers."""
 
+SHARING = 10
+"""Lines that stay in one set of the first-level cache, if it has so many ways: eight of eight do, and ten of twelve."""
+
 PARTIAL_PENALTY = 0.03
 """Share of the time by which each kind of partial block must pay, for the code it adds."""
 
@@ -202,9 +205,9 @@ def most_rows(rows: int, shape: Shape, machine: Machine) -> int:
 
 
 def in_sets(apart: int, machine: Machine) -> int:
-    """How many lines, each `apart` bytes from the one before, the first-level cache keeps beside two others in each of its sets."""
+    """How many lines, each `apart` bytes from the one before, the first-level cache keeps beside panels that pass by."""
     way = machine.l1 // machine.l1_ways
-    return (machine.l1_ways - 2) * (way // gcd(apart, way))
+    return min(machine.l1_ways, SHARING) * (way // gcd(apart, way))
 
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:

@@ -79,6 +79,12 @@ def test_rows_leave_ways_of_a_cache_set_to_others(apart: int, rows: int) -> None
     assert most_rows(7, Shape(32, 16, 64, 1, apart=apart), AVX512) == 7
 
 
+def test_rows_may_fill_a_set_of_few_ways() -> None:
+    machine = replace(AVX512, l1=32 << 10, l1_ways=8)
+    assert most_rows(100, Shape(32, 16, 64, 1, apart=4096), machine) == 8
+    assert most_rows(100, Shape(32, 16, 64, 1, apart=1024), machine) == 32
+
+
 @pytest.mark.parametrize(("rows", "registers", "waiting"), [(10, 2, True), (11, 2, False), (7, 3, True), (8, 3, False)])
 def test_broadcasts_wait_for_the_taps_of_other_rows(rows: int, registers: int, waiting: bool) -> None:
     """Ten rows of two: 20 sums, two vectors and ten broadcasts."""
@@ -157,9 +163,8 @@ def test_results_that_leave_across_memory(rows: int, across: int, multiply_adds:
 def test_sums_choose_blocks_that_can_be_turned() -> None:
     """Rather than rows that are left over or stored one by one, and few planes at once where their lines share a set."""
     machine = replace(ZEN4, l1=32 << 10, l1_ways=8)
-    window = Shape(576, 16, 9, 14 * 576 * 9, (Window(1, 3),))
-    assert 14 % best_tiles(14, [window], machine)[0].rows > 0
-    assert best_tiles(14, [replace(window, apart=2304, across=784)], machine) == [RegisterTile(7, 1)]
+    window = Shape(576, 16, 9, 14 * 576 * 9, (Window(1, 3),), apart=2304)
+    assert best_tiles(14, [replace(window, across=784)], machine) == [RegisterTile(7, 1)]
     stem = Shape(64, 16, 27, 224 * 64 * 27, apart=4)
     assert best_tiles(224, [stem], machine)[0].registers > 1
     assert best_tiles(224, [replace(stem, across=224 * 224 * 4)], machine) == [RegisterTile(16, 1)]
