@@ -148,7 +148,7 @@ def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine)
             if times_r and times_c:
                 streamed = shape.depth * c * machine.vector_bits // 8 > machine.l1 // 2
                 step = step_cycles(r, c, machine, streamed, shape.own, far)
-                total += times_r * times_c * (step + leaving_cycles(r, c, shape, machine) / shape.depth)
+                total += times_r * times_c * (step + leaving_cycles(r, c, shape, machine) / max(1, shape.depth))
     return total * (1 + PARTIAL_PENALTY * (bool(part_r and full_r) + bool(part_c and full_c)))
 
 

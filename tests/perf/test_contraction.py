@@ -160,6 +160,10 @@ def test_results_that_leave_across_memory(rows: int, across: int, multiply_adds:
     assert total_cycles(rows, shape, RegisterTile(rows, 1), AVX512) == near + multiply_adds / 2 * 4 / 9
 
 
+def test_sums_of_nothing_have_blocks() -> None:
+    assert best_tiles(6, [Shape(32, 16, 0, 0, across=64)], AVX512)[0].rows >= 1
+
+
 def test_sums_choose_blocks_that_can_be_turned() -> None:
     """Rather than rows that are left over or stored one by one, and few planes at once where their lines share a set."""
     machine = replace(ZEN4, l1=32 << 10, l1_ways=8)
