@@ -96,7 +96,7 @@ class Ahead(Watch):
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """One program."""
+    """One program for all sizes of a compilation, made with some of them in mind."""
 
     stages: Stages
     code: Executable

@@ -104,7 +104,7 @@ def is_plain(n: Node) -> bool:
 
 def best_tile(n: Node, machine: Machine, max_error: float, gain: float, usual: int = MANY) -> int:
     """The size of tile that takes least time, 0 for adding up the products; of open images, what never takes much more than the best
-    where sizes are `usual` at most.
+    at the sizes that are tried: those that are likely, or `usual` if that is less, and smaller ones.
     """
     if not fits(n):
         return 0
