@@ -194,7 +194,7 @@ def by_stride(table: Accesses, nest: list[For], cache: int) -> list[For]:
     """Loops in the order of their strides in what the kernel stores; as they are where that is not one plain order.
 
     Where all it does is to move what it reads in another order, the one whose innermost loop makes the shorter strides in
-    both: few lines then grow side by side.  But not if lines of rows that end inside them would leave `cache` half read.
+    both: few lines then grow side by side.  But not if lines of short rows that end inside them would leave `cache` half read.
     """
     stores = {_order(table, a, nest) for a in table.all if a.is_store and table.roles[a.buffer] != "local"}
     if len(stores) != 1 or None in stores:
@@ -213,9 +213,15 @@ def by_stride(table: Accesses, nest: list[For], cache: int) -> list[For]:
 
 
 def left_half_read(table: Accesses, a: Access, order: list[Range], cache: int) -> bool:
-    """Whether rows that `a` reads end inside a line, and more lines than fit in `cache` are read before the next row is."""
+    """Whether short rows that `a` reads end inside a line, and more lines than fit in `cache` are read before the next row is.
+
+    Of rows of two lines and more, most lines are not shared.
+    """
     along = next((k for k, r in enumerate(order) if table.step(a, r.var) == 1), None)
-    if along is None or known_extent(order[along]) * table.types[a.buffer].dtype.bytes % LINE == 0:
+    if along is None:
+        return False
+    row = known_extent(order[along]) * table.types[a.buffer].dtype.bytes
+    if row % LINE == 0 or row >= 2 * LINE:
         return False
     return prod(map(known_extent, order[along + 1 :])) * LINE > cache
 

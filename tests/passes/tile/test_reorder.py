@@ -91,6 +91,21 @@ def test_lines_that_rows_share_are_read_while_they_are_near() -> None:
     check_pass(share, before=text.replace("C", "16"), after=few.replace("C", "16"))
 
 
+def test_lines_of_long_rows_are_hardly_shared() -> None:
+    """Rows of 20 end inside their second line and are kept whole; of rows of 40 few lines are, and short strides count."""
+    text = """
+    kernel @turn(in %x: f32[48, C], out %y: f32[C, 48]) {
+      parallel %p in 0..48 { parallel %c in 0..C { store %x[%p, %c], %y[%c, %p] } }
+    }"""
+    turned = """
+    kernel @turn(in %x: f32[48, C], out %y: f32[C, 48]) {
+      parallel %c in 0..C { parallel %p in 0..48 { store %x[%p, %c], %y[%c, %p] } }
+    }"""
+    share = "reorder{share=0.03125}"
+    check_pass(share, unchanged=text.replace("C", "20"))
+    check_pass(share, before=text.replace("C", "40"), after=turned.replace("C", "40"))
+
+
 def test_a_reduction_is_no_move() -> None:
     check_pass(
         "reorder",
