@@ -23,10 +23,10 @@ do to one image alike into one, groups into kernels."""
 UNFUSED_GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,fuse{enabled=false}"
 """The same, with a kernel for every op."""
 
-PROGRAM_PASSES = "layout"
-"""How intermediate tensors lie in memory."""
+PROGRAM_PASSES = "delinearize,layout"
+"""Loops without divisions in addresses, and for these, how intermediate tensors lie in memory."""
 
-TILE_PASSES = "delinearize,narrow,merge,online,collapse,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,apart,peel,parallelize,expand-math"
+TILE_PASSES = "narrow,merge,online,collapse,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,apart,peel,parallelize,expand-math"
 """Scalar loops into tiles: join loops, order them, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
 
 

@@ -12,12 +12,12 @@ from collections.abc import Collection, Mapping
 from functools import cache
 
 from compiler.ir import tile
-from compiler.ir.index import coefficient, var, variables
+from compiler.ir.index import Dim, coefficient, product, var, variables
 from compiler.ir.tile import Block, Kernel, Range, Reduce, known
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.perf.contraction import Shape, best_tiles
-from compiler.perf.machine import Machine
+from compiler.perf.machine import LINE, Machine
 from compiler.perf.shuffles import BLOCK, picked
 
 STRADDLE = 1.5
@@ -34,6 +34,9 @@ GATHER, SCATTER = 1.5, 5
 
 GATHER_FAR, SCATTER_FAR, PAGE = 8, 21, 4096
 """The same where all lanes share a cache set, being a multiple of PAGE bytes apart."""
+
+TURN_FAR = 4
+"""Cost of each element that is stored by a turned block there, where blocks end inside lines, which leave the cache half written."""
 
 
 def lanes_for(kernel: Kernel, machine: Machine) -> int:
@@ -79,14 +82,17 @@ def _cost(
     What it takes to pick or join a vector that a contraction loads is shared by its rows; gathers are too slow to hide at all.
     """
     place, step = _place(table, a, v, packed), abs(table.step(a, v) or 0)
+    far = step > 0 and step * table.types[a.buffer].dtype.bytes % PAGE == 0
     if place is not None:
         each = STRADDLE if place == 1 and not _aligned(table, a, v, lanes, packed) else 1
     elif _picked(a, step, lanes):
         each = PICK * step
     elif along := turned_along(table, a, v, lanes):
-        each = TURN + lanes / min(lanes, known(along.extent))
+        length = known(product(r.extent for r in along))
+        each = TURN + lanes / min(lanes, length)
+        if far and a.is_store and length * table.types[a.buffer].dtype.bytes % LINE:
+            each += TURN_FAR * lanes
     else:
-        far = step > 0 and step * table.types[a.buffer].dtype.bytes % PAGE == 0
         return a.count * ((SCATTER_FAR if far else SCATTER) if a.is_store else (GATHER_FAR if far else GATHER))
     return vectors * (1 + (each - 1) / _rows(table, a, v, lanes, machine))
 
@@ -96,21 +102,26 @@ def _picked(a: Access, step: int, lanes: int) -> bool:
     return not a.is_store and picked(step, lanes)
 
 
-def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> Range | None:
+def turned_along(table: Accesses, a: Access, v: str, lanes: int) -> tuple[Range, ...]:
     """The loop along which `a` walks memory where `v` walks across it, so that blocks of both can be turned in registers.
 
+    Where it is too short, also the loop that goes on where it ends, before it; none where there are no such loops.
     Around a reduction only a contraction's rows come in blocks.
     """
     step = abs(table.step(a, v) or 0)
     if a.masked or step < 2 or _picked(a, step, lanes) or isinstance(a.stmt, Reduce):
-        return None
+        return ()
     free = table.free - {v} - table.private.get(a.buffer, frozenset())
 
-    def walks(r: Range) -> bool:
-        return table.step(a, r.var) == 1 and known(r.extent) >= BLOCK and table.linear(r.var)
+    def walks(by: Dim) -> Range | None:
+        loops = (r for r in a.loops if r.var in free and table.step(a, r.var) == by and table.linear(r.var))
+        return next((r for r in loops if not (sums := table.sums(r.var)) or any(map(contraction, sums))), None)
 
-    loops = (r for r in a.loops if r.var in free and walks(r))
-    return next((r for r in loops if not (sums := table.sums(r.var)) or any(map(contraction, sums))), None)
+    last = walks(1)
+    if last is None or known(last.extent) >= BLOCK:
+        return () if last is None else (last,)
+    before = walks(last.extent) if known(last.extent) > 1 else None
+    return (before, last) if before and known(before.extent * last.extent) >= BLOCK else ()
 
 
 def _rows(table: Accesses, a: Access, v: str, lanes: int, machine: Machine) -> int:

@@ -55,6 +55,7 @@ class Shape:
     `own` are the operands that each accumulator reads for itself.  The rows of any other, with elements of `element` bytes, lie `apart`
     bytes from one another, 0 where that is not known; they are `overlapping` where taps that are written out meet places of other rows.
     Results of neighbouring lanes lie `across` bytes from one another, those of neighbouring rows side by side; 0 where lanes do.
+    A row has `beside` of them for each column, in vectors of their own, side by side too.
     """
 
     columns: int
@@ -66,6 +67,12 @@ class Shape:
     element: int = 4
     overlapping: bool = False
     across: int = 0
+    beside: int = 1
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of all columns."""
+        return -(-self.columns // self.lanes) * self.beside
 
 
 AT_THE_END = 2
@@ -115,6 +122,7 @@ def leaving_cycles(rows: int, registers: int, shape: Shape, machine: Machine) ->
     """
     if not shape.across:
         return 0.0
+    rows, registers = rows * shape.beside, registers // shape.beside
     crowded = shape.lanes * registers > in_sets(shape.across, machine)
     turned, rest = divmod(rows, shape.lanes)
     turned, alone = (turned * shape.lanes, rest) if rest < BLOCK else (rows, 0)
@@ -140,8 +148,7 @@ def total_cycles(rows: int, shape: Shape, block: RegisterTile, machine: Machine)
     full_r, part_r = divmod(rows, block.rows)
     spread = not 0 < shape.apart < LINE and rows * shape.depth * shape.element > machine.l1 // 2
     far = shape.element if spread else 0
-    vectors = -(-shape.columns // shape.lanes)
-    full_c, part_c = divmod(vectors, block.registers)
+    full_c, part_c = divmod(shape.vectors, block.registers)
     total = 0.0
     for r, times_r in ((block.rows, full_r), (part_r, 1 if part_r else 0)):
         for c, times_c in ((block.registers, full_c), (part_c, 1 if part_c else 0)):
@@ -184,9 +191,9 @@ def equally_wide(parts: Sequence[tuple[int, Shape]], machine: Machine) -> tuple[
 
     They walk the same panels of weights, which lie in memory only once.
     """
-    widest = max(-(-shape.columns // shape.lanes) for _, shape in parts)
+    widest, beside = max(shape.vectors for _, shape in parts), max(shape.beside for _, shape in parts)
     found: list[tuple[float, list[RegisterTile]]] = []
-    for width in range(1, min(widest, 6, (machine.registers - 2) // 2) + 1):
+    for width in range(beside, min(widest, 6, (machine.registers - 2) // 2) + 1, beside):
         chosen, time = list[RegisterTile](), 0.0
         for rows, shape in parts:
             blocks = (RegisterTile(h, width) for h in range(1, most_rows(rows, shape, machine) + 1))
@@ -212,7 +219,8 @@ def in_sets(apart: int, machine: Machine) -> int:
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:
     """The width that suits blocks of `height` rows; None where not even one vector fits."""
-    blocks = (RegisterTile(height, c) for c in range(1, min(-(-shape.columns // shape.lanes), 6) + 1))
+    widths = range(shape.beside, min(shape.vectors, 6) + 1, shape.beside)
+    blocks = (RegisterTile(height, c) for c in widths)
     fitting = [b for b in blocks if fits(b, shape, machine)]
     return min(fitting, key=lambda b: (round(total_cycles(rows, shape, b, machine), 3), -b.registers), default=None)
 

@@ -61,6 +61,26 @@ def test_no_element_is_gathered_or_scattered() -> None:
             assert ("gather" not in module and "scatter" not in module) == plain
 
 
+BESIDE = """
+kernel @turn(in %x: f32[21, {n}], in %z: f32[{m}, {e}, 21], out %y: f32[21, {n}], out %v: f32[{m}, {e}, 21]) {{
+  for %b in 0..{e} tile {e} {{ for %i in 0..{m} tile {t} {{ for %c in 0..21 tile {lanes} lanes {lanes} {{
+    store %z[%i, %b, %c] + 1.0, %y[%c, %i*{e} + %b]
+    store %x[%c, %i*{e} + %b] * 2.0, %v[%i, %b, %c]
+  }} }} }}
+}}"""
+
+
+@pytest.mark.parametrize(("m", "e", "t"), [(19, 2, 8), (11, 3, 5), (7, 2, 2), (8, 2, 4), (20, 4, 20), (4, 7, 2)])
+@pytest.mark.parametrize("lanes", [8, 16])
+def test_columns_may_be_on_two_axes(m: int, e: int, t: int, lanes: int, target: str) -> None:
+    text = BESIDE.format(m=m, e=e, n=m * e, t=t, lanes=lanes)
+    check(text, target)
+    whole = text.replace("21", "32").replace(f"0..{m}", f"0..{m // t * t}")
+    module = emit_kernel(parse_kernel(whole), Target.named("x86-64-v4"))
+    assert "gather" not in module
+    assert "scatter" not in module
+
+
 def test_rows_may_be_open_lengths_apart() -> None:
     """Half of a size, too."""
     module = emit_kernel(

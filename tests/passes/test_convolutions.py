@@ -23,7 +23,7 @@ from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 
-LOOPS = "layout,delinearize,narrow,merge,collapse,reorder,join"
+LOOPS = "delinearize,layout,narrow,merge,collapse,reorder,join"
 
 
 def scheduled(node: Node, inputs: tuple[Node, ...]) -> Program:

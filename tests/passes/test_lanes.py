@@ -135,6 +135,27 @@ def test_blocks_are_turned_where_another_loop_walks_along_memory() -> None:
     assert turned(3) == 3 * (64 - 4) + 3 * 64 - 3 * 64 * 5
 
 
+@pytest.mark.parametrize(
+    ("store", "cost"),
+    [
+        ("%y[%i, %j*2 + %b]", 32 * 4),  # 8 side by side
+        ("%y[%i, %j*2 + 2*%b]", 8 * 64 * 5),  # not side by side
+        ("%y[%i, %b*4 + %j]", 32 * 6),  # %j alone is long enough
+    ],
+)
+def test_two_loops_may_walk_along_memory(store: str, cost: int) -> None:
+    body = f"parallel %j in 0..4 {{ parallel %b in 0..2 {{ for %i in 0..64 {{ store %x[%j, %b, %i], {store} }} }} }}"
+    found = scores("in %x: f32[4, 2, 64], out %y: f32[64, 9]", body)["i"]
+    assert found == 8 * (64 - 4) + 8 * 64 - cost
+
+
+@pytest.mark.parametrize(("length", "cost"), [(16, 64 * 3), (20, 80 * (2 + 1 + 4 * 16))])
+def test_blocks_that_end_inside_lines_cost_much_where_rows_share_a_set(length: int, cost: int) -> None:
+    body = f"parallel %j in 0..{length} {{ for %i in 0..64 {{ store %x[%j, %i], %y[%i, %j] }} }}"
+    found = scores(f"in %x: f32[{length}, 64], out %y: f32[64, 1024]", body)["i"]
+    assert found == length * (64 - 4) + length * 64 - cost
+
+
 def test_blocks_are_turned_around_contractions_only() -> None:
     """The rows of any other reduction come one at a time."""
 

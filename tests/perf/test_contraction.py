@@ -160,6 +160,14 @@ def test_results_that_leave_across_memory(rows: int, across: int, multiply_adds:
     assert total_cycles(rows, shape, RegisterTile(rows, 1), AVX512) == near + multiply_adds / 2 * 4 / 9
 
 
+def test_results_beside_each_other_leave_together() -> None:
+    """Of 8 rows and 2 vectors beside each other, 16 results of each column leave as of 16 rows and one vector."""
+    shape = Shape(columns=64, lanes=16, depth=9, products=1, across=64 * 5)
+    assert replace(shape, beside=2).vectors == 2 * shape.vectors
+    assert leaving_cycles(8, 2, replace(shape, beside=2), AVX512) == leaving_cycles(16, 1, shape, AVX512)
+    assert best_tiles(64, [replace(shape, beside=2)], AVX512)[0].registers % 2 == 0
+
+
 def test_sums_of_nothing_have_blocks() -> None:
     assert best_tiles(6, [Shape(32, 16, 0, 0, across=64)], AVX512)[0].rows >= 1
 

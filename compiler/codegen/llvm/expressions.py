@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 
 from compiler.codegen.llvm.addresses import Addresses
 from compiler.codegen.llvm.builder import first_lanes, literal, llvm_type, memory_type
@@ -27,11 +28,18 @@ SIDE_BY_SIDE = 2
 
 @dataclass(frozen=True)
 class Columns:
-    """`count` of the positions on an axis, from `start` on: the columns of a block whose rows lie side by side in memory."""
+    """Coordinates of the columns of a block whose rows lie side by side in memory, on the axes along which they do."""
 
-    axis: str
-    start: int
-    count: int
+    places: tuple[Coord, ...]
+
+    @property
+    def count(self) -> int:
+        """How many columns there are."""
+        return len(self.places)
+
+    def begins(self, coord: Coord) -> bool:
+        """Whether `coord` is in the first column."""
+        return all(coord[v] == c for v, c in self.places[0].items())
 
     def width(self, lanes: int, dtype: DType) -> int:
         """Columns that the block takes in registers."""
@@ -270,19 +278,21 @@ class Evaluator(Addresses):
 
     def _block(self, place: Place, coord: Coord) -> Columns | None:
         """The columns around `coord` that can be turned together."""
-        axis, lane = place.turned(self.scope), self.scope.lane
-        if axis is None or lane is None:
+        axes, lane = place.turned(self.scope), self.scope.lane
+        if not axes or lane is None:
             return None
-        start = coord[axis.var] // lane.lanes * lane.lanes
-        count = min(lane.lanes, axis.tile - start)
-        return Columns(axis.var, start, count) if count >= BLOCK else None
+        every = [dict(zip((a.var for a in axes), at, strict=True)) for at in product(*(range(a.tile) for a in axes))]
+        here = every.index({a.var: coord[a.var] for a in axes})
+        start = here // lane.lanes * lane.lanes
+        block = Columns(tuple(every[start : start + lane.lanes]))
+        return block if block.count >= BLOCK else None
 
     def _rows(self, buffer: Buffer, place: Place, block: Columns, coord: Coord) -> list[str]:
         """Where the rows of a block begin, a row for each active lane."""
         lane = self.scope.lane
         assert lane is not None
         assert place.steps is not None
-        offset, _ = place.at(self.scope, {**coord, block.axis: block.start})
+        offset, _ = place.at(self.scope, {**coord, **block.places[0]})
         between = place.steps[lane.var]
         return [self.pointer(buffer, offset + between * r, coord) for r in range(lane.active(coord[lane.var]))]
 
@@ -294,8 +304,9 @@ class Evaluator(Addresses):
         rows = ["zeroinitializer"] * lanes
         for r, address in enumerate(self._rows(buffer, place, block, coord)):
             rows[r] = self._read(dtype, width, address, block.mask(width))
-        for k, column in enumerate(to_columns(self.b, rows, memory_type(dtype), width, inside)[: block.count]):
-            there = {**coord, block.axis: block.start + k}
+        columns = to_columns(self.b, rows, memory_type(dtype), width, inside)
+        for at, column in zip(block.places, columns, strict=False):
+            there = {**coord, **at}
             self.memo[(id(e), tuple(there[a] for a in axes))] = self._from_memory(column, dtype, lanes)
         return self.memo[(id(e), tuple(coord[a] for a in axes))]
 
@@ -317,7 +328,7 @@ class Evaluator(Addresses):
             block = self._block(place, coord) if plain else None
             if block is None:
                 self._store_one(name, index, value, coord, axes, stream)
-            elif coord[block.axis] == block.start:
+            elif block.begins(coord):
                 self._store_turned(name, place, value, block, coord)
 
     def _gathered(self, index: tuple[Dim, ...]) -> bool:
@@ -332,9 +343,8 @@ class Evaluator(Addresses):
         dtype, lanes = buffer.type.dtype, lane.lanes
         width, inside = block.width(lanes, dtype), narrowest(lanes, dtype.bytes)
         columns = ["poison"] * width
-        for k in range(block.count):
-            there = {**coord, block.axis: block.start + k}
-            columns[k] = self._to_memory(self.at(value, there, lanes), dtype, lanes)
+        for k, at in enumerate(block.places):
+            columns[k] = self._to_memory(self.at(value, {**coord, **at}, lanes), dtype, lanes)
         rows = to_rows(self.b, columns, memory_type(dtype), lanes, inside)
         for address, bits in zip(self._rows(buffer, place, block, coord), rows, strict=False):
             self._write(dtype, width, bits, address, block.mask(width))

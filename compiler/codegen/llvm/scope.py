@@ -172,13 +172,20 @@ class Place:
         form = self.lane_offset(scope, coord)
         return substitute(form, {LANE: 0}), coefficient(form, LANE)
 
-    def turned(self, scope: Scope) -> Axis | None:
-        """The axis along which elements lie side by side where along the lanes they do not: blocks of both can be turned."""
+    def turned(self, scope: Scope) -> tuple[Axis, ...]:
+        """The axes along which elements lie side by side where along the lanes they do not: blocks of both can be turned.
+
+        The last one goes from element to element, each other goes on where the one behind it ends.
+        """
         lane = scope.lane
         if lane is None or lane.left or not self.steps or self.steps.get(lane.var, 0) in (0, 1):
-            return None
-        whole = (scope.axes[v] for v, s in self.steps.items() if s == 1)
-        return next((a for a in whole if not a.lanes and not a.left and a.tile >= BLOCK), None)
+            return ()
+        whole = [v for v in self.steps if not scope.axes[v].lanes and not scope.axes[v].left]
+        found, length = list[Axis](), 1
+        while length < lane.lanes and (v := next((v for v in whole if self.steps[v] == length), None)):
+            found.insert(0, scope.axes[v])
+            length *= found[0].tile
+        return tuple(found) if length >= BLOCK else ()
 
     def lane_offset(self, scope: Scope, coord: Coord) -> Dim:
         """The offset at `coord` as an index in the lane number."""

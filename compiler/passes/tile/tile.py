@@ -67,11 +67,15 @@ class Tile(TilePass):
         """Blocks of loops that walk along memory where the lanes walk across it: whole lines, as far as there are."""
         for a in table.all:
             lane = next((r for r in a.loops if r.lanes), None)
-            along = turned_along(table, a, lane.var, lane.lanes) if lane is not None else None
-            if lane is None or along is None or along.var in sizes or table.sums(along.var):
+            along = turned_along(table, a, lane.var, lane.lanes) if lane is not None else ()
+            if lane is None or not along or any(r.var in sizes or table.sums(r.var) for r in along):
                 continue
-            sizes[along.var], sizes[lane.var] = min(lane.lanes, many(along.extent)), lane.lanes
-            context.applied(self, f"%{a.buffer}: blocks of {sizes[along.var]} %{along.var} are turned in registers")
+            sizes[lane.var] = left = lane.lanes
+            for r in reversed(along):
+                sizes[r.var] = max(1, min(left, many(r.extent)))
+                left //= sizes[r.var]
+            whole = " x ".join(f"{sizes[r.var]} %{r.var}" for r in along)
+            context.applied(self, f"%{a.buffer}: blocks of {whole} are turned in registers")
 
     def width(self, r: Range, stmt: Stmt, copies: int, registers: int) -> int:
         """Indices per step of a plain lane loop; fewer where much is computed on each, or kept in more than `copies` buffers."""
@@ -96,16 +100,18 @@ class Tile(TilePass):
         own = tuple(window(table, a, row.var, s.ranges[-1]) for a in moving if row is not None)
         panels = frozenset(a.buffer for a in reads if table.roles[a.buffer] == "const")
         count, columns = max(a.count for a in reads), many(lane.extent, lane.lanes)
-        shape = Shape(columns, lane.lanes, known(depth), count, own)
+        shape, beside = Shape(columns, lane.lanes, known(depth), count, own), tuple[Range, ...]()
         if row is not None:
+            far, beside = across(table, lane, row)
             shape = replace(
                 shape,
                 apart=rows_apart(table, reads, row.var),
                 element=max(table.types[a.buffer].dtype.bytes for a in reads if table.follows(a, row.var)),
                 overlapping=not own and overlapping(table, reads, row, s),
-                across=across(table, lane, row),
+                across=far,
+                beside=known(product(r.extent for r in beside)),
             )
-        return [Block(s.name, row, lane, shape, panels, around)]
+        return [Block(s.name, row, beside, lane, shape, panels, around)]
 
     def choose(self, blocks: list[Block], sizes: dict[str, int], machine: Machine, context: Context) -> None:
         """Rows and registers for the contractions along one row loop: the rows must serve them all."""
@@ -121,15 +127,17 @@ class Tile(TilePass):
         """Note what was chosen for each of the blocks."""
         for b, choice in zip(blocks, chosen, strict=True):
             height = min(self.rows or choice.rows, b.rows)
-            width = min(self.columns or choice.registers * b.lane.lanes, b.shape.columns)
+            width = min(self.columns or b.width(choice), b.shape.columns)
             if b.row is not None:
                 sizes[b.row.var] = height
+            sizes.update({r.var: known(r.extent) for r in b.beside})
             sizes[b.lane.var] = width
-            context.applied(self, f"{height} rows x {width} columns in {b.lane.lanes} lanes for %{b.name}")
+            twice = f" x {b.shape.beside}" if b.beside else ""
+            context.applied(self, f"{height} rows{twice} x {width} columns in {b.lane.lanes} lanes for %{b.name}")
 
     def fixed(self, blocks: list[Block], tiles: list[RegisterTile]) -> Tile:
         """The pass with these blocks, or with their height where the contractions differ in their widths."""
-        widths = {min(t.registers * b.lane.lanes, b.shape.columns) for t, b in zip(tiles, blocks, strict=True)}
+        widths = {min(b.width(t), b.shape.columns) for t, b in zip(tiles, blocks, strict=True)}
         return replace(self, rows=tiles[0].rows, columns=widths.pop() if len(widths) == 1 else 0)
 
     @staticmethod
@@ -152,12 +160,16 @@ def rows_apart(table: Accesses, reads: list[Access], row: str) -> int:
     return gcd(*steps) if all(steps) else 0
 
 
-def across(table: Accesses, lane: Range, row: Range) -> int:
-    """Bytes between results of neighbouring lanes that are turned because those of neighbouring rows lie side by side; 0 where none are."""
-    stored = (
-        a for a in table.all if a.is_store and lane in a.loops and turned_along(table, a, lane.var, lane.lanes) == row
-    )
-    return max((abs(table.step(a, lane.var) or 0) * table.types[a.buffer].dtype.bytes for a in stored), default=0)
+def across(table: Accesses, lane: Range, row: Range) -> tuple[int, tuple[Range, ...]]:
+    """Bytes between results of neighbouring lanes that are turned because those of neighbouring rows lie side by side, and the loop
+    whose results lie in between; 0 and none where none are turned.
+    """
+    found, beside = 0, tuple[Range, ...]()
+    for a in table.all:
+        if a.is_store and lane in a.loops and row in (along := turned_along(table, a, lane.var, lane.lanes))[:1]:
+            found = max(found, abs(table.step(a, lane.var) or 0) * table.types[a.buffer].dtype.bytes)
+            beside = along[1:]
+    return found, beside
 
 
 def overlapping(table: Accesses, reads: list[Access], row: Range, s: Reduce) -> bool:
@@ -177,10 +189,13 @@ def window(table: Accesses, a: Access, row: str, last: Range) -> Window:
 
 @dataclass(frozen=True)
 class Block:
-    """One contraction `name`: its row loop, if any, its lane loop, its shape, the constants that it walks, and all loops around it."""
+    """One contraction `name`: its row loop, if any, the one whose results lie between its rows, its lane loop, its shape, the constants
+    that it walks, and all loops around it.
+    """
 
     name: str
     row: Range | None
+    beside: tuple[Range, ...]
     lane: Range
     shape: Shape
     panels: frozenset[str]
@@ -189,6 +204,10 @@ class Block:
     @property
     def rows(self) -> int:
         return many(self.row.extent) if self.row is not None else 1
+
+    def width(self, t: RegisterTile) -> int:
+        """Columns of a block with as many registers."""
+        return t.registers // self.shape.beside * self.lane.lanes
 
 
 def many(extent: Dim, unit: int = 1) -> int:

@@ -143,6 +143,39 @@ def test_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks(columns: i
     )
 
 
+def interleaved(i: str, b: str, j: str, value: str = "%x[%i, %b, %j]") -> str:
+    return f"""kernel @k(in %x: f32[40, 2, 40], out %y: f32[40, 80]) {{
+      parallel %b in 0..2{b} {{ parallel %i in 0..40{i} {{ parallel %j in 0..40{j} lanes 8 {{
+        store {value}, %y[%j, 2*%i + %b] }} }} }} }}"""
+
+
+def test_two_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks() -> None:
+    check_pass(
+        "tile",
+        before=interleaved("", "", " tile 8"),
+        after=interleaved(" tile 4", " tile 2", " tile 8"),
+        remark="%y: blocks of 4 %i x 2 %b are turned in registers",
+    )
+
+
+def test_rows_of_sums_take_those_that_lie_between_them_along() -> None:
+    """As in a transposed convolution, whose neighbours in memory have other weights."""
+    text = """kernel @k(in %x: f32[64, 40], const %w: f32[64, 2, 40], out %y: f32[40, 80]) {
+      parallel %b in 0..2B { parallel %j in 0..40J lanes 8 { parallel %i in 0..40I {
+        %s = reduce add %k in 0..64 { yield %x[%k, %i] * %w[%k, %b, %j] }
+        store %s, %y[%j, 2*%i + %b] } } } }"""
+
+    def tiled(b: str, j: str, i: str) -> str:
+        return text.replace("B", b, 1).replace("J", j, 1).replace("I", i, 1)
+
+    check_pass(
+        "tile",
+        before=tiled("", " tile 8", ""),
+        after=tiled(" tile 2", " tile 8", " tile 10"),
+        remark="10 rows x 2 x 8 columns in 8 lanes for %s",
+    )
+
+
 def test_a_block_that_is_turned_holds_no_reduction() -> None:
     """Its accumulators would fill the registers."""
     text = """kernel @k(in %x: f32[8, 20, 40], out %y: f32[40, 8]) {
