@@ -132,12 +132,12 @@ class Let:
 
 @dataclass(frozen=True)
 class Store:
-    """Write one element; `stream` asks for stores that bypass the cache."""
+    """Write one element, past the cache where `stream`, a number known when the kernel is called, is there and not negative."""
 
     buffer: str
     index: tuple[Dim, ...]
     value: Expr
-    stream: bool = False
+    stream: Dim | None = None
 
 
 @dataclass(frozen=True)

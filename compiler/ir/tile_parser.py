@@ -79,16 +79,16 @@ def _read_kernel(c: Cursor) -> Kernel:
     name = c.kind("global", "the kernel's @name").text
     scope = Scope()
     params = c.items("(", lambda: read_size(c) if c.sees("size") else _read_param(c, scope), ")")
-    surplus = _read_surplus(c) if c.accept("shared") else 0
+    surplus = _read_condition(c) if c.accept("shared") else 0
     return Kernel(name, tuple(p for p in params if p is not None), _read_braces(c, scope), surplus)
 
 
-def _read_surplus(c: Cursor) -> Dim:
-    """What is left of the work from which on threads share a kernel."""
+def _read_condition(c: Cursor) -> Dim:
+    """`if a >= b` as the number that must not be negative."""
     c.expect("if")
-    work = read_dim(c)
+    found = read_dim(c)
     c.expect(">=")
-    return work - c.integer()
+    return found - c.integer()
 
 
 def _read_param(c: Cursor, scope: Scope) -> Param:
@@ -150,7 +150,9 @@ def _read_store(c: Cursor, scope: Scope) -> Store:
     at, value = c.next, read_expr(c, scope)
     c.expect(",")
     buffer = lookup(c, scope.buffers, "buffer")
-    return Store(buffer.text, read_dims(c), typed(c, value, scope.buffers[buffer.text], at), c.accept("stream"))
+    index, dtype = read_dims(c), scope.buffers[buffer.text]
+    stream = (_read_condition(c) if c.sees("if") else 0) if c.accept("stream") else None
+    return Store(buffer.text, index, typed(c, value, dtype, at), stream)
 
 
 def _read_reduce(c: Cursor, name: str, scope: Scope) -> Reduce:

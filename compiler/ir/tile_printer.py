@@ -62,8 +62,7 @@ def print_kernel(kernel: Kernel) -> str:
     params = [write_size(s) for s in kernel_sizes(kernel)]
     params += [f"{p.role} {value_name(p.name)}: {p.type}" for p in kernel.params]
     lines = [indent(line) for s in kernel.body for line in names.statement(s)]
-    least = max(0, -constant(kernel.surplus))
-    shared = f" shared if {kernel.surplus + least} >= {least}" if kernel.surplus != 0 else ""
+    shared = f" shared{_write_condition(kernel.surplus)}" if kernel.surplus != 0 else ""
     return "\n".join([write_header(f"kernel {global_name(kernel.name)}", params, shared), *lines, "}"])
 
 
@@ -93,7 +92,8 @@ class _Names:
         elif isinstance(s, Store):
             *lines, value = self.spread(s.value, self.buffers.get(s.buffer))
             yield from lines
-            yield f"store {value}, {self.element(s.buffer, s.index)}{' stream' if s.stream else ''}"
+            stream = "" if s.stream is None else f" stream{_write_condition(s.stream)}"
+            yield f"store {value}, {self.element(s.buffer, s.index)}{stream}"
         elif isinstance(s, Local):
             yield f"local {value_name(s.buffer)}: {s.type}"
         elif isinstance(s, Check):
@@ -216,6 +216,14 @@ def _literal_dtypes(e: Call) -> list[DType | None]:
 
 def _number(e: Const) -> str:
     return str(e.value).lower() if isinstance(e.value, bool) else repr(e.value)
+
+
+def _write_condition(surplus: Dim) -> str:
+    """` if a >= b` for what must not be negative; nothing where it never is."""
+    if isinstance(surplus, int) and surplus >= 0:
+        return ""
+    least = max(0, -constant(surplus))
+    return f" if {surplus + least} >= {least}"
 
 
 def print_program(program: Program, *, full: bool = False) -> str:

@@ -26,6 +26,7 @@ from compiler.ir.tile import (
     Store,
     blocks,
     ranges,
+    walk,
 )
 from compiler.ir.types import DType, TensorType, boolean, i64
 
@@ -182,6 +183,9 @@ def _parameters(kernel: Kernel) -> Iterator[str]:
             yield f"parameter %{p.name}: {p.type} has dimensions that are no declared sizes"
     if variables(kernel.surplus):
         yield f"it is shared if {kernel.surplus} is not negative, which are no declared sizes"
+    for s in walk(kernel.body):
+        if isinstance(s, Store) and s.stream is not None and variables(s.stream):
+            yield f"%{s.buffer} is written past the cache if {s.stream} is not negative, which are no declared sizes"
 
 
 def binds_new_names(site: Site) -> Iterator[str]:

@@ -9,6 +9,7 @@ import torch
 from native import assert_bits, check, inputs_of, run_interpreter, run_native
 
 from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.llvm.object import to_assembly
 from compiler.codegen.target import Target
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.verify_tile import verify_kernel
@@ -239,3 +240,30 @@ def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
     assert "!nontemporal" in code
     assert "sfence" in code
     assert "!nontemporal" not in emit_kernel(parse_kernel(text.format(r="inout")), Target.named("x86-64-v4"))
+
+
+def test_blocks_that_are_turned_bypass_the_cache_by_whole_lines() -> None:
+    """Rows of 64 begin with a line each, rows of 72 do not."""
+    text = """
+    kernel @turn(in %x: f32[{n}, 32], out %y: f32[32, {n}]) {{
+      for %j in 0..32 tile 16 lanes 16 {{ for %i in 0..{n} tile {tile} {{ store %x[%i, %j], %y[%j, %i] stream }} }}
+    }}"""
+    for n, tile, past in ((64, 16, 16), (64, 8, 0), (64, 32, 32), (72, 24, 0)):
+        check(text.format(n=n, tile=tile))
+        code = emit_kernel(parse_kernel(text.format(n=n, tile=tile)), Target.named("x86-64-v4"))
+        assert code.count("!nontemporal") == past
+
+
+def test_each_call_decides_whether_open_results_bypass_the_cache() -> None:
+    """Both stores are there, in the machine code too, whose optimizer might have joined them."""
+    text = """kernel @k(size n in 1..100 like 50, in %x: f32[n, 64], out %y: f32[n, 64]) {
+      for %i in 0..n { for %j in 0..64 tile 16 lanes 16 { store %x[%i, %j] + 1.0, %y[%i, %j] stream if n*256 >= 5000 } }
+    }"""
+    target = Target.named("x86-64-v4")
+    code = emit_kernel(parse_kernel(text), target)
+    assert code.count("!nontemporal") == 1
+    assert "sfence" in code
+    assert {"vmovntps", "vmovups"} <= set(re.findall(r"vmov\w+", to_assembly(code, target)))
+    assert "vmovntps" not in to_assembly(
+        emit_kernel(parse_kernel(text.replace("stream if n*256 >= 5000", "")), target), target
+    )

@@ -187,3 +187,9 @@ def test_local_buffers_of_all_cases_are_one() -> None:
 def test_a_kernel_without_open_sizes_asks_nothing() -> None:
     kernel = parse_kernel("kernel @k(in %x: f32[8], out %y: f32[8]) { parallel %i in 0..8 { store %x[%i], %y[%i] } }")
     assert "alone:" not in emit_kernel(kernel, Target.host())
+
+
+@pytest.mark.parametrize("least", [0, 5, 100])
+def test_open_results_are_the_same_past_the_cache(least: int, threads: int) -> None:
+    body = BODIES["shared rows and columns"].replace("%y[%i, %j]", f"%y[%i, %j] stream if n*2 >= {least}")
+    check(program(body))

@@ -30,7 +30,7 @@ from compiler.ir.printer import print_graph
 from compiler.ir.sizes import kernel_sizes
 from compiler.ir.spans import is_less, span
 from compiler.ir.team import meetings
-from compiler.ir.tile import known
+from compiler.ir.tile import Store, known, walk
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.tile_printer import print_kernel
 from compiler.ir.trial import small, trials
@@ -267,3 +267,16 @@ def test_a_kernel_says_from_what_size_on_it_is_shared() -> None:
     assert kernel_digest(kernel) != kernel_digest(parse_kernel(TEXT))
     with pytest.raises(VerifyError, match="which are no declared sizes"):
         verify_kernel(parse_kernel(shared.replace("if n*8", "if m*8")))
+
+
+def test_a_store_says_from_what_size_on_it_goes_past_the_cache() -> None:
+    text = "kernel @k(size n in 2..513 like 100, in %x: f32[n], out %y: f32[n]) { for %i in 0..n { store %x[%i], %y[%i]STREAM } }"
+    kernels = {s: parse_kernel(text.replace("STREAM", s)) for s in ("", " stream", " stream if n*4 >= 400")}
+    stores = [next(s for s in walk(k.body) if isinstance(s, Store)) for k in kernels.values()]
+    assert [s.stream for s in stores] == [None, 0, size("n", 2, 512, 100) * 4 - 400]
+    assert len({kernel_digest(k) for k in kernels.values()}) == 3
+    for way, kernel in kernels.items():
+        assert parse_kernel(print_kernel(kernel)) == kernel
+        assert f"%y[%i]{way}\n" in print_kernel(kernel)
+    with pytest.raises(VerifyError, match=r"past the cache if .* which are no declared sizes"):
+        verify_kernel(parse_kernel(text.replace("STREAM", " stream if %i*4 >= 400")))

@@ -86,7 +86,7 @@ def test_statements_round_trip() -> None:
         Let("e", Load(f32, "x", (var("q"), 0), Ref(boolean, "p"), const(float("-inf"), f32))),
         Let("g", Load(f32, "x", (var("q"), 0), Ref(boolean, "p"))),
         Reduce("r", "min", (Range("l", i, i + 4),), (Store("tmp", (var("l"),), const(1, i32)),), const(1.0, f32)),
-        Store("odd \"name\"", (), Ref(f32, "e") * Ref(f32, "r"), stream=True),
+        Store("odd \"name\"", (), Ref(f32, "e") * Ref(f32, "r"), stream=0),
     )  # fmt: skip
     params = (
         Param("x", parse_type("f32[m, 4]")),

@@ -154,6 +154,19 @@ class Builder:
             for (ty, init), new in zip(carried, results, strict=True)
         ]
 
+    def branch(self, flag: str, then: Callable[[], object], otherwise: Callable[[], object]) -> None:
+        """Code that runs where `flag` holds, and code that runs where it does not."""
+        blocks = {self.fresh(hint)[1:]: body for hint, body in (("then", then), ("else", otherwise))}
+        done, known = self.fresh("done")[1:], dict(self.known)
+        self.do(f"br i1 {flag}, label %{', label %'.join(blocks)}")
+        for label, body in blocks.items():
+            self.block(label)
+            self.known = dict(known)
+            body()
+            self.do(f"br label %{done}")
+        self.block(done)
+        self.known = known
+
     def choose(self, number: str, most: int, body: Callable[[int], object]) -> None:
         """Code for every number 1..most, of which that for `number` runs, or that for `most` where it is greater."""
         blocks = {n: self.fresh("case")[1:] for n in range(1, most + 1)}

@@ -52,7 +52,7 @@ class KernelEmitter:
         # of local buffers; rows that are written out again use them again
         self.rooms: dict[tuple[object, ...], tuple[str, int]] = {}
         self.noted = ""  # where a thread remembers that a check failed
-        self.streams = any(isinstance(s, Store) and s.stream for s in tile.walk(kernel.body))
+        self.streams = any(isinstance(s, Store) and s.stream is not None for s in tile.walk(kernel.body))
 
     def emit(self) -> None:
         scope = Scope()

@@ -229,6 +229,19 @@ class Evaluator(Addresses):
         self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, lanes)}.p0",
                          (memory, bits), (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip
 
+    def _write_whole(self, dtype: DType, lanes: int, bits: str, address: str, stream: Dim | None) -> None:
+        """Elements side by side that start at a multiple of their number if `stream` says that they may go past the cache."""
+        width = lanes * dtype.bytes
+        store = f"store {memory_type(dtype, lanes)} {bits}, ptr {address}, align "
+        near, past = f"{store}{dtype.bytes}", f"{store}{width}, !nontemporal !0"
+        if stream is None or width not in (16, 32, 64):
+            self.b.do(near)
+        elif isinstance(stream, int):
+            self.b.do(past if stream >= 0 else near)
+        else:
+            flag = self.b.emit(f"icmp slt i64 {self.polynomial(stream, {}, None)}, 0")
+            self.b.branch(flag, lambda: self.b.do(near), lambda: self.b.do(past))
+
     def _guarded(self, e: Load, buffer: Buffer, offset: Dim, coord: Coord, other: str | None) -> str:
         """A scalar load under a mask, which drops what it reads where the mask is false."""
         assert e.mask is not None
@@ -289,12 +302,16 @@ class Evaluator(Addresses):
 
     def _rows(self, buffer: Buffer, place: Place, block: Columns, coord: Coord) -> list[str]:
         """Where the rows of a block begin, a row for each active lane."""
+        return [self.pointer(buffer, offset, coord) for offset in self._starts(place, block, coord)]
+
+    def _starts(self, place: Place, block: Columns, coord: Coord) -> list[Dim]:
+        """The same in elements of the buffer."""
         lane = self.scope.lane
         assert lane is not None
         assert place.steps is not None
         offset, _ = place.at(self.scope, {**coord, **block.places[0]})
         between = place.steps[lane.var]
-        return [self.pointer(buffer, offset + between * r, coord) for r in range(lane.active(coord[lane.var]))]
+        return [offset + between * r for r in range(lane.active(coord[lane.var]))]
 
     def _turned(self, e: Load, place: Place, block: Columns, coord: Coord) -> str:
         """Columns of rows that are read whole; those beside the one asked for are remembered."""
@@ -319,7 +336,7 @@ class Evaluator(Addresses):
         return self.b.intrinsic(memory, f"llvm.masked.gather.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
                                 (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"), (memory, passed))  # fmt: skip
 
-    def store(self, name: str, index: tuple[Dim, ...], value: Expr, axes: tuple[str, ...], stream: bool) -> None:
+    def store(self, name: str, index: tuple[Dim, ...], value: Expr, axes: tuple[str, ...], stream: Dim | None) -> None:
         """Write a tile: element by element, or register by register, or in blocks that are turned first."""
         place = self.scope.place(name, index)
         lane = self.scope.lane_axis(axes)
@@ -329,15 +346,17 @@ class Evaluator(Addresses):
             if block is None:
                 self._store_one(name, index, value, coord, axes, stream)
             elif block.begins(coord):
-                self._store_turned(name, place, value, block, coord)
+                self._store_turned(name, place, value, block, coord, stream)
 
     def _gathered(self, index: tuple[Dim, ...]) -> bool:
         """Whether an index holds values that differ between lanes."""
         names = {v for d in index for v in variables(d)} & set(self.scope.names)
         return any(self.scope.lane_axis(self.scope.names[v].axes) for v in names)
 
-    def _store_turned(self, name: str, place: Place, value: Expr, block: Columns, coord: Coord) -> None:
-        """Write a block row by row."""
+    def _store_turned(
+        self, name: str, place: Place, value: Expr, block: Columns, coord: Coord, stream: Dim | None
+    ) -> None:
+        """Write a block row by row; past the cache only whole lines, whose other parts would come much later."""
         buffer, lane = self.scope.buffers[name], self.scope.lane
         assert lane is not None
         dtype, lanes = buffer.type.dtype, lane.lanes
@@ -346,11 +365,16 @@ class Evaluator(Addresses):
         for k, at in enumerate(block.places):
             columns[k] = self._to_memory(self.at(value, {**coord, **at}, lanes), dtype, lanes)
         rows = to_rows(self.b, columns, memory_type(dtype), lanes, inside)
+        lines = width * dtype.bytes == LINE and all(_multiple(d, width) for d in self._starts(place, block, coord))
+        far = stream if buffer.aligned and lines else None
         for address, bits in zip(self._rows(buffer, place, block, coord), rows, strict=False):
-            self._write(dtype, width, bits, address, block.mask(width))
+            if mask := block.mask(width):
+                self._write(dtype, width, bits, address, mask)
+            else:
+                self._write_whole(dtype, width, bits, address, far)
 
     def _store_one(
-        self, name: str, index: tuple[Dim, ...], value: Expr, coord: Coord, axes: tuple[str, ...], stream: bool
+        self, name: str, index: tuple[Dim, ...], value: Expr, coord: Coord, axes: tuple[str, ...], stream: Dim | None
     ) -> None:
         """Write one element or register; vectors that are not contiguous are scattered."""
         buffer = self.scope.buffers[name]
@@ -374,10 +398,8 @@ class Evaluator(Addresses):
             self.b.intrinsic("void", f"llvm.masked.scatter.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
                              (memory, bits), (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
         elif mask is None:
-            width = lanes * dtype.bytes
-            whole = stream and width in (16, 32, 64) and _multiple(offset, lanes) and buffer.aligned
-            self.b.do(f"store {memory} {bits}, ptr {self.pointer(buffer, offset, coord)}, "
-                      + (f"align {width}, !nontemporal !0" if whole else f"align {dtype.bytes}"))  # fmt: skip
+            far = stream if buffer.aligned and _multiple(offset, lanes) else None
+            self._write_whole(dtype, lanes, bits, self.pointer(buffer, offset, coord), far)
         elif lane is not None and lane.active(coord[lane.var]) == 1:
             # no masked store: of one lane, narrowed just before, LLVM 22 writes too many bytes (LLVM issue 179489)
             first = self.b.emit(f"extractelement {memory} {bits}, i64 0")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
-from compiler.ir.atoms import MANY
-from compiler.ir.index import Dim, sizes, substitute
+from compiler.ir.index import Dim, interval
 from compiler.ir.tile import Block, Kernel, Stmt, Store, known
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
@@ -15,34 +14,36 @@ from compiler.perf.machine import Machine
 @register
 @dataclass(frozen=True)
 class Stream(TilePass):
-    """store v, %y[%i]  ->  stream v, %y[%i]   for outputs larger than the last cache holds
+    """store v, %y[%i]  ->  store v, %y[%i] stream   for outputs larger than a `share`th of the last cache
 
     A plain store first reads the line it overwrites; a streaming store does not, which saves a third of the traffic of y = f(x).
-    What may be small is not written past the cache, where its reader would miss it.
+    Others use the last cache as well: what is larger than a part of it has left it when it is read.  Of open size, each call decides.
     """
 
     name = "stream"
     exact = True
+    share: int = 4
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        cache = (context.machine or Machine()).l3
+        most = (context.machine or Machine()).l3 // self.share
         read = {a.buffer for a in context.accesses(ir).all if not a.is_store}
-        large = {
-            p.name
-            for p in ir.params
-            if p.role == "out" and p.name not in read and known(if_small(p.type.nbytes)) > cache // 2
-        }
+        written = (p for p in ir.params if p.role == "out" and p.name not in read)
+        large = {p.name: surplus(p.type.nbytes - most) for p in written if known(p.type.nbytes) > most}
         if not large:
             return ir
 
         def rule(stmt: Stmt) -> Block:
-            return (replace(stmt, stream=True),) if isinstance(stmt, Store) and stmt.buffer in large else (stmt,)
+            if not isinstance(stmt, Store) or stmt.buffer not in large:
+                return (stmt,)
+            return (replace(stmt, stream=large[stmt.buffer]),)
 
-        context.applied(self, f"{', '.join(sorted('%' + n for n in large))} written past the cache")
+        for name, s in large.items():
+            context.applied(self, f"%{name} written past the cache{'' if isinstance(s, int) else ' if it is large'}")
         context.offer(self, None)
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
 
-def if_small(d: Dim) -> Dim:
-    """`d` with those sizes that may be small as small as they may be, yet not zero, by which nothing can be divided."""
-    return substitute(d, {s.name: max(s.low, 1) for s in sizes(d) if s.low <= MANY})
+def surplus(d: Dim) -> Dim:
+    """`d`, or 0 where it is never negative."""
+    bounds = interval(d, {})
+    return 0 if bounds and bounds[0] >= 0 else d

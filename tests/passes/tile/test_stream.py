@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compiler.perf.machine import Machine
 from compiler.testing import check_pass
 
@@ -14,7 +16,7 @@ TEXT = """kernel @k(in %x: f32[8, 8], out %y: f32[8, 8], out %z: f32[8], inout %
 
 
 def test_only_large_results_that_nothing_reads() -> None:
-    small = Machine(l3=511)
+    small = Machine(l3=4 * 255)
     check_pass(
         "stream",
         before=TEXT,
@@ -22,19 +24,24 @@ def test_only_large_results_that_nothing_reads() -> None:
         machine=small,
         remark="%y written past the cache",
     )
-    check_pass("stream", unchanged=TEXT, machine=Machine(l3=512))
+    check_pass("stream", unchanged=TEXT, machine=Machine(l3=4 * 256))
 
 
-def test_what_may_be_small_is_not_written_past_the_cache() -> None:
-    text = """kernel @k(size n in {sizes}, in %x: f32[n], out %y: f32[n]) {{
-      for %i in 0..n {{ store %x[%i], %y[%i]{stream} }}
-    }}"""
-    small = Machine(l3=512)
-    check_pass("stream", unchanged=text.format(sizes="1..4097 like 500", stream=""), machine=small)
-    large = "501..4097 like 600"
-    check_pass(
-        "stream",
-        before=text.format(sizes=large, stream=""),
-        after=text.format(sizes=large, stream=" stream"),
-        machine=small,
-    )
+@pytest.mark.parametrize(
+    ("sizes", "stream"),
+    [
+        ("1..4097 like 600", " stream if n*4 >= 2000"),  # each call knows
+        ("501..4097 like 600", " stream"),  # always
+        ("1..4097 like 499", ""),  # seldom
+    ],
+)
+def test_results_of_open_size(sizes: str, stream: str) -> None:
+    text = """kernel @k(size n in SIZES, in %x: f32[n], out %y: f32[n]) {
+      for %i in 0..n { store %x[%i], %y[%i]STREAM }
+    }""".replace("SIZES", sizes)
+    before, after = text.replace("STREAM", ""), text.replace("STREAM", stream)
+    small = Machine(l3=8000)
+    if stream:
+        check_pass("stream", before=before, after=after, machine=small)
+    else:
+        check_pass("stream", unchanged=before, machine=small)
