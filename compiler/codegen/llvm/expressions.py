@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from functools import reduce
+from math import prod
 
 from compiler.codegen.llvm.addresses import Addresses
 from compiler.codegen.llvm.builder import first_lanes, literal, llvm_type, memory_type
@@ -294,11 +295,10 @@ class Evaluator(Addresses):
         axes, lane = place.turned(self.scope), self.scope.lane
         if not axes or lane is None:
             return None
-        every = [dict(zip((a.var for a in axes), at, strict=True)) for at in product(*(range(a.tile) for a in axes))]
-        here = every.index({a.var: coord[a.var] for a in axes})
+        here = reduce(lambda n, a: n * a.tile + coord[a.var], axes, 0)
         start = here // lane.lanes * lane.lanes
-        block = Columns(tuple(every[start : start + lane.lanes]))
-        return block if block.count >= BLOCK else None
+        count = min(lane.lanes, prod(a.tile for a in axes) - start)
+        return Columns(tuple(_column(axes, start + k) for k in range(count))) if count >= BLOCK else None
 
     def _rows(self, buffer: Buffer, place: Place, block: Columns, coord: Coord) -> list[str]:
         """Where the rows of a block begin, a row for each active lane."""
@@ -438,6 +438,14 @@ def _memory_suffix(dtype: DType, lanes: int) -> str:
     if dtype.kind == "bool":
         return f"v{lanes}i8"
     return f"v{lanes}i16" if dtype.name == "bf16" else suffix(dtype, lanes)
+
+
+def _column(axes: Sequence[Axis], number: int) -> Coord:
+    """Where the column of that number is on each of the axes, the last of which goes fastest."""
+    at: dict[str, int] = {}
+    for a in reversed(axes):
+        number, at[a.var] = divmod(number, a.tile)
+    return at
 
 
 def _multiple(d: Dim, n: int) -> bool:
