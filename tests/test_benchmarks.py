@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import compile_time, memory, tuning
+from benchmarks import compile_time, memory, open_sizes, tuning
 from benchmarks.contest import Contest, verdict
 from benchmarks.convolution import layers, operations
 from benchmarks.networks import NETWORKS
@@ -141,6 +141,20 @@ def test_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     rise, growth = memory.take("wide", "eager")
     assert 60 << 20 < rise < 100 << 20
     assert growth < 60 << 20
+
+
+def test_open_sizes_are_compared_one_by_one() -> None:
+    found = open_sizes.ratios(open_sizes.of_rows(lambda: nn.Linear(4, 4), 4, (1, 3)))
+    assert [sizes for sizes, _, _ in found] == [(1,), (3,)]
+    assert all(seconds > 0 and ratio > 0 for _, seconds, ratio in found)
+
+
+@pytest.mark.parametrize("name", open_sizes.CASES)
+def test_cases_of_open_sizes_take_their_inputs(name: str) -> None:
+    case = open_sizes.CASES[name]
+    with torch.device("meta"), torch.no_grad():
+        model = case.model().eval()
+        assert [model(case.shaped(*sizes)).dim() for sizes in case.tried]
 
 
 def test_everything_can_be_tuned() -> None:

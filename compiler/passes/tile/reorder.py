@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -146,12 +146,23 @@ class Rows:
         if not isinstance(whole, int) and self.bytes([last, *inner]) <= OPEN * self.cache:
             return outer, [last, *inner]  # what blocks leave over would cost more
         blocks = [n for n in range(2 if inner else 16, extent) if extent % n == 0 and (inner or n % 8 == 0)]
-        sizes = [n for n in blocks if self.bytes([resized(last, 0, n), *inner]) <= self.cache]
+        sizes = self.fitting(last, blocks, inner) or ([] if inner else self.even(last, extent))
         if not sizes:
             return ([*outer, last], inner) if inner else ([], [*outer, last])
         block = Range(f"{last.range.var}.block", 0, whole // sizes[-1])
         start = var(block.var) * sizes[-1]
         return [*outer, replace(last, range=block)], [resized(last, start, start + sizes[-1]), *inner]
+
+    def fitting(self, last: For, blocks: Iterable[int], inner: list[For]) -> list[int]:
+        """Those blocks of the rows of `last` that fit in the cache."""
+        return [n for n in blocks if self.bytes([resized(last, 0, n), *inner]) <= self.cache]
+
+    def even(self, last: For, extent: int) -> list[int]:
+        """Where no block divides the rows: one for about as many blocks of equal size as are needed, in whole tiles; what they leave over
+        is walked behind them.
+        """
+        most = max(self.fitting(last, range(16, extent, 16), []), default=0)
+        return [-(-extent // -(-extent // most) // 16) * 16] if most else []
 
     def bytes(self, loops: list[For]) -> int:
         """What the moving operands touch while these loops and the reduction run."""
@@ -179,7 +190,7 @@ def rest_of_blocks(ir: Kernel, nest: list[For], order: list[For]) -> Block:
         return ()
     row = next(f for f in order if block.range.var in variables(f.range.lo))
     hi, size = lengths[row.range.var], row.range.extent
-    if isinstance(hi, int) or hi % size == 0:
+    if hi % size == 0:
         return ()
     rest = [f if f is not row else resized(row, hi // size * size, hi) for f in order if f is not block]
     return tuple(renamed(s, Fresh(ir)) for s in in_nest(rest, nest[-1].body))

@@ -44,6 +44,16 @@ def test_more_rows_go_inside_in_blocks() -> None:
     )
 
 
+def test_rows_that_no_block_divides_leave_some_over() -> None:
+    """41 rows, of which 16 fit: two blocks, and 9 behind them."""
+    before = matmul(("%i in 0..41", COLUMNS)).replace("[32", "[41")
+    blocks = matmul(("%i.block in 0..2", COLUMNS, "%i in %i.block*16..%i.block*16 + 16")).replace("[32", "[41")
+    rest = """parallel %q in 0..3 { parallel %p in 32..41 {
+        %t = reduce add %r in 0..2 { yield %x[%p, %r] * %w[%q, %r] } store %t, %y[%p, %q] } } }"""
+    after = blocks.rsplit("}", 1)[0] + rest
+    check_pass("reorder", before=before, after=after, machine=Machine(l2=2 * 16 * 2 * 4), idempotent=False)
+
+
 def test_rows_that_fit_in_no_block_go_inside_whole() -> None:
     check_pass("reorder", before=matmul((ROWS, COLUMNS)), after=matmul((COLUMNS, ROWS)), machine=Machine(l2=16))
 
