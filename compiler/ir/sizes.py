@@ -48,9 +48,10 @@ def _dims(body: Block) -> Iterator[Dim]:
     """Every index expression in a kernel's body."""
     for stmt in walk(body):
         yield from (d for r in ranges(stmt) for d in (r.lo, r.hi))
+        if isinstance(stmt, Store) and stmt.stream is not None:
+            yield stmt.stream
         if isinstance(stmt, (Store, Prefetch)):
             yield from stmt.index
-            yield from () if isinstance(stmt, Prefetch) or stmt.stream is None else (stmt.stream,)
         elif isinstance(stmt, Local):
             yield from stmt.type.shape
         elif isinstance(stmt, Check):

@@ -219,11 +219,9 @@ def _number(e: Const) -> str:
 
 
 def _write_condition(surplus: Dim) -> str:
-    """` if a >= b` for what must not be negative; nothing where it never is."""
-    if isinstance(surplus, int) and surplus >= 0:
-        return ""
+    """` if a >= b` for what must not be negative; nothing for 0."""
     least = max(0, -constant(surplus))
-    return f" if {surplus + least} >= {least}"
+    return f" if {surplus + least} >= {least}" if surplus != 0 else ""
 
 
 def print_program(program: Program, *, full: bool = False) -> str:

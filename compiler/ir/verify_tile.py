@@ -26,7 +26,6 @@ from compiler.ir.tile import (
     Store,
     blocks,
     ranges,
-    walk,
 )
 from compiler.ir.types import DType, TensorType, boolean, i64
 
@@ -183,9 +182,6 @@ def _parameters(kernel: Kernel) -> Iterator[str]:
             yield f"parameter %{p.name}: {p.type} has dimensions that are no declared sizes"
     if variables(kernel.surplus):
         yield f"it is shared if {kernel.surplus} is not negative, which are no declared sizes"
-    for s in walk(kernel.body):
-        if isinstance(s, Store) and s.stream is not None and variables(s.stream):
-            yield f"%{s.buffer} is written past the cache if {s.stream} is not negative, which are no declared sizes"
 
 
 def binds_new_names(site: Site) -> Iterator[str]:
@@ -273,12 +269,18 @@ def _call_is_typed(e: Call) -> Iterator[str]:
 
 
 def stores_fit(site: Site) -> Iterator[str]:
-    """A store writes its buffer's dtype to a buffer that may be written; inside a reduction that is a local one."""
+    """A store writes its buffer's dtype to a buffer that may be written; inside a reduction that is a local one.
+
+    Whether it goes past the cache is known when the kernel is called.
+    """
     if not isinstance(site.stmt, Store) or site.stmt.buffer not in site.scope.buffers:
         return
     name, target = site.stmt.buffer, site.scope.buffers[site.stmt.buffer]
     if site.stmt.value.dtype != target.type.dtype:
         yield f"%{name} holds {target.type.dtype}, but the value is {site.stmt.value.dtype}"
+    far = site.stmt.stream
+    if far is not None and variables(far):
+        yield f"%{name} is written past the cache if {far} is not negative, which are no declared sizes"
     if target.role in ("in", "const"):
         yield f"%{name} is an {target.role} parameter"
     elif target.role != "local" and any(isinstance(stmt, Reduce) for _, stmt in site.scope.loops):

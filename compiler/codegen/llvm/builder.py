@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -157,26 +158,23 @@ class Builder:
     def branch(self, flag: str, then: Callable[[], object], otherwise: Callable[[], object]) -> None:
         """Code that runs where `flag` holds, and code that runs where it does not."""
         blocks = {self.fresh(hint)[1:]: body for hint, body in (("then", then), ("else", otherwise))}
-        done, known = self.fresh("done")[1:], dict(self.known)
-        self.do(f"br i1 {flag}, label %{', label %'.join(blocks)}")
-        for label, body in blocks.items():
-            self.block(label)
-            self.known = dict(known)
-            body()
-            self.do(f"br label %{done}")
-        self.block(done)
-        self.known = known
+        self._ways(f"br i1 {flag}, label %{', label %'.join(blocks)}", blocks)
 
     def choose(self, number: str, most: int, body: Callable[[int], object]) -> None:
         """Code for every number 1..most, of which that for `number` runs, or that for `most` where it is greater."""
         blocks = {n: self.fresh("case")[1:] for n in range(1, most + 1)}
-        done, known = self.fresh("done")[1:], dict(self.known)
         cases = " ".join(f"i64 {n}, label %{blocks[n]}" for n in range(1, most))
-        self.do(f"switch i64 {number}, label %{blocks[most]} [ {cases} ]")
-        for n in reversed(blocks):
-            self.block(blocks[n])
+        jump = f"switch i64 {number}, label %{blocks[most]} [ {cases} ]"
+        self._ways(jump, {blocks[n]: partial(body, n) for n in reversed(blocks)})
+
+    def _ways(self, jump: str, blocks: Mapping[str, Callable[[], object]]) -> None:
+        """A jump to one of the blocks, and each of them, which all go on at one place."""
+        done, known = self.fresh("done")[1:], dict(self.known)
+        self.do(jump)
+        for label, body in blocks.items():
+            self.block(label)
             self.known = dict(known)
-            body(n)
+            body()
             self.do(f"br label %{done}")
         self.block(done)
         self.known = known

@@ -221,20 +221,23 @@ class Evaluator(Addresses):
         return self.b.intrinsic(memory, f"llvm.masked.load.{_memory_suffix(dtype, lanes)}.p0",
                                 (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask), (memory, passed))  # fmt: skip
 
-    def _write(self, dtype: DType, lanes: int, bits: str, address: str, mask: str | None) -> None:
-        """Elements side by side, those where the mask, if there is one, is true."""
+    def _write(
+        self, dtype: DType, lanes: int, bits: str, address: str, mask: str | None, stream: Dim | None = None
+    ) -> None:
+        """Elements side by side, those where the mask, if there is one, is true.
+
+        Without one, they start at a multiple of their number if `stream` says that they may go past the cache.
+        """
         memory = memory_type(dtype, lanes)
         if not mask:
-            self.b.do(f"store {memory} {bits}, ptr {address}, align {dtype.bytes}")
+            self._write_whole(f"store {memory} {bits}, ptr {address}", dtype.bytes, lanes * dtype.bytes, stream)
             return
         self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, lanes)}.p0",
                          (memory, bits), (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip
 
-    def _write_whole(self, dtype: DType, lanes: int, bits: str, address: str, stream: Dim | None) -> None:
-        """Elements side by side that start at a multiple of their number if `stream` says that they may go past the cache."""
-        width = lanes * dtype.bytes
-        store = f"store {memory_type(dtype, lanes)} {bits}, ptr {address}, align "
-        near, past = f"{store}{dtype.bytes}", f"{store}{width}, !nontemporal !0"
+    def _write_whole(self, store: str, each: int, width: int, stream: Dim | None) -> None:
+        """A store of `width` bytes, elements of `each` of them: near or past the cache."""
+        near, past = f"{store}, align {each}", f"{store}, align {width}, !nontemporal !0"
         if stream is None or width not in (16, 32, 64):
             self.b.do(near)
         elif isinstance(stream, int):
@@ -300,12 +303,8 @@ class Evaluator(Addresses):
         count = min(lane.lanes, prod(a.tile for a in axes) - start)
         return Columns(tuple(_column(axes, start + k) for k in range(count))) if count >= BLOCK else None
 
-    def _rows(self, buffer: Buffer, place: Place, block: Columns, coord: Coord) -> list[str]:
-        """Where the rows of a block begin, a row for each active lane."""
-        return [self.pointer(buffer, offset, coord) for offset in self._starts(place, block, coord)]
-
-    def _starts(self, place: Place, block: Columns, coord: Coord) -> list[Dim]:
-        """The same in elements of the buffer."""
+    def _rows(self, place: Place, block: Columns, coord: Coord) -> list[Dim]:
+        """Where in its buffer the rows of a block begin, a row for each active lane."""
         lane = self.scope.lane
         assert lane is not None
         assert place.steps is not None
@@ -319,7 +318,7 @@ class Evaluator(Addresses):
         dtype = buffer.type.dtype
         width, inside = block.width(lanes, dtype), narrowest(lanes, dtype.bytes)
         rows = ["zeroinitializer"] * lanes
-        for r, address in enumerate(self._rows(buffer, place, block, coord)):
+        for r, address in enumerate([self.pointer(buffer, d, coord) for d in self._rows(place, block, coord)]):
             rows[r] = self._read(dtype, width, address, block.mask(width))
         columns = to_columns(self.b, rows, memory_type(dtype), width, inside)
         for at, column in zip(block.places, columns, strict=False):
@@ -365,13 +364,11 @@ class Evaluator(Addresses):
         for k, at in enumerate(block.places):
             columns[k] = self._to_memory(self.at(value, {**coord, **at}, lanes), dtype, lanes)
         rows = to_rows(self.b, columns, memory_type(dtype), lanes, inside)
-        lines = width * dtype.bytes == LINE and all(_multiple(d, width) for d in self._starts(place, block, coord))
+        offsets = self._rows(place, block, coord)
+        lines = width * dtype.bytes == LINE and all(_multiple(d, width) for d in offsets)
         far = stream if buffer.aligned and lines else None
-        for address, bits in zip(self._rows(buffer, place, block, coord), rows, strict=False):
-            if mask := block.mask(width):
-                self._write(dtype, width, bits, address, mask)
-            else:
-                self._write_whole(dtype, width, bits, address, far)
+        for address, bits in zip([self.pointer(buffer, d, coord) for d in offsets], rows, strict=False):
+            self._write(dtype, width, bits, address, block.mask(width), far)
 
     def _store_one(
         self, name: str, index: tuple[Dim, ...], value: Expr, coord: Coord, axes: tuple[str, ...], stream: Dim | None
@@ -399,7 +396,7 @@ class Evaluator(Addresses):
                              (memory, bits), (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
         elif mask is None:
             far = stream if buffer.aligned and _multiple(offset, lanes) else None
-            self._write_whole(dtype, lanes, bits, self.pointer(buffer, offset, coord), far)
+            self._write(dtype, lanes, bits, self.pointer(buffer, offset, coord), None, far)
         elif lane is not None and lane.active(coord[lane.var]) == 1:
             # no masked store: of one lane, narrowed just before, LLVM 22 writes too many bytes (LLVM issue 179489)
             first = self.b.emit(f"extractelement {memory} {bits}, i64 0")

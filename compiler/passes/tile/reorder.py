@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -146,23 +147,24 @@ class Rows:
         if not isinstance(whole, int) and self.bytes([last, *inner]) <= OPEN * self.cache:
             return outer, [last, *inner]  # what blocks leave over would cost more
         blocks = [n for n in range(2 if inner else 16, extent) if extent % n == 0 and (inner or n % 8 == 0)]
-        sizes = self.fitting(last, blocks, inner) or ([] if inner else self.even(last, extent))
+        sizes = [n for n in blocks if self.bytes([resized(last, 0, n), *inner]) <= self.cache]
+        sizes = sizes or ([] if inner else self.even(last, extent))
         if not sizes:
             return ([*outer, last], inner) if inner else ([], [*outer, last])
         block = Range(f"{last.range.var}.block", 0, whole // sizes[-1])
         start = var(block.var) * sizes[-1]
         return [*outer, replace(last, range=block)], [resized(last, start, start + sizes[-1]), *inner]
 
-    def fitting(self, last: For, blocks: Iterable[int], inner: list[For]) -> list[int]:
-        """Those blocks of the rows of `last` that fit in the cache."""
-        return [n for n in blocks if self.bytes([resized(last, 0, n), *inner]) <= self.cache]
-
     def even(self, last: For, extent: int) -> list[int]:
         """Where no block divides the rows: one for about as many blocks of equal size as are needed, in whole tiles; what they leave over
         is walked behind them.
         """
-        most = max(self.fitting(last, range(16, extent, 16), []), default=0)
-        return [-(-extent // -(-extent // most) // 16) * 16] if most else []
+        blocks = range(16, extent, 16)
+        fitting = bisect_right(blocks, self.cache, key=lambda n: self.bytes([resized(last, 0, n)]))
+        if not fitting:
+            return []
+        number = -(-extent // blocks[fitting - 1])
+        return [-(-extent // number // 16) * 16]
 
     def bytes(self, loops: list[For]) -> int:
         """What the moving operands touch while these loops and the reduction run."""

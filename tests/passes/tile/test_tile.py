@@ -143,10 +143,10 @@ def test_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks(columns: i
     )
 
 
-def interleaved(i: str, b: str, j: str, value: str = "%x[%i, %b, %j]") -> str:
+def interleaved(i: str, b: str, j: str) -> str:
     return f"""kernel @k(in %x: f32[40, 2, 40], out %y: f32[40, 80]) {{
       parallel %b in 0..2{b} {{ parallel %i in 0..40{i} {{ parallel %j in 0..40{j} lanes 8 {{
-        store {value}, %y[%j, 2*%i + %b] }} }} }} }}"""
+        store %x[%i, %b, %j], %y[%j, 2*%i + %b] }} }} }} }}"""
 
 
 def test_two_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks() -> None:
