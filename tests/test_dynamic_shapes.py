@@ -182,6 +182,20 @@ def test_small_sizes_have_a_program_where_a_pass_would_decide_otherwise(monkeypa
     assert made.usual.stages.context.remarks.of("winograd", "applied")
 
 
+def test_small_images_have_a_program_where_their_layout_is_another() -> None:
+    """Depthwise, rows of few pixels leave lanes empty, and channels do not."""
+    model, wide = nn.Conv2d(32, 32, 3, padding=1, groups=32), {2: Dim("h", min=2, max=512), 3: Dim("w", min=2, max=512)}
+    compiled = compiler.compile(model, (torch.randn(1, 32, 300, 300),), dynamic_shapes=(wide,))
+    (made,) = compiled.graph.compilations
+    assert made.small is not None
+    assert [len(v.stages.context.remarks.of("layout", "applied")) for v in (made.usual, made.small)] == [0, 1]
+    for size in (2, 14, 33, 130):
+        x = torch.randn(1, 32, size, size)
+        for each in (made.usual, made.small):
+            (ours,) = each.at(compiled.graph.sizes([x]))([x])
+            torch.testing.assert_close(ours, model(x), atol=1e-5, rtol=1e-5)
+
+
 def test_sizes_out_of_range_are_named() -> None:
     compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
     for n in (1, 513):

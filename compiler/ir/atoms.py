@@ -41,7 +41,7 @@ MANY = 500
 """What a size is expected to be that may be small: enough for all that pays for long loops, and no multiple of a vector."""
 
 
-FEW = 96
+FEW = 84
 """The same in code that is for small sizes alone."""
 
 

@@ -123,11 +123,12 @@ def _rewritten(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> 
         if isinstance(s, Let):
             return Let(names.get(s.name, s.name), expr(s.value))
         if isinstance(s, Store):
-            return replace(
-                s, buffer=names.get(s.buffer, s.buffer), index=tuple(dim(d) for d in s.index), value=expr(s.value)
-            )
+            index, stream = tuple(dim(d) for d in s.index), None if s.stream is None else dim(s.stream)
+            return Store(names.get(s.buffer, s.buffer), index, expr(s.value), stream)
         if isinstance(s, Local):
-            return replace(s, buffer=names.get(s.buffer, s.buffer))
+            return replace(
+                s, buffer=names.get(s.buffer, s.buffer), type=replace(s.type, shape=tuple(map(dim, s.type.shape)))
+            )
         if isinstance(s, Prefetch):
             return Prefetch(names.get(s.buffer, s.buffer), tuple(dim(d) for d in s.index))
         if isinstance(s, Check):

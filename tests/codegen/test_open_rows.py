@@ -16,7 +16,7 @@ from compiler.ir.verify_program import verify_program
 from compiler.options import Options
 from compiler.runtime.executable import Executable
 
-SIZES = (1, 2, 3, 4, 5, 7, 8, 11, 20)
+SIZES = (*range(1, 14), 20, 31)
 
 PRODUCT = """{{
   %s = reduce add %k in 0..6 {{ yield %x[{x}, %k] * %w[%k, %j] }}
@@ -94,6 +94,13 @@ def test_only_numbers_of_rows_that_can_be_left_are_written_out() -> None:
         text = program(few).replace("1..33", f"1..{most}")
         written = emit_kernel(parse_program(text).kernels["product"], Target.host())
         assert len(re.findall(r"^case\d+:", written, re.MULTILINE)) == cases
+
+
+def test_rows_are_left_to_the_last_two_tiles() -> None:
+    """Both halves are rounded where the tile's number of rows is chosen."""
+    written = emit_kernel(parse_program(program(BODIES["rows"])).kernels["product"], Target.host())
+    order = ["lshr i64", "llvm.umin.i64", "lshr i64", "select i1", "switch i64"]
+    assert re.search(".*?".join(map(re.escape, order)), written, re.DOTALL)
 
 
 def test_few_sums_grow_in_chains() -> None:

@@ -265,18 +265,42 @@ class KernelEmitter:
         return self.enter(more, ev, body)
 
     def rest(self, r: Range, counter: Dim, ev: Evaluator, body: Callable[[Evaluator], object]) -> None:
-        """`body` for tile `counter` of a loop that may end inside it: code for every number of rows, or vectors, that may be left."""
+        """`body` for tile `counter` of a loop that may end inside it: code for every number of rows, or of vectors, that a tile may have.
+
+        Fewer vectors are left to the last tile.  Rows are left to the last two: few rows use what they load less often.
+        """
         unit, bounds = r.lanes or 1, interval(r.extent, ev.scope.bounds)
         most = min(r.tile, bounds[1]) if bounds else r.tile
-        left = ev.scope.resolve(r.extent) - counter * r.tile
+        whole = ev.scope.resolve(r.extent)
+        start, left, ends = counter * r.tile, ev.polynomial(whole - counter * r.tile, {}, None), ""
+        if unit == 1:
+            start, number = self.halved(r, whole, left, counter, ev)
+        else:
+            number = ev.polynomial(ceildiv(whole - start, unit), {}, None)
+            ends = left if r.extent % unit != 0 else ""
 
         def some(count: int) -> None:
             part = Evaluator(self.b, ev.scope.inner(), self._pointers(ev))
-            ends = ev.polynomial(left, {}, None) if r.extent % unit != 0 else ""
-            part.scope.enter(r.with_(lo=r.lo + counter * r.tile, tile=count * unit), 0, ends)
+            part.scope.enter(r.with_(lo=r.lo + start, tile=count * unit), 0, ends)
             body(part)
 
-        self.b.choose(ev.polynomial(ceildiv(left, unit), {}, None), -(-most // unit), some)
+        self.b.choose(number, -(-most // unit), some)
+
+    def halved(self, r: Range, whole: Dim, left: str, counter: Dim, ev: Evaluator) -> tuple[Dim, str]:
+        """Where tile `counter` begins, before which `left` of all rows are left, and how many it has: the last two have halves."""
+        emit, t = self.b.emit, r.tile
+        half = emit(f"lshr i64 {emit(f'add i64 {left}, 1')}, 1")
+        usual = self.b.intrinsic("i64", "llvm.umin.i64", ("i64", half), ("i64", str(t)))
+        second = emit(f"lshr i64 {emit(f'add i64 {left}, {t}')}, 1")
+        at, total = (ev.polynomial(d, {}, None) for d in (counter * t, whole))
+        alone = emit(f"icmp eq i64 {at}, 0")
+        final = emit(f"select i1 {alone}, i64 {left}, i64 {second}")
+        ends = emit(f"icmp ule i64 {left}, {t}")
+        number = emit(f"select i1 {ends}, i64 {final}, i64 {usual}")
+        start = emit(f"select i1 {ends}, i64 {emit(f'sub i64 {total}, {final}')}, i64 {at}")
+        name = f"start#{start[1:]}"
+        ev.scope.ssa[name] = start
+        return var(name), number
 
     def _fraction(self, thread: str, total: str) -> str:
         share = self.b.emit(f"mul i64 {thread}, {total}")

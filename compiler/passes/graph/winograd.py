@@ -18,6 +18,7 @@ from compiler.ir.index import Dim, ceildiv, product, sizes, substitute
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.expectation import fewer
 from compiler.passes.overhang import Overhangs, part, reaching, with_zeros
 from compiler.passes.windows import windows, zeros_around
 from compiler.perf.machine import Machine
@@ -119,7 +120,7 @@ def best_tile(n: Node, machine: Machine, max_error: float, gain: float, usual: i
 def tried(shape: Sequence[Dim], usual: int) -> list[tuple[int, ...]]:
     """A shape with its likely sizes, none above `usual` that may be less, and with a quarter of them, or half where they are few."""
     found = {s for d in shape for s in sizes(d)}
-    likely = {s.name: min(s.likely, max(s.low, usual)) for s in found}
+    likely = fewer(found, usual)
     less = {s.name: max(s.low, likely[s.name] // (4 if likely[s.name] > FEW else 2)) for s in found}
     shapes = [tuple(substitute(d, values) for d in shape) for values in (likely, less)] if found else [shape]
     return [tuple(map(known, s)) for s in shapes]
@@ -141,7 +142,7 @@ def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
     gathered = [seen] if seen > channels else []  # what several windows see stands beside each of them
     for size in (4 * points * tiles * c for c in (channels, *gathered, outputs)):
-        moved += 2 * size if size > machine.l2 // 2 else 0
+        moved += 2 * max(0, size - machine.l2)
     return (products / 0.9 + transforms) / fma + moved / machine.l3_bytes_per_cycle
 
 

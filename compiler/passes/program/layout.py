@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import chain, count
 from typing import TypeAlias
 
+from compiler.ir.atoms import FEW
 from compiler.ir.index import var
 from compiler.ir.scalar import Load as LoadExpr
 from compiler.ir.tile import (
@@ -31,6 +32,7 @@ from compiler.ir.types import Digit, TensorType
 from compiler.ir.types import Layout as Order
 from compiler.passes.access import Accesses
 from compiler.passes.base import Context, ProgramPass, register
+from compiler.passes.expectation import expecting
 from compiler.passes.lanes import best_set, lanes_for, score_loops
 from compiler.perf.machine import Machine
 
@@ -56,7 +58,14 @@ class Layout(ProgramPass):
     sweeps: int = 4
 
     def run(self, ir: Program, context: Context) -> Program:
-        return Search(self, ir, context).run()
+        search = Search(self, ir, context)
+        choice = search.best()
+        if (small := expecting(ir, FEW)) is not ir and Search(self, small, context).best() != choice:
+            context.otherwise_if_small = True
+            context.note(self, "of small sizes, other dimensions are innermost")
+        for buffer, dim in sorted(choice.items()):
+            context.applied(self, f"%{buffer} is stored with dimension {dim} innermost", buffer)
+        return search.rebuild(choice) if choice else ir
 
 
 class Search:
@@ -69,15 +78,11 @@ class Search:
         self.known: dict[tuple[str, tuple[TensorType, ...]], int] = {}
         self.tables = {name: Accesses(program.kernels[name]) for name in {s.kernel for s in self.launches}}
 
-    def run(self) -> Program:
+    def best(self) -> Choice:
+        """The choice that saves most."""
         candidates = self.candidates()
-        if not candidates:
-            return self.program
         settled = [self.settle(start, candidates) for start in ({b: d[0] for b, d in candidates.items()}, Choice())]
-        choice = max(settled, key=lambda c: (self.saved(c, self.launches), -len(c)))
-        for buffer, dim in sorted(choice.items()):
-            self.context.applied(self.options, f"%{buffer} is stored with dimension {dim} innermost", buffer)
-        return self.rebuild(choice)
+        return max(settled, key=lambda c: (self.saved(c, self.launches), -len(c)))
 
     def candidates(self) -> dict[str, list[int]]:
         """For each buffer that may change, the dimensions that some kernel would like innermost in one of its rank."""

@@ -1,0 +1,42 @@
+"""What open sizes are expected to be, for passes that weigh what they would do if there were fewer rows or pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from compiler.ir.atoms import Size
+from compiler.ir.index import Dim, size, substitute
+from compiler.ir.sizes import program_sizes
+from compiler.ir.tile import Kernel, Program
+from compiler.ir.types import TensorType
+from compiler.passes.rename import map_indices
+
+
+def fewer(sizes: Iterable[Size], usual: int) -> dict[str, int]:
+    """What is to be expected of sizes that are `usual` at most, if they may be that few."""
+    return {s.name: min(s.likely, max(s.low, usual)) for s in sizes}
+
+
+def expecting(program: Program, usual: int) -> Program:
+    """The buffers and kernels of a program whose sizes are expected to be `usual` at most; itself where they are."""
+    found = program_sizes(program)
+    likely = fewer(found, usual)
+    changed: dict[str, Dim] = {
+        s.name: size(s.name, s.low, s.high, likely[s.name]) for s in found if likely[s.name] != s.likely
+    }
+    if not changed:
+        return program
+
+    def dim(d: Dim) -> Dim:
+        return substitute(d, changed)
+
+    def retyped(t: TensorType) -> TensorType:
+        return replace(t, shape=tuple(map(dim, t.shape)))
+
+    def resized(k: Kernel) -> Kernel:
+        params = tuple(replace(p, type=retyped(p.type)) for p in k.params)
+        return replace(k, params=params, body=tuple(map_indices(s, dim) for s in k.body), surplus=dim(k.surplus))
+
+    buffers = {name: retyped(t) for name, t in program.buffers.items()}
+    return replace(program, buffers=buffers, kernels={name: resized(k) for name, k in program.kernels.items()})
