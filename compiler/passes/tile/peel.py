@@ -27,9 +27,9 @@ class Peel(TilePass):
     ->  for %i in 0..s0//32*32 tile 32 lanes 16 { ... }  for %i in s0//32*32..s0//16*16 tile 16 lanes 16 { ... }
         for %i in s0//16*16..s0 tile 16 lanes 16 { ... }
 
-    A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial, and rows that
-    keep accumulators: code generation writes out each number of those, as long as that is at most `written` operations.  Few of
-    them add in `chains`, so that one sum need not wait for the other.
+    A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial, and rows: code
+    generation writes out each number of those, as long as that is at most `written` operations.  Few of those that keep
+    accumulators add in `chains`, so that one sum need not wait for the other.
     """
 
     name = "peel"
@@ -41,7 +41,7 @@ class Peel(TilePass):
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, For):
                 sums = any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
-                if sums and leaves_rows(stmt.range) and every_rest(stmt.range, stmt.body) <= self.written:
+                if leaves_rows(stmt.range) and every_rest(stmt.range, stmt.body) <= self.written:
                     return (replace(stmt, body=in_chains(stmt.body, chains)),)
                 parts = split(stmt.range, sums)
                 return tuple(replace(stmt, range=r) for r in parts)
