@@ -23,7 +23,7 @@ do to one image alike into one, groups into kernels."""
 UNFUSED_GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,fuse{enabled=false}"
 """The same, with a kernel for every op."""
 
-PROGRAM_PASSES = "delinearize,layout"
+PROGRAM_PASSES = "contract,delinearize,layout"
 """Loops without divisions in addresses, and for these, how intermediate tensors lie in memory."""
 
 TILE_PASSES = "narrow,merge,online,collapse,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,apart,peel,parallelize,expand-math"

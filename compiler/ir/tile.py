@@ -413,6 +413,15 @@ def runs(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Step, int]]:
             yield step, times
 
 
+def named_otherwise(step: Step) -> set[str]:
+    """The buffers that a step names, unless it is a launch."""
+    if isinstance(step, Copy):
+        return {step.source, step.target}
+    if isinstance(step, Slice):
+        return {step.name, step.buffer}
+    return {*step.arguments, *step.results} if isinstance(step, OpaqueCall) else set()
+
+
 def entry_type(whole: TensorType) -> TensorType:
     """The type of one entry along the first dimension of a buffer that is stored entry after entry."""
     return TensorType(whole.dtype, whole.shape[1:])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain, count
 from typing import TypeVar
 
 from compiler.ir import scalar, tile
@@ -36,6 +37,11 @@ class Fresh:
             name = f"{hint}_{self.counts[hint]}"
         self.used.add(name)
         return name
+
+
+def unused(name: str, used: Collection[str]) -> str:
+    """`name`, or with a number behind it that makes it new."""
+    return next(n for n in chain([name], (f"{name}_{k}" for k in count(len(used)))) if n not in used)
 
 
 def bound(body: Block) -> set[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain, count
 from typing import TypeAlias
 
 from compiler.ir.atoms import FEW
@@ -13,19 +12,17 @@ from compiler.ir.index import var
 from compiler.ir.scalar import Load as LoadExpr
 from compiler.ir.tile import (
     Block,
-    Copy,
     For,
     Kernel,
     Launch,
-    OpaqueCall,
     Param,
     Program,
     Range,
-    Slice,
     Step,
     Store,
     expand_steps,
     known,
+    named_otherwise,
     walk_steps,
 )
 from compiler.ir.types import Digit, TensorType
@@ -34,6 +31,7 @@ from compiler.passes.access import Accesses
 from compiler.passes.base import Context, ProgramPass, register
 from compiler.passes.expectation import expecting
 from compiler.passes.lanes import best_set, lanes_for, score_loops
+from compiler.passes.rename import unused
 from compiler.perf.machine import Machine
 
 Choice: TypeAlias = dict[str, int]
@@ -122,7 +120,7 @@ class Search:
 
     def called(self) -> set[str]:
         """Buffers that PyTorch or copies touch, and those that are stored entry after entry."""
-        return {b for s in walk_steps(self.program.steps) for b in _fixed(s)}
+        return {b for s in walk_steps(self.program.steps) for b in named_otherwise(s)}
 
     def wishes(self, table: Accesses) -> Iterator[tuple[str, int]]:
         """Results of a kernel, and the dimension along which lanes would save most if memory were contiguous there."""
@@ -183,11 +181,11 @@ class Search:
                 return
             key = (step.kernel, self.types(step, choice))
             if key not in names:
-                names[key] = _free(step.kernel, kernels)
+                names[key] = unused(step.kernel, kernels)
                 kernels[names[key]] = replace(_retyped(self.program.kernels[step.kernel], key[1]), name=names[key])
             yield replace(step, kernel=names[key], arguments=tuple(turned.get(a, a) for a in step.arguments))
             for a in filter(turned.get, step.arguments):
-                kernel = turning(self.program.buffers[a], choice[a], _free("turn", kernels))
+                kernel = turning(self.program.buffers[a], choice[a], unused("turn", kernels))
                 kernels[kernel.name] = kernel
                 yield Launch(kernel.name, (turned[a], a), a)
 
@@ -221,20 +219,6 @@ def _retyped(kernel: Kernel, types: tuple[TensorType, ...]) -> Kernel:
     return replace(kernel, params=tuple(replace(p, type=t) for p, t in zip(kernel.params, types, strict=True)))
 
 
-def _free(name: str, used: Collection[str]) -> str:
-    """`name`, or with a number behind it that makes it new."""
-    return next(n for n in chain([name], (f"{name}_{k}" for k in count(len(used)))) if n not in used)
-
-
 def _with(choice: Choice, buffer: str, dim: int | None) -> Choice:
     rest = {b: d for b, d in choice.items() if b != buffer}
     return rest if dim is None else {**rest, buffer: dim}
-
-
-def _fixed(step: Step) -> set[str]:
-    """The buffers whose layout a step decides."""
-    if isinstance(step, Copy):
-        return {step.source, step.target}
-    if isinstance(step, Slice):
-        return {step.name, step.buffer}
-    return {*step.arguments, *step.results} if isinstance(step, OpaqueCall) else set()
