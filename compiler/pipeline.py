@@ -24,7 +24,11 @@ UNFUSED_GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scan
 """The same, with a kernel for every op."""
 
 PROGRAM_PASSES = "contract,delinearize,layout"
-"""Loops without divisions in addresses, and for these, how intermediate tensors lie in memory."""
+"""What is moved for one kernel alone inside that kernel; loops without divisions in addresses, and for these, how intermediate tensors lie
+in memory."""
+
+UNFUSED_PROGRAM_PASSES = "delinearize,layout"
+"""The same for kernels that stay apart."""
 
 TILE_PASSES = "narrow,merge,online,collapse,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,apart,peel,parallelize,expand-math"
 """Scalar loops into tiles: join loops, order them, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
@@ -54,7 +58,8 @@ def run_passes(
     default = GRAPH_PASSES if options.fuse else UNFUSED_GRAPH_PASSES
     fused = run_pipeline(graph, options.graph_passes or default, context, instruments)
     lowered = lower(fused)
-    passes = options.tile_passes or f"{PROGRAM_PASSES},{TILE_PASSES}"
+    program_passes = PROGRAM_PASSES if options.fuse else UNFUSED_PROGRAM_PASSES
+    passes = options.tile_passes or f"{program_passes},{TILE_PASSES}"
     scheduled = schedule(lowered, passes, context, instruments)
     return Stages(graph, fused, lowered, scheduled, context)
 

@@ -126,16 +126,13 @@ class Pair:
     def pays(self, machine: Machine, steps: int) -> bool:
         """Whether the part that lanes make stays in the second-level cache, and threads have enough of them."""
         lanes, number = machine.lanes(32), prod(known(self.made.type.shape[d]) for d in self.shared)
-        part = self.part().type
-        if not part.is_static or number // lanes < steps * machine.threads:
-            return False
-        return known(part.nbytes) * lanes <= machine.l2
+        return number // lanes >= steps * machine.threads and known(self.part.nbytes) * lanes <= machine.l2
 
-    def part(self) -> Local:
-        """The buffer for one step of the shared loops."""
-        type_ = self.made.type
-        shape = tuple(n for d, n in enumerate(type_.shape) if d not in self.shared)
-        return Local(self.read.name, TensorType(type_.dtype, shape))
+    @property
+    def part(self) -> TensorType:
+        """What one step of the shared loops makes."""
+        whole = self.made.type
+        return TensorType(whole.dtype, tuple(n for d, n in enumerate(whole.shape) if d not in self.shared))
 
     def joined(self, name: str) -> Kernel:
         """The one kernel that does what both do."""
@@ -150,8 +147,11 @@ class Pair:
             names = {n: fresh(n) for n in sorted(bound(rest))}
             inner += (substitute_names(x, {**names, **params, **own, self.made.name: self.read.name}) for x in rest)
         inner += without(self.user.body, {f.range.var for f in around})
-        body = (self.part(), *(self.narrowed(x) for x in inner))
-        kept = (replace(p, name=params[p.name]) for p in self.maker.params if p is not self.made)
+        kept = tuple(replace(p, name=params[p.name]) for p in self.maker.params if p is not self.made)
+        if not self.part.is_static:
+            both = (replace(p, role="out") if p is self.read else p for p in self.user.params)
+            return Kernel(name, (*kept, *both), in_nest(around, tuple(inner)))
+        body = (Local(self.read.name, self.part), *(self.narrowed(x) for x in inner))
         return Kernel(name, (*kept, *(p for p in self.user.params if p is not self.read)), in_nest(around, body))
 
     def narrowed(self, stmt: Stmt) -> Stmt:
@@ -173,13 +173,10 @@ class Pair:
 
     def launch(self, kernel: str) -> Launch:
         """The one launch."""
+        gone = {self.buffer} if self.part.is_static else set[str]()
+        first = (a for a in self.first.arguments if a != self.buffer)
         return replace(
-            self.second,
-            kernel=kernel,
-            arguments=(
-                *(a for a in self.first.arguments if a != self.buffer),
-                *(a for a in self.second.arguments if a != self.buffer),
-            ),
+            self.second, kernel=kernel, arguments=(*first, *(a for a in self.second.arguments if a not in gone))
         )
 
 

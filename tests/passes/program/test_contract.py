@@ -117,3 +117,36 @@ def test_parts_stay_near_and_are_enough_for_all_threads(threads: int, l2: int, m
     """64 of them, 16 at a time: 4 for two threads.  In lanes, each takes 6 x 6 x 16 numbers, 2304 bytes."""
     context = Context(machine=Machine(threads=threads, l2=l2))
     assert ("local" in print_program(run_pipeline(parse(APART), "contract", context))) == made
+
+
+SIZE = "size n in 2..101 like 6"
+
+OPEN = """program {{ {size} input %a: f32[64, n]  output %d: f32[64, n]  buffer %t: f32[64, n + 2]  {kernels} }}"""
+
+SUM = """parallel %i in 0..n {{ %s = reduce add %r in 0..3 {{ yield %x[{0}%i + %r] }} store %s, %y[%c, %i] }}"""
+
+
+def test_a_part_of_open_size_stays_in_its_buffer() -> None:
+    """Which the one kernel writes before it reads it."""
+    check_pass(
+        "contract",
+        before=OPEN.format(
+            size=SIZE,
+            kernels=f"""kernel @pad({SIZE}, in %x: f32[64, n], out %p: f32[64, n + 2]) {{
+              parallel %c in 0..64 {{ parallel %j in 0..n {{ store %x[%c, %j], %p[%c, %j + 1] }} }}
+              parallel %c in 0..64 {{ store 0.0, %p[%c, 0] }}
+              parallel %c in 0..64 {{ store 0.0, %p[%c, n + 1] }} }}
+            kernel @sums({SIZE}, in %x: f32[64, n + 2], out %y: f32[64, n]) {{ parallel %c in 0..64 {{ {SUM.format("%c, ")} }} }}
+            launch @pad(%a, %t)  launch @sums(%t, %d)""",
+        ),
+        after=OPEN.format(
+            size=SIZE,
+            kernels=f"""kernel @sums({SIZE}, in %x_1: f32[64, n], out %x: f32[64, n + 2], out %y: f32[64, n]) {{
+              parallel %c in 0..64 {{
+                parallel %j in 0..n {{ store %x_1[%c, %j], %x[%c, %j + 1] }}
+                store 0.0, %x[%c, 0]
+                store 0.0, %x[%c, n + 1]
+                {SUM.format("%c, ")} }} }}
+            launch @sums(%a, %t, %d)""",
+        ),
+    )
