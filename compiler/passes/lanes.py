@@ -151,9 +151,10 @@ def _place(table: Accesses, a: Access, v: str, packed: Collection[str]) -> int |
 
 def _aligned(table: Accesses, a: Access, v: str, lanes: int, packed: Collection[str]) -> bool:
     """Whether vectors along `v` start at multiples of their length, and those of a contraction follow one another."""
-    if table.roles[a.buffer] in ("const", "local") or a.buffer in packed:
+    if table.roles[a.buffer] == "const" or a.buffer in packed or v in table.private.get(a.buffer, ()):
         return True
-    if contraction(a.stmt) and v not in {r.var for r in tile.ranges(a.stmt)}:
+    local = table.roles[a.buffer] == "local"
+    if not local and contraction(a.stmt) and v not in {r.var for r in tile.ranges(a.stmt)}:
         return False  # each step of the sum meets another line
     offset = table.offset(a)
     steps = [coefficient(offset, name) for name in variables(offset) - {v}]

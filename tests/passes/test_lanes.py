@@ -180,3 +180,12 @@ def test_a_panel_is_better_than_rows_apart() -> None:
         return scores(f"{role} %x: f32[4, 64], in %w: f32[4], out %y: f32[64]", body)["j"]
 
     assert contracted("const") - contracted("in") == 4 * 4 // 2
+
+
+def test_vectors_of_a_local_buffer_straddle_lines_too() -> None:
+    """Unlike those of a buffer that each lane has for itself."""
+    loop = "local %t: f32[80] for %i in 0..64 {{ store %t[{}], %y[%i] }}".format
+    assert scores("out %y: f32[64]", loop("%i"))["i"] == 2 * (64 - 4)
+    assert scores("out %y: f32[64]", loop("%i + 1"))["i"] == (64 - 6) + (64 - 4)
+    own = "for %i in 0..64 { local %t: f32[9] store 0.0, %t[1] store %t[1], %y[%i] }"
+    assert scores("out %y: f32[64]", own)["i"] == 3 * (64 - 4)

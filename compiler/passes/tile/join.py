@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.index import variables
-from compiler.ir.tile import Block, For, Kernel, Stmt
+from compiler.ir.tile import Block, For, Kernel, Local, Stmt
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import substitute_names, with_unique_names
@@ -56,7 +56,8 @@ def join(first: Stmt, second: Stmt, kernel: Kernel) -> For | None:
         return None
     v = first.range.var
     second = substitute_names(second, {second.range.var: v})
-    tables = [Accesses(kernel.with_body((s,))) for s in (first, second)]
+    around = tuple(s for s in tile.walk(kernel.body) if isinstance(s, Local))  # what both may use, and more
+    tables = [Accesses(kernel.with_body((*around, s))) for s in (first, second)]
     if any(needed(table, v) for table in tables):
         return None
     stored = {a.buffer for table in tables for a in table.all if a.is_store}

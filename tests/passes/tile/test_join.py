@@ -42,6 +42,7 @@ ROWS = ("{i}", "%w[{j}, {k}]")
         ("steps that store where others do", kernel(nest("0", "0..9", "0..4", "{j}"), nest("1", "0..9", "0..5", "{j} + 4").replace("%y[%i1, %j1 + 4]", "%y[%j1 + 4, %i1]"))),
         ("rows that both need", kernel(nest("0", "0..9", "0..4", "{j}", *ROWS), nest("1", "0..9", "0..5", "{j} + 4", *ROWS).replace("%w[%j1", "%w[%j1 + 4"))),
         ("no constant", kernel(nest("0", "0..9", "0..4", "{j}"), nest("1", "0..9", "0..5", "{j} + 4"), role="in")),
+        ("steps that read what others store in what is around them", kernel("parallel %c in 0..9 { local %t: f32[9]", "parallel %i in 0..9 { store %x[0, %i], %t[%i] }", "parallel %j in 0..9 { %s = reduce add %k in 0..3 { yield %t[%j] * %w[%c, %k] } store %s, %y[%c, %j] } }")),
         ("serial loops", kernel(nest("0", "0..9", "0..4", "{j}"), nest("1", "0..9", "0..5", "{j} + 4")).replace("parallel", "for")),
     ],
 )  # fmt: skip
