@@ -32,6 +32,7 @@ from compiler.pipeline import GRAPH_PASSES, PROGRAM_PASSES, TILE_PASSES, run_pas
 EAGER = {
     "block-scans": "block-scans{long=8, block=4, rows=64}",
     "winograd": "winograd{gain=1000.0}",
+    "contract": "contract{steps=0}",
     "online": "online{longest=3, part=3, rows=2, causal=2}",
     "stage": "stage{reuse=2}",
     "interleave": "interleave{heavy=4}",

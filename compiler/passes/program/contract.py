@@ -52,26 +52,33 @@ class Contract(ProgramPass):
 
     def run(self, ir: Program, context: Context) -> Program:
         machine, steps, kernels = context.machine or Machine(), list[Step](), dict(ir.kernels)
+        passed, joined = passed_on(ir), dict[tuple[str, str, str], Kernel]()
         for step in ir.steps:
             last = steps[-1] if steps else None
+            pair = None
             if isinstance(step, Launch) and isinstance(last, Launch):
-                pair = Pair.of(ir, kernels, last, step)
-                if pair is not None and pair.pays(machine, self.steps):
-                    alone = sum(s.kernel == step.kernel for s in ir.launches) == 1
-                    kernel = pair.joined(step.kernel if alone else unused(step.kernel, kernels))
-                    kernels[kernel.name], steps[-1] = kernel, pair.launch(kernel.name)
-                    context.applied(self, f"%{pair.buffer} is made part by part where it is read", pair.buffer)
-                    continue
-            steps.append(step)
-        if len(steps) == len(ir.steps):
-            return ir
-        made = replace(ir, steps=tuple(steps), kernels=kernels)
-        launched, gone = {s.kernel for s in made.launches}, named(ir) - named(made)
-        return replace(
-            made,
-            kernels={n: k for n, k in kernels.items() if n in launched},
-            buffers={n: t for n, t in ir.buffers.items() if n not in gone},
-        )
+                pair = Pair.of(kernels, last, step, passed)
+            if pair is None or not pair.pays(machine, self.steps):
+                steps.append(step)
+                continue
+            key = (pair.maker.name, pair.user.name, pair.read.name)
+            if key not in joined:
+                alone = sum(s.kernel == pair.user.name for s in ir.launches) == 1
+                made = joined[key] = pair.joined(pair.user.name if alone else unused(pair.user.name, kernels))
+                kernels[made.name] = made
+            steps[-1] = pair.launch(joined[key].name)
+            context.applied(self, f"%{pair.buffer} is made part by part where it is read", pair.buffer)
+        return ir if len(steps) == len(ir.steps) else tidy(replace(ir, steps=tuple(steps), kernels=kernels), named(ir))
+
+
+def tidy(program: Program, named_before: Set[str]) -> Program:
+    """The program without kernels that nothing launches and without buffers that nothing touches any more."""
+    launched, gone = {s.kernel for s in program.launches}, named_before - named(program)
+    return replace(
+        program,
+        kernels={n: k for n, k in program.kernels.items() if n in launched},
+        buffers={n: t for n, t in program.buffers.items() if n not in gone},
+    )
 
 
 def named(program: Program) -> set[str]:
@@ -96,15 +103,15 @@ class Pair:
     shared: tuple[int, ...]
 
     @classmethod
-    def of(cls, program: Program, kernels: Mapping[str, Kernel], first: Launch, second: Launch) -> Pair | None:
-        """The pair, if the second launch alone reads the one buffer that the first writes and they share a dimension."""
+    def of(cls, kernels: Mapping[str, Kernel], first: Launch, second: Launch, passed: Set[str]) -> Pair | None:
+        """The pair, if the first launch writes one buffer, which is `passed` on to the second alone, and they share a dimension."""
         maker, user = kernels[first.kernel], kernels[second.kernel]
         results = [(p, a) for p, a in zip(maker.params, first.arguments, strict=True) if p.role not in ("in", "const")]
         if len(results) != 1 or results[0][0].role != "out":
             return None
         made, buffer = results[0]
         read = [p for p, a in zip(user.params, second.arguments, strict=True) if a == buffer]
-        if buffer not in passed_on(program) or len(read) != 1 or read[0].type != made.type or made.type.layout:
+        if buffer not in passed or len(read) != 1 or read[0].type != made.type or made.type.layout:
             return None
         if any(isinstance(s, (Reduce, Local)) for s in tile.walk(maker.body)):
             return None

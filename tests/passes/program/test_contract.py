@@ -58,6 +58,17 @@ def test_a_kernel_that_others_launch_too_stays_for_them() -> None:
     assert "@pad" not in found
 
 
+def test_launches_of_the_same_two_kernels_share_the_new_one() -> None:
+    text = APART.replace("output %d: f32[64, 4, 6]", "output %d: f32[64, 4, 6]  output %f: f32[64, 4, 6]").replace(
+        "buffer %t: f32[64, 6, 6]", "buffer %t: f32[64, 6, 6]  buffer %u: f32[64, 6, 6]"
+    )
+    more = text.replace(' for "d" }', ' for "d"  launch @pad(%a, %u)  launch @sums(%u, %b, %f) }')
+    found = print_program(run_pipeline(parse(more), "contract", Context()))
+    assert found.count("kernel @") == 1
+    assert "launch @sums_2(%a, %b, %d)" in found
+    assert "launch @sums_2(%a, %b, %f)" in found
+
+
 def test_all_dimensions_that_both_walk_are_shared() -> None:
     """In the reader's order; not the one that is moved along."""
 
