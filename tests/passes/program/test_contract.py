@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import copy
 
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import compiler
 from compiler.ir.tile_printer import print_program
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
@@ -94,6 +100,23 @@ def test_all_dimensions_that_both_walk_are_shared() -> None:
             "launch @most(%a, %d)",
         ),
     )
+
+
+@pytest.mark.parametrize("open_", [False, True])
+@pytest.mark.parametrize(
+    "model",
+    [nn.Conv2d(96, 96, 3, 2, 1, groups=96), nn.Conv2d(96, 96, 5, 1, 2, groups=96), nn.MaxPool2d(3, 2, 1)],
+    ids=["strided", "wide", "maximum"],
+)
+def test_padded_images_of_many_channels(model: nn.Module, open_: bool) -> None:
+    """As machine code, against float64; of open size with the program for small images."""
+    sides = ({2: Dim("h", min=4, max=100), 3: Dim("w", min=4, max=100)},) if open_ else None
+    compiled = compiler.compile(model, (torch.randn(2, 96, 19, 33),), dynamic_shapes=sides)
+    assert compiled.remarks.of("contract", "applied")
+    for h, w in ((19, 33), (14, 14), (5, 40)) if open_ else ((19, 33),):
+        x = torch.randn(2, 96, h, w)
+        expected = copy.deepcopy(model).double()(x.double())
+        torch.testing.assert_close(compiled(x).double(), expected, atol=1e-5, rtol=1e-5)
 
 
 STAY = {
