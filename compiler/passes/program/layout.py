@@ -79,6 +79,8 @@ class Search:
     def best(self) -> Choice:
         """The choice that saves most."""
         candidates = self.candidates()
+        if not candidates:
+            return Choice()
         settled = [self.settle(start, candidates) for start in ({b: d[0] for b, d in candidates.items()}, Choice())]
         return max(settled, key=lambda c: (self.saved(c, self.launches), -len(c)))
 
