@@ -20,7 +20,8 @@ class Unroll(TilePass):
     """reduce %c in 0..64, %y in 0..3, %x in 0..3 { ... }  ->  reduce %c in 0..64, %y in 0..3 unroll 3, %x in 0..3 unroll 3 { ... }
 
     The innermost ranges of a reduction that hold no loop themselves are written out while they have at most `steps` steps
-    together: windows of convolutions and poolings, whose addresses then are constants.
+    together: windows of convolutions and poolings, whose addresses then are constants. A range of lanes is too while that makes at most
+    `vectors`, those of the tiles around it together.
 
     for %i tile 6 { reduce %k in 0..768 { ... } }  ->  for %i tile 6 { reduce %k in 0..768 unroll 4 { ... } }
 
@@ -30,16 +31,19 @@ class Unroll(TilePass):
     name = "unroll"
     exact = True
     steps: int = 9
+    vectors: int = 64
     jump: int = 4
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         machine = context.machine or Machine()
-        blocks = {id(a.stmt): block(a.loops) for a in context.accesses(ir).all if contraction(a.stmt)}
+        accesses = context.accesses(ir)
+        blocks = {id(a.stmt): block(a.loops) for a in accesses.all if contraction(a.stmt)}
 
         def rule(stmt: Stmt) -> Block:
             if not isinstance(stmt, Reduce) or any(tile.ranges(s) for s in stmt.body):
                 return (stmt,)
-            ranges, last = self.write_out(stmt.ranges), stmt.ranges[-1]
+            around = accesses.loops[stmt.ranges[0].var][2]
+            ranges, last = self.write_out(stmt.ranges, vectors(around)), stmt.ranges[-1]
             if ranges[-1] == last and id(stmt) in blocks and not jump_hides(blocks[id(stmt)], machine):
                 ranges = (*stmt.ranges[:-1], last.with_(unroll=max(last.unroll, self.jump)))
             if ranges != stmt.ranges:
@@ -49,19 +53,23 @@ class Unroll(TilePass):
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
-    def write_out(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
-        """The last ranges with `unroll` set to their whole length, as long as `steps` allows."""
+    def write_out(self, ranges: tuple[Range, ...], copies: int) -> tuple[Range, ...]:
+        """The last ranges with `unroll` set to their whole length, as far as `steps` allows, in so many `copies` of the reduction."""
         out: list[Range] = []
         left = self.steps
         for r in reversed(ranges):
             steps = -(-r.extent // r.tile) if isinstance(r.extent, int) else left + 1
             left = left // max(steps, 1)
-            out.append(r.with_(unroll=max(steps, 1)) if left else r)
+            short = left and (not r.lanes or copies * vectors([r]) * steps <= self.vectors)
+            out.append(r.with_(unroll=max(steps, 1)) if short else r)
         return tuple(reversed(out))
 
 
 def block(loops: Sequence[Range]) -> RegisterTile:
     """The accumulators of a sum inside `loops`."""
-    return RegisterTile(
-        rows=prod(r.tile for r in loops if not r.lanes), registers=prod(r.tile // r.lanes for r in loops if r.lanes)
-    )
+    return RegisterTile(rows=vectors([r for r in loops if not r.lanes]), registers=vectors([r for r in loops if r.lanes]))
+
+
+def vectors(loops: Sequence[Range]) -> int:
+    """How many vectors, or numbers where there are no lanes, one step of all `loops` holds."""
+    return prod(r.tile // max(r.lanes, 1) for r in loops)

@@ -49,3 +49,17 @@ def test_steps_of_few_multiply_adds_share_a_jump() -> None:
     """Twelve of them take as long as the instructions around them, which wide vectors and registers leave behind."""
     check_pass("unroll", before=PRODUCT.format(unroll=""), after=PRODUCT.format(unroll=" unroll 4"), machine=AVX2)
     check_pass("unroll", unchanged=PRODUCT.format(unroll=""), machine=AVX512)
+
+
+NORM = """kernel @norm(in %x: f32[32, 192], out %y: f32[32]) {{
+  for %i in 0..32 tile {rows} {{
+    %s = reduce add %k in 0..192 tile 64 lanes 16{unroll} {{ yield %x[%i, %k] }}
+    store %s, %y[%i]
+  }}
+}}"""
+
+
+def test_few_vectors_are_written_out_and_many_counted() -> None:
+    """Three steps of four vectors are a dozen instructions for one row, and four hundred for a tile of 32."""
+    check_pass("unroll", before=NORM.format(rows=1, unroll=""), after=NORM.format(rows=1, unroll=" unroll 3"))
+    check_pass("unroll", unchanged=NORM.format(rows=32, unroll=""))
