@@ -67,7 +67,9 @@ class Unroll(TilePass):
 
 def block(loops: Sequence[Range]) -> RegisterTile:
     """The accumulators of a sum inside `loops`."""
-    return RegisterTile(rows=vectors([r for r in loops if not r.lanes]), registers=vectors([r for r in loops if r.lanes]))
+    return RegisterTile(
+        rows=vectors([r for r in loops if not r.lanes]), registers=vectors([r for r in loops if r.lanes])
+    )
 
 
 def vectors(loops: Sequence[Range]) -> int:
