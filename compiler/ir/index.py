@@ -13,7 +13,7 @@ result is always a plain `int`.  All floor divisions round toward minus infinity
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import permutations
@@ -262,7 +262,19 @@ def _own_interval(d: Dim) -> tuple[int, int] | None:
 def _closest_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     plain, closer = _plain_interval(d, bounds), _as_remainders(d)
     other = plain if closer is d else _plain_interval(closer, bounds)
-    return (max(plain[0], other[0]), min(plain[1], other[1])) if plain and other else plain or other
+    found = [known for known in (plain, other, *_between_quotients(d, bounds)) if known]
+    return (max(low for low, _ in found), min(high for _, high in found)) if found else None
+
+
+def _between_quotients(d: Dim, bounds: Bounds | None) -> Iterator[tuple[int, int] | None]:
+    """Bounds of `d` where a quotient is taken from another by the same number: they differ as what they are quotients of."""
+    found = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
+    for (p, times), (q, coef) in permutations(found, 2):
+        apart = p.num - q.num
+        if times == -coef > 0 and p.den == q.den and isinstance(p.den, int) and isinstance(apart, int):
+            rest = interval(d - _atom(p) * times + _atom(q) * times, bounds)
+            low, high = apart // p.den * times, -(-apart // p.den) * times
+            yield (rest[0] + low, rest[1] + high) if rest else None
 
 
 def _plain_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
@@ -494,4 +506,4 @@ def product(dims: Iterable[Dim]) -> Dim:
 
 def ceildiv(num: Dim, den: int) -> Dim:
     """`num / den` rounded up."""
-    return -floordiv(-num, den)
+    return floordiv(num + den - 1, den)

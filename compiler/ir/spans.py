@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from itertools import permutations
-
-from compiler.ir.atoms import FloorDiv
 from compiler.ir.index import Bounds, Dim, Index, extreme, interval, sizes, variables
 
 
@@ -29,16 +25,7 @@ def is_at_most(a: Dim, b: Dim) -> bool:
     return gap is not None and gap >= 0
 
 
-@lru_cache(maxsize=65536)
 def least(d: Dim) -> int | None:
-    """What `d` is at least; quotients by one number, of which one is taken from the other, differ as what they are quotients of."""
-    terms = d.terms if isinstance(d, Index) else ()
-    found = [(mono[0], coef) for mono, coef in terms if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
+    """What `d` is at least."""
     known = interval(d, {})
-    bounds = [known[0]] if known else []
-    for (p, times), (q, coef) in permutations(found, 2):
-        apart = p.num - q.num
-        if times == -coef > 0 and p.den == q.den and isinstance(p.den, int) and isinstance(apart, int):
-            rest = least(d - Index((((p,), times),)) - Index((((q,), coef),)))
-            bounds += [] if rest is None else [rest + times * (apart // p.den)]
-    return max(bounds, default=None)
+    return known[0] if known else None

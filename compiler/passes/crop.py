@@ -83,17 +83,23 @@ def parts(
 
 def cut(extent: Dim, places: Set[Dim]) -> Sequence[Dim]:
     """The ends of a loop and the places inside it in order; LowerError where it is open which comes first."""
-    found: list[Dim] = [0, extent]
+    found: Sequence[Dim] = (0, extent)
     for c in places:
-        if is_at_most(c, 0) or is_at_most(extent, c):
-            continue
-        before = [is_at_most(f, c) for f in found]
-        k = before.index(False) if False in before else 0
-        if k == 0 or not all(is_at_most(c, f) for f in found[k:]):
+        if (more := with_end(found, c)) is None:
             raise LowerError(f"what a loop of {extent} steps leaves out is not known")
-        if not is_at_most(c, found[k - 1]):
-            found.insert(k, c)
+        found = more
     return found
+
+
+def with_end(ends: Sequence[Dim], place: Dim) -> Sequence[Dim] | None:
+    """The ends of the parts of a loop in order with one more, if it lies inside; None where it is open whether it does, or where."""
+    if is_at_most(place, ends[0]) or is_at_most(ends[-1], place):
+        return ends
+    before = [is_at_most(end, place) for end in ends]
+    k = before.index(False) if False in before else 0
+    if k == 0 or not all(is_at_most(place, end) for end in ends[k:]):
+        return None
+    return ends if is_at_most(place, ends[k - 1]) else (*ends[:k], place, *ends[k:])
 
 
 def at(point: Point, index: Position) -> Position:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from compiler.ir.atoms import Size
+from compiler.ir.atoms import FEW, Size
 from compiler.ir.index import Dim, size, substitute
 from compiler.ir.sizes import program_sizes
 from compiler.ir.tile import Kernel, Program
@@ -16,6 +16,16 @@ from compiler.passes.rename import map_indices
 def fewer(sizes: Iterable[Size], usual: int) -> dict[str, int]:
     """What is to be expected of sizes that are `usual` at most, if they may be that few."""
     return {s.name: min(s.likely, max(s.low, usual)) for s in sizes}
+
+
+def tried(sizes: Iterable[Size], usual: int) -> list[dict[str, int]]:
+    """Sizes to weigh a decision by: those that are likely, none above `usual` that may be less, and a quarter of them, or half where
+    they are few.
+    """
+    found = tuple(sizes)
+    likely = fewer(found, usual)
+    less = {s.name: max(s.low, likely[s.name] // (4 if likely[s.name] > FEW else 2)) for s in found}
+    return [likely, less] if found else [{}]
 
 
 def expecting(program: Program, usual: int) -> Program:

@@ -6,20 +6,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import Bounds, Dim, coefficient, interval, substitute, var, variables
 from compiler.ir.structure import Guard, Position, Reduction, Scan
 from compiler.ir.tile import Range
-from compiler.passes.crop import changes
+from compiler.passes.crop import changes, with_end
 from compiler.passes.demand import Demand
 
 
 def cuts(graph: Graph, root: Node) -> dict[int, set[Dim]]:
     """Where along each dimension of the root, for whose elements a group's reductions are asked, the points that they add change."""
     index, found = named("i", root.type.rank), dict[int, set[Dim]]()
-    dims = {f"i{k}": k for k, size in enumerate(root.shape) if isinstance(size, int)}
+    dims = {f"i{k}": k for k in range(root.type.rank)}
     guarded = [n for n in graph.nodes if isinstance(n.structure, Reduction) and guards(n, named("i", n.type.rank))]
     if not guarded or any(isinstance(n.structure, Scan) for n in graph.nodes):
         return found  # a scan walks its loop from end to end
@@ -29,8 +29,16 @@ def cuts(graph: Graph, root: Node) -> dict[int, set[Dim]]:
             for g in guards(n, request.index):
                 for v, places in turns(g, extents(n)):
                     if v in dims:
-                        found.setdefault(dims[v], set()).update(p for p in places if isinstance(p, int))
-    return found
+                        found.setdefault(dims[v], set()).update(places)
+    return {k: inside(root.shape[k], places) for k, places in found.items()}
+
+
+def inside(extent: Dim, places: Set[Dim]) -> set[Dim]:
+    """Those places that certainly lie inside a loop of `extent`, one behind the other, whatever the sizes in them."""
+    ends: Sequence[Dim] = (0, extent)
+    for place in sorted(places, key=str):
+        ends = with_end(ends, place) or ends
+    return set(ends[1:-1])
 
 
 def turns(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, tuple[Dim, ...]]]:

@@ -33,6 +33,7 @@ def test_two_quotients_are_bounded_together() -> None:
     """Apart, they might differ by hundreds."""
     assert least(ceildiv(S, 4) - ceildiv(S - 3, 4)) == 0
     assert least(ceildiv(S - 3, 4) - ceildiv(S, 4)) == -1
+    assert interval((S + 1) // 2 - S // 2, {}) == (0, 1)
 
 
 def test_a_quotient_of_a_quotient_of_a_size_takes_no_longer_to_bound() -> None:

@@ -41,7 +41,7 @@ def test_what_follows_a_convolution_is_computed_as_far_as_it() -> None:
     """And cut at the end."""
     x = image()
     lines = rewritten(x, ops.relu(conv(x))).splitlines()
-    assert lines[-5].startswith("  %relu_0: f32[1, 64, -((-h)//4)*4, -((-h)//4)*4] = relu %reshape_")
+    assert lines[-5].startswith("  %relu_0: f32[1, 64, ((h + 3)//4)*4, ((h + 3)//4)*4] = relu %reshape_")
     assert "= slice %relu_0 {dim=2, size=h}" in lines[-4]
     assert "= slice %slice_0 {dim=3, size=h}" in lines[-3]
 
@@ -51,12 +51,12 @@ def test_what_is_padded_has_zeros_where_it_ends() -> None:
     x = image()
     text = rewritten(x, conv(ops.relu(conv(x))))
     assert (
-        "%before_0: bool[1, 1, -((-h)//4)*4, -((-h)//4)*4] = before {shape=[1, 1, -((-h)//4)*4, -((-h)//4)*4], ends=[1, 1, h, h]}"
+        "%before_0: bool[1, 1, ((h + 3)//4)*4, ((h + 3)//4)*4] = before {shape=[1, 1, ((h + 3)//4)*4, ((h + 3)//4)*4], ends=[1, 1, h, h]}"
         in text
     )
-    assert "%where_0: f32[1, 64, -((-h)//4)*4, -((-h)//4)*4] = where %before_0, %relu_0, 0.0" in text
+    assert "%where_0: f32[1, 64, ((h + 3)//4)*4, ((h + 3)//4)*4] = where %before_0, %relu_0, 0.0" in text
     assert (
-        "%pad_1: f32[1, 64, -((-h)//4)*4 + 2, -((-h)//4)*4 + 2] = pad %where_0 {before=[0, 0, 1, 1], after=[0, 0, 1, 1]}"
+        "%pad_1: f32[1, 64, ((h + 3)//4)*4 + 2, ((h + 3)//4)*4 + 2] = pad %where_0 {before=[0, 0, 1, 1], after=[0, 0, 1, 1]}"
         in text
     )
     assert text.count("= slice") == 2
@@ -67,8 +67,8 @@ def test_a_residual_is_read_from_the_image_in_the_midst_of_zeros() -> None:
     x = image()
     block = ops.relu(x)
     text = rewritten(x, ops.add(conv(block), block))
-    assert "= slice %pad_0 {dim=2, start=1, size=-((-h)//4)*4}" in text
-    assert "%add_0: f32[1, 64, -((-h)//4)*4, -((-h)//4)*4] = add %reshape_2, %slice_1" in text
+    assert "= slice %pad_0 {dim=2, start=1, size=((h + 3)//4)*4}" in text
+    assert "%add_0: f32[1, 64, ((h + 3)//4)*4, ((h + 3)//4)*4] = add %reshape_2, %slice_1" in text
 
 
 def test_known_sizes_that_tiles_divide_stay() -> None:

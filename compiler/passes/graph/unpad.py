@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby, product
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise, product
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
 from compiler.ir import ops
+from compiler.ir.atoms import FEW, MANY, Size
 from compiler.ir.graph import CONSTANT, Graph, Node
-from compiler.ir.structure import Elementwise, IndexMap, Mix, Reduction
+from compiler.ir.index import Dim, sizes, substitute, var
+from compiler.ir.structure import Elementwise, Guard, IndexMap, Mix, Reduction
+from compiler.ir.tile import known
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.crop import changes, cut
+from compiler.passes.expectation import tried
+from compiler.passes.nest import LowerError
+from compiler.passes.taps import never
 from compiler.passes.windows import Windows, windows, zeros_around
 from compiler.perf.contraction import Shape, equally_wide
 from compiler.perf.machine import LINE, Machine
 
-Stretch: TypeAlias = tuple[int, int]
+Stretch: TypeAlias = tuple[Dim, int]
 """Neighbouring results along one dimension, and how many taps of their windows lie inside the image."""
 
 CODE = 0.01
@@ -27,7 +35,10 @@ CODE = 0.01
 LATENCY = 100
 """Cycles that a line of memory takes to come where several are on their way."""
 
-FEW = 16
+LONG = 840
+"""Rows that an open number of them counts as: a multiple of all blocks, as leftover rows differ from size to size."""
+
+COLUMNS = 16
 """Channels that the results have at least, so that lanes lie along them."""
 
 
@@ -50,9 +61,10 @@ class Unpad(GraphPass):
             if (c := padded(n)) is None:
                 continue
             alone = len(ir.users[n.operands[0]]) == 1
-            ways = sorted(product((True, False), repeat=len(c.margins)), key=sum)  # few dimensions first, outer ones
-            times = {w: self.cycles(c, w, alone, machine) for w in ways}
-            best = min(times, key=lambda w: times[w])
+            best = self.best(c, alone, machine)
+            if c.sizes and self.best(c, alone, machine, usual=FEW) != best:
+                context.otherwise_if_small = True
+                context.note(self, "small images take other parts", n)
             if not any(best):
                 context.missed(self, "parts of its loops would take longer than products with the padding", n)
                 continue
@@ -66,10 +78,22 @@ class Unpad(GraphPass):
 
         return ir.rebuild(rule) if chosen else ir
 
+    def best(self, c: Padded, alone: bool, machine: Machine, usual: int = MANY) -> tuple[bool, ...]:
+        """In which dimensions leaving out taps beyond the image takes least time; of open images, what never takes much more than
+        the best at the sizes that are tried.
+        """
+        ways = sorted(product((True, False), repeat=len(c.margins)), key=sum)  # few dimensions first, outer ones
+        longest = dict.fromkeys(ways, 1.0)  # how many times as long as the best way
+        for values in tried(c.sizes, usual):
+            times = {w: self.cycles(replace(c, values=values), w, alone, machine) for w in ways}
+            longest = {w: max(longest[w], t / min(times.values())) for w, t in times.items()}
+        return min(longest, key=lambda w: longest[w])
+
     def cycles(self, c: Padded, dropped: tuple[bool, ...], alone: bool, machine: Machine) -> float:
         """The time of the convolution and of its padding, where taps beyond the image are left out in the dimensions `dropped`."""
         n, w = c.node, c.node.operands[1].type.static_shape()
-        lines = [c.stretches[k] if d else [(n.shape[2 + k], w[2 + k])] for k, d in enumerate(dropped)]
+        whole = [[(size, taps)] for size, taps in zip(n.shape[2:], w[2:], strict=True)]
+        lines = [c.stretches[k] if d else whole[k] for k, d in enumerate(dropped)]
         pieces = prod(len(line) for line in lines)
         if pieces > self.most:
             return float("inf")
@@ -77,27 +101,41 @@ class Unpad(GraphPass):
         apart = c.windows.stride[-1] * w[1] * element  # of pixels whose channels lie innermost
         parts = []
         for piece in product(*lines):
-            steps, taps = [s for s, _ in piece], [t for _, t in piece]
-            products = w[0] * n.shape[0] * prod(steps) * w[1] * prod(taps)
-            parts.append((max(steps), Shape(columns, lanes, w[1] * prod(taps), products, apart=apart, element=element)))
-        time = equally_wide(parts, machine)[0] * (1 + CODE * (pieces - 1))
+            steps, taps = [c.number(s) for s, _ in piece], [t for _, t in piece]
+            products = w[0] * c.number(n.shape[0]) * prod(steps) * w[1] * prod(taps)
+            shape = Shape(columns, lanes, w[1] * prod(taps), products, apart=apart, element=element)
+            longest = max(s if isinstance(s, int) else LONG for s, _ in piece)
+            parts += [(longest, shape)] if products else []
+        time = equally_wide(parts, machine)[0] * (1 + CODE * (len(parts) - 1))
         return max(time, awaited(c, dropped)) + moved(c, dropped, alone) / machine.l3_bytes_per_cycle
 
 
 @dataclass(frozen=True)
 class Padded:
-    """A convolution `node` of an image with zeros around it, `margins` of them before and after in each window dimension."""
+    """A convolution `node` of an image with zeros around it, `margins` of them before and after in each window dimension, and the
+    `values` that its sizes are expected to have where they are open.
+    """
 
     node: Node
     windows: Windows
     margins: tuple[tuple[int, int], ...]
+    values: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def image(self) -> Node:
         """The image without its padding."""
         return self.node.operands[0].operands[0]
 
-    @cached_property
+    @property
+    def sizes(self) -> set[Size]:
+        """The open sizes in its shape."""
+        return {s for d in self.image.shape for s in sizes(d)}
+
+    def number(self, d: Dim) -> int:
+        """What a size is expected to be."""
+        return known(substitute(d, self.values))
+
+    @property
     def stretches(self) -> list[list[Stretch]]:
         """The results along each window dimension, those together whose windows have the same taps inside the image."""
         sizes = zip(self.image.shape[2:], self.node.operands[1].shape[2:], self.node.shape[2:], strict=True)
@@ -105,13 +143,15 @@ class Padded:
         return [alike(*size, before, stride, dilation) for size, (before, _), stride, dilation in numbers]
 
 
-def alike(size: int, taps: int, results: int, before: int, stride: int, dilation: int) -> list[Stretch]:
-    """Neighbouring results together that have the same of their taps inside an image of `size`, as `taps.cuts` will part them."""
+@lru_cache(maxsize=1024)
+def alike(size: Dim, taps: int, results: Dim, before: int, stride: int, dilation: int) -> list[Stretch]:
+    """Neighbouring results together that have the same of their taps inside an image of `size`, as `taps.cuts` will part them.
 
-    def inside(result: int) -> tuple[int, ...]:
-        return tuple(t for t in range(taps) if 0 <= result * stride + t * dilation - before < size)
-
-    return [(len(list(same)), len(found)) for found, same in groupby(map(inside, range(results)))]
+    LowerError where it is open which of an open number of results these are.
+    """
+    inside = [Guard(var("i") * stride + (t * dilation - before), 0, size) for t in range(taps)]
+    ends = cut(results, {place for g in inside for place in changes(g, "i")})
+    return [(hi - lo, sum(not never(g, {"i": (lo, hi - 1)}) for g in inside)) for lo, hi in pairwise(ends)]
 
 
 def padded(n: Node) -> Padded | None:
@@ -123,11 +163,16 @@ def padded(n: Node) -> Padded | None:
         return None
     image, weight = n.operands
     zeros = zeros_around(image)
-    if zeros is None or any(z != (0, 0) for z in zeros[:2]) or weight.shape[0] < FEW:
+    if zeros is None or any(z != (0, 0) for z in zeros[:2]) or weight.shape[0] < COLUMNS:
         return None
     margins = tuple((b, a) for b, a in zeros[2:] if isinstance(b, int) and isinstance(a, int))
-    static = image.type.is_static and n.type.is_static and len(margins) == len(zeros[2:])
-    return Padded(n, found, margins) if static and bool(np.isfinite(weight.attrs["value"].numbers).all()) else None
+    if len(margins) < len(zeros[2:]) or not np.isfinite(weight.attrs["value"].numbers).all():
+        return None
+    c = Padded(n, found, margins)
+    try:
+        return c if c.stretches else None
+    except LowerError:
+        return None
 
 
 def moved(c: Padded, dropped: tuple[bool, ...], alone: bool) -> int:
@@ -135,8 +180,9 @@ def moved(c: Padded, dropped: tuple[bool, ...], alone: bool) -> int:
     image, kept = c.image, [(0, 0) if d else pair for d, pair in zip(dropped, c.margins, strict=True)]
     if not any(map(any, kept)):
         return 0
-    box = prod(image.shape[:2]) * prod(b + size + a for (b, a), size in zip(kept, image.shape[2:], strict=True))
-    own = prod(image.shape)
+    shape = [c.number(d) for d in image.shape]
+    box = prod(shape[:2]) * prod(b + size + a for (b, a), size in zip(kept, shape[2:], strict=True))
+    own = prod(shape)
     return (box - own if is_computed(image) else box + own) * image.dtype.bytes if alone or any(dropped) else 0
 
 
@@ -144,7 +190,8 @@ def awaited(c: Padded, dropped: tuple[bool, ...]) -> float:
     """Cycles in which the lines of an image come that no kernel has written or copied before; products take that long at least."""
     image = c.image
     direct = not any(any(pair) and not d for d, pair in zip(dropped, c.margins, strict=True))
-    return LATENCY * prod(image.shape) * image.dtype.bytes / LINE if direct and not is_computed(image) else 0.0
+    size = prod(map(c.number, image.shape)) * image.dtype.bytes
+    return LATENCY * size / LINE if direct and not is_computed(image) else 0.0
 
 
 def is_computed(n: Node) -> bool:

@@ -18,7 +18,7 @@ from compiler.ir.index import Dim, ceildiv, product, sizes, substitute
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.expectation import fewer
+from compiler.passes.expectation import tried
 from compiler.passes.overhang import Overhangs, part, reaching, with_zeros
 from compiler.passes.windows import windows, zeros_around
 from compiler.perf.machine import Machine
@@ -111,19 +111,11 @@ def best_tile(n: Node, machine: Machine, max_error: float, gain: float, usual: i
         return 0
     allowed = [m for m in POINTS if ERROR[m] <= max_error]
     longest = dict.fromkeys([*allowed, 0], 1.0)  # how many times as long as the best way
-    for shape in tried(n.shape, usual):
+    for values in tried({s for d in n.shape for s in sizes(d)}, usual):
+        shape = tuple(known(substitute(d, values)) for d in n.shape)
         times = {m: cycles(n, shape, m, machine) / (1 if m else 1 / gain) for m in longest}
         longest = {m: max(longest[m], t / min(times.values())) for m, t in times.items()}
     return min(longest, key=lambda m: longest[m])
-
-
-def tried(shape: Sequence[Dim], usual: int) -> list[tuple[int, ...]]:
-    """A shape with its likely sizes, none above `usual` that may be less, and with a quarter of them, or half where they are few."""
-    found = {s for d in shape for s in sizes(d)}
-    likely = fewer(found, usual)
-    less = {s.name: max(s.low, likely[s.name] // (4 if likely[s.name] > FEW else 2)) for s in found}
-    shapes = [tuple(substitute(d, values) for d in shape) for values in (likely, less)] if found else [shape]
-    return [tuple(map(known, s)) for s in shapes]
 
 
 def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:

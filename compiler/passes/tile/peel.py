@@ -15,7 +15,7 @@ from compiler.passes.rename import Fresh, renamed
 from compiler.perf.machine import Machine
 
 WRITTEN = 3000
-"""How many operations the code for every number of rows that may be left over is at most."""
+"""How many operations the code for every number of rows that may be left over is at most, in all loops together."""
 
 
 @register
@@ -28,8 +28,8 @@ class Peel(TilePass):
         for %i in s0//16*16..s0 tile 16 lanes 16 { ... }
 
     A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial, and rows: code
-    generation writes out each number of those, as long as that is at most `written` operations.  Few of those that keep
-    accumulators add in `chains`, so that one sum need not wait for the other.
+    generation writes out each number of those, in the loops that compute most, as long as that is at most `written` operations.
+    Few of those that keep accumulators add in `chains`, so that one sum need not wait for the other.
     """
 
     name = "peel"
@@ -37,11 +37,12 @@ class Peel(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         fresh, chains = Fresh(ir), (context.machine or Machine()).registers // 2
+        whole = self.left_whole(ir, context)
 
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, For):
                 sums = any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
-                if leaves_rows(stmt.range) and every_rest(stmt.range, stmt.body) <= self.written:
+                if stmt.range.var in whole:
                     return (replace(stmt, body=in_chains(stmt.body, chains)),)
                 parts = split(stmt.range, sums)
                 return tuple(replace(stmt, range=r) for r in parts)
@@ -50,6 +51,18 @@ class Peel(TilePass):
             return (stmt,)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
+
+    def left_whole(self, ir: Kernel, context: Context) -> set[str]:
+        """The loops of open length that leave their rows to code generation."""
+        loops = context.accesses(ir).loops.values()
+        found = [(r, s, around) for r, s, around in loops if isinstance(s, For) and leaves_rows(r)]
+        found.sort(key=lambda f: -tile.known_steps((f[0], *f[2])) * operations(f[1].body))
+        left, names = self.written, set[str]()
+        for r, stmt, _ in found:
+            if (code := every_rest(r, stmt.body)) <= left:
+                left -= code
+                names.add(r.var)
+        return names
 
     def reduction(self, stmt: Reduce, fresh: Fresh) -> Block:
         """The parts of a reduction, then their combination under the old name."""

@@ -12,6 +12,7 @@ from torch import nn
 import compiler
 from compiler.ir import ops
 from compiler.ir.graph import Graph, constant, input_node
+from compiler.ir.index import Dim, size
 from compiler.ir.printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
@@ -19,7 +20,7 @@ from compiler.passes.graph.unpad import Unpad
 
 
 def padded(
-    shape: tuple[int, ...], window: tuple[int, ...], amount: int, stride: int = 1, dilation: int = 1, value: float = 0.0,
+    shape: tuple[Dim, ...], window: tuple[int, ...], amount: int, stride: int = 1, dilation: int = 1, value: float = 0.0,
     weight: float = 1.0, outputs: int = 64, made: bool = False,
 ) -> Graph:  # fmt: skip
     """A convolution of an image that is padded by `amount`; `made` by a kernel before."""
@@ -114,11 +115,45 @@ def test_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = layer.double().eval()(x.double())
     layer.float()
     for dims in {(True,) * (len(shape) - 2), (True, *(False,) * (len(shape) - 3))}:
-        monkeypatch.setattr(Unpad, "cycles", lambda self, n, w, *rest, dims=dims: float(w != dims))
+        monkeypatch.setattr(Unpad, "cycles", lambda self, n, w, *rest, dims=dims: 1.0 + (w != dims))
         options = {"graph_passes": "decompose,canonicalize,fold,unpad,fuse", "verify": True}
         compiled = compiler.compile(layer, (x,), options=options)
         assert compiled.remarks.of("unpad")
         torch.testing.assert_close(compiled(x).double(), wanted, rtol=0, atol=2e-6)
+
+
+OPEN = {
+    "strided": nn.Conv2d(16, 48, 3, stride=2, padding=1),
+    "two rows beyond": nn.Conv2d(16, 16, 5, padding=2),
+    "dilated": nn.Conv2d(16, 32, 3, padding=2, dilation=2),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_numbers_of_open_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As float64 has them at every size: whether the last window reaches beyond the image depends on it."""
+    layer = OPEN[name]
+    torch.manual_seed(0)
+    sides = {2: torch.export.Dim("h", min=4, max=64), 3: torch.export.Dim("w", min=4, max=64)}
+    for dims in ((True, True), (True, False)):
+        monkeypatch.setattr(Unpad, "cycles", lambda self, c, w, *rest, dims=dims: 1.0 + (w != dims))
+        options = {"graph_passes": "decompose,canonicalize,fold,unpad,fuse", "verify": True}
+        layer.float()
+        compiled = compiler.compile(layer, (torch.randn(1, 16, 32, 32),), options=options, dynamic_shapes=(sides,))
+        for height, width in ((4, 5), (5, 4), (7, 18), (16, 33), (64, 9)):
+            x = torch.randn(1, 16, height, width)
+            result = compiled(x)
+            wanted = layer.double()(x.double())
+            layer.float()
+            torch.testing.assert_close(result.double(), wanted, rtol=0, atol=2e-6)
+        assert compiled.remarks.of("unpad", "applied")
+
+
+def test_an_open_image_of_one_pixel_stays_padded() -> None:
+    """It is not known that the first window ends before the last one begins."""
+    n = size("n", 1, 512, 84)
+    graph = padded((1, 64, n), (3,), 1, stride=2)
+    assert Unpad().run(graph, Context()) is graph
 
 
 class Both(nn.Module):

@@ -31,7 +31,7 @@ def apart(lo: str, length: str, rows: int = 4) -> str:
 
 
 LAST_MAY_BE_SHORT = apart("%b*4", "min(4, n - %b*4)")
-TILES = "parallel %b in 0..-((-n)//4)"
+TILES = "parallel %b in 0..(n + 3)//4"
 
 ROWS_OUTSIDE = kernel(f"parallel %i in 0..n tile 4 {{ {inside_columns(f'{SUM} {GATE}')} }}")
 ROWS_INSIDE = kernel(inside_columns(f"parallel %i in 0..n tile 4 {{ {SUM} {GATE} }}"))

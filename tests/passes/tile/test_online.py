@@ -206,7 +206,7 @@ def test_rows_of_open_length() -> None:
   }
 }""",
         after="""kernel @k(size n in 1..101 like 10, in %s: f32[n, n], in %v: f32[n, 3], out %y: f32[n, 3]) {
-  parallel %i.block in 0..-((-n)//8) {
+  parallel %i.block in 0..(n + 7)//8 {
     local %top: f32[8]
     local %t.sum: f32[8]
     local %a.sum: f32[8, 3]
@@ -235,7 +235,7 @@ def test_rows_of_open_length() -> None:
         store %new, %top[%i - %i.block*8]
       }
     }
-    for %r.part_1 in n//4..-((-n)//4) {
+    for %r.part_1 in n//4..(n + 3)//4 {
       for %i_1 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
         %m_1 = reduce max %r_3 in %r.part_1*4..n - (n//4)*4 + %r.part_1*4 { yield %s[%i_1, %r_3] }
         %old_1 = %top[-%i.block*8 + %i_1]

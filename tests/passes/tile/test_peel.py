@@ -152,6 +152,20 @@ def test_what_an_open_loop_leaves_over_of_long_rows_is_taken_in_smaller_tiles() 
     check_pass("peel{written=28}", unchanged=before)
 
 
+def test_loops_that_compute_most_are_written_out_first() -> None:
+    """Of two, the second computes twice as much for each row, in no more operations than there may be."""
+    once, twice = (
+        "for %i in {} {{ store -%x[%i], %y[%i] }}".format,
+        "for %k in 0..n tile 8 { store -(-%x[%k]), %y[%k] }",
+    )
+    parts = ("0..n//8*8 tile 8", "n//8*8..n//4*4 tile 4", "n//4*4..n//2*2 tile 2", "n//2*2..n")
+    check_pass(
+        "peel{written=60}",
+        before=open_kernel(f"{once('0..n tile 8')} {twice}"),
+        after=open_kernel(f"{' '.join(map(once, parts))} {twice}"),
+    )
+
+
 ROWS = """kernel @k(size n in 2..513 like 43, in %x: f32[n, 9], in %w: f32[9, 32], out %y: f32[n, 32]) {
   parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 {
     %s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%k, %j] } store %s, %y[%i, %j] } } }"""
