@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from itertools import permutations
 from math import gcd
+from operator import mul
 from typing import TypeAlias, Union
 
 from compiler.errors import OpenSizeError
@@ -266,15 +267,14 @@ def _closest_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     return (max(low for low, _ in found), min(high for _, high in found)) if found else None
 
 
-def _between_quotients(d: Dim, bounds: Bounds | None) -> Iterator[tuple[int, int] | None]:
+def _between_quotients(d: Dim, bounds: Bounds | None) -> Iterator[tuple[int, int]]:
     """Bounds of `d` where a quotient is taken from another by the same number: they differ as what they are quotients of."""
     found = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
     for (p, times), (q, coef) in permutations(found, 2):
         apart = p.num - q.num
         if times == -coef > 0 and p.den == q.den and isinstance(p.den, int) and isinstance(apart, int):
             rest = interval(d - _atom(p) * times + _atom(q) * times, bounds)
-            low, high = apart // p.den * times, -(-apart // p.den) * times
-            yield (rest[0] + low, rest[1] + high) if rest else None
+            yield from [(rest[0] + apart // p.den * times, rest[1] - -apart // p.den * times)] if rest else []
 
 
 def _plain_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
@@ -443,14 +443,7 @@ def sizes(d: Dim) -> frozenset[Size]:
 @lru_cache(maxsize=65536)
 def likely(d: Dim) -> Dim:
     """`d` with every size as it is likely to be: for weighing costs, never for what must hold."""
-    return _replaced(d, _likely) if sizes(d) else d
-
-
-def _likely(a: Atom) -> Dim:
-    if isinstance(a, (Var, Size)):
-        return _atom(a) if isinstance(a, Var) else a.likely
-    one, other = map(likely, operands(a))
-    return combine(a, one, other)
+    return substitute(d, {s.name: s.likely for s in sizes(d)})
 
 
 def evaluate(d: Dim, values: Mapping[str, int]) -> int:
@@ -498,9 +491,7 @@ def step(d: Dim, name: str) -> Dim | None:
 
 def product(dims: Iterable[Dim]) -> Dim:
     """The product of `dims`; 1 for none."""
-    total: Dim = 1
-    for d in dims:
-        total = total * d
+    total: Dim = reduce(mul, dims, 1)
     return total
 
 

@@ -192,11 +192,16 @@ Stmt: TypeAlias = Union[Let, Store, Local, Check, Prefetch, For, Reduce]
 Block: TypeAlias = tuple[Stmt, ...]
 
 
+ROLES = ("in", "const", "out", "inout", "work")
+"""What a kernel may do with a buffer that it is given."""
+
+
 @dataclass(frozen=True)
 class Param:
-    """A buffer the caller passes: `role` is "in", "out" or "inout", or "const" for one known when the program is built.
+    """A buffer the caller passes: `role` is "in", "out" or "inout", or "const" for one known when the program is built, or "work".
 
-    A const is read like an "in"; passes may change its layout, because it is stored in it once.
+    A const is read like an "in"; passes may change its layout, because it is stored in it once.  What is written to a buffer for
+    work counts for nothing afterwards, and each step of the outermost parallel loops reads only what it has written itself.
     """
 
     name: str

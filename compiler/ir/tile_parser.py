@@ -25,6 +25,7 @@ from compiler.ir.literal import read_array, read_attrs
 from compiler.ir.resources import Resources, skip_resources
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
+    ROLES,
     Block,
     Check,
     Copy,
@@ -92,7 +93,7 @@ def _read_condition(c: Cursor) -> Dim:
 
 
 def _read_param(c: Cursor, scope: Scope) -> Param:
-    role = c.take().text if c.sees("in", "const", "out", "inout") else "in"
+    role = c.take().text if c.sees(*ROLES) else "in"
     at, (name, type) = c.next, _read_buffer(c)
     if name in scope.buffers:
         raise c.fail(f"{at} is defined twice", at)

@@ -9,10 +9,11 @@ from functools import cached_property
 from compiler.errors import VerifyError
 from compiler.ir import scalar
 from compiler.ir.atoms import Var
-from compiler.ir.index import Dim, Index, interval, sizes, variables
+from compiler.ir.index import Dim, Index, interval, sizes, var, variables
 from compiler.ir.scalar import PRIMITIVES, Call, Expr, IndexValue, Load, Ref
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
+    ROLES,
     Block,
     Check,
     For,
@@ -25,7 +26,9 @@ from compiler.ir.tile import (
     Stmt,
     Store,
     blocks,
+    loads,
     ranges,
+    walk,
 )
 from compiler.ir.types import DType, TensorType, boolean, i64
 
@@ -111,7 +114,7 @@ class Site:
 
 def verify_kernel(kernel: Kernel) -> None:
     """VerifyError listing every broken rule with the statement that breaks it."""
-    problems = list(_parameters(kernel))
+    problems = [*_parameters(kernel), *_shared_work(kernel)]
     for site in sites(kernel):
         problems += [f"[{r.__name__}] {describe(site.stmt)}: {problem}" for r in RULES for problem in r(site)]
     if problems:
@@ -174,14 +177,24 @@ def describe(stmt: Stmt) -> str:
 def _parameters(kernel: Kernel) -> Iterator[str]:
     names = [p.name for p in kernel.params]
     for p in kernel.params:
-        if p.role not in ("in", "const", "out", "inout"):
-            yield f"parameter %{p.name} is {p.role}, not in, const, out or inout"
+        if p.role not in ROLES:
+            yield f"parameter %{p.name} is {p.role}, not {', '.join(ROLES[:-1])} or {ROLES[-1]}"
         if names.count(p.name) > 1:
             yield f"two parameters are called %{p.name}"
         if any(map(variables, p.type.shape)):
             yield f"parameter %{p.name}: {p.type} has dimensions that are no declared sizes"
     if variables(kernel.surplus):
         yield f"it is shared if {kernel.surplus} is not negative, which are no declared sizes"
+
+
+def _shared_work(kernel: Kernel) -> Iterator[str]:
+    """Each step of an outermost parallel loop has a part of its own in a buffer for work: all its places follow that loop."""
+    for p in (p for p in kernel.params if p.role == "work"):
+        for s in (s for s in kernel.body if isinstance(s, For) and s.parallel):
+            stores = [x.index for x in walk((s,)) if isinstance(x, Store) and x.buffer == p.name]
+            places = [*stores, *(e.index for e in loads((s,)) if e.buffer == p.name)]
+            if places and not any(set(along) == {var(s.range.var)} for along in zip(*places, strict=True)):
+                yield f"%{p.name} is for work, but no part of it is one step's alone: {describe(s)}"
 
 
 def binds_new_names(site: Site) -> Iterator[str]:

@@ -162,7 +162,7 @@ class ProgramLowering:
 
 
 def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
-    """The program with every kernel replaced, and constants stored in the layouts that the new kernels ask for."""
+    """The program with every kernel replaced, and constants and buffers for work in the layouts that the new kernels ask for."""
     kernels = {name: rule(k) for name, k in program.kernels.items()}
     buffers = dict(program.buffers)
     constants: dict[str, Any] = dict(program.constants)
@@ -181,6 +181,8 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
                 )
                 buffers[packed], constants[packed] = param.type, constants[argument]
                 argument = packed
+            elif param.role == "work":
+                buffers[argument] = param.type
             arguments.append(argument)
         yield replace(step, arguments=tuple(arguments))
 

@@ -54,9 +54,13 @@ def compiled(kernel: Kernel, target: str) -> loader.Library:
 
 
 class Outcome(dict[str, Array]):
-    """The out and inout buffers by name, and whether a `check` failed."""
+    """The out and inout buffers by name, those for work, and whether a `check` failed."""
 
     failed = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = dict[str, Array]()
 
 
 def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") -> Outcome:
@@ -75,8 +79,8 @@ def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") ->
         end = GUARD + int(p.type.nbytes)
         assert np.all(raw[:GUARD] == 255), f"bytes before %{p.name} were changed"
         assert np.all(raw[end : end + GUARD] == 255), f"bytes behind %{p.name} were changed"
-        if p.role in ("out", "inout"):
-            result[p.name] = _logical(p.type, raw[GUARD:end])
+        if p.role in ("out", "inout", "work"):
+            (result.work if p.role == "work" else result)[p.name] = _logical(p.type, raw[GUARD:end])
     return result
 
 

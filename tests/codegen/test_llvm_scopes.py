@@ -162,6 +162,24 @@ def test_threads_share_any_number_of_steps(trips: int, three_threads: None) -> N
     }}""")
 
 
+WORK = """kernel @k(in %x: f32[{n}, 9], work %t: f32[{n}, 11], out %y: f32[{n}, 9]) {{
+  parallel %i in 0..{n}{tile} {{
+    for %j in 0..9 {{ store %x[%i, %j], %t[%i, %j + 1] }}
+    store 0.0, %t[%i, 0]
+    store 0.0, %t[%i, 10]
+    for %j in 0..9 tile 8 lanes 8 {{ store %t[%i, %j] + %t[%i, %j + 2], %y[%i, %j] }} }} }}"""
+
+
+@pytest.mark.parametrize(("n", "tile"), [(1, 1), (7, 1), (32, 1), (32, 4)])
+def test_each_thread_works_in_the_part_of_its_first_step(n: int, tile: int, three_threads: None) -> None:
+    text = WORK.format(n=n, tile=f" tile {tile}" if tile > 1 else "")
+    check(text)
+    kernel = parse_kernel(text)
+    given = inputs_of(kernel)
+    touched = (run_native(kernel, given).work["t"] != given[1]).any(axis=1)
+    assert touched.sum() == min(3, n // tile) * tile
+
+
 NESTED = {
     "beside other statements": """
       parallel %i in 0..14 {

@@ -62,6 +62,10 @@ BROKEN = {
     "storing inside a reduction": (
         kernel("%s = reduce add %k in 0..8 { store %x[%k], %y[%k] yield %x[%k] } store %s, %y[0]"), "inside a reduction",
     ),
+    "work of several steps": (
+        kernel("parallel %i in 0..8 { store %x[%i], %t[%i] store %t[7 - %i], %y[%i] }", "in %x: f32[8], work %t: f32[8], out %y: f32[8]"),
+        "%t is for work, but no part of it is one step's alone: for %i",
+    ),
     "threads that collide": (kernel("parallel %i in 0..8 { store %x[%i], %y[0] }"), "every step of %i may write the same"),
     "lanes that collide": (kernel("for %i in 0..8 tile 8 { store %x[%i], %y[0] }"), "every step of %i may write the same"),
     "a length that varies": (kernel("parallel %b in 0..2 { parallel %i in %b..8 { store %x[%i], %y[%i] } }"), "length is no constant"),

@@ -17,6 +17,7 @@ from compiler.codegen.llvm.builder import Builder, first_lanes, literal, llvm_ty
 from compiler.codegen.llvm.expressions import Evaluator, coordinates
 from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
+from compiler.codegen.llvm.steps import digits, keep_place
 from compiler.codegen.target import Target
 from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, ceildiv, interval, product, substitute, var, variables
@@ -58,7 +59,7 @@ class KernelEmitter:
         scope = Scope()
         for k, p in enumerate(self.kernel.params):
             scope.buffers[p.name] = Buffer(
-                f"%p{k}", p.type, writable=p.role in ("out", "inout"), aligned=p.role == "out"
+                f"%p{k}", p.type, writable=p.role not in ("in", "const"), aligned=p.role in ("out", "work")
             )
         self.block(self.kernel.body, Evaluator(self.b, scope))
         self.report()
@@ -239,17 +240,15 @@ class KernelEmitter:
         total = ev.polynomial(product(trips), {}, None)
         start = self._fraction("%thread", total)
         stop = self._fraction(self.b.emit("add i64 %thread, 1"), total)
+        work = [p for p in self.kernel.params if p.role == "work"]
+        first = digits(self.b, ev.scope, nest, counts, start) if work else []
 
         def step(counter: str, _: list[str]) -> list[str]:
             inner = Evaluator(self.b, ev.scope.inner())
-            rest = counter
-            for r, n, count in reversed(list(zip(nest, trips, counts, strict=True))):
-                name = f"{r.var}#{self.b.fresh('n')[1:]}"
-                digit = self.b.emit(f"urem i64 {rest}, {count}") if r is not nest[0] else rest
-                rest = self.b.emit(f"udiv i64 {rest}, {count}") if r is not nest[0] else rest
-                inner.scope.ssa[name], inner.scope.bounds[name] = digit, (0, n - 1)
-                inner.scope.forms[r.var] = var(name)
-            self.enter([(r, inner.scope.forms.pop(r.var)) for r in nest], inner, body)
+            numbers = digits(self.b, inner.scope, nest, counts, counter)
+            for p in work:
+                keep_place(inner.scope, p, body, nest, numbers, first)
+            self.enter(list(zip(nest, numbers, strict=True)), inner, body)
             return []
 
         self.b.loop(start, stop, 1, [], step, may_be_empty=True)

@@ -45,13 +45,16 @@ class Axis:
 
 @dataclass
 class Buffer:
-    """A buffer in memory: its base pointer, type, and the axes it is privatised over (leading, a lane axis last)."""
+    """A buffer in memory: its base pointer, type, and the axes it is privatised over (leading, a lane axis last); what is at some index
+    lies `shift` before it, if that is given.
+    """
 
     pointer: str
     type: TensorType
     private: tuple[Axis, ...] = ()
     writable: bool = False
     aligned: bool = True
+    shift: tuple[Dim, ...] = ()
 
     def offset(self, index: tuple[Dim, ...]) -> Dim:
         """Elements from the base to logical `index`, in terms of loop variables and private coordinates."""
@@ -60,7 +63,8 @@ class Buffer:
         total: Dim = 0
         for a in lead:
             total = total * a.tile + var(f"{a.var}@")
-        total = total * product(self.type.physical_shape) + self.type.offset(index)
+        place = tuple(i - s for i, s in zip(index, self.shift, strict=True)) if self.shift else index
+        total = total * product(self.type.physical_shape) + self.type.offset(place)
         for a in last:
             total = total * a.tile + var(f"{a.var}@")
         return total

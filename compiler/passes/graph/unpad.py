@@ -30,7 +30,7 @@ Stretch: TypeAlias = tuple[Dim, int]
 """Neighbouring results along one dimension, and how many taps of their windows lie inside the image."""
 
 CODE = 0.01
-"""Share of the time by which each further loop nest must pay, for the code it adds."""
+"""Share of the time by which each further loop nest must pay, for the code it adds: twice, if it may leave rows over."""
 
 LATENCY = 100
 """Cycles that a line of memory takes to come where several are on their way."""
@@ -99,14 +99,16 @@ class Unpad(GraphPass):
             return float("inf")
         columns, lanes, element = w[0], machine.lanes(n.dtype.bits), n.dtype.bytes
         apart = c.windows.stride[-1] * w[1] * element  # of pixels whose channels lie innermost
-        parts = []
+        parts, code = [], -1
         for piece in product(*lines):
             steps, taps = [c.number(s) for s, _ in piece], [t for _, t in piece]
             products = w[0] * c.number(n.shape[0]) * prod(steps) * w[1] * prod(taps)
             shape = Shape(columns, lanes, w[1] * prod(taps), products, apart=apart, element=element)
             longest = max(s if isinstance(s, int) else LONG for s, _ in piece)
-            parts += [(longest, shape)] if products else []
-        time = equally_wide(parts, machine)[0] * (1 + CODE * (len(parts) - 1))
+            if products:
+                parts.append((longest, shape))
+                code += 1 if all(isinstance(s, int) for s, _ in piece) else 2
+        time = equally_wide(parts, machine)[0] * (1 + CODE * code)
         return max(time, awaited(c, dropped)) + moved(c, dropped, alone) / machine.l3_bytes_per_cycle
 
 

@@ -156,7 +156,7 @@ class Pair:
         inner += without(self.user.body, {f.range.var for f in around})
         kept = tuple(replace(p, name=params[p.name]) for p in self.maker.params if p is not self.made)
         if not self.part.is_static:
-            both = (replace(p, role="out") if p is self.read else p for p in self.user.params)
+            both = (replace(p, role="work") if p is self.read else p for p in self.user.params)
             return Kernel(name, (*kept, *both), in_nest(around, tuple(inner)))
         body = (Local(self.read.name, self.part), *(self.narrowed(x) for x in inner))
         return Kernel(name, (*kept, *(p for p in self.user.params if p is not self.read)), in_nest(around, body))

@@ -93,7 +93,7 @@ class Search:
         for launch in self.launches:
             for p, buffer in zip(self.program.kernels[launch.kernel].params, launch.arguments, strict=True):
                 dim = wishes[launch.kernel].get(p.name)
-                if p.role == "out" and dim is not None and buffer not in fixed:
+                if p.role in ("out", "work") and dim is not None and buffer not in fixed:
                     dims = found.setdefault(buffer, [])
                     dims += [dim] if dim not in dims else []
         wished: dict[int, set[int]] = {}

@@ -1,4 +1,4 @@
-"""Lay constants out as the kernel walks them."""
+"""Lay constants, and buffers for work, out as the kernel walks them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Pack(TilePass):
     """const %w: f32[3072, 768] read as %w[%j, %k] with %j tile 48 lanes 16  ->  const %w: f32[3072, 768]{0/48, 1, 0%48}
 
     Panels as wide as the lane tile, each walked from end to end: the loop body does not change, only where elements lie.
-    Costs nothing at run time, because constants are stored once when the program is built.
+    Costs nothing at run time, because constants are stored once when the program is built, and what a kernel works in is its own.
     """
 
     name = "pack"
@@ -27,15 +27,15 @@ class Pack(TilePass):
         table = context.accesses(ir)
         params = []
         for p in ir.params:
-            layout = self.layout(table, p.name) if p.role == "const" and p.type.rank >= 2 else None
+            layout = self.layout(table, p.name) if p.role in ("const", "work") and p.type.rank >= 2 else None
             if layout is not None:
                 context.applied(self, f"%{p.name}: {p.type} stored as {layout}")
             params.append(replace(p, type=replace(p.type, layout=layout)) if layout is not None else p)
         return replace(ir, params=tuple(params))
 
     def layout(self, table: Accesses, name: str) -> Layout | None:
-        """Digits of the packed constant; None where every read is served as it is."""
-        found = {self.layout_of(table, a) for a in table.all if a.buffer == name}
+        """Digits of the packed buffer; None where every read is served as it is."""
+        found = {self.layout_of(table, a) for a in table.all if a.buffer == name and not a.is_store}
         return found.pop() if len(found) == 1 else None
 
     def layout_of(self, table: Accesses, a: Access) -> Layout | None:

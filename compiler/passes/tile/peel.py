@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -15,7 +16,10 @@ from compiler.passes.rename import Fresh, renamed
 from compiler.perf.machine import Machine
 
 WRITTEN = 3000
-"""How many operations the code for every number of rows that may be left over is at most, in all loops together."""
+"""How many operations the code for every number of rows that may be left over is at most."""
+
+EDGE = 8
+"""How many times as much as a loop another one computes where it is worth less code, in proportion, as at the edge of an image."""
 
 
 @register
@@ -28,8 +32,8 @@ class Peel(TilePass):
         for %i in s0//16*16..s0 tile 16 lanes 16 { ... }
 
     A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial, and rows: code
-    generation writes out each number of those, in the loops that compute most, as long as that is at most `written` operations.
-    Few of those that keep accumulators add in `chains`, so that one sum need not wait for the other.
+    generation writes out each number of those in the loops that compute most, as long as that is at most `written` operations.  Few
+    of those that keep accumulators add in `chains`, so that one sum need not wait for the other.
     """
 
     name = "peel"
@@ -37,12 +41,13 @@ class Peel(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         fresh, chains = Fresh(ir), (context.machine or Machine()).registers // 2
-        whole = self.left_whole(ir, context)
+        shares = self.shares(ir, context)
 
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, For):
                 sums = any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
-                if stmt.range.var in whole:
+                allowed = self.written * shares[stmt.range.var] if leaves_rows(stmt.range) else -1
+                if every_rest(stmt.range, stmt.body) <= allowed:
                     return (replace(stmt, body=in_chains(stmt.body, chains)),)
                 parts = split(stmt.range, sums)
                 return tuple(replace(stmt, range=r) for r in parts)
@@ -52,17 +57,14 @@ class Peel(TilePass):
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
-    def left_whole(self, ir: Kernel, context: Context) -> set[str]:
-        """The loops of open length that leave their rows to code generation."""
-        loops = context.accesses(ir).loops.values()
-        found = [(r, s, around) for r, s, around in loops if isinstance(s, For) and leaves_rows(r)]
-        found.sort(key=lambda f: -tile.known_steps((f[0], *f[2])) * operations(f[1].body))
-        left, names = self.written, set[str]()
-        for r, stmt, _ in found:
-            if (code := every_rest(r, stmt.body)) <= left:
-                left -= code
-                names.add(r.var)
-        return names
+    def shares(self, ir: Kernel, context: Context) -> dict[str, float]:
+        """How much of the code that there may be the loops over each variable are worth that leave rows over."""
+        work = Counter[str]()
+        for loops, calls in context.accesses(ir).arithmetic:
+            work.update(dict.fromkeys((r.var for r in loops), calls * tile.known_steps(loops)))
+        found = {s.range.var for s in tile.walk(ir.body) if isinstance(s, For) and leaves_rows(s.range)}
+        most = max((work[v] for v in found), default=0)
+        return {v: min(1.0, EDGE * work[v] / most) if most else 1.0 for v in found}
 
     def reduction(self, stmt: Reduce, fresh: Fresh) -> Block:
         """The parts of a reduction, then their combination under the old name."""

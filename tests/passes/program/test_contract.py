@@ -175,7 +175,7 @@ def test_a_part_of_open_size_stays_in_its_buffer() -> None:
         ),
         after=OPEN.format(
             size=SIZE,
-            kernels=f"""kernel @sums({SIZE}, in %x_1: f32[64, n], out %x: f32[64, n + 2], out %y: f32[64, n]) {{
+            kernels=f"""kernel @sums({SIZE}, in %x_1: f32[64, n], work %x: f32[64, n + 2], out %y: f32[64, n]) {{
               parallel %c in 0..64 {{
                 parallel %j in 0..n {{ store %x_1[%c, %j], %x[%c, %j + 1] }}
                 store 0.0, %x[%c, 0]

@@ -1,0 +1,43 @@
+"""The steps of nested parallel loops, of which threads take shares: what number means which step, and where a thread works.
+
+work %w: f32[96, s]                     a thread with the steps 48..96 keeps all that it writes there in the part of step 48,
+parallel %i in 0..96 { ... %w[%i, %k] }     which stays in its cache
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from compiler.codegen.llvm.builder import Builder
+from compiler.codegen.llvm.scope import Scope, trip_count
+from compiler.ir import tile
+from compiler.ir.index import Dim, var
+from compiler.ir.tile import Block, Param, Range, Store
+
+
+def digits(b: Builder, scope: Scope, nest: Sequence[Range], counts: Sequence[str], number: str) -> list[Dim]:
+    """Which tile of each loop comes in step `number` of all of them, `counts` of each; bound in `scope`."""
+    found, rest = list[Dim](), number
+    for r, count in reversed(list(zip(nest, counts, strict=True))):
+        name = f"{r.var}#{b.fresh('n')[1:]}"
+        digit = b.emit(f"urem i64 {rest}, {count}") if r is not nest[0] else rest
+        rest = b.emit(f"udiv i64 {rest}, {count}") if r is not nest[0] else rest
+        scope.ssa[name], scope.bounds[name] = digit, (0, trip_count(r) - 1)
+        found.insert(0, var(name))
+    return found
+
+
+def keep_place(
+    scope: Scope, p: Param, body: Block, nest: Sequence[Range], numbers: Sequence[Dim], first: Sequence[Dim]
+) -> None:
+    """Let the step of these `numbers` work in the part of buffer `p` that the first step of its thread has, if each loop has its own
+    dimension of the buffer: the parts of two threads then differ.
+    """
+    passed = {var(r.var): (here - there) * r.tile for r, here, there in zip(nest, numbers, first, strict=True)}
+    stores = [s.index for s in tile.walk(body) if isinstance(s, Store) and s.buffer == p.name]
+    places = [*stores, *(e.index for e in tile.loads(body) if e.buffer == p.name)]
+    follow = [along[0] if len(set(along)) == 1 else None for along in zip(*places, strict=True)]
+    if passed.keys() <= set(follow):
+        shift = tuple(0 if d is None else passed.get(d, 0) for d in follow)
+        scope.buffers[p.name] = replace(scope.buffers[p.name], shift=shift)
