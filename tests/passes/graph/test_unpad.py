@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -123,17 +124,17 @@ def test_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 OPEN = {
-    "strided": nn.Conv2d(16, 48, 3, stride=2, padding=1),
-    "two rows beyond": nn.Conv2d(16, 16, 5, padding=2),
-    "dilated": nn.Conv2d(16, 32, 3, padding=2, dilation=2),
+    "strided": partial(nn.Conv2d, 16, 48, 3, stride=2, padding=1),
+    "two rows beyond": partial(nn.Conv2d, 16, 16, 5, padding=2),
+    "dilated": partial(nn.Conv2d, 16, 32, 3, padding=2, dilation=2),
 }
 
 
 @pytest.mark.parametrize("name", OPEN)
 def test_numbers_of_open_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As float64 has them at every size: whether the last window reaches beyond the image depends on it."""
-    layer = OPEN[name]
     torch.manual_seed(0)
+    layer = OPEN[name]()
     sides = {2: torch.export.Dim("h", min=4, max=64), 3: torch.export.Dim("w", min=4, max=64)}
     for dims in ((True, True), (True, False)):
         monkeypatch.setattr(Unpad, "cycles", lambda self, c, w, *rest, dims=dims: 1.0 + (w != dims))
