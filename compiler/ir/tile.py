@@ -208,6 +208,11 @@ class Param:
     type: TensorType
     role: str = "in"
 
+    @property
+    def is_written(self) -> bool:
+        """Whether a kernel may store to it."""
+        return self.role in ("out", "inout", "work")
+
 
 @dataclass(frozen=True)
 class Kernel:
@@ -297,6 +302,12 @@ def loads(body: Block) -> Iterator[Load]:
     for stmt in walk(body):
         for value in values(stmt):
             yield from value.loads
+
+
+def places(body: Block, buffer: str) -> list[tuple[Dim, ...]]:
+    """Every index at which the program stores to a buffer or loads from it."""
+    stored = [s.index for s in walk(body) if isinstance(s, Store) and s.buffer == buffer]
+    return [*stored, *(e.index for e in loads(body) if e.buffer == buffer)]
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def _launch_uses(program: Program, step: Launch) -> tuple[list[str], list[str], 
         return [], [], [f"@{kernel.name} takes {len(kernel.params)} buffers, not {len(step.arguments)}"]
     pairs = list(zip(kernel.params, step.arguments, strict=True))
     reads = [a for p, a in pairs if p.role not in ("out", "work")]
-    writes = [a for p, a in pairs if p.role in ("out", "inout", "work")]
+    writes = [a for p, a in pairs if p.is_written]
     problems = [
         f"@{kernel.name} takes %{p.name}: {p.type}, but %{a} is {program.buffers[a]}"
         for p, a in pairs
@@ -162,8 +162,7 @@ def _launch_uses(program: Program, step: Launch) -> tuple[list[str], list[str], 
     twice = [
         a
         for k, (p, a) in enumerate(pairs)
-        if p.role in ("out", "inout", "work")
-        and any(a == b and not p.type.is_apart_from(q.type) for j, (q, b) in enumerate(pairs) if j != k)
+        if p.is_written and any(a == b and not p.type.is_apart_from(q.type) for j, (q, b) in enumerate(pairs) if j != k)
     ]
     problems += [f"@{kernel.name} writes %{a}, which it is also given as another argument" for a in twice]
     return reads, writes, problems

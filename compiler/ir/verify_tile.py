@@ -26,9 +26,8 @@ from compiler.ir.tile import (
     Stmt,
     Store,
     blocks,
-    loads,
+    places,
     ranges,
-    walk,
 )
 from compiler.ir.types import DType, TensorType, boolean, i64
 
@@ -191,9 +190,8 @@ def _shared_work(kernel: Kernel) -> Iterator[str]:
     """Each step of an outermost parallel loop has a part of its own in a buffer for work: all its places follow that loop."""
     for p in (p for p in kernel.params if p.role == "work"):
         for s in (s for s in kernel.body if isinstance(s, For) and s.parallel):
-            stores = [x.index for x in walk((s,)) if isinstance(x, Store) and x.buffer == p.name]
-            places = [*stores, *(e.index for e in loads((s,)) if e.buffer == p.name)]
-            if places and not any(set(along) == {var(s.range.var)} for along in zip(*places, strict=True)):
+            touched = places((s,), p.name)
+            if touched and not any(set(along) == {var(s.range.var)} for along in zip(*touched, strict=True)):
                 yield f"%{p.name} is for work, but no part of it is one step's alone: {describe(s)}"
 
 

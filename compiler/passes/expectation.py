@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from compiler.ir.atoms import FEW, Size
 from compiler.ir.index import Dim, size, substitute
@@ -12,10 +13,21 @@ from compiler.ir.tile import Kernel, Program
 from compiler.ir.types import TensorType
 from compiler.passes.rename import map_indices
 
+W = TypeVar("W", bound=Hashable)
+
 
 def fewer(sizes: Iterable[Size], usual: int) -> dict[str, int]:
     """What is to be expected of sizes that are `usual` at most, if they may be that few."""
     return {s.name: min(s.likely, max(s.low, usual)) for s in sizes}
+
+
+def steadiest(times: Callable[[dict[str, int]], Mapping[W, float]], sizes: Iterable[Size], usual: int) -> W:
+    """The way that never takes much longer than the best at the sizes that are tried, for which `times` says what each way takes."""
+    longest = dict[W, float]()  # how many times as long as the best way
+    for values in tried(sizes, usual):
+        found = times(values)
+        longest = {way: max(longest.get(way, 1.0), t / min(found.values())) for way, t in found.items()}
+    return min(longest, key=lambda way: longest[way])
 
 
 def tried(sizes: Iterable[Size], usual: int) -> list[dict[str, int]]:

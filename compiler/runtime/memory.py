@@ -101,8 +101,7 @@ def _named(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ..
     if not isinstance(step, Launch):
         return (), ()
     pairs = list(zip(program.kernels[step.kernel].params, step.arguments, strict=True))
-    written = ("out", "inout", "work")
-    return tuple(a for p, a in pairs if p.role not in written), tuple(a for p, a in pairs if p.role in written)
+    return tuple(a for p, a in pairs if not p.is_written), tuple(a for p, a in pairs if p.is_written)
 
 
 def assign_offsets(lives: Mapping[str, Lifetime]) -> dict[str, int]:

@@ -58,9 +58,7 @@ class KernelEmitter:
     def emit(self) -> None:
         scope = Scope()
         for k, p in enumerate(self.kernel.params):
-            scope.buffers[p.name] = Buffer(
-                f"%p{k}", p.type, writable=p.role not in ("in", "const"), aligned=p.role in ("out", "work")
-            )
+            scope.buffers[p.name] = Buffer(f"%p{k}", p.type, writable=p.is_written, aligned=p.role in ("out", "work"))
         self.block(self.kernel.body, Evaluator(self.b, scope))
         self.report()
         if self.streams and self.target.triple.startswith("x86"):

@@ -13,7 +13,7 @@ from compiler.codegen.llvm.builder import Builder
 from compiler.codegen.llvm.scope import Scope, trip_count
 from compiler.ir import tile
 from compiler.ir.index import Dim, var
-from compiler.ir.tile import Block, Param, Range, Store
+from compiler.ir.tile import Block, Param, Range
 
 
 def digits(b: Builder, scope: Scope, nest: Sequence[Range], counts: Sequence[str], number: str) -> list[Dim]:
@@ -35,9 +35,8 @@ def keep_place(
     dimension of the buffer: the parts of two threads then differ.
     """
     passed = {var(r.var): (here - there) * r.tile for r, here, there in zip(nest, numbers, first, strict=True)}
-    stores = [s.index for s in tile.walk(body) if isinstance(s, Store) and s.buffer == p.name]
-    places = [*stores, *(e.index for e in tile.loads(body) if e.buffer == p.name)]
-    follow = [along[0] if len(set(along)) == 1 else None for along in zip(*places, strict=True)]
+    places = zip(*tile.places(body, p.name), strict=True)
+    follow = [along[0] if len(set(along)) == 1 else None for along in places]
     if passed.keys() <= set(follow):
         shift = tuple(0 if d is None else passed.get(d, 0) for d in follow)
         scope.buffers[p.name] = replace(scope.buffers[p.name], shift=shift)

@@ -19,7 +19,7 @@ from compiler.ir.structure import Elementwise, Guard, IndexMap, Mix, Reduction
 from compiler.ir.tile import known
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.crop import changes, cut
-from compiler.passes.expectation import tried
+from compiler.passes.expectation import steadiest
 from compiler.passes.nest import LowerError
 from compiler.passes.taps import never
 from compiler.passes.windows import Windows, windows, zeros_around
@@ -83,11 +83,11 @@ class Unpad(GraphPass):
         the best at the sizes that are tried.
         """
         ways = sorted(product((True, False), repeat=len(c.margins)), key=sum)  # few dimensions first, outer ones
-        longest = dict.fromkeys(ways, 1.0)  # how many times as long as the best way
-        for values in tried(c.sizes, usual):
-            times = {w: self.cycles(replace(c, values=values), w, alone, machine) for w in ways}
-            longest = {w: max(longest[w], t / min(times.values())) for w, t in times.items()}
-        return min(longest, key=lambda w: longest[w])
+
+        def times(values: dict[str, int]) -> dict[tuple[bool, ...], float]:
+            return {w: self.cycles(replace(c, values=values), w, alone, machine) for w in ways}
+
+        return steadiest(times, c.sizes, usual)
 
     def cycles(self, c: Padded, dropped: tuple[bool, ...], alone: bool, machine: Machine) -> float:
         """The time of the convolution and of its padding, where taps beyond the image are left out in the dimensions `dropped`."""

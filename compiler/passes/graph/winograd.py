@@ -18,7 +18,7 @@ from compiler.ir.index import Dim, ceildiv, product, sizes, substitute
 from compiler.ir.tile import known
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.expectation import tried
+from compiler.passes.expectation import steadiest
 from compiler.passes.overhang import Overhangs, part, reaching, with_zeros
 from compiler.passes.windows import windows, zeros_around
 from compiler.perf.machine import Machine
@@ -110,12 +110,12 @@ def best_tile(n: Node, machine: Machine, max_error: float, gain: float, usual: i
     if not fits(n):
         return 0
     allowed = [m for m in POINTS if ERROR[m] <= max_error]
-    longest = dict.fromkeys([*allowed, 0], 1.0)  # how many times as long as the best way
-    for values in tried({s for d in n.shape for s in sizes(d)}, usual):
+
+    def times(values: dict[str, int]) -> dict[int, float]:
         shape = tuple(known(substitute(d, values)) for d in n.shape)
-        times = {m: cycles(n, shape, m, machine) / (1 if m else 1 / gain) for m in longest}
-        longest = {m: max(longest[m], t / min(times.values())) for m, t in times.items()}
-    return min(longest, key=lambda m: longest[m])
+        return {m: cycles(n, shape, m, machine) / (1 if m else 1 / gain) for m in [*allowed, 0]}
+
+    return steadiest(times, {s for d in n.shape for s in sizes(d)}, usual)
 
 
 def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:

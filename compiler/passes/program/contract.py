@@ -106,7 +106,7 @@ class Pair:
     def of(cls, kernels: Mapping[str, Kernel], first: Launch, second: Launch, passed: Set[str]) -> Pair | None:
         """The pair, if the first launch writes one buffer, which is `passed` on to the second alone, and they share a dimension."""
         maker, user = kernels[first.kernel], kernels[second.kernel]
-        results = [(p, a) for p, a in zip(maker.params, first.arguments, strict=True) if p.role not in ("in", "const")]
+        results = [(p, a) for p, a in zip(maker.params, first.arguments, strict=True) if p.is_written]
         if len(results) != 1 or results[0][0].role != "out":
             return None
         made, buffer = results[0]
@@ -189,8 +189,7 @@ class Pair:
 
 def whole(body: Block, name: str, d: int) -> For | None:
     """The one parallel loop of a nest from 0 on that all it stores to or loads from a buffer follows along dimension `d`."""
-    stores = (s.index[d] for s in tile.walk(body) if isinstance(s, Store) and s.buffer == name)
-    places = {*stores, *(e.index[d] for e in tile.loads(body) if e.buffer == name)}
+    places = {index[d] for index in tile.places(body, name)}
     loops = (f for f in nested_fors(body) if f.parallel and f.range.lo == 0)
     return next((f for f in loops if places == {var(f.range.var)}), None)
 
