@@ -7,7 +7,7 @@
                 | "store" expr "," %buffer "[" dim,* "]"                    Store
                 | "local" %buffer ":" type                                  Local
                 | "check" %name "in" dim ".." dim                           Check
-                | "prefetch" %buffer "[" dim,* "]"                          Prefetch
+                | "prefetch" %buffer "[" dim,* "]" ["level" int]            Prefetch
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
     range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["chains" int]
@@ -159,10 +159,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Ask the cache for an element that will be read later.  Computes nothing; a place outside the buffer is ignored."""
+    """Ask the caches, down to number `level`, for an element that will be read later.  Computes nothing; a place outside the
+    buffer is ignored.
+    """
 
     buffer: str
     index: tuple[Dim, ...]
+    level: int = 1
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,8 @@ def _read_statement(c: Cursor, scope: Scope) -> Stmt:
         name = c.kind("value", "a %name").text
         return Check(name, *_read_bounds(c))
     if c.accept("prefetch"):
-        return Prefetch(lookup(c, scope.buffers, "buffer").text, read_dims(c))
+        buffer, index = lookup(c, scope.buffers, "buffer").text, read_dims(c)
+        return Prefetch(buffer, index, c.integer() if c.accept("level") else 1)
     name = c.kind("value", "a statement").text
     c.expect("=")
     if c.accept("reduce"):

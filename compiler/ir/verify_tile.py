@@ -351,6 +351,12 @@ def ranges_are_sensible(site: Site) -> Iterator[str]:
             yield f"%{r.var} has {r.lanes} lanes; they must be a power of two"
 
 
+def prefetches_name_a_cache(site: Site) -> Iterator[str]:
+    """There are caches 1 to 3."""
+    if isinstance(site.stmt, Prefetch) and not 1 <= site.stmt.level <= 3:
+        yield f"there is no cache of level {site.stmt.level}; say 1, 2 or 3"
+
+
 def one_axis_has_lanes(site: Site) -> Iterator[str]:
     """At most one axis in scope has lanes."""
     own = [r.var for r in ranges(site.stmt) if r.lanes]
@@ -393,6 +399,7 @@ RULES: tuple[Callable[[Site], Iterator[str]], ...] = (
     steps_do_not_collide,
     indices_stay_inside,
     ranges_are_sensible,
+    prefetches_name_a_cache,
     one_axis_has_lanes,
     parallel_is_outermost,
     reductions_are_known,

@@ -136,7 +136,7 @@ def _rewritten(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> 
                 s, buffer=names.get(s.buffer, s.buffer), type=replace(s.type, shape=tuple(map(dim, s.type.shape)))
             )
         if isinstance(s, Prefetch):
-            return Prefetch(names.get(s.buffer, s.buffer), tuple(dim(d) for d in s.index))
+            return replace(s, buffer=names.get(s.buffer, s.buffer), index=tuple(dim(d) for d in s.index))
         if isinstance(s, Check):
             return Check(names.get(s.name, s.name), dim(s.low), dim(s.high))
         if isinstance(s, For):

@@ -368,3 +368,11 @@ def test_each_line_is_asked_for_once(dtype: str, tile: int, lanes: int, lines: i
         store %s, %y[%j]
       }} }}""")
     assert emit_kernel(kernel, Target.named("x86-64-v3")).count("call void @llvm.prefetch") == lines
+
+
+@pytest.mark.parametrize(("level", "instruction"), [(1, "prefetcht0"), (2, "prefetcht1"), (3, "prefetcht2")])
+def test_a_line_waits_in_the_cache_of_its_level(level: int, instruction: str) -> None:
+    kernel = parse_kernel(f"""kernel @k(in %x: f32[100], out %y: f32[100]) {{
+      for %i in 0..92 {{ prefetch %x[%i + 8] level {level}  store %x[%i], %y[%i] }} }}""")
+    target = Target.named("x86-64-v3")
+    assert instruction in to_assembly(emit_kernel(kernel, target), target)

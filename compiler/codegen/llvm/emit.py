@@ -106,7 +106,7 @@ class KernelEmitter:
             self.check(stmt, ev)
         elif isinstance(stmt, Prefetch):
             axes = ev.scope.ordered({a for d in stmt.index for a in ev.scope.depends(d)})
-            ev.prefetch(stmt.buffer, stmt.index, coordinates(ev.scope, axes))
+            ev.prefetch(stmt, coordinates(ev.scope, axes))
         elif isinstance(stmt, Reduce):
             self.reduce(stmt, ev)
         else:

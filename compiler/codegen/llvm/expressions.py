@@ -19,6 +19,7 @@ from compiler.codegen.llvm.scope import Axis, Bound, Buffer, Coord, Place, Scope
 from compiler.codegen.llvm.transpose import narrowest, to_columns, to_rows, width_of
 from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
+from compiler.ir.tile import Prefetch
 from compiler.ir.types import DType, boolean, i64
 from compiler.perf.machine import LINE
 from compiler.perf.shuffles import BLOCK, picked
@@ -406,10 +407,10 @@ class Evaluator(Addresses):
         else:
             self._write(dtype, lanes, bits, self.pointer(buffer, offset, coord), mask)
 
-    def prefetch(self, name: str, index: tuple[Dim, ...], coords: Iterable[Coord]) -> None:
+    def prefetch(self, stmt: Prefetch, coords: Iterable[Coord]) -> None:
         """Ask for the cache lines of elements that are to be read soon, once for each."""
-        buffer, wanted = self.scope.buffers[name], self.scope.place(name, index)
-        asked = list[Dim]()
+        buffer, wanted = self.scope.buffers[stmt.buffer], self.scope.place(stmt.buffer, stmt.index)
+        asked, kept = list[Dim](), f"{4 - stmt.level}"  # LLVM counts from what is not kept, 0, to the nearest cache, 3
         for coord in coords:
             place, _ = wanted.at(self.scope, coord)
             gaps = (place - p for p in asked)
@@ -417,7 +418,7 @@ class Evaluator(Addresses):
                 continue
             asked.append(place)
             address = self.pointer(buffer, place, coord, within="")
-            self.b.intrinsic("void", "llvm.prefetch.p0", ("ptr", address), ("i32", "0"), ("i32", "3"), ("i32", "1"))
+            self.b.intrinsic("void", "llvm.prefetch.p0", ("ptr", address), ("i32", "0"), ("i32", kept), ("i32", "1"))
 
     def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
         if dtype.kind != "bool":

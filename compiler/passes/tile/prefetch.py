@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, substitute, var, variables
@@ -11,6 +13,9 @@ from compiler.ir.tile import Prefetch as PrefetchStmt
 from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
+
+Asked: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
+"""What the body of a loop begins with, by the loop's identity: one prefetch for each buffer and level."""
 
 
 @register
@@ -25,13 +30,16 @@ class Prefetch(TilePass):
     ->  for %j tile 48 { for %i tile 8 { reduce %k { prefetch w[%j, %k + 85]  ... } } }
 
     A panel of constants is fetched `ahead` bytes before its turn: larger ones than the first-level cache are walked once before they
-    leave it, and come from memory when a network is run again.  Not where a loop of the program runs the kernel and they are at most
-    one `share`th of the last cache: the next step finds them there, and the hardware fetches those in time.
+    leave it, and come from memory when a network is run again.  Where rows multiply a line for longer than memory takes to bring
+    one, it waits in the second-level cache until it is `near`: the first has room and buffers for few that are on their way.
+    Not where a loop of the program runs the kernel and they are at most one `share`th of the last cache: the next step finds them
+    there, and the hardware fetches those in time.
     """
 
     name = "prefetch"
     exact = True
     ahead: int = 16384
+    near: int = 1024
     share: int = 8
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
@@ -50,23 +58,30 @@ class Prefetch(TilePass):
 
     def panels(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for what comes later in each packed constant that is walked from end to end."""
-        cache = (context.machine or Machine()).l1
-        table = context.accesses(ir)
-        asked: dict[int, dict[str, PrefetchStmt]] = {}
+        machine, table = context.machine or Machine(), context.accesses(ir)
+        asked: Asked = {}
         for a in table.all:
             held = table.types[a.buffer]
-            if table.roles[a.buffer] != "const" or not contraction(a.stmt) or size_of(table, a) <= cache:
+            if table.roles[a.buffer] != "const" or not contraction(a.stmt) or size_of(table, a) <= machine.l1:
                 continue
             lane = next((r for r in a.loops if r.lanes and table.follows(a, r.var)), None)
             depth = a.loops[-1]
             if lane is None or table.step(a, depth.var) != lane.tile:
                 continue
-            steps = self.ahead // (lane.tile * held.dtype.bytes)
-            place = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
-            asked.setdefault(id(a.stmt), {})[a.buffer] = PrefetchStmt(a.buffer, place)
-            context.applied(self, f"%{a.buffer} is fetched {steps} steps ahead")
+            distances = [(2, self.ahead), (1, self.near)] if self.waits(table, a, machine) else [(1, self.ahead)]
+            for level, ahead in distances:
+                steps = ahead // (lane.tile * held.dtype.bytes)
+                place = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
+                asked.setdefault(id(a.stmt), {})[a.buffer, level] = PrefetchStmt(a.buffer, place, level)
+                context.applied(self, f"%{a.buffer} is fetched to cache {level} {steps} steps ahead")
             context.offer(self, None, replace(self, ahead=2 * self.ahead))
         return ir.with_body(insert(ir.body, asked)) if asked else ir
+
+    @staticmethod
+    def waits(table: Accesses, a: Access, machine: Machine) -> bool:
+        """Whether the rows of a tile multiply a line for longer than memory takes to bring one."""
+        rows = prod(r.tile for r in a.loops if not table.follows(a, r.var))
+        return rows * machine.l3_bytes_per_cycle > machine.fma_per_cycle * machine.vector_bits // 8
 
     def rows(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for the next row of operands that are walked several times."""
@@ -79,7 +94,7 @@ class Prefetch(TilePass):
         large = {p.name for p in ir.params if p.role == "in" and known(p.type.nbytes) > cache}
         wanted = [a for a in table.all if a.buffer in large and self.walks_row(table, a, row)]
         loops = [s for s in row.body if isinstance(s, (For, Reduce))]
-        asked: dict[int, dict[str, PrefetchStmt]] = {}
+        asked: Asked = {}
         for a in wanted:
             source = a.loops[-1]
             first = next((k for k, s in enumerate(loops) if source in tile.ranges(s)), None)
@@ -89,11 +104,11 @@ class Prefetch(TilePass):
             (into, *more) = tile.ranges(target)
             if more or (into.lo, into.hi, into.tile) != (source.lo, source.hi, source.tile):
                 continue
-            if any(a.buffer in chosen for chosen in asked.values()):
+            if any((a.buffer, 1) in chosen for chosen in asked.values()):
                 continue
             moved: dict[str, Dim] = {source.var: var(into.var), row.range.var: var(row.range.var) + row.range.tile}
             ahead = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
-            asked.setdefault(id(target), {})[a.buffer] = ahead
+            asked.setdefault(id(target), {})[a.buffer, 1] = ahead
             context.applied(self, f"%{a.buffer}: the next row is fetched in the loop over %{into.var}")
             context.offer(self, None)
         return ir.with_body(insert(ir.body, asked)) if asked else ir
@@ -106,13 +121,12 @@ class Prefetch(TilePass):
         return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
 
 
-def insert(body: Block, asked: dict[int, dict[str, PrefetchStmt]]) -> Block:
+def insert(body: Block, asked: Asked) -> Block:
     """`body` with prefetches at the start of the loops that ask for them."""
 
     def one(s: Stmt) -> Stmt:
         if not isinstance(s, (For, Reduce)):
             return s
-        ahead = tuple(asked.get(id(s), {}).values())
-        return replace(s, body=(*ahead, *insert(s.body, asked)))
+        return replace(s, body=(*asked.get(id(s), {}).values(), *insert(s.body, asked)))
 
     return tuple(one(s) for s in body)

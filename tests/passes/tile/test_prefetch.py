@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.tile_printer import print_kernel
+from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.perf.machine import Machine
 from compiler.testing import check_pass
@@ -41,6 +42,21 @@ def test_panels_of_weights_are_fetched_a_little_ahead() -> None:
     text = print_kernel(run_pipeline(parse_kernel(PANELS.format(rows=32, columns=960)), "prefetch"))
     assert "prefetch %w[%j, %k + 64]" in text
     assert print_kernel(parse_kernel(text)) == text
+
+
+def test_weights_wait_in_the_second_cache_where_rows_take_longer_than_memory() -> None:
+    """Eight rows of a vector are eight multiply-adds for a line, which memory brings in 6.4 cycles."""
+    slow = Machine(fma_per_cycle=1)
+    text = print_kernel(
+        run_pipeline(parse_kernel(PANELS.format(rows=32, columns=960)), "prefetch", Context(machine=slow))
+    )
+    assert "prefetch %w[%j, %k + 64] level 2\n" in text
+    assert "prefetch %w[%j, %k + 4]\n" in text
+    assert print_kernel(parse_kernel(text)) == text
+    few = parse_kernel(PANELS.format(rows=32, columns=960).replace("tile 8", "tile 6"))
+    text = print_kernel(run_pipeline(few, "prefetch", Context(machine=slow)))
+    assert text.count("prefetch") == 1
+    assert "prefetch %w[%j, %k + 64]\n" in text
 
 
 def test_weights_that_stay_in_cache_are_left_alone() -> None:
