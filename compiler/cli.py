@@ -109,6 +109,7 @@ def coverage_arguments(commands: Any) -> None:
     which.add_argument("--all", action="store_true", help="every operator of ATen")
     c.add_argument("--samples", action="store_true", help="compile and run what PyTorch tests its operators with")
     c.add_argument("--gradients", action="store_true", help="their gradients too")
+    c.add_argument("--open-sizes", action="store_true", help="with every size left open")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
     c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="how many of the samples to draw (1.0)")
     c.add_argument("--seed", type=int, default=0, metavar="N", help="which ones to draw (0)")
@@ -348,7 +349,7 @@ def list_ops(given: argparse.Namespace) -> None:
 
 def show_coverage(given: argparse.Namespace) -> None:
     """tilewright coverage"""
-    if given.samples or given.gradients:
+    if given.samples or given.gradients or given.open_sizes:
         try_samples(given)
         return
     from collections import Counter
@@ -422,18 +423,17 @@ def try_samples(given: argparse.Namespace) -> None:
 
     from compiler.ir.torch_types import to_torch
     from compiler.ir.types import DTYPES
-    from compiler.opinfo import OUTCOMES, operators, run
+    from compiler.opinfo import OUTCOMES, Sampling, operators, run
 
     total: Counter[str] = Counter()
     for name in given.dtype.split(","):
         if name not in DTYPES:
             raise TilewrightError(f"unknown element type {name} (there are {', '.join(DTYPES)})")
         dtype = to_torch(DTYPES[name])
-        infos = operators(given.operators, dtype)
-        tallies = run(
-            infos, dtype, Options(fallback="eager"), gradients=given.gradients, fraction=given.fraction, seed=given.seed, log=given.log
-        )  # fmt: skip
-        for tally in tallies:
+        sampling = Sampling(
+            dtype, Options(fallback="eager"), given.gradients, given.open_sizes, given.fraction, given.seed
+        )
+        for tally in run(operators(given.operators, dtype), sampling, given.log):
             total.update(tally.counts)
             counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)
             out.print(f"{name:5} {tally.op:44} {counts}", highlight=False, markup=False)

@@ -18,8 +18,9 @@ from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, OpenSizeError, TypeRuleError
 from compiler.ir.atoms import FEW, MANY, expected
 from compiler.ir.graph import Data, Graph
-from compiler.ir.index import Index, coefficient, evaluate, substitute, variables
+from compiler.ir.index import Index, evaluate, substitute, variables
 from compiler.ir.index import size as open_size
+from compiler.ir.linear import coefficient
 from compiler.ir.tile import Kernel, Program, known
 from compiler.options import Options
 from compiler.passes.base import Context

@@ -57,7 +57,7 @@ class Tally:
     """What became of one operator's samples: how many of each outcome, and why, by cause."""
 
     op: str
-    dtype: str
+    kind: str
     counts: dict[str, int] = field(default_factory=dict)
     causes: dict[str, int] = field(default_factory=dict)
 
@@ -71,6 +71,26 @@ class Sampled:
 
     outcome: str
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which samples are tried, and how: of one element type, with their `gradients`, and with every size left open.
+
+    A `fraction` of the samples of an operator (at least one) is drawn with `seed`.
+    """
+
+    dtype: torch.dtype
+    options: Options
+    gradients: bool = False
+    open_sizes: bool = False
+    fraction: float = 1.0
+    seed: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What tells its tallies from those of others."""
+        return str(self.dtype) + " with gradients" * self.gradients + " of open sizes" * self.open_sizes
 
 
 def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> list[Any]:
@@ -94,52 +114,42 @@ def full_name(info: Any) -> str:
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
 
 
-def run(
-    infos: Iterable[Any],
-    dtype: torch.dtype,
-    options: Options,
-    *,
-    gradients: bool = False,
-    fraction: float = 1.0,
-    seed: int = 0,
-    log: Path | None = None,
-) -> Iterator[Tally]:
+def run(infos: Iterable[Any], sampling: Sampling, log: Path | None = None) -> Iterator[Tally]:
     """One tally for each operator, in a process of its own so that a crash ends nothing else.
 
-    With `gradients`, of what can be differentiated; `fraction` of the samples (at least one) are drawn with `seed`.  Operators that are in `log`, a file with a line of JSON for
-    each, are taken from there; the others are added to it.
+    Operators that are in `log`, a file with a line of JSON for each, are taken from there; the others are added to it.
     """
-    done = _logged(log, dtype) if log else {}
-    _warm_up(options)
+    done = _logged(log, sampling) if log else {}
+    _warm_up(sampling)
     for info in infos:
         tally = done.get(full_name(info))
         if tally is None:
-            tally = _apart(info, dtype, options, gradients, fraction, seed)
+            tally = _apart(info, sampling)
             if log:
                 with log.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(tally)) + "\n")
         yield tally
 
 
-def _warm_up(options: Options) -> None:
+def _warm_up(sampling: Sampling) -> None:
     """Load what every forked process would otherwise load for itself; with one thread, as others would not survive a fork."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    attempt(torch.neg, SimpleNamespace(input=torch.ones(2), args=(), kwargs={}), options)
+    attempt(torch.neg, SimpleNamespace(input=torch.ones(2), args=(), kwargs={}), sampling)
     torch.set_num_threads(threads)
 
 
-def _logged(log: Path, dtype: torch.dtype) -> dict[str, Tally]:
+def _logged(log: Path, sampling: Sampling) -> dict[str, Tally]:
     """The operators that an earlier run has seen to."""
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     tallies = [Tally(**json.loads(line)) for line in lines]
-    return {t.op: t for t in tallies if t.dtype == str(dtype)}
+    return {t.op: t for t in tallies if t.kind == sampling.kind}
 
 
-def _apart(info: Any, dtype: torch.dtype, options: Options, gradients: bool, fraction: float, seed: int) -> Tally:
+def _apart(info: Any, sampling: Sampling) -> Tally:
     """The tally of `info`, from a forked process; samples it did not come to count as failed."""
     there, here = get_context("fork").Pipe(duplex=False)
-    process = get_context("fork").Process(target=_report, args=(here, info, dtype, options, gradients, fraction, seed))
+    process = get_context("fork").Process(target=_report, args=(here, info, sampling))
     process.start()
     here.close()
     outcomes: Counter[str] = Counter()
@@ -154,27 +164,26 @@ def _apart(info: Any, dtype: torch.dtype, options: Options, gradients: bool, fra
         outcomes["failed"] += 1
         causes["failed: " + (f"no answer in {PATIENCE} s" if hung else "the process died")] += 1
     process.join()
-    return Tally(full_name(info), str(dtype), dict(outcomes), {c: n for c, n in causes.items() if n})
+    return Tally(full_name(info), sampling.kind, dict(outcomes), {c: n for c, n in causes.items() if n})
 
 
-def _report(
-    pipe: Connection, info: Any, dtype: torch.dtype, options: Options, gradients: bool, fraction: float, seed: int
-) -> None:
+def _report(pipe: Connection, info: Any, sampling: Sampling) -> None:
     """Send the outcome of each sample, then None; a sample that takes too long ends the process."""
     torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    draw = random.Random(seed)
+    torch.manual_seed(sampling.seed)
+    draw = random.Random(sampling.seed)
     defined = "empty" not in info.name
-    function = differentiated(info.op) if gradients else info.op
-    for k, sample in enumerate(_samples(info, dtype, gradients)):
-        if k == 0 or draw.random() < fraction:
+    function = differentiated(info.op) if sampling.gradients else info.op
+    for k, sample in enumerate(_samples(info, sampling)):
+        if k == 0 or draw.random() < sampling.fraction:
             signal.setitimer(signal.ITIMER_PROF, PATIENCE)
-            pipe.send(sample if isinstance(sample, Sampled) else attempt(function, sample, options, values=defined))
+            pipe.send(sample if isinstance(sample, Sampled) else attempt(function, sample, sampling, values=defined))
     pipe.send(None)
 
 
-def _samples(info: Any, dtype: torch.dtype, gradients: bool = False) -> Iterator[Any]:
+def _samples(info: Any, sampling: Sampling) -> Iterator[Any]:
     """The samples of `info`, or why there are none."""
+    dtype, gradients = sampling.dtype, sampling.gradients
     if gradients and not (info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")):
         return
     try:
@@ -185,7 +194,7 @@ def _samples(info: Any, dtype: torch.dtype, gradients: bool = False) -> Iterator
         yield Sampled("outside", f"no samples: {_brief(problem)}")
 
 
-def attempt(function: Callable[..., Any], sample: Any, options: Options, values: bool = True) -> Sampled:
+def attempt(function: Callable[..., Any], sample: Any, sampling: Sampling, values: bool = True) -> Sampled:
     """Compile and run `function` on one sample, and compare with PyTorch: types, and `values` where they are defined."""
     call = (sample.input, tuple(sample.args), dict(sample.kwargs))
     with warnings.catch_warnings(), torch.no_grad():
@@ -200,10 +209,12 @@ def attempt(function: Callable[..., Any], sample: Any, options: Options, values:
         graphs: list[Graph] = []
         try:
             torch.manual_seed(0)
-            got = _compiled(function, _copied(call), options, graphs)
+            got = _compiled(function, _copied(call), sampling, graphs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             return Sampled("outside", "sizes that depend on data, where Dynamo breaks the graph")
         except Exception as problem:
+            if sampling.open_sizes and not _traced(function, call):
+                return Sampled("outside", f"PyTorch traces it with known sizes only: {_brief(problem)}")
             return Sampled("failed", _brief(problem))
         called = sorted({_called_name(n) for g in graphs for n in g if _runs_in_pytorch(n)})
         arbitrary = any(reason_to_call(operator(name)) == RANDOM for name in called if "." in name)
@@ -261,8 +272,29 @@ def _wide(function: Callable[..., Any], call: Any) -> Any:
         return None
 
 
-def _compiled(function: Callable[..., Any], call: Any, options: Options, graphs: list[Graph]) -> Any:
+def _compiled(function: Callable[..., Any], call: Any, sampling: Sampling, graphs: list[Graph]) -> Any:
     """The result of the compiled function; the graphs it was made of are appended to `graphs`."""
+
+    def compiler(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+        with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
+            imported = import_functional(module, fallback=sampling.options.fallback)
+            graphs.append(imported.graph)
+            return boxed(imported, compile_graph(imported.graph, sampling.options, imported.bounds))
+
+    return _through(function, call, compiler, sampling.open_sizes)
+
+
+def _traced(function: Callable[..., Any], call: Any) -> bool:
+    """Whether PyTorch can trace and run the call with every size open, whatever compiles it."""
+    try:
+        _through(function, _copied(call), lambda module, arguments: module.forward, open_sizes=True)
+    except Exception:
+        return False
+    return True
+
+
+def _through(function: Callable[..., Any], call: Any, compiler: Callable[..., Any], open_sizes: bool) -> Any:
+    """The result of the call as AOTAutograd traces it and `compiler` compiles it."""
     leaves, spec = tree_flatten(call)
     places = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
 
@@ -272,13 +304,7 @@ def _compiled(function: Callable[..., Any], call: Any, options: Options, graphs:
             filled[k] = t
         return _called(function, tree_unflatten(filled, spec))
 
-    def compiler(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
-        with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
-            imported = import_functional(module, fallback=options.fallback)
-            graphs.append(imported.graph)
-            return boxed(imported, compile_graph(imported.graph, options))
-
-    traced = aot_function(of_tensors, fw_compiler=compiler, decompositions=for_autograd())
+    traced = aot_function(of_tensors, fw_compiler=compiler, decompositions=for_autograd(), dynamic=open_sizes)
     return traced(*(leaves[k] for k in places))
 
 

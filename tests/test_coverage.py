@@ -86,23 +86,42 @@ opinfo = pytest.importorskip("compiler.opinfo")
 pytest.importorskip("expecttest", reason="torch's samples need it")
 
 
+def sampling(**how: Any) -> Any:
+    return opinfo.Sampling(torch.float32, EAGER, **how)
+
+
 def attempt(function: Callable[..., Any], *args: Any) -> Any:
-    return opinfo.attempt(function, SimpleNamespace(input=args[0], args=args[1:], kwargs={}), EAGER)
+    return opinfo.attempt(function, SimpleNamespace(input=args[0], args=args[1:], kwargs={}), sampling())
 
 
 @pytest.mark.parametrize(("name", "outcome"), [("clamp", "passed"), ("msort", "opaque"), ("fft.rfft", "opaque")])
 def test_samples(name: str, outcome: str) -> None:
-    (tally,) = opinfo.run(opinfo.operators([name]), torch.float32, EAGER, fraction=0.1)
+    (tally,) = opinfo.run(opinfo.operators([name]), sampling(fraction=0.1))
     assert tally.of(outcome) >= 1
     assert not tally.of("failed"), tally.causes
 
 
 def test_gradients_of_samples() -> None:
-    (tally,) = opinfo.run(
-        opinfo.operators(["nn.functional.softsign"]), torch.float32, EAGER, gradients=True, fraction=0.1
-    )
+    (tally,) = opinfo.run(opinfo.operators(["nn.functional.softsign"]), sampling(gradients=True, fraction=0.1))
     assert tally.of("passed") >= 1
     assert not tally.of("failed"), tally.causes
+
+
+@pytest.mark.parametrize("name", ["nn.functional.upsample_bilinear", "nn.functional.adaptive_max_pool1d", "diagonal"])
+def test_samples_of_open_sizes(name: str) -> None:
+    (tally,) = opinfo.run(opinfo.operators([name]), sampling(open_sizes=True, fraction=0.1))
+    assert tally.of("passed") >= 1
+    assert not tally.of("failed"), tally.causes
+
+
+def test_what_pytorch_traces_with_known_sizes_only_is_not_ours() -> None:
+    def known(x: Tensor) -> Tensor:
+        assert isinstance(x.shape[0], int)
+        return x + 1
+
+    sample = SimpleNamespace(input=torch.ones(3), args=(), kwargs={})
+    assert opinfo.attempt(known, sample, sampling()).outcome == "passed"
+    assert "known sizes only" in opinfo.attempt(known, sample, sampling(open_sizes=True)).why
 
 
 @pytest.mark.parametrize(
@@ -132,7 +151,7 @@ def test_errors_are_measured_by_those_of_pytorch(ours: float, problem: str) -> N
 
 
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(graph: Any, options: Any) -> Any:
+    def wrong(*args: Any) -> Any:
         return lambda inputs: [torch.sin(x) + 1e-3 for x in inputs]
 
     assert attempt(torch.sin, torch.ones(3)).outcome == "passed"
@@ -161,7 +180,7 @@ def hanging(x: Tensor) -> Tensor:
 
 def test_a_hang_ends_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opinfo, "PATIENCE", 0.1)
-    (tally,) = opinfo.run([described(hanging)], torch.float32, EAGER)
+    (tally,) = opinfo.run([described(hanging)], sampling())
     assert tally.causes == {"failed: no answer in 0.1 s": 1}
 
 
@@ -171,12 +190,12 @@ def crashing(x: Tensor) -> Tensor:
 
 def test_a_crash_ends_one_operator_and_a_log_remembers(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    (tally,) = opinfo.run([described(crashing)], torch.float32, EAGER, log=log)
+    (tally,) = opinfo.run([described(crashing)], sampling(), log)
     assert tally.causes == {"failed: the process died": 1}
     written = json.loads(log.read_text())
     assert written["op"] == "crashing"
     log.write_text(json.dumps({**written, "counts": {"passed": 7}}) + "\n")
-    assert next(iter(opinfo.run([described(crashing)], torch.float32, EAGER, log=log))).of("passed") == 7
+    assert next(iter(opinfo.run([described(crashing)], sampling(), log))).of("passed") == 7
 
 
 def test_the_command_runs_samples(capsys: pytest.CaptureFixture[str]) -> None:

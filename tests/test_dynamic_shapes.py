@@ -18,7 +18,6 @@ from compiler.ir.atoms import FEW as FEW_LIKELY
 from compiler.ir.atoms import MANY
 from compiler.ir.graph import Node
 from compiler.ir.index import sizes
-from compiler.ir.tile import loads
 from compiler.measure import error
 from compiler.passes.graph import winograd
 
@@ -281,47 +280,3 @@ def test_a_profile_counts_the_sizes_of_the_call() -> None:
     compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
     few, many = (compiled.profile(torch.randn(n, 4), repeats=1).kernels[0] for n in (4, 40))
     assert (many.flops, many.bytes) == (10 * few.flops, 10 * few.bytes)
-
-
-def test_images_of_open_height_and_width_are_padded_in_place() -> None:
-    """What a convolution pads is written into the middle of the padded image: only its border is left to fill."""
-    model = nn.Sequential(nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1, groups=8)).eval()
-    sides = {2: Dim("h", min=2, max=64), 3: Dim("w", min=2, max=64)}
-    compiled = compiler.compile(model, (torch.randn(1, 4, 9, 7),), dynamic_shapes=(sides,))
-    for shape in ((2, 2), (9, 7), (16, 33)):
-        x = torch.randn(1, 4, *shape)
-        torch.testing.assert_close(compiled(x), model(x))
-    (made,) = compiled.graph.compilations
-    (pad,) = (k for name, k in made.usual.stages.lowered.kernels.items() if name.startswith("pad"))
-    assert not list(loads(pad.body))
-
-
-@pytest.mark.parametrize(
-    "pool",
-    [
-        nn.MaxPool2d(3, 2, ceil_mode=True),
-        nn.MaxPool2d(2, 3, 1, ceil_mode=True),
-        nn.AvgPool2d(3, 2, 1, ceil_mode=True),
-        nn.AdaptiveAvgPool2d((3, 2)),
-        nn.AdaptiveMaxPool2d(1),
-    ],
-    ids=str,
-)
-def test_pooling_of_open_images(pool: nn.Module) -> None:
-    """Rounded up, where the last window may begin in the padding, and to a number of results."""
-    compiled = compiler.compile(
-        pool, (torch.randn(1, 2, 9, 12),), dynamic_shapes=({2: Dim.AUTO, 3: Dim.AUTO},), options=FEW
-    )
-    for side in range(4, 12):
-        x = torch.randn(1, 2, side, side + 3)
-        torch.testing.assert_close(compiled(x), pool(x.double()).float())
-    assert len(compiled.graph.compilations) == 1
-
-
-def test_places_of_maxima_in_open_images() -> None:
-    """They are numbers in the flattened image, so that they follow its width."""
-    pool, dims = nn.MaxPool2d(3, 2, 1, return_indices=True), {2: Dim.AUTO, 3: Dim.AUTO}
-    compiled = compiler.compile(pool, (torch.randn(1, 2, 9, 12),), dynamic_shapes=(dims,), options=FEW)
-    for side in (4, 7, 12):
-        x = torch.randn(1, 2, side, side + 3)
-        torch.testing.assert_close(compiled(x), pool(x))

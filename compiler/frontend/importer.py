@@ -15,7 +15,7 @@ from compiler.errors import TilewrightError, TypeRuleError, Unsupported, Unsuppo
 from compiler.frontend.calls import reason_to_call, sized_by_data
 from compiler.frontend.registry import Refusal, conversions
 from compiler.frontend.source import source_of
-from compiler.frontend.symbols import to_dim
+from compiler.frontend.symbols import to_dim, to_number
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.location import building_for
@@ -87,6 +87,8 @@ class Importer:
         try:
             if isinstance(value, (int, torch.SymInt)):
                 return to_dim(value)
+            if isinstance(value, (float, torch.SymFloat)):
+                return to_number(value)
             if getattr(node.target, "__name__", "") == "getitem":
                 return self._item(node)
             if name == "with_effects":

@@ -6,6 +6,7 @@ higher category (bool < integer < float).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias, Union
 
@@ -18,7 +19,15 @@ from compiler.ir.op import Op
 from compiler.ir.torch_types import from_torch, to_torch
 from compiler.ir.types import DType, boolean, i64, u8
 
-Value: TypeAlias = Union[Node, Dim, float]
+
+@dataclass(frozen=True)
+class Real:
+    """A Python float that depends on sizes: a node of rank 0, in f64, that counts as a number."""
+
+    node: Node
+
+
+Value: TypeAlias = Union[Node, Dim, float, Real]
 """What an ATen argument of type Tensor or Scalar can be."""
 
 
@@ -40,7 +49,7 @@ def from_kind(v: Value) -> torch.dtype:
         return to_torch(v.dtype)
     if isinstance(v, bool):
         return torch.bool
-    return torch.get_default_dtype() if isinstance(v, float) else torch.int64
+    return torch.get_default_dtype() if isinstance(v, (float, Real)) else torch.int64
 
 
 def _outrank(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
@@ -53,6 +62,8 @@ def as_node(v: Value, dtype: DType | None = None) -> Node:
     """`v` as a tensor of `dtype` (its own, where None)."""
     if isinstance(v, Node):
         return ops.as_dtype(v, dtype or v.dtype)
+    if isinstance(v, Real):
+        return ops.as_dtype(v.node, dtype or default_float())
     if isinstance(v, Index):
         return ops.as_dtype(ops.dim_value(value=v), dtype or i64)
     return scalar_constant(v, dtype or from_torch(from_kind(v)))
@@ -60,9 +71,9 @@ def as_node(v: Value, dtype: DType | None = None) -> Node:
 
 def cut(v: Value, dtype: DType) -> Value:
     """A number or tensor as PyTorch takes it for `dtype`: without its fraction, where that is no float type."""
-    if dtype.is_float or not (isinstance(v, float) or (isinstance(v, Node) and v.dtype.is_float)):
+    if dtype.is_float or not (isinstance(v, (float, Real)) or (isinstance(v, Node) and v.dtype.is_float)):
         return v
-    return ops.trunc(v) if isinstance(v, Node) else int(v)
+    return ops.trunc(v) if isinstance(v, Node) else ops.trunc(v.node) if isinstance(v, Real) else int(v)
 
 
 def default_float() -> DType:

@@ -1,16 +1,35 @@
-"""Symbolic sizes: PyTorch's sympy expressions as `Dim`s."""
+"""Symbolic sizes: PyTorch's sympy expressions as `Dim`s, and numbers computed from sizes as nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
 import sympy
 import torch
+from torch.utils._sympy import functions as of
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Identity, Mod, ModularIndexing, PythonMod
 
+from compiler.frontend.promotion import Real, as_node
 from compiler.frontend.registry import Refusal
-from compiler.ir.index import Dim, floordiv, mod, product, var
+from compiler.ir import ops
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, ceildiv, floordiv, maximum, minimum, mod, product, var
+from compiler.ir.op import Op
+from compiler.ir.types import f64
+
+ROUNDED: dict[Any, Callable[[Dim, Dim], Dim]] = {
+    of.TruncToInt: floordiv, of.FloorToInt: floordiv, of.CeilToInt: ceildiv,
+}  # fmt: skip
+"""How a quotient that is not negative becomes a size."""
+
+FLOATING: dict[Any, Op] = {
+    sympy.Add: ops.add, sympy.Mul: ops.mul, of.FloatTrueDiv: ops.div, of.IntTrueDiv: ops.div, of.FloatPow: ops.pow_,
+    of.OpaqueUnaryFn_sqrt: ops.sqrt, of.OpaqueUnaryFn_exp: ops.exp, of.OpaqueUnaryFn_log: ops.log,
+}  # fmt: skip
+"""What floats are computed by from others; sums and products take any number of them."""
 
 
 def to_dim(value: int | torch.SymInt) -> Dim:
@@ -19,6 +38,14 @@ def to_dim(value: int | torch.SymInt) -> Dim:
         expression = value.node.expr
         return int(expression) if expression.is_Integer else from_sympy(expression)
     return int(value)
+
+
+def to_number(value: float | torch.SymFloat) -> float | Real:
+    """`value` as a float or as what computes it; Refusal for functions that have no op."""
+    if not isinstance(value, torch.SymFloat):
+        return value
+    expression = value.node.expr
+    return float(expression) if expression.is_number else Real(_floating(expression))
 
 
 def to_bounds(values: Any) -> tuple[int, int]:
@@ -34,12 +61,14 @@ def from_sympy(e: Any) -> Dim:
         if str(e).startswith("u"):
             raise Refusal(f"the size {e} depends on data")
         return var(str(e))
+    if isinstance(e, tuple(ROUNDED)):
+        return _rounded(e)
     args = [from_sympy(a) for a in e.args]
     if isinstance(e, sympy.Add):
         return reduce(lambda a, b: a + b, args)
     if isinstance(e, sympy.Mul):
         return product(args)
-    if isinstance(e, sympy.Pow) and isinstance(args[1], int) and args[1] >= 0:
+    if isinstance(e, (sympy.Pow, of.PowByNatural)) and isinstance(args[1], int) and args[1] >= 0:
         return product([args[0]] * args[1])
     if isinstance(e, (FloorDiv, CleanDiv)):
         return floordiv(args[0], args[1])
@@ -47,6 +76,51 @@ def from_sympy(e: Any) -> Dim:
         return mod(args[0], args[1])
     if isinstance(e, ModularIndexing):
         return mod(floordiv(args[0], args[1]), args[2])
+    if isinstance(e, (sympy.Min, of.Min)):
+        return reduce(minimum, args)
+    if isinstance(e, (sympy.Max, of.Max)):
+        return reduce(maximum, args)
     if isinstance(e, Identity):
         return args[0]
     raise Refusal(f"the size {e} is no sum, product, quotient or remainder of sizes")
+
+
+def _rounded(e: Any) -> Dim:
+    """A float that is rounded to a size, where it is a quotient of sizes or a size times a number: what integers make of it."""
+    (inner,) = e.args
+    scale, parts = 1.0, []
+    for part in inner.args if isinstance(inner, sympy.Mul) else (inner,):
+        if part.is_number:
+            scale *= float(part)
+        else:
+            parts.append(part)
+    (part,) = parts if len(parts) == 1 else (sympy.nan,)
+    if scale >= 0 and part.args and all(a.is_nonnegative for a in part.args):
+        if scale == 1.0 and isinstance(part, of.IntTrueDiv):
+            return ROUNDED[type(e)](*map(from_sympy, part.args))
+        if isinstance(part, of.ToFloat) and (times := ratio(scale)):
+            return ROUNDED[type(e)](from_sympy(part.args[0]) * times.numerator, times.denominator)
+    raise Refusal(f"the size {e} is rounded from a number that integers do not give")
+
+
+def ratio(scale: float) -> Fraction | None:
+    """The fraction p/q for which int(n * scale) = n * p // q for every size n, in float64; None where there is none.
+
+    A product lies within 2^-53 of itself of what it stands for.  If `scale` is nearer to p/q than 2^-54 of itself, it is n * p/q
+    wherever that is an integer; and no integer lies between them else, q being small.
+    """
+    near = Fraction(scale).limit_denominator(1000)
+    return near if abs(Fraction(scale) - near) <= near / 2**54 else None
+
+
+def _floating(e: Any) -> Node:
+    """A sympy expression of floats as a node of rank 0, in f64."""
+    if e.is_number:
+        return as_node(float(e), f64)
+    if isinstance(e, of.ToFloat) or e.is_integer:
+        return as_node(from_sympy(e.args[0] if isinstance(e, of.ToFloat) else e), f64)
+    compute = next((op for kind, op in FLOATING.items() if isinstance(e, kind)), None)
+    if compute is None:
+        raise Refusal(f"the number {e} has no conversion")
+    args = [_floating(a) for a in e.args]
+    return reduce(compute, args) if len(args) > 1 else compute(*args)

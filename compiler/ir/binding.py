@@ -9,15 +9,8 @@ import numpy as np
 
 from compiler.errors import ArgumentError
 from compiler.ir.atoms import Atom, FloorDiv, Min, Size, Var, operands, rebuild
-from compiler.ir.index import (
-    Dim,
-    coefficient,
-    evaluate,
-    sizes,
-    substitute,
-    var,
-    variables,
-)
+from compiler.ir.index import Dim, evaluate, sizes, substitute, var, variables
+from compiler.ir.linear import coefficient
 
 
 def evaluate_arrays(d: Dim, values: Mapping[str, Any]) -> Any:

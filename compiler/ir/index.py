@@ -244,6 +244,11 @@ def minimum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
     return _atom(Min(*sorted((a, b), key=str)))
 
 
+def maximum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
+    """The greater of two numbers, as `minimum` finds the lesser."""
+    return -minimum(-a, -b, bounds)
+
+
 def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
     """Cancel a common factor of every coefficient of `num` and `den`."""
     common = reduce(gcd, (c for _, c in _terms(num)), den)
@@ -347,7 +352,7 @@ def extreme(d: Dim, bounds: Bounds, end: int) -> Dim | None:
         x, y = extreme(chosen[1], bounds, end), extreme(chosen[2], bounds, end)
         if x is None or y is None:
             return None
-        return minimum(x, y, bounds) if chosen[0] is min else -minimum(-x, -y, bounds)
+        return (minimum if chosen[0] is min else maximum)(x, y, bounds)
     total: Dim = 0
     for mono, coef in _terms(d):
         term: Dim = coef
@@ -461,40 +466,12 @@ def evaluate(d: Dim, values: Mapping[str, int]) -> int:
     return result
 
 
-@lru_cache(maxsize=65536)
-def coefficient(d: Dim, name: str) -> int | None:
-    """The integer step of `d` per unit of variable `name`; None where `d` is not linear in it."""
-    step = 0
-    for mono, coef in _terms(d):
-        if mono == (Var(name),):
-            step = coef
-        elif any(name in variables(_atom(a)) for a in mono):
-            return None
-    return step
-
-
-def step(d: Dim, name: str) -> Dim | None:
-    """The step of `d` per unit of variable `name`, in numbers and sizes; None where `d` is not linear in it."""
-    total: Dim = 0
-    for mono, coef in _terms(d):
-        if Var(name) not in mono:
-            if any(name in variables(_atom(a)) for a in mono):
-                return None
-            continue
-        others = list(mono)
-        others.remove(Var(name))
-        if any(variables(_atom(a)) for a in others):
-            return None
-        total = total + _make({tuple(others): coef})
-    return total
-
-
 def product(dims: Iterable[Dim]) -> Dim:
     """The product of `dims`; 1 for none."""
     total: Dim = reduce(mul, dims, 1)
     return total
 
 
-def ceildiv(num: Dim, den: int) -> Dim:
+def ceildiv(num: Dim, den: Dim) -> Dim:
     """`num / den` rounded up."""
     return floordiv(num + den - 1, den)

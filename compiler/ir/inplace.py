@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from compiler.ir.index import Bounds, Dim, interval, likely, step, substitute, var, variables
+from compiler.ir.index import Bounds, Dim, interval, likely, substitute, var, variables
+from compiler.ir.linear import step
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.spans import is_less, span
 from compiler.ir.tile import Block, Kernel, Let, Range, Stmt, Store, blocks, loads, ranges, values, walk

@@ -9,7 +9,8 @@ from functools import cached_property, lru_cache
 
 from compiler.ir import scalar, tile
 from compiler.ir.atoms import FloorDiv, Mod
-from compiler.ir.index import Dim, Index, coefficient, interval, likely, product, step, variables
+from compiler.ir.index import Dim, Index, interval, likely, product, variables
+from compiler.ir.linear import coefficient, step
 from compiler.ir.scalar import Call, Expr
 from compiler.ir.tile import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, in_sizes, known
 from compiler.ir.types import TensorType

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.ir.graph import Node
-from compiler.ir.index import Bounds, Dim, ceildiv, coefficient, simplify, substitute, var, variables
+from compiler.ir.index import Bounds, Dim, ceildiv, simplify, substitute, var, variables
+from compiler.ir.linear import coefficient
 from compiler.ir.spans import is_at_most
 from compiler.ir.structure import Guard, IndexMap, Position
 from compiler.passes.nest import LowerError

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from functools import cache
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, coefficient, product, var, variables
+from compiler.ir.index import Dim, product, var, variables
+from compiler.ir.linear import coefficient
 from compiler.ir.tile import Block, Kernel, Range, Reduce, known
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.index import Dim, minimum, var
+from compiler.ir.index import Dim, maximum, minimum, var
 from compiler.ir.scalar import Expr, Load, const
 from compiler.ir.spans import is_at_most
 from compiler.ir.structure import Fused, IndexMap, Item, Position
@@ -141,7 +141,7 @@ def _clipped(place: Dim, low: Dim, high: Dim) -> Dim:
     """The place in low..high nearest to `place`."""
     if is_at_most(place, low) or is_at_most(high, place):
         return low if is_at_most(place, low) else high
-    place = place if is_at_most(low, place) else -minimum(-low, -place)
+    place = place if is_at_most(low, place) else maximum(low, place)
     return place if is_at_most(place, high) else minimum(place, high)
 
 

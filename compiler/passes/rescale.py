@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, coefficient, var, variables
+from compiler.ir.index import Dim, var, variables
+from compiler.ir.linear import coefficient
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.structure import lowest
 from compiler.ir.tile import Block, For, Let, Local, Range, Reduce, Stmt, Store

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.index import Bounds, Dim, coefficient, interval, substitute, var, variables
+from compiler.ir.index import Bounds, Dim, interval, substitute, var, variables
+from compiler.ir.linear import coefficient
 from compiler.ir.structure import Guard, Position, Reduction, Scan
 from compiler.ir.tile import Range
 from compiler.passes.crop import changes, with_end

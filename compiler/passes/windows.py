@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.ir.graph import Node
-from compiler.ir.index import Dim, coefficient
+from compiler.ir.index import Dim
+from compiler.ir.linear import coefficient
 from compiler.ir.scalar import Ref
 from compiler.ir.structure import IndexMap, Reduction
 from compiler.passes.taps import named

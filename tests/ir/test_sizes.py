@@ -9,22 +9,10 @@ from compiler.errors import ArgumentError, ParseError, VerifyError
 from compiler.ir.atoms import Size, expected
 from compiler.ir.binding import bind_symbols
 from compiler.ir.digest import kernel_digest
-from compiler.ir.index import (
-    coefficient,
-    evaluate,
-    floordiv,
-    interval,
-    likely,
-    minimum,
-    mod,
-    size,
-    step,
-    substitute,
-    var,
-    variables,
-)
+from compiler.ir.index import evaluate, floordiv, interval, likely, minimum, mod, size, substitute, var, variables
 from compiler.ir.inplace import shareable
 from compiler.ir.interpret_tile import run_kernel
+from compiler.ir.linear import coefficient, step
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
 from compiler.ir.sizes import kernel_sizes

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compiler.ir.index import Dim, ceildiv, coefficient, product, step, substitute, var, variables
+from compiler.ir.index import Dim, ceildiv, product, substitute, var, variables
+from compiler.ir.linear import coefficient, step
 from compiler.ir.scalar import Expr
 from compiler.ir.tile import Range
 from compiler.ir.types import DType, TensorType

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from compiler.frontend.promotion import Value, apply, as_float, as_node, common_dtype
+from compiler.frontend.promotion import Real, Value, apply, as_float, as_node, common_dtype
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -22,7 +22,9 @@ def _scaled(y: Value, alpha: Value) -> Value:
     """`y * alpha`, a number kept a number."""
     if not isinstance(alpha, Node) and alpha == 1:
         return y
-    return apply(ops.mul, y, alpha) if isinstance(y, Node) else y * alpha  # type: ignore[operator]
+    if isinstance(y, (Node, Real)) or isinstance(alpha, (Node, Real)):
+        return apply(ops.mul, y, alpha)
+    return y * alpha  # type: ignore[operator]
 
 
 @converts("aten.add.Tensor", "aten.add.Scalar")
@@ -217,10 +219,10 @@ def lerp(x: Node, end: Node, weight: Value) -> Node:
     """From the nearer end, so that weight 1 gives `end` exactly."""
     span = apply(ops.sub, end, x)
     low = apply(ops.add, x, apply(ops.mul, span, weight))
-    if not isinstance(weight, Node):
+    if not isinstance(weight, (Node, Real)):
         return low if abs(weight) < 0.5 else apply(ops.sub, end, apply(ops.mul, span, 1 - weight))  # type: ignore[arg-type]
     high = apply(ops.sub, end, apply(ops.mul, span, apply(ops.sub, 1, weight)))
-    return ops.where(ops.lt(ops.abs_(weight), 0.5), low, high)
+    return ops.where(ops.lt(ops.abs_(as_node(weight)), 0.5), low, high)
 
 
 @converts("aten.round.decimals")

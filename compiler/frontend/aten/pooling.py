@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
-import numpy as np
-
+from compiler.frontend.aten.places import clipped, positions, settled
 from compiler.frontend.aten.views import expand, view
 from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.symbols import ratio
 from compiler.ir import ops
-from compiler.ir.graph import Node, constant
-from compiler.ir.index import Dim, ceildiv, floordiv, minimum, product
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, ceildiv, floordiv, maximum, minimum, product
 from compiler.ir.structure import lowest
-from compiler.ir.types import boolean, f32, i64
+from compiler.ir.types import boolean, f32, f64, i64
 
 Sizes = int | Sequence[int]
 
@@ -147,8 +147,17 @@ def _adaptive(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
         elif isinstance(m, int):
             x = _adaptive_dim(x, d, n, m, reduce)
         else:
-            raise Refusal("adaptive pooling to a symbolic size")
+            x = _average_of_windows(x, d, n, m)
     return x
+
+
+def _average_of_windows(x: Node, d: int, n: Dim, m: Dim) -> Node:
+    """Dimension `d` with the averages of `m` windows, however many they are."""
+    places, belongs = _adaptive_windows(n, m)
+    inside = ops.reshape(belongs, shape=(*belongs.shape, *(1,) * (x.type.rank - 1 - d)))
+    windows = ops.where(inside, ops.take(x, places, dim=d), as_node(0, x.dtype))
+    members = ops.sum_(ops.as_dtype(inside, x.dtype), dims=(1,))
+    return ops.div(ops.sum_(windows, dims=(d + 1,)), members)
 
 
 def _adaptive_dim(x: Node, d: int, n: Dim, m: int, reduce: Any) -> Node:
@@ -177,13 +186,15 @@ def adaptive_avg_pool(x: Node, output_size: Sequence[int]) -> Node:
     return _adaptive_average(x, output_size)
 
 
-def _adaptive_windows(n: Dim, m: int) -> tuple[Any, Any]:
-    """Positions [m, w] of `m` windows over `n` elements, all as wide as the widest, and which of them belong."""
-    if not isinstance(n, int):
-        raise Refusal("adaptive maxima of a symbolic size, more than one")
-    low, high = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
-    at = low[:, None] + np.arange(int((high - low).max(initial=1)))
-    return np.minimum(at, n - 1).astype(np.int64), at < high[:, None]
+def _adaptive_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
+    """Positions [m, w] of `m` windows over `n` elements, all as wide as the widest may be, and which of them belong."""
+
+    def bound(steps: Node, more: Dim) -> Node:
+        return ops.floor_divide(ops.add(ops.mul(steps, as_node(n, i64)), as_node(more, i64)), as_node(m, i64))
+
+    low, high = (ops.unsqueeze(b, 1) for b in (bound(positions(m), 0), bound(positions(m, 1), m - 1)))
+    at = ops.add(low, positions(ceildiv(n, m) if n % m == 0 else ceildiv(n, m) + 1))
+    return settled(clipped(at, n), n, m), settled(ops.lt(at, high), n, m)
 
 
 def _adaptive_max(count: int) -> Any:
@@ -197,10 +208,10 @@ def _adaptive_max(count: int) -> Any:
                 shape[count + k] = n
                 windows, at = ops.unsqueeze(windows, first + 2 * k), ops.iota(size=n)
             else:
-                places, inside = _adaptive_windows(n, m)
-                shape[k], shape[count + k] = places.shape
-                windows, at = ops.take(windows, constant(places), dim=first + 2 * k), constant(places)
-                belongs = belongs if inside.all() else ops.and_(belongs, constant(inside.reshape(shape)))
+                at, inside = _adaptive_windows(n, m)
+                shape[k], shape[count + k] = at.shape
+                windows = ops.take(windows, at, dim=first + 2 * k)
+                belongs = belongs if n % m == 0 else ops.and_(belongs, ops.reshape(inside, shape=tuple(shape)))
             place = ops.add(ops.mul(place, as_node(n, i64)), ops.reshape(at, shape=tuple(shape)))
         areas, insides = (range(first + k, first + 2 * count, 2) for k in (0, 1))
         windows = ops.permute(windows, dims=[*range(first), *areas, *insides])
@@ -217,7 +228,7 @@ for _count in (2, 3):
     converts(f"aten.adaptive_max_pool{_count}d.default")(_adaptive_max(_count))
 
 
-Resize: TypeAlias = Callable[[Node, int, Any, Any, int], Node]
+Resize: TypeAlias = Callable[[Node, int, Dim, Dim, int], Node]
 """How dimension `d` of a node goes from `n` elements to `m`, as the last dimension number `k`: of (x, d, n, m, k)."""
 
 
@@ -228,18 +239,15 @@ def _resized(
     resize: Resize,
     grow: Callable[[Node, int, int], Node] | None,
 ) -> Node:
-    """Each of the last dimensions resized; `grow(x, d, times)`, if it is there, serves where sizes are symbolic."""
+    """Each of the last dimensions resized; `grow(x, d, times)`, if it is there, serves whole numbers where sizes are symbolic."""
     first = x.type.rank - len(target)
     for d, (m, scale) in enumerate(zip(target, scales, strict=True), first):
         n = x.shape[d]
         if m == n:
             continue
-        if isinstance(n, int) and isinstance(m, int):
-            x = resize(x, d, n, m, d - first)
-        elif grow is not None and (times := _times(n, m, scale)):
-            x = grow(x, d, times)
-        else:
-            raise Refusal("resizing a symbolic size, but by a whole number")
+        known = isinstance(n, int) and isinstance(m, int)
+        times = None if known or grow is None else _times(n, m, scale)
+        x = grow(x, d, times) if grow and times else resize(x, d, n, m, d - first)
     return x
 
 
@@ -259,23 +267,28 @@ def _scaled(n: Dim, scale: float | None) -> Dim:
     assert scale is not None
     if isinstance(n, int):
         return int(n * scale)
-    if scale != int(scale):
-        raise Refusal("resizing a symbolic size, but by a whole number")
-    return n * int(scale)
+    if times := ratio(scale):
+        return floordiv(n * times.numerator, times.denominator)
+    raise Refusal(f"a symbolic size times {scale}, which rounds as no quotient of integers does")
 
 
 def _nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], exact: bool = False) -> Node:
     count = x.type.rank - 2
     scales = tuple(scales) or (None,) * count
 
-    def look_up(x: Node, d: int, n: int, m: int, k: int) -> Node:
+    def look_up(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
         if times := _times(n, m, scales[k]):
             return _repeated(x, d, times)
-        step = np.float32(n / m if not scales[k] else 1.0 / scales[k])  # type: ignore[operator]
-        place = np.floor((np.arange(m, dtype=np.float32) + np.float32(0.5 if exact else 0)) * step)
-        return ops.take(x, constant(np.minimum(place.astype(np.int64), n - 1)), dim=d)
+        at = ops.add(ops.as_dtype(positions(m), f32), 0.5 if exact else 0.0)
+        place = ops.floor(ops.mul(at, ops.as_dtype(_step(n, m, scales[k]), f32)))
+        return ops.take(x, settled(clipped(ops.as_dtype(place, i64), n), n, m), dim=d)
 
     return _resized(x, _target(x, size, scales, count), scales, look_up, _repeated)
+
+
+def _step(n: Dim, m: Dim, scale: float | None) -> Node:
+    """How many of `n` elements lie between two of `m`, f64."""
+    return as_node(1.0 / scale, f64) if scale else ops.div(as_node(n, f64), as_node(m, f64))
 
 
 def _repeated(x: Node, d: int, times: int) -> Node:
@@ -299,15 +312,16 @@ def _linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Sequence[f
     count = x.type.rank - 2
     scales = tuple(scales) or (None,) * count
 
-    def look_up(x: Node, d: int, n: int, m: int, k: int) -> Node:
+    def look_up(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
+        at = ops.as_dtype(positions(m), f64)
         if align:
-            place = np.arange(m) * ((n - 1) / (m - 1) if m > 1 else 0.0)
+            place = ops.mul(at, _step(n - 1, maximum(m - 1, 1), None))
         else:
-            place = np.maximum((np.arange(m) + 0.5) * (n / m if not scales[k] else 1.0 / scales[k]) - 0.5, 0)  # type: ignore[operator]
-        low = np.minimum(place.astype(np.int64), n - 1)
-        share = (place - low).astype(np.float32).reshape(m, *(1,) * (x.type.rank - 1 - d))
-        a, b = (ops.take(x, constant(each), dim=d) for each in (low, np.minimum(low + 1, n - 1)))
-        weight = constant(share)
+            place = ops.maximum(ops.sub(ops.mul(ops.add(at, 0.5), _step(n, m, scales[k])), 0.5), 0.0)
+        low = clipped(ops.as_dtype(place, i64), n)
+        a, b = (ops.take(x, settled(p, n, m), dim=d) for p in (low, clipped(ops.add(low, 1), n)))
+        share = settled(ops.as_dtype(ops.sub(place, ops.as_dtype(low, f64)), f32), n, m)
+        weight = ops.reshape(share, shape=(m, *(1,) * (x.type.rank - 1 - d)))
         near, far = ops.mul(a, ops.as_dtype(ops.sub(1.0, weight), x.dtype)), ops.mul(b, ops.as_dtype(weight, x.dtype))
         return ops.add(near, far)
 

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from compiler.frontend.promotion import apply, common_dtype
+from compiler.frontend.aten.places import clipped, positions, settled
+from compiler.frontend.promotion import as_node, common_dtype
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
-from compiler.ir.graph import Node, constant
-from compiler.ir.index import Dim, floordiv, product
-from compiler.ir.types import boolean, broadcast_shapes
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, floordiv, maximum, minimum, product
+from compiler.ir.types import boolean, broadcast_shapes, i64
 
 
 def axis(dim: int, rank: int) -> int:
@@ -316,12 +315,15 @@ def _extended(x: Node, padding: Sequence[int], edges: Any) -> Node:
 def _looked_up(x: Node, d: int, before: int, after: int, edges: Any) -> Node:
     """The same where one end is cut: the place of every element is found from its number."""
     n = x.shape[d]
-    if not isinstance(n, int):
-        raise Refusal("negative padding of a symbolic size is supported with constants only")
-    at, low, kept = np.arange(-before, n + after), max(-before, 0), n + min(before, 0) + min(after, 0)
-    wrapped = low + (at - low) % kept if kept else at  # what is cut does not come back at the other end
-    places = {_reflected: n - 1 - abs(n - 1 - abs(at)), _replicated: at.clip(0, n - 1), _wrapped: wrapped}
-    return ops.take(x, constant(places[edges]), dim=d)
+    at, last = positions(n + before + after, -before), as_node(n - 1, i64)
+    if edges is _reflected:
+        at = ops.sub(last, ops.abs_(ops.sub(last, ops.abs_(at))))
+    elif edges is _replicated:
+        at = clipped(at, n)
+    else:  # what is cut does not come back at the other end
+        low, kept = max(-before, 0), n + min(before, 0) + min(after, 0)
+        at = ops.add(ops.remainder(ops.sub(at, low), as_node(kept, i64)), low)
+    return ops.take(x, settled(at, n), dim=d)
 
 
 def _reflected(x: Node, d: int, before: int, after: int) -> tuple[Node, Node]:
@@ -404,13 +406,9 @@ def im2col(
 @converts("aten.diagonal.default", "aten.diagonal_copy.default")
 def diagonal(x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     a, b = axis(dim1, x.type.rank), axis(dim2, x.type.rank)
-    rows, columns = x.shape[a], x.shape[b]
-    if not (isinstance(rows, int) and isinstance(columns, int)):
-        raise Refusal("a diagonal of symbolic sizes")
-    size = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
+    size = maximum(minimum(x.shape[a] + min(offset, 0), x.shape[b] - max(offset, 0)), 0)
     moved = movedim(x, (a, b), (-2, -1))
-    place = ops.iota(size=size)
-    steps = [apply(ops.add, place, start) if start else place for start in (max(-offset, 0), max(offset, 0))]
+    steps = [positions(size, start) for start in (max(-offset, 0), max(offset, 0))]
     return ops.index(moved, *steps, dims=(x.type.rank - 2, x.type.rank - 1))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, interval, step, substitute, var, variables
+from compiler.ir.index import Dim, interval, substitute, var, variables
+from compiler.ir.linear import step
 from compiler.ir.tile import For, Kernel, Range
 from compiler.passes.access import Accesses, contraction, in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register

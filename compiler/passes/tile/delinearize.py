@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.atoms import FloorDiv, Mod
-from compiler.ir.index import Dim, Index, ceildiv, coefficient, simplify, var, variables
+from compiler.ir.index import Dim, Index, ceildiv, simplify, var, variables
+from compiler.ir.linear import coefficient
 from compiler.ir.scalar import Call, Expr, IndexValue
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt
 from compiler.passes.access import contraction, nested_fors

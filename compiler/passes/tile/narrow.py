@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, Index, coefficient, var, variables
+from compiler.ir.index import Dim, Index, var, variables
+from compiler.ir.linear import coefficient
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, const
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import Block, Kernel, Let, Range, Reduce, Stmt

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, coefficient, interval, likely, simplify, var, variables
+from compiler.ir.index import Dim, interval, likely, simplify, var, variables
+from compiler.ir.linear import coefficient
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, known, known_extent
 from compiler.passes.access import Access, Accesses, contraction, in_nest, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
