@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
+from math import gcd
 
 from compiler.ir.atoms import Atom, Var, terms
-from compiler.ir.index import Dim, Index, variables
+from compiler.ir.index import Dim, Index, var, variables
 
 
 @lru_cache(maxsize=65536)
@@ -35,6 +36,16 @@ def step(d: Dim, name: str) -> Dim | None:
             return None
         total = total + _product(others) * coef
     return total
+
+
+def panel(d: Dim, name: str, width: int) -> int | None:
+    """The widest panels that hold what lies side by side along variable `name`, and that begin at multiples of their width.
+
+    It divides `width`; 0 stands for any.  None where `d` does not go from each place to the next.
+    """
+    if coefficient(d, name) != 1:
+        return None
+    return reduce(gcd, (c for _, c in terms(d - var(name))), width)
 
 
 def _product(atoms: Sequence[Atom]) -> Dim:

@@ -13,7 +13,7 @@ from functools import cache
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, product, var, variables
-from compiler.ir.linear import coefficient
+from compiler.ir.linear import coefficient, panel
 from compiler.ir.tile import Block, Kernel, Range, Reduce, known
 from compiler.ir.types import DType
 from compiler.passes.access import Access, Accesses, contraction
@@ -82,7 +82,7 @@ def _cost(
 
     What it takes to pick or join a vector that a contraction loads is shared by its rows; gathers are too slow to hide at all.
     """
-    place, step = _place(table, a, v, packed), abs(table.step(a, v) or 0)
+    place, step = _place(table, a, v, lanes, packed), abs(table.step(a, v) or 0)
     far = step > 0 and step * table.types[a.buffer].dtype.bytes % PAGE == 0
     if place is not None:
         each = STRADDLE if place == 1 and not _aligned(table, a, v, lanes, packed) else 1
@@ -141,13 +141,23 @@ def _height(rows: int, columns: int, lanes: int, machine: Machine) -> int:
     return best_tiles(rows, [Shape(columns, lanes, 1, 1)], machine)[0].rows
 
 
-def _place(table: Accesses, a: Access, v: str, packed: Collection[str]) -> int | None:
+def _place(table: Accesses, a: Access, v: str, lanes: int, packed: Collection[str]) -> int | None:
     """1 where successive `v` meet successive elements, 0 where they meet the same one, None where neither."""
     step = table.step(a, v)
     if step == 1 or (step == 0 and not (a.is_store and table.roles[a.buffer] != "local")):
         return step
-    plain = a.index.count(var(v)) == 1 and step is not None
-    return 1 if plain and (table.roles[a.buffer] == "const" or a.buffer in packed) else None
+    if step is None:
+        return None
+    if table.roles[a.buffer] == "const":
+        return 1 if _packs(a, v, known(table.loops[v][0].extent, lanes), lanes) else None
+    return 1 if a.buffer in packed and a.index.count(var(v)) == 1 else None
+
+
+def _packs(a: Access, v: str, extent: int, lanes: int) -> bool:
+    """Whether a constant can be stored so that vectors along `v` lie in it as they are read: its panels are whole vectors, or one is less."""
+    moving = [d for d in a.index if v in variables(d)]
+    width = panel(moving[0], v, 0) if len(moving) == 1 else None
+    return width is not None and (width % lanes == 0 or width == extent < lanes)
 
 
 def _aligned(table: Accesses, a: Access, v: str, lanes: int, packed: Collection[str]) -> bool:

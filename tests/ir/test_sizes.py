@@ -12,7 +12,7 @@ from compiler.ir.digest import kernel_digest
 from compiler.ir.index import evaluate, floordiv, interval, likely, minimum, mod, size, substitute, var, variables
 from compiler.ir.inplace import shareable
 from compiler.ir.interpret_tile import run_kernel
-from compiler.ir.linear import coefficient, step
+from compiler.ir.linear import coefficient, panel, step
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
 from compiler.ir.sizes import kernel_sizes
@@ -143,6 +143,15 @@ def test_steps_by_sizes() -> None:
     assert step(ROW * N + J, "i") == N
     assert coefficient(ROW * N + J, "i") is None
     assert step(ROW * ROW, "i") is None
+
+
+def test_panels() -> None:
+    assert (panel(J, "j", 12), panel(J, "j", 0)) == (12, 0)
+    assert panel(ROW * 16 + J, "j", 32) == 16
+    assert panel(ROW * 16 + J + 8, "j", 32) == 8
+    assert panel(ROW * N * 6 + J, "j", 4) == 2
+    assert panel(J * 2, "j", 12) is None
+    assert panel(ROW, "j", 12) is None
 
 
 def test_steps_by_quotients_of_sizes() -> None:

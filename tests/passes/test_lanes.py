@@ -75,6 +75,22 @@ def test_a_parameter_may_be_taken_as_packed() -> None:
     assert found["i"] == 2 * (64 - 4)
 
 
+def grouped(size: int) -> int:
+    """The score of lanes along the results of a group, of which there are three."""
+    body = f"""for %g in 0..3 {{ for %j in 0..{size} {{
+      %s = reduce add %k in 0..5 {{ yield %x[%g, %k] * %w[%g*{size} + %j, %k] }}
+      store %s, %y[%g, %j]
+    }} }}"""
+    return scores(f"in %x: f32[3, 5], const %w: f32[{3 * size}, 5], out %y: f32[3, {size}]", body)["j"]
+
+
+def test_constants_are_packed_by_groups() -> None:
+    """Groups of whole vectors, or of less than one; others would meet panels in their middle."""
+    steps, stored = 3 * 5 * 64, 3 * 64
+    assert grouped(64) == 4 * (steps - steps // 16) + stored - stored // 16
+    assert grouped(24) / 24 < 0.9 * grouped(12) / 12
+
+
 def test_lanes_of_a_reduction_are_combined_at_the_end() -> None:
     params = "in %x: f32[64], in %w: f32[64], out %y: f32[2]"
     one = scores(params, "for %j in 0..2 { %s = reduce add %k in 0..64 { yield %x[%k] } store %s, %y[%j] }")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir.index import variables
+from compiler.ir.linear import panel
 from compiler.ir.tile import Kernel, known
 from compiler.ir.types import Digit, Layout
 from compiler.passes.access import Access, Accesses
@@ -43,13 +44,16 @@ class Pack(TilePass):
         lane = next((r for r in a.loops if r.lanes and table.follows(a, r.var)), None)
         if lane is None:
             return None
-        dim = next((k for k, d in enumerate(a.index) if str(d) == lane.var), None)
-        if dim is None or any(lane.var in variables(d) for k, d in enumerate(a.index) if k != dim):
+        moving = [k for k, d in enumerate(a.index) if lane.var in variables(d)]
+        if len(moving) != 1:
+            return None
+        dim, width = moving[0], panel(a.index[moving[0]], lane.var, lane.tile)
+        if width is None or (width != lane.tile and width % lane.lanes):
             return None
         others = self.walk_order(a, dim)
         if table.step(a, lane.var) == 1 and lane.tile >= known(lane.extent, 0):
             return None
-        return Layout((Digit(dim, lane.tile), *(Digit(k) for k in others), Digit(dim, lane.tile, True)))
+        return Layout((Digit(dim, width), *(Digit(k) for k in others), Digit(dim, width, True)))
 
     @staticmethod
     def walk_order(a: Access, dim: int) -> list[int]:

@@ -47,7 +47,26 @@ def test_dimensions_are_walked_from_the_outer_loop_to_the_inner() -> None:
     )
 
 
+def grouped(size: int, layout: str = "") -> str:
+    """Three groups of `size` results, each a sum of its own."""
+    return f"""kernel @k(in %x: f32[3, 5], const %w: f32[{3 * size}, 5]{layout}, out %y: f32[{3 * size}]) {{
+      for %g in 0..3 {{ for %j in 0..{size} tile 8 lanes 4 {{
+        %s = reduce add %k in 0..5 {{ yield %x[%g, %k] * %w[%g*{size} + %j, %k] }}
+        store %s, %y[%g*{size} + %j]
+      }} }}
+    }}"""
+
+
+@pytest.mark.parametrize(("size", "panel"), [(16, 8), (8, 8), (12, 4)])
+def test_panels_end_where_groups_do(size: int, panel: int) -> None:
+    check_pass("pack", before=grouped(size), after=grouped(size, f"{{0/{panel}, 1, 0%{panel}}}"))
+
+
 STAY = {
+    "groups that end inside vectors": grouped(10),
+    "rows that are looked up": """kernel @k(const %w: f32[5, 3], in %at: i64[8], out %y: f32[8]) {
+      for %j in 0..8 tile 8 lanes 4 { %v = %at[%j] store %w[%v, 0], %y[%j] }
+    }""",
     "not known when the program is built": matmul(role="in"),
     "no lanes": matmul(loops="tile 8"),
     "the lane twice": matmul(value="%w[%j, %j//7]"),
