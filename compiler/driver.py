@@ -18,7 +18,7 @@ from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, OpenSizeError, TypeRuleError
 from compiler.ir.atoms import FEW, MANY, expected
 from compiler.ir.graph import Data, Graph
-from compiler.ir.index import Index, evaluate, substitute, variables
+from compiler.ir.index import Dim, Index, evaluate, substitute, variables
 from compiler.ir.index import size as open_size
 from compiler.ir.linear import coefficient
 from compiler.ir.tile import Kernel, Program, known
@@ -286,7 +286,7 @@ class CompiledGraph:
             for dim, size in zip(node.shape, tensor.shape, strict=True)
             if isinstance(dim, Index)
         ]
-        for name, dim, size in sorted(pending, key=lambda p: len(variables(p[1]))):
+        for name, dim, size in sorted(pending, key=lambda p: (_rounded(p[1]), len(variables(p[1])))):
             known = substitute(dim, found)
             if isinstance(known, int):
                 if known != size:
@@ -299,6 +299,11 @@ class CompiledGraph:
                 raise ArgumentError(f"input {name}: a dimension of {size} is not of the form {dim}")
             found[symbol] = (size - base) // step
         return found
+
+
+def _rounded(dim: Dim) -> bool:
+    """Whether sizes cannot be read off a dimension, as from a quotient."""
+    return any(coefficient(dim, v) is None for v in variables(dim))
 
 
 def make_room(known: dict[Any, Any]) -> None:

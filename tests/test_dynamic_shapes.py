@@ -280,3 +280,21 @@ def test_a_profile_counts_the_sizes_of_the_call() -> None:
     compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
     few, many = (compiled.profile(torch.randn(n, 4), repeats=1).kernels[0] for n in (4, 40))
     assert (many.flops, many.bytes) == (10 * few.flops, 10 * few.bytes)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_attention_over_heads_of_open_size(dtype: torch.dtype, trained: bool) -> None:
+    """The number that scores are multiplied by follows from the size."""
+    torch._dynamo.reset()
+    attention = nn.functional.scaled_dot_product_attention
+    compiled = torch.compile(attention, backend="tilewright", dynamic=True, options=FEW)
+    for n, d in ((7, 16), (12, 24)):
+        q, k, v = (torch.randn(2, 3, n, d, dtype=dtype, requires_grad=trained) for _ in range(3))
+        truth = attention(q.double(), k.double(), v.double())
+        found = compiled(q, k, v)
+        close = {"rtol": 1e-5, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2}
+        torch.testing.assert_close(found.double(), truth, **close)
+        if trained:
+            ours, theirs = (torch.autograd.grad(y.sum(), (q, k, v)) for y in (found, truth))
+            torch.testing.assert_close(ours, theirs, **close)

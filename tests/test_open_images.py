@@ -150,3 +150,36 @@ def test_cutting_open_images(case: str) -> None:
     for shape in ((5, 8), (9, 7), (6, 6)):
         x = torch.randn(1, 2, *shape)
         torch.testing.assert_close(compiled(x), cut(x), rtol=0, atol=0)
+
+
+TRAINED: dict[str, Callable[[], nn.Module]] = {
+    "convolution, by 2": lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1),
+    "convolution, by 3": lambda: nn.Conv2d(2, 4, (2, 5), stride=3),
+    "transposed convolution": lambda: nn.ConvTranspose2d(2, 4, 3, stride=2, padding=1, output_padding=1),
+    "maxima": lambda: nn.MaxPool2d(3, 2, 1, ceil_mode=True),
+    "averages": lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+    "averages of what is inside": lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False),
+    "averages of uneven windows": lambda: nn.AdaptiveAvgPool2d((3, 2)),
+    "edges repeated": lambda: nn.ReplicationPad2d((1, 2, 0, 3)),
+    "edges reflected": lambda: nn.ReflectionPad2d((1, 2, 0, 3)),
+    "between": lambda: nn.Upsample(scale_factor=1.7, mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("case", TRAINED)
+def test_gradients_of_open_images(case: str) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    layer = TRAINED[case]()
+    compiled = torch.compile(layer, backend="tilewright", dynamic=True, options=FEW)
+    for shape in ((9, 12), (8, 11), (7, 16)):
+        x = torch.randn(2, 2, *shape, requires_grad=True)
+        found, truth = (gradients(f, x) for f in (compiled, layer))
+        torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-5)
+
+
+def gradients(f: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What `f` gives, and the gradient of a weighted sum of it."""
+    y = f(x)
+    weights = torch.cos(torch.arange(y.numel(), dtype=y.dtype)).reshape(y.shape)
+    return y.detach(), *torch.autograd.grad(y, [x], weights)

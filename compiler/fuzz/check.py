@@ -16,7 +16,7 @@ from compiler.errors import OpenSizeError
 from compiler.fuzz.calls import LARGEST, REFUSED, numel, results
 from compiler.fuzz.inputs import Array, inputs_for
 from compiler.fuzz.worlds import Expectation, expectations
-from compiler.ir.atoms import expected
+from compiler.ir.atoms import FEW, MANY, expected
 from compiler.ir.graph import Graph
 from compiler.ir.index import size
 from compiler.ir.interpret_graph import as_array, as_tensor
@@ -49,12 +49,13 @@ FILLING = (19, 37, 69)
 
 @dataclass(frozen=True)
 class Way:
-    """A way to run a graph: natively for a target, or interpreted after all passes."""
+    """A way to run a graph: natively for a target, or interpreted after all passes, open sizes taken for about `usual`."""
 
     name: str
     options: Options
     threads: int = 1
     interpreted: bool = False
+    usual: int = MANY
 
 
 class Prepared:
@@ -70,7 +71,8 @@ class Prepared:
     @cached_property
     def _program(self) -> Program:
         """What the graph becomes for any sizes that share code, or where they must be known, for none."""
-        opened = {s: size(s, 0, SHARED[0], expected(0, SHARED[0], 0)) for s in self.graph.symbols}
+        likely = expected(0, SHARED[0], 0, self.way.usual)
+        opened = {s: size(s, 0, SHARED[0], likely) for s in self.graph.symbols}
         return run_passes(self.graph.specialize(opened), self.way.options).scheduled
 
     def run(self, fixed: Graph, inputs: Sequence[Array]) -> list[Array]:
@@ -109,6 +111,7 @@ def _ways() -> dict[str, Way]:
     plain = Options(cache="", verify=True)
     targets = [name for name, t in TARGETS.items() if not t.lacking_here()]
     made = [Way("fused", plain), Way("interpreted", plain, interpreted=True)]
+    made += [Way("interpreted small", plain, interpreted=True, usual=FEW)]
     made += [Way(f"fused {t}", plain.with_(target=t, verify=False)) for t in targets]
     made += [Way(f"unfused {t}", plain.with_(target=t, fuse=False, verify=False)) for t in targets]
     tile_passes = eager(f"{PROGRAM_PASSES},{TILE_PASSES}")

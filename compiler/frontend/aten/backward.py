@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from compiler.frontend.aten.contraction import attention_scores, convolution, default_scale
 from compiler.frontend.aten.pooling import each
-from compiler.frontend.promotion import as_node
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.promotion import Real, apply, as_node
+from compiler.frontend.registry import converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
 
@@ -30,7 +30,7 @@ def threshold_backward(gradient: Node, x: Node, threshold: float) -> Node:
 @converts("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
 def attention_backward(
     gradient: Node, q: Node, k: Node, v: Node, y: Node, logsumexp: Node, dropout_p: float, is_causal: bool,
-    attn_mask: Node | None = None, scale: float | None = None,
+    attn_mask: Node | None = None, scale: float | Real | None = None,
 ) -> tuple[Node, Node, Node]:  # fmt: skip
     """With p the probabilities, found again from the log of their sums (Dao and others, 2022, algorithm 4)."""
     factor = default_scale(q, scale)
@@ -41,7 +41,7 @@ def attention_backward(
     g, last = ops.as_dtype(gradient, wide), (scores.type.rank - 1,)
     share = ops.sum_(ops.mul(g, ops.as_dtype(y, wide)), dims=last, keepdim=True)
     inner = ops.sub(ops.matmul(gradient, ops.transpose(v, -1, -2), dtype=wide), share)
-    ds = ops.as_dtype(ops.mul(ops.mul(p, inner), factor), q.dtype)
+    ds = ops.as_dtype(apply(ops.mul, ops.mul(p, inner), factor), q.dtype)
     dv = ops.matmul(ops.transpose(ops.as_dtype(p, v.dtype), -1, -2), gradient)
     return ops.matmul(ds, k), ops.matmul(ops.transpose(ds, -1, -2), q), dv
 
@@ -92,12 +92,14 @@ def convolution_input(
     dilation: Sequence[int],
     groups: int,
 ) -> Node:
-    """The transposed convolution of the gradient; what the last window left over is padded."""
+    """The transposed convolution of the gradient; what the last window left over is padded: as far as it may, and cut, where its size is open."""
     sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     rest = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, s, p, d in sizes]
-    if not all(isinstance(r, int) for r in rest):
-        raise Refusal("the gradient of a strided convolution over symbolic sizes")
-    return convolution(gradient, weight, None, stride, padding, dilation, True, rest, groups)
+    most = [r if isinstance(r, int) else s - 1 for r, s in zip(rest, stride, strict=True)]
+    result = convolution(gradient, weight, None, stride, padding, dilation, True, most, groups)
+    for d, (r, n) in enumerate(zip(rest, x.shape[2:], strict=True), 2):
+        result = result if isinstance(r, int) else ops.slice_(result, dim=d, size=n)
+    return result
 
 
 def _convolution_weight(

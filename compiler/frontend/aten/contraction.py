@@ -11,13 +11,13 @@ import torch
 from compiler.frontend.aten.elementwise import add as add_scaled
 from compiler.frontend.aten.pooling import each
 from compiler.frontend.aten.views import view
-from compiler.frontend.promotion import Value, apply, as_node, cut
+from compiler.frontend.promotion import Real, Value, apply, as_node, cut
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim
 from compiler.ir.torch_types import from_torch
-from compiler.ir.types import f32, i64
+from compiler.ir.types import DType, f32, f64, i64
 
 
 @converts("aten.linear.default")
@@ -194,32 +194,41 @@ def conv_transpose(
 @converts("aten.scaled_dot_product_attention.default")
 def attention(
     q: Node, k: Node, v: Node, mask: Node | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | None = None, enable_gqa: bool = False,
+    scale: float | Real | None = None, enable_gqa: bool = False,
 ) -> Node:  # fmt: skip
     if dropout_p > 0:
         raise Refusal("attention with dropout draws random numbers; call model.eval() first")
+    dtype, factor = q.dtype, default_scale(q, scale)
+    if isinstance(factor, Real):  # not known when compiling: the queries take it
+        q, k, v = (ops.as_dtype(x, _wide(dtype)) for x in (q, k, v))
+        q, factor = apply(ops.mul, q, factor), 1.0
     operands = [x for x in (q, k, v, mask) if x is not None]
-    return ops.attention(*operands, scale=default_scale(q, scale), causal=is_causal, grouped=enable_gqa)
+    return ops.as_dtype(ops.attention(*operands, scale=factor, causal=is_causal, grouped=enable_gqa), dtype)
 
 
-def default_scale(q: Node, scale: float | None) -> float:
+def _wide(dtype: DType) -> DType:
+    """What sums of products of `dtype` are taken in."""
+    return f32 if dtype.is_half else dtype
+
+
+def default_scale(q: Node, scale: float | Real | None) -> float | Real:
     """`scale`, or 1 / sqrt(size of a head)."""
-    if scale is None and not isinstance(q.shape[-1], int):
-        raise Refusal("attention over heads of symbolic size")
-    return 1.0 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    if scale is not None:
+        return scale if isinstance(scale, Real) else float(scale)
+    size = q.shape[-1]
+    return 1.0 / math.sqrt(size) if isinstance(size, int) else Real(ops.rsqrt(as_node(size, f64)))
 
 
-def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float) -> Node:
+def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float | Real) -> Node:
     """q k^T * scale with what is masked at -inf, in f32 or wider."""
-    wide = f32 if q.dtype.is_half else q.dtype
-    scores = ops.mul(ops.matmul(q, ops.transpose(k, -1, -2), dtype=wide), scale)
+    scores = apply(ops.mul, ops.matmul(q, ops.transpose(k, -1, -2), dtype=_wide(q.dtype)), scale)
     return ops.masked_scores(scores, mask, causal)
 
 
 @converts("aten._scaled_dot_product_flash_attention_for_cpu.default")
 def flash_attention(
     q: Node, k: Node, v: Node, dropout_p: float = 0.0, is_causal: bool = False, attn_mask: Node | None = None,
-    scale: float | None = None,
+    scale: float | Real | None = None,
 ) -> tuple[Node, Node]:  # fmt: skip
     """The result, and for the backward pass the log of each row's sum of exponentials."""
     y = attention(q, k, v, attn_mask, dropout_p, is_causal, scale)

@@ -10,9 +10,9 @@ from compiler.ir.interpret_graph import as_array, interpret
 from compiler.ir.types import i64
 
 
-def positions(n: Dim, start: int = 0) -> Node:
+def positions(n: Dim, start: Dim = 0) -> Node:
     """The numbers start, start + 1, ... of `n` places, i64."""
-    return ops.add(ops.iota(size=n), start) if start else ops.iota(size=n)
+    return ops.iota(size=n) if start == 0 else ops.add(ops.iota(size=n), as_node(start, i64))
 
 
 def clipped(place: Node, n: Dim) -> Node:

@@ -186,13 +186,18 @@ def adaptive_avg_pool(x: Node, output_size: Sequence[int]) -> Node:
     return _adaptive_average(x, output_size)
 
 
-def _adaptive_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
-    """Positions [m, w] of `m` windows over `n` elements, all as wide as the widest may be, and which of them belong."""
+def bounds_of_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
+    """Where each of `m` windows over `n` elements begins and ends, i64[m]."""
 
     def bound(steps: Node, more: Dim) -> Node:
         return ops.floor_divide(ops.add(ops.mul(steps, as_node(n, i64)), as_node(more, i64)), as_node(m, i64))
 
-    low, high = (ops.unsqueeze(b, 1) for b in (bound(positions(m), 0), bound(positions(m, 1), m - 1)))
+    return bound(positions(m), 0), bound(positions(m, 1), m - 1)
+
+
+def _adaptive_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
+    """Positions [m, w] of `m` windows over `n` elements, all as wide as the widest may be, and which of them belong."""
+    low, high = (ops.unsqueeze(b, 1) for b in bounds_of_windows(n, m))
     at = ops.add(low, positions(ceildiv(n, m) if n % m == 0 else ceildiv(n, m) + 1))
     return settled(clipped(at, n), n, m), settled(ops.lt(at, high), n, m)
 

@@ -6,41 +6,34 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from compiler.frontend.aten.backward import convolution_input
-from compiler.frontend.aten.pooling import each
+from compiler.frontend.aten.places import clipped, positions, settled
+from compiler.frontend.aten.pooling import bounds_of_windows, each
 from compiler.frontend.aten.views import repeat_interleave, view
 from compiler.frontend.promotion import as_node
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.registry import converts
 from compiler.ir import ops
-from compiler.ir.graph import Node, constant
+from compiler.ir.graph import Node
 from compiler.ir.index import Dim, product
-from compiler.ir.types import f32
+from compiler.ir.types import f32, f64, i64
 
 
-def _shares(gradient: Node, shares: Sequence[Any]) -> Node:
+def _shares(gradient: Node, shares: Sequence[Node]) -> Node:
     """Each of the last dimensions multiplied by its matrix [of the result, of the operand], in f32 or wider."""
     first, dtype = gradient.type.rank - len(shares), gradient.dtype
     wide = f32 if dtype.is_half else dtype
     result = ops.as_dtype(gradient, wide)
     for k, matrix in enumerate(shares):
         turned = ops.transpose(result, first + k, -1)
-        result = ops.transpose(ops.matmul(turned, ops.as_dtype(constant(matrix), wide)), first + k, -1)
+        result = ops.transpose(ops.matmul(turned, ops.as_dtype(matrix, wide)), first + k, -1)
     return ops.as_dtype(result, dtype)
 
 
-def _known(shape: Sequence[Dim]) -> list[int]:
-    """Sizes that must be ints."""
-    if not all(isinstance(n, int) for n in shape):
-        raise Refusal("the gradient of windows of several sizes over a symbolic size")
-    return [n for n in shape if isinstance(n, int)]
-
-
-def _inside(low: Any, high: Any, n: int) -> Any:
-    """Whether element i lies in low..high - 1, as numbers [window, i]."""
-    at = np.arange(n)
-    return ((low[:, None] <= at) & (at < high[:, None])).astype(np.float64)
+def _share(low: Node, high: Node, n: Dim, m: Dim, members: Node | None = None) -> Node:
+    """What element i of `n` has of window j of `m`, as numbers [j, i]: one of `members` if it lies in low..high - 1, else 0."""
+    at, low, high = positions(n), ops.unsqueeze(low, 1), ops.unsqueeze(high, 1)
+    inside = ops.as_dtype(ops.and_(ops.le(low, at), ops.lt(at, high)), f64)
+    return settled(inside if members is None else ops.div(inside, ops.as_dtype(ops.unsqueeze(members, 1), f64)), n, m)
 
 
 def _averaged(count: int) -> Any:
@@ -72,12 +65,11 @@ def _uneven_pool(
 ) -> Node:  # fmt: skip
     """Windows that hang over the end count what is inside, and the padding too where it counts."""
     shares, count = [], len(kernel)
-    sizes = zip(_known(x.shape[-count:]), _known(gradient.shape[-count:]), kernel, stride, padding, strict=True)
-    for n, m, k, s, p in sizes:
-        low = np.arange(m) * s - p
-        high = np.minimum(low + k, n + p)
-        members = high - low if with_pad else np.minimum(high, n) - np.maximum(low, 0)
-        shares.append(_inside(low, high, n) / (1 if divisor else members[:, None]))
+    for n, m, k, s, p in zip(x.shape[-count:], gradient.shape[-count:], kernel, stride, padding, strict=True):
+        low = ops.sub(ops.mul(positions(m), s), p)
+        high = ops.minimum(ops.add(low, k), as_node(n + p, i64))
+        begin, end = (low, high) if with_pad else (ops.maximum(low, 0), ops.minimum(high, as_node(n, i64)))
+        shares.append(_share(low, high, n, m, None if divisor else ops.sub(end, begin)))
     spread = _shares(gradient, shares)
     return ops.div(spread, float(divisor)) if divisor else spread
 
@@ -96,18 +88,16 @@ def _adaptive(gradient: Node, x: Node, count: int) -> Node:
     first = x.type.rank - count
     sizes = [(x.shape[d], gradient.shape[d]) for d in range(first, x.type.rank)]
     if any(n % m != 0 for n, m in sizes):
-        return _shares(
-            gradient, [_adaptive_share(n, m) for n, m in zip(*map(_known, zip(*sizes, strict=True)), strict=True)]
-        )
+        return _shares(gradient, [_adaptive_share(n, m) for n, m in sizes])
     spread = gradient
     for k, (n, m) in enumerate(sizes):
         spread = repeat_interleave(spread, n // m, first + k)
     return ops.div(spread, as_node(product(n // m for n, m in sizes), x.dtype))
 
 
-def _adaptive_share(n: int, m: int) -> Any:
-    low, high = np.arange(m) * n // m, -(-(np.arange(m) + 1) * n // m)
-    return _inside(low, high, n) / (high - low)[:, None]
+def _adaptive_share(n: Dim, m: Dim) -> Node:
+    low, high = bounds_of_windows(n, m)
+    return _share(low, high, n, m, ops.sub(high, low))
 
 
 @converts(
@@ -116,8 +106,8 @@ def _adaptive_share(n: int, m: int) -> Any:
 def replication_pad_backward(gradient: Node, x: Node, padding: Sequence[int]) -> Node:
     """Every copy of an edge adds to it."""
     count, shares = len(padding) // 2, []
-    for k, n in enumerate(_known(x.shape[-count:])):
+    for k, n in enumerate(x.shape[-count:]):
         before, after = padding[2 * (count - 1 - k) : 2 * (count - k)]
-        source = np.arange(-before, n + after).clip(0, n - 1)
-        shares.append(_inside(source, source + 1, n))
+        source = clipped(positions(n + before + after, -before), n)
+        shares.append(_share(source, ops.add(source, 1), n, n))
     return _shares(gradient, shares)

@@ -296,14 +296,12 @@ def constant_pad(x: Node, padding: Sequence[Dim], value: float = 0) -> Node:
     return ops.pad(x, before=[b for b, _ in grown], after=[a for _, a in grown], value=number)
 
 
-def _extended(x: Node, padding: Sequence[int], edges: Any) -> Node:
+def _extended(x: Node, padding: Sequence[Dim], edges: Any) -> Node:
     """Each padded dimension extended by what `edges(x, dimension, before, after)` gives for its two ends."""
     if x.type.numel == 0:
         return constant_pad(x, padding)
     for d, (before, after) in enumerate(amounts(padding, x.type.rank)):
-        if not (isinstance(before, int) and isinstance(after, int)):
-            raise Refusal("symbolic padding is supported with constants only")
-        if min(before, after) < 0:
+        if not (isinstance(before, int) and isinstance(after, int)) or min(before, after) < 0:
             x = _looked_up(x, d, before, after, edges)
             continue
         front, back = edges(x, d, before, after)
@@ -312,8 +310,8 @@ def _extended(x: Node, padding: Sequence[int], edges: Any) -> Node:
     return x
 
 
-def _looked_up(x: Node, d: int, before: int, after: int, edges: Any) -> Node:
-    """The same where one end is cut: the place of every element is found from its number."""
+def _looked_up(x: Node, d: int, before: Dim, after: Dim, edges: Any) -> Node:
+    """The same where an end is cut, or may be: the place of every element is found from its number."""
     n = x.shape[d]
     at, last = positions(n + before + after, -before), as_node(n - 1, i64)
     if edges is _reflected:
@@ -321,9 +319,9 @@ def _looked_up(x: Node, d: int, before: int, after: int, edges: Any) -> Node:
     elif edges is _replicated:
         at = clipped(at, n)
     else:  # what is cut does not come back at the other end
-        low, kept = max(-before, 0), n + min(before, 0) + min(after, 0)
+        low, kept = as_node(maximum(-before, 0), i64), n + minimum(before, 0) + minimum(after, 0)
         at = ops.add(ops.remainder(ops.sub(at, low), as_node(kept, i64)), low)
-    return ops.take(x, settled(at, n), dim=d)
+    return ops.take(x, settled(at, n, before, after), dim=d)
 
 
 def _reflected(x: Node, d: int, before: int, after: int) -> tuple[Node, Node]:
