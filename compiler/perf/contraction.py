@@ -56,6 +56,7 @@ class Shape:
     bytes from one another, 0 where that is not known; they are `overlapping` where taps that are written out meet places of other rows.
     Results of neighbouring lanes lie `across` bytes from one another, those of neighbouring rows side by side; 0 where lanes do.
     A row has `beside` of them for each column, in vectors of their own, side by side too.
+    What varies across lanes lies as it is read (`packed`), or in lines of which a block skips what other columns read.
     """
 
     columns: int
@@ -68,12 +69,16 @@ class Shape:
     overlapping: bool = False
     across: int = 0
     beside: int = 1
+    packed: bool = True
 
     @property
     def vectors(self) -> int:
         """Vectors of all columns."""
         return -(-self.columns // self.lanes) * self.beside
 
+
+WIDEST, WIDEST_IN_PLACE = 6, 16
+"""Vectors of a block at most; and where a single row reads what is not packed: memory bounds it, and gives lines side by side sooner."""
 
 AT_THE_END = 2
 """Registers for what is done with sums over windows: they are short, so that the next ones have begun by then."""
@@ -193,7 +198,7 @@ def equally_wide(parts: Sequence[tuple[int, Shape]], machine: Machine) -> tuple[
     """
     widest, beside = max(shape.vectors for _, shape in parts), max(shape.beside for _, shape in parts)
     found: list[tuple[float, list[RegisterTile]]] = []
-    for width in range(beside, min(widest, 6, (machine.registers - 2) // 2) + 1, beside):
+    for width in range(beside, min(widest, WIDEST, (machine.registers - 2) // 2) + 1, beside):
         chosen, time = list[RegisterTile](), 0.0
         for rows, shape in parts:
             blocks = (RegisterTile(h, width) for h in range(1, most_rows(rows, shape, machine) + 1))
@@ -219,7 +224,8 @@ def in_sets(apart: int, machine: Machine) -> int:
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:
     """The width that suits blocks of `height` rows; None where not even one vector fits."""
-    widths = range(shape.beside, min(shape.vectors, 6) + 1, shape.beside)
+    most = WIDEST if shape.packed or rows > 1 else WIDEST_IN_PLACE
+    widths = range(shape.beside, min(shape.vectors, most) + 1, shape.beside)
     blocks = (RegisterTile(height, c) for c in widths)
     fitting = [b for b in blocks if fits(b, shape, machine)]
     return min(fitting, key=lambda b: (round(total_cycles(rows, shape, b, machine), 3), -b.registers), default=None)

@@ -53,6 +53,13 @@ def test_a_large_product_keeps_the_multipliers_busy() -> None:
         assert found["i"] * found["j"] // machine.lanes(32) >= machine.fma_latency * machine.fma_per_cycle
 
 
+@pytest.mark.parametrize(("rows", "role", "width"), [(1, "in", 128), (1, "const", 64), (14, "in", 32)])
+def test_a_single_row_reads_whole_rows_of_what_is_not_packed(rows: int, role: str, width: int) -> None:
+    """A block of half the columns would skip every other half of a row, and walk them all again."""
+    text = matmul(rows, 128, 256, 16).replace("f32[128, 256]", "f32[256, 128]").replace("%w[%j, %k]", "%w[%k, %j]")
+    assert sizes(text.replace("const", role))["j"] == width
+
+
 def test_results_across_memory_leave_in_full_lines() -> None:
     """Planes of 1024 elements share a cache set: blocks of four rows would send each line back three times before it is full."""
     text = matmul(1024, 64, 27, 16)
