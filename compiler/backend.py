@@ -8,7 +8,7 @@ to False afterwards has layers run in PyTorch under every backend.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.driver import CompiledGraph, compile_graph
 from compiler.frontend.decompositions import for_autograd
-from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional, unwritten_weights
+from compiler.frontend.dynamo import Functional, Passed, Viewed, Witness, import_functional, unwritten_weights
 from compiler.frontend.recurrent import keep_layers_whole
 from compiler.frontend.results import GraphOutput, Literal
 from compiler.ir.index import evaluate
@@ -93,7 +93,7 @@ def thawing(frozen: Boxed, weights: Sequence[tuple[int, torch.Tensor]], thaw: Ca
 def boxed(imported: Functional, compiled: CompiledGraph) -> Boxed:
     """The compiled graph as AOTAutograd calls it."""
     feeds = [(f.position, isinstance(f, Witness)) for f in imported.feeds]
-    kept = sorted({r.position for r in imported.results if isinstance(r, Passed)})
+    kept = sorted({r.position for r in imported.results if isinstance(r, (Passed, Viewed))})
 
     def run(arguments: list[Any]) -> list[Any]:
         tensors = [torch.empty(arguments[k], dtype=torch.uint8) if witness else arguments[k] for k, witness in feeds]
@@ -106,11 +106,19 @@ def boxed(imported: Functional, compiled: CompiledGraph) -> Boxed:
                 results.append(outputs[r.index])
             elif isinstance(r, Passed):
                 results.append(passed[r.position])
+            elif isinstance(r, Viewed):
+                results.append(_view(passed[r.position], r, compiled.sizes(tensors)))
             else:
                 results.append(r.value if isinstance(r, Literal) else evaluate(r.dim, compiled.sizes(tensors)))
         return results
 
     return _as_boxed(run)
+
+
+def _view(argument: torch.Tensor, view: Viewed, sizes: Mapping[str, int]) -> torch.Tensor:
+    """The view of an argument for the sizes of a call."""
+    shape, strides = ([evaluate(d, sizes) for d in dims] for dims in (view.shape, view.strides))
+    return argument.as_strided(shape, strides, evaluate(view.offset, sizes))
 
 
 def _as_boxed(run: Boxed) -> Boxed:

@@ -414,3 +414,30 @@ def test_freezing_leaves_training_alone() -> None:
         for _ in range(2):
             torch.testing.assert_close(fast(x), twin(x))
     torch.testing.assert_close(list(model.buffers()), list(twin.buffers()))
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "halves": lambda x: torch.vsplit(x, 2),
+    "parts": lambda x: x.chunk(2),
+    "all but the first rows": lambda x: (x[2:], x * 2),
+    "one row for all": lambda x: x[1:2].expand(x.shape[0], x.shape[1]),
+    "turned": lambda x: x.t()[1:],
+    "a column": lambda x: x[:, 1],
+    "the middle, of two rows": lambda x: x[x.shape[0] // 2 :][:2],
+}
+
+
+@pytest.mark.parametrize("case", VIEWS)
+def test_views_of_open_arguments(case: str) -> None:
+    """AOTAutograd takes strides and offset from what the backend returns, and the elements from the argument."""
+    torch._dynamo.reset()
+    view = VIEWS[case]
+    compiled = torch.compile(view, backend="tilewright", dynamic=True, options={"cache": ""})
+    for rows in (6, 8, 10):
+        x = torch.randn(rows, 4)
+        found, truth = (tree_leaves(f(x)) for f in (compiled, view))
+        for a, b in zip(found, truth, strict=True):
+            assert a.stride() == b.stride()
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+        found[0].fill_(7.0)
+        assert bool((x == 7.0).any())

@@ -32,8 +32,21 @@ class Passed:
     position: int
 
 
+@dataclass(frozen=True)
+class Viewed:
+    """Result that is a view of argument `position`.
+
+    Where sizes are open, AOTAutograd takes its strides and its offset, in elements, for those of what it returns to the user.
+    """
+
+    position: int
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
+
+
 Feed: TypeAlias = Union[UserInput, Witness]
-Result: TypeAlias = Union[GraphOutput, Literal, Size, Passed]
+Result: TypeAlias = Union[GraphOutput, Literal, Size, Passed, Viewed]
 
 
 @dataclass(frozen=True)
@@ -62,10 +75,28 @@ def import_functional(
     values |= {n: None for n in placeholders if _is_token(n)}
     outputs = Importer(fallback).run(module.graph, {**values, **constants}, _attributes(module))
     feeds, nodes = tuple(f for f, _ in inputs), tuple(n for _, n in inputs)
-    unique = list(dict.fromkeys(v for v in outputs if isinstance(v, Node) and v not in nodes))
+    bounds = _bounds(placeholders)
+    views = _views(module, placeholders) if bounds else {}
     passed = {node: Passed(feed.position) for feed, node in inputs}
-    results = tuple(passed.get(v) or _result(v, unique) for v in outputs)
-    return Functional(Graph(nodes, tuple(unique), "compiled"), feeds, results, _bounds(placeholders))
+    unique = list(
+        dict.fromkeys(v for k, v in enumerate(outputs) if isinstance(v, Node) and v not in nodes and k not in views)
+    )
+    results = tuple(passed.get(v) or views.get(k) or _result(v, unique) for k, v in enumerate(outputs))
+    return Functional(Graph(nodes, tuple(unique), "compiled"), feeds, results, bounds)
+
+
+def _views(module: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node]) -> dict[int, Viewed]:
+    """The results that are views of arguments, by their number."""
+    tensors = [(k, n.meta["val"]) for k, n in enumerate(placeholders) if isinstance(n.meta["val"], torch.Tensor)]
+    stored = {v.untyped_storage()._cdata: k for k, v in tensors if v.layout == torch.strided}
+    (output,) = module.graph.find_nodes(op="output")
+    found = {}
+    for k, n in enumerate(output.args[0]):
+        v = n.meta.get("val") if isinstance(n, torch.fx.Node) else None
+        if isinstance(v, torch.Tensor) and v.layout == torch.strided and v.untyped_storage()._cdata in stored:
+            shape, strides = (tuple(map(to_dim, sizes)) for sizes in (v.shape, v.stride()))
+            found[k] = Viewed(stored[v.untyped_storage()._cdata], shape, strides, to_dim(v.storage_offset()))
+    return found
 
 
 def _bounds(placeholders: Sequence[torch.fx.Node]) -> dict[str, tuple[int, int]]:

@@ -56,7 +56,7 @@ class Shape:
     bytes from one another, 0 where that is not known; they are `overlapping` where taps that are written out meet places of other rows.
     Results of neighbouring lanes lie `across` bytes from one another, those of neighbouring rows side by side; 0 where lanes do.
     A row has `beside` of them for each column, in vectors of their own, side by side too.
-    What varies across lanes lies as it is read (`packed`), or in lines of which a block skips what other columns read.
+    `whole` rows pay: what varies across lanes is not packed, so that a block skips what other columns read of a row.
     """
 
     columns: int
@@ -69,7 +69,7 @@ class Shape:
     overlapping: bool = False
     across: int = 0
     beside: int = 1
-    packed: bool = True
+    whole: bool = False
 
     @property
     def vectors(self) -> int:
@@ -224,7 +224,7 @@ def in_sets(apart: int, machine: Machine) -> int:
 
 def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> RegisterTile | None:
     """The width that suits blocks of `height` rows; None where not even one vector fits."""
-    most = WIDEST if shape.packed or rows > 1 else WIDEST_IN_PLACE
+    most = WIDEST_IN_PLACE if shape.whole and rows == 1 else WIDEST
     widths = range(shape.beside, min(shape.vectors, most) + 1, shape.beside)
     blocks = (RegisterTile(height, c) for c in widths)
     fitting = [b for b in blocks if fits(b, shape, machine)]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
 from compiler.frontend.decompositions import for_autograd
-from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional
+from compiler.frontend.dynamo import Functional, Passed, Viewed, Witness, import_functional
 from compiler.frontend.results import GraphOutput, Literal, Size
 from compiler.ir.binding import bind_symbols
 from compiler.ir.index import evaluate
@@ -41,12 +41,12 @@ def backend(seen: list[Functional], fallback: str = "error") -> Callable[..., An
                         found.append(arguments[position])
                     case Literal(value):
                         found.append(value)
+                    case Viewed(position, shape, strides, offset):
+                        sizes = symbols(imported, tensors)
+                        place = [[evaluate(d, sizes) for d in dims] for dims in (shape, strides)]
+                        found.append(arguments[position].as_strided(*place, evaluate(offset, sizes)))
                     case Size(dim):
-                        pairs = zip(imported.graph.inputs, tensors, strict=True)
-                        sizes = bind_symbols(
-                            (d, s) for node, t in pairs for d, s in zip(node.shape, t.shape, strict=True)
-                        )
-                        found.append(evaluate(dim, sizes))
+                        found.append(evaluate(dim, symbols(imported, tensors)))
             arguments.clear()
             return found
 
@@ -54,6 +54,12 @@ def backend(seen: list[Functional], fallback: str = "error") -> Callable[..., An
         return run
 
     return aot_autograd(fw_compiler=compile_functional, decompositions=for_autograd())  # type: ignore[no-any-return]  # untyped in PyTorch
+
+
+def symbols(imported: Functional, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+    """The sizes of a call."""
+    pairs = zip(imported.graph.inputs, tensors, strict=True)
+    return bind_symbols((d, s) for node, t in pairs for d, s in zip(node.shape, t.shape, strict=True))
 
 
 @pytest.fixture(autouse=True)

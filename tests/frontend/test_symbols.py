@@ -89,5 +89,13 @@ def test_numbers_computed_from_sizes_count_as_numbers() -> None:
     assert [str(o.dtype) for o in imported.graph.outputs] == ["f32"] * 5
 
 
+def test_ranges_with_steps_that_are_sizes() -> None:
+    def starts(x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(0, x.shape[0] * x.shape[1], x.shape[1])
+
+    dims = {0: torch.export.Dim("n", min=2, max=64), 1: torch.export.Dim("m", min=2, max=64)}
+    check(starts, torch.randn(5, 3), dynamic_shapes={"args": (dims,)})
+
+
 def test_a_known_number_stays_one() -> None:
     assert to_number(1.5) == 1.5

@@ -113,8 +113,8 @@ def _count(start: Any, end: Any, step: Any) -> Dim:
             raise Refusal("a symbolic range with a fractional step")
         steps: int = math.ceil((end - start) / step)
         return max(steps, 0)
-    forward = isinstance(step, int) and step > 0
-    size: Dim = -floordiv(start - end, step) if forward else floordiv(end - start + step + 1, step)
+    back = isinstance(step, int) and step < 0  # a step that is a size is none
+    size: Dim = floordiv(end - start + step + 1, step) if back else -floordiv(start - end, step)
     return max(size, 0) if isinstance(size, int) else size
 
 

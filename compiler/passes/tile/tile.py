@@ -100,8 +100,9 @@ class Tile(TilePass):
         own = tuple(window(table, a, row.var, s.ranges[-1]) for a in moving if row is not None)
         panels = frozenset(a.buffer for a in reads if table.roles[a.buffer] == "const")
         count, columns = max(a.count for a in reads), many(lane.extent, lane.lanes)
-        packed = all(table.roles[a.buffer] == "const" for a in reads if table.follows(a, lane.var))
-        shape, beside = Shape(columns, lane.lanes, known(depth), count, own, packed=packed), tuple[Range, ...]()
+        loose = any(table.roles[a.buffer] != "const" for a in reads if table.follows(a, lane.var))
+        whole = loose and not table.held(lane.var)  # each column that is held multiplies its buffers
+        shape, beside = Shape(columns, lane.lanes, known(depth), count, own, whole=whole), tuple[Range, ...]()
         if row is not None:
             far, beside = across(table, lane, row)
             shape = replace(
