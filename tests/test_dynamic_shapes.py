@@ -39,6 +39,13 @@ class Join(nn.Module):
         return torch.cat([x, y]) * 2
 
 
+class Diagonal(nn.Module):
+    """Rows on the third diagonal above the middle one: zeros stand in front of them, as an open number of columns behind."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.diag_embed(x, offset=2)
+
+
 class Attention(nn.Module):
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -88,6 +95,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Any, Callable[[int], tuple[torch
     "layer_norm": (lambda: nn.LayerNorm(24), ({0: N},), lambda n: (torch.randn(n, 24),), (16, 2, 33)),
     "mean": (Sum, ({0: N},), lambda n: (torch.randn(n, 24),), (16, 2, 33)),
     "concatenation": (Join, ({0: N}, {0: M}), lambda n: (torch.randn(n, 6), torch.randn(n // 2 + 1, 6)), (9, 2, 30)),
+    "diagonal": (Diagonal, ({0: M, 1: N},), lambda n: (torch.randn(n // 2 + 1, n),), (9, 2, 33)),
     "attention": (Attention, ({0: M, 1: N},), lambda n: (torch.randn(2 + n % 3, n, 32),), (48, 2, 17, 63)),
     "images": (Images, ({0: M},), lambda n: (torch.randn(n, 4, 16, 16),), (4, 2, 3, 9)),
     "larger images": (Images, ({2: H},), lambda n: (torch.randn(2, 4, n, 16),), (16, 8, 9, 31)),

@@ -30,7 +30,7 @@ from compiler.ir.types import TensorType
 
 def kernel_sizes(kernel: Kernel) -> tuple[Size, ...]:
     """The sizes that `kernel` is told, by name."""
-    dims = (kernel.surplus, *(d for p in kernel.params for d in p.type.shape), *_dims(kernel.body))
+    dims = (kernel.surplus, *(d for p in kernel.params for d in (*p.type.shape, *p.type.physical_shape)), *_dims(kernel.body))
     return _by_name(frozenset().union(*map(sizes, dims)))
 
 

@@ -51,7 +51,9 @@ def _read_digit(c: Cursor, rank: int | None) -> Digit:
     if rank is not None and dim >= rank:
         raise c.fail(f"layout names dimension {dim} of a type of rank {rank}", at)
     if c.accept("+"):
-        before, _, after = c.integer(), c.expect(":"), c.integer()
+        before, _, after = read_dim(c), c.expect(":"), read_dim(c)
+        if not (is_size(before) and is_size(after)):
+            raise c.fail("a margin of less than nothing", at)
         return Digit(dim, before=before, after=after)
     if not c.sees("/", "%"):
         return Digit(dim)

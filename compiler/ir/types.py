@@ -11,7 +11,7 @@ before it and `b` after: the tensor is a box inside a larger array.  No layout m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -93,8 +93,8 @@ class Digit:
     dim: int
     block: int = 0
     inner: bool = False
-    before: int = 0
-    after: int = 0
+    before: Dim = 0
+    after: Dim = 0
 
     def __str__(self) -> str:
         if self.block:
@@ -135,6 +135,14 @@ class Layout:
         return tuple(
             index[d.dim] + d.before if not d.block else (mod if d.inner else floordiv)(index[d.dim], d.block)
             for d in self.digits
+        )
+
+    def specialize(self, values: Mapping[str, Dim]) -> Layout:
+        """The layout with symbols in its margins replaced by `values`."""
+        return Layout(
+            tuple(
+                replace(d, before=substitute(d.before, values), after=substitute(d.after, values)) for d in self.digits
+            )
         )
 
     @property
@@ -224,7 +232,8 @@ class TensorType:
 
     def specialize(self, values: Mapping[str, Dim]) -> TensorType:
         """The type with symbolic dimensions replaced by `values`."""
-        return TensorType(self.dtype, tuple(substitute(d, values) for d in self.shape), self.layout)
+        layout = self.layout.specialize(values) if self.layout else None
+        return TensorType(self.dtype, tuple(substitute(d, values) for d in self.shape), layout)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]{self.layout or ''}"

@@ -193,6 +193,20 @@ def test_text_is_read_back() -> None:
     )  # the code is the same
 
 
+def test_a_margin_of_open_size_is_told_to_the_kernel() -> None:
+    text = f"""kernel @k({BOTH} out %y: f32[n, 2]{{0, 1+0:m}}) {{
+  for %i in 0..n {{
+    store 1.0, %y[%i, 1]
+  }}
+}}"""
+    kernel = parse_kernel(text)
+    assert print_kernel(kernel) == text.replace("size n in 0..4096 like 500, size m in 0..4096 like 500,", BY_NAME)
+    assert [s.name for s in kernel_sizes(kernel)] == ["m", "n"]
+    assert str(kernel.params[0].type.specialize({"m": 3, "n": 4})) == "f32[4, 2]{0, 1+0:3}"
+
+
+BY_NAME = "size m in 0..4096 like 500, size n in 0..4096 like 500,"
+
 GRAPH = """graph @g(size n in 2..513 like 100, size rows in 1..9 like 4, %x: f32[n, 4]) {
   %y: f32[n, 4] = fused %x {body=graph @add(%x0: f32[n, 4]) {
     %half: f32[n - n//2, 4] = slice %x0 {dim=0, start=n//2, size=n - n//2}

@@ -94,7 +94,7 @@ def test_a_type_is_what_it_says() -> None:
         ("f32[4]{1}", 1, 8, "dimension 1 of a type of rank 1"),
         ("f32[4]{0/0}", 1, 10, "block of size 0"),
         ("f32[4]{0+1}", 1, 11, "expected `:`, found `}`"),
-        ("f32[4]{0+1:-1}", 1, 12, "found `-`"),
+        ("f32[4]{0+1:-1}", 1, 8, "a margin of less than nothing"),
         ("f32[4]{0+1:1/2}", 1, 13, "expected"),
         ("f32[4] ?", 1, 8, "unexpected character '?'"),
         ("f32[4] f32", 1, 8, "expected the end"),
