@@ -16,18 +16,19 @@ from torch.export import ExportedProgram
 from compiler.calling import CallForm
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object import to_assembly
-from compiler.driver import CompiledGraph, made_for_compiling
+from compiler.driver import made_for_compiling
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.export import import_exported
 from compiler.ir.printer import print_graph
 from compiler.ir.tile_printer import print_program
 from compiler.measure import Work
 from compiler.options import Options, as_options
+from compiler.partitioned import compile_graph
 from compiler.passes.remark import Remarks
 from compiler.pipeline import Stages
 from compiler.report import Profile, Report, Source, program_totals, sources
 from compiler.runtime.executable import Executable
-from compiler.runtime.profile import profile
+from compiler.runtime.profile import StepProfile, profile
 
 Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
 """What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
@@ -127,9 +128,10 @@ class CompiledModule:
         seconds: Mapping[str, float],
     ) -> None:
         self.form, self.options, self.example = form, options, example
-        self.graph = CompiledGraph(form.imported.graph, options, form.imported.bounds)
+        imported = form.imported
+        self.graph = compile_graph(imported.graph, options, imported.bounds, imported.conditions)
         self._before = dict(seconds)
-        self._current = self._built(form.tensors(*example))
+        self._current = self.graph.programs(form.tensors(*example))
         direct = None if self.graph.graph.aliases else form.direct(self.graph.run, self._general)
         self._call = direct or self._general
 
@@ -139,28 +141,30 @@ class CompiledModule:
     def _general(self, *args: Any, **kwargs: Any) -> Any:
         """A call of any form."""
         tensors = self.form.tensors(args, kwargs)
-        return self.form.result(self.graph(tensors), lambda: self.graph.sizes(tensors))
-
-    def _built(self, tensors: Sequence[torch.Tensor]) -> tuple[Stages, Executable]:
-        """The compilation for the sizes of these inputs."""
-        return self.graph.build(self.graph.sizes(tensors))
+        return self.form.result(*self.graph.measured(tensors))
 
     # what was compiled
 
     @property
     def stages(self) -> Stages:
-        """The IR of every stage, for the sizes of the example (or of the last profile)."""
-        return self._current[0]
+        """The IR of every stage, for the sizes of the example (or of the last profile); of several parts, that of the last."""
+        return self._last[0]
 
     @property
     def executable(self) -> Executable:
         """The native program for the same sizes."""
-        return self._current[1]
+        return self._last[1]
+
+    @property
+    def _last(self) -> tuple[Stages, Executable, Sequence[torch.Tensor]]:
+        if not self._current:
+            raise ArgumentError("nothing is compiled: all of it runs in PyTorch")
+        return self._current[-1]
 
     @property
     def remarks(self) -> Remarks:
         """What the passes did and left alone, and why."""
-        return self.stages.context.remarks
+        return Remarks([r for stages, _, _ in self._current for r in stages.context.remarks])
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -171,33 +175,48 @@ class CompiledModule:
     @property
     def work(self) -> Work:
         """Kernels, arithmetic operations and bytes of one call."""
-        return Work(*program_totals(self.stages.lowered))
+        totals = [program_totals(stages.lowered) for stages, _, _ in self._current]
+        return Work(*(sum(t[k] for t in totals) for k in range(3)))
 
     def print_ir(self, stage: str = "fused") -> str:
-        """The text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), "llvm" or "assembly"."""
-        stages, target = self.stages, self.executable.target
-        if stage in ("imported", "fused"):
-            return print_graph(getattr(stages, stage))
-        if stage in ("lowered", "scheduled"):
-            return print_program(getattr(stages, stage))
+        """The text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), "llvm" or "assembly".
+
+        Of a program in parts, the texts of all of them.
+        """
         if stage not in STAGES:
             raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join(STAGES)}")
-        texts = [emit_kernel(kernel, target) for kernel in stages.scheduled.kernels.values()]
-        return "\n".join(texts if stage == "llvm" else [to_assembly(text, target) for text in texts])
+        return "\n".join(_text(stage, stages, executable) for stages, executable, _ in self._current)
 
     def profile(self, *args: Any, repeats: int = 20, **kwargs: Any) -> Profile:
-        """The time of every kernel in a call with these arguments (without any: the example arguments)."""
+        """The time of every kernel in a call with these arguments (without any: the example arguments).
+
+        The calls into PyTorch between parts of a program are left out.
+        """
         given = (args, kwargs) if args or kwargs else self.example
         tensors = self.form.tensors(*given)
-        stages, executable = self._current = self._built(tensors)
-        known = sources(stages.fused)
-        return Profile(tuple((p, known.get(p.node, Source())) for p in profile(executable, tensors, repeats)))
+        self._current = self.graph.programs(tensors)
+        steps: list[tuple[StepProfile, Source]] = []
+        for stages, executable, inputs in self._current:
+            known = sources(stages.fused)
+            steps += ((p, known.get(p.node, Source())) for p in profile(executable, inputs, repeats))
+        return Profile(tuple(steps))
 
     def report(self, repeats: int = 20) -> Report:
         """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
         measured = self.profile(repeats=repeats)
         texts = {stage: self.print_ir(stage) for stage in ("imported", "fused", "lowered", "scheduled")}
-        return Report(self.graph.graph.name, self.stages, self.executable, self.seconds, measured, texts)
+        programs = tuple((stages, executable) for stages, executable, _ in self._current)
+        return Report(self.graph.graph.name, programs, self.seconds, measured, texts)
 
     def __repr__(self) -> str:
         return f"<compiled {self.graph.graph.name}: {self.work.kernels} kernels>"
+
+
+def _text(stage: str, stages: Stages, executable: Executable) -> str:
+    """The text of a stage of one program."""
+    if stage in ("imported", "fused"):
+        return print_graph(getattr(stages, stage))
+    if stage in ("lowered", "scheduled"):
+        return print_program(getattr(stages, stage))
+    texts = [emit_kernel(kernel, executable.target) for kernel in stages.scheduled.kernels.values()]
+    return "\n".join(texts if stage == "llvm" else [to_assembly(text, executable.target) for text in texts])

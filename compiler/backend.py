@@ -17,13 +17,15 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
-from compiler.driver import CompiledGraph, compile_graph
+from compiler.driver import CompiledGraph, sizes_of
 from compiler.frontend.decompositions import for_autograd
-from compiler.frontend.dynamo import Functional, Passed, Viewed, Witness, import_functional, unwritten_weights
+from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional, unwritten_weights
 from compiler.frontend.recurrent import keep_layers_whole
-from compiler.frontend.results import GraphOutput, Literal
+from compiler.frontend.results import Element, GraphOutput, Literal
+from compiler.frontend.viewed import Viewed
 from compiler.ir.index import evaluate
 from compiler.options import as_options
+from compiler.partitioned import PartitionedGraph, compile_graph
 
 Boxed: TypeAlias = Callable[[list[Any]], list[Any]]
 """A function that takes its arguments in a list and empties it, so that they can be freed early."""
@@ -51,7 +53,7 @@ def tilewright(
     ) -> Boxed:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
             imported = import_functional(graph, frozen=frozen, fallback=chosen.fallback)
-            return boxed(imported, compile_graph(imported.graph, chosen, imported.bounds))
+            return boxed(imported, compile_graph(imported.graph, chosen, imported.bounds, imported.conditions))
 
     def compile_frozen(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> Boxed:
         weights = unwritten_weights(graph, module, inputs)
@@ -90,7 +92,7 @@ def thawing(frozen: Boxed, weights: Sequence[tuple[int, torch.Tensor]], thaw: Ca
     return _as_boxed(run)
 
 
-def boxed(imported: Functional, compiled: CompiledGraph) -> Boxed:
+def boxed(imported: Functional, compiled: CompiledGraph | PartitionedGraph) -> Boxed:
     """The compiled graph as AOTAutograd calls it."""
     feeds = [(f.position, isinstance(f, Witness)) for f in imported.feeds]
     kept = sorted({r.position for r in imported.results if isinstance(r, (Passed, Viewed))})
@@ -99,17 +101,23 @@ def boxed(imported: Functional, compiled: CompiledGraph) -> Boxed:
         tensors = [torch.empty(arguments[k], dtype=torch.uint8) if witness else arguments[k] for k, witness in feeds]
         passed = {k: arguments[k] for k in kept}
         arguments.clear()
-        outputs = compiled(tensors) if imported.graph.outputs else []
+        outputs, sizes = (
+            compiled.measured(tensors)
+            if imported.graph.outputs
+            else ([], lambda: sizes_of(imported.graph.inputs, tensors))
+        )
         results: list[Any] = []
         for r in imported.results:
             if isinstance(r, GraphOutput):
                 results.append(outputs[r.index])
+            elif isinstance(r, Element):
+                results.append(outputs[r.index].item())
             elif isinstance(r, Passed):
                 results.append(passed[r.position])
             elif isinstance(r, Viewed):
-                results.append(_view(passed[r.position], r, compiled.sizes(tensors)))
+                results.append(_view(passed[r.position], r, sizes()))
             else:
-                results.append(r.value if isinstance(r, Literal) else evaluate(r.dim, compiled.sizes(tensors)))
+                results.append(r.value if isinstance(r, Literal) else evaluate(r.dim, sizes()))
         return results
 
     return _as_boxed(run)

@@ -13,7 +13,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from compiler.errors import ArgumentError
 from compiler.frontend.export import Imported
-from compiler.frontend.results import GraphOutput, Literal, UserInput
+from compiler.frontend.results import Element, GraphOutput, Literal, UserInput
 from compiler.ir.index import evaluate
 
 Tensors = list[torch.Tensor]
@@ -40,6 +40,8 @@ class CallForm:
         leaves = [
             outputs[self._returned[r.index]]
             if isinstance(r, GraphOutput)
+            else outputs[self._returned[r.index]].item()
+            if isinstance(r, Element)
             else r.value
             if isinstance(r, Literal)
             else evaluate(r.dim, sizes())

@@ -16,6 +16,7 @@ from compiler.frontend.calls import reason_to_call, sized_by_data
 from compiler.frontend.decompositions import for_autograd
 from compiler.frontend.importer import DROPPED
 from compiler.frontend.registry import conversions
+from compiler.frontend.told import ITEMS
 from compiler.ir import ops
 from compiler.ir.op import OPS, Op
 from compiler.ir.structure import Opaque
@@ -59,7 +60,11 @@ def coverage(overload: Any) -> Coverage:
     name = str(overload)
     if name in conversions():
         opaque = sorted({o.name for o in ops_of(conversions()[name]) if isinstance(o.structure, Opaque)})
+        if opaque == [ops.eager.name]:
+            return Coverage(name, "native", "PyTorch is asked where a mask holds")
         return Coverage(name, "opaque" if opaque else "native", _opaque_note(opaque))
+    if name in ITEMS:
+        return Coverage(name, "native", "a number of the program; as a size it is asked for between two parts")
     if name in DROPPED:
         return Coverage(name, "native", "dropped: its check is made elsewhere")
     if _is_size(overload):
@@ -72,7 +77,12 @@ def coverage(overload: Any) -> Coverage:
     if reason := reason_to_call(overload):
         return Coverage(name, "opaque", reason)
     if sized_by_data(overload):
-        return Coverage(name, "between", "data decides the size of its result, or what Python sees")
+        told = torch.Tag.dynamic_output_shape in overload.tags
+        return (
+            Coverage(name, "opaque", "data decides the size of its result")
+            if told
+            else Coverage(name, "between", "Python sees data")
+        )
     if _has_kernel(overload, "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
         return Coverage(name, "fallback", "has no conversion")
     return Coverage(name, "unsupported", "has no CPU kernel in PyTorch")

@@ -7,7 +7,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +17,10 @@ import torch
 from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, OpenSizeError, TypeRuleError
 from compiler.ir.atoms import FEW, MANY, expected
-from compiler.ir.graph import Data, Graph
-from compiler.ir.index import Dim, Index, evaluate, substitute, variables
+from compiler.ir.binding import bind_symbols
+from compiler.ir.graph import Data, Graph, Node
+from compiler.ir.index import Index, evaluate
 from compiler.ir.index import size as open_size
-from compiler.ir.linear import coefficient
 from compiler.ir.tile import Kernel, Program, known
 from compiler.options import Options
 from compiler.passes.base import Context
@@ -139,7 +139,7 @@ class CompiledGraph:
     """
 
     graph: Graph
-    options: Options
+    options: Options = field(default_factory=Options)
     bounds: Ranges = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"passes": 0.0, "code": 0.0})
     compilations: list[Compilation] = field(default_factory=list)
@@ -148,7 +148,6 @@ class CompiledGraph:
 
     def __post_init__(self) -> None:
         self.symbols = tuple(sorted(self.graph.symbols))
-        self.returned = tuple(k for k in range(len(self.graph.outputs)) if k not in self.graph.aliases)
         self._open = [k for k, node in enumerate(self.graph.inputs) if any(isinstance(d, Index) for d in node.shape)]
         single = (n for n in self.graph.nodes if not isinstance(n.result, tuple))
         self._extents = {d for n in single for d in n.shape if isinstance(d, Index)}
@@ -158,12 +157,15 @@ class CompiledGraph:
         self.run = self._lookup() if self.symbols else self.build({})[1].run
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        results = self.run(inputs)
-        if not self.graph.aliases:
-            return results
-        for position, target in self.graph.aliases.items():
-            inputs[target].detach().copy_(results[position])
-        return [results[k] for k in self.returned]
+        return written_back(self.graph, inputs, self.run(inputs))
+
+    def measured(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], Mapping[str, int]]]:
+        """What a call returns, and how to get the sizes that inputs have told."""
+        return self(inputs), lambda: self.sizes(inputs)
+
+    def programs(self, inputs: Sequence[torch.Tensor]) -> list[tuple[Stages, Executable, Sequence[torch.Tensor]]]:
+        """What serves these inputs: the one program, and what it is given."""
+        return [(*self.build(self.sizes(inputs)), inputs)]
 
     def _lookup(self) -> Run:
         """What runs the executable for the shapes of its inputs, written for this graph: one that is known is found at once."""
@@ -274,44 +276,32 @@ class CompiledGraph:
 
     def sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
         """The value of every symbolic dimension, read off the inputs; ArgumentError where they contradict."""
-        found: dict[str, int] = {}
-        if len(inputs) != len(self.graph.inputs):
-            raise ArgumentError(f"expected {len(self.graph.inputs)} tensors, got {len(inputs)}")
-        for node, tensor in zip(self.graph.inputs, inputs, strict=True):
-            if len(node.shape) != tensor.dim():
-                raise ArgumentError(f"input {node.name} must have {len(node.shape)} dimensions, but has {tensor.dim()}")
-        pending = [
-            (node.name, dim, size)
-            for node, tensor in zip(self.graph.inputs, inputs, strict=True)
-            for dim, size in zip(node.shape, tensor.shape, strict=True)
-            if isinstance(dim, Index)
-        ]
-        for name, dim, size in sorted(pending, key=lambda p: (_rounded(p[1]), len(variables(p[1])))):
-            known = substitute(dim, found)
-            if isinstance(known, int):
-                if known != size:
-                    raise ArgumentError(f"input {name}: dimension {dim} must be {known}, got {size}")
-                continue
-            (symbol,) = variables(known)
-            step = coefficient(known, symbol)
-            base = evaluate(substitute(known, {symbol: 0}), {})
-            if not step or (size - base) % step:
-                raise ArgumentError(f"input {name}: a dimension of {size} is not of the form {dim}")
-            found[symbol] = (size - base) // step
-        return found
+        return sizes_of(self.graph.inputs, inputs)
 
 
-def _rounded(dim: Dim) -> bool:
-    """Whether sizes cannot be read off a dimension, as from a quotient."""
-    return any(coefficient(dim, v) is None for v in variables(dim))
+def written_back(graph: Graph, inputs: Sequence[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What a call returns: the results that `graph` does not write back to inputs, where the others are copied to."""
+    for position, target in graph.aliases.items():
+        inputs[target].detach().copy_(results[position])
+    return [r for k, r in enumerate(results) if k not in graph.aliases] if graph.aliases else results
+
+
+def sizes_of(nodes: Sequence[Node], tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+    """The sizes for which `tensors` are values of `nodes`; ArgumentError where there are none."""
+    if len(tensors) != len(nodes):
+        raise ArgumentError(f"expected {len(nodes)} tensors, got {len(tensors)}")
+    for node, tensor in zip(nodes, tensors, strict=True):
+        if len(node.shape) != tensor.dim():
+            raise ArgumentError(f"input {node.name} must have {len(node.shape)} dimensions, but has {tensor.dim()}")
+    pairs = [p for n, t in zip(nodes, tensors, strict=True) for p in zip(n.shape, t.shape, strict=True)]
+    try:
+        return bind_symbols((d, size) for d, size in pairs if isinstance(d, Index))
+    except ArgumentError as error:
+        given = ", ".join(f"{n.name}: {n.type} is {list(t.shape)}" for n, t in zip(nodes, tensors, strict=True))
+        raise ArgumentError(f"{error} ({given})") from None
 
 
 def make_room(known: dict[Any, Any]) -> None:
     """Forget the oldest of many entries."""
     if len(known) >= KEPT:
         del known[next(iter(known))]
-
-
-def compile_graph(graph: Graph, options: Options | None = None, bounds: Ranges | None = None) -> CompiledGraph:
-    """Compile `graph`; static graphs at once, symbolic ones when their first sizes are known."""
-    return CompiledGraph(graph, options or Options(), bounds or {})

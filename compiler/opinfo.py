@@ -27,7 +27,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from compiler.backend import boxed
-from compiler.driver import compile_graph
 from compiler.errors import TilewrightError
 from compiler.frontend.calls import RANDOM, reason_to_call
 from compiler.frontend.decompositions import for_autograd
@@ -37,6 +36,7 @@ from compiler.ir.ops.control import operator
 from compiler.ir.structure import Opaque
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
+from compiler.partitioned import compile_graph
 
 PATIENCE = 120.0
 """Seconds of CPU time that one sample may take: a machine that is busy, or a process that is paused, is no hang."""
@@ -213,8 +213,8 @@ def attempt(function: Callable[..., Any], sample: Any, sampling: Sampling, value
         except (DataDependentOutputException, DynamicOutputShapeException):
             return Sampled("outside", "sizes that depend on data, where Dynamo breaks the graph")
         except Exception as problem:
-            if sampling.open_sizes and not _traced(function, call):
-                return Sampled("outside", f"PyTorch traces it with known sizes only: {_brief(problem)}")
+            if sampling.open_sizes and (reason := _untraceable(function, call)):
+                return Sampled("outside", f"PyTorch does not trace it with open sizes: {reason}")
             return Sampled("failed", _brief(problem))
         called = sorted({_called_name(n) for g in graphs for n in g if _runs_in_pytorch(n)})
         arbitrary = any(reason_to_call(operator(name)) == RANDOM for name in called if "." in name)
@@ -279,18 +279,31 @@ def _compiled(function: Callable[..., Any], call: Any, sampling: Sampling, graph
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
             imported = import_functional(module, fallback=sampling.options.fallback)
             graphs.append(imported.graph)
-            return boxed(imported, compile_graph(imported.graph, sampling.options, imported.bounds))
+            return boxed(
+                imported, compile_graph(imported.graph, sampling.options, imported.bounds, imported.conditions)
+            )
 
     return _through(function, call, compiler, sampling.open_sizes)
 
 
-def _traced(function: Callable[..., Any], call: Any) -> bool:
-    """Whether PyTorch can trace and run the call with every size open, whatever compiles it."""
+class Checked(torch.fx.Interpreter):
+    """Runs a traced graph in PyTorch; ValueError where what an operator gives has not the rank that tracing found."""
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        result = super().run_node(n)
+        for made, traced in zip(tree_leaves(result), tree_leaves(n.meta.get("val")), strict=False):
+            if isinstance(made, torch.Tensor) and isinstance(traced, torch.Tensor) and made.dim() != traced.dim():
+                raise ValueError(f"{n.target} gives {made.dim()} dimensions, not {traced.dim()}")
+        return result
+
+
+def _untraceable(function: Callable[..., Any], call: Any) -> str:
+    """Why PyTorch cannot trace and run the call with every size open, whatever compiles it; empty where it can."""
     try:
-        _through(function, _copied(call), lambda module, arguments: module.forward, open_sizes=True)
-    except Exception:
-        return False
-    return True
+        _through(function, _copied(call), lambda module, arguments: Checked(module).run, open_sizes=True)
+    except Exception as problem:
+        return _brief(problem)
+    return ""
 
 
 def _through(function: Callable[..., Any], call: Any, compiler: Callable[..., Any], open_sizes: bool) -> Any:

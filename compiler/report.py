@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
+from compiler.codegen.target import Target
 from compiler.errors import Loc
 from compiler.ir.graph import Graph, unique_names
 from compiler.ir.structure import Fused, Leaf, Recurrence, is_view
@@ -23,7 +24,7 @@ from compiler.perf.cost import count_bytes, count_flops
 from compiler.pipeline import Stages
 from compiler.render import clipped, place, plain, size, summary, table
 from compiler.runtime.executable import Executable
-from compiler.runtime.memory import Lifetime, lifetimes
+from compiler.runtime.memory import Lifetime, MemoryPlan, lifetimes
 from compiler.runtime.profile import StepProfile
 
 
@@ -151,11 +152,13 @@ class MemoryBlock:
 
 @dataclass(frozen=True)
 class Report:
-    """One compilation as data; renders in a terminal, `save` writes a self-contained HTML page."""
+    """One compilation as data; renders in a terminal, `save` writes a self-contained HTML page.
+
+    There are several `programs` where data decides sizes between them.
+    """
 
     title: str
-    stages: Stages
-    executable: Executable
+    programs: tuple[tuple[Stages, Executable], ...]
     seconds: dict[str, float]
     profile: Profile | None = None
     texts: dict[str, str] = field(default_factory=dict)
@@ -163,39 +166,51 @@ class Report:
     @cached_property
     def kernels(self) -> tuple[KernelReport, ...]:
         """Every distinct kernel, in order of its first launch."""
-        lowered, scheduled = self.stages.lowered, self.stages.scheduled
-        known = sources(self.stages.fused)
-        launches = [(s, times) for s, times in runs(scheduled.steps) if isinstance(s, Launch)]
-        found = []
-        for name in dict.fromkeys(s.kernel for s, _ in launches):
-            same = [(s, times) for s, times in launches if s.kernel == name]
-            before, after = lowered.kernels[name], scheduled.kernels[name]
-            source = known.get(same[0][0].node, Source())
-            told = (r for r in self.stages.context.remarks if r.kernel == name or (r.node, r.loc) in source.values)
-            distinct = {(r.pass_, r.kind, r.message): r for r in told}
-            work = sum(times for _, times in same), count_flops(before), count_bytes(before)
-            texts = print_kernel(before), print_kernel(after)
-            found.append(KernelReport(name, source, *work, *texts, tuple(distinct.values())))
-        return tuple(found)
+        return tuple(k for stages, _ in self.programs for k in kernel_reports(stages))
+
+    @property
+    def steps(self) -> int:
+        """The steps of one call."""
+        return sum(len(stages.scheduled.steps) for stages, _ in self.programs)
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """What the passes did and left alone, and why."""
+        return [r for stages, _ in self.programs for r in stages.context.remarks]
+
+    @property
+    def target(self) -> Target:
+        return self.programs[-1][1].target
+
+    @cached_property
+    def largest(self) -> tuple[Stages, Executable]:
+        """The program with the largest workspace."""
+        return max(self.programs, key=lambda program: program[1].memory.size)
+
+    @property
+    def plan(self) -> MemoryPlan:
+        """The workspace of the largest program."""
+        return self.largest[1].memory
 
     @cached_property
     def layouts(self) -> tuple[tuple[str, str], ...]:
         """Buffers whose elements do not lie in row-major order: name and type."""
-        return tuple((name, str(t)) for name, t in self.stages.scheduled.buffers.items() if t.layout)
+        buffers = [item for stages, _ in self.programs for item in stages.scheduled.buffers.items()]
+        return tuple((name, str(t)) for name, t in buffers if t.layout)
 
     @cached_property
     def memory(self) -> tuple[MemoryBlock, ...]:
-        """The workspace, buffer by buffer."""
-        program, plan = self.stages.scheduled, self.executable.memory
-        lives = lifetimes(program, list(plan.offsets))
+        """The workspace of `plan`, buffer by buffer."""
+        program = self.largest[0].scheduled
+        lives = lifetimes(program, list(self.plan.offsets))
         return tuple(
-            MemoryBlock(n, str(program.buffers[n]), lives[n], at) for n, at in plan.offsets.items() if n in lives
+            MemoryBlock(n, str(program.buffers[n]), lives[n], at) for n, at in self.plan.offsets.items() if n in lives
         )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         parts = ", ".join(f"{part} {seconds:.2f} s" for part, seconds in self.seconds.items() if part != "total")
         yield f"[bold]{escape(self.title)}[/bold] compiled in {self.seconds['total']:.2f} s: {parts}"
-        plan = self.executable.memory
+        plan = self.plan
         packed = f"{len(self.layouts)} packed constants"
         yield f"workspace {size(plan.size)} ({size(plan.unshared)} if no two buffers shared memory), {packed}\n"
         yield self.profile or self.table()
@@ -225,6 +240,24 @@ class Report:
         target = Path(path)
         target.write_text(self.html(), encoding="utf-8")
         return target
+
+
+def kernel_reports(stages: Stages) -> list[KernelReport]:
+    """Every distinct kernel of one program, in order of its first launch."""
+    lowered, scheduled = stages.lowered, stages.scheduled
+    known = sources(stages.fused)
+    launches = [(s, times) for s, times in runs(scheduled.steps) if isinstance(s, Launch)]
+    found = []
+    for name in dict.fromkeys(s.kernel for s, _ in launches):
+        same = [(s, times) for s, times in launches if s.kernel == name]
+        before, after = lowered.kernels[name], scheduled.kernels[name]
+        source = known.get(same[0][0].node, Source())
+        told = (r for r in stages.context.remarks if r.kernel == name or (r.node, r.loc) in source.values)
+        distinct = {(r.pass_, r.kind, r.message): r for r in told}
+        work = sum(times for _, times in same), count_flops(before), count_bytes(before)
+        texts = print_kernel(before), print_kernel(after)
+        found.append(KernelReport(name, source, *work, *texts, tuple(distinct.values())))
+    return found
 
 
 TOKENS = re.compile(
@@ -258,8 +291,8 @@ class Bar:
 
 def chart(report: Report) -> list[Bar]:
     """The workspace drawn with steps from left to right and addresses from top to bottom."""
-    count = max(1, len(report.stages.scheduled.steps))
-    whole = max(1, report.executable.memory.size)
+    count = max(1, len(report.largest[0].scheduled.steps))
+    whole = max(1, report.plan.size)
     return [
         Bar(
             100 * b.life.first / count,

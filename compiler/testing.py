@@ -21,13 +21,14 @@ import compiler
 import compiler.ir.ops
 from compiler.api import load
 from compiler.ir.graph import Graph
-from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import graph_resources
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes, special_array
 from compiler.ir.tile import Program
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile_printer import program_resources
+from compiler.ir.torch_types import as_array
 from compiler.ir.trial import Sizes, trials
 from compiler.measure import error, reference
 from compiler.passes.base import Context, Pass

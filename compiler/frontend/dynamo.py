@@ -10,11 +10,15 @@ import torch
 from torch._dynamo.utils import get_static_address_type
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
-from compiler.frontend.importer import Importer, tensor_type
-from compiler.frontend.results import GraphOutput, Literal, Size, UserInput, as_data
+from compiler.frontend.importer import Importer
+from compiler.frontend.promotion import Scalar
+from compiler.frontend.results import Element, GraphOutput, Literal, Size, UserInput, as_data
 from compiler.frontend.symbols import to_bounds, to_dim
+from compiler.frontend.told import tensor_type
+from compiler.frontend.viewed import Viewed, views_of_arguments
 from compiler.ir.graph import Graph, Node, constant, input_node
 from compiler.ir.index import Dim, Index, var
+from compiler.ir.partition import Condition
 from compiler.ir.types import TensorType, u8
 
 
@@ -32,31 +36,22 @@ class Passed:
     position: int
 
 
-@dataclass(frozen=True)
-class Viewed:
-    """Result that is a view of argument `position`.
-
-    Where sizes are open, AOTAutograd takes its strides and its offset, in elements, for those of what it returns to the user.
-    """
-
-    position: int
-    shape: tuple[Dim, ...]
-    strides: tuple[Dim, ...]
-    offset: Dim
-
-
 Feed: TypeAlias = Union[UserInput, Witness]
-Result: TypeAlias = Union[GraphOutput, Literal, Size, Passed, Viewed]
+Result: TypeAlias = Union[GraphOutput, Element, Literal, Size, Passed, Viewed]
 
 
 @dataclass(frozen=True)
 class Functional:
-    """A graph over flat arguments: what feeds its inputs, where each result comes from, the ranges of symbolic sizes."""
+    """A graph over flat arguments: what feeds its inputs, where each result comes from, the ranges of symbolic sizes.
+
+    Outputs that no result names only tell a size; `conditions` are what must hold of sizes that data tells.
+    """
 
     graph: Graph
     feeds: tuple[Feed, ...]
     results: tuple[Result, ...]
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
 
 
 def import_functional(
@@ -73,30 +68,21 @@ def import_functional(
     values = {n: to_dim(n.meta["val"]) for n in placeholders if isinstance(n.meta["val"], (int, torch.SymInt))}
     values |= {placeholders[f.position]: node for f, node in inputs if isinstance(f, UserInput)}
     values |= {n: None for n in placeholders if _is_token(n)}
-    outputs = Importer(fallback).run(module.graph, {**values, **constants}, _attributes(module))
+    importer = Importer(fallback)
+    outputs = importer.run(module.graph, {**values, **constants}, _attributes(module))
+    told = importer.told
     feeds, nodes = tuple(f for f, _ in inputs), tuple(n for _, n in inputs)
     bounds = _bounds(placeholders)
-    views = _views(module, placeholders) if bounds else {}
-    passed = {node: Passed(feed.position) for feed, node in inputs}
-    unique = list(
-        dict.fromkeys(v for k, v in enumerate(outputs) if isinstance(v, Node) and v not in nodes and k not in views)
-    )
-    results = tuple(passed.get(v) or views.get(k) or _result(v, unique) for k, v in enumerate(outputs))
-    return Functional(Graph(nodes, tuple(unique), "compiled"), feeds, results, bounds)
-
-
-def _views(module: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node]) -> dict[int, Viewed]:
-    """The results that are views of arguments, by their number."""
-    tensors = [(k, n.meta["val"]) for k, n in enumerate(placeholders) if isinstance(n.meta["val"], torch.Tensor)]
-    stored = {v.untyped_storage()._cdata: k for k, v in tensors if v.layout == torch.strided}
     (output,) = module.graph.find_nodes(op="output")
-    found = {}
-    for k, n in enumerate(output.args[0]):
-        v = n.meta.get("val") if isinstance(n, torch.fx.Node) else None
-        if isinstance(v, torch.Tensor) and v.layout == torch.strided and v.untyped_storage()._cdata in stored:
-            shape, strides = (tuple(map(to_dim, sizes)) for sizes in (v.shape, v.stride()))
-            found[k] = Viewed(stored[v.untyped_storage()._cdata], shape, strides, to_dim(v.storage_offset()))
-    return found
+    is_open = bool(bounds or told.bounds)
+    views = views_of_arguments(placeholders, importer.values, output.args[0], told.dim) if is_open else {}
+    passed = {node: Passed(feed.position) for feed, node in inputs}
+    computed = [v.node if isinstance(v, Scalar) else v for k, v in enumerate(outputs) if k not in views]
+    unique = list(dict.fromkeys(v for v in computed if isinstance(v, Node) and v not in nodes))
+    results = tuple(passed.get(v) or views.get(k) or _result(v, unique) for k, v in enumerate(outputs))
+    dims = [d for r in results for d in ((r.dim,) if isinstance(r, Size) else r.dims if isinstance(r, Viewed) else ())]
+    graph = Graph(nodes, (*unique, *told.telling(unique, dims)), "compiled")
+    return Functional(graph, feeds, results, {**told.bounds, **bounds}, tuple(told.conditions))
 
 
 def _bounds(placeholders: Sequence[torch.fx.Node]) -> dict[str, tuple[int, int]]:
@@ -188,4 +174,6 @@ def _attributes(module: torch.fx.GraphModule) -> Callable[[str], Node]:
 def _result(value: Any, outputs: Sequence[Node]) -> Result:
     if isinstance(value, Node):
         return GraphOutput(outputs.index(value))
+    if isinstance(value, Scalar):
+        return Element(outputs.index(value.node))
     return Size(value) if isinstance(value, Index) else Literal(value)

@@ -20,9 +20,11 @@ from torch.export.graph_signature import (
 from torch.utils._pytree import TreeSpec
 
 from compiler.frontend.decompositions import for_export
-from compiler.frontend.importer import DROPPED, Importer, tensor_type
+from compiler.frontend.importer import DROPPED, Importer
+from compiler.frontend.promotion import Scalar, as_node
 from compiler.frontend.registry import conversions
 from compiler.frontend.results import (
+    Element,
     GraphOutput,
     InputSource,
     Literal,
@@ -33,7 +35,9 @@ from compiler.frontend.results import (
     as_data,
 )
 from compiler.frontend.symbols import to_bounds, to_dim
+from compiler.frontend.told import Told, tensor_type
 from compiler.ir.graph import Graph, Node, constant, input_node
+from compiler.ir.partition import Condition
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,8 @@ class Imported:
     """A graph and how calls of the user's program map onto it.
 
     `inputs` says what feeds each graph input and `results` where each leaf of the result comes from; graph outputs that
-    no leaf names are written back through `graph.aliases`.  `bounds` are the ranges of the symbolic sizes and `expected`
-    the arguments that were specialised on, by position.
+    no leaf names are written back through `graph.aliases`, or tell a size.  `bounds` are the ranges of the symbolic sizes,
+    `conditions` what must hold of those that data tells, and `expected` the arguments that were specialised on, by position.
     """
 
     graph: Graph
@@ -52,6 +56,7 @@ class Imported:
     out_spec: TreeSpec
     bounds: Mapping[str, tuple[int, int]]
     expected: Mapping[int, Any]
+    conditions: tuple[Condition, ...] = ()
 
 
 def import_module(
@@ -85,7 +90,7 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
     sources = _Sources(program)
     importer = Importer(fallback)
     values = importer.run(program.graph, sources.placeholders(), sources.attribute)
-    return sources.finish(values)
+    return sources.finish(values, importer.told)
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
@@ -177,8 +182,8 @@ class _Sources:
             tensor = getattr(tensor, part)
         return self.constant(tensor, name)
 
-    def finish(self, values: Sequence[Any]) -> Imported:
-        """The imported program, given the values of its outputs."""
+    def finish(self, values: Sequence[Any], told: Told) -> Imported:
+        """The imported program, given the values of its outputs and what data tells."""
         outputs: list[Node] = []
         results: list[ResultLeaf] = []
         aliases: dict[int, int] = {}
@@ -187,18 +192,19 @@ class _Sources:
         for value, spec in zip(values, self.signature.output_specs, strict=True):
             if spec.kind == OutputKind.USER_OUTPUT:
                 results.append(_leaf(value, len(outputs)))
-                if isinstance(value, Node):
-                    outputs.append(value)
+                if isinstance(value, (Node, Scalar)):
+                    outputs.append(as_node(value))
                 continue
             if spec.kind == OutputKind.TOKEN:
                 continue
             target = str(spec.target)
             aliases[len(outputs)] = arguments[target] if spec.kind == OutputKind.USER_INPUT_MUTATION else names[target]
             outputs.append(value)
+        outputs += told.telling(outputs, [r.dim for r in results if isinstance(r, Size)])
         spec_in, spec_out = self.program.call_spec
         return Imported(
             Graph(tuple(self.inputs), tuple(outputs), self._name(), aliases), tuple(self.origins), tuple(results),
-            spec_in, spec_out, self._bounds(), self.expected,
+            spec_in, spec_out, {**told.bounds, **self._bounds()}, self.expected, tuple(told.conditions),
         )  # fmt: skip
 
     def _name(self) -> str:
@@ -214,4 +220,6 @@ class _Sources:
 def _leaf(value: Any, index: int) -> ResultLeaf:
     if isinstance(value, Node):
         return GraphOutput(index)
+    if isinstance(value, Scalar):
+        return Element(index)
     return Size(value) if hasattr(value, "terms") else Literal(value)

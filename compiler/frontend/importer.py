@@ -13,14 +13,14 @@ from torch.utils._pytree import tree_leaves
 
 from compiler.errors import TilewrightError, TypeRuleError, Unsupported, UnsupportedOpError
 from compiler.frontend.calls import reason_to_call, sized_by_data
-from compiler.frontend.registry import Refusal, conversions
+from compiler.frontend.promotion import Scalar
+from compiler.frontend.registry import Refusal, conversions, is_shaped
 from compiler.frontend.source import source_of
-from compiler.frontend.symbols import to_dim, to_number
+from compiler.frontend.told import ITEMS, Told, tensor_type
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.location import building_for
-from compiler.ir.torch_types import from_torch
-from compiler.ir.types import TensorType
+from compiler.ir.partition import names_in
 
 DROPPED = frozenset({
     "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
@@ -37,7 +37,12 @@ ADDRESSING = frozenset({"aten.as_strided.default", "aten.as_strided_copy.default
 
 @dataclass(frozen=True)
 class Missing:
-    """Stands for the value of a node that could not be imported."""
+    """Stands for the value of a node that could not be imported.
+
+    A number without a form is a `problem` only where it is used: most are made for what PyTorch asserts.
+    """
+
+    problem: Unsupported | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class Importer:
     values: dict[torch.fx.Node, Any] = field(default_factory=dict)
     unsupported: list[Unsupported] = field(default_factory=list)
     eager: list[Unsupported] = field(default_factory=list)
+    told: Told = field(default_factory=Told)
 
     def run(
         self, graph: torch.fx.Graph, inputs: Mapping[torch.fx.Node, Any], attribute: Callable[[str], Node]
@@ -58,6 +64,9 @@ class Importer:
         Raises UnsupportedOpError naming every operator that has no conversion.
         """
         self.values.update(inputs)
+        self.told.take(names_in(tuple(v.result if isinstance(v, Node) else v for v in inputs.values())))
+        for node in graph.nodes:
+            self.told.equate(_asserted(node))
         outputs: Sequence[Any] = ()
         for node in graph.nodes:
             if node.op == "get_attr":
@@ -77,18 +86,35 @@ class Importer:
 
     def _resolve(self, argument: Any) -> Any:
         """`argument` with FX nodes replaced by their values and symbolic sizes by `Dim`s."""
-        filled = map_arg(argument, lambda n: self.values.get(n, Missing()))
-        return _sizes(filled)
+        filled = map_arg(argument, self._value)
+        return self._sizes(filled)
+
+    def _value(self, node: torch.fx.Node) -> Any:
+        value = self.values.get(node, Missing())
+        if isinstance(value, Missing) and value.problem and value.problem not in self.unsupported:
+            self.unsupported.append(value.problem)
+        return value
+
+    def _sizes(self, argument: Any) -> Any:
+        if isinstance(argument, torch.SymInt):
+            return self.told.size(argument)
+        if isinstance(argument, (list, tuple)):
+            return tuple(map(self._sizes, argument))
+        return {k: self._sizes(v) for k, v in argument.items()} if isinstance(argument, Mapping) else argument
 
     def _call(self, node: torch.fx.Node) -> Any:
         name, value = str(node.target), node.meta.get("val")
+        if (condition := _asserted(node)) is not None:
+            self.told.asserts(condition, str(node.args[1]))
         if name in DROPPED or isinstance(value, torch.SymBool) or (value is None and not node.users):
             return None
         try:
+            if name in ITEMS and isinstance(value, (torch.SymInt, torch.SymFloat)):
+                return self._number(node, value)
             if isinstance(value, (int, torch.SymInt)):
-                return to_dim(value)
+                return self.told.size(value)
             if isinstance(value, (float, torch.SymFloat)):
-                return to_number(value)
+                return self.told.number(value)
             if getattr(node.target, "__name__", "") == "getitem":
                 return self._item(node)
             if name == "with_effects":
@@ -98,6 +124,10 @@ class Importer:
             return self._convert(node, name)
         except (Refusal, TypeRuleError) as problem:
             return self._refuse(node, str(problem))
+
+    def _number(self, node: torch.fx.Node, value: torch.SymInt | torch.SymFloat) -> Any:
+        (x,) = self._resolve(node.args)
+        return x if isinstance(x, Missing) else self.told.item(x, value)
 
     def _item(self, node: torch.fx.Node) -> Any:
         results, index = self._resolve(node.args)
@@ -111,11 +141,16 @@ class Importer:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()
+        _require_sizes(node.target, args)
         if name in ADDRESSING and not _is_row_major(node.all_input_nodes[0].meta["val"]):
             raise Refusal("it names places in memory that is not row-major; use reshape, permute, expand or slicing")
         with building_for(source_of(node)):
-            result = conversions()[name](*args, **{k: v for k, v in kwargs.items() if k not in PLACEMENT})
+            kept = {k: v for k, v in kwargs.items() if k not in PLACEMENT}
+            if is_shaped(name):
+                kept["shape"] = self.told.type(node.meta["val"]).shape
+            result = conversions()[name](*args, **kept)
         _check(node, result)
+        self.told.learn(node.meta.get("val"), result)
         return result
 
     def _call_in_pytorch(self, node: torch.fx.Node) -> Any:
@@ -123,13 +158,15 @@ class Importer:
         overload, results = node.target, _tensors(node.meta.get("val"))
         if not isinstance(overload, torch._ops.OpOverload):
             raise Refusal("is no plain operator")
-        if results and (_is_complex(node) or reason_to_call(overload)):
+        if results and (_is_complex(node) or reason_to_call(overload) or sized_by_data(overload)):
             return self._eager_call(node, results)
-        raise Refusal("the size of its result depends on data" if sized_by_data(overload) else "has no conversion")
+        raise Refusal("what Python sees of it depends on data" if sized_by_data(overload) else "has no conversion")
 
     def _refuse(self, node: torch.fx.Node, reason: str) -> Any:
         """Run `node` in PyTorch where that is asked for and possible; else note it as unsupported."""
         problem = Unsupported(str(node.target), reason, source_of(node))
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)):
+            return Missing(problem)
         results = _tensors(node.meta.get("val"))
         if self.fallback == "eager" and results and isinstance(node.target, torch._ops.OpOverload):
             try:
@@ -147,12 +184,12 @@ class Importer:
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()
         operands, named = _call_of(node.target, args, kwargs)
-        types = [tensor_type(r) for r in results]
+        types = [self.told.type(r) for r in results]
         dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
         call = ops.eager(*operands, **named, dtypes=dtypes, shapes=shapes, loc=source_of(node))
-        if isinstance(node.meta["val"], torch.Tensor):
-            return call
-        return (call,) if len(types) == 1 else ops.results(call)
+        found = (call,) if len(types) == 1 else ops.results(call)
+        self.told.learn(tuple(results), found)
+        return call if isinstance(node.meta["val"], torch.Tensor) else found
 
     def _effect(self, node: torch.fx.Node) -> Any:
         """The token of an operator without results; it comes after those whose token it takes."""
@@ -164,20 +201,27 @@ class Importer:
         return (ops.effect(*operands, *before, **named, loc=source_of(node)),)
 
 
+def _asserted(node: torch.fx.Node) -> Any:
+    """What PyTorch asserts of sizes at a node, as sympy has it; None where it asserts nothing of them."""
+    if str(node.target) != "aten._assert_scalar.default" or not isinstance(node.args[0], torch.fx.Node):
+        return None
+    value = node.args[0].meta.get("val")
+    return value.node.expr if isinstance(value, torch.SymBool) else None
+
+
+def _require_sizes(overload: Any, args: Sequence[Any]) -> None:
+    """Refusal where a number that may be negative stands for a size or an index."""
+    for given, parameter in zip(args, overload._schema.arguments, strict=False):
+        if "int" in str(parameter.type) and _contains(Scalar, (given,)):
+            raise Refusal(f"{parameter.name} is a number that may be negative; say torch._check(... >= 0) before it")
+
+
 def _call_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Node], dict[str, Any]]:
     """A call as an opaque op holds it: the tensors among the arguments, and the rest as attributes."""
     operands: list[Node] = []
     template = _template(args, operands)
     names = tuple((k, _template(v, operands)) for k, v in kwargs.items())
     return operands, {"overload": str(target), "args": template, "kwargs": names}
-
-
-def tensor_type(t: torch.Tensor) -> TensorType:
-    """The type of a (fake) tensor; Refusal where there is none."""
-    try:
-        return TensorType(from_torch(t.dtype), tuple(to_dim(s) for s in t.shape))
-    except KeyError:
-        raise Refusal(f"{t.dtype} is not supported") from None
 
 
 def _is_row_major(t: torch.Tensor) -> bool:
@@ -189,14 +233,6 @@ def _is_complex(node: torch.fx.Node) -> bool:
     """Whether `node` reads or makes complex numbers."""
     made = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
     return any(isinstance(t, torch.Tensor) and t.is_complex() for value in made for t in tree_leaves(value))
-
-
-def _sizes(argument: Any) -> Any:
-    if isinstance(argument, torch.SymInt):
-        return to_dim(argument)
-    if isinstance(argument, (list, tuple)):
-        return tuple(_sizes(a) for a in argument)
-    return {k: _sizes(v) for k, v in argument.items()} if isinstance(argument, Mapping) else argument
 
 
 def _contains(kind: type, argument: Any) -> bool:
@@ -214,6 +250,9 @@ def _template(argument: Any, operands: list[Node]) -> Any:
     if isinstance(argument, Node):
         operands.append(argument)
         return f"%{len(operands) - 1}"
+    if isinstance(argument, Scalar):
+        operands.append(argument.node)
+        return f"#{len(operands) - 1}"
     if isinstance(argument, tuple):
         return tuple(_template(a, operands) for a in argument)
     if isinstance(argument, torch.device):

@@ -21,13 +21,13 @@ from compiler.ir.types import DType, boolean, i64, u8
 
 
 @dataclass(frozen=True)
-class Real:
-    """A Python float that depends on sizes: a node of rank 0, in f64, that counts as a number."""
+class Scalar:
+    """A Python number that depends on sizes or data: a node of rank 0, in f64 or i64, that counts as a number."""
 
     node: Node
 
 
-Value: TypeAlias = Union[Node, Dim, float, Real]
+Value: TypeAlias = Union[Node, Dim, float, Scalar]
 """What an ATen argument of type Tensor or Scalar can be."""
 
 
@@ -49,7 +49,7 @@ def from_kind(v: Value) -> torch.dtype:
         return to_torch(v.dtype)
     if isinstance(v, bool):
         return torch.bool
-    return torch.get_default_dtype() if isinstance(v, (float, Real)) else torch.int64
+    return torch.get_default_dtype() if isinstance(v, float) or _is_float(v) else torch.int64
 
 
 def _outrank(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
@@ -58,12 +58,16 @@ def _outrank(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
     return torch.promote_types(higher, lower) if higher == torch.bool or lower.is_floating_point else higher
 
 
+def _is_float(v: Value) -> bool:
+    return isinstance(v, Scalar) and v.node.dtype.is_float
+
+
 def as_node(v: Value, dtype: DType | None = None) -> Node:
     """`v` as a tensor of `dtype` (its own, where None)."""
     if isinstance(v, Node):
         return ops.as_dtype(v, dtype or v.dtype)
-    if isinstance(v, Real):
-        return ops.as_dtype(v.node, dtype or default_float())
+    if isinstance(v, Scalar):
+        return ops.as_dtype(v.node, dtype or (default_float() if _is_float(v) else i64))
     if isinstance(v, Index):
         return ops.as_dtype(ops.dim_value(value=v), dtype or i64)
     return scalar_constant(v, dtype or from_torch(from_kind(v)))
@@ -71,9 +75,10 @@ def as_node(v: Value, dtype: DType | None = None) -> Node:
 
 def cut(v: Value, dtype: DType) -> Value:
     """A number or tensor as PyTorch takes it for `dtype`: without its fraction, where that is no float type."""
-    if dtype.is_float or not (isinstance(v, (float, Real)) or (isinstance(v, Node) and v.dtype.is_float)):
-        return v
-    return ops.trunc(v) if isinstance(v, Node) else ops.trunc(v.node) if isinstance(v, Real) else int(v)
+    if not dtype.is_float and isinstance(v, (Node, Scalar)):
+        node = v.node if isinstance(v, Scalar) else v
+        return ops.trunc(node) if node.dtype.is_float else v
+    return int(v) if not dtype.is_float and isinstance(v, float) else v
 
 
 def default_float() -> DType:

@@ -23,20 +23,25 @@ Conversion = Callable[..., Any]
 F = TypeVar("F", bound=Conversion)
 
 _CONVERSIONS: dict[str, Conversion] = {}
+_SHAPED: set[str] = set()
 
 
 class Refusal(Exception):
     """Raised by a conversion for arguments that it cannot express; the message says why."""
 
 
-def converts(*overloads: str) -> Callable[[F], F]:
-    """Register the decorated function for `overloads`, such as "aten.add.Tensor"."""
+def converts(*overloads: str, shaped: bool = False) -> Callable[[F], F]:
+    """Register the decorated function for `overloads`, such as "aten.add.Tensor".
+
+    One that is `shaped` is told the result's `shape` as PyTorch has found it, whose sizes data may decide.
+    """
 
     def register(conversion: F) -> F:
         for name in overloads:
             if name in _CONVERSIONS:
                 raise ValueError(f"{name} is converted twice")
             _CONVERSIONS[name] = conversion
+        _SHAPED.update(overloads if shaped else ())
         return conversion
 
     return register
@@ -49,3 +54,8 @@ def conversions() -> dict[str, Conversion]:
 
     table = {name: partial(apply, o) for o in OPS.values() if isinstance(o.structure, Elementwise) for name in o.aten}
     return {**table, **_CONVERSIONS}
+
+
+def is_shaped(name: str) -> bool:
+    """Whether the conversion of an overload is told the shape of its result."""
+    return name in _SHAPED

@@ -36,6 +36,13 @@ class GraphOutput:
 
 
 @dataclass(frozen=True)
+class Element:
+    """Leaf of the result that is a number of Python's: the one element of output `index` of the graph."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class Literal:
     """Leaf of the result known when compiling."""
 
@@ -50,7 +57,7 @@ class Size:
 
 
 InputSource: TypeAlias = Union[UserInput, StateInput]
-ResultLeaf: TypeAlias = Union[GraphOutput, Literal, Size]
+ResultLeaf: TypeAlias = Union[GraphOutput, Element, Literal, Size]
 
 
 def as_data(tensor: torch.Tensor, name: str) -> Data:

@@ -12,7 +12,7 @@ import torch
 from torch.utils._sympy import functions as of
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Identity, Mod, ModularIndexing, PythonMod
 
-from compiler.frontend.promotion import Real, as_node
+from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -40,14 +40,6 @@ def to_dim(value: int | torch.SymInt) -> Dim:
     return int(value)
 
 
-def to_number(value: float | torch.SymFloat) -> float | Real:
-    """`value` as a float or as what computes it; Refusal for functions that have no op."""
-    if not isinstance(value, torch.SymFloat):
-        return value
-    expression = value.node.expr
-    return float(expression) if expression.is_number else Real(_floating(expression))
-
-
 def to_bounds(values: Any) -> tuple[int, int]:
     """PyTorch's range of a size, inclusive, no wider than 0..2^31."""
     return int(max(values.lower, 0)), int(min(values.upper, 1 << 31))
@@ -58,8 +50,6 @@ def from_sympy(e: Any) -> Dim:
     if e.is_Integer:
         return int(e)
     if e.is_Symbol:
-        if str(e).startswith("u"):
-            raise Refusal(f"the size {e} depends on data")
         return var(str(e))
     if isinstance(e, tuple(ROUNDED)):
         return _rounded(e)
@@ -113,14 +103,14 @@ def ratio(scale: float) -> Fraction | None:
     return near if abs(Fraction(scale) - near) <= near / 2**54 else None
 
 
-def _floating(e: Any) -> Node:
-    """A sympy expression of floats as a node of rank 0, in f64."""
+def floating(e: Any, whole: Callable[[Any], Node]) -> Node:
+    """A sympy expression of floats as a node of rank 0, in f64; `whole` gives that of a symbol or an integer in it."""
     if e.is_number:
         return as_node(float(e), f64)
-    if isinstance(e, of.ToFloat) or e.is_integer:
-        return as_node(from_sympy(e.args[0] if isinstance(e, of.ToFloat) else e), f64)
+    if isinstance(e, of.ToFloat) or e.is_integer or e.is_Symbol:
+        return ops.as_dtype(whole(e.args[0] if isinstance(e, of.ToFloat) else e), f64)
     compute = next((op for kind, op in FLOATING.items() if isinstance(e, kind)), None)
     if compute is None:
         raise Refusal(f"the number {e} has no conversion")
-    args = [_floating(a) for a in e.args]
+    args = [floating(a, whole) for a in e.args]
     return reduce(compute, args) if len(args) > 1 else compute(*args)

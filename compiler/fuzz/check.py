@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from compiler.codegen.target import TARGETS
-from compiler.driver import SHARED, CompiledGraph, compile_graph
+from compiler.driver import SHARED, CompiledGraph
 from compiler.errors import OpenSizeError
 from compiler.fuzz.calls import LARGEST, REFUSED, numel, results
 from compiler.fuzz.inputs import Array, inputs_for
@@ -19,11 +19,11 @@ from compiler.fuzz.worlds import Expectation, expectations
 from compiler.ir.atoms import FEW, MANY, expected
 from compiler.ir.graph import Graph
 from compiler.ir.index import size
-from compiler.ir.interpret_graph import as_array, as_tensor
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.random_inputs import small_sizes
 from compiler.ir.sizes import bind_sizes
 from compiler.ir.tile import Program
+from compiler.ir.torch_types import as_array, as_tensor
 from compiler.ir.trial import interpreted_steps
 from compiler.ir.verify_graph import verify_graph
 from compiler.options import Options
@@ -66,7 +66,7 @@ class Prepared:
 
     @cached_property
     def _compiled(self) -> CompiledGraph:
-        return compile_graph(self.graph, self.way.options)
+        return CompiledGraph(self.graph, self.way.options)
 
     @cached_property
     def _program(self) -> Program:

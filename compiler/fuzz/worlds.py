@@ -21,13 +21,13 @@ import torch.nn.functional as F
 from compiler.fuzz.inputs import Array
 from compiler.ir.graph import CONSTANT, INPUT, Graph, Node
 from compiler.ir.index import evaluate
-from compiler.ir.interpret_graph import as_array, as_tensor, compute
+from compiler.ir.interpret_graph import compute
 from compiler.ir.interpret_structure import evaluate_structure
 from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.scalar import PRIMITIVES, Call, Ref
 from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Mix, Recurrence, Reduction, Scan, Scatter
 from compiler.ir.tile import accumulator_dtype
-from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType, f32
 from compiler.passes.graph.winograd import POINTS, is_plain
 from compiler.passes.manager import run_pipeline

@@ -28,21 +28,27 @@ def evaluate_arrays(d: Dim, values: Mapping[str, Any]) -> Any:
 def bind_symbols(found: Iterable[tuple[Dim, int]]) -> dict[str, int]:
     """The variables for which every dimension has its size; ArgumentError where there are none.
 
-    Each variable must occur in some dimension that is linear in it alone.
+    Each variable must occur in some dimension that is linear in it, and where nothing else is unknown.
     """
     values: dict[str, int] = {}
     pairs = [(_opened(d), size) for d, size in found]
-    for d, size in pairs:
-        names = variables(d)
-        if len(names) == 1 and (step := coefficient(d, name := next(iter(names)))):
-            values.setdefault(name, (size - evaluate(substitute(d, {name: 0}), {})) // step)
-    for d, size in pairs:
-        if not variables(d) <= set(values):
-            raise ArgumentError(f"the size {d} does not determine {', '.join(sorted(variables(d) - set(values)))}")
-        if evaluate(d, values) != size:
-            known = ", ".join(f"{n} = {values[n]}" for n in sorted(variables(d)))
+    for d, size in sorted(pairs, key=lambda p: (_is_rounded(p[0]), len(variables(p[0])))):
+        rest = substitute(d, values)
+        names = sorted(variables(rest))
+        step = coefficient(rest, names[0]) if len(names) == 1 else None
+        if names and not step:
+            raise ArgumentError(f"the size {d} does not determine {', '.join(names)}")
+        base = evaluate(substitute(rest, dict.fromkeys(names, 0)), {})
+        if base != size if not step else (size - base) % step:
+            known = ", ".join(f"{n} = {values[n]}" for n in sorted(variables(d) & set(values)))
             raise ArgumentError(f"a dimension of size {size} does not fit {d}" + (f" where {known}" if known else ""))
+        values.update({name: (size - base) // step for name in names if step})
     return values
+
+
+def _is_rounded(d: Dim) -> bool:
+    """Whether sizes cannot be read off a dimension, as from a quotient."""
+    return any(coefficient(d, v) is None for v in variables(d))
 
 
 def _opened(d: Dim) -> Dim:

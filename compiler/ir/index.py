@@ -427,6 +427,13 @@ def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) 
     return d if stays(d) else _replaced(d, atom)
 
 
+def with_sizes(value: object, values: Mapping[str, Dim]) -> object:
+    """An attribute with the symbols in it replaced."""
+    if isinstance(value, tuple):
+        return tuple(with_sizes(v, values) for v in value)
+    return substitute(value, values) if isinstance(value, Index) else value
+
+
 def simplify(d: Dim, bounds: Bounds) -> Dim:
     """`d` with the divisions, remainders and minima that `bounds` decide taken out."""
     plain = isinstance(d, int) or all(isinstance(a, (Var, Size)) for mono, _ in d.terms for a in mono)

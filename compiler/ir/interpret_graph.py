@@ -8,6 +8,7 @@ rounded, as in compiled code; PyTorch's own half-precision kernels round in betw
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,8 +20,9 @@ from compiler.ir.binding import bind_symbols
 from compiler.ir.graph import CONSTANT, Data, Graph, Node, expansion
 from compiler.ir.op import OPS
 from compiler.ir.ops.recurrence import run_steps
+from compiler.ir.partition import Parts, is_partitioned, partition
 from compiler.ir.structure import Composite, Elementwise, Recurrence
-from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -46,23 +48,10 @@ def interpret(
             found = f"{value.dtype}{list(value.shape)}"
             raise ArgumentError(f"@{graph.name}: input %{node.name} is {node.type}, but was given {found}")
         arguments.append(_widened(value, dtype))
+    if is_partitioned(graph):
+        parts = partition(graph)
+        return Parts(graph, parts, tuple(partial(interpret, p.graph, dtype=dtype) for p in parts))(arguments)[0]  # type: ignore[arg-type]  # inputs are single
     return _evaluate(graph, arguments, dtype)  # type: ignore[return-value]  # outputs are single results, as verified
-
-
-def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
-    """`array` of element type `dtype` as a tensor; bf16 comes as float32 or as its bits in uint16."""
-    array = np.asarray(array)
-    if dtype is types.bf16 and array.dtype == np.uint16:
-        return torch.from_numpy(np.array(array.view(np.int16))).view(torch.bfloat16)
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
-        array = array.copy()
-    return torch.from_numpy(array).to(TORCH_DTYPES[dtype])
-
-
-def as_array(tensor: torch.Tensor) -> Array:
-    """`tensor` as NumPy holds it; bf16 becomes float32."""
-    held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return held.detach().contiguous().numpy()
 
 
 def call_opaque(name: str, attrs: Mapping[str, Any], arguments: Sequence[tuple[Array, DType]]) -> list[Array]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from compiler.ir.atoms import Size
 from compiler.ir.binding import bind_symbols
-from compiler.ir.index import Dim, Index, sizes, substitute
+from compiler.ir.index import Dim, Index, sizes, substitute, with_sizes
 from compiler.ir.scalar import IndexValue
 from compiler.ir.tile import (
     Block,
@@ -30,7 +30,11 @@ from compiler.ir.types import TensorType
 
 def kernel_sizes(kernel: Kernel) -> tuple[Size, ...]:
     """The sizes that `kernel` is told, by name."""
-    dims = (kernel.surplus, *(d for p in kernel.params for d in (*p.type.shape, *p.type.physical_shape)), *_dims(kernel.body))
+    dims = (
+        kernel.surplus,
+        *(d for p in kernel.params for d in (*p.type.shape, *p.type.physical_shape)),
+        *_dims(kernel.body),
+    )
     return _by_name(frozenset().union(*map(sizes, dims)))
 
 
@@ -86,12 +90,5 @@ def _step(step: Step, values: Mapping[str, int]) -> Step:
         count, steps = substitute(step.count, values), tuple(_step(s, values) for s in step.steps)
         return replace(step, count=count, steps=steps)
     if isinstance(step, OpaqueCall):
-        return replace(step, attrs=tuple((k, _fixed(v, values)) for k, v in step.attrs))
+        return replace(step, attrs=tuple((k, with_sizes(v, values)) for k, v in step.attrs))
     return step
-
-
-def _fixed(value: object, values: Mapping[str, int]) -> object:
-    """An attribute with its sizes replaced."""
-    if isinstance(value, tuple):
-        return tuple(_fixed(v, values) for v in value)
-    return substitute(value, values) if isinstance(value, Index) else value

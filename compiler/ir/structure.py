@@ -206,9 +206,13 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class Opaque:
-    """Runs the op's reference in PyTorch; `reason` says why it has no structure."""
+    """Runs the op's reference in PyTorch; `reason` says why it has no structure.
+
+    The attribute `declares` only says what the results' shapes are: a size that nothing else names is told by the call.
+    """
 
     reason: str
+    declares: str = ""
 
 
 @dataclass(frozen=True)

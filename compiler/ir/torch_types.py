@@ -1,13 +1,17 @@
-"""Element types as PyTorch names them."""
+"""Element types and arrays as PyTorch has them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from compiler.ir import types
 from compiler.ir.types import DType
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {
     types.f64: torch.float64,
@@ -35,3 +39,19 @@ def to_torch(dtype: DType) -> torch.dtype:
 def from_torch(dtype: torch.dtype) -> DType:
     """The element type of a `torch.dtype`; KeyError where there is none (quantised, float8)."""
     return _FROM_TORCH[dtype]
+
+
+def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
+    """`array` of element type `dtype` as a tensor; bf16 comes as float32 or as its bits in uint16."""
+    array = np.asarray(array)
+    if dtype is types.bf16 and array.dtype == np.uint16:
+        return torch.from_numpy(np.array(array.view(np.int16))).view(torch.bfloat16)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array).to(TORCH_DTYPES[dtype])
+
+
+def as_array(tensor: torch.Tensor) -> Array:
+    """`tensor` as NumPy holds it; bf16 becomes float32."""
+    held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return held.detach().contiguous().numpy()

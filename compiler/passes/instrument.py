@@ -12,12 +12,13 @@ import torch
 
 from compiler.errors import PassError, VerifyError
 from compiler.ir.graph import Graph
-from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import fresh, run_kernel, run_program
 from compiler.ir.printer import print_graph
 from compiler.ir.random_inputs import Array, random_inputs, small_sizes
 from compiler.ir.tile import Kernel, Program, walk, walk_steps
 from compiler.ir.tile_printer import print_kernel, print_program
+from compiler.ir.torch_types import as_array
 from compiler.ir.trial import Sizes, interpreted_steps, trials
 from compiler.ir.types import TensorType
 from compiler.ir.verify_graph import verify_graph

@@ -29,11 +29,10 @@ from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir import tile
 from compiler.ir.index import evaluate
-from compiler.ir.interpret_graph import as_tensor
 from compiler.ir.sizes import kernel_sizes, program_sizes, with_buffers_of
 from compiler.ir.team import is_shared
 from compiler.ir.tile import Check, Copy, Launch, OpaqueCall, Program, Repeat, Step
-from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache

@@ -13,9 +13,8 @@ import torch
 
 from compiler.codegen.llvm.main import WORKSPACE, Part
 from compiler.ir.index import evaluate
-from compiler.ir.interpret_graph import as_tensor
 from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, runs
-from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.ir.types import TensorType
 from compiler.perf.cost import count_bytes, count_flops
 from compiler.runtime import threads

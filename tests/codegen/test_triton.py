@@ -22,13 +22,13 @@ from compiler.codegen.triton.load import TARGETS, compile_offline, load_triton
 from compiler.codegen.triton.vocabulary import TritonError
 from compiler.ir import ops
 from compiler.ir.graph import Data, Graph, Node, input_node
-from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.op import OPS, Op, Sample
 from compiler.ir.scalar import round_to
 from compiler.ir.structure import Opaque
 from compiler.ir.tile import Copy, Launch, Program
 from compiler.ir.tile_parser import parse_kernel
-from compiler.ir.torch_types import to_torch
+from compiler.ir.torch_types import as_array, to_torch
 from compiler.ir.type_parser import parse_type
 from compiler.ir.types import DTYPES, TensorType
 from compiler.ir.verify_tile import verify_kernel

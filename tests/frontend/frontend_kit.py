@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from compiler.frontend.export import GraphOutput, Imported, Literal, UserInput, import_module
+from compiler.frontend.export import Element, GraphOutput, Imported, Literal, UserInput, import_module
 from compiler.ir.binding import bind_symbols
 from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import interpret
@@ -46,8 +46,15 @@ def run(
     for leaf in imported.results:
         if isinstance(leaf, GraphOutput):
             found.append(outputs[leaf.index])
+        elif isinstance(leaf, Element):
+            found.append(outputs[leaf.index].item())
         else:
-            found.append(leaf.value if isinstance(leaf, Literal) else evaluate(leaf.dim, bind_symbols(sizes)))
+            told = [
+                p
+                for n, x in zip(imported.graph.outputs, outputs, strict=True)
+                for p in zip(n.shape, x.shape, strict=True)
+            ]
+            found.append(leaf.value if isinstance(leaf, Literal) else evaluate(leaf.dim, bind_symbols(sizes + told)))
     return tree_unflatten(found, imported.out_spec)
 
 

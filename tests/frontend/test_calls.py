@@ -12,8 +12,8 @@ from frontend_kit import Call, import_module, run
 from torch import Tensor
 
 from compiler.backend import tilewright
-from compiler.errors import UnsupportedOpError
 from compiler.frontend.calls import reason_to_call
+from compiler.ir import ops
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
 from compiler.ir.verify_graph import verify_graph
@@ -69,6 +69,8 @@ def test_reasons() -> None:
     assert reason_to_call(torch.ops.aten.add.Tensor) == ""
 
 
-def test_sizes_that_data_decides_are_refused() -> None:
-    with pytest.raises(UnsupportedOpError, match="depends on data"):
-        import_module(Call(lambda a: a.nonzero().sum()), (x,))
+def test_calls_that_decide_sizes() -> None:
+    imported = import_module(Call(lambda a: a.nonzero().sum()), (x,))
+    (call,) = [n for n in imported.graph if n.op is ops.eager]
+    assert str(call.result) == "i64[u0, 2]"
+    torch.testing.assert_close(run(imported, (x,)), x.nonzero().sum())

@@ -9,7 +9,7 @@ import torch
 from frontend_kit import Call, check, wide
 
 import compiler
-from compiler import Options, UnsupportedOpError
+from compiler import Options
 from compiler.frontend.export import import_module
 from compiler.ir.structure import Opaque
 
@@ -191,6 +191,12 @@ def test_gradients_of_look_ups() -> None:
         torch.testing.assert_close(got.grad.double(), want.grad, rtol=1e-5, atol=1e-5)
 
 
-def test_masks_that_decide_sizes_are_refused() -> None:
-    with pytest.raises(UnsupportedOpError, match="depends on data"):
-        check(lambda a, m, v: a.index_put((m,), v), x(3), torch.tensor([True, False, True]), x(2))
+def test_values_for_the_places_where_a_mask_holds() -> None:
+    """PyTorch finds the places; that there are as many as values is checked by the call."""
+    mask = torch.tensor([True, False, True])
+    check(lambda a, m, v: a.index_put((m,), v), x(3), mask, x(2))
+    check(lambda a, m, v: a.index_put((m,), v), x(3, 4), mask, x(2, 4))
+    put = torch.ops.aten.index_put
+    check(lambda a, m, v: put(a, [None, m], v, accumulate=True), x(4, 3), mask, x(4, 2))
+    check(lambda a, m, v: put(a, [None, m], v), x(4, 3), mask, x(4, 1))
+    check(lambda a, m, v: put(a, [None, m], v), x(4, 3, 2), mask, x(2))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch.utils._sympy import functions as of
 
 from compiler.frontend.registry import Refusal
-from compiler.frontend.symbols import from_sympy, ratio, to_number
+from compiler.frontend.symbols import from_sympy, ratio
+from compiler.frontend.told import Told
 from compiler.ir.index import evaluate
 
 S = sympy.Symbol("s0", integer=True, positive=True)
@@ -48,7 +49,6 @@ def test_sizes(expression: Any, value: int) -> None:
         of.TruncToInt(-1.5 * of.ToFloat(S)),
         of.TruncToInt(0.123456789 * of.ToFloat(S)),
         of.TruncToInt(of.OpaqueUnaryFn_sqrt(of.ToFloat(S))),
-        sympy.Symbol("u0", integer=True),
     ],
     ids=str,
 )
@@ -98,4 +98,4 @@ def test_ranges_with_steps_that_are_sizes() -> None:
 
 
 def test_a_known_number_stays_one() -> None:
-    assert to_number(1.5) == 1.5
+    assert Told().number(1.5) == 1.5

@@ -11,11 +11,12 @@ import torch
 from compiler.errors import ArgumentError
 from compiler.ir import ops
 from compiler.ir.graph import Data, Graph, constant, input_node, stored
-from compiler.ir.interpret_graph import as_array, as_tensor, interpret
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_structure import evaluate_graph, evaluate_structure
 from compiler.ir.op import OPS, op
 from compiler.ir.parser import parse_graph
 from compiler.ir.structure import Composite, Gather, Guard, IndexMap, Lookup, Piece, Reduction, Space
+from compiler.ir.torch_types import as_array, as_tensor
 from compiler.ir.types import TensorType, bf16, f32, i64
 
 X = input_node("x", TensorType(f32, (4,)))

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from compiler.ir import ops, tile
 from compiler.ir.graph import Graph, Node, input_node
-from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.random_inputs import random_inputs
 from compiler.ir.tile import Kernel, Program
+from compiler.ir.torch_types import as_array
 from compiler.ir.types import TensorType, f32
 from compiler.ir.verify_program import verify_program
 from compiler.passes.access import Accesses, divisions

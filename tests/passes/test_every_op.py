@@ -8,11 +8,12 @@ import torch
 
 from compiler.ir import ops
 from compiler.ir.graph import Graph, input_node
-from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import Array, run_program
 from compiler.ir.op import OPS, Op
 from compiler.ir.random_inputs import random_inputs
 from compiler.ir.structure import Leaf
+from compiler.ir.torch_types import as_array
 from compiler.ir.type_parser import parse_type
 from compiler.ir.verify_program import verify_program
 from compiler.passes.instrument import SemanticCheck, Verify, difference, first_in_range, tolerance

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.driver import compile_graph
+from compiler.driver import CompiledGraph
 from compiler.errors import ArgumentError
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
@@ -73,7 +73,7 @@ def test_every_stage_means_what_the_graph_means(steps: int, kept: bool, reverse:
     inputs = [torch.randn(*n.shape) for n in graph.inputs]
     expected = interpret(graph, inputs, dtype=torch.float64)
     stages = run_passes(graph, Options(verify=True, check=True))
-    results = compile_graph(graph)(inputs)
+    results = CompiledGraph(graph)(inputs)
     for program in (stages.lowered, stages.scheduled):
         for want, got in zip(expected, run_program(program, [x.numpy() for x in inputs]), strict=True):
             np.testing.assert_allclose(got, want.numpy(), atol=1e-5)
@@ -98,7 +98,7 @@ def test_states_that_trade_places_are_copied() -> None:
     }"""
     for program_passes in ("decompose,fuse", "decompose,canonicalize,fold,cse,fuse"):
         verify_program(lower(run_pipeline(parse_graph(text), program_passes)))
-    (y,) = compile_graph(parse_graph(text))([torch.zeros(7), torch.tensor(0.0), torch.tensor(1.0)])
+    (y,) = CompiledGraph(parse_graph(text))([torch.zeros(7), torch.tensor(0.0), torch.tensor(1.0)])
     assert y.item() == 21
 
 
@@ -117,7 +117,7 @@ def test_loops_nest() -> None:
       return %y
     }"""
     x, h = torch.randn(3, 4, 2), torch.randn(2)
-    (y,) = compile_graph(parse_graph(text), Options(verify=True))([x, h])
+    (y,) = CompiledGraph(parse_graph(text), Options(verify=True))([x, h])
     expected = (x.double().reshape(12, 2).cumsum(0) + h.double()).reshape(3, 4, 2)
     torch.testing.assert_close(y.double(), expected, atol=1e-5, rtol=0)
 
@@ -153,7 +153,7 @@ def test_one_compilation_serves_every_number_of_steps_and_rows(fewest: int, reve
     """Where there may be one step only, the states go between two entries of their own."""
     torch.manual_seed(0)
     graph = parse_graph(cell("t", True, reverse).replace("2, 8]", "b, 8]"))
-    compiled = compile_graph(graph, Options(verify=True, check=True), {"t": (fewest, 500), "b": (1, 64)})
+    compiled = CompiledGraph(graph, Options(verify=True, check=True), {"t": (fewest, 500), "b": (1, 64)})
     for steps, rows in ((6, 3), (fewest, 1), (2, 64), (31, 17)):
         inputs = [torch.randn(steps, rows, 8), torch.randn(rows, 8), torch.randn(8, 8) / 3]
         expected = interpret(graph.specialize({"t": steps, "b": rows}), inputs, dtype=torch.float64)
@@ -166,7 +166,7 @@ def test_one_compilation_serves_every_number_of_steps_and_rows(fewest: int, reve
 
 
 def test_steps_that_may_be_none_are_known_when_compiled() -> None:
-    compiled = compile_graph(parse_graph(cell("t")), bounds={"t": (0, 500)})
+    compiled = CompiledGraph(parse_graph(cell("t")), bounds={"t": (0, 500)})
     compiled([torch.randn(6, 2, 8), torch.randn(2, 8), torch.randn(8, 8)])
     assert "takes t steps, which may be none" in str(compiled.compilations[0].usual.stages.context.remarks)
     with pytest.raises(ArgumentError, match="of a step or more"):

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from compiler.ir.index import size
-from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
 from compiler.ir.random_inputs import random_inputs
 from compiler.ir.tile_printer import print_program
+from compiler.ir.torch_types import as_array
 from compiler.ir.verify_program import verify_program
 from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline

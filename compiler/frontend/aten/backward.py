@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compiler.frontend.aten.contraction import attention_scores, convolution, default_scale
 from compiler.frontend.aten.pooling import each
-from compiler.frontend.promotion import Real, apply, as_node
+from compiler.frontend.promotion import Scalar, apply, as_node
 from compiler.frontend.registry import converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -30,7 +30,7 @@ def threshold_backward(gradient: Node, x: Node, threshold: float) -> Node:
 @converts("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
 def attention_backward(
     gradient: Node, q: Node, k: Node, v: Node, y: Node, logsumexp: Node, dropout_p: float, is_causal: bool,
-    attn_mask: Node | None = None, scale: float | Real | None = None,
+    attn_mask: Node | None = None, scale: float | Scalar | None = None,
 ) -> tuple[Node, Node, Node]:  # fmt: skip
     """With p the probabilities, found again from the log of their sums (Dao and others, 2022, algorithm 4)."""
     factor = default_scale(q, scale)

@@ -11,7 +11,7 @@ import torch
 from compiler.frontend.aten.elementwise import add as add_scaled
 from compiler.frontend.aten.pooling import each
 from compiler.frontend.aten.views import view
-from compiler.frontend.promotion import Real, Value, apply, as_node, cut
+from compiler.frontend.promotion import Scalar, Value, apply, as_node, cut
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -194,12 +194,12 @@ def conv_transpose(
 @converts("aten.scaled_dot_product_attention.default")
 def attention(
     q: Node, k: Node, v: Node, mask: Node | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | Real | None = None, enable_gqa: bool = False,
+    scale: float | Scalar | None = None, enable_gqa: bool = False,
 ) -> Node:  # fmt: skip
     if dropout_p > 0:
         raise Refusal("attention with dropout draws random numbers; call model.eval() first")
     dtype, factor = q.dtype, default_scale(q, scale)
-    if isinstance(factor, Real):  # not known when compiling: the queries take it
+    if isinstance(factor, Scalar):  # not known when compiling: the queries take it
         q, k, v = (ops.as_dtype(x, _wide(dtype)) for x in (q, k, v))
         q, factor = apply(ops.mul, q, factor), 1.0
     operands = [x for x in (q, k, v, mask) if x is not None]
@@ -211,15 +211,15 @@ def _wide(dtype: DType) -> DType:
     return f32 if dtype.is_half else dtype
 
 
-def default_scale(q: Node, scale: float | Real | None) -> float | Real:
+def default_scale(q: Node, scale: float | Scalar | None) -> float | Scalar:
     """`scale`, or 1 / sqrt(size of a head)."""
     if scale is not None:
-        return scale if isinstance(scale, Real) else float(scale)
+        return scale if isinstance(scale, Scalar) else float(scale)
     size = q.shape[-1]
-    return 1.0 / math.sqrt(size) if isinstance(size, int) else Real(ops.rsqrt(as_node(size, f64)))
+    return 1.0 / math.sqrt(size) if isinstance(size, int) else Scalar(ops.rsqrt(as_node(size, f64)))
 
 
-def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float | Real) -> Node:
+def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float | Scalar) -> Node:
     """q k^T * scale with what is masked at -inf, in f32 or wider."""
     scores = apply(ops.mul, ops.matmul(q, ops.transpose(k, -1, -2), dtype=_wide(q.dtype)), scale)
     return ops.masked_scores(scores, mask, causal)
@@ -228,7 +228,7 @@ def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: f
 @converts("aten._scaled_dot_product_flash_attention_for_cpu.default")
 def flash_attention(
     q: Node, k: Node, v: Node, dropout_p: float = 0.0, is_causal: bool = False, attn_mask: Node | None = None,
-    scale: float | Real | None = None,
+    scale: float | Scalar | None = None,
 ) -> tuple[Node, Node]:  # fmt: skip
     """The result, and for the backward pass the log of each row's sum of exponentials."""
     y = attention(q, k, v, attn_mask, dropout_p, is_causal, scale)

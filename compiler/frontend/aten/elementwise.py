@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from compiler.frontend.promotion import Real, Value, apply, as_float, as_node, common_dtype
+from compiler.frontend.promotion import Scalar, Value, apply, as_float, as_node, common_dtype
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -22,7 +22,7 @@ def _scaled(y: Value, alpha: Value) -> Value:
     """`y * alpha`, a number kept a number."""
     if not isinstance(alpha, Node) and alpha == 1:
         return y
-    if isinstance(y, (Node, Real)) or isinstance(alpha, (Node, Real)):
+    if isinstance(y, (Node, Scalar)) or isinstance(alpha, (Node, Scalar)):
         return apply(ops.mul, y, alpha)
     return y * alpha  # type: ignore[operator]
 
@@ -219,7 +219,7 @@ def lerp(x: Node, end: Node, weight: Value) -> Node:
     """From the nearer end, so that weight 1 gives `end` exactly."""
     span = apply(ops.sub, end, x)
     low = apply(ops.add, x, apply(ops.mul, span, weight))
-    if not isinstance(weight, (Node, Real)):
+    if not isinstance(weight, (Node, Scalar)):
         return low if abs(weight) < 0.5 else apply(ops.sub, end, apply(ops.mul, span, 1 - weight))  # type: ignore[arg-type]
     high = apply(ops.sub, end, apply(ops.mul, span, apply(ops.sub, 1, weight)))
     return ops.where(ops.lt(ops.abs_(as_node(weight)), 0.5), low, high)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compiler.frontend.aten.views import axis, expand, view
+from compiler.frontend.aten.views import axis, expand, select, view
+from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
-from compiler.ir.types import boolean, broadcast_shapes, u8
+from compiler.ir.index import Dim
+from compiler.ir.types import boolean, broadcast_shapes, i64, u8
 
 
 @converts("aten.embedding.default")
@@ -39,18 +41,43 @@ def take(x: Node, indices: Node) -> Node:
     return ops.index(view(x, (x.type.numel,)), indices, dims=(0,))
 
 
-def located(indices: Sequence[Node | None], what: str) -> tuple[list[Node], tuple[int, ...]]:
-    """The given index tensors and their dimensions."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if any(i.dtype in (boolean, u8) for _, i in given):
-        raise Refusal(f"{what} by a mask has a size that depends on data; use torch.where")
-    return [i for _, i in given], tuple(d for d, _ in given)
+def located(indices: Sequence[Node | None], count: Dim | None) -> tuple[list[Node], tuple[int, ...]]:
+    """The given index tensors and their dimensions; a mask, which holds in `count` places, becomes one for each of its own."""
+    found: list[tuple[int, Node]] = []
+    dim = 0
+    for i in indices:
+        places = () if i is None else positions(i, count) if i.dtype in (boolean, u8) else (i,)
+        found += [(dim + k, p) for k, p in enumerate(places)]
+        dim += len(places) or 1
+    return [i for _, i in found], tuple(d for d, _ in found)
 
 
-@converts("aten.index.Tensor", "aten._unsafe_index.Tensor")
-def index(x: Node, indices: Sequence[Node | None]) -> Node:
-    given, dims = located(indices, "indexing")
-    return ops.index(x, *given, dims=dims) if given else x
+def positions(mask: Node, count: Dim | None) -> tuple[Node, ...]:
+    """The places where a mask holds, as one vector for each of its dimensions."""
+    if count is None:
+        raise Refusal("a mask holds in a number of places that depends on data; use torch.where")
+    holds = mask if mask.dtype == boolean else ops.ne(mask, as_node(0, mask.dtype))
+    shape = (count, mask.type.rank)
+    table = ops.eager(holds, overload="aten.nonzero.default", args=("%0",), dtypes=(i64,), shapes=(shape,))
+    return tuple(select(table, 1, d) for d in range(mask.type.rank))
+
+
+@converts("aten.index.Tensor", "aten._unsafe_index.Tensor", shaped=True)
+def index(x: Node, indices: Sequence[Node | None], shape: Sequence[Dim] = ()) -> Node:
+    """Where indices stand side by side, their common dimensions take the place of the first; else they come first of all."""
+    given = [d for d, i in enumerate(indices) if i is not None]
+    if not given:
+        return x
+    first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+    ranks = [i.type.rank for i in indices if i is not None and i.dtype not in (boolean, u8)]
+    places, dims = located(indices, shape[first + max([1, *ranks]) - 1] if shape else None)
+    return ops.index(x, *places, dims=dims)
+
+
+@converts("aten.masked_select.default", shaped=True)
+def masked_select(x: Node, mask: Node, shape: Sequence[Dim]) -> Node:
+    both = broadcast_shapes(x.shape, mask.shape)
+    return index(expand(x, both), (expand(mask, both),), shape)
 
 
 @converts("aten.take_along_dim.default")

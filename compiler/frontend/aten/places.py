@@ -6,7 +6,8 @@ from compiler.frontend.promotion import as_node
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node, constant
 from compiler.ir.index import Dim
-from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_graph import interpret
+from compiler.ir.torch_types import as_array
 from compiler.ir.types import i64
 
 

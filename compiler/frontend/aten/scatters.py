@@ -8,12 +8,12 @@ from compiler.frontend.aten.creation import zeros_like
 from compiler.frontend.aten.indexing import located
 from compiler.frontend.aten.views import axis, expand, view
 from compiler.frontend.promotion import Value, as_node
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.registry import converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, product
 from compiler.ir.structure import IDENTITIES
-from compiler.ir.types import boolean, broadcast_shapes, i64
+from compiler.ir.types import boolean, broadcast_shapes, i64, u8
 
 REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 """PyTorch's names for how a write joins what is there."""
@@ -118,22 +118,28 @@ def index_fill(x: Node, dim: int, indices: Node, value: Value) -> Node:
 @converts("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
     values = ops.as_dtype(values, x.dtype)
-    masks = [i for i in indices if i is not None and i.dtype == boolean]
-    if masks:
-        return _put_where(x, indices, values, accumulate)
-    given, dims = located(indices, "assigning")
-    return ops.index_put(x, values, *given, dims=dims, reduce=_kind("add" if accumulate else "set", x))
+    given = [i for i in indices if i is not None]
+    mask = given[0] if len(given) == 1 and given[0].dtype in (boolean, u8) else None
+    count = None
+    if mask is not None:
+        behind = x.type.rank - mask.type.rank - indices.index(mask)
+        if values.type.rank <= behind or values.shape[-1 - behind] == 1:
+            return _put_where(x, mask, behind, values, accumulate)
+        count = values.shape[-1 - behind]
+    places, dims = located(indices, count)
+    return ops.index_put(x, values, *places, dims=dims, reduce=_kind("add" if accumulate else "set", x))
 
 
-def _put_where(x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool) -> Node:
-    """An assignment by one mask of the first dimensions, of the same values wherever it holds."""
-    mask = indices[0]
-    if mask is None or mask.dtype != boolean or any(i is not None for i in indices[1:]):
-        raise Refusal("assigning by a mask together with other indices")
-    rest = x.type.rank - mask.type.rank
-    if values.type.rank > rest and not (values.type.rank == rest + 1 and values.shape[0] == 1):
-        raise Refusal("assigning by a mask has a size that depends on data; use torch.where")
-    chosen = view(mask, (*mask.shape, *(1,) * rest))
+def _put_where(x: Node, mask: Node, behind: int, values: Node, accumulate: bool) -> Node:
+    """An assignment of the same values wherever a mask holds, which leaves the `behind` last dimensions out."""
+    chosen = view(
+        mask if mask.dtype == boolean else ops.ne(mask, as_node(0, mask.dtype)), (*mask.shape, *(1,) * behind)
+    )
+    values = (
+        view(values, (*values.shape[: -1 - behind], *(1,) * mask.type.rank, *values.shape[values.type.rank - behind :]))
+        if values.type.rank > behind
+        else values
+    )
     if accumulate:
         values = ops.or_(x, values) if x.dtype == boolean else ops.add(x, values)
     return ops.where(chosen, values, x)

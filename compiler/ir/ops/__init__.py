@@ -48,7 +48,7 @@ from compiler.ir.ops.contraction import (
     matmul,
     pad_spatial,
 )
-from compiler.ir.ops.control import eager, effect, fused, item
+from compiler.ir.ops.control import eager, effect, extent, fused, item
 from compiler.ir.ops.creation import before, dim_value, full, iota
 from compiler.ir.ops.gamma import digamma, lgamma
 from compiler.ir.ops.gather import gather, index, take
@@ -158,6 +158,7 @@ __all__ = [
     "exp2",
     "expand",
     "expm1",
+    "extent",
     "flip",
     "floor",
     "floor_divide",
@@ -199,7 +200,8 @@ __all__ = [
     "logcumsumexp",
     "logsumexp",
     "lt",
-    "masked_scores", "matmul",
+    "masked_scores",
+    "matmul",
     "max_pool",
     "maximum",
     "mean",

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from compiler.errors import ArgumentError
 from compiler.ir.op import REQUIRED, Signature, op
 from compiler.ir.structure import Fused, Item, Opaque
 from compiler.ir.types import TensorType, u8
@@ -48,13 +49,15 @@ def operator(name: str) -> Any:
 
 
 def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
-    """`template` with "%k" replaced by operand k, "torch.x" and "device:x" by what they name, and "text:x" by x."""
+    """`template` with "%k" replaced by operand k, "#k" by the number in it, "torch.x" and "device:x" by what they name, and "text:x" by x."""
     if isinstance(template, tuple):
         return tuple(fill_template(t, operands) for t in template)
     if not isinstance(template, str):
         return template
     if template.startswith("%"):
         return operands[int(template[1:])]
+    if template.startswith("#"):
+        return operands[int(template[1:])].item()
     if template.startswith("torch."):
         return getattr(torch, template.removeprefix("torch."))
     if template.startswith("device:"):
@@ -75,7 +78,7 @@ def _eager_reference(
     return found[0] if len(dtypes) == 1 else found
 
 
-eager = op("eager", "operands*!: every", Opaque("has no counterpart here and runs in PyTorch"), type=_eager_type,
+eager = op("eager", "operands*!: every", Opaque("has no counterpart here and runs in PyTorch", declares="shapes"), type=_eager_type,
            attrs={"overload": REQUIRED, "args": (), "kwargs": (), "dtypes": REQUIRED, "shapes": REQUIRED},
            reference=_eager_reference)  # fmt: skip
 """A PyTorch operator called as it is, on `args` and the pairs `kwargs` with operand k in place of "%k"."""
@@ -91,3 +94,14 @@ def _effect_reference(
 effect = op("effect", "operands*!: every", Opaque("may raise an error of PyTorch's"), type=lambda s: TensorType(u8, (0,)),
             attrs={"overload": REQUIRED, "args": (), "kwargs": ()}, reference=_effect_reference)  # fmt: skip
 """A PyTorch operator called for its effect alone; operands that `args` leaves out only have to come before."""
+
+
+def _extent_reference(x: torch.Tensor, size: Any) -> torch.Tensor:
+    if x < 0:
+        raise ArgumentError(f"a number that is used as a size must not be negative, but is {int(x)}")
+    return torch.empty(int(x), dtype=torch.uint8)
+
+
+extent = op("extent", "x: integer", Opaque("tells a size", declares="size"), type=lambda s: TensorType(u8, (s.attrs["size"],)),
+            attrs={"size": REQUIRED}, reference=_extent_reference)  # fmt: skip
+"""A vector without a meaning, of as many elements as the one number in `x` says: its shape tells that number."""

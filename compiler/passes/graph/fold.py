@@ -10,8 +10,9 @@ import torch
 
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, stored
 from compiler.ir.index import Dim, Index
-from compiler.ir.interpret_graph import as_array, interpret
+from compiler.ir.interpret_graph import interpret
 from compiler.ir.structure import Generate, Item, Opaque, Recurrence, is_view
+from compiler.ir.torch_types import as_array
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.demand import from_positions
 

@@ -331,7 +331,7 @@ def test_scores_are_kept_whole_where_something_else_reads_them() -> None:
         }""")
     torch.manual_seed(0)
     s, v = torch.randn(16, 700), torch.randn(700, 8)
-    y, p = compiler.driver.compile_graph(graph)([s, v])
+    y, p = compiler.driver.CompiledGraph(graph)([s, v])
     assert (p - torch.softmax(s.double(), 1)).abs().max() < 1e-6
     assert (y - torch.softmax(s.double(), 1) @ v.double()).abs().max() < 1e-5
 
@@ -347,7 +347,7 @@ def test_one_compilation_of_attention_serves_every_length(causal: bool) -> None:
     """One key, primes, a part, one more and one less, blocks of rows that are whole and that are not."""
     torch.manual_seed(0)
     graph = parse_graph(ATTENTION.format(causal=str(causal).lower()))
-    compiled = compiler.driver.compile_graph(graph, bounds={"n": (1, 1200)})
+    compiled = compiler.driver.CompiledGraph(graph, bounds={"n": (1, 1200)})
     for n in (1024, 1, 2, 7, 63, 64, 65, 255, 256, 257, 509, 512, 513, 1031):
         q, k, v = torch.randn(2, n, 16), torch.randn(2, n, 16) * 3, torch.randn(2, n, 8)
         (y,) = compiled([q, k, v])
@@ -361,7 +361,7 @@ def test_one_compilation_of_attention_serves_every_length(causal: bool) -> None:
 def test_lengths_that_may_be_nothing_stay() -> None:
     """A sum over nothing is divided by nothing where it is taken in parts."""
     graph = parse_graph(ATTENTION.format(causal="false"))
-    compiled = compiler.driver.compile_graph(graph, bounds={"n": (0, 1200)})
+    compiled = compiler.driver.CompiledGraph(graph, bounds={"n": (0, 1200)})
     for n in (1024, 0, 3):
         q, k, v = torch.randn(2, n, 16), torch.randn(2, n, 16), torch.randn(2, n, 8)
         assert (compiled([q, k, v])[0] - F.scaled_dot_product_attention(q, k, v, scale=0.25)).abs().sum() < 1e-3

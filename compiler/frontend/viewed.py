@@ -1,0 +1,76 @@
+"""Results that are views of arguments, whose place in memory AOTAutograd takes from what a backend returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compiler.frontend.registry import Refusal
+from compiler.ir.graph import Node
+from compiler.ir.index import Dim, product
+from compiler.ir.structure import IndexMap, is_view
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """Result that is a view of argument `position`.
+
+    Where sizes are open, AOTAutograd takes its strides and its offset, in elements, for those of what it returns to the user.
+    """
+
+    position: int
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
+    offset: Dim
+
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        return *self.shape, *self.strides, self.offset
+
+
+def views_of_arguments(
+    placeholders: Sequence[torch.fx.Node],
+    values: Mapping[torch.fx.Node, Any],
+    outputs: Sequence[torch.fx.Node],
+    dim: Callable[[int | torch.SymInt], Dim],
+) -> dict[int, Viewed]:
+    """The results that are views of arguments, by their number; `values` are the nodes of a graph and `dim` gives a size."""
+    stored = {_memory(n.meta["val"]): (k, n) for k, n in enumerate(placeholders) if _is_dense(n.meta["val"])}
+    found = {}
+    for k, n in enumerate(outputs):
+        v: Any = n.meta.get("val") if isinstance(n, torch.fx.Node) else None
+        if _is_dense(v) and _memory(v) in stored:
+            position, argument = stored[_memory(v)]
+            shape, strides = (tuple(map(dim, sizes)) for sizes in (v.shape, v.stride()))
+            try:
+                offset = dim(v.storage_offset())
+            except Refusal:  # data decides it, and PyTorch has given it a name of its own
+                offset = _offset(values[n], values.get(argument), argument.meta["val"], dim)
+            found[k] = Viewed(position, shape, strides, offset)
+    return found
+
+
+def _is_dense(v: Any) -> bool:
+    return isinstance(v, torch.Tensor) and v.layout == torch.strided
+
+
+def _memory(v: torch.Tensor) -> int:
+    return int(v.untyped_storage()._cdata)
+
+
+def _offset(view: Node, base: Node | None, argument: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim]) -> Dim:
+    """Where the first element of `view` lies in the memory of `argument`, which `base` stands for; Refusal where no view leads there."""
+    n = view
+    place: tuple[Dim, ...] = (0,) * view.type.rank
+    while n is not base:
+        if not isinstance(n.structure, IndexMap) or not is_view(n.structure, n):
+            raise Refusal("a result that shares memory with an argument begins where data says")
+        (piece,) = n.structure.pieces(n, place)
+        n, place = n.operands[piece.operand], piece.position
+    offset = dim(argument.storage_offset())
+    for at, stride in zip(place, argument.stride(), strict=True):
+        offset = offset + product((at, dim(stride)))
+    return offset

@@ -1,0 +1,264 @@
+"""Graphs in which data decides sizes, cut in parts: each begins where the sizes that its types name are known.
+
+    graph @g(%x: f32[n]) {                               part 0    %m = gt %x, 0
+      %m = gt %x, 0                                      then      %k = eager %m, which tells u0
+      %k: i64[u0, 1] = eager %m {aten.nonzero}           part 1    %y = exp of a look-up of %k in %x
+      %y: f32[u0] = exp of a look-up of %k in %x
+      return %y
+    }
+
+What tells a size is a call into PyTorch whose result has a dimension that neither its operands nor its arguments name.  It is
+made as early as it can be, between two parts; everything else is computed as late as it is wanted, beside what uses it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from compiler.errors import ArgumentError, VerifyError
+from compiler.ir.binding import bind_symbols
+from compiler.ir.graph import CONSTANT, Graph, Node, input_node, unique_names
+from compiler.ir.index import Dim, Index, evaluate, sizes, substitute, var, variables, with_sizes
+from compiler.ir.structure import Item, Leaf, Opaque
+from compiler.ir.torch_types import as_tensor
+from compiler.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is computed at once, as a graph: it `takes` values of the whole graph and `gives` others; then come `calls`."""
+
+    graph: Graph
+    takes: tuple[Node, ...]
+    gives: tuple[Node, ...]
+    calls: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What must hold of the sizes of a call; `message` says so to the user."""
+
+    left: Dim
+    relation: str
+    right: Dim
+    message: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        return names_in((self.left, self.right))
+
+    def check(self, sizes: Mapping[str, int]) -> None:
+        """ArgumentError where it does not hold."""
+        if not RELATIONS[self.relation](evaluate(self.left, sizes), evaluate(self.right, sizes)):
+            told = ", ".join(f"{name} = {sizes[name]}" for name in sorted(self.names))
+            raise ArgumentError(f"{self.message} ({told})")
+
+
+RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt,
+}  # fmt: skip
+
+
+def is_partitioned(graph: Graph) -> bool:
+    """Whether data decides sizes in `graph`."""
+    return any(not names_in(n.result) <= graph.symbols for n in graph.nodes if isinstance(n.structure, Opaque))
+
+
+def partition(graph: Graph) -> tuple[Part, ...]:
+    """The parts of `graph`, in the order in which they can be computed."""
+    steps = _Partition(graph)
+    return tuple(map(steps.part, range(steps.count)))
+
+
+def names_in(value: Any) -> frozenset[str]:
+    """The symbols in a type, an attribute or several of them."""
+    if isinstance(value, TensorType):
+        return value.symbols
+    if isinstance(value, Index):
+        return variables(value) | {s.name for s in sizes(value)}
+    if isinstance(value, Graph):
+        return frozenset().union(*(names_in((n.result, *n.attrs.values())) for n in value.nodes))
+    return frozenset().union(*map(names_in, value)) if isinstance(value, tuple) else frozenset()
+
+
+def told_by(node: Node) -> frozenset[str]:
+    """The symbols that a call into PyTorch tells: those of its results that nothing it is given names."""
+    if not isinstance(node.structure, Opaque):
+        return frozenset()
+    given = (v for k, v in node.attrs.items() if k != node.structure.declares)
+    return names_in(node.result) - names_in((*(o.result for o in node.operands), *given))
+
+
+@dataclass(frozen=True)
+class _Partition:
+    """The steps of `partition`, each computed once."""
+
+    graph: Graph
+
+    @cached_property
+    def names(self) -> Mapping[Node, str]:
+        return unique_names(self.graph.nodes)
+
+    @cached_property
+    def tellers(self) -> Mapping[str, Node]:
+        """The call that tells each symbol that no input tells: of several, the first."""
+        found: dict[str, Node] = {}
+        for n in self.graph.nodes:
+            for name in told_by(n) - self.graph.symbols:
+                found.setdefault(name, n)
+        return found
+
+    @cached_property
+    def calls(self) -> frozenset[Node]:
+        return frozenset(self.tellers.values())
+
+    def needs(self, n: Node) -> Iterator[Node]:
+        """The operands of a node, and the calls that tell its sizes."""
+        yield from n.operands
+        for name in sorted(names_in((n.result, *n.attrs.values())) - self.graph.symbols):
+            if name not in self.tellers:
+                raise VerifyError(f"%{n.name}: nothing tells the size {name}")
+            if self.tellers[name] is not n:
+                yield self.tellers[name]
+
+    @cached_property
+    def order(self) -> tuple[Node, ...]:
+        """Every node, behind all that it needs."""
+        done: dict[Node, None] = {}
+        stack = [(n, False) for n in reversed(self.graph.nodes)]
+        while stack:
+            n, ready = stack.pop()
+            if ready:
+                done[n] = None
+            elif n not in done:
+                stack.append((n, True))
+                stack.extend((o, False) for o in self.needs(n) if o not in done)
+        return tuple(done)
+
+    @cached_property
+    def earliest(self) -> Mapping[Node, int]:
+        """The first part in which each node can be computed, or behind which it can be called."""
+        found: dict[Node, int] = {}
+        for n in self.order:
+            found[n] = max((found[o] + (o in self.calls) for o in self.needs(n)), default=0)
+        return found
+
+    @cached_property
+    def free(self) -> frozenset[Node]:
+        """What depends on no input and draws nothing: every part that wants it has its own."""
+        found: set[Node] = set()
+        for n in self.order:
+            given = n.op is not CONSTANT and (isinstance(n.structure, (Leaf, Opaque)) or n in self.calls)
+            if not given and all(o in found for o in self.needs(n)):
+                found.add(n)
+        return frozenset(found)
+
+    @cached_property
+    def made(self) -> Mapping[Node, int]:
+        """The part that computes each node (but for inputs, calls and what is free): the last that still serves its users."""
+        found = dict.fromkeys(self.order, self.count - 1)
+        for n in reversed(self.order):
+            if isinstance(n.structure, Opaque):
+                found[n] = self.earliest[n]
+            for o in n.operands:
+                found[o] = min(found[o], found[n])
+        found |= {n: found[n.operands[0]] for n in self.order if isinstance(n.structure, Item)}
+        return {n: k for n, k in found.items() if not (self.is_given(n) or n in self.free)}
+
+    def is_given(self, n: Node) -> bool:
+        """Whether parts take a node from outside: an input, a call or one of its results."""
+        return (
+            n in self.calls or n in self.graph.inputs or (isinstance(n.structure, Item) and n.operands[0] in self.calls)
+        )
+
+    @cached_property
+    def count(self) -> int:
+        return 1 + max(self.earliest.values(), default=0)
+
+    def part(self, k: int) -> Part:
+        calls = tuple(n for n in self.order if n in self.calls and self.earliest[n] == k)
+        own = {n for n, part in self.made.items() if part == k}
+        called = {o for c in calls for o in c.operands}
+        later = {o for n, part in self.made.items() if part > k for o in n.operands}.union(self.graph.outputs)
+        computed = called.union(self.graph.outputs if k == self.count - 1 else ()) & self.free
+        gives = tuple(n for n in self.order if n in own & (called | later) or (n in computed and n.op is not CONSTANT))
+        taken = [o for n in self.order if n in own for o in n.operands if o not in own and o not in self.free]
+        new = {n: input_node(self.names[n], n.type) for n in taken}
+        for n in self.order:
+            if n in own:
+                new[n] = n.with_operands(tuple(new.get(o, o) for o in n.operands)).named(self.names[n])
+        outputs = tuple(new.get(n, n) for n in gives)
+        new |= {n: input_node(self.names[n], n.type) for n in self.carriers(Graph((), outputs), taken)}
+        takes = tuple(n for n in new if n not in own)
+        return Part(Graph(tuple(new[n] for n in takes), outputs, f"{self.graph.name}_{k}"), takes, gives, calls)
+
+    def carriers(self, graph: Graph, taken: Sequence[Node]) -> Iterator[Node]:
+        """Values whose shapes tell what sizes `graph` names and nothing `taken` tells plainly."""
+        told = {d for n in taken for d in n.shape}
+        given = [n for n in self.order if self.is_given(n) and isinstance(n.result, TensorType)]
+        for name in sorted(names_in(graph)):
+            if var(name) not in told:
+                tell = [n for n in given if name in n.type.symbols]
+                for n in [n for n in tell if var(name) in n.shape][:1] or tell:
+                    told.update(n.shape)
+                    yield n
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A graph in parts and what computes each of them: `compute[k]` takes and gives tensors as `parts[k]` says."""
+
+    graph: Graph
+    parts: tuple[Part, ...]
+    compute: tuple[Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]], ...]
+    conditions: tuple[Condition, ...] = ()
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], dict[str, int]]:
+        """The outputs for these inputs, and all sizes; ArgumentError where the sizes that data tells contradict others."""
+        known: dict[Node, Any] = dict(zip(self.graph.inputs, inputs, strict=True))
+        told = bind_symbols(p for n, t in known.items() for p in zip(n.shape, t.shape, strict=True))
+        for part, compute in zip(self.parts, self.compute, strict=True):
+            if part.gives:
+                known.update(zip(part.gives, compute([_value(n, known) for n in part.takes]), strict=True))
+            for n in part.calls:
+                known[n] = _called(n, [_value(o, known) for o in n.operands], told)
+                told |= bind_symbols(self._shape(n, known, told))
+                for condition in self.conditions:
+                    if condition.names <= told.keys() and not condition.names.isdisjoint(told_by(n)):
+                        condition.check(told)
+        found = [_value(n, known) for n in self.graph.outputs]
+        pairs = zip(self.graph.outputs, found, strict=True)
+        return [t.clone() if isinstance(n.structure, Leaf) else t for n, t in pairs], told
+
+    def _shape(self, call: Node, known: Mapping[Node, Any], told: Mapping[str, int]) -> Iterator[tuple[Dim, int]]:
+        """The dimensions of what a call gave, beside those of its type: of several results, those that are read."""
+        for n in (call,) if isinstance(call.result, TensorType) else self.graph.users[call]:
+            found = _value(n, known).shape
+            if len(found) != len(n.shape):
+                raise VerifyError(f"{n.name}: PyTorch returned shape {list(found)} where the graph says {n.type}")
+            yield from zip((substitute(d, told) for d in n.shape), found, strict=True)
+
+
+def _value(n: Node, known: Mapping[Node, Any]) -> Any:
+    """The tensor that a node stands for."""
+    if n in known:
+        return known[n]
+    return as_tensor(n.attrs["value"].array, n.dtype) if n.op is CONSTANT else known[n.operands[0]][n.attrs["index"]]
+
+
+def _called(
+    n: Node, operands: Sequence[torch.Tensor], sizes: Mapping[str, int]
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """What PyTorch gives for a call."""
+    assert n.op.reference is not None
+    declared = n.structure.declares if isinstance(n.structure, Opaque) else ""
+    attrs = {k: v if k == declared else with_sizes(v, sizes) for k, v in n.attrs.items()}
+    with torch.no_grad():
+        result = n.op.reference(*(o.detach() for o in operands), **attrs)
+    return tuple(result) if isinstance(result, (tuple, list)) else result

@@ -1,0 +1,74 @@
+"""Graphs in which data decides sizes, compiled in parts: each when the sizes before it are known for the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from compiler.driver import CompiledGraph, Ranges, written_back
+from compiler.ir.graph import Graph
+from compiler.ir.partition import Condition, Parts, is_partitioned, partition
+from compiler.options import Options
+from compiler.pipeline import Stages
+from compiler.runtime.entry import Run
+from compiler.runtime.executable import Executable
+
+
+@dataclass(eq=False)
+class PartitionedGraph:
+    """A graph as native code in several parts, with calls into PyTorch between them; called as `CompiledGraph` is.
+
+    ArgumentError where sizes that data tells are out of `bounds` or break one of `conditions`.
+    """
+
+    graph: Graph
+    options: Options
+    bounds: Ranges = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.parts = partition(self.graph)
+        self.compiled = tuple(CompiledGraph(p.graph, self.options, self.bounds) for p in self.parts)
+        self._run = Parts(self.graph, self.parts, tuple(c.run for c in self.compiled), self.conditions)
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return self.measured(inputs)[0]
+
+    def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs, those that are to be written back to inputs among them."""
+        return self._run(inputs)[0]
+
+    def measured(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], Mapping[str, int]]]:
+        """What a call returns, and how to get the sizes that inputs and data have told."""
+        results, sizes = self._run(inputs)
+        return written_back(self.graph, inputs, results), lambda: sizes
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What compiling the parts has taken together."""
+        return {k: sum(c.seconds[k] for c in self.compiled) for k in ("passes", "code")}
+
+    def programs(self, inputs: Sequence[torch.Tensor]) -> list[tuple[Stages, Executable, Sequence[torch.Tensor]]]:
+        """The parts that serve these inputs and what they are given; all of it runs, but nothing is written back."""
+        found: list[tuple[Stages, Executable, Sequence[torch.Tensor]]] = []
+
+        def noted(compiled: CompiledGraph) -> Run:
+            def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+                found.append((*compiled.build(compiled.sizes(tensors)), list(tensors)))
+                return compiled.run(tensors)
+
+            return run
+
+        Parts(self.graph, self.parts, tuple(map(noted, self.compiled)), self.conditions)(inputs)
+        return found
+
+
+def compile_graph(
+    graph: Graph, options: Options | None = None, bounds: Ranges | None = None, conditions: Sequence[Condition] = ()
+) -> CompiledGraph | PartitionedGraph:
+    """Compile `graph`; what is static at once, the rest when its first sizes are known."""
+    if is_partitioned(graph):
+        return PartitionedGraph(graph, options or Options(), bounds or {}, tuple(conditions))
+    return CompiledGraph(graph, options or Options(), bounds or {})
