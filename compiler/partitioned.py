@@ -9,7 +9,8 @@ import torch
 
 from compiler.driver import CompiledGraph, Ranges, written_back
 from compiler.ir.graph import Graph
-from compiler.ir.partition import Condition, Parts, is_partitioned, partition
+from compiler.ir.partition import is_partitioned, partition
+from compiler.ir.parts import Condition, Parts
 from compiler.options import Options
 from compiler.pipeline import Stages
 from compiler.runtime.entry import Run

@@ -103,7 +103,7 @@ def test_every_op_with_samples_can_be_drawn() -> None:
         "item",
         "eager",
         "effect",
-        "extent",
+        "count",
         "recurrence",
     }
 

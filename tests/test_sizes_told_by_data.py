@@ -65,6 +65,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
     "in turns": (lambda a: torch.unique((a[a > 0] * 3).round()) ** 2, lambda: (x(),)),
     "first rows": (first, lambda: (x(), small())),
     "one row": (row, lambda: (x(), small())),
+    "from a place": (lambda a, n: a[n.item() :] * 2, lambda: (x(), small())),
+    "up to a place": (lambda a, n: a[1 : n.item()] * 2, lambda: (x(), torch.tensor(-1))),
+    "every other": (lambda a, n: a[n.item() : n.item() + 4 : 2] + 1, lambda: (x(), small())),
+    "the last but one": (lambda a, n: a[n.item()] * 2, lambda: (x(), torch.tensor(-2))),
     "a number": (lambda a, n: (a * n.item(), n.item() - 9, a.sum() + n.item()), lambda: (x(), small())),
     "a fraction": (lambda a, n: a.clamp(min=n.item()), lambda: (x(), torch.tensor(-0.25))),
 }  # fmt: skip
@@ -192,9 +196,30 @@ def test_conditions_between_sizes_are_checked() -> None:
         compiled(torch.randn(6, 7), torch.tensor(8))
 
 
-def test_a_number_that_may_be_negative_is_no_index() -> None:
-    with pytest.raises(UnsupportedOpError, match=r"index is a number that may be negative; say torch._check"):
-        compiler.compile(Call(lambda a, n: a[n.item()] * 2), (torch.randn(6), torch.tensor(2)))
+def test_a_number_that_may_be_negative_is_no_size() -> None:
+    with pytest.raises(UnsupportedOpError, match=r"shifts is a number that may be negative; say torch._check"):
+        compiler.compile(Call(lambda a, n: a.roll(n.item())), (torch.randn(6), torch.tensor(2)))
+
+
+def test_views_of_arguments_whose_size_data_decides() -> None:
+    def parts(a: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        count = n.item()
+        torch._check(count >= 0)
+        torch._check(count <= a.shape[0])
+        return a[:count], a[count:]
+
+    compiled = torch.compile(parts, backend=tilewright, fullgraph=True, dynamic=True)
+    for n in (2, 0, 6):
+        agree(compiled, parts, (x(), torch.tensor(n)))
+    with pytest.raises(Exception, match="begins where data says; return a copy"):
+        torch.compile(lambda a, n: a[n.item() :], backend=tilewright, fullgraph=True, dynamic=True)(x(), small())
+
+
+def test_places_out_of_range_are_refused() -> None:
+    function, _ = CASES["the last but one"]
+    compiled = compiler.compile(Call(function), (torch.randn(6), torch.tensor(-2)))
+    with pytest.raises(IndexError, match="out of range"):
+        compiled(torch.randn(6), torch.tensor(-7))
 
 
 def test_buffers_are_written_back() -> None:

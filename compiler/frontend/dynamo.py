@@ -18,7 +18,7 @@ from compiler.frontend.told import tensor_type
 from compiler.frontend.viewed import Viewed, views_of_arguments
 from compiler.ir.graph import Graph, Node, constant, input_node
 from compiler.ir.index import Dim, Index, var
-from compiler.ir.partition import Condition
+from compiler.ir.parts import Condition
 from compiler.ir.types import TensorType, u8
 
 

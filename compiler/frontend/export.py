@@ -37,7 +37,7 @@ from compiler.frontend.results import (
 from compiler.frontend.symbols import to_bounds, to_dim
 from compiler.frontend.told import Told, tensor_type
 from compiler.ir.graph import Graph, Node, constant, input_node
-from compiler.ir.partition import Condition
+from compiler.ir.parts import Condition
 
 
 @dataclass(frozen=True)

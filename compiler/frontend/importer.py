@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from compiler.errors import TilewrightError, TypeRuleError, Unsupported, UnsupportedOpError
 from compiler.frontend.calls import reason_to_call, sized_by_data
 from compiler.frontend.promotion import Scalar
-from compiler.frontend.registry import Refusal, conversions, is_shaped
+from compiler.frontend.registry import Refusal, conversions, is_shaped, is_signed
 from compiler.frontend.source import source_of
 from compiler.frontend.told import ITEMS, Told, tensor_type
 from compiler.ir import ops
@@ -141,7 +141,8 @@ class Importer:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()
-        _require_sizes(node.target, args)
+        if not is_signed(name):
+            _require_sizes(node.target, args)
         if name in ADDRESSING and not _is_row_major(node.all_input_nodes[0].meta["val"]):
             raise Refusal("it names places in memory that is not row-major; use reshape, permute, expand or slicing")
         with building_for(source_of(node)):

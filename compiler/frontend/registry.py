@@ -24,16 +24,18 @@ F = TypeVar("F", bound=Conversion)
 
 _CONVERSIONS: dict[str, Conversion] = {}
 _SHAPED: set[str] = set()
+_SIGNED: set[str] = set()
 
 
 class Refusal(Exception):
     """Raised by a conversion for arguments that it cannot express; the message says why."""
 
 
-def converts(*overloads: str, shaped: bool = False) -> Callable[[F], F]:
+def converts(*overloads: str, shaped: bool = False, signed: bool = False) -> Callable[[F], F]:
     """Register the decorated function for `overloads`, such as "aten.add.Tensor".
 
-    One that is `shaped` is told the result's `shape` as PyTorch has found it, whose sizes data may decide.
+    One that is `shaped` is told the result's `shape` as PyTorch has found it, whose sizes data may decide.  One that is `signed`
+    takes numbers that data decides, and that may be negative, as indices.
     """
 
     def register(conversion: F) -> F:
@@ -42,6 +44,7 @@ def converts(*overloads: str, shaped: bool = False) -> Callable[[F], F]:
                 raise ValueError(f"{name} is converted twice")
             _CONVERSIONS[name] = conversion
         _SHAPED.update(overloads if shaped else ())
+        _SIGNED.update(overloads if signed else ())
         return conversion
 
     return register
@@ -54,6 +57,11 @@ def conversions() -> dict[str, Conversion]:
 
     table = {name: partial(apply, o) for o in OPS.values() if isinstance(o.structure, Elementwise) for name in o.aten}
     return {**table, **_CONVERSIONS}
+
+
+def is_signed(name: str) -> bool:
+    """Whether the conversion of an overload takes numbers that data decides as indices."""
+    return name in _SIGNED
 
 
 def is_shaped(name: str) -> bool:

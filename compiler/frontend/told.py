@@ -16,7 +16,8 @@ from compiler.frontend.symbols import floating, from_sympy, to_bounds, to_dim
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import Dim, substitute, var
-from compiler.ir.partition import Condition, names_in, told_by
+from compiler.ir.partition import names_in, told_by
+from compiler.ir.parts import Condition
 from compiler.ir.torch_types import from_torch
 from compiler.ir.types import TensorType, f64, i64
 
@@ -112,7 +113,7 @@ class Told:
             return self.size(value) if isinstance(value, torch.SymInt) else self.number(value)
         if isinstance(value, torch.SymInt) and not _may_be_negative(value):
             self._learn(symbol, var(str(symbol)), value)
-            self.tellers[str(symbol)] = ops.extent(x, size=var(str(symbol)))
+            self.tellers[str(symbol)] = ops.count(x, size=var(str(symbol)))
             return self.dim(value)
         self.numbers[str(symbol)] = ops.as_dtype(x, i64 if isinstance(value, torch.SymInt) else f64)
         return Scalar(self.numbers[str(symbol)])
@@ -135,7 +136,8 @@ class Told:
                 left, right = (self._known(from_sympy(e)) for e in condition.args)
             except Refusal:
                 return  # of what has no size here
-            self.conditions.append(Condition(left, relation, right, message))
+            if (relation, right) != (">=", 0):  # no size is negative
+                self.conditions.append(Condition(left, relation, right, message))
 
     def _known(self, dim: Dim) -> Dim:
         missing = [n for n in names_in(dim) if is_unbacked(n) and n not in self.sizes]
@@ -147,9 +149,12 @@ class Told:
         """What a graph with these outputs must return besides, so that everything is reached that tells its sizes and `dims`."""
         found: list[Node] = []
         asked = names_in(tuple(dims)).union(*(c.names for c in self.conditions))
-        while missing := [n for n in _untold([*outputs, *found], asked) if n in self.tellers]:
-            found.append(self.tellers[missing[0]])
-        return found
+        while True:
+            missing = (self.tellers.get(n) for n in _untold([*outputs, *found], asked))
+            teller = next((n for n in missing if n is not None and n not in found), None)
+            if teller is None:
+                return found
+            found.append(teller)
 
 
 def tensor_type(t: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = to_dim) -> TensorType:

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
+from compiler.errors import Unsupported, UnsupportedOpError
 from compiler.frontend.registry import Refusal
+from compiler.frontend.source import source_of
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, product
 from compiler.ir.structure import IndexMap, is_view
@@ -48,7 +50,7 @@ def views_of_arguments(
             try:
                 offset = dim(v.storage_offset())
             except Refusal:  # data decides it, and PyTorch has given it a name of its own
-                offset = _offset(values[n], values.get(argument), argument.meta["val"], dim)
+                offset = _offset(n, values, argument, dim)
             found[k] = Viewed(position, shape, strides, offset)
     return found
 
@@ -61,16 +63,23 @@ def _memory(v: torch.Tensor) -> int:
     return int(v.untyped_storage()._cdata)
 
 
-def _offset(view: Node, base: Node | None, argument: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim]) -> Dim:
-    """Where the first element of `view` lies in the memory of `argument`, which `base` stands for; Refusal where no view leads there."""
-    n = view
-    place: tuple[Dim, ...] = (0,) * view.type.rank
-    while n is not base:
+def _offset(
+    view: torch.fx.Node,
+    values: Mapping[torch.fx.Node, Any],
+    argument: torch.fx.Node,
+    dim: Callable[[int | torch.SymInt], Dim],
+) -> Dim:
+    """Where the first element of `view` lies in the memory of `argument`; UnsupportedOpError where no view leads there."""
+    n: Node = values[view]
+    place: tuple[Dim, ...] = (0,) * n.type.rank
+    while n is not values.get(argument):
         if not isinstance(n.structure, IndexMap) or not is_view(n.structure, n):
-            raise Refusal("a result that shares memory with an argument begins where data says")
+            reason = "shares memory with an argument and begins where data says; return a copy of it"
+            raise UnsupportedOpError([Unsupported(str(view.target), reason, source_of(view))])
         (piece,) = n.structure.pieces(n, place)
         n, place = n.operands[piece.operand], piece.position
-    offset = dim(argument.storage_offset())
-    for at, stride in zip(place, argument.stride(), strict=True):
+    stored: torch.Tensor = argument.meta["val"]
+    offset = dim(stored.storage_offset())
+    for at, stride in zip(place, stored.stride(), strict=True):
         offset = offset + product((at, dim(stride)))
     return offset

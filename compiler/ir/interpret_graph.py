@@ -20,7 +20,8 @@ from compiler.ir.binding import bind_symbols
 from compiler.ir.graph import CONSTANT, Data, Graph, Node, expansion
 from compiler.ir.op import OPS
 from compiler.ir.ops.recurrence import run_steps
-from compiler.ir.partition import Parts, is_partitioned, partition
+from compiler.ir.partition import is_partitioned, partition
+from compiler.ir.parts import Parts
 from compiler.ir.structure import Composite, Elementwise, Recurrence
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType

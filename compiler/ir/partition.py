@@ -13,20 +13,15 @@ made as early as it can be, between two parts; everything else is computed as la
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
-
-from compiler.errors import ArgumentError, VerifyError
-from compiler.ir.binding import bind_symbols
+from compiler.errors import VerifyError
 from compiler.ir.graph import CONSTANT, Graph, Node, input_node, unique_names
-from compiler.ir.index import Dim, Index, evaluate, sizes, substitute, var, variables, with_sizes
+from compiler.ir.index import Index, sizes, var, variables
 from compiler.ir.structure import Item, Leaf, Opaque
-from compiler.ir.torch_types import as_tensor
 from compiler.ir.types import TensorType
 
 
@@ -38,31 +33,6 @@ class Part:
     takes: tuple[Node, ...]
     gives: tuple[Node, ...]
     calls: tuple[Node, ...]
-
-
-@dataclass(frozen=True)
-class Condition:
-    """What must hold of the sizes of a call; `message` says so to the user."""
-
-    left: Dim
-    relation: str
-    right: Dim
-    message: str
-
-    @property
-    def names(self) -> frozenset[str]:
-        return names_in((self.left, self.right))
-
-    def check(self, sizes: Mapping[str, int]) -> None:
-        """ArgumentError where it does not hold."""
-        if not RELATIONS[self.relation](evaluate(self.left, sizes), evaluate(self.right, sizes)):
-            told = ", ".join(f"{name} = {sizes[name]}" for name in sorted(self.names))
-            raise ArgumentError(f"{self.message} ({told})")
-
-
-RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<=": operator.le, "<": operator.lt, ">=": operator.ge, ">": operator.gt,
-}  # fmt: skip
 
 
 def is_partitioned(graph: Graph) -> bool:
@@ -208,57 +178,3 @@ class _Partition:
                 for n in [n for n in tell if var(name) in n.shape][:1] or tell:
                     told.update(n.shape)
                     yield n
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A graph in parts and what computes each of them: `compute[k]` takes and gives tensors as `parts[k]` says."""
-
-    graph: Graph
-    parts: tuple[Part, ...]
-    compute: tuple[Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]], ...]
-    conditions: tuple[Condition, ...] = ()
-
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], dict[str, int]]:
-        """The outputs for these inputs, and all sizes; ArgumentError where the sizes that data tells contradict others."""
-        known: dict[Node, Any] = dict(zip(self.graph.inputs, inputs, strict=True))
-        told = bind_symbols(p for n, t in known.items() for p in zip(n.shape, t.shape, strict=True))
-        for part, compute in zip(self.parts, self.compute, strict=True):
-            if part.gives:
-                known.update(zip(part.gives, compute([_value(n, known) for n in part.takes]), strict=True))
-            for n in part.calls:
-                known[n] = _called(n, [_value(o, known) for o in n.operands], told)
-                told |= bind_symbols(self._shape(n, known, told))
-                for condition in self.conditions:
-                    if condition.names <= told.keys() and not condition.names.isdisjoint(told_by(n)):
-                        condition.check(told)
-        found = [_value(n, known) for n in self.graph.outputs]
-        pairs = zip(self.graph.outputs, found, strict=True)
-        return [t.clone() if isinstance(n.structure, Leaf) else t for n, t in pairs], told
-
-    def _shape(self, call: Node, known: Mapping[Node, Any], told: Mapping[str, int]) -> Iterator[tuple[Dim, int]]:
-        """The dimensions of what a call gave, beside those of its type: of several results, those that are read."""
-        for n in (call,) if isinstance(call.result, TensorType) else self.graph.users[call]:
-            found = _value(n, known).shape
-            if len(found) != len(n.shape):
-                raise VerifyError(f"{n.name}: PyTorch returned shape {list(found)} where the graph says {n.type}")
-            yield from zip((substitute(d, told) for d in n.shape), found, strict=True)
-
-
-def _value(n: Node, known: Mapping[Node, Any]) -> Any:
-    """The tensor that a node stands for."""
-    if n in known:
-        return known[n]
-    return as_tensor(n.attrs["value"].array, n.dtype) if n.op is CONSTANT else known[n.operands[0]][n.attrs["index"]]
-
-
-def _called(
-    n: Node, operands: Sequence[torch.Tensor], sizes: Mapping[str, int]
-) -> torch.Tensor | tuple[torch.Tensor, ...]:
-    """What PyTorch gives for a call."""
-    assert n.op.reference is not None
-    declared = n.structure.declares if isinstance(n.structure, Opaque) else ""
-    attrs = {k: v if k == declared else with_sizes(v, sizes) for k, v in n.attrs.items()}
-    with torch.no_grad():
-        result = n.op.reference(*(o.detach() for o in operands), **attrs)
-    return tuple(result) if isinstance(result, (tuple, list)) else result

@@ -9,7 +9,8 @@ from compiler.errors import ArgumentError, VerifyError
 from compiler.ir.index import var
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.parser import parse_graph
-from compiler.ir.partition import Condition, Parts, is_partitioned, partition
+from compiler.ir.partition import is_partitioned, partition
+from compiler.ir.parts import Condition, Parts
 from compiler.ir.printer import print_graph
 
 NONZERO = 'eager %m {overload="aten.nonzero.default", args=["%0"], dtypes=[i64], shapes=[[u0, 1]]}'
@@ -87,10 +88,10 @@ def test_a_size_alone_needs_what_tells_it() -> None:
 
 def test_numbers_become_sizes() -> None:
     source = """graph @g(%n: i64[]) {
-  %e: u8[u0] = extent %n {size=u0}
+  %e: i64[u0] = count %n {size=u0}
   %i = iota {size=u0}
   %j = add %i, %i
-  %f: u8[u1] = extent %n {size=u1}
+  %f: i64[u1] = count %n {size=u1}
   %h = iota {size=u0 + u1}
   return %j, %h, %e, %f
 }"""

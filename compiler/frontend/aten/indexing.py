@@ -46,13 +46,13 @@ def located(indices: Sequence[Node | None], count: Dim | None) -> tuple[list[Nod
     found: list[tuple[int, Node]] = []
     dim = 0
     for i in indices:
-        places = () if i is None else positions(i, count) if i.dtype in (boolean, u8) else (i,)
+        places = () if i is None else holding(i, count) if i.dtype in (boolean, u8) else (i,)
         found += [(dim + k, p) for k, p in enumerate(places)]
         dim += len(places) or 1
     return [i for _, i in found], tuple(d for d, _ in found)
 
 
-def positions(mask: Node, count: Dim | None) -> tuple[Node, ...]:
+def holding(mask: Node, count: Dim | None) -> tuple[Node, ...]:
     """The places where a mask holds, as one vector for each of its dimensions."""
     if count is None:
         raise Refusal("a mask holds in a number of places that depends on data; use torch.where")

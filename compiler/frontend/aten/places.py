@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.frontend.promotion import as_node
+from compiler.frontend.promotion import Value, as_node
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node, constant
 from compiler.ir.index import Dim
@@ -11,7 +11,7 @@ from compiler.ir.torch_types import as_array
 from compiler.ir.types import i64
 
 
-def positions(n: Dim, start: Dim = 0) -> Node:
+def positions(n: Dim, start: Value = 0) -> Node:
     """The numbers start, start + 1, ... of `n` places, i64."""
     return ops.iota(size=n) if start == 0 else ops.add(ops.iota(size=n), as_node(start, i64))
 
@@ -19,6 +19,24 @@ def positions(n: Dim, start: Dim = 0) -> Node:
 def clipped(place: Node, n: Dim) -> Node:
     """Places, i64, with those before the first of `n` and behind the last moved there."""
     return ops.minimum(ops.maximum(place, 0), as_node(n - 1, i64))
+
+
+def between(first: Value | None, last: Value | None, step: int, n: Dim, count: Dim) -> Node:
+    """The `count` places, i64, of a slice from `first` up to `last` of `n` elements, of which data decides one or the other.
+
+    As in Python, negative numbers count from the end, and those outside end where the elements do.
+    """
+    size = as_node(n, i64)
+
+    def bound(given: Value | None, default: Dim) -> Node:
+        place = as_node(default if given is None else given, i64)
+        return ops.minimum(ops.maximum(ops.where(ops.lt(place, 0), ops.add(place, size), place), 0), size)
+
+    start = bound(first, 0)
+    length = ops.maximum(ops.sub(bound(last, n), start), 0)
+    steps = ops.floor_divide(ops.add(length, step - 1), step) if step > 1 else length
+    told = ops.count(steps, size=count)
+    return ops.add(ops.mul(told, step) if step > 1 else told, start)
 
 
 def settled(place: Node, *sizes: Dim) -> Node:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from compiler.frontend.aten.places import clipped, positions, settled
-from compiler.frontend.promotion import as_node, common_dtype
+from compiler.frontend.aten.places import between, clipped, positions, settled
+from compiler.frontend.promotion import Scalar, as_node, common_dtype
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -131,8 +131,14 @@ def _steps(x: Node, dim: int, start: Dim | None, end: Dim | None, step: int) -> 
     return d, first, max(count, 0) if isinstance(count, int) else count
 
 
-@converts("aten.slice.Tensor", "aten.slice_copy.Tensor")
-def slice_(x: Node, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1) -> Node:
+@converts("aten.slice.Tensor", "aten.slice_copy.Tensor", shaped=True, signed=True)
+def slice_(
+    x: Node, dim: int = 0, start: Dim | Scalar | None = None, end: Dim | Scalar | None = None, step: int = 1,
+    shape: Sequence[Dim] = (),
+) -> Node:  # fmt: skip
+    if isinstance(start, Scalar) or isinstance(end, Scalar):
+        d = axis(dim, x.type.rank)
+        return ops.take(x, between(start, end, step, x.shape[d], shape[d]), dim=d)
     d, first, count = _steps(x, dim, start, end, step)
     if first == 0 and step == 1 and count == x.shape[d]:
         return x
@@ -179,14 +185,18 @@ def resize(x: Node, shape: Sequence[int]) -> Node:
     return view(constant_pad(view(x, (have,)), (0, want - have)), shape)
 
 
-@converts("aten.select.int", "aten.select_copy.int")
-def select(x: Node, dim: int, index: Dim) -> Node:
+@converts("aten.select.int", "aten.select_copy.int", signed=True)
+def select(x: Node, dim: int, index: Dim | Scalar) -> Node:
     d = axis(dim, x.type.rank)
+    if isinstance(index, Scalar):
+        return ops.index(x, index.node, dims=(d,))
     return ops.select(x, d, index + x.shape[d] if isinstance(index, int) and index < 0 else index)
 
 
-@converts("aten.narrow.default", "aten.narrow_copy.default")
-def narrow(x: Node, dim: int, start: Dim, length: Dim) -> Node:
+@converts("aten.narrow.default", "aten.narrow_copy.default", signed=True)
+def narrow(x: Node, dim: int, start: Dim | Scalar, length: Dim) -> Node:
+    if isinstance(start, Scalar):
+        return ops.index(x, positions(length, start), dims=(axis(dim, x.type.rank),))
     return slice_(
         x, dim, start, start + length if not (isinstance(start, int) and start < 0) else x.shape[dim] + start + length
     )

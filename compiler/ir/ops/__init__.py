@@ -48,7 +48,7 @@ from compiler.ir.ops.contraction import (
     matmul,
     pad_spatial,
 )
-from compiler.ir.ops.control import eager, effect, extent, fused, item
+from compiler.ir.ops.control import count, eager, effect, fused, item
 from compiler.ir.ops.creation import before, dim_value, full, iota
 from compiler.ir.ops.gamma import digamma, lgamma
 from compiler.ir.ops.gather import gather, index, take
@@ -137,6 +137,7 @@ __all__ = [
     "copysign",
     "cos",
     "cosh",
+    "count",
     "cummax",
     "cummax_index",
     "cummin",
@@ -158,7 +159,6 @@ __all__ = [
     "exp2",
     "expand",
     "expm1",
-    "extent",
     "flip",
     "floor",
     "floor_divide",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from compiler.errors import ArgumentError
 from compiler.ir.op import REQUIRED, Signature, op
 from compiler.ir.structure import Fused, Item, Opaque
-from compiler.ir.types import TensorType, u8
+from compiler.ir.types import TensorType, i64, u8
 
 
 def _fused_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
@@ -42,6 +43,7 @@ def _eager_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     return results[0] if len(results) == 1 else results
 
 
+@cache
 def operator(name: str) -> Any:
     """The operator a name such as "aten.sort.default" stands for."""
     namespace, packet, overload = name.split(".")
@@ -96,12 +98,12 @@ effect = op("effect", "operands*!: every", Opaque("may raise an error of PyTorch
 """A PyTorch operator called for its effect alone; operands that `args` leaves out only have to come before."""
 
 
-def _extent_reference(x: torch.Tensor, size: Any) -> torch.Tensor:
+def _count_reference(x: torch.Tensor, size: Any) -> torch.Tensor:
     if x < 0:
         raise ArgumentError(f"a number that is used as a size must not be negative, but is {int(x)}")
-    return torch.empty(int(x), dtype=torch.uint8)
+    return torch.arange(int(x))
 
 
-extent = op("extent", "x: integer", Opaque("tells a size", declares="size"), type=lambda s: TensorType(u8, (s.attrs["size"],)),
-            attrs={"size": REQUIRED}, reference=_extent_reference)  # fmt: skip
-"""A vector without a meaning, of as many elements as the one number in `x` says: its shape tells that number."""
+count = op("count", "x: integer", Opaque("tells a size", declares="size"), type=lambda s: TensorType(i64, (s.attrs["size"],)),
+           attrs={"size": REQUIRED}, reference=_count_reference)  # fmt: skip
+"""The numbers 0, 1, ... below the one in `x`: as many as it says, so that the shape tells it."""
