@@ -11,6 +11,7 @@ import torch
 
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.target import Target
+from compiler.errors import OpenSizeError
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.ir.verify_program import verify_program
 from compiler.options import Options
@@ -189,6 +190,17 @@ def test_sums_in_chains_are_the_same(length: int) -> None:
 def test_local_buffers_of_all_cases_are_one() -> None:
     kernel = parse_program(program(BODIES["rows in two places"])).kernels["product"]
     assert re.findall(r"alloca \[(\d+) x float\]", emit_kernel(kernel, Target.host())) == ["128"]
+
+
+def test_local_buffers_that_may_be_larger_than_a_stack_are_refused() -> None:
+    text = """kernel @k(size n in 0..{most} like 500, in %x: f32[n], out %y: f32[n]) {{
+      local %t: f32[n]
+      for %i in 0..n {{ store %x[%i], %t[%i] }}
+      for %i in 0..n {{ store %t[-%i + n - 1], %y[%i] }}
+    }}"""
+    assert "alloca [1000000 x float]" in emit_kernel(parse_kernel(text.format(most=1000001)), Target.host())
+    with pytest.raises(OpenSizeError, match="up to 7 MiB do not fit the stack"):
+        emit_kernel(parse_kernel(text.format(most=2000001)), Target.host())
 
 
 def test_a_kernel_without_open_sizes_asks_nothing() -> None:

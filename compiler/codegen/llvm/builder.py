@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from compiler.errors import OpenSizeError
 from compiler.ir.scalar import Number, round_to
 from compiler.ir.types import DType
 
@@ -19,6 +20,10 @@ TYPES = {"f64": "double", "f32": "float", "f16": "half", "bf16": "i16", "i64": "
 def llvm_type(dtype: DType, lanes: int = 0) -> str:
     """The register type of one element, or of a vector of `lanes`.  bf16 travels as its bits."""
     return f"<{lanes} x {TYPES[dtype.name]}>" if lanes else TYPES[dtype.name]
+
+
+STACK = 6 << 20
+"""Bytes of local buffers that a thread has room for: stacks have 8 MiB, as a rule."""
 
 
 def memory_type(dtype: DType, lanes: int = 0) -> str:
@@ -59,6 +64,7 @@ class Builder:
     allocas: list[str] = field(default_factory=list)
     known: dict[str, str] = field(default_factory=dict)  # instruction -> the name it has wherever we may come from
     loaded: dict[str, str] = field(default_factory=dict)  # loads since something was stored
+    reserved: int = 0
     _count: int = 0
 
     def fresh(self, hint: str = "v") -> str:
@@ -87,6 +93,13 @@ class Builder:
         name = self.fresh("a")
         self.allocas.append(f"  {name} = alloca {text}")
         return name
+
+    def room(self, count: int, dtype: DType) -> str:
+        """Stack memory for `count` elements; OpenSizeError where there would be more of it than a thread has."""
+        self.reserved += count * dtype.bytes
+        if self.reserved > STACK:
+            raise OpenSizeError(f"local buffers of up to {self.reserved >> 20} MiB do not fit the stack")
+        return self.alloca(f"[{count} x {memory_type(dtype)}], align 64")
 
     def block(self, label: str) -> None:
         """Start a new basic block."""
