@@ -201,6 +201,19 @@ def test_a_number_that_may_be_negative_is_no_size() -> None:
         compiler.compile(Call(lambda a, n: a.roll(n.item())), (torch.randn(6), torch.tensor(2)))
 
 
+def test_a_number_that_is_said_to_be_a_size_must_be_it() -> None:
+    def same(a: Tensor, n: Tensor) -> Tensor:
+        count = n.item()
+        torch._check(count == a.shape[0])
+        return a + torch.ones(count, 1)
+
+    dims = ({0: Dim("n", min=2, max=64)}, None)
+    compiled = compiler.compile(Call(same), (torch.randn(6, 7), torch.tensor(6)), dynamic_shapes=(dims,))
+    agree(compiled, same, (torch.randn(9, 7), torch.tensor(9)))
+    with pytest.raises(ArgumentError, match=r"asserts that a number is s\d+ \(.*u0 = 8\)"):
+        compiled(torch.randn(9, 7), torch.tensor(8))
+
+
 def test_views_of_arguments_whose_size_data_decides() -> None:
     def parts(a: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
         count = n.item()

@@ -31,8 +31,9 @@ RELATIONS = {sympy.Eq: "==", sympy.Ne: "!=", sympy.Le: "<=", sympy.Lt: "<", symp
 class Told:
     """What is known of unbacked symbols, by name.
 
-    `given` are those that inputs tell.  `sizes` says what a size is, `tellers` which value has it in its shape, `numbers` which node of rank 0 holds a number that is
-    no size, `bounds` in which range it lies.  `conditions` are those that PyTorch asserts, `equal` the equations among them.
+    `given` are those that inputs tell.  `sizes` says what a size is, `tellers` which value has it in its shape, `numbers` which
+    node of rank 0 holds a number that is no size, `bounds` in which range a size lies.  `conditions` are those that PyTorch
+    asserts, `equal` the equations among them.
     """
 
     given: set[str] = field(default_factory=set)
@@ -108,15 +109,21 @@ class Told:
 
     def item(self, x: Node, value: torch.SymInt | torch.SymFloat) -> Any:
         """The one element of `x` as a number, which PyTorch calls `value`."""
-        symbol, x = value.node.expr, ops.reshape(x, shape=())
-        if not symbol.is_Symbol or str(symbol) in self.sizes | self.numbers:
+        symbol, meant = value.node._expr, value.node.expr  # before and after what is known to be equal was replaced
+        name, x = str(symbol), ops.reshape(x, shape=())
+        if not symbol.is_Symbol or name in self.sizes | self.numbers:
             return self.size(value) if isinstance(value, torch.SymInt) else self.number(value)
-        if isinstance(value, torch.SymInt) and not _may_be_negative(value):
-            self._learn(symbol, var(str(symbol)), value)
-            self.tellers[str(symbol)] = ops.count(x, size=var(str(symbol)))
-            return self.dim(value)
-        self.numbers[str(symbol)] = ops.as_dtype(x, i64 if isinstance(value, torch.SymInt) else f64)
-        return Scalar(self.numbers[str(symbol)])
+        if isinstance(value, torch.SymFloat) or _may_be_negative(value):
+            self.numbers[name] = ops.as_dtype(x, i64 if isinstance(value, torch.SymInt) else f64)
+            return Scalar(self.numbers[name])
+        if meant != symbol:
+            self.equal.setdefault(name, meant)
+        self._learn(symbol, var(name), value)
+        self.tellers[name] = ops.count(x, size=var(name))
+        if name in self.equal:
+            message = f"the program asserts that a number is {self.equal[name]}"
+            self.conditions.append(Condition(var(name), "==", self.sizes[name], message))
+        return self.sizes[name]
 
     def equate(self, condition: Any) -> None:
         """Take note of an asserted equation before anything is known: of two names for one size the first will be used."""
@@ -130,6 +137,8 @@ class Told:
 
     def asserts(self, condition: Any, message: str) -> None:
         """Take note of an asserted condition on sizes that data decides."""
+        for part in condition.args if isinstance(condition, sympy.And) else ():
+            self.asserts(part, message)
         relation = RELATIONS.get(type(condition))
         if relation and any(is_unbacked(str(s)) for s in condition.free_symbols):
             try:

@@ -13,7 +13,7 @@ from functools import partial
 from math import prod
 
 from compiler.codegen.llvm.addresses import size_name
-from compiler.codegen.llvm.builder import Builder, first_lanes, literal, llvm_type, memory_type
+from compiler.codegen.llvm.builder import Builder, first_lanes, literal, llvm_type
 from compiler.codegen.llvm.expressions import Evaluator, coordinates
 from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
