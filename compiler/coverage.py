@@ -15,7 +15,7 @@ from torch._C import _dispatch_get_all_op_names, _dispatch_has_kernel_for_dispat
 from compiler.frontend.calls import reason_to_call, sized_by_data
 from compiler.frontend.decompositions import for_autograd
 from compiler.frontend.importer import DROPPED
-from compiler.frontend.registry import conversions
+from compiler.frontend.registry import conversions, is_shaped
 from compiler.frontend.told import ITEMS
 from compiler.ir import ops
 from compiler.ir.op import OPS, Op
@@ -59,10 +59,13 @@ def coverage(overload: Any) -> Coverage:
     """How `overload` is taken."""
     name = str(overload)
     if name in conversions():
-        opaque = sorted({o.name for o in ops_of(conversions()[name]) if isinstance(o.structure, Opaque)})
-        if opaque == [ops.eager.name]:
-            return Coverage(name, "native", "PyTorch is asked where a mask holds")
-        return Coverage(name, "opaque" if opaque else "native", _opaque_note(opaque))
+        named = ops_of(conversions()[name])
+        opaque = sorted({o.name for o in named if isinstance(o.structure, Opaque) and not o.structure.declares})
+        if opaque:
+            return Coverage(name, "opaque", _opaque_note(opaque))
+        return Coverage(
+            name, "native", "PyTorch is asked where a mask holds" if is_shaped(name) and ops.eager in named else ""
+        )
     if name in ITEMS:
         return Coverage(name, "native", "a number of the program; as a size it is asked for between two parts")
     if name in DROPPED:
