@@ -1,9 +1,10 @@
-"""Graphs in which data decides sizes, compiled in parts: each when the sizes before it are known for the first time."""
+"""Graphs in which data decides sizes, or what is run, compiled in parts: each when the sizes before it are known for the first time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias, Union
 
 import torch
 
@@ -25,14 +26,21 @@ class PartitionedGraph:
     """
 
     graph: Graph
-    options: Options
+    options: Options = field(default_factory=Options)
     bounds: Ranges = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
         self.parts = partition(self.graph)
         self.compiled = tuple(CompiledGraph(p.graph, self.options, self.bounds) for p in self.parts)
-        self._run = Parts(self.graph, self.parts, tuple(c.run for c in self.compiled), self.conditions)
+        bodies = (v for p in self.parts for n in p.calls for v in n.attrs.values() if isinstance(v, Graph))
+        self.bodies = {g: compile_graph(g, self.options, self.bounds, self.conditions) for g in bodies}
+        self._run = self._parts(lambda compiled: compiled.run)
+
+    def _parts(self, function: Callable[[AnyCompiled], Run]) -> Parts:
+        """The graph with `function` of what each part, and each graph that a call carries, was compiled to."""
+        compute = tuple(map(function, self.compiled))
+        return Parts(self.graph, self.parts, compute, lambda g: function(self.bodies[g]), self.conditions)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return self.measured(inputs)[0]
@@ -49,26 +57,29 @@ class PartitionedGraph:
     @property
     def seconds(self) -> dict[str, float]:
         """What compiling the parts has taken together."""
-        return {k: sum(c.seconds[k] for c in self.compiled) for k in ("passes", "code")}
+        return {k: sum(c.seconds[k] for c in (*self.compiled, *self.bodies.values())) for k in ("passes", "code")}
 
     def programs(self, inputs: Sequence[torch.Tensor]) -> list[tuple[Stages, Executable, Sequence[torch.Tensor]]]:
         """The parts that serve these inputs and what they are given; all of it runs, but nothing is written back."""
         found: list[tuple[Stages, Executable, Sequence[torch.Tensor]]] = []
 
-        def noted(compiled: CompiledGraph) -> Run:
+        def noted(compiled: AnyCompiled) -> Run:
             def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-                found.append((*compiled.build(compiled.sizes(tensors)), list(tensors)))
+                found.extend(compiled.programs(tensors))
                 return compiled.run(tensors)
 
             return run
 
-        Parts(self.graph, self.parts, tuple(map(noted, self.compiled)), self.conditions)(inputs)
+        self._parts(noted)(inputs)
         return found
+
+
+AnyCompiled: TypeAlias = Union[CompiledGraph, PartitionedGraph]
 
 
 def compile_graph(
     graph: Graph, options: Options | None = None, bounds: Ranges | None = None, conditions: Sequence[Condition] = ()
-) -> CompiledGraph | PartitionedGraph:
+) -> AnyCompiled:
     """Compile `graph`; what is static at once, the rest when its first sizes are known."""
     if is_partitioned(graph):
         return PartitionedGraph(graph, options or Options(), bounds or {}, tuple(conditions))

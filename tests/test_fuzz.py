@@ -105,6 +105,8 @@ def test_every_op_with_samples_can_be_drawn() -> None:
         "effect",
         "count",
         "recurrence",
+        "choose",
+        "repeat_while",
     }
 
 

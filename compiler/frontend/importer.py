@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,18 @@ from torch.utils._pytree import tree_leaves
 
 from compiler.errors import TilewrightError, TypeRuleError, Unsupported, UnsupportedOpError
 from compiler.frontend.calls import reason_to_call, sized_by_data
+from compiler.frontend.control_flow import CONTROL
 from compiler.frontend.promotion import Scalar
 from compiler.frontend.registry import Refusal, conversions, is_shaped, is_signed
+from compiler.frontend.results import as_data
 from compiler.frontend.source import source_of
 from compiler.frontend.told import ITEMS, Told, tensor_type
 from compiler.ir import ops
-from compiler.ir.graph import Node
+from compiler.ir.graph import CONSTANT, Graph, Node, constant, input_node
+from compiler.ir.index import var
 from compiler.ir.location import building_for
 from compiler.ir.partition import names_in
+from compiler.ir.types import TensorType
 
 DROPPED = frozenset({
     "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
@@ -70,7 +74,8 @@ class Importer:
         outputs: Sequence[Any] = ()
         for node in graph.nodes:
             if node.op == "get_attr":
-                self.values[node] = attribute(str(node.target))
+                held = getattr(graph.owning_module, str(node.target), None)
+                self.values[node] = held if isinstance(held, torch.fx.GraphModule) else attribute(str(node.target))
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
             elif node.op == "output":
@@ -119,6 +124,8 @@ class Importer:
                 return self._item(node)
             if name == "with_effects":
                 return self._effect(node)
+            if name in CONTROL:
+                return CONTROL[name](self._inner, *self._resolve(node.args), **self._resolve(node.kwargs))
             if name not in conversions() or _is_complex(node):
                 return self._call_in_pytorch(node)
             return self._convert(node, name)
@@ -136,6 +143,45 @@ class Importer:
         if results[index] is None:
             raise Refusal(f"result {index} of {node.args[0]} is not computed")
         return results[index]
+
+    def _inner(
+        self,
+        modules: Sequence[torch.fx.GraphModule],
+        arguments: Sequence[Any],
+        entries: Collection[int] = (),
+        fixed: Collection[int] = (),
+    ) -> tuple[list[Graph], tuple[Node, ...]]:
+        """Graphs of `modules`, see `control_flow.Inner`; what tells a size that only numbers among the arguments name is an input too."""
+        if _contains(Missing, tuple(arguments)):
+            raise Refusal("an argument could not be imported")
+        types = {
+            k: a.type.with_shape(a.shape[1:]) if k in entries else a.type
+            for k, a in enumerate(arguments)
+            if isinstance(a, Node) and not (k in fixed and a.op is CONSTANT)
+        }
+        taken = [arguments[k] for k in types]
+        named = names_in(tuple(a for a in arguments if not isinstance(a, Node)))
+        told = {d for t in types.values() for d in t.shape}
+        for name in sorted(n for n in named if var(n) not in told):
+            taken += [
+                v
+                for v in self.values.values()
+                if isinstance(v, Node) and isinstance(v.result, TensorType) and var(name) in v.shape
+            ][:1]
+        graphs = []
+        for module in modules:
+            places = module.graph.find_nodes(op="placeholder")
+            inputs = {places[k]: input_node(places[k].name, t) for k, t in types.items()}
+            carriers = tuple(input_node(f"size{k}", n.type) for k, n in enumerate(taken[len(inputs) :]))
+            importer = Importer(self.fallback)
+            given = dict(zip(places, arguments, strict=True)) | inputs
+            made = importer.run(module.graph, given, _tensors_of(module))
+            outputs = made if isinstance(made, tuple) else (made,)
+            if not all(isinstance(o, Node) for o in outputs) or importer.told.telling(outputs):
+                raise Refusal("a graph inside it gives what is no tensor, or has a size that nothing in it tells")
+            self.told.bounds.update(importer.told.bounds)
+            graphs.append(Graph((*inputs.values(), *carriers), tuple(outputs), "inner"))
+        return graphs, tuple(taken)
 
     def _convert(self, node: torch.fx.Node, name: str) -> Any:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
@@ -215,6 +261,11 @@ def _require_sizes(overload: Any, args: Sequence[Any]) -> None:
     for given, parameter in zip(args, overload._schema.arguments, strict=False):
         if "int" in str(parameter.type) and _contains(Scalar, (given,)):
             raise Refusal(f"{parameter.name} is a number that may be negative; say torch._check(... >= 0) before it")
+
+
+def _tensors_of(module: torch.fx.GraphModule) -> Callable[[str], Node]:
+    """Constants for tensors that a module holds."""
+    return lambda name: constant(as_data(getattr(module, name), name))
 
 
 def _call_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Node], dict[str, Any]]:

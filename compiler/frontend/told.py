@@ -178,7 +178,7 @@ def _untold(outputs: Sequence[Node], asked: frozenset[str]) -> list[str]:
     """Names in a graph, and others that are `asked` for, that none of its nodes tells."""
     graph = Graph((), tuple(outputs))
     told = frozenset[str]().union(*map(told_by, graph.nodes))
-    return sorted(n for n in (names_in(graph) | asked) - told if is_unbacked(n))
+    return sorted(n for n in names_in(graph) | (asked - told) if is_unbacked(n))
 
 
 def is_unbacked(name: str) -> bool:

@@ -51,7 +51,8 @@ def interpret(
         arguments.append(_widened(value, dtype))
     if is_partitioned(graph):
         parts = partition(graph)
-        return Parts(graph, parts, tuple(partial(interpret, p.graph, dtype=dtype) for p in parts))(arguments)[0]  # type: ignore[arg-type]  # inputs are single
+        compute = partial(partial, interpret, dtype=dtype)
+        return Parts(graph, parts, tuple(compute(p.graph) for p in parts), compute)(arguments)[0]  # type: ignore[arg-type]  # inputs are single
     return _evaluate(graph, arguments, dtype)  # type: ignore[return-value]  # outputs are single results, as verified
 
 

@@ -9,6 +9,7 @@
 
 What tells a size is a call into PyTorch whose result has a dimension that neither its operands nor its arguments name.  It is
 made as early as it can be, between two parts; everything else is computed as late as it is wanted, beside what uses it.
+Graphs that run only where data says so (`Control`) are called between parts too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 from compiler.errors import VerifyError
 from compiler.ir.graph import CONSTANT, Graph, Node, input_node, unique_names
 from compiler.ir.index import Index, sizes, var, variables
-from compiler.ir.structure import Item, Leaf, Opaque
+from compiler.ir.structure import Control, Item, Leaf, Opaque
 from compiler.ir.types import TensorType
 
 
@@ -36,8 +37,9 @@ class Part:
 
 
 def is_partitioned(graph: Graph) -> bool:
-    """Whether data decides sizes in `graph`."""
-    return any(not names_in(n.result) <= graph.symbols for n in graph.nodes if isinstance(n.structure, Opaque))
+    """Whether data decides sizes in `graph`, or which graph is run."""
+    tells = any(not names_in(n.result) <= graph.symbols for n in graph.nodes if isinstance(n.structure, Opaque))
+    return tells or any(isinstance(n.structure, Control) for n in graph.nodes)
 
 
 def partition(graph: Graph) -> tuple[Part, ...]:
@@ -53,7 +55,8 @@ def names_in(value: Any) -> frozenset[str]:
     if isinstance(value, Index):
         return variables(value) | {s.name for s in sizes(value)}
     if isinstance(value, Graph):
-        return frozenset().union(*(names_in((n.result, *n.attrs.values())) for n in value.nodes))
+        named = frozenset[str]().union(*(names_in((n.result, *n.attrs.values())) for n in value.nodes))
+        return named.difference(*map(told_by, value.nodes))
     return frozenset().union(*map(names_in, value)) if isinstance(value, tuple) else frozenset()
 
 
@@ -86,7 +89,7 @@ class _Partition:
 
     @cached_property
     def calls(self) -> frozenset[Node]:
-        return frozenset(self.tellers.values())
+        return frozenset(self.tellers.values()) | {n for n in self.graph.nodes if isinstance(n.structure, Control)}
 
     def needs(self, n: Node) -> Iterator[Node]:
         """The operands of a node, and the calls that tell its sizes."""
@@ -134,7 +137,7 @@ class _Partition:
         """The part that computes each node (but for inputs, calls and what is free): the last that still serves its users."""
         found = dict.fromkeys(self.order, self.count - 1)
         for n in reversed(self.order):
-            if isinstance(n.structure, Opaque):
+            if isinstance(n.structure, Opaque) or n in self.calls:
                 found[n] = self.earliest[n]
             for o in n.operands:
                 found[o] = min(found[o], found[n])

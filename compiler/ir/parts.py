@@ -90,17 +90,20 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Call:
-    """A call into PyTorch between two parts: the values it tells sizes by, and the conditions on these."""
+    """A call between two parts: the values it tells sizes by, the conditions on these, and what makes functions of its graphs."""
 
     node: Node
     results: tuple[Node, ...]
     shapes: Shapes
     conditions: tuple[Condition, ...]
+    body: Callable[[Graph], Compute]
 
     @cached_property
     def _attrs(self) -> dict[str, Any]:
-        assert isinstance(self.node.structure, Opaque)
-        return {k: v for k, v in self.node.attrs.items() if k != self.node.structure.declares}
+        """The attributes that need no sizes filled in, with functions for graphs."""
+        declared = self.node.structure.declares if isinstance(self.node.structure, Opaque) else ""
+        kept = {k: v for k, v in self.node.attrs.items() if k != declared}
+        return {k: self.body(v) if isinstance(v, Graph) else v for k, v in kept.items()}
 
     @cached_property
     def _is_open(self) -> bool:
@@ -116,7 +119,13 @@ class Call:
                 *(held[o].detach() for o in self.node.operands), **{**self.node.attrs, **attrs}
             )
         for n in self.results:
-            held[n] = found[n.attrs["index"]] if isinstance(n.structure, Item) else found
+            held[n] = (
+                found[n.attrs["index"]]
+                if isinstance(n.structure, Item)
+                else found
+                if isinstance(found, torch.Tensor)
+                else found[0]
+            )
         self.shapes.read(held, sizes)
         for condition in self.conditions:
             condition.check(sizes)
@@ -124,11 +133,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Parts:
-    """A graph in parts and what computes each of them: `compute[k]` takes and gives tensors as `parts[k]` says."""
+    """A graph in parts and what computes each of them: `compute[k]` takes and gives tensors as `parts[k]` says.
+
+    `body` makes a function of a graph that a call carries.
+    """
 
     graph: Graph
     parts: tuple[Part, ...]
     compute: tuple[Compute, ...]
+    body: Callable[[Graph], Compute]
     conditions: tuple[Condition, ...] = ()
 
     @cached_property
@@ -147,7 +160,7 @@ class Parts:
                 shapes = Shapes.of(results, known)
                 known |= told_by(n)
                 asked = (c for c in self.conditions if c.names <= known and not c.names.isdisjoint(told_by(n)))
-                calls.append(Call(n, results, shapes, tuple(asked)))
+                calls.append(Call(n, results, shapes, tuple(asked), self.body))
             found.append(tuple(calls))
         return tuple(found)
 

@@ -11,6 +11,7 @@
     Composite     another graph of ops, spelled out by the decompose pass
     Fused         the graph it carries
     Recurrence    the graph it carries, once for every entry of sequences, with states from step to step
+    Control       one of the graphs it carries, or some as often as data decides
     Opaque        called in PyTorch
     Item          one of several results
 
@@ -205,6 +206,16 @@ class Recurrence:
 
 
 @dataclass(frozen=True)
+class Control:
+    """Runs graphs among its attributes as data decides; each takes the operands but for the `leading` ones.
+
+    The op's reference says how, given functions in place of graphs.
+    """
+
+    leading: int = 0
+
+
+@dataclass(frozen=True)
 class Opaque:
     """Runs the op's reference in PyTorch; `reason` says why it has no structure.
 
@@ -226,7 +237,7 @@ class Leaf:
 
 
 Structure: TypeAlias = Union[
-    Elementwise, IndexMap, Gather, Reduction, Mix, Scan, Scatter, Generate, Composite, Fused, Recurrence, Opaque, Item, Leaf
+    Elementwise, IndexMap, Gather, Reduction, Mix, Scan, Scatter, Generate, Composite, Fused, Recurrence, Control, Opaque, Item, Leaf
 ]  # fmt: skip
 
 IDENTITIES: dict[str, Callable[[DType], Number]] = {

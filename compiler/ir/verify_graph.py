@@ -9,7 +9,7 @@ from compiler.errors import TypeRuleError, VerifyError
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node
 from compiler.ir.op import OPS, Signature
 from compiler.ir.ops.recurrence import taken_by_body
-from compiler.ir.structure import Item, Recurrence
+from compiler.ir.structure import Control, Item, Recurrence
 from compiler.ir.types import TensorType
 
 
@@ -124,6 +124,8 @@ def bodies_fit(graph: Graph) -> Iterator[str]:
             takes, given = [n.result for n in body.inputs], [o.result for o in node.operands]
             if isinstance(node.structure, Recurrence):
                 given = list(taken_by_body([o.type for o in node.operands], node.attrs["sequences"]))
+            elif isinstance(node.structure, Control):
+                given = given[node.structure.leading :]
             if list(map(logical, takes)) != list(map(logical, given)):
                 yield f"{at(node)}: its body takes ({', '.join(map(str, takes))}), not ({', '.join(map(str, given))})"
             for rule in RULES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -115,7 +117,8 @@ def test_conditions_are_checked_when_their_sizes_are_known() -> None:
     graph = parse_graph(CHOSEN)
     parts = partition(graph)
     condition = Condition(var("u0"), "<=", var("n") - 1, "not all of them")
-    run = Parts(graph, parts, tuple(lambda xs, p=p: interpret(p.graph, xs) for p in parts), (condition,))  # type: ignore[misc]
+    compute = partial(partial, interpret)
+    run = Parts(graph, parts, tuple(compute(p.graph) for p in parts), compute, (condition,))
     x = torch.tensor([float("inf"), 1.0])
     assert run([x, torch.ones(4)])[1] == {"n": 2, "u0": 1}
     with pytest.raises(ArgumentError, match=r"not all of them \(n = 1, u0 = 1\)"):

@@ -38,6 +38,7 @@ from compiler.ir.ops.arithmetic import (
 )  # fmt: skip
 from compiler.ir.ops.attention import attention, masked_scores
 from compiler.ir.ops.bessel import i0, i0e, i1, i1e
+from compiler.ir.ops.branches import choose, repeat_while
 from compiler.ir.ops.cast import as_dtype, bitcast, cast
 from compiler.ir.ops.contraction import (
     conv,
@@ -130,6 +131,7 @@ __all__ = [
     "cast",
     "cat",
     "ceil",
+    "choose",
     "conv",
     "conv_phases",
     "conv_transposed",
@@ -223,6 +225,7 @@ __all__ = [
     "recurrence",
     "relu",
     "remainder",
+    "repeat_while",
     "reshape",
     "results",
     "rms_norm",
