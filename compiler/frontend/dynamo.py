@@ -74,8 +74,7 @@ def import_functional(
     feeds, nodes = tuple(f for f, _ in inputs), tuple(n for _, n in inputs)
     bounds = _bounds(placeholders)
     (output,) = module.graph.find_nodes(op="output")
-    is_open = bool(bounds or told.bounds)
-    views = views_of_arguments(placeholders, importer.values, output.args[0], told.dim) if is_open else {}
+    views = views_of_arguments(placeholders, importer.values, output.args[0], told.dim)
     passed = {node: Passed(feed.position) for feed, node in inputs}
     computed = [v.node if isinstance(v, Scalar) else v for k, v in enumerate(outputs) if k not in views]
     unique = list(dict.fromkeys(v for v in computed if isinstance(v, Node) and v not in nodes))

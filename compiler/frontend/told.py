@@ -102,16 +102,20 @@ class Told:
                         self.tellers.setdefault(str(symbol), node)
 
     def _learn(self, symbol: Any, dim: Dim, size: Any) -> None:
-        if str(symbol) not in self.sizes:
-            other = self.equal.get(str(symbol))
-            self.sizes[str(symbol)] = dim if other is None else self._known(from_sympy(other))
-            self.bounds[str(symbol)] = to_bounds(size.node.shape_env.bound_sympy(symbol))
+        name = str(symbol)
+        if name in self.sizes:
+            return
+        self.sizes[name] = dim
+        self.bounds[name] = to_bounds(size.node.shape_env.bound_sympy(symbol))
+        if name in self.equal and all(s in self.sizes for s in map(str, _names_of(self.equal[name]))):
+            self.sizes[name] = self._known(from_sympy(self.equal[name]))
 
     def item(self, x: Node, value: torch.SymInt | torch.SymFloat) -> Any:
         """The one element of `x` as a number, which PyTorch calls `value`."""
-        symbol, meant = value.node._expr, value.node.expr  # before and after what is known to be equal was replaced
+        meant = value.node.expr  # where PyTorch knows it to be something else, the number has had a name of its own
+        symbol = meant if self._is_new(meant) else value.node._expr
         name, x = str(symbol), ops.reshape(x, shape=())
-        if not symbol.is_Symbol or name in self.sizes | self.numbers:
+        if not self._is_new(symbol):
             return self.size(value) if isinstance(value, torch.SymInt) else self.number(value)
         if isinstance(value, torch.SymFloat) or _may_be_negative(value):
             self.numbers[name] = ops.as_dtype(x, i64 if isinstance(value, torch.SymInt) else f64)
@@ -120,20 +124,26 @@ class Told:
             self.equal.setdefault(name, meant)
         self._learn(symbol, var(name), value)
         self.tellers[name] = ops.count(x, size=var(name))
-        if name in self.equal:
+        if self.sizes[name] != var(name):
             message = f"the program asserts that a number is {self.equal[name]}"
             self.conditions.append(Condition(var(name), "==", self.sizes[name], message))
         return self.sizes[name]
 
+    def _is_new(self, e: Any) -> bool:
+        """Whether an expression is a symbol for a number that data decides, of which nothing is known."""
+        return bool(e.is_Symbol) and str(e).lstrip("z")[:1] == "u" and str(e) not in self.sizes | self.numbers
+
     def equate(self, condition: Any) -> None:
-        """Take note of an asserted equation before anything is known: of two names for one size the first will be used."""
-        sides: Sequence[Any] = condition.args if isinstance(condition, sympy.Eq) else ()
-        names = [e for e in sides if e.is_Symbol and is_unbacked(str(e))]
-        if names:
-            last = max(names, key=lambda e: int(str(e)[1:]))
-            other = sides[1] if last is sides[0] else sides[0]
-            if last not in other.free_symbols:
-                self.equal.setdefault(str(last), other)
+        """Take note of an asserted equation before anything is known: it says what the size that is told last must be."""
+        if not isinstance(condition, sympy.Eq):
+            return
+        difference = condition.lhs - condition.rhs
+        for symbol in sorted(_names_of(difference), key=lambda s: -int(str(s)[1:])):
+            factor = difference.coeff(symbol)
+            rest = sympy.expand(difference - factor * symbol)
+            if factor in (1, -1) and symbol not in rest.free_symbols:
+                self.equal.setdefault(str(symbol), -factor * rest)
+                return
 
     def asserts(self, condition: Any, message: str) -> None:
         """Take note of an asserted condition on sizes that data decides."""
@@ -186,9 +196,12 @@ def is_unbacked(name: str) -> bool:
     return name.startswith("u") and name[1:].isdigit()
 
 
-def _unbacked(size: Any) -> Iterable[Any]:
+def _unbacked(size: Any) -> list[Any]:
     """The unbacked symbols in a size."""
-    expression = getattr(getattr(size, "node", None), "expr", None)
+    return _names_of(getattr(getattr(size, "node", None), "expr", None))
+
+
+def _names_of(expression: Any) -> list[Any]:
     return sorted((s for s in getattr(expression, "free_symbols", ()) if is_unbacked(str(s))), key=str)
 
 

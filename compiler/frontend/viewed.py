@@ -20,7 +20,8 @@ from compiler.ir.structure import IndexMap, is_view
 class Viewed:
     """Result that is a view of argument `position`.
 
-    Where sizes are open, AOTAutograd takes its strides and its offset, in elements, for those of what it returns to the user.
+    Where PyTorch has traced with open sizes, AOTAutograd takes its strides and its offset, in elements, for those of what it returns
+    to the user.
     """
 
     position: int
@@ -44,7 +45,7 @@ def views_of_arguments(
     found = {}
     for k, n in enumerate(outputs):
         v: Any = n.meta.get("val") if isinstance(n, torch.fx.Node) else None
-        if _is_dense(v) and _memory(v) in stored:
+        if _is_dense(v) and _memory(v) in stored and _is_symbolic(v, stored[_memory(v)][1].meta["val"]):
             position, argument = stored[_memory(v)]
             shape, strides = (tuple(map(dim, sizes)) for sizes in (v.shape, v.stride()))
             try:
@@ -57,6 +58,11 @@ def views_of_arguments(
 
 def _is_dense(v: Any) -> bool:
     return isinstance(v, torch.Tensor) and v.layout == torch.strided
+
+
+def _is_symbolic(*tensors: torch.Tensor) -> bool:
+    """Whether PyTorch has left something of a tensor open, even if it has come to be one number since."""
+    return any(isinstance(d, torch.SymInt) for t in tensors for d in (*t.shape, *t.stride(), t.storage_offset()))
 
 
 def _memory(v: torch.Tensor) -> int:

@@ -11,6 +11,7 @@ from compiler.ir import scalar
 from compiler.ir.atoms import Var
 from compiler.ir.index import Dim, Index, interval, sizes, var, variables
 from compiler.ir.scalar import PRIMITIVES, Call, Expr, IndexValue, Load, Ref
+from compiler.ir.sizes import kernel_sizes
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
     ROLES,
@@ -28,6 +29,7 @@ from compiler.ir.tile import (
     blocks,
     places,
     ranges,
+    walk,
 )
 from compiler.ir.types import DType, TensorType, boolean, i64
 
@@ -113,7 +115,7 @@ class Site:
 
 def verify_kernel(kernel: Kernel) -> None:
     """VerifyError listing every broken rule with the statement that breaks it."""
-    problems = [*_parameters(kernel), *_shared_work(kernel)]
+    problems = [*_parameters(kernel), *_names_of_sizes(kernel), *_shared_work(kernel)]
     for site in sites(kernel):
         problems += [f"[{r.__name__}] {describe(site.stmt)}: {problem}" for r in RULES for problem in r(site)]
     if problems:
@@ -184,6 +186,14 @@ def _parameters(kernel: Kernel) -> Iterator[str]:
             yield f"parameter %{p.name}: {p.type} has dimensions that are no declared sizes"
     if variables(kernel.surplus):
         yield f"it is shared if {kernel.surplus} is not negative, which are no declared sizes"
+
+
+def _names_of_sizes(kernel: Kernel) -> Iterator[str]:
+    """No loop and no value is called like a size: an index would mean both."""
+    sizes = {s.name for s in kernel_sizes(kernel)}
+    for stmt in walk(kernel.body):
+        bound = [r.var for r in ranges(stmt)] + ([stmt.name] if isinstance(stmt, (Let, Reduce)) else [])
+        yield from (f"%{name} is called like a size: {describe(stmt)}" for name in bound if name in sizes)
 
 
 def _shared_work(kernel: Kernel) -> Iterator[str]:

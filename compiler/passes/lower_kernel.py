@@ -70,7 +70,8 @@ class KernelLowering:
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
-        self.nest = Nest()
+        open_types = (n.type for n in graph.nodes if isinstance(n.result, TensorType) and not n.type.is_static)
+        self.nest = Nest(frozenset().union(*(t.symbols for t in open_types)))
         self.inputs = {n: n.attrs["name"] for n in graph.inputs}
         self.kept_total = 0
 

@@ -33,8 +33,9 @@ class Level:
 
 @dataclass
 class Nest:
-    """The open loops, outermost first."""
+    """The open loops, outermost first; no name in it is one of `sizes`."""
 
+    sizes: frozenset[str] = frozenset()
     levels: list[Level] = field(default_factory=lambda: [Level()])
     home: dict[str, Level] = field(default_factory=dict)  # where each name is bound
     bounds: dict[str, tuple[Dim, Dim]] = field(default_factory=dict)
@@ -46,8 +47,10 @@ class Nest:
         return self.levels[-1]
 
     def fresh(self, hint: str) -> str:
-        """A name not used yet."""
+        """A name not used yet, nor that of a size."""
         n = self.counts.get(hint, 0)
+        while f"{hint}{n}" in self.sizes:
+            n += 1
         self.counts[hint] = n + 1
         return f"{hint}{n}"
 

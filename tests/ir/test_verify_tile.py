@@ -60,6 +60,12 @@ BROKEN = {
     "parallel in serial": (
         kernel("for %i in 0..1 { parallel %j in 0..8 { store %x[%j], %y[%j] } }"), "parallel inside the serial loop over %i",
     ),
+    "a loop called like a size": (
+        kernel("for %n in 0..n { store 1.0, %y[%n] }", "size n in 0..9 like 5, out %y: f32[n]"), "%n is called like a size: for %n",
+    ),
+    "a value called like a size": (
+        kernel("%n = 1.0:f32 for %i in 0..n { store %n, %y[%i] }", "size n in 0..9 like 5, out %y: f32[n]"), "%n is called like a size",
+    ),
     "storing inside a reduction": (
         kernel("%s = reduce add %k in 0..8 { store %x[%k], %y[%k] yield %x[%k] } store %s, %y[0]"), "inside a reduction",
     ),
