@@ -27,9 +27,13 @@ from compiler.ir.structure import (
     is_view,
 )
 from compiler.ir.types import broadcast_index, f32
+from compiler.passes.nest import LowerError
 
 HEAVY = 6
 """Multiply-adds beyond which an element is kept rather than computed twice."""
+
+MANY = 2000
+"""Requests beyond which a group is none: sums over rows of sums over columns, and so on, double them each time.  Networks have 200."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class Demand:
         if key in self._seen or (isinstance(node.structure, Leaf) and scalar_value(node) is not None):
             return
         self._seen.add(key)
+        if len(self._seen) > MANY:
+            raise LowerError(f"elements of {self.root} are asked for in too many ways")
         self.requests.setdefault(node, []).append(Request(index, loops, sink))
         if node in self.kept and node is not sink:
             self._pending.setdefault(node, Request(index, loops, sink))

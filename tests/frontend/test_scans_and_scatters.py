@@ -191,6 +191,10 @@ def test_gradients_of_look_ups() -> None:
         torch.testing.assert_close(got.grad.double(), want.grad, rtol=1e-5, atol=1e-5)
 
 
+def test_no_value_for_a_mask_that_never_holds() -> None:
+    check(lambda a, m, v: a.masked_scatter(m, v), x(3), torch.zeros(3, dtype=torch.bool), x(0))
+
+
 def test_values_for_the_places_where_a_mask_holds() -> None:
     """PyTorch finds the places; that there are as many as values is checked by the call."""
     mask = torch.tensor([True, False, True])

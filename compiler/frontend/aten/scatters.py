@@ -153,12 +153,17 @@ def put(x: Node, indices: Node, values: Node, accumulate: bool = False) -> Node:
 
 @converts("aten.masked_scatter.default")
 def masked_scatter(x: Node, mask: Node, values: Node) -> Node:
-    """The k-th place where the mask holds gets the k-th value: a running count finds it."""
+    """The k-th place where the mask holds gets the k-th value: a running count finds it.
+
+    Places where it does not hold look at the first value, or at one that is put behind them where there may be none.
+    """
     shape = broadcast_shapes(x.shape, mask.shape)
     x, flat = expand(x, shape), view(expand(mask, shape), (product(shape),))
     count = ops.cumsum(ops.as_dtype(flat, i64), dim=0)
     place = ops.where(flat, ops.sub(count, 1), 0)
-    chosen = ops.index(view(values, (values.type.numel,)), place, dims=(0,))
+    given = view(values, (values.type.numel,))
+    given = given if isinstance(values.type.numel, int) and values.type.numel else ops.pad(given, before=[0], after=[1])
+    chosen = ops.index(given, place, dims=(0,))
     return view(ops.where(flat, chosen, view(x, (x.type.numel,))), x.shape)
 
 

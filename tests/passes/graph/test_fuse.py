@@ -198,3 +198,19 @@ def test_what_was_lowered_to_try_it_is_not_lowered_again(monkeypatch: pytest.Mon
     program = print_program(lower(parse_graph(print_graph(fused))))
     monkeypatch.setattr(KernelLowering, "run", None)
     assert print_program(lower(fused)) == program
+
+
+def test_sums_that_ask_for_ever_more_elements_are_parted() -> None:
+    """Rows and columns divided by their sums in turns: each row asks for all columns, and these for all rows before them."""
+    steps = "\n".join(
+        f"%s{k} = sum %y{k} {{dims=[{k % 2}], keepdim=true}}  %y{k + 1} = div %y{k}, %s{k}" for k in range(24)
+    )
+    text = f"graph(%x: f32[4, 4]) {{ %y0 = exp %x {steps} return %y24 }}"
+    assert len(kernels(text)) > 1
+    assert "asked for in too many ways" in "".join(refusals(text))
+    graph, x = parse_graph(text), np.random.default_rng(0).standard_normal((4, 4), np.float32)
+    truth = np.exp(x.astype(np.float64))
+    for k in range(24):
+        truth /= truth.sum(k % 2, keepdims=True)
+    (found,) = run_program(lower(run_pipeline(graph, "fuse")), [x])
+    np.testing.assert_allclose(found, truth, rtol=1e-5)
