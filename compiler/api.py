@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from compiler.calling import CallForm
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object import to_assembly
-from compiler.driver import made_for_compiling
+from compiler.driver import Served, made_for_compiling
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.export import import_exported
 from compiler.ir.printer import print_graph
@@ -156,7 +156,7 @@ class CompiledModule:
         return self._last[1]
 
     @property
-    def _last(self) -> tuple[Stages, Executable, Sequence[torch.Tensor]]:
+    def _last(self) -> Served:
         if not self._current:
             raise ArgumentError("nothing is compiled: all of it runs in PyTorch")
         return self._current[-1]

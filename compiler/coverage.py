@@ -63,9 +63,8 @@ def coverage(overload: Any) -> Coverage:
         opaque = sorted({o.name for o in named if isinstance(o.structure, Opaque) and not o.structure.declares})
         if opaque:
             return Coverage(name, "opaque", _opaque_note(opaque))
-        return Coverage(
-            name, "native", "PyTorch is asked where a mask holds" if is_shaped(name) and ops.eager in named else ""
-        )
+        asks = is_shaped(name) and ops.eager in named
+        return Coverage(name, "native", "PyTorch is asked where a mask holds" if asks else "")
     if name in ITEMS:
         return Coverage(name, "native", "a number of the program; as a size it is asked for between two parts")
     if name in DROPPED:
@@ -80,12 +79,9 @@ def coverage(overload: Any) -> Coverage:
     if reason := reason_to_call(overload):
         return Coverage(name, "opaque", reason)
     if sized_by_data(overload):
-        told = torch.Tag.dynamic_output_shape in overload.tags
-        return (
-            Coverage(name, "opaque", "data decides the size of its result")
-            if told
-            else Coverage(name, "between", "Python sees data")
-        )
+        if torch.Tag.dynamic_output_shape in overload.tags:
+            return Coverage(name, "opaque", "data decides the size of its result")
+        return Coverage(name, "between", "Python sees data")
     if _has_kernel(overload, "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
         return Coverage(name, "fallback", "has no conversion")
     return Coverage(name, "unsupported", "has no CPU kernel in PyTorch")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -95,6 +95,10 @@ class Ahead(Watch):
         self.seconds += time.perf_counter() - start
 
 
+Served: TypeAlias = tuple[Stages, Executable, Sequence[torch.Tensor]]
+"""A program that takes part in a call: its IR, its code, and what it is given."""
+
+
 @dataclass(frozen=True, eq=False)
 class Version:
     """One program for all sizes of a compilation, made with some of them in mind."""
@@ -163,7 +167,7 @@ class CompiledGraph:
         """What a call returns, and how to get the sizes that inputs have told."""
         return self(inputs), lambda: self.sizes(inputs)
 
-    def programs(self, inputs: Sequence[torch.Tensor]) -> list[tuple[Stages, Executable, Sequence[torch.Tensor]]]:
+    def programs(self, inputs: Sequence[torch.Tensor]) -> list[Served]:
         """What serves these inputs: the one program, and what it is given."""
         return [(*self.build(self.sizes(inputs)), inputs)]
 

@@ -8,14 +8,12 @@ from typing import TypeAlias, Union
 
 import torch
 
-from compiler.driver import CompiledGraph, Ranges, written_back
+from compiler.driver import CompiledGraph, Ranges, Served, written_back
 from compiler.ir.graph import Graph
 from compiler.ir.partition import is_partitioned, partition
 from compiler.ir.parts import Condition, Parts
 from compiler.options import Options
-from compiler.pipeline import Stages
 from compiler.runtime.entry import Run
-from compiler.runtime.executable import Executable
 
 
 @dataclass(eq=False)
@@ -59,9 +57,9 @@ class PartitionedGraph:
         """What compiling the parts has taken together."""
         return {k: sum(c.seconds[k] for c in (*self.compiled, *self.bodies.values())) for k in ("passes", "code")}
 
-    def programs(self, inputs: Sequence[torch.Tensor]) -> list[tuple[Stages, Executable, Sequence[torch.Tensor]]]:
+    def programs(self, inputs: Sequence[torch.Tensor]) -> list[Served]:
         """The parts that serve these inputs and what they are given; all of it runs, but nothing is written back."""
-        found: list[tuple[Stages, Executable, Sequence[torch.Tensor]]] = []
+        found: list[Served] = []
 
         def noted(compiled: AnyCompiled) -> Run:
             def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -31,7 +31,7 @@ def cond(inner: Inner, given: Any, then: Any, otherwise: Any, operands: Sequence
     if not isinstance(given, Node):
         raise Refusal("what decides is no tensor")
     graphs, taken = inner((then, otherwise), operands, fixed=range(len(operands)))
-    return _results(ops.choose(given, *taken, then=graphs[0], otherwise=graphs[1]))
+    return ops.results(ops.choose(given, *taken, then=graphs[0], otherwise=graphs[1]))
 
 
 def while_loop(
@@ -40,7 +40,7 @@ def while_loop(
     _require_tensors(carried, "carries")
     arguments = (*carried, *fixed)
     graphs, taken = inner((test, body), arguments, fixed=range(len(carried), len(arguments)))
-    return _results(ops.repeat_while(*taken, test=graphs[0], body=graphs[1], states=len(carried)))
+    return ops.results(ops.repeat_while(*taken, test=graphs[0], body=graphs[1], states=len(carried)))
 
 
 def scan(
@@ -57,7 +57,7 @@ def scan(
         return values[first:last] + values[:first] + values[last:]
 
     body = Graph(turned(body.inputs), body.outputs, body.name)
-    return _results(ops.recurrence(*turned(taken), body=body, sequences=len(sequences), states=len(initial)))
+    return ops.results(ops.recurrence(*turned(taken), body=body, sequences=len(sequences), states=len(initial)))
 
 
 def map_(inner: Inner, function: Any, sequences: Sequence[Any], fixed: Sequence[Any] = ()) -> tuple[Node, ...]:
@@ -67,10 +67,6 @@ def map_(inner: Inner, function: Any, sequences: Sequence[Any], fixed: Sequence[
 CONTROL: dict[str, Callable[..., tuple[Node, ...]]] = {
     "cond": cond, "while_loop": while_loop, "scan": scan, "map_impl": map_,
 }  # fmt: skip
-
-
-def _results(made: Node) -> tuple[Node, ...]:
-    return ops.results(made) if isinstance(made.result, tuple) else (made,)
 
 
 def _require_tensors(values: Sequence[Any], what: str) -> None:

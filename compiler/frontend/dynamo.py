@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, Union
 
@@ -12,7 +12,7 @@ from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
 from compiler.frontend.importer import Importer
 from compiler.frontend.promotion import Scalar
-from compiler.frontend.results import Element, GraphOutput, Literal, Size, UserInput, as_data
+from compiler.frontend.results import Element, GraphOutput, Literal, Size, UserInput, as_data, tensors_of
 from compiler.frontend.symbols import to_bounds, to_dim
 from compiler.frontend.told import tensor_type
 from compiler.frontend.viewed import Viewed, views_of_arguments
@@ -69,7 +69,7 @@ def import_functional(
     values |= {placeholders[f.position]: node for f, node in inputs if isinstance(f, UserInput)}
     values |= {n: None for n in placeholders if _is_token(n)}
     importer = Importer(fallback)
-    outputs = importer.run(module.graph, {**values, **constants}, _attributes(module))
+    outputs = importer.run(module.graph, {**values, **constants}, tensors_of(module))
     told = importer.told
     feeds, nodes = tuple(f for f, _ in inputs), tuple(n for _, n in inputs)
     bounds = _bounds(placeholders)
@@ -156,18 +156,6 @@ def _carrier(
         if isinstance(n.meta["val"], torch.SymInt) and to_dim(n.meta["val"]) == size:
             return Witness(k), input_node(n.name, TensorType(u8, (size,)))
     raise AssertionError(f"no argument tells the size {size}")
-
-
-def _attributes(module: torch.fx.GraphModule) -> Callable[[str], Node]:
-    """Constants for tensors that the module holds."""
-
-    def attribute(name: str) -> Node:
-        value: Any = module
-        for part in name.split("."):
-            value = getattr(value, part)
-        return constant(as_data(value, name))
-
-    return attribute
 
 
 def _result(value: Any, outputs: Sequence[Node]) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +178,7 @@ class _Sources:
 
     def attribute(self, name: str) -> Node:
         """The constant for a tensor that the graph module holds."""
-        tensor: Any = self.program.graph_module
-        for part in name.split("."):
-            tensor = getattr(tensor, part)
-        return self.constant(tensor, name)
+        return self.constant(attrgetter(name)(self.program.graph_module), name)
 
     def finish(self, values: Sequence[Any], told: Told) -> Imported:
         """The imported program, given the values of its outputs and what data tells."""

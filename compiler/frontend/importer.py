@@ -16,11 +16,11 @@ from compiler.frontend.calls import reason_to_call, sized_by_data
 from compiler.frontend.control_flow import CONTROL
 from compiler.frontend.promotion import Scalar
 from compiler.frontend.registry import Refusal, conversions, is_shaped, is_signed
-from compiler.frontend.results import as_data
+from compiler.frontend.results import tensors_of
 from compiler.frontend.source import source_of
 from compiler.frontend.told import ITEMS, Told, tensor_type
 from compiler.ir import ops
-from compiler.ir.graph import CONSTANT, Graph, Node, constant, input_node
+from compiler.ir.graph import CONSTANT, Graph, Node, input_node
 from compiler.ir.index import var
 from compiler.ir.location import building_for
 from compiler.ir.partition import names_in
@@ -31,6 +31,8 @@ DROPPED = frozenset({
     "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default", "aten._functional_assert_async.msg",
 })  # fmt: skip
 """Checks of what types, guards and look-ups check already."""
+
+ASSERTION = torch.ops.aten._assert_scalar.default
 
 PLACEMENT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
 """Arguments about where a tensor lies, which is ours to decide."""
@@ -69,7 +71,7 @@ class Importer:
         """
         self.values.update(inputs)
         self.told.take(names_in(tuple(v.result if isinstance(v, Node) else v for v in inputs.values())))
-        for node in graph.nodes:
+        for node in graph.find_nodes(op="call_function", target=ASSERTION):
             self.told.equate(_asserted(node))
         outputs: Sequence[Any] = ()
         for node in graph.nodes:
@@ -109,8 +111,8 @@ class Importer:
 
     def _call(self, node: torch.fx.Node) -> Any:
         name, value = str(node.target), node.meta.get("val")
-        if (condition := _asserted(node)) is not None:
-            self.told.asserts(condition, str(node.args[1]))
+        if node.target is ASSERTION:
+            self.told.asserts(_asserted(node), str(node.args[1]))
         if name in DROPPED or isinstance(value, torch.SymBool) or (value is None and not node.users):
             return None
         try:
@@ -163,11 +165,8 @@ class Importer:
         named = names_in(tuple(a for a in arguments if not isinstance(a, Node)))
         told = {d for t in types.values() for d in t.shape}
         for name in sorted(n for n in named if var(n) not in told):
-            taken += [
-                v
-                for v in self.values.values()
-                if isinstance(v, Node) and isinstance(v.result, TensorType) and var(name) in v.shape
-            ][:1]
+            known = (v for v in self.values.values() if isinstance(v, Node) and isinstance(v.result, TensorType))
+            taken += [v for v in known if var(name) in v.shape][:1]
         graphs = []
         for module in modules:
             places = module.graph.find_nodes(op="placeholder")
@@ -175,7 +174,7 @@ class Importer:
             carriers = tuple(input_node(f"size{k}", n.type) for k, n in enumerate(taken[len(inputs) :]))
             importer = Importer(self.fallback)
             given = dict(zip(places, arguments, strict=True)) | inputs
-            made = importer.run(module.graph, given, _tensors_of(module))
+            made = importer.run(module.graph, given, tensors_of(module))
             outputs = made if isinstance(made, tuple) else (made,)
             if not all(isinstance(o, Node) for o in outputs) or importer.told.telling(outputs):
                 raise Refusal("a graph inside it gives what is no tensor, or has a size that nothing in it tells")
@@ -234,7 +233,7 @@ class Importer:
         types = [self.told.type(r) for r in results]
         dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
         call = ops.eager(*operands, **named, dtypes=dtypes, shapes=shapes, loc=source_of(node))
-        found = (call,) if len(types) == 1 else ops.results(call)
+        found = ops.results(call)
         self.told.learn(tuple(results), found)
         return call if isinstance(node.meta["val"], torch.Tensor) else found
 
@@ -249,10 +248,8 @@ class Importer:
 
 
 def _asserted(node: torch.fx.Node) -> Any:
-    """What PyTorch asserts of sizes at a node, as sympy has it; None where it asserts nothing of them."""
-    if str(node.target) != "aten._assert_scalar.default" or not isinstance(node.args[0], torch.fx.Node):
-        return None
-    value = node.args[0].meta.get("val")
+    """What an `ASSERTION` says of sizes, as sympy has it; None where it says nothing of them."""
+    value = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
     return value.node.expr if isinstance(value, torch.SymBool) else None
 
 
@@ -261,11 +258,6 @@ def _require_sizes(overload: Any, args: Sequence[Any]) -> None:
     for given, parameter in zip(args, overload._schema.arguments, strict=False):
         if "int" in str(parameter.type) and _contains(Scalar, (given,)):
             raise Refusal(f"{parameter.name} is a number that may be negative; say torch._check(... >= 0) before it")
-
-
-def _tensors_of(module: torch.fx.GraphModule) -> Callable[[str], Node]:
-    """Constants for tensors that a module holds."""
-    return lambda name: constant(as_data(getattr(module, name), name))
 
 
 def _call_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[list[Node], dict[str, Any]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
 import numpy as np
 import torch
 
-from compiler.ir.graph import Data
+from compiler.ir.graph import Data, Node, constant
 from compiler.ir.index import Dim
 from compiler.ir.torch_types import from_torch
 
@@ -58,6 +60,11 @@ class Size:
 
 InputSource: TypeAlias = Union[UserInput, StateInput]
 ResultLeaf: TypeAlias = Union[GraphOutput, Element, Literal, Size]
+
+
+def tensors_of(module: torch.nn.Module) -> Callable[[str], Node]:
+    """Constants for the tensors that a module holds, by their dotted names."""
+    return lambda name: constant(as_data(attrgetter(name)(module), name))
 
 
 def as_data(tensor: torch.Tensor, name: str) -> Data:

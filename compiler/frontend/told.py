@@ -131,7 +131,9 @@ class Told:
 
     def _is_new(self, e: Any) -> bool:
         """Whether an expression is a symbol for a number that data decides, of which nothing is known."""
-        return bool(e.is_Symbol) and str(e).lstrip("z")[:1] == "u" and str(e) not in self.sizes | self.numbers
+        name = str(e)
+        decided = e.is_Symbol and (is_unbacked(name) or name.startswith("zuf"))
+        return decided and name not in self.sizes and name not in self.numbers
 
     def equate(self, condition: Any) -> None:
         """Take note of an asserted equation before anything is known: it says what the size that is told last must be."""
@@ -167,6 +169,8 @@ class Told:
     def telling(self, outputs: Sequence[Node], dims: Iterable[Dim] = ()) -> list[Node]:
         """What a graph with these outputs must return besides, so that everything is reached that tells its sizes and `dims`."""
         found: list[Node] = []
+        if not self.tellers:
+            return found
         asked = names_in(tuple(dims)).union(*(c.names for c in self.conditions))
         while True:
             missing = (self.tellers.get(n) for n in _untold([*outputs, *found], asked))

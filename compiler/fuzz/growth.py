@@ -63,7 +63,7 @@ class Growth:
 
     def add(self, node: Node) -> None:
         """Enter the results of `node`."""
-        self.pool += ops.results(node) if isinstance(node.result, tuple) else (node,)
+        self.pool += ops.results(node)
 
     def inside(self) -> Growth:
         """The body of a loop, in which no number is a position: what stays the same there would need its bounds."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compiler.errors import Loc
-from compiler.ir.index import Dim
+from compiler.ir.index import Dim, with_sizes
 from compiler.ir.op import Op, leaf
 from compiler.ir.scalar import Number, round_to
 from compiler.ir.structure import Composite, Leaf, Recurrence, Structure
@@ -273,14 +273,9 @@ class Graph:
 
     def specialize(self, sizes: Mapping[str, Dim]) -> Graph:
         """The graph with its symbolic dimensions replaced by `sizes`: numbers, or sizes that stay open."""
-        from compiler.ir.index import substitute
 
         def fix(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(fix(v) for v in value)
-            if isinstance(value, Graph):
-                return value.specialize(sizes)
-            return substitute(value, dict(sizes)) if hasattr(value, "terms") else value
+            return value.specialize(sizes) if isinstance(value, Graph) else with_sizes(value, sizes)
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             if isinstance(n.structure, Leaf):

@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any
 
 from compiler.errors import VerifyError
-from compiler.ir.graph import CONSTANT, Graph, Node, input_node, unique_names
+from compiler.ir.graph import CONSTANT, INPUT, Graph, Node, input_node, unique_names
 from compiler.ir.index import Index, sizes, var, variables
-from compiler.ir.structure import Control, Item, Leaf, Opaque
+from compiler.ir.structure import Control, Item, Opaque
 from compiler.ir.types import TensorType
 
 
@@ -38,7 +38,8 @@ class Part:
 
 def is_partitioned(graph: Graph) -> bool:
     """Whether data decides sizes in `graph`, or which graph is run."""
-    tells = any(not names_in(n.result) <= graph.symbols for n in graph.nodes if isinstance(n.structure, Opaque))
+    given = graph.symbols
+    tells = any(not names_in(n.result) <= given for n in graph.nodes if isinstance(n.structure, Opaque))
     return tells or any(isinstance(n.structure, Control) for n in graph.nodes)
 
 
@@ -82,8 +83,9 @@ class _Partition:
     def tellers(self) -> Mapping[str, Node]:
         """The call that tells each symbol that no input tells: of several, the first."""
         found: dict[str, Node] = {}
+        given = self.graph.symbols
         for n in self.graph.nodes:
-            for name in told_by(n) - self.graph.symbols:
+            for name in told_by(n) - given:
                 found.setdefault(name, n)
         return found
 
@@ -91,14 +93,16 @@ class _Partition:
     def calls(self) -> frozenset[Node]:
         return frozenset(self.tellers.values()) | {n for n in self.graph.nodes if isinstance(n.structure, Control)}
 
-    def needs(self, n: Node) -> Iterator[Node]:
-        """The operands of a node, and the calls that tell its sizes."""
-        yield from n.operands
-        for name in sorted(names_in((n.result, *n.attrs.values())) - self.graph.symbols):
-            if name not in self.tellers:
-                raise VerifyError(f"%{n.name}: nothing tells the size {name}")
-            if self.tellers[name] is not n:
-                yield self.tellers[name]
+    @cached_property
+    def needs(self) -> Mapping[Node, tuple[Node, ...]]:
+        """The operands of each node, and the calls that tell its sizes."""
+        given, found = self.graph.symbols, {}
+        for n in self.graph.nodes:
+            names = sorted(names_in((n.result, *n.attrs.values())) - given)
+            if untold := [name for name in names if name not in self.tellers]:
+                raise VerifyError(f"%{n.name}: nothing tells the size {untold[0]}")
+            found[n] = (*n.operands, *(t for t in map(self.tellers.__getitem__, names) if t is not n))
+        return found
 
     @cached_property
     def order(self) -> tuple[Node, ...]:
@@ -111,7 +115,7 @@ class _Partition:
                 done[n] = None
             elif n not in done:
                 stack.append((n, True))
-                stack.extend((o, False) for o in self.needs(n) if o not in done)
+                stack.extend((o, False) for o in self.needs[n] if o not in done)
         return tuple(done)
 
     @cached_property
@@ -119,7 +123,7 @@ class _Partition:
         """The first part in which each node can be computed, or behind which it can be called."""
         found: dict[Node, int] = {}
         for n in self.order:
-            found[n] = max((found[o] + (o in self.calls) for o in self.needs(n)), default=0)
+            found[n] = max((found[o] + (o in self.calls) for o in self.needs[n]), default=0)
         return found
 
     @cached_property
@@ -127,8 +131,8 @@ class _Partition:
         """What depends on no input and draws nothing: every part that wants it has its own."""
         found: set[Node] = set()
         for n in self.order:
-            given = n.op is not CONSTANT and (isinstance(n.structure, (Leaf, Opaque)) or n in self.calls)
-            if not given and all(o in found for o in self.needs(n)):
+            made_elsewhere = isinstance(n.structure, Opaque) or self.is_given(n)
+            if not made_elsewhere and all(o in found for o in self.needs[n]):
                 found.add(n)
         return frozenset(found)
 
@@ -146,9 +150,7 @@ class _Partition:
 
     def is_given(self, n: Node) -> bool:
         """Whether parts take a node from outside: an input, a call or one of its results."""
-        return (
-            n in self.calls or n in self.graph.inputs or (isinstance(n.structure, Item) and n.operands[0] in self.calls)
-        )
+        return n.op is INPUT or n in self.calls or (isinstance(n.structure, Item) and n.operands[0] in self.calls)
 
     @cached_property
     def count(self) -> int:

@@ -100,32 +100,23 @@ class Call:
 
     @cached_property
     def _attrs(self) -> dict[str, Any]:
-        """The attributes that need no sizes filled in, with functions for graphs."""
-        declared = self.node.structure.declares if isinstance(self.node.structure, Opaque) else ""
-        kept = {k: v for k, v in self.node.attrs.items() if k != declared}
-        return {k: self.body(v) if isinstance(v, Graph) else v for k, v in kept.items()}
+        """The attributes, with functions for graphs."""
+        return {k: self.body(v) if isinstance(v, Graph) else v for k, v in self.node.attrs.items()}
 
     @cached_property
-    def _is_open(self) -> bool:
-        return bool(names_in(tuple(self._attrs.values())))
+    def _open(self) -> tuple[str, ...]:
+        """The attributes that name sizes which have been told before."""
+        declared = self.node.structure.declares if isinstance(self.node.structure, Opaque) else ""
+        return tuple(k for k, v in self._attrs.items() if k != declared and names_in(v))
 
     def run(self, held: Values, sizes: Sizes) -> None:
         assert self.node.op.reference is not None
-        attrs = self._attrs
-        if self._is_open:
-            attrs = {k: with_sizes(v, sizes) for k, v in attrs.items()}
+        attrs = self._attrs | {k: with_sizes(self._attrs[k], sizes) for k in self._open}
         with torch.no_grad():
-            found = self.node.op.reference(
-                *(held[o].detach() for o in self.node.operands), **{**self.node.attrs, **attrs}
-            )
+            found = self.node.op.reference(*(held[o].detach() for o in self.node.operands), **attrs)
+        results = (found,) if isinstance(found, torch.Tensor) else found
         for n in self.results:
-            held[n] = (
-                found[n.attrs["index"]]
-                if isinstance(n.structure, Item)
-                else found
-                if isinstance(found, torch.Tensor)
-                else found[0]
-            )
+            held[n] = results[n.attrs["index"] if isinstance(n.structure, Item) else 0]
         self.shapes.read(held, sizes)
         for condition in self.conditions:
             condition.check(sizes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.frontend.aten.views import axis, expand, select, view
-from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import Refusal, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -41,12 +40,17 @@ def take(x: Node, indices: Node) -> Node:
     return ops.index(view(x, (x.type.numel,)), indices, dims=(0,))
 
 
+def is_mask(i: Node) -> bool:
+    """Whether an index tells by its elements which places are meant, not by numbers."""
+    return i.dtype in (boolean, u8)
+
+
 def located(indices: Sequence[Node | None], count: Dim | None) -> tuple[list[Node], tuple[int, ...]]:
     """The given index tensors and their dimensions; a mask, which holds in `count` places, becomes one for each of its own."""
     found: list[tuple[int, Node]] = []
     dim = 0
     for i in indices:
-        places = () if i is None else holding(i, count) if i.dtype in (boolean, u8) else (i,)
+        places = () if i is None else holding(i, count) if is_mask(i) else (i,)
         found += [(dim + k, p) for k, p in enumerate(places)]
         dim += len(places) or 1
     return [i for _, i in found], tuple(d for d, _ in found)
@@ -56,9 +60,8 @@ def holding(mask: Node, count: Dim | None) -> tuple[Node, ...]:
     """The places where a mask holds, as one vector for each of its dimensions."""
     if count is None:
         raise Refusal("a mask holds in a number of places that depends on data; use torch.where")
-    holds = mask if mask.dtype == boolean else ops.ne(mask, as_node(0, mask.dtype))
     shape = (count, mask.type.rank)
-    table = ops.eager(holds, overload="aten.nonzero.default", args=("%0",), dtypes=(i64,), shapes=(shape,))
+    table = ops.eager(mask, overload="aten.nonzero.default", args=("%0",), dtypes=(i64,), shapes=(shape,))
     return tuple(select(table, 1, d) for d in range(mask.type.rank))
 
 
@@ -69,7 +72,7 @@ def index(x: Node, indices: Sequence[Node | None], shape: Sequence[Dim] = ()) ->
     if not given:
         return x
     first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
-    ranks = [i.type.rank for i in indices if i is not None and i.dtype not in (boolean, u8)]
+    ranks = [i.type.rank for i in indices if i is not None and not is_mask(i)]
     places, dims = located(indices, shape[first + max([1, *ranks]) - 1] if shape else None)
     return ops.index(x, *places, dims=dims)
 

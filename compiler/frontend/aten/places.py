@@ -30,7 +30,7 @@ def between(first: Value | None, last: Value | None, step: int, n: Dim, count: D
 
     def bound(given: Value | None, default: Dim) -> Node:
         place = as_node(default if given is None else given, i64)
-        return ops.minimum(ops.maximum(ops.where(ops.lt(place, 0), ops.add(place, size), place), 0), size)
+        return clipped(ops.where(ops.lt(place, 0), ops.add(place, size), place), n + 1)
 
     start = bound(first, 0)
     length = ops.maximum(ops.sub(bound(last, n), start), 0)

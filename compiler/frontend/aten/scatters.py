@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.frontend.aten.creation import zeros_like
-from compiler.frontend.aten.indexing import located
+from compiler.frontend.aten.indexing import is_mask, located
 from compiler.frontend.aten.views import axis, expand, view
 from compiler.frontend.promotion import Value, as_node
 from compiler.frontend.registry import converts
@@ -13,7 +13,7 @@ from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, product
 from compiler.ir.structure import IDENTITIES
-from compiler.ir.types import boolean, broadcast_shapes, i64, u8
+from compiler.ir.types import boolean, broadcast_shapes, i64
 
 REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 """PyTorch's names for how a write joins what is there."""
@@ -119,7 +119,7 @@ def index_fill(x: Node, dim: int, indices: Node, value: Value) -> Node:
 def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
     values = ops.as_dtype(values, x.dtype)
     given = [i for i in indices if i is not None]
-    mask = given[0] if len(given) == 1 and given[0].dtype in (boolean, u8) else None
+    mask = given[0] if len(given) == 1 and is_mask(given[0]) else None
     count = None
     if mask is not None:
         behind = x.type.rank - mask.type.rank - indices.index(mask)
@@ -132,14 +132,10 @@ def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate:
 
 def _put_where(x: Node, mask: Node, behind: int, values: Node, accumulate: bool) -> Node:
     """An assignment of the same values wherever a mask holds, which leaves the `behind` last dimensions out."""
-    chosen = view(
-        mask if mask.dtype == boolean else ops.ne(mask, as_node(0, mask.dtype)), (*mask.shape, *(1,) * behind)
-    )
-    values = (
-        view(values, (*values.shape[: -1 - behind], *(1,) * mask.type.rank, *values.shape[values.type.rank - behind :]))
-        if values.type.rank > behind
-        else values
-    )
+    chosen = view(ops.as_dtype(mask, boolean), (*mask.shape, *(1,) * behind))
+    if values.type.rank > behind:
+        front, back = values.shape[: -1 - behind], values.shape[values.type.rank - behind :]
+        values = view(values, (*front, *(1,) * mask.type.rank, *back))
     if accumulate:
         values = ops.or_(x, values) if x.dtype == boolean else ops.add(x, values)
     return ops.where(chosen, values, x)
@@ -161,8 +157,10 @@ def masked_scatter(x: Node, mask: Node, values: Node) -> Node:
     x, flat = expand(x, shape), view(expand(mask, shape), (product(shape),))
     count = ops.cumsum(ops.as_dtype(flat, i64), dim=0)
     place = ops.where(flat, ops.sub(count, 1), 0)
-    given = view(values, (values.type.numel,))
-    given = given if isinstance(values.type.numel, int) and values.type.numel else ops.pad(given, before=[0], after=[1])
+    many = values.type.numel
+    given = view(values, (many,))
+    if not isinstance(many, int) or many == 0:
+        given = ops.pad(given, before=[0], after=[1])
     chosen = ops.index(given, place, dims=(0,))
     return view(ops.where(flat, chosen, view(x, (x.type.numel,))), x.shape)
 

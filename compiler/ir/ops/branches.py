@@ -9,6 +9,7 @@ import torch
 
 from compiler.ir.graph import Graph
 from compiler.ir.op import REQUIRED, Signature, op
+from compiler.ir.ops.rules import one_or_all
 from compiler.ir.structure import Control
 from compiler.ir.types import TensorType, boolean
 
@@ -19,15 +20,11 @@ def _results(graph: Graph) -> tuple[TensorType, ...]:
     return tuple(n.type for n in graph.outputs)
 
 
-def _single(types: tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
-    return types[0] if len(types) == 1 else types
-
-
 def _choose_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     then, otherwise = _results(s.attrs["then"]), _results(s.attrs["otherwise"])
     if then != otherwise:
         raise s.fail(f"one graph gives ({', '.join(map(str, then))}), the other ({', '.join(map(str, otherwise))})")
-    return _single(then)
+    return one_or_all(then)
 
 
 def _choose(given: torch.Tensor, *operands: torch.Tensor, then: Body, otherwise: Body) -> tuple[torch.Tensor, ...]:
@@ -47,7 +44,7 @@ def _repeat_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
         raise s.fail("the test does not give one bool")
     if made != states or not states:
         raise s.fail(f"the body makes ({', '.join(map(str, made))}) of states ({', '.join(map(str, states))})")
-    return _single(made)
+    return one_or_all(made)
 
 
 def _repeat(*operands: torch.Tensor, test: Body, body: Body, states: int) -> tuple[torch.Tensor, ...]:

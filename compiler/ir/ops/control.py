@@ -9,6 +9,7 @@ import torch
 
 from compiler.errors import ArgumentError
 from compiler.ir.op import REQUIRED, Signature, op
+from compiler.ir.ops.rules import one_or_all
 from compiler.ir.structure import Fused, Item, Opaque
 from compiler.ir.types import TensorType, i64, u8
 
@@ -18,8 +19,7 @@ def _fused_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     for k, (given, formal) in enumerate(zip(s.types, body.inputs, strict=True)):
         if given != formal.result:
             raise s.fail(f"operand {k} is {given}, but the body takes {formal.result}")
-    results = tuple(n.type for n in body.outputs)
-    return results[0] if len(results) == 1 else results
+    return one_or_all(tuple(n.type for n in body.outputs))
 
 
 fused = op("fused", "operands*!: any", Fused(), type=_fused_type, attrs={"body": REQUIRED})
@@ -39,8 +39,7 @@ item = op("item", "results: tuple", Item(), type=_item_type, attrs={"index": REQ
 
 
 def _eager_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
-    results = tuple(TensorType(d, shape) for d, shape in zip(s.attrs["dtypes"], s.attrs["shapes"], strict=True))
-    return results[0] if len(results) == 1 else results
+    return one_or_all(tuple(TensorType(d, n) for d, n in zip(s.attrs["dtypes"], s.attrs["shapes"], strict=True)))
 
 
 @cache

@@ -39,6 +39,7 @@ topk = op(
 
 
 def results(node: Node) -> tuple[Node, ...]:
-    """Every result of a node with several."""
-    assert isinstance(node.result, tuple)
+    """Every result of a node, be it one or several."""
+    if not isinstance(node.result, tuple):
+        return (node,)
     return tuple(item(node, index=k) for k in range(len(node.result)))

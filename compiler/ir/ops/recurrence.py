@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import Dim
 from compiler.ir.op import REQUIRED, Signature, op
+from compiler.ir.ops.rules import one_or_all
 from compiler.ir.structure import Recurrence
 from compiler.ir.types import TensorType
 
@@ -30,8 +31,7 @@ def _recurrence_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     made = tuple(n.type for n in body.outputs)
     if made[:states] != s.types[count : count + states]:
         raise s.fail(f"the body makes ({', '.join(map(str, made))}), which does not begin with the states' types")
-    results = (*made[:states], *(stacked_type(t, steps) for t in made[states:]))
-    return results[0] if len(results) == 1 else results
+    return one_or_all((*made[:states], *(stacked_type(t, steps) for t in made[states:])))
 
 
 def taken_by_body(types: Sequence[TensorType], sequences: int) -> tuple[TensorType, ...]:

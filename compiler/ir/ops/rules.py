@@ -34,6 +34,11 @@ def same_type(s: Signature) -> TensorType:
     return TensorType(s.types[0].dtype, s.types[0].shape)
 
 
+def one_or_all(types: tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
+    """The result of an op that may have one or several."""
+    return types[0] if len(types) == 1 else types
+
+
 def check_dims(s: Signature, dims: Sequence[int]) -> None:
     """Dimensions of operand 0 must exist and differ; they count from 0."""
     rank = s.types[0].rank
