@@ -74,7 +74,7 @@ class _Writer:
             elif isinstance(stmt, Check):
                 self.line("check", self.names[stmt.name], self.dim(stmt.low), self.dim(stmt.high))
             elif isinstance(stmt, Prefetch):
-                self.line("prefetch", self.names[stmt.buffer], self.dims(stmt.index), stmt.level)
+                self.line("prefetch", self.names[stmt.buffer], self.dims(stmt.index), stmt.level, stmt.uses)
             elif isinstance(stmt, For):
                 self.line("for", stmt.parallel, self.range(stmt.range))
                 self.block(stmt.body)

@@ -7,7 +7,7 @@
                 | "store" expr "," %buffer "[" dim,* "]"                    Store
                 | "local" %buffer ":" type                                  Local
                 | "check" %name "in" dim ".." dim                           Check
-                | "prefetch" %buffer "[" dim,* "]" ["level" int]            Prefetch
+                | "prefetch" %buffer "[" dim,* "]" ["level" int] ["uses" int ".." [int]]
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
     range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["chains" int]
@@ -160,12 +160,19 @@ class Check:
 @dataclass(frozen=True)
 class Prefetch:
     """Ask the caches, down to number `level`, for an element that will be read later.  Computes nothing; a place outside the
-    buffer is ignored.
+    buffer is ignored.  Only where a tile `uses` the element so often: for at least so many indices of the loops that its place does
+    not follow, and for fewer than the second number.
     """
 
     buffer: str
     index: tuple[Dim, ...]
     level: int = 1
+    uses: tuple[int, int | None] = (1, None)
+
+    def serves(self, count: int) -> bool:
+        """Whether it is for tiles that use the element `count` times."""
+        least, end = self.uses
+        return least <= count and (end is None or count < end)
 
 
 @dataclass(frozen=True)

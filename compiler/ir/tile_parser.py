@@ -137,7 +137,8 @@ def _read_statement(c: Cursor, scope: Scope) -> Stmt:
         return Check(name, *_read_bounds(c))
     if c.accept("prefetch"):
         buffer, index = lookup(c, scope.buffers, "buffer").text, read_dims(c)
-        return Prefetch(buffer, index, c.integer() if c.accept("level") else 1)
+        level = c.integer() if c.accept("level") else 1
+        return Prefetch(buffer, index, level, _read_uses(c) if c.accept("uses") else (1, None))
     name = c.kind("value", "a statement").text
     c.expect("=")
     if c.accept("reduce"):
@@ -155,6 +156,12 @@ def _read_store(c: Cursor, scope: Scope) -> Store:
     index, dtype = read_dims(c), scope.buffers[buffer.text]
     stream = (_read_condition(c) if c.sees("if") else 0) if c.accept("stream") else None
     return Store(buffer.text, index, typed(c, value, dtype, at), stream)
+
+
+def _read_uses(c: Cursor) -> tuple[int, int | None]:
+    least = c.integer()
+    c.expect("..")
+    return least, c.integer() if c.next.kind == "int" else None
 
 
 def _read_reduce(c: Cursor, name: str, scope: Scope) -> Reduce:

@@ -99,7 +99,9 @@ class _Names:
         elif isinstance(s, Check):
             yield f"check {value_name(s.name)} in {self.dim(s.low)}..{self.dim(s.high)}"
         elif isinstance(s, Prefetch):
-            yield f"prefetch {self.element(s.buffer, s.index)}" + (f" level {s.level}" if s.level > 1 else "")
+            least, end = s.uses
+            uses = "" if s.uses == (1, None) else f" uses {least}..{'' if end is None else end}"
+            yield f"prefetch {self.element(s.buffer, s.index)}" + (f" level {s.level}" if s.level > 1 else "") + uses
         elif isinstance(s, For):
             lines = [line for inner in s.body for line in self.statement(inner)]
             head = f"{'parallel' if s.parallel else 'for'} {self.range(s.range)} {{"

@@ -362,9 +362,14 @@ def ranges_are_sensible(site: Site) -> Iterator[str]:
 
 
 def prefetches_name_a_cache(site: Site) -> Iterator[str]:
-    """There are caches 1 to 3."""
-    if isinstance(site.stmt, Prefetch) and not 1 <= site.stmt.level <= 3:
+    """There are caches 1 to 3, and tiles that a prefetch is for."""
+    if not isinstance(site.stmt, Prefetch):
+        return
+    if not 1 <= site.stmt.level <= 3:
         yield f"there is no cache of level {site.stmt.level}; say 1, 2 or 3"
+    least, end = site.stmt.uses
+    if least < 1 or (end is not None and end <= least):
+        yield f"no tile uses an element {least}..{'' if end is None else end} times"
 
 
 def one_axis_has_lanes(site: Site) -> Iterator[str]:

@@ -119,6 +119,15 @@ def test_each_step_of_a_chain_asks_for_a_later_one() -> None:
     assert len(re.findall(r"call void @llvm.prefetch", written)) == 6 + 3 + 2 + 2
 
 
+def test_tiles_with_few_rows_ask_otherwise() -> None:
+    """Of 1 to 4 rows, the first two numbers for one place, the others for two."""
+    ask = "prefetch %w[%j, %k + 1] uses 1..3 prefetch %w[%j, %k + 2] level 2 uses 3.. prefetch %w[%j, %k + 1] uses 3.. yield"
+    text = program(BODIES["rows"].replace("yield", ask))
+    written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+    assert len(re.findall(r"@llvm.prefetch.p0\(ptr %\S+, i32 0, i32 3, i32 1\)", written)) == 2 * (1 + 1) + 2 * (1 + 1)
+    assert len(re.findall(r"@llvm.prefetch.p0\(ptr %\S+, i32 0, i32 2, i32 1\)", written)) == 2 * (1 + 1)
+
+
 COLUMNS = """program {{
   size n in 1..49 like 8
   input %x: f32[3, 6]

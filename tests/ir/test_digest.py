@@ -29,7 +29,7 @@ def test_it_knows_every_field_of_tile_ir():
     """A field added to Tile IR must enter the digest too: then add it here."""
     known = {
         Kernel: "name params body surplus", Param: "name type role", Range: "var lo hi tile lanes unroll chains", Let: "name value",
-        Store: "buffer index value stream", Local: "buffer type", Check: "name low high", Prefetch: "buffer index level", For: "range body parallel",
+        Store: "buffer index value stream", Local: "buffer type", Check: "name low high", Prefetch: "buffer index level uses", For: "range body parallel",
         Reduce: "name op ranges body value", Const: "dtype value", Ref: "dtype name", IndexValue: "dtype index",
         Load: "dtype buffer index mask other", Call: "dtype primitive operands",
     }  # fmt: skip

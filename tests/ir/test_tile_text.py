@@ -81,6 +81,8 @@ def test_statements_round_trip() -> None:
         Let("q", Load(i64, "idx", (i // 2 + i % 2,)) - 1),
         tile.Check("q", -1, m),
         tile.Prefetch("x", (var("q") + 1, 0)),
+        tile.Prefetch("x", (var("q") + 2, 0), level=2, uses=(3, None)),
+        tile.Prefetch("x", (var("q") + 3, 0), uses=(2, 7)),
         Let("p", (Ref(i64, "q") < 3) & (IndexValue(i64, i * 4 + m) >= Ref(i64, "i"))),
         Store("tmp", (var("q") % 4,), const(-3, i32)),
         Let("e", Load(f32, "x", (var("q"), 0), Ref(boolean, "p"), const(float("-inf"), f32))),
@@ -96,6 +98,8 @@ def test_statements_round_trip() -> None:
     text = round_trip(Kernel("odd name", params, (tile.For(Range("i", 0, m), body, True),)))
     assert 'store %e * %r, %"odd \\"name\\""[] stream' in text
     assert "%e = load(%x[%q, 0], %p, -inf)" in text
+    assert "prefetch %x[%q + 2, 0] level 2 uses 3..\n" in text
+    assert "prefetch %x[%q + 3, 0] uses 2..7\n" in text
 
 
 # expressions

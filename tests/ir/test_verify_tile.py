@@ -52,6 +52,7 @@ BROKEN = {
     "chains around a loop": (kernel("%s = reduce add %k in 0..8 chains 2 {\n for %j in 0..2 { %v = 1.0:f32 }\n yield %x[%k] } store %s, %y[0]"), "%k has 2 chains"),
     "no chain": (kernel("%s = reduce add %k in 0..8 chains 0 { yield %x[%k] } store %s, %y[0]"), "%k has 0 chains"),
     "a fourth cache": (kernel("for %i in 0..8 { prefetch %x[%i + 8] level 4 store %x[%i], %y[%i] }"), "no cache of level 4"),
+    "a prefetch for no tile": (kernel("for %i in 0..8 { prefetch %x[%i + 8] uses 4..4 store %x[%i], %y[%i] }"), r"no tile uses an element 4\.\.4 times"),
     "prefetching at what is no integer": (kernel("for %i in 0..8 { %a = %x[%i] prefetch %y[%a] store %a, %y[%i] }"), "%a is f32"),
     "two axes with lanes": (
         kernel("for %i in 0..8 tile 8 lanes 8 { %s = reduce add %k in 0..8 tile 8 lanes 8 { yield %x[%k] } store %s, %y[%i] }"),

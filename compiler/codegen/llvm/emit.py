@@ -106,7 +106,8 @@ class KernelEmitter:
             self.check(stmt, ev)
         elif isinstance(stmt, Prefetch):
             axes = ev.scope.ordered({a for d in stmt.index for a in ev.scope.depends(d)})
-            ev.prefetch(stmt, coordinates(ev.scope, axes))
+            if stmt.serves(prod(a.tile for a in ev.scope.axes.values() if a.var not in axes)):
+                ev.prefetch(stmt, coordinates(ev.scope, axes))
         elif isinstance(stmt, Reduce):
             self.reduce(stmt, ev)
         else:

@@ -8,14 +8,14 @@ from typing import TypeAlias
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, substitute, var, variables
-from compiler.ir.tile import Block, For, Kernel, Reduce, Stmt, known
+from compiler.ir.tile import Block, For, Kernel, Reduce, Stmt, known, leaves_rows
 from compiler.ir.tile import Prefetch as PrefetchStmt
 from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
 Asked: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
-"""What the body of a loop begins with, by the loop's identity: one prefetch for each buffer and level."""
+"""What the body of a loop begins with, by the loop's identity: the prefetches for each buffer, numbered."""
 
 
 @register
@@ -31,7 +31,8 @@ class Prefetch(TilePass):
 
     A panel of constants is fetched `ahead` bytes before its turn: larger ones than the first-level cache are walked once before they
     leave it, and come from memory when a network is run again.  Where rows multiply a line for longer than memory takes to bring
-    one, it waits in the second-level cache until it is `near`: the first has room and buffers for few that are on their way.
+    one, it waits in the second-level cache until it is `near`: the first has room and buffers for few that are on their way.  Where
+    tiles may have fewer rows, either is done in its own: `prefetch w[%j, %k + 128] level 2 uses 7..`.
     Not where a loop of the program runs the kernel and they are at most one `share`th of the last cache: the next step finds them
     there, and the hardware fetches those in time.
     """
@@ -39,7 +40,7 @@ class Prefetch(TilePass):
     name = "prefetch"
     exact = True
     ahead: int = 16384
-    near: int = 1024
+    near: int = 4096
     share: int = 8
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
@@ -68,20 +69,25 @@ class Prefetch(TilePass):
             depth = a.loops[-1]
             if lane is None or table.step(a, depth.var) != lane.tile:
                 continue
-            distances = [(2, self.ahead), (1, self.near)] if self.waits(table, a, machine) else [(1, self.ahead)]
-            for level, ahead in distances:
+            for number, (level, ahead, uses) in enumerate(self.distances(table, a, machine)):
                 steps = ahead // (lane.tile * held.dtype.bytes)
                 place = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
-                asked.setdefault(id(a.stmt), {})[a.buffer, level] = PrefetchStmt(a.buffer, place, level)
+                asked.setdefault(id(a.stmt), {})[a.buffer, number] = PrefetchStmt(a.buffer, place, level, uses)
                 context.applied(self, f"%{a.buffer} is fetched to cache {level} {steps} steps ahead")
             context.offer(self, None, replace(self, ahead=2 * self.ahead))
         return ir.with_body(insert(ir.body, asked)) if asked else ir
 
-    @staticmethod
-    def waits(table: Accesses, a: Access, machine: Machine) -> bool:
-        """Whether the rows of a tile multiply a line for longer than memory takes to bring one."""
-        rows = prod(r.tile for r in a.loops if not table.follows(a, r.var))
-        return rows * machine.l3_bytes_per_cycle > machine.fma_per_cycle * machine.vector_bits // 8
+    def distances(self, table: Accesses, a: Access, machine: Machine) -> list[tuple[int, int, tuple[int, int | None]]]:
+        """To which cache to fetch, how many bytes ahead, and in which tiles: those whose rows multiply a line for longer than memory
+        takes to bring one wait for it in another place than those with fewer.
+        """
+        rows = [r for r in a.loops if not table.follows(a, r.var)]
+        most = prod(r.tile for r in rows)
+        fewest = 1 if any(leaves_rows(r) for r in rows) else most
+        many = machine.fma_per_cycle * machine.vector_bits // 8 // machine.l3_bytes_per_cycle + 1
+        if fewest < many <= most:
+            return [(1, self.ahead, (1, many)), (2, self.ahead, (many, None)), (1, self.near, (many, None))]
+        return [(2, self.ahead, (1, None)), (1, self.near, (1, None))] if many <= most else [(1, self.ahead, (1, None))]
 
     def rows(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for the next row of operands that are walked several times."""
@@ -104,11 +110,11 @@ class Prefetch(TilePass):
             (into, *more) = tile.ranges(target)
             if more or (into.lo, into.hi, into.tile) != (source.lo, source.hi, source.tile):
                 continue
-            if any((a.buffer, 1) in chosen for chosen in asked.values()):
+            if any((a.buffer, 0) in chosen for chosen in asked.values()):
                 continue
             moved: dict[str, Dim] = {source.var: var(into.var), row.range.var: var(row.range.var) + row.range.tile}
             ahead = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
-            asked.setdefault(id(target), {})[a.buffer, 1] = ahead
+            asked.setdefault(id(target), {})[a.buffer, 0] = ahead
             context.applied(self, f"%{a.buffer}: the next row is fetched in the loop over %{into.var}")
             context.offer(self, None)
         return ir.with_body(insert(ir.body, asked)) if asked else ir

@@ -51,12 +51,36 @@ def test_weights_wait_in_the_second_cache_where_rows_take_longer_than_memory() -
         run_pipeline(parse_kernel(PANELS.format(rows=32, columns=960)), "prefetch", Context(machine=slow))
     )
     assert "prefetch %w[%j, %k + 64] level 2\n" in text
-    assert "prefetch %w[%j, %k + 4]\n" in text
+    assert "prefetch %w[%j, %k + 16]\n" in text
     assert print_kernel(parse_kernel(text)) == text
     few = parse_kernel(PANELS.format(rows=32, columns=960).replace("tile 8", "tile 6"))
     text = print_kernel(run_pipeline(few, "prefetch", Context(machine=slow)))
     assert text.count("prefetch") == 1
     assert "prefetch %w[%j, %k + 64]\n" in text
+
+
+def test_an_open_number_of_rows_asks_as_suits_what_a_tile_has() -> None:
+    before = """kernel @linear(size n in 1..64 like 32, in %x: f32[n, 1024], const %w: f32[960, 1024]{0/64, 1, 0%64}, out %y: f32[n, 960]) {
+      for %j in 0..960 tile 64 lanes 16 {
+        for %i in 0..n tile 8 {
+          %s = reduce add %k in 0..1024 {
+            yield %x[%i, %k] * %w[%j, %k]
+          }
+          store %s, %y[%i, %j]
+        }
+      }
+    }"""
+    few, far, near = "%w[%j, %k + 64] uses 1..7", "%w[%j, %k + 64] level 2 uses 7..", "%w[%j, %k + 16] uses 7.."
+    asking = " ".join(f"prefetch {place}" for place in (few, far, near))
+    after = before.replace("yield", f"{asking} yield")
+    check_pass("prefetch", before=before, after=after, machine=Machine(fma_per_cycle=1), idempotent=False)
+    check_pass(
+        "prefetch",
+        before=before,
+        after=before.replace("yield", f"prefetch {few[:-10]} yield"),
+        machine=Machine(),
+        idempotent=False,
+    )
 
 
 def test_weights_that_stay_in_cache_are_left_alone() -> None:
