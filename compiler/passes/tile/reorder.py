@@ -123,10 +123,6 @@ class Reorder(TilePass):
         return constant or next((a for a in reads if table.follows(a, last)), None)
 
 
-OPEN = 4
-"""How much more than the cache holds rows of open number may take before they are walked in blocks."""
-
-
 @dataclass(frozen=True)
 class Rows:
     """The loops over which `moving` operands of a contraction change and its weights do not."""
@@ -144,28 +140,32 @@ class Rows:
         if not outer:
             return outer, inner
         last = outer.pop()
-        extent, whole = known_extent(last.range), last.range.extent
-        if not isinstance(whole, int) and self.bytes([last, *inner]) <= OPEN * self.cache:
-            return outer, [last, *inner]  # what blocks leave over would cost more
-        blocks = [n for n in range(2 if inner else 16, extent) if extent % n == 0 and (inner or n % 8 == 0)]
-        sizes = [n for n in blocks if self.bytes([resized(last, 0, n), *inner]) <= self.cache]
-        sizes = sizes or ([] if inner else self.even(last, extent))
-        if not sizes:
+        size = self.block(last, inner)
+        if not size:
             return ([*outer, last], inner) if inner else ([], [*outer, last])
-        block = Range(f"{last.range.var}.block", 0, whole // sizes[-1])
-        start = var(block.var) * sizes[-1]
-        return [*outer, replace(last, range=block)], [resized(last, start, start + sizes[-1]), *inner]
+        block = Range(f"{last.range.var}.block", 0, last.range.extent // size)
+        start = var(block.var) * size
+        return [*outer, replace(last, range=block)], [resized(last, start, start + size), *inner]
 
-    def even(self, last: For, extent: int) -> list[int]:
-        """Where no block divides the rows: one for about as many blocks of equal size as are needed, in whole tiles; what they leave over
-        is walked behind them.
+    def block(self, last: For, inner: list[For]) -> int:
+        """How many rows of a loop are a block, 0 for none: as many as fit, and of those that are known a divisor.  Rows without loops
+        inside come in whole tiles; where no block divides them, they are parted evenly, and what is left over is walked behind.
         """
-        blocks = range(16, extent, 16)
-        fitting = bisect_right(blocks, self.cache, key=lambda n: self.bytes([resized(last, 0, n)]))
-        if not fitting:
-            return []
-        number = -(-extent // blocks[fitting - 1])
-        return [-(-extent // number // 16) * 16]
+        extent, is_open = known_extent(last.range), not isinstance(last.range.extent, int)
+        blocks = range(2, extent) if inner else range(16, extent, 8)
+        count = bisect_right(blocks, self.cache, key=lambda n: self.bytes([resized(last, 0, n), *inner]))
+        if inner and is_open:
+            return blocks[count - 1] if count else 0
+        even = [n for n in blocks[:count] if extent % n == 0]
+        return even[-1] if even else 0 if inner else self.even(extent, blocks[count - 1] if count else 0)
+
+    @staticmethod
+    def even(extent: int, fitting: int) -> int:
+        """About as many blocks of equal size as are needed, in whole tiles; 0 where not even the smallest fits."""
+        if not fitting // 16:
+            return 0
+        number = -(-extent // (fitting // 16 * 16))
+        return -(-extent // number // 16) * 16
 
     def bytes(self, loops: list[For]) -> int:
         """What the moving operands touch while these loops and the reduction run."""

@@ -54,6 +54,30 @@ def test_rows_that_no_block_divides_leave_some_over() -> None:
     check_pass("reorder", before=before, after=after, machine=Machine(l2=2 * 16 * 2 * 4), idempotent=False)
 
 
+def test_of_an_open_number_as_many_rows_as_fit_are_a_block() -> None:
+    """Of seven or so with five pixels each, four fit: whatever the number is, the last ones follow behind the blocks."""
+
+    def nest(*loops: str, end: str = "") -> str:
+        heads = " ".join(f"parallel {loop} {{" for loop in loops)
+        sums = f"%s{end} = reduce add %k{end} in 0..2 {{ yield %x[%i{end}, %p{end}, %k{end}] * %w[%j{end}, %k{end}] }}"
+        return f"{heads} {sums} store %s{end}, %y[%i{end}, %p{end}, %j{end}] {'}' * len(loops)}"
+
+    def kernel(body: str) -> str:
+        sizes = "size n in 1..100 like 7, in %x: f32[n, 5, 2], const %w: f32[3, 2], out %y: f32[n, 5, 3]"
+        return f"kernel @k({sizes}) {{ {body} }}"
+
+    before = kernel(nest("%i in 0..n", "%p in 0..5", "%j in 0..3"))
+    blocks = nest("%i.block in 0..n//4", "%j in 0..3", "%i in %i.block*4..%i.block*4 + 4", "%p in 0..5")
+    rest = nest("%j1 in 0..3", "%i1 in n//4*4..n", "%p1 in 0..5", end="1")
+    check_pass(
+        "reorder",
+        before=before,
+        after=kernel(f"{blocks} {rest}"),
+        machine=Machine(l2=2 * 4 * 5 * 2 * 4),
+        idempotent=False,
+    )
+
+
 def test_rows_that_fit_in_no_block_go_inside_whole() -> None:
     check_pass("reorder", before=matmul((ROWS, COLUMNS)), after=matmul((COLUMNS, ROWS)), machine=Machine(l2=16))
 
