@@ -32,8 +32,9 @@ class Peel(TilePass):
         for %i in s0//16*16..s0 tile 16 lanes 16 { ... }
 
     A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial, and rows: code
-    generation writes out each number of those in the loops that compute most, as long as that is at most `written` operations.  Few
-    of those that keep accumulators add in `chains`, so that one sum need not wait for the other.
+    generation writes out each number of those in the loops that compute most, as long as that is at most `written` operations, else
+    of those that smaller tiles leave over, in half as many.  Few of those that keep accumulators add in `chains`, so that one sum
+    need not wait for the other.
     """
 
     name = "peel"
@@ -49,8 +50,9 @@ class Peel(TilePass):
                 allowed = self.written * shares[stmt.range.var] if leaves_rows(stmt.range) else -1
                 if every_rest(stmt.range, stmt.body) <= allowed:
                     return (replace(stmt, body=in_chains(stmt.body, chains)),)
-                parts = split(stmt.range, sums)
-                return tuple(replace(stmt, range=r) for r in parts)
+                parts = split(stmt.range, sums, allowed / 2 / max(1, operations(stmt.body)))
+                *full, last = (replace(stmt, range=r) for r in parts)
+                return (*full, replace(last, body=in_chains(last.body, chains)) if leaves_rows(last.range) else last)
             if isinstance(stmt, Reduce):
                 return self.reduction(stmt, fresh)
             return (stmt,)
@@ -117,20 +119,20 @@ def operations(body: Block) -> int:
     return total
 
 
-def split(r: Range, sums: bool = False) -> list[Range]:
-    """Full tiles, then the rest as one smaller tile."""
+def split(r: Range, sums: bool = False, rows: float = 0) -> list[Range]:
+    """Full tiles, then the rest as one smaller tile; of an open length as `open_parts` has it."""
     if r.extent % r.tile == 0:
         return [r]
     if not isinstance(r.extent, int):
-        return open_parts(r, sums)
+        return open_parts(r, sums, rows)
     middle = r.lo + r.extent // r.tile * r.tile
     rest = r.with_(lo=middle, tile=r.extent % r.tile)
     return [rest] if r.extent < r.tile else [r.with_(hi=middle), rest]
 
 
-def open_parts(r: Range, sums: bool) -> list[Range]:
-    """Full tiles of a loop of open length, then what is left: rows in tiles of powers of two, and vectors one by one, the last one
-    partial; around `sums`, for which few vectors are slow, all in one tile.
+def open_parts(r: Range, sums: bool, rows: float) -> list[Range]:
+    """Full tiles of a loop of open length, then what is left: rows in tiles of powers of two, until code for every number of them has at
+    most so many `rows`, and vectors one by one, the last one partial; around `sums`, for which few vectors are slow, all in one tile.
     """
     unit, parts, start = min(r.lanes, r.tile) or 1, list[Range](), r.lo
     most, count = interval(r.extent, {}), -(-r.tile // unit)
@@ -142,6 +144,9 @@ def open_parts(r: Range, sums: bool) -> list[Range]:
         return [r.with_(hi=middle), r.with_(lo=middle, tile=rest if isinstance(rest, int) else r.tile)]
     wide = r.tile
     while wide:
+        if not r.lanes and 1 < wide < r.tile and wide * (wide + 1) // 2 <= rows:
+            parts.append(r.with_(lo=start, tile=wide))
+            break
         base = r.lo if r.tile % wide == 0 else start
         end = base + (r.hi - base) // wide * wide
         parts.append(r.with_(lo=start, hi=end, tile=wide))
