@@ -152,6 +152,14 @@ def transposed(*bias: Node, padding: tuple[int, ...] = (0,)) -> Node:
         (lambda: ops.slice_(_x(4), dim=0, start=2, size=3), "not all inside"),
         (lambda: grouped_attention(_x(4, 3)), "a dimension of heads"),
         (lambda: grouped_attention(_x(3, 4, 3)), "cannot share 2 and 2 heads among 3"),
+        (
+            lambda: ops.attention(_x(5, 8), _x(7, 8), _x(7, 8), _x(2, 1, 7), scale=1.0),
+            "a mask of [2, 1, 7] is larger than the scores, [5, 7]",
+        ),
+        (
+            lambda: ops.attention(_x(1, 8), _x(7, 8), _x(7, 8), _x(5, 7), scale=1.0),
+            "a mask of [5, 7] is larger than the scores, [1, 7]",
+        ),
         (lambda: ops.item(_x(4), index=0), "must have several results"),
         (lambda: pooled(1, size=2, stride=5), "a window of 2 elements, 1 apart, is larger than the input's 1"),
         (lambda: pooled(4, size=2, stride=0), "stride must be positive, not 0"),

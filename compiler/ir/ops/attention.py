@@ -26,9 +26,10 @@ def _attention_type(s: Signature) -> TensorType:
     q, k, v = s.types[:3]
     if min(q.rank, k.rank, v.rank) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         raise s.fail("takes q [..., L, E], k [..., S, E] and v [..., S, F]")
-    if len(s.types) > 3:
-        broadcast_shapes(s.types[3].shape, (*q.shape[:-1], k.shape[-2]))
     heads = _grouped_heads(s) if s.attrs["grouped"] else broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
+    scores = (*heads, q.shape[-2], k.shape[-2])
+    if len(s.types) > 3 and broadcast_shapes(s.types[3].shape, scores) != scores:
+        raise s.fail(f"a mask of {list(s.types[3].shape)} is larger than the scores, {list(scores)}")
     return TensorType(q.dtype, (*heads, q.shape[-2], v.shape[-1]))
 
 
