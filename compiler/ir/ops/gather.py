@@ -105,20 +105,21 @@ def index_position(n: Node, i: Position, first: int = 1) -> tuple[Dim | Lookup, 
     return tuple(lookups[k] if k in lookups else next(rest) for k in range(x.type.rank))
 
 
-def _index_reference(x: torch.Tensor, *indices: torch.Tensor, dims: Any) -> torch.Tensor:
-    key: list[Any] = [slice(None)] * x.ndim
-    for d, each in zip(dims, indices, strict=True):
-        key[d] = each.to(torch.int64)
-    return x[tuple(key)]
+def index_reference(x: torch.Tensor, *indices: torch.Tensor, dims: Any) -> torch.Tensor:
+    """By the operator, not by Python's brackets, which take a number by itself as a choice, not as an index beside the others."""
+    given = dict(zip(dims, indices, strict=True))
+    key = [given[d].to(torch.int64) if d in given else None for d in range(x.ndim)]
+    return torch.ops.aten.index.Tensor(x, key)  # type: ignore[no-any-return]
 
 
 index = op(
     "index", "x: any, first!: integer, rest*!: integer", Gather(index_position), type=index_type, attrs={"dims": REQUIRED},
-    reference=_index_reference,
+    reference=index_reference,
     samples=[
         sample("f32[9, 9]", "i64[3]", "i64[3]", dims=[0, 1], low=-8, high=8), sample("f32[4, 9, 2]", "i64[3, 1]", dims=[1], low=-8, high=8),
         sample("bool[9, 9]", "i64[2, 1]", "i64[1, 3]", dims=[0, 1], low=0, high=9),
         sample("f32[9, 2, 9]", "i64[3]", "i64[3]", dims=[0, 2], low=0, high=9), sample("f32[2, 9, 8]", "i64[]", "i32[5]", dims=[1, 2], low=0, high=8),
+        sample("f32[9, 3, 8]", "i64[]", "i32[5]", dims=[0, 2], low=0, high=8),
     ],
 )  # fmt: skip
 """NumPy's advanced indexing by integers along `dims`; negative indices count from the end."""

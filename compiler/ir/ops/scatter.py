@@ -9,7 +9,7 @@ import torch
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim
 from compiler.ir.op import REQUIRED, Signature, op, sample
-from compiler.ir.ops.gather import index_position, index_type
+from compiler.ir.ops.gather import index_position, index_reference, index_type
 from compiler.ir.ops.rules import check_dims, same_type
 from compiler.ir.structure import Lookup, Piece, Position, Scatter, Writes
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
@@ -98,10 +98,7 @@ def _put_writes(n: Node) -> Writes:
 
 def _put_reference(x: Any, values: Any, *indices: Any, dims: Any, reduce: str) -> Any:
     """As a scatter into the flattened tensor, at the places that indexing its element numbers gives."""
-    key: list[Any] = [slice(None)] * x.ndim
-    for d, each in zip(dims, indices, strict=True):
-        key[d] = each.to(torch.int64)
-    places = torch.arange(x.numel()).reshape(x.shape)[tuple(key)]
+    places = index_reference(torch.arange(x.numel()).reshape(x.shape), *indices, dims=dims)
     flat = values.expand(places.shape).reshape(-1)
     return _scatter_reference(x.reshape(-1), places.reshape(-1), flat, 0, reduce).reshape(x.shape)
 
