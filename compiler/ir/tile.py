@@ -157,22 +157,34 @@ class Check:
     high: Dim
 
 
+Uses: TypeAlias = tuple[int, Union[int, None]]
+"""How often a tile uses an element: at least the first number of times, and fewer than the second if there is one."""
+
+ANY_USES: Uses = (1, None)
+
+
 @dataclass(frozen=True)
 class Prefetch:
     """Ask the caches, down to number `level`, for an element that will be read later.  Computes nothing; a place outside the
-    buffer is ignored.  Only where a tile `uses` the element so often: for at least so many indices of the loops that its place does
-    not follow, and for fewer than the second number.
+    buffer is ignored.  Only where a tile `uses` the element so often, for as many indices of the loops that its place does not
+    follow.
     """
 
     buffer: str
     index: tuple[Dim, ...]
     level: int = 1
-    uses: tuple[int, int | None] = (1, None)
+    uses: Uses = ANY_USES
 
     def serves(self, count: int) -> bool:
         """Whether it is for tiles that use the element `count` times."""
         least, end = self.uses
         return least <= count and (end is None or count < end)
+
+    @property
+    def interval(self) -> str:
+        """`uses` as text."""
+        least, end = self.uses
+        return f"{least}..{'' if end is None else end}"
 
 
 @dataclass(frozen=True)

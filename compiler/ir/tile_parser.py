@@ -25,6 +25,7 @@ from compiler.ir.literal import read_array, read_attrs
 from compiler.ir.resources import Resources, skip_resources
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
+    ANY_USES,
     ROLES,
     Block,
     Check,
@@ -45,6 +46,7 @@ from compiler.ir.tile import (
     Step,
     Stmt,
     Store,
+    Uses,
     entry_type,
 )
 from compiler.ir.type_parser import read_dim, read_dims, read_size, read_type
@@ -138,7 +140,7 @@ def _read_statement(c: Cursor, scope: Scope) -> Stmt:
     if c.accept("prefetch"):
         buffer, index = lookup(c, scope.buffers, "buffer").text, read_dims(c)
         level = c.integer() if c.accept("level") else 1
-        return Prefetch(buffer, index, level, _read_uses(c) if c.accept("uses") else (1, None))
+        return Prefetch(buffer, index, level, _read_uses(c) if c.accept("uses") else ANY_USES)
     name = c.kind("value", "a statement").text
     c.expect("=")
     if c.accept("reduce"):
@@ -158,7 +160,7 @@ def _read_store(c: Cursor, scope: Scope) -> Store:
     return Store(buffer.text, index, typed(c, value, dtype, at), stream)
 
 
-def _read_uses(c: Cursor) -> tuple[int, int | None]:
+def _read_uses(c: Cursor) -> Uses:
     least = c.integer()
     c.expect("..")
     return least, c.integer() if c.next.kind == "int" else None

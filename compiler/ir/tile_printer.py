@@ -26,6 +26,7 @@ from compiler.ir.resources import write_resources
 from compiler.ir.scalar import PRIMITIVES, Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.sizes import kernel_sizes, program_sizes
 from compiler.ir.tile import (
+    ANY_USES,
     Check,
     Copy,
     For,
@@ -99,9 +100,9 @@ class _Names:
         elif isinstance(s, Check):
             yield f"check {value_name(s.name)} in {self.dim(s.low)}..{self.dim(s.high)}"
         elif isinstance(s, Prefetch):
-            least, end = s.uses
-            uses = "" if s.uses == (1, None) else f" uses {least}..{'' if end is None else end}"
-            yield f"prefetch {self.element(s.buffer, s.index)}" + (f" level {s.level}" if s.level > 1 else "") + uses
+            level = f" level {s.level}" if s.level > 1 else ""
+            uses = f" uses {s.interval}" if s.uses != ANY_USES else ""
+            yield f"prefetch {self.element(s.buffer, s.index)}{level}{uses}"
         elif isinstance(s, For):
             lines = [line for inner in s.body for line in self.statement(inner)]
             head = f"{'parallel' if s.parallel else 'for'} {self.range(s.range)} {{"

@@ -361,7 +361,7 @@ def ranges_are_sensible(site: Site) -> Iterator[str]:
             yield f"%{r.var} has {r.lanes} lanes; they must be a power of two"
 
 
-def prefetches_name_a_cache(site: Site) -> Iterator[str]:
+def prefetches_are_sensible(site: Site) -> Iterator[str]:
     """There are caches 1 to 3, and tiles that a prefetch is for."""
     if not isinstance(site.stmt, Prefetch):
         return
@@ -369,7 +369,7 @@ def prefetches_name_a_cache(site: Site) -> Iterator[str]:
         yield f"there is no cache of level {site.stmt.level}; say 1, 2 or 3"
     least, end = site.stmt.uses
     if least < 1 or (end is not None and end <= least):
-        yield f"no tile uses an element {least}..{'' if end is None else end} times"
+        yield f"no tile uses an element {site.stmt.interval} times"
 
 
 def one_axis_has_lanes(site: Site) -> Iterator[str]:
@@ -414,7 +414,7 @@ RULES: tuple[Callable[[Site], Iterator[str]], ...] = (
     steps_do_not_collide,
     indices_stay_inside,
     ranges_are_sensible,
-    prefetches_name_a_cache,
+    prefetches_are_sensible,
     one_axis_has_lanes,
     parallel_is_outermost,
     reductions_are_known,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, substitute, var, variables
-from compiler.ir.tile import Block, For, Kernel, Reduce, Stmt, known, leaves_rows
+from compiler.ir.tile import ANY_USES, Block, For, Kernel, Reduce, Stmt, Uses, known, leaves_rows
 from compiler.ir.tile import Prefetch as PrefetchStmt
 from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
 from compiler.passes.base import Context, TilePass, register
@@ -77,7 +77,7 @@ class Prefetch(TilePass):
             context.offer(self, None, replace(self, ahead=2 * self.ahead))
         return ir.with_body(insert(ir.body, asked)) if asked else ir
 
-    def distances(self, table: Accesses, a: Access, machine: Machine) -> list[tuple[int, int, tuple[int, int | None]]]:
+    def distances(self, table: Accesses, a: Access, machine: Machine) -> list[tuple[int, int, Uses]]:
         """To which cache to fetch, how many bytes ahead, and in which tiles: those whose rows multiply a line for longer than memory
         takes to bring one wait for it in another place than those with fewer.
         """
@@ -85,9 +85,11 @@ class Prefetch(TilePass):
         most = prod(r.tile for r in rows)
         fewest = 1 if any(leaves_rows(r) for r in rows) else most
         many = machine.fma_per_cycle * machine.vector_bits // 8 // machine.l3_bytes_per_cycle + 1
-        if fewest < many <= most:
-            return [(1, self.ahead, (1, many)), (2, self.ahead, (many, None)), (1, self.near, (many, None))]
-        return [(2, self.ahead, (1, None)), (1, self.near, (1, None))] if many <= most else [(1, self.ahead, (1, None))]
+        if most < many:
+            return [(1, self.ahead, ANY_USES)]
+        if many <= fewest:
+            return [(2, self.ahead, ANY_USES), (1, self.near, ANY_USES)]
+        return [(1, self.ahead, (1, many)), (2, self.ahead, (many, None)), (1, self.near, (many, None))]
 
     def rows(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for the next row of operands that are walked several times."""

@@ -154,10 +154,12 @@ class Rows:
         extent, is_open = known_extent(last.range), not isinstance(last.range.extent, int)
         blocks = range(2, extent) if inner else range(16, extent, 8)
         count = bisect_right(blocks, self.cache, key=lambda n: self.bytes([resized(last, 0, n), *inner]))
+        most = blocks[count - 1] if count else 0
         if inner and is_open:
-            return blocks[count - 1] if count else 0
-        even = [n for n in blocks[:count] if extent % n == 0]
-        return even[-1] if even else 0 if inner else self.even(extent, blocks[count - 1] if count else 0)
+            return most
+        if even := [n for n in blocks[:count] if extent % n == 0]:
+            return even[-1]
+        return 0 if inner else self.even(extent, most)
 
     @staticmethod
     def even(extent: int, fitting: int) -> int:
