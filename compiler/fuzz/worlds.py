@@ -24,11 +24,22 @@ from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import compute
 from compiler.ir.interpret_structure import evaluate_structure
 from compiler.ir.ops.recurrence import run_steps
-from compiler.ir.scalar import PRIMITIVES, Call, Ref
-from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Mix, Recurrence, Reduction, Scan, Scatter
+from compiler.ir.scalar import APPROXIMATED
+from compiler.ir.structure import (
+    Elementwise,
+    Gather,
+    Generate,
+    IndexMap,
+    Mix,
+    Recurrence,
+    Reduction,
+    Scan,
+    Scatter,
+    formula,
+)
 from compiler.ir.tile import accumulator_dtype
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
-from compiler.ir.types import DType, f32
+from compiler.ir.types import DType
 from compiler.passes.graph.winograd import POINTS, is_plain
 from compiler.passes.manager import run_pipeline
 
@@ -40,9 +51,6 @@ SLACK = 4.0
 
 TWICE = 0.25
 """How often a use sees another world's value."""
-
-HARD = frozenset(name for name, p in PRIMITIVES.items() if p.cost >= 12 and name != "sqrt")
-"""Primitives that are not correctly rounded."""
 
 
 @dataclass(frozen=True)
@@ -257,15 +265,30 @@ def _any_sign_of_nan(value: torch.Tensor, rng: np.random.Generator) -> torch.Ten
 
 
 def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Where weights from 0 to 1 are 0, as a softmax makes them of what is hidden, what is infinite may make NaN or be left out."""
-    weights, x = operands
-    if not value.isnan().any() or bool(((weights < 0) | (weights > 1)).any()):
+    """What is infinite may make NaN or be left out where it is multiplied by 0: by padding, or by one of the weights between 0 and 1
+    that a softmax makes, which gives 0 to what is hidden."""
+    if not value.isnan().any():
         return value
-    finite = x.isfinite()
-    seen: Any = compute(node, [(weights != 0).double(), (~finite).double()], torch.float64)
-    others: Any = compute(node, [weights, torch.where(finite, x, 0.0)], torch.float64)
+    weights, x = operands
+    finite, first = x.isfinite(), node.operands[0]
+
+    def anywhere(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Whether both hold at some point of each sum."""
+        result: Any = compute(node, [a.double(), b.double()], torch.float64)
+        holds: torch.Tensor = result > 0
+        return holds
+
+    slack = 16 * resolution(first.dtype)[0]
+    counts = anywhere(weights != 0, ~finite)
+    if not _is_padded(first):
+        counts = counts | anywhere((weights < -slack) | (weights > 1 + slack), torch.ones_like(x))
+    left_out: Any = compute(node, [weights, torch.where(finite, x, 0.0)], torch.float64)
     chosen = torch.from_numpy(rng.random(tuple(value.shape)) < 0.5)
-    return torch.where(value.isnan() & (seen == 0) & chosen, others, value)
+    return torch.where(value.isnan() & ~counts & chosen, left_out, value)
+
+
+def _is_padded(node: Node) -> bool:
+    return isinstance(node.structure, IndexMap) and node.structure.fill is not None
 
 
 def _round(value: torch.Tensor, dtype: DType) -> torch.Tensor:
@@ -292,6 +315,8 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
     eps, tiny = resolution(node.dtype)
     inner = resolution(accumulator_dtype(node.dtype))[0]
     exact = value == (rounded if node.dtype.bits < 64 else value.float())  # f64 shows nobody what it rounds away
+    if isinstance(node.structure, Elementwise):  # and what is chosen among operands is not rounded
+        exact = exact | sum((value == o for o in operands), start=torch.zeros(()).bool())
     own = torch.where(~exact, eps * value.abs().clamp(min=tiny), torch.zeros(()).double())
     match node.structure:
         case Elementwise():
@@ -328,11 +353,8 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
 
 def _formula(node: Node, operands: list[Value], value: torch.Tensor, eps: float) -> torch.Tensor:
     """The error of an elementwise formula of several steps: near the size of what its steps add up."""
-    assert isinstance(node.structure, Elementwise)
-    dtypes = [f32 if node.structure.wide and o.dtype.is_half else o.dtype for o in node.operands]
-    own_body = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
-    steps = [e.primitive for e in own_body.parts if isinstance(e, Call)]
-    hard = HARD.intersection(steps)
+    steps = [e.primitive for e in formula(node).calls]
+    hard = APPROXIMATED.intersection(steps)
     if not steps or (len(steps) == 1 and not hard):
         return torch.zeros(()).double()
     error = 2 * eps * value.abs()

@@ -22,7 +22,8 @@ from compiler.ir.op import OPS
 from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.partition import is_partitioned, partition
 from compiler.ir.parts import Parts
-from compiler.ir.structure import Composite, Elementwise, Recurrence
+from compiler.ir.scalar import APPROXIMATED
+from compiler.ir.structure import Composite, Elementwise, Gather, IndexMap, Recurrence, formula
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType
 
@@ -94,6 +95,19 @@ def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) ->
     attrs = {k: _wide_attr(v, wide) for k, v in node.attrs.items()}
     result = _reference(node.op.reference, [_widened(o, wide) for o in operands], attrs, repr(node))
     return _widened(result, dtype) if dtype else _rounded(result, node)
+
+
+def precise(node: Node, operands: Sequence[Value]) -> Value:
+    """The value of `node`, each element as near to the truth as its type allows: float maths of several steps happens in float64."""
+    return _rounded(compute(node, operands, None if _is_rounded_once(node) else torch.float64), node)
+
+
+def _is_rounded_once(node: Node) -> bool:
+    """Whether an element is chosen, or comes of one step that every machine rounds correctly."""
+    if isinstance(node.structure, Elementwise):
+        steps = [e.primitive for e in formula(node).calls]
+        return len(steps) <= 1 and not APPROXIMATED.intersection(steps)
+    return node.op is CONSTANT or isinstance(node.structure, IndexMap | Gather)
 
 
 def _beside_halves(node: Node) -> torch.dtype | None:

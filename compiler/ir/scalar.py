@@ -372,6 +372,9 @@ PRIMITIVES: dict[str, Primitive] = _declare(
 )
 del P
 
+APPROXIMATED = frozenset(name for name, p in PRIMITIVES.items() if p.cost >= 12 and name != "sqrt")
+"""Primitives whose results are not rounded correctly."""
+
 
 def const(value: Number, dtype: DType) -> Const:
     """A literal, converted to what `dtype` holds."""

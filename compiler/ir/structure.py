@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from compiler.ir.index import Dim, var
-from compiler.ir.scalar import Const, Expr, Number
-from compiler.ir.types import DType
+from compiler.ir.scalar import Const, Expr, Number, Ref, const
+from compiler.ir.types import DType, f32
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Node
@@ -270,3 +270,11 @@ def is_view(structure: Structure, node: Node) -> bool:
         return False
     pieces = structure.pieces(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
     return len(pieces) == 1 and not pieces[0].guards
+
+
+def formula(node: Node) -> Expr:
+    """The rule of an elementwise node over references x0, x1, ..."""
+    assert isinstance(node.structure, Elementwise)
+    dtypes = [f32 if node.structure.wide and o.dtype.is_half else o.dtype for o in node.operands]
+    result = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
+    return result if isinstance(result, Expr) else const(result, node.dtype)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, var, variables
-from compiler.ir.scalar import PRIMITIVES, Ref
+from compiler.ir.scalar import PRIMITIVES
 from compiler.ir.structure import (
     Elementwise,
     Gather,
@@ -24,9 +24,10 @@ from compiler.ir.structure import (
     Position,
     Reduction,
     Scan,
+    formula,
     is_view,
 )
-from compiler.ir.types import broadcast_index, f32
+from compiler.ir.types import broadcast_index
 from compiler.passes.nest import LowerError
 
 HEAVY = 6
@@ -183,11 +184,7 @@ class Demand:
 
 def elementwise_cost(node: Node) -> int:
     """Multiply-adds of one element of an elementwise node."""
-    assert isinstance(node.structure, Elementwise)
-    e = node.structure.fn(
-        *(Ref(f32 if o.dtype.is_half else o.dtype, f"x{k}") for k, o in enumerate(node.operands)), **node.attrs
-    )
-    return sum(PRIMITIVES[x.primitive].cost for x in e.calls)
+    return sum(PRIMITIVES[x.primitive].cost for x in formula(node).calls)
 
 
 def from_positions(node: Node) -> bool:
