@@ -252,6 +252,8 @@ def _erring(node: Node, operands: list[Value], value: Value, world: World | None
     largest = torch.finfo(TORCH_DTYPES[node.dtype]).max
     wild = torch.from_numpy(np.asarray(rng.choice([np.inf, -np.inf, np.nan, 1.0], tuple(value.shape))))
     erring = _round(value + torch.nan_to_num(noise * size, 0.0), node.dtype)
+    cancels = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < TWICE)) & (value.abs() <= usual)
+    erring = torch.where(cancels, 0.0, erring)
     overflows = usual > largest * resolution(accumulator_dtype(node.dtype))[0]
     return torch.where(overflows & ~torch.isnan(value), wild, erring)
 
@@ -315,7 +317,7 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
     eps, tiny = resolution(node.dtype)
     inner = resolution(accumulator_dtype(node.dtype))[0]
     exact = value == (rounded if node.dtype.bits < 64 else value.float())  # f64 shows nobody what it rounds away
-    if isinstance(node.structure, Elementwise):  # and what is chosen among operands is not rounded
+    if node.dtype.bits == 64 and isinstance(node.structure, Elementwise):  # but does not round what is chosen
         exact = exact | sum((value == o for o in operands), start=torch.zeros(()).bool())
     own = torch.where(~exact, eps * value.abs().clamp(min=tiny), torch.zeros(()).double())
     match node.structure:

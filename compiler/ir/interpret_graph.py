@@ -29,6 +29,7 @@ from compiler.ir.types import DType
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Value: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
+Compute: TypeAlias = Callable[[Node, Sequence[Value]], Value]
 
 
 def interpret(
@@ -54,7 +55,7 @@ def interpret(
         parts = partition(graph)
         compute = partial(partial, interpret, dtype=dtype)
         return Parts(graph, parts, tuple(compute(p.graph) for p in parts), compute)(arguments)[0]  # type: ignore[arg-type]  # inputs are single
-    return _evaluate(graph, arguments, dtype)  # type: ignore[return-value]  # outputs are single results, as verified
+    return _evaluate(graph, arguments, partial(_compute_in, dtype))  # type: ignore[return-value]  # outputs are single results, as verified
 
 
 def call_opaque(name: str, attrs: Mapping[str, Any], arguments: Sequence[tuple[Array, DType]]) -> list[Array]:
@@ -63,29 +64,41 @@ def call_opaque(name: str, attrs: Mapping[str, Any], arguments: Sequence[tuple[A
     return [as_array(r) for r in (result if isinstance(result, tuple) else (result,))]
 
 
-def _evaluate(graph: Graph, arguments: Sequence[Value], dtype: torch.dtype | None) -> list[Value]:
+def _evaluate(graph: Graph, arguments: Sequence[Value], compute_one: Compute) -> list[Value]:
     """The outputs of a graph without symbolic dimensions."""
     known = dict(zip(graph.inputs, arguments, strict=True))
     for node in graph.nodes:
         if node not in known:
-            known[node] = compute(node, [known[o] for o in node.operands], dtype)
+            known[node] = compute_one(node, [known[o] for o in node.operands])
     return [known[n] for n in graph.outputs]
+
+
+def _by_graph(node: Node, operands: Sequence[Any], compute_one: Compute) -> Value | None:
+    """The value of a node that carries a graph, or has one instead of a reference; None where it has neither."""
+    results: Any
+    if isinstance(node.structure, Recurrence):
+        results = run_steps(node, operands, lambda given: _evaluate(node.attrs["body"], given, compute_one), _stack)
+    else:
+        declared = node.op.reference is None and isinstance(node.structure, Composite)
+        body = node.attrs.get("body") or (expansion(node) if declared else None)
+        if body is None:
+            return None
+        results = _evaluate(body, operands, compute_one)
+    return tuple(results) if isinstance(node.result, tuple) else results[0]
+
+
+def _stack(values: Sequence[Any]) -> Value:
+    return torch.stack(list(values))
 
 
 def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -> Value:
     """The value of `node` given its operands' values."""
-    body = node.attrs.get("body")
-    if isinstance(node.structure, Recurrence):
-        steps = run_steps(node, operands, lambda given: _evaluate(node.attrs["body"], given, dtype), torch.stack)  # type: ignore[arg-type]
-        return steps if isinstance(node.result, tuple) else steps[0]  # type: ignore[return-value]
+    found = _by_graph(node, operands, partial(_compute_in, dtype))
+    if found is not None:
+        return found
     if node.op is CONSTANT:
         data: Data = node.attrs["value"]
         return _widened(as_tensor(data.array, data.dtype), dtype)
-    if body is None and node.op.reference is None and isinstance(node.structure, Composite):
-        body = expansion(node)
-    if body is not None:
-        results = _evaluate(body, operands, dtype)
-        return tuple(results) if isinstance(node.result, tuple) else results[0]  # type: ignore[arg-type]
     if isinstance(node.structure, Elementwise) and not node.structure.wide:  # bits have no wide form
         operands = [_widened(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
         return _widened(_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
@@ -97,8 +110,15 @@ def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) ->
     return _widened(result, dtype) if dtype else _rounded(result, node)
 
 
+def _compute_in(dtype: torch.dtype | None, node: Node, operands: Sequence[Value]) -> Value:
+    return compute(node, operands, dtype)
+
+
 def precise(node: Node, operands: Sequence[Value]) -> Value:
     """The value of `node`, each element as near to the truth as its type allows: float maths of several steps happens in float64."""
+    found = _by_graph(node, operands, precise)
+    if found is not None:
+        return found
     return _rounded(compute(node, operands, None if _is_rounded_once(node) else torch.float64), node)
 
 

@@ -99,7 +99,7 @@ class KernelEmitter:
             private = tuple(ev.scope.axes.values())
             count = most[1] * prod(a.tile for a in private)
             key = id(stmt), tuple((a.var, a.tile, bool(a.left)) for a in private if a.lanes)
-            if self.rooms.get(key, ("", 0))[1] < count:
+            if self.rooms.get(key, ("", -1))[1] < count:
                 self.rooms[key] = self.b.room(count, stmt.type.dtype), count
             ev.scope.buffers[stmt.buffer] = Buffer(self.rooms[key][0], stmt.type, private, writable=True)
         elif isinstance(stmt, Check):
