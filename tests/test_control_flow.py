@@ -1,4 +1,4 @@
-"""Models that decide what they run: `torch.cond`, `while_loop`, `scan` and `map`, exported and captured."""
+"""Models that decide what they run: `torch.cond`, `while_loop`, `scan`, `map` and `associative_scan`, exported and captured."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
@@ -77,8 +78,19 @@ class Rows(nn.Module):
         return rows
 
 
+class Running(nn.Module):
+    """PyTorch spells this out with `torch.vmap`, which export hands on as it is."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        def then(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+            return left[0] * right[0], left[1] * right[0] + right[1]
+
+        found: tuple[Tensor, Tensor] = associative_scan(then, (x.sigmoid(), x), 0, combine_mode="generic")
+        return found
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "cond": Branches, "nested": Nested, "while": Halving, "scan": Decay, "map": Rows,
+    "cond": Branches, "nested": Nested, "while": Halving, "scan": Decay, "map": Rows, "associative scan": Running,
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._functorch import predispatch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -95,10 +96,12 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
-    """Whether an operator has no conversion, or writes to a tensor, which decomposing turns into a result."""
+    """Whether an operator has no conversion, or writes to a tensor, which decomposing turns into a result; or `torch.vmap` is at work."""
     known = conversions().keys() | DROPPED
     for node in program.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return True
+        if getattr(node.target, "__module__", "") == predispatch.__name__:
             return True
         if not isinstance(node.target, torch._ops.OpOverload) or isinstance(node.meta.get("val"), (int, torch.SymInt)):
             continue

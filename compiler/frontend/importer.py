@@ -14,6 +14,8 @@ from torch.utils._pytree import tree_leaves
 from compiler.errors import TilewrightError, TypeRuleError, Unsupported, UnsupportedOpError
 from compiler.frontend.calls import reason_to_call, sized_by_data
 from compiler.frontend.control_flow import CONTROL
+from compiler.frontend.flex_attention import ATTENTION
+from compiler.frontend.per_place import for_all_places, spread
 from compiler.frontend.promotion import Scalar
 from compiler.frontend.registry import Refusal, conversions, is_shaped, is_signed
 from compiler.frontend.results import tensors_of
@@ -41,6 +43,10 @@ ADDRESSING = frozenset({"aten.as_strided.default", "aten.as_strided_copy.default
 """Operators that name places in the memory of their first operand."""
 
 
+FUNCTIONALIZED = frozenset({"auto_functionalized", "auto_functionalized_v2"})
+"""What calls an operator that writes to its arguments on copies of them, and gives the copies back."""
+
+
 @dataclass(frozen=True)
 class Missing:
     """Stands for the value of a node that could not be imported.
@@ -53,9 +59,13 @@ class Missing:
 
 @dataclass(frozen=True)
 class Importer:
-    """Imports the nodes of one FX graph; `values` maps those done to a node, a tuple of nodes or a size."""
+    """Imports the nodes of one FX graph; `values` maps those done to a node, a tuple of nodes or a size.
+
+    `per_place` graphs compute with single numbers, and are imported for all places of a tensor.
+    """
 
     fallback: str = "error"
+    per_place: bool = False
     values: dict[torch.fx.Node, Any] = field(default_factory=dict)
     unsupported: list[Unsupported] = field(default_factory=list)
     eager: list[Unsupported] = field(default_factory=list)
@@ -126,6 +136,8 @@ class Importer:
                 return self._item(node)
             if name == "with_effects":
                 return self._effect(node)
+            if name in ATTENTION:
+                return ATTENTION[name](self._per_place, *self._resolve(node.args), **self._resolve(node.kwargs))
             if name in CONTROL:
                 return CONTROL[name](self._inner, *self._resolve(node.args), **self._resolve(node.kwargs))
             if name not in conversions() or _is_complex(node):
@@ -182,6 +194,18 @@ class Importer:
             graphs.append(Graph((*inputs.values(), *carriers), tuple(outputs), "inner"))
         return graphs, tuple(taken)
 
+    def _per_place(self, module: torch.fx.GraphModule, numbers: Sequence[Node], others: Sequence[Any]) -> Any:
+        """What a graph of single numbers gives for all places, see `flex_attention.PerPlace`."""
+        if _contains(Missing, (*numbers, *others)):
+            raise Refusal("an argument could not be imported")
+        held, importer = tensors_of(module), Importer(per_place=True)
+        given = (*numbers, *map(spread, others))
+        places = module.graph.find_nodes(op="placeholder")
+        try:
+            return importer.run(module.graph, dict(zip(places, given, strict=True)), lambda name: spread(held(name)))
+        except UnsupportedOpError as error:
+            raise Refusal("; ".join(f"of each score {u.target}: {u.reason}" for u in error.items)) from error
+
     def _convert(self, node: torch.fx.Node, name: str) -> Any:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Missing, (args, tuple(kwargs.values()))):
@@ -195,6 +219,8 @@ class Importer:
             if is_shaped(name):
                 kept["shape"] = self.told.type(node.meta["val"]).shape
             result = conversions()[name](*args, **kept)
+            if self.per_place:
+                return for_all_places(node, (args, tuple(kwargs.values())), result)
         _check(node, result)
         self.told.learn(node.meta.get("val"), result)
         return result
@@ -202,6 +228,8 @@ class Importer:
     def _call_in_pytorch(self, node: torch.fx.Node) -> Any:
         """A call into PyTorch for what is declared to be one; Refusal for anything else."""
         overload, results = node.target, _tensors(node.meta.get("val"))
+        if str(overload) in FUNCTIONALIZED:
+            raise Refusal(f"{node.args[0]} has no conversion")
         if not isinstance(overload, torch._ops.OpOverload):
             raise Refusal("is no plain operator")
         if results and (_is_complex(node) or reason_to_call(overload) or sized_by_data(overload)):
@@ -214,7 +242,8 @@ class Importer:
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)):
             return Missing(problem)
         results = _tensors(node.meta.get("val"))
-        if self.fallback == "eager" and results and isinstance(node.target, torch._ops.OpOverload):
+        plain = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED
+        if self.fallback == "eager" and results and plain:
             try:
                 call = self._eager_call(node, results)
             except Refusal as deeper:
@@ -235,7 +264,10 @@ class Importer:
         call = ops.eager(*operands, **named, dtypes=dtypes, shapes=shapes, loc=source_of(node))
         found = ops.results(call)
         self.told.learn(tuple(results), found)
-        return call if isinstance(node.meta["val"], torch.Tensor) else found
+        if isinstance(node.meta["val"], torch.Tensor):
+            return call
+        made = iter(found)
+        return tuple(v if v is None else next(made) for v in node.meta["val"])
 
     def _effect(self, node: torch.fx.Node) -> Any:
         """The token of an operator without results; it comes after those whose token it takes."""
@@ -265,7 +297,12 @@ def _call_of(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> t
     operands: list[Node] = []
     template = _template(args, operands)
     names = tuple((k, _template(v, operands)) for k, v in kwargs.items())
-    return operands, {"overload": str(target), "args": template, "kwargs": names}
+    return operands, {"overload": _name(target), "args": template, "kwargs": names}
+
+
+def _name(target: Any) -> str:
+    """Where `torch.ops` has an operator."""
+    return f"higher_order.{target}" if isinstance(target, torch._ops.HigherOrderOperator) else str(target)
 
 
 def _is_row_major(t: torch.Tensor) -> bool:
@@ -284,8 +321,8 @@ def _contains(kind: type, argument: Any) -> bool:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors that make up the value of a node; none where something else is among them."""
-    found = list(value) if isinstance(value, (list, tuple)) else [value]
+    """The tensors that make up the value of a node, None left out; none where something else is among them."""
+    found = [v for v in value if v is not None] if isinstance(value, (list, tuple)) else [value]
     return found if all(isinstance(t, torch.Tensor) for t in found) else []
 
 
@@ -301,6 +338,8 @@ def _template(argument: Any, operands: list[Node]) -> Any:
         return tuple(_template(a, operands) for a in argument)
     if isinstance(argument, torch.device):
         return f"device:{argument}"
+    if isinstance(argument, torch._ops.OpOverload):
+        return f"operator:{argument}"
     if isinstance(argument, str):
         return f"text:{argument}"
     return str(argument) if isinstance(argument, (torch.dtype, torch.layout, torch.memory_format)) else argument

@@ -308,7 +308,8 @@ def _converted(node: Node, operands: list[Value], value: torch.Tensor, rng: np.r
         return value
     info, x = torch.iinfo(TORCH_DTYPES[node.dtype]), operands[0]
     beyond = ~((x > info.min - 1.0) & (x < info.max + 1.0))
-    chance = torch.from_numpy(rng.integers(info.min, info.max, tuple(x.shape), endpoint=True)).to(value.dtype)
+    usual = np.array([0, info.min, info.max, rng.integers(info.min, info.max, endpoint=True)])
+    chance = torch.from_numpy(np.asarray(rng.choice(usual, tuple(x.shape)))).to(value.dtype)
     return torch.where(beyond.expand(value.shape), chance, value)
 
 
@@ -360,7 +361,7 @@ def _formula(node: Node, operands: list[Value], value: torch.Tensor, eps: float)
     if not steps or (len(steps) == 1 and not hard):
         return torch.zeros(()).double()
     error = 2 * eps * value.abs()
-    if "pow" in hard:
+    if "pow" in hard or (hard and node.dtype.bits == 64):  # exponents that are rounded first
         error = error + eps * value.abs() * value.abs().log().abs().nan_to_num(0.0, 0.0, 0.0)
     if hard and node.dtype.bits == 64:  # the reference is no more exact, except in what infinities lead to
         finite = ~sum((x.isinf() for x in operands if x.is_floating_point()), start=torch.zeros(()).bool())

@@ -36,7 +36,7 @@ from compiler.ir.ops.arithmetic import (
     sqrt,
     sub,
 )  # fmt: skip
-from compiler.ir.ops.attention import attention, masked_scores
+from compiler.ir.ops.attention import attention, masked_scores, probabilities, shared_heads
 from compiler.ir.ops.bessel import i0, i0e, i1, i1e
 from compiler.ir.ops.branches import choose, repeat_while
 from compiler.ir.ops.cast import as_dtype, bitcast, cast
@@ -220,6 +220,7 @@ __all__ = [
     "pad_spatial",
     "permute",
     "pow_",
+    "probabilities",
     "prod",
     "reciprocal",
     "recurrence",
@@ -233,6 +234,7 @@ __all__ = [
     "rsqrt",
     "scatter",
     "select",
+    "shared_heads",
     "shift_left",
     "shift_right",
     "sigmoid",

@@ -44,7 +44,7 @@ def _grouped_heads(s: Signature) -> tuple[Dim, ...]:
     return (*broadcast_shapes(*(t.shape[:-3] for t in (q, k, v))), heads)
 
 
-def _repeat_heads(x: Node, heads: Any) -> Node:
+def shared_heads(x: Node, heads: Any) -> Node:
     """Each head of `x` [..., H, S, E] as often as makes `heads` of them."""
     *front, own, rows, columns = x.shape
     if own == heads:
@@ -66,7 +66,7 @@ def masked_scores(scores: Node, mask: Node | None, causal: bool) -> Node:
     return scores
 
 
-def _probabilities(scores: Node, may_be_empty: bool) -> Node:
+def probabilities(scores: Node, may_be_empty: bool) -> Node:
     """Softmax over the last dimension; a row with everything masked becomes zeros, as in PyTorch."""
     last = (scores.type.rank - 1,)
     top = amax(scores, dims=last, keepdim=True)
@@ -80,10 +80,10 @@ def _probabilities(scores: Node, may_be_empty: bool) -> Node:
 def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
     """softmax(q k^T * scale + mask) v, the scores held in f32 or wider."""
     if node.attrs["grouped"]:
-        k, v = (_repeat_heads(x, q.shape[-3]) for x in (k, v))
+        k, v = (shared_heads(x, q.shape[-3]) for x in (k, v))
     wide = f32 if q.dtype.is_half else q.dtype
     scores = mul(matmul(q, transpose(k, -1, -2), dtype=wide), node.attrs["scale"])
-    p = _probabilities(masked_scores(scores, mask, node.attrs["causal"]), mask is not None)
+    p = probabilities(masked_scores(scores, mask, node.attrs["causal"]), mask is not None)
     return as_dtype(matmul(as_dtype(p, v.dtype), v), node.dtype)
 
 

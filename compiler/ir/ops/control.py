@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import torch
@@ -45,12 +45,11 @@ def _eager_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
 @cache
 def operator(name: str) -> Any:
     """The operator a name such as "aten.sort.default" stands for."""
-    namespace, packet, overload = name.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    return reduce(getattr, name.split("."), torch.ops)
 
 
 def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
-    """`template` with "%k" replaced by operand k, "#k" by the number in it, "torch.x" and "device:x" by what they name, and "text:x" by x."""
+    """`template` with "%k" replaced by operand k, "#k" by the number in it, "torch.x" and "device:x" and "operator:x" by what they name, and "text:x" by x."""
     if isinstance(template, tuple):
         return tuple(fill_template(t, operands) for t in template)
     if not isinstance(template, str):
@@ -63,6 +62,8 @@ def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
         return getattr(torch, template.removeprefix("torch."))
     if template.startswith("device:"):
         return torch.device(template.removeprefix("device:"))
+    if template.startswith("operator:"):
+        return operator(template.removeprefix("operator:"))
     return template.removeprefix("text:")
 
 
@@ -75,7 +76,7 @@ def _eager_reference(
     shapes: Any,
 ) -> Any:
     result = operator(overload)(*fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs})
-    found = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    found = tuple(r for r in result if r is not None) if isinstance(result, (tuple, list)) else (result,)
     return found[0] if len(dtypes) == 1 else found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -42,8 +42,8 @@ class Contract(ProgramPass):
 
     Loop fusion and the contraction of an array (Gao, Olsen, Sarkar and Thekkath, "Collective Loop Fusion for Array Contraction",
     1992): what a kernel moves for the next one alone never leaves the cache.  Only along dimensions that both walk in parallel,
-    one index after the other, but for the one that what is moved lies along in memory; where the rest, in lanes, fits the
-    second-level cache; and where `steps` of them are left for each thread.
+    one index after the other, but for the one that what is moved lies along in memory; where no other loop of the reader lies
+    around them; where the rest, in lanes, fits the second-level cache; and where `steps` of them are left for each thread.
     """
 
     name = "contract"
@@ -117,7 +117,13 @@ class Pair:
             return None
         found = cls(maker, user, first, second, buffer, made, read[0], ())
         shared = tuple(d for d in range(made.type.rank) if found.follows(d))
-        return replace(found, shared=shared) if shared else None
+        return replace(found, shared=shared) if shared and found.begins_with(shared) else None
+
+    def begins_with(self, shared: Sequence[int]) -> bool:
+        """Whether no loop of the user's nest that walks something else has to move inside."""
+        walked = [whole(self.user.body, self.read.name, d) for d in shared]
+        nest = [f for f in nested_fors(self.user.body) if f.range.extent != 1]
+        return all(f in walked for f in nest[: len(shared)])
 
     def follows(self, d: int) -> bool:
         """Whether both kernels walk dimension `d` of the buffer from end to end in parallel, and the first not along what it reads."""

@@ -75,6 +75,20 @@ def test_launches_of_the_same_two_kernels_share_the_new_one() -> None:
     assert "launch @sums_2(%a, %b, %f)" in found
 
 
+def test_loops_around_the_shared_ones_keep_their_place() -> None:
+    """A mask whose rows all heads read: taking rows before heads would read every head's operands once for each row."""
+    check_pass(
+        "contract",
+        unchanged="""program { input %a: f32[64, 5]  input %b: f32[4, 64, 5]  output %d: f32[4, 64, 5]  buffer %m: f32[64, 5]
+          kernel @mask(in %x: f32[64, 5], out %p: f32[64, 5]) {
+            parallel %i in 0..64 { parallel %k in 0..5 { store exp(%x[%i, 4 - %k]), %p[%i, %k] } } }
+          kernel @heads(in %m: f32[64, 5], in %x: f32[4, 64, 5], out %y: f32[4, 64, 5]) {
+            parallel %h in 0..4 { parallel %i in 0..64 { parallel %k in 0..5 {
+              store %m[%i, %k] * %x[%h, %i, %k], %y[%h, %i, %k] } } } }
+          launch @mask(%a, %m) for "m"  launch @heads(%m, %b, %d) for "d" }""",
+    )
+
+
 def test_all_dimensions_that_both_walk_are_shared() -> None:
     """In the reader's order; not the one that is moved along."""
 

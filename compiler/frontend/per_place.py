@@ -1,0 +1,56 @@
+"""Graphs of single numbers, imported for all places of a tensor at once: what users of `flex_attention` say of one score.
+
+A number of such a graph becomes a tensor of `RANK` dimensions, each 1 or as many as there are places along it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from compiler.frontend.registry import Refusal
+from compiler.ir import ops
+from compiler.ir.graph import CONSTANT, Node
+from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Scatter
+
+RANK = 4
+"""Batch, head, query and key."""
+
+KEEPS_PLACES = (Elementwise, Gather, Generate, IndexMap)
+"""What gives each place a number that comes of the numbers there."""
+
+
+def spread(x: Any) -> Any:
+    """A tensor of rank 0 as the same number at all places; anything else as it is."""
+    return ops.reshape(x, shape=(1,) * RANK) if isinstance(x, Node) and x.type.rank == 0 else x
+
+
+def for_all_places(node: torch.fx.Node, operands: Sequence[Any], result: Any) -> Any:
+    """`result`, which the conversion of `node` gave of `operands` for all places; Refusal if it may mix what different places have."""
+    expected = node.meta.get("val")
+    of_places = any(
+        isinstance(v, torch.Tensor) and v.dim() == 0 for v in (n.meta.get("val") for n in node.all_input_nodes)
+    )
+    if not isinstance(expected, torch.Tensor) or not isinstance(result, Node):
+        raise Refusal("it has several results")
+    if of_places:
+        _require(result, operands, KEEPS_PLACES if expected.dim() == 0 else (*KEEPS_PLACES, Scatter))
+        if expected.dim() and not isinstance(result.structure, Scatter):
+            raise Refusal("it makes a tensor of a number")
+    return spread(result) if expected.dim() == 0 else result
+
+
+def _require(result: Node, operands: Sequence[Any], kinds: tuple[type, ...]) -> None:
+    """Refusal if something else than `kinds` lies between operands and result."""
+    pending, seen = [result], set(tree_leaves(operands))
+    while pending:
+        n = pending.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.op is not CONSTANT and not isinstance(n.structure, kinds):
+            raise Refusal("it takes more than numbers of one place")
+        pending.extend(n.operands)
