@@ -43,7 +43,7 @@ class Contract(ProgramPass):
     Loop fusion and the contraction of an array (Gao, Olsen, Sarkar and Thekkath, "Collective Loop Fusion for Array Contraction",
     1992): what a kernel moves for the next one alone never leaves the cache.  Only along dimensions that both walk in parallel,
     one index after the other, but for the one that what is moved lies along in memory; where no other loop of the reader lies
-    around them; where the rest, in lanes, fits the second-level cache; and where `steps` of them are left for each thread.
+    around them; where the rest, in lanes if its rows are shorter, fits the second-level cache; and where `steps` of them are left for each thread.
     """
 
     name = "contract"
@@ -137,9 +137,12 @@ class Pair:
         return not any(f.range.var in last for f in loops[:-1] if f) and all(f.range.extent == size for f in loops if f)
 
     def pays(self, machine: Machine, steps: int) -> bool:
-        """Whether the part that lanes make stays in the second-level cache, and threads have enough of them."""
+        """Whether what is made at a time stays in the second-level cache, and threads have enough of it: a part whose rows fill the
+        lanes, or as many parts as there are lanes.
+        """
         lanes, number = machine.lanes(32), prod(known(self.made.type.shape[d]) for d in self.shared)
-        return number // lanes >= steps * machine.threads and known(self.part.nbytes) * lanes <= machine.l2
+        parts = 1 if self.part.rank and known(self.part.shape[-1]) >= lanes else lanes
+        return number // lanes >= steps * machine.threads and known(self.part.nbytes) * parts <= machine.l2
 
     @property
     def part(self) -> TensorType:

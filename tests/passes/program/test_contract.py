@@ -167,6 +167,12 @@ def test_parts_stay_near_and_are_enough_for_all_threads(threads: int, l2: int, m
     assert ("local" in print_program(run_pipeline(parse(APART), "contract", context))) == made
 
 
+@pytest.mark.parametrize(("l2", "made"), [(6 * 18 * 4, True), (6 * 18 * 4 - 1, False)])
+def test_a_part_whose_rows_fill_the_lanes_is_made_by_itself(l2: int, made: bool) -> None:
+    wide = parse(APART.replace("6]", "18]").replace("0..6 ", "0..18 "))
+    assert ("local" in print_program(run_pipeline(wide, "contract", Context(machine=Machine(l2=l2))))) == made
+
+
 SIZE = "size n in 2..101 like 6"
 
 OPEN = """program {{ {size} input %a: f32[64, n]  output %d: f32[64, n]  buffer %t: f32[64, n + 2]  {kernels} }}"""
