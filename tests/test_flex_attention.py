@@ -120,6 +120,17 @@ def test_no_matrix_of_scores_is_kept(way: str) -> None:
     assert compiled.print_ir("fused").count("= fused ") == 1  # type: ignore[attr-defined]
 
 
+def test_operands_that_are_missing_are_named_instead() -> None:
+    class Lacking(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            y = torch.special.bessel_y0(x.abs())
+            return flex_attention(y, y, y)
+
+    with pytest.raises(UnsupportedOpError, match="bessel_y0") as raised:
+        compiler.compile(Lacking(), arguments()[:1], options=OPTIONS)
+    assert len(raised.value.items) == 1
+
+
 @pytest.mark.parametrize("several", [lambda s, v: s[None], lambda s, v: s * v])
 def test_more_than_a_number_of_each_score_is_refused(several: Callable[[Tensor, Tensor], Tensor]) -> None:
     class Mixing(nn.Module):

@@ -137,7 +137,8 @@ class Importer:
             if name == "with_effects":
                 return self._effect(node)
             if name in ATTENTION:
-                return ATTENTION[name](self._per_place, *self._resolve(node.args), **self._resolve(node.kwargs))
+                given = self._resolve(node.args)
+                return Missing() if _contains(Missing, given) else ATTENTION[name](self._per_place, *given)
             if name in CONTROL:
                 return CONTROL[name](self._inner, *self._resolve(node.args), **self._resolve(node.kwargs))
             if name not in conversions() or _is_complex(node):
@@ -196,8 +197,6 @@ class Importer:
 
     def _per_place(self, module: torch.fx.GraphModule, numbers: Sequence[Node], others: Sequence[Any]) -> Any:
         """What a graph of single numbers gives for all places, see `flex_attention.PerPlace`."""
-        if _contains(Missing, (*numbers, *others)):
-            raise Refusal("an argument could not be imported")
         held, importer = tensors_of(module), Importer(per_place=True)
         given = (*numbers, *map(spread, others))
         places = module.graph.find_nodes(op="placeholder")

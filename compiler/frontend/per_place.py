@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from compiler.frontend.registry import Refusal
 from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Node
-from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap, Scatter
+from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap
 
 RANK = 4
 """Batch, head, query and key."""
@@ -31,26 +31,24 @@ def spread(x: Any) -> Any:
 def for_all_places(node: torch.fx.Node, operands: Sequence[Any], result: Any) -> Any:
     """`result`, which the conversion of `node` gave of `operands` for all places; Refusal if it may mix what different places have."""
     expected = node.meta.get("val")
-    of_places = any(
-        isinstance(v, torch.Tensor) and v.dim() == 0 for v in (n.meta.get("val") for n in node.all_input_nodes)
-    )
+    given = [n.meta.get("val") for n in node.all_input_nodes]
     if not isinstance(expected, torch.Tensor) or not isinstance(result, Node):
         raise Refusal("it has several results")
-    if of_places:
-        _require(result, operands, KEEPS_PLACES if expected.dim() == 0 else (*KEEPS_PLACES, Scatter))
-        if expected.dim() and not isinstance(result.structure, Scatter):
+    if any(isinstance(v, torch.Tensor) and v.dim() == 0 for v in given):
+        if expected.dim():
             raise Refusal("it makes a tensor of a number")
+        _require_places(result, operands)
     return spread(result) if expected.dim() == 0 else result
 
 
-def _require(result: Node, operands: Sequence[Any], kinds: tuple[type, ...]) -> None:
-    """Refusal if something else than `kinds` lies between operands and result."""
+def _require_places(result: Node, operands: Sequence[Any]) -> None:
+    """Refusal if something between operands and result may take numbers of other places."""
     pending, seen = [result], set(tree_leaves(operands))
     while pending:
         n = pending.pop()
         if n in seen:
             continue
         seen.add(n)
-        if n.op is not CONSTANT and not isinstance(n.structure, kinds):
+        if n.op is not CONSTANT and not isinstance(n.structure, KEEPS_PLACES):
             raise Refusal("it takes more than numbers of one place")
         pending.extend(n.operands)
