@@ -272,7 +272,7 @@ def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: 
     if not value.isnan().any():
         return value
     weights, x = operands
-    finite, first = x.isfinite(), node.operands[0]
+    wild, wild_x = ~weights.isfinite(), ~x.isfinite()
 
     def anywhere(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Whether both hold at some point of each sum."""
@@ -280,17 +280,27 @@ def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: 
         holds: torch.Tensor = result > 0
         return holds
 
-    slack = 16 * resolution(first.dtype)[0]
-    counts = anywhere(weights != 0, ~finite)
-    if not _is_padded(first):
-        counts = counts | anywhere((weights < -slack) | (weights > 1 + slack), torch.ones_like(x))
-    left_out: Any = compute(node, [weights, torch.where(finite, x, 0.0)], torch.float64)
-    chosen = torch.from_numpy(rng.random(tuple(value.shape)) < 0.5)
+    counts = anywhere(weights != 0, x.isnan()) | anywhere(wild, x != 0)
+    if not _is_padded(node.operands[0]):
+        slack = 16 * resolution(node.operands[0].dtype)[0]
+        others = (weights < -slack) | (weights > 1 + slack)
+        counts = counts | (anywhere(weights == 0, wild_x) & anywhere(others, torch.ones_like(x)))
+    if not _is_padded(node.operands[1]):
+        counts = counts | anywhere(wild, x == 0)
+    left_out: Any = compute(node, [torch.where(wild, 0.0, weights), torch.where(wild_x, 0.0, x)], torch.float64)
+    for large in (torch.inf, -torch.inf):
+        left_out = torch.where(
+            anywhere(weights > 0, x == large) | anywhere(weights < 0, x == -large), left_out + large, left_out
+        )
+    chosen = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < 0.5))
     return torch.where(value.isnan() & ~counts & chosen, left_out, value)
 
 
 def _is_padded(node: Node) -> bool:
-    return isinstance(node.structure, IndexMap) and node.structure.fill is not None
+    """Whether zeros may have been put around or between the elements of `node`."""
+    return isinstance(node.structure, IndexMap) and (
+        node.structure.fill is not None or any(map(_is_padded, node.operands))
+    )
 
 
 def _round(value: torch.Tensor, dtype: DType) -> torch.Tensor:
