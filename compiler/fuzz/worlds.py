@@ -280,7 +280,7 @@ def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: 
         holds: torch.Tensor = result > 0
         return holds
 
-    counts = anywhere(weights != 0, x.isnan()) | anywhere(wild, x != 0)
+    counts = anywhere(weights != 0, x.isnan()) | anywhere(weights.isnan(), x != 0)
     if not _is_padded(node.operands[0]):
         slack = 16 * resolution(node.operands[0].dtype)[0]
         others = (weights < -slack) | (weights > 1 + slack)
@@ -289,9 +289,9 @@ def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: 
         counts = counts | anywhere(wild, x == 0)
     left_out: Any = compute(node, [torch.where(wild, 0.0, weights), torch.where(wild_x, 0.0, x)], torch.float64)
     for large in (torch.inf, -torch.inf):
-        left_out = torch.where(
-            anywhere(weights > 0, x == large) | anywhere(weights < 0, x == -large), left_out + large, left_out
-        )
+        of_x = anywhere(weights > 0, x == large) | anywhere(weights < 0, x == -large)
+        of_weights = anywhere(weights == large, x > 0) | anywhere(weights == -large, x < 0)
+        left_out = torch.where(of_x | of_weights, left_out + large, left_out)
     chosen = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < 0.5))
     return torch.where(value.isnan() & ~counts & chosen, left_out, value)
 
