@@ -69,6 +69,11 @@ def test_a_seed_always_gives_the_same_graph_and_inputs() -> None:
             assert all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
+def test_what_is_written_back_has_the_type_of_its_input_when_a_size_is_open() -> None:
+    """`x` is as high as the convolution makes it for 2, but not for any number."""
+    verify_graph(random_graph(201557))
+
+
 def test_graphs_are_valid_and_of_every_sort() -> None:
     seen: set[str] = set()
     graphs = [random_graph(seed) for seed in range(300)]

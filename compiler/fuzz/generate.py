@@ -41,7 +41,10 @@ def random_graph(seed: int, steps: int | None = None) -> Graph:
 
 
 def symbolic(graph: Graph, rng: random.Random) -> Graph:
-    """`graph` with one size of its inputs, wherever it stands, a symbol; `graph` itself where not every size would do."""
+    """`graph` with one size of its inputs, wherever it stands, a symbol; `graph` itself where not every size would do.
+
+    What is then of another type than the input that it was written back to is a result.
+    """
     sizes = sorted({d for n in graph.inputs for d in n.shape if d > 1})
     if not sizes:
         return graph
@@ -56,7 +59,8 @@ def symbolic(graph: Graph, rng: random.Random) -> Graph:
     same = all(a.result == b.result for a, b in zip(graph.nodes, fixed.nodes, strict=False)) and len(
         graph.nodes
     ) == len(fixed.nodes)
-    return made if same and made.symbols else graph
+    written = {k: i for k, i in made.aliases.items() if made.outputs[k].result == made.inputs[i].result}
+    return replace(made, aliases=written) if same and made.symbols else graph
 
 
 def substituted(graph: Graph, old: int, new: Any) -> Graph:
