@@ -259,7 +259,8 @@ def _erring(node: Node, operands: list[Value], value: Value, world: World | None
     largest = torch.finfo(TORCH_DTYPES[node.dtype]).max
     wild = torch.from_numpy(np.asarray(rng.choice([np.inf, -np.inf, np.nan, 1.0], tuple(value.shape))))
     erring = _round(value + torch.nan_to_num(noise * size, 0.0), node.dtype)
-    cancels = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < TWICE)) & (value.abs() <= usual)
+    often = rng.choice((TWICE, TWICE, 1.0))  # in some worlds, everywhere
+    cancels = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < often)) & (value.abs() <= usual)
     erring = torch.where(cancels, 0.0, erring)
     overflows = usual > largest * resolution(accumulator_dtype(node.dtype))[0]
     return torch.where(overflows & ~torch.isnan(value), wild, erring)
