@@ -22,7 +22,7 @@ from compiler.fuzz.reduce import reduce, simplifications
 from compiler.fuzz.spoil import check_spoilt
 from compiler.fuzz.workers import each
 from compiler.ir.graph import Graph, Node
-from compiler.ir.interpret_graph import precise
+from compiler.ir.interpret_graph import interpret_precisely
 from compiler.ir.op import OPS
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
@@ -280,7 +280,7 @@ def test_a_lost_guard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_fold_that_rounds_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Known values that lose what comes behind the point."""
-    monkeypatch.setattr(fold, "precise", lambda node, operands: precise(node, operands).floor())  # type: ignore[union-attr]
+    monkeypatch.setattr(fold, "interpret_precisely", lambda graph: [r.floor() for r in interpret_precisely(graph)])
     found = first_failure()
     assert found is not None
     assert found.kind == "wrong"

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from compiler.frontend.promotion import Scalar, apply
+from compiler.frontend.aten.contraction import attention_scores
+from compiler.frontend.promotion import Scalar
 from compiler.ir import ops
 from compiler.ir.graph import Node
-from compiler.ir.types import f32
 
 
 class PerPlace(Protocol):
@@ -30,19 +30,12 @@ def flex_attention(
     change_reads: Sequence[Any] = (), mask_reads: Sequence[Any] = (),
 ) -> tuple[Node, Node, Node]:  # fmt: skip
     """The result, and of each row the log of the sum of exponentials and the largest score, in base 2."""
-    scores = _scores(q, k, scale)
+    scores = attention_scores(q, ops.shared_heads(k, q.shape[1]), None, False, scale)
     hidden = _hidden(per_place, scores, change, mask, change_reads, mask_reads)
     last = (scores.type.rank - 1,)
     p = ops.as_dtype(ops.probabilities(hidden, may_be_empty=True), v.dtype)
     y = ops.as_dtype(ops.matmul(p, ops.shared_heads(v, q.shape[1])), q.dtype)
     return y, _in_base_2(ops.logsumexp(hidden, dims=last)), _in_base_2(ops.amax(hidden, dims=last))
-
-
-def _scores(q: Node, k: Node, scale: float | Scalar) -> Node:
-    """q k^T * scale in f32 or wider."""
-    wide = f32 if q.dtype.is_half else q.dtype
-    product = ops.matmul(q, ops.transpose(ops.shared_heads(k, q.shape[1]), -1, -2), dtype=wide)
-    return apply(ops.mul, product, scale)
 
 
 def _hidden(

@@ -53,9 +53,14 @@ def interpret(
         arguments.append(_widened(value, dtype))
     if is_partitioned(graph):
         parts = partition(graph)
-        compute = partial(partial, interpret, dtype=dtype)
-        return Parts(graph, parts, tuple(compute(p.graph) for p in parts), compute)(arguments)[0]  # type: ignore[arg-type]  # inputs are single
-    return _evaluate(graph, arguments, partial(_compute_in, dtype))  # type: ignore[return-value]  # outputs are single results, as verified
+        interpreted = partial(partial, interpret, dtype=dtype)
+        return Parts(graph, parts, tuple(interpreted(p.graph) for p in parts), interpreted)(arguments)[0]  # type: ignore[arg-type]  # inputs are single
+    return _evaluate(graph, arguments, partial(compute, dtype=dtype))  # type: ignore[return-value]  # outputs are single results, as verified
+
+
+def interpret_precisely(graph: Graph) -> list[torch.Tensor]:
+    """The outputs of a graph without inputs: float maths happens in float64, and what each node gives is rounded to its types."""
+    return _evaluate(graph, (), _precise)  # type: ignore[return-value]  # outputs are single results, as verified
 
 
 def call_opaque(name: str, attrs: Mapping[str, Any], arguments: Sequence[tuple[Array, DType]]) -> list[Array]:
@@ -93,7 +98,7 @@ def _stack(values: Sequence[Any]) -> Value:
 
 def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -> Value:
     """The value of `node` given its operands' values."""
-    found = _by_graph(node, operands, partial(_compute_in, dtype))
+    found = _by_graph(node, operands, partial(compute, dtype=dtype))
     if found is not None:
         return found
     if node.op is CONSTANT:
@@ -110,13 +115,9 @@ def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) ->
     return _widened(result, dtype) if dtype else _rounded(result, node)
 
 
-def _compute_in(dtype: torch.dtype | None, node: Node, operands: Sequence[Value]) -> Value:
-    return compute(node, operands, dtype)
-
-
-def precise(node: Node, operands: Sequence[Value]) -> Value:
+def _precise(node: Node, operands: Sequence[Value]) -> Value:
     """The value of `node`, each element as near to the truth as its type allows: float maths of several steps happens in float64."""
-    found = _by_graph(node, operands, precise)
+    found = _by_graph(node, operands, _precise)
     if found is not None:
         return found
     return _rounded(compute(node, operands, None if _is_rounded_once(node) else torch.float64), node)

@@ -20,7 +20,7 @@ Matmul, convolution and pooling are reductions; views, pads and concatenations a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, Union
 
@@ -272,9 +272,9 @@ def is_view(structure: Structure, node: Node) -> bool:
     return len(pieces) == 1 and not pieces[0].guards
 
 
-def formula(node: Node) -> Expr:
-    """The rule of an elementwise node over references x0, x1, ..."""
+def formula(node: Node, dtypes: Sequence[DType] = ()) -> Expr:
+    """The rule of an elementwise node over references x0, x1, ... of `dtypes`, or of those that it takes its operands in."""
     assert isinstance(node.structure, Elementwise)
-    dtypes = [f32 if node.structure.wide and o.dtype.is_half else o.dtype for o in node.operands]
+    dtypes = dtypes or [f32 if node.structure.wide and o.dtype.is_half else o.dtype for o in node.operands]
     result = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
     return result if isinstance(result, Expr) else const(result, node.dtype)

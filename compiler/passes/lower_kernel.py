@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 from compiler.ir import scalar
 from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, interval, simplify, var, variables
-from compiler.ir.op import Op
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, Ref, const, index_value, where
 from compiler.ir.structure import (
     IDENTITIES,
@@ -29,9 +28,10 @@ from compiler.ir.structure import (
     Reduction,
     Scan,
     Scatter,
+    formula,
 )  # fmt: skip
 from compiler.ir.tile import Check, Kernel, Local, Param, Range, Reduce, Store, known, summand_dtype
-from compiler.ir.types import DType, TensorType, broadcast_index, f32, i64
+from compiler.ir.types import TensorType, broadcast_index, f32, i64
 from compiler.passes.crop import Part, at, can_push, carried, is_whole, parts
 from compiler.passes.demand import settle
 from compiler.passes.lower_scan import facing, scan_element, walked_loop
@@ -253,7 +253,7 @@ class KernelLowering:
         assert isinstance(node.structure, Elementwise)
         operands = [self.element(o, broadcast_index(o.shape, index), mask) for o in node.operands]
         operands = [wide(x) for x in operands] if node.structure.wide else operands
-        rule = trace(node.op, tuple(o.dtype for o in operands), node)
+        rule = formula(node, [o.dtype for o in operands])
         uses = [0] * len(operands)
         for e in rule.parts:
             for a in e.args:
@@ -447,10 +447,3 @@ def mixed_points(core: Node) -> list[dict[int, int]]:
         points = [{**p, dim: k} for p in points for k in range(len(matrix))]
         core = core.operands[0]
     return points
-
-
-def trace(op: Op, dtypes: tuple[DType, ...], node: Node) -> Expr:
-    """An elementwise op's rule over references x0, x1, ..."""
-    assert isinstance(op.structure, Elementwise)
-    result = op.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
-    return result if isinstance(result, Expr) else const(result, node.dtype)

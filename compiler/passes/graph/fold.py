@@ -10,7 +10,7 @@ import torch
 
 from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, stored
 from compiler.ir.index import Dim, Index
-from compiler.ir.interpret_graph import precise
+from compiler.ir.interpret_graph import interpret_precisely
 from compiler.ir.structure import Generate, Item, Opaque, Recurrence, is_view
 from compiler.ir.torch_types import as_array
 from compiler.passes.base import Context, GraphPass, register
@@ -69,11 +69,8 @@ class Fold(GraphPass):
 
 def _values(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:
     """Nodes that depend on constants alone, and their values; one that PyTorch refuses (an index out of range) is left to fail when it runs."""
-    known: dict[Node, Any] = {}
     try:
-        for n in Graph((), tuple(nodes)).nodes:
-            known[n] = precise(n, [known[o] for o in n.operands])
-        return [(n, known[n]) for n in nodes]
+        return list(zip(nodes, interpret_precisely(Graph((), tuple(nodes))), strict=True))
     except (IndexError, RuntimeError):
         return [pair for n in nodes for pair in _values([n])] if len(nodes) > 1 else []
 
