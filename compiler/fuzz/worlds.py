@@ -55,10 +55,12 @@ TWICE = 0.25
 
 @dataclass(frozen=True)
 class World:
-    """What one world draws its errors from, how many times the usual size they have, and the values of the world before it."""
+    """What one world draws its errors from, how many times the usual size they have, whether what is too large for its type is
+    kept as it is, and the values of the world before it."""
 
     rng: np.random.Generator
     size: float = 1.0
+    wide: bool = False
     before: Mapping[Node, Value] = field(default_factory=dict)
 
     def seen(self, node: Node, value: Value) -> Value:
@@ -115,6 +117,7 @@ def expectations(graph: Graph, inputs: Sequence[Array], seed: int = 0, worlds: i
     """What each output of a graph without symbols may be for `inputs`; anything where rounding decides whether an index is in range."""
     decomposed = run_pipeline(graph, "decompose")
     truth, plain = run(graph, inputs, None, rounded=False), run(graph, inputs, None)
+    shaken = _shaken_runs(graph, inputs, seed, 1 + worlds // 8)
     first = run(decomposed, inputs, None)
     usual: list[dict[Node, Value]] = [first]
     large: list[dict[Node, Value]] = []
@@ -122,20 +125,26 @@ def expectations(graph: Graph, inputs: Sequence[Array], seed: int = 0, worlds: i
         # what bends, as a sine at its top, is not as many times off as the error is larger
         size = SLACK if k % 3 == 2 else 1.0
         try:
-            seen = run(decomposed, inputs, World(np.random.default_rng((seed, k)), size, usual[-1]))
+            seen = run(decomposed, inputs, World(np.random.default_rng((seed, k)), size, k % 4 == 1, usual[-1]))
         except IndexError:
             return [Expectation.anything(as_array(truth[n])) for n in graph.outputs]
         (usual if size == 1.0 else large).append(seen)
     return [
-        _expected(n, truth[n], [w[o] for w in usual], [w[o] for w in large], plain[n])
+        _expected(n, truth[n], [t[n] for t in shaken], [w[o] for w in usual], [w[o] for w in large], plain[n])
         for n, o in zip(graph.outputs, decomposed.outputs, strict=True)
     ]
 
 
 def _expected(
-    node: Node, truth: torch.Tensor, usual: Sequence[torch.Tensor], large: Sequence[torch.Tensor], plain: torch.Tensor
+    node: Node,
+    truth: torch.Tensor,
+    shaken: Sequence[torch.Tensor],
+    usual: Sequence[torch.Tensor],
+    large: Sequence[torch.Tensor],
+    plain: torch.Tensor,
 ) -> Expectation:
-    """What may come of `node`, by worlds with errors of the usual size, the first one with none, and by some with larger ones."""
+    """What may come of `node`, by worlds with errors of the usual size, the first one with none, and by some with larger ones;
+    `shaken` is the truth with float64's own errors."""
     seen = np.stack([as_array(w) for w in (*usual, *large)])
     first = seen[0]
     if not node.dtype.is_float:
@@ -144,6 +153,7 @@ def _expected(
     true, own = as_array(truth), as_array(plain)
     with np.errstate(all="ignore"):
         fine = 1e-13 * np.max(np.abs(true[np.isfinite(true)]), initial=1.0)  # what float64 itself rounds away
+        fine = np.max([np.nan_to_num(16 * np.abs(as_array(s) - true)) for s in shaken], axis=0, initial=fine)
         off = np.abs(seen - first)
         off[len(usual) :] /= SLACK
         spread = np.max(off, axis=0, initial=0.0)
@@ -184,6 +194,8 @@ def _run(graph: Graph, given: Sequence[Value], world: World | None, rounded: boo
         if node in known:
             continue
         operands = [world.seen(o, known[o]) if world else known[o] for o in node.operands]
+        if world and not rounded:
+            operands = [_shaken(o, world.rng) for o in operands]
         if isinstance(node.structure, Recurrence):
             within = replace(world, before={}) if world else None
             steps = run_steps(node, operands, partial(_outputs, node.attrs["body"], within, rounded), _stacked)
@@ -194,6 +206,23 @@ def _run(graph: Graph, given: Sequence[Value], world: World | None, rounded: boo
             value = _erring(node, operands, value, world)
         known[node] = value
     return known
+
+
+def _shaken_runs(graph: Graph, inputs: Sequence[Array], seed: int, count: int) -> list[dict[Node, Value]]:
+    """The truth with the errors that float64 makes; nothing where they lead out of range."""
+    worlds = (World(np.random.default_rng((seed, k))) for k in range(count))
+    try:
+        return [run(graph, inputs, w, rounded=False) for w in worlds]
+    except IndexError:
+        return []
+
+
+def _shaken(value: Value, rng: np.random.Generator) -> Value:
+    """`value` with the errors that float64 makes."""
+    if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
+        return value
+    noise = torch.from_numpy(np.asarray(rng.uniform(-1, 1, tuple(value.shape))))
+    return value * (1.0 + torch.finfo(torch.float64).eps * noise)
 
 
 def _outputs(graph: Graph, world: World | None, rounded: bool, given: Sequence[Value]) -> list[Value]:
@@ -251,19 +280,19 @@ def _erring(node: Node, operands: list[Value], value: Value, world: World | None
     if isinstance(node.structure, Reduction) and len(operands) == 2:
         value = _hidden_or_not(node, operands, value, rng)
     rounded = _round(value, node.dtype)
-    usual = error_size(node, operands, value, rounded)
-    if usual is None:
+    errors = error_size(node, operands, value, rounded)
+    if errors is None:
         return rounded
+    usual = errors.rounding + errors.computing
     size = usual * world.size
     noise = torch.from_numpy(np.asarray(rng.uniform(-1, 1, tuple(value.shape))))
-    largest = torch.finfo(TORCH_DTYPES[node.dtype]).max
     wild = torch.from_numpy(np.asarray(rng.choice([np.inf, -np.inf, np.nan, 1.0], tuple(value.shape))))
     erring = _round(value + torch.nan_to_num(noise * size, 0.0), node.dtype)
     often = rng.choice((TWICE, TWICE, 1.0))  # in some worlds, everywhere
     cancels = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < often)) & (value.abs() <= usual)
     erring = torch.where(cancels, 0.0, erring)
-    overflows = usual > largest * resolution(accumulator_dtype(node.dtype))[0]
-    return torch.where(overflows & ~torch.isnan(value), wild, erring)
+    overflows = errors.overflow(node, value) & ~value.isnan()
+    return torch.where(overflows, value if world.wide else wild, erring)
 
 
 def _any_sign_of_nan(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
@@ -331,8 +360,22 @@ def _converted(node: Node, operands: list[Value], value: torch.Tensor, rng: np.r
     return torch.where(beyond.expand(value.shape), chance, value)
 
 
-def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor | None:
-    """How large the error of each element may be; None where the op makes none."""
+@dataclass(frozen=True)
+class Errors:
+    """How large the errors of each element may be: of rounding it to its type, and of computing it."""
+
+    rounding: torch.Tensor
+    computing: torch.Tensor
+
+    def overflow(self, node: Node, value: torch.Tensor) -> torch.Tensor:
+        """Where `value`, or a part of what it is computed from, is too large for its type."""
+        partial = node.dtype if isinstance(node.structure, Scatter) else accumulator_dtype(node.dtype)
+        largest, limits = torch.finfo(TORCH_DTYPES[node.dtype]).max, torch.finfo(TORCH_DTYPES[partial])
+        return (value.isfinite() & (value.abs() > largest)) | (self.computing > limits.max * limits.eps)
+
+
+def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: torch.Tensor) -> Errors | None:
+    """How large the errors of each element may be; None where the op makes none."""
     eps, tiny = resolution(node.dtype)
     inner = resolution(accumulator_dtype(node.dtype))[0]
     exact = value == (rounded if node.dtype.bits < 64 else value.float())  # f64 shows nobody what it rounds away
@@ -341,34 +384,34 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
     own = torch.where(~exact, eps * value.abs().clamp(min=tiny), torch.zeros(()).double())
     match node.structure:
         case Elementwise():
-            return own + _formula(node, operands, value, inner)
+            return Errors(own, _formula(node, operands, value, inner))
         case Reduction(combine="add"):
-            return own + _sum(node, operands, inner, _points(node))
+            return Errors(own, _sum(node, operands, inner, _points(node)))
         case Reduction(combine="mul"):
-            return own + _product(node, operands, value, inner, _points(node))
+            return Errors(own, _product(node, operands, value, inner, _points(node)))
         case Mix():
             _, matrix = node.structure.along(node)
             absolute = replace(node, attrs={**node.attrs, "matrix": tuple(tuple(map(abs, row)) for row in matrix)})
-            return own + _sum(absolute, operands, inner, len(matrix[0]) if matrix else 0)
+            return Errors(own, _sum(absolute, operands, inner, len(matrix[0]) if matrix else 0))
         case Scan(combine="max" | "min"):
             return None
         case Scan(combine="add"):
-            return own + _sum(node, operands, inner, node.shape[node.attrs["dim"]])
+            return Errors(own, _sum(node, operands, inner, node.shape[node.attrs["dim"]]))
         case Scan(combine="mul"):
-            return own + _product(node, operands, value, inner, node.shape[node.attrs["dim"]])
+            return Errors(own, _product(node, operands, value, inner, node.shape[node.attrs["dim"]]))
         case Scan():
             steps = node.shape[node.structure.along(node).dim]
             size = inner * (2 + steps) * value.abs() + sum(
                 4 * inner * x.abs() for x in operands if x.is_floating_point()
             )
-            return torch.where(value == rounded, own, own + size)
+            return Errors(own, torch.where(value == rounded, 0.0, size))
         case Scatter():
             how = node.structure.combine(node)
             if how == "add":
-                return own + _sum(node, operands, eps, operands[-1].numel() or 1)
-            return own + eps * 8 * value.abs() if how == "mul" else None
+                return Errors(own, _sum(node, operands, eps, operands[-1].numel() or 1))
+            return Errors(own, eps * 8 * value.abs()) if how == "mul" else None
         case Generate():
-            return own
+            return Errors(own, torch.zeros(()).double())
     return None
 
 
