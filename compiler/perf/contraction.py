@@ -40,8 +40,8 @@ class Window:
         return len({r * self.stride + t * self.dilation for r in range(rows) for t in range(self.taps)})
 
     def loads(self, rows: int) -> float:
-        """Loads per step of `rows` rows, of each of their vectors."""
-        return self.places(rows) / self.taps
+        """Loads per step of `rows` rows, of each of their vectors: none without taps."""
+        return self.places(rows) / max(self.taps, 1)
 
     def held(self, rows: int) -> int:
         """Registers that wait for the taps of `rows` rows: one for each place, but no more than two for a row."""
