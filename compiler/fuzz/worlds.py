@@ -449,7 +449,14 @@ def _sum(node: Node, operands: list[Value], eps: float, count: int) -> torch.Ten
     weighted = isinstance(node.structure, Reduction) and len(operands) == 2  # and weights may be scaled first
     exact = not weighted and all(bool((o == o.round()).all()) for o in floats)
     size: torch.Tensor = magnitude * eps * (2 + 0.25 * count**0.5)
-    return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), size * 8 if weighted else size)
+    size = (size * 8 if weighted else size) + torch.where(magnitude > 0, count * _grid(node) / 2, 0.0)
+    return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), size)
+
+
+def _grid(node: Node) -> float:
+    """The smallest number, of which what is added up is a multiple, products rounded to one."""
+    eps, tiny = resolution(accumulator_dtype(node.dtype))
+    return eps * tiny
 
 
 def _in_tiles(node: Node, operands: list[Value], eps: float) -> torch.Tensor:
