@@ -103,7 +103,7 @@ def remainder(inner: Node, copied: Sequence[Node], name: str) -> Kernel | None:
             body += _stores(f"i{k}_", box, partial(_element, params[o], box))
     if inner.structure.fill is not None:
         value = const(inner.structure.fill(inner), inner.dtype)
-        for k, gap in enumerate(uncovered(shape, boxes)):
+        for k, gap in enumerate(reversed(uncovered(shape, boxes))):  # beside a row with the row, whose line is near
             body += _stores(f"g{k}_", gap, lambda _: value)
     out = Param("out0", TensorType(inner.dtype, inner.shape), "out")
     return Kernel(name, (*params.values(), out), tuple(body)) if body else None

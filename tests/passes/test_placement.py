@@ -15,7 +15,7 @@ from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
 from compiler.ir.random_inputs import random_inputs
-from compiler.ir.tile import Launch, Program
+from compiler.ir.tile import For, Launch, Program
 from compiler.ir.tile_printer import print_program
 from compiler.ir.torch_types import as_array
 from compiler.ir.types import TensorType, f32
@@ -120,6 +120,14 @@ def test_an_item_of_a_kernel_with_several_results_is_placed() -> None:
       %y = fused %p, %q {body=graph @cat(%x0: f32[2, 3], %x1: f32[2, 3]) { %c = cat %x0, %x1 {dim=0}  return %c }}
       return %y }""")
     assert launches(program) == ["two"]
+
+
+def test_gaps_beside_rows_follow_the_rows() -> None:
+    """So that one loop can write both."""
+    program = program_of("(%x: f32[4, 5]) { %y = pad %x {before=[1, 1], after=[1, 1]}  return %y }")
+    (kernel,) = program.kernels.values()
+    outermost = [s.range for s in kernel.body if isinstance(s, For)]
+    assert [(r.lo, r.hi) for r in outermost] == [(1, 5), (1, 5), (1, 5), (0, 7), (0, 7)]
 
 
 def test_gaps_have_their_own_value() -> None:

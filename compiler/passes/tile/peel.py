@@ -28,12 +28,11 @@ class Peel(TilePass):
     """for %i in 0..100 tile 8 { ... }  ->  for %i in 0..96 tile 8 { ... }  for %i in 96..100 tile 4 { ... }
 
     for %i in 0..s0 tile 32 lanes 16 { ... }
-    ->  for %i in 0..s0//32*32 tile 32 lanes 16 { ... }  for %i in s0//32*32..s0//16*16 tile 16 lanes 16 { ... }
-        for %i in s0//16*16..s0 tile 16 lanes 16 { ... }
+    ->  for %i in 0..s0//32*32 tile 32 lanes 16 { ... }  for %i in s0//32*32..s0 tile 32 lanes 16 { ... }
 
-    A reduction becomes several, whose results are combined.  Of an open length only vectors are left partial, and rows: code
-    generation writes out each number of those in the loops that compute most, as long as that is at most `written` operations, else
-    of those that smaller tiles leave over, in half as many.  Few of those that keep accumulators add in `chains`, so that one sum
+    A reduction becomes several, whose results are combined.  Of an open length a tile of a loop is left partial, for which code
+    generation writes out every number of vectors; and every number of rows in the loops that compute most, as long as that is at most
+    `written` operations, else of those that smaller tiles leave over, in half as many.  Few of those that keep accumulators add in `chains`, so that one sum
     need not wait for the other.
     """
 
@@ -46,11 +45,10 @@ class Peel(TilePass):
 
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, For):
-                sums = any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
                 allowed = self.written * shares[stmt.range.var] if leaves_rows(stmt.range) else -1
                 if every_rest(stmt.range, stmt.body) <= allowed:
                     return (replace(stmt, body=in_chains(stmt.body, chains)),)
-                parts = split(stmt.range, sums, allowed / 2 / max(1, operations(stmt.body)))
+                parts = split(stmt.range, True, allowed / 2 / max(1, operations(stmt.body)))
                 *full, last = (replace(stmt, range=r) for r in parts)
                 return (*full, replace(last, body=in_chains(last.body, chains)) if leaves_rows(last.range) else last)
             if isinstance(stmt, Reduce):
@@ -119,26 +117,26 @@ def operations(body: Block) -> int:
     return total
 
 
-def split(r: Range, sums: bool = False, rows: float = 0) -> list[Range]:
+def split(r: Range, loop: bool = False, rows: float = 0) -> list[Range]:
     """Full tiles, then the rest as one smaller tile; of an open length as `open_parts` has it."""
     if r.extent % r.tile == 0:
         return [r]
     if not isinstance(r.extent, int):
-        return open_parts(r, sums, rows)
+        return open_parts(r, loop, rows)
     middle = r.lo + r.extent // r.tile * r.tile
     rest = r.with_(lo=middle, tile=r.extent % r.tile)
     return [rest] if r.extent < r.tile else [r.with_(hi=middle), rest]
 
 
-def open_parts(r: Range, sums: bool, rows: float) -> list[Range]:
-    """Full tiles of a loop of open length, then what is left: rows in tiles of powers of two, until code for every number of them has at
-    most so many `rows`, and vectors one by one, the last one partial; around `sums`, for which few vectors are slow, all in one tile.
+def open_parts(r: Range, loop: bool, rows: float) -> list[Range]:
+    """Full tiles of an open length, then what is left: rows in tiles of powers of two, until code for every number of them has at
+    most so many `rows`; vectors of a `loop` all in one tile, and those of a reduction one by one, the last one partial.
     """
     unit, parts, start = min(r.lanes, r.tile) or 1, list[Range](), r.lo
     most, count = interval(r.extent, {}), -(-r.tile // unit)
-    if r.lanes and most and most[1] <= (r.tile if sums else unit):
+    if r.lanes and most and most[1] <= (r.tile if loop else unit):
         return [r.with_(tile=min(r.tile, -(-most[1] // unit) * unit))]
-    if r.lanes and sums:
+    if r.lanes and loop:
         middle = r.lo + r.extent // r.tile * r.tile
         rest = r.hi - middle
         return [r.with_(hi=middle), r.with_(lo=middle, tile=rest if isinstance(rest, int) else r.tile)]

@@ -105,14 +105,13 @@ def open_kernel(body: str) -> str:
     return kernel(body, "size n in 2..513 like 43, in %x: f32[n], out %y: f32[n]")
 
 
-def test_what_an_open_loop_leaves_over_is_taken_vector_by_vector() -> None:
+def test_what_an_open_loop_leaves_over_is_one_tile() -> None:
     check_pass(
         "peel",
         before=open_kernel("parallel %i in 0..n tile 32 lanes 8 { store %x[%i], %y[%i] }"),
         after=open_kernel("""
           parallel %i in 0..n//32*32 tile 32 lanes 8 { store %x[%i], %y[%i] }
-          parallel %i in n//32*32..n//8*8 tile 8 lanes 8 { store %x[%i], %y[%i] }
-          parallel %i in n//8*8..n tile 8 lanes 8 { store %x[%i], %y[%i] }"""),
+          parallel %i in n//32*32..n tile 32 lanes 8 { store %x[%i], %y[%i] }"""),
     )
 
 
