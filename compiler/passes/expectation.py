@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from compiler.ir.atoms import FEW, Size
+from compiler.ir.atoms import Size
 from compiler.ir.index import Dim, size, substitute
 from compiler.ir.sizes import program_sizes
 from compiler.ir.tile import Kernel, Program
@@ -31,12 +31,10 @@ def steadiest(times: Callable[[dict[str, int]], Mapping[W, float]], sizes: Itera
 
 
 def tried(sizes: Iterable[Size], usual: int) -> list[dict[str, int]]:
-    """Sizes to weigh a decision by: those that are likely, none above `usual` that may be less, and a quarter of them, or half where
-    they are few.
-    """
+    """Sizes to weigh a decision by: those that are likely, none above `usual` that may be less, and half of them."""
     found = tuple(sizes)
     likely = fewer(found, usual)
-    less = {s.name: max(s.low, likely[s.name] // (4 if likely[s.name] > FEW else 2)) for s in found}
+    less = {s.name: max(s.low, likely[s.name] // 2) for s in found}
     return [likely, less] if found else [{}]
 
 
