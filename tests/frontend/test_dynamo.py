@@ -132,6 +132,26 @@ def test_training_attention(causal: bool) -> None:
     check_training(Attention(causal), torch.randn(2, 5, 8))
 
 
+class SharedHeads(nn.Module):
+    """Six heads; two of keys, and as many of values as is said."""
+
+    def __init__(self, values: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 4 * values)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (-1, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2)
+
+
+@pytest.mark.parametrize("values", [2, 6])
+def test_training_attention_whose_heads_share_keys(values: int) -> None:
+    model, x = SharedHeads(values), torch.randn(2, 5, 8)
+    check_training(model, x)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, backend=backend([]))(x), model(x))
+
+
 def test_training_a_convolutional_network() -> None:
     model = nn.Sequential(
         nn.Conv2d(4, 8, 3, 2, 1, groups=2), nn.BatchNorm2d(8), nn.SiLU(), nn.MaxPool2d(2), nn.Conv2d(8, 4, 2, dilation=2),

@@ -10,6 +10,7 @@ from compiler.frontend.promotion import Scalar, apply, as_node
 from compiler.frontend.registry import converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
+from compiler.ir.index import Dim, floordiv
 
 
 @converts("aten.sigmoid_backward.default")
@@ -33,6 +34,8 @@ def attention_backward(
     attn_mask: Node | None = None, scale: float | Scalar | None = None,
 ) -> tuple[Node, Node, Node]:  # fmt: skip
     """With p the probabilities, found again from the log of their sums (Dao and others, 2022, algorithm 4)."""
+    heads, of_keys, of_values = (x.shape[-3] for x in (q, k, v))
+    k, v = ops.shared_heads(k, heads), ops.shared_heads(v, heads)
     factor = default_scale(q, scale)
     scores = attention_scores(q, k, attn_mask, is_causal, factor)
     wide = scores.dtype
@@ -42,8 +45,18 @@ def attention_backward(
     share = ops.sum_(ops.mul(g, ops.as_dtype(y, wide)), dims=last, keepdim=True)
     inner = ops.sub(ops.matmul(gradient, ops.transpose(v, -1, -2), dtype=wide), share)
     ds = ops.as_dtype(apply(ops.mul, ops.mul(p, inner), factor), q.dtype)
+    dk = ops.matmul(ops.transpose(ds, -1, -2), q)
     dv = ops.matmul(ops.transpose(ops.as_dtype(p, v.dtype), -1, -2), gradient)
-    return ops.matmul(ds, k), ops.matmul(ops.transpose(ds, -1, -2), q), dv
+    return ops.matmul(ds, k), _of_shared(dk, of_keys), _of_shared(dv, of_values)
+
+
+def _of_shared(gradient: Node, heads: Dim) -> Node:
+    """The gradient of each of `heads` that several heads share."""
+    *front, own, rows, columns = gradient.shape
+    if own == heads:
+        return gradient
+    apart = ops.reshape(gradient, shape=(*front, heads, floordiv(own, heads), rows, columns))
+    return ops.sum_(apart, dims=(apart.type.rank - 3,))
 
 
 @converts("aten.convolution_backward.default")

@@ -230,7 +230,10 @@ def flash_attention(
     q: Node, k: Node, v: Node, dropout_p: float = 0.0, is_causal: bool = False, attn_mask: Node | None = None,
     scale: float | Scalar | None = None,
 ) -> tuple[Node, Node]:  # fmt: skip
-    """The result, and for the backward pass the log of each row's sum of exponentials."""
-    y = attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
-    scores = attention_scores(q, k, attn_mask, is_causal, default_scale(q, scale))
+    """The result, and for the backward pass the log of each row's sum of exponentials; heads may share keys and values."""
+    heads = q.shape[-3]
+    y = attention(
+        q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa=(k.shape[-3], v.shape[-3]) != (heads, heads)
+    )
+    scores = attention_scores(q, ops.shared_heads(k, heads), attn_mask, is_causal, default_scale(q, scale))
     return y, ops.logsumexp(scores, dims=(scores.type.rank - 1,))
