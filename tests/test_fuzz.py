@@ -204,6 +204,13 @@ def test_formulas_on_halves_are_read_in_f32() -> None:
     assert "element [1]" in hoped.problem(np.array([1.0, 1.3], np.float16))
 
 
+def test_halves_are_held_to_their_value_until_they_overflow() -> None:
+    hoped = expected("graph(%x: f16[3]) { %y = mul %x, 3.3  return %y }", np.array([1.0, 1000.0, 30000.0], np.float16))
+    assert hoped.certain == 2
+    assert not hoped.problem(np.array([3.3, 3300, np.inf], np.float16))
+    assert "element [1]" in hoped.problem(np.array([3.3, np.inf, np.inf], np.float16))
+
+
 def test_what_is_infinite_may_spoil_a_tile_of_a_convolution() -> None:
     text = """graph(%x: f32[1, 1, 12, 20]) {
       %w = constant f32[1, 1, 3, 3] [[[[1, 2, 1], [0, 1, 0], [3, 1, 1]]]]
