@@ -211,10 +211,10 @@ class Importer:
             return Missing()
         if not is_signed(name):
             _require_sizes(node.target, args)
-        if name in ADDRESSING and not _is_row_major(node.all_input_nodes[0].meta["val"]):
-            raise Refusal("it names places in memory that is not row-major; use reshape, permute, expand or slicing")
         with building_for(source_of(node)):
             kept = {k: v for k, v in kwargs.items() if k not in PLACEMENT}
+            if name in ADDRESSING:
+                kept["order"] = _memory_order(node.all_input_nodes[0].meta["val"])
             if is_shaped(name):
                 kept["shape"] = self.told.type(node.meta["val"]).shape
             result = conversions()[name](*args, **kept)
@@ -304,9 +304,16 @@ def _name(target: Any) -> str:
     return f"higher_order.{target}" if isinstance(target, torch._ops.HigherOrderOperator) else str(target)
 
 
-def _is_row_major(t: torch.Tensor) -> bool:
-    """Whether a (fake) tensor's elements lie in order from the beginning of its memory."""
-    return t.is_contiguous() and t.storage_offset() == 0
+def _memory_order(t: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a (fake) tensor that has its memory for itself, in the order in which they lie there; Refusal for others."""
+    order, steps = tuple(range(t.ndim)), t.stride()
+    if all(isinstance(s, int) for s in steps):
+        order = tuple(sorted(order, key=lambda d: (-steps[d], t.shape[d] != 1)))
+    if t.storage_offset() != 0 or not t.permute(order).is_contiguous():
+        raise Refusal(
+            "it names places in memory that has gaps or other elements; use reshape, permute, expand or slicing"
+        )
+    return order
 
 
 def _is_complex(node: torch.fx.Node) -> bool:

@@ -421,8 +421,11 @@ def diagonal(x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
 
 
 @converts("aten.as_strided.default", "aten.as_strided_copy.default")
-def as_strided(x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None = None) -> Node:
-    """The importer has seen to it that `x` lies row-major; a dimension of size 1 may have any stride."""
+def as_strided(
+    x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None = None, *, order: Sequence[int]
+) -> Node:
+    """Dimensions of `x` lie in the `order` that the importer has found; one of size 1 may have any stride."""
+    x = ops.permute(x, dims=tuple(order))
     dense = [product(size[k + 1 :]) for k in range(len(size))]
     if tuple(size) == x.shape and all(n == 1 or a == b for n, a, b in zip(size, stride, dense, strict=True)):
         return x
@@ -432,13 +435,14 @@ def as_strided(x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim 
 
 @converts("aten.as_strided_scatter.default")
 def as_strided_scatter(
-    x: Node, new: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None = None
+    x: Node, new: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None = None, *, order: Sequence[int]
 ) -> Node:
-    """`x`, which lies row-major, with the elements that `as_strided` picks replaced."""
+    """`x` with the elements that `as_strided` picks replaced."""
+    x = ops.permute(x, dims=tuple(order))
     count, written = x.type.numel, product(size)
     places = ops.strided(ops.iota(size=count), shape=tuple(size), strides=tuple(stride), offset=offset or 0)
     flat = ops.scatter(view(x, (count,)), view(places, (written,)), view(ops.as_dtype(new, x.dtype), (written,)), dim=0)
-    return view(flat, x.shape)
+    return ops.permute(view(flat, x.shape), dims=tuple(order.index(d) for d in range(len(order))))
 
 
 @converts("aten.broadcast_tensors.default")
