@@ -34,8 +34,8 @@ def attention_backward(
     attn_mask: Node | None = None, scale: float | Scalar | None = None,
 ) -> tuple[Node, Node, Node]:  # fmt: skip
     """With p the probabilities, found again from the log of their sums (Dao and others, 2022, algorithm 4)."""
-    heads, of_keys, of_values = (x.shape[-3] for x in (q, k, v))
-    k, v = ops.shared_heads(k, heads), ops.shared_heads(v, heads)
+    of_keys, of_values = k.shape[-3], v.shape[-3]
+    k, v = (ops.shared_heads(x, q.shape[-3]) for x in (k, v))
     factor = default_scale(q, scale)
     scores = attention_scores(q, k, attn_mask, is_causal, factor)
     wide = scores.dtype

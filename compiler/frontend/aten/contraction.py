@@ -231,9 +231,7 @@ def flash_attention(
     scale: float | Scalar | None = None,
 ) -> tuple[Node, Node]:  # fmt: skip
     """The result, and for the backward pass the log of each row's sum of exponentials; heads may share keys and values."""
-    heads = q.shape[-3]
-    y = attention(
-        q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa=(k.shape[-3], v.shape[-3]) != (heads, heads)
-    )
-    scores = attention_scores(q, ops.shared_heads(k, heads), attn_mask, is_causal, default_scale(q, scale))
+    k, v = (ops.shared_heads(x, q.shape[-3]) for x in (k, v))
+    y = attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
+    scores = attention_scores(q, k, attn_mask, is_causal, default_scale(q, scale))
     return y, ops.logsumexp(scores, dims=(scores.type.rank - 1,))

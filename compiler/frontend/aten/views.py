@@ -160,6 +160,11 @@ def select_scatter(x: Node, new: Node, dim: int, index: Dim) -> Node:
     return ops.insert(x, ops.unsqueeze(ops.as_dtype(new, x.dtype), d), dim=d, start=at)
 
 
+def permuted_back(x: Node, order: Sequence[int]) -> Node:
+    """`x`, whose dimensions were permuted into `order`, as it was before."""
+    return ops.permute(x, dims=[order.index(d) for d in range(len(order))])
+
+
 @converts("aten.diagonal_scatter.default")
 def diagonal_scatter(x: Node, new: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     """`x` with a diagonal of its matrices along two dimensions replaced by the last dimension of `new`."""
@@ -173,7 +178,7 @@ def diagonal_scatter(x: Node, new: Node, offset: int = 0, dim1: int = 0, dim2: i
     row = ops.reshape(ops.iota(size=rows), shape=(rows, 1))
     hit = ops.eq(ops.add(row, offset) if offset else row, ops.iota(size=columns))
     mixed = ops.where(hit, ops.unsqueeze(lines, -1), ops.permute(x, dims=order))
-    return ops.permute(mixed, dims=[order.index(d) for d in range(rank)])
+    return permuted_back(mixed, order)
 
 
 @converts("aten.resize.default")
@@ -442,7 +447,7 @@ def as_strided_scatter(
     count, written = x.type.numel, product(size)
     places = ops.strided(ops.iota(size=count), shape=tuple(size), strides=tuple(stride), offset=offset or 0)
     flat = ops.scatter(view(x, (count,)), view(places, (written,)), view(ops.as_dtype(new, x.dtype), (written,)), dim=0)
-    return ops.permute(view(flat, x.shape), dims=tuple(order.index(d) for d in range(len(order))))
+    return permuted_back(view(flat, x.shape), order)
 
 
 @converts("aten.broadcast_tensors.default")

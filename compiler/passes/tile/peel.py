@@ -32,8 +32,8 @@ class Peel(TilePass):
 
     A reduction becomes several, whose results are combined.  Of an open length a tile of a loop is left partial, for which code
     generation writes out every number of vectors; and every number of rows in the loops that compute most, as long as that is at most
-    `written` operations, else of those that smaller tiles leave over, in half as many.  Few of those that keep accumulators add in `chains`, so that one sum
-    need not wait for the other.
+    `written` operations, else of those that smaller tiles leave over, in half as many.  Few of those that keep accumulators add in
+    `chains`, so that one sum need not wait for the other.
     """
 
     name = "peel"

@@ -115,6 +115,20 @@ def test_what_an_open_loop_leaves_over_is_one_tile() -> None:
     )
 
 
+def test_what_an_open_reduction_leaves_over_is_taken_vector_by_vector() -> None:
+    total = "size n in 2..513 like 43, in %x: f32[n], out %y: f32[1]"
+    part = "%s_{} = reduce add %k_{} in {} tile {} lanes 8 {{ yield %x[%k_{}] }}".format
+    check_pass(
+        "peel",
+        before=kernel("%s = reduce add %k in 0..n tile 32 lanes 8 { yield %x[%k] } store %s, %y[0]", total),
+        after=kernel(
+            f"{part(1, 1, '0..n//32*32', 32, 1)} {part(2, 2, 'n//32*32..n//8*8', 8, 2)} {part(3, 3, 'n//8*8..n', 8, 3)}"
+            "%s = %s_1 + %s_2 + %s_3 store %s, %y[0]",
+            total,
+        ),
+    )
+
+
 def test_a_rest_of_less_than_a_vector_stays() -> None:
     check_pass("peel", unchanged=open_kernel("parallel %i in n//8*8..n tile 8 lanes 8 { store %x[%i], %y[%i] }"))
 
