@@ -64,8 +64,7 @@ def tilewright(
 
         return thawing(compile_functional(graph, arguments, weights), weights, thaw)
 
-    if not keep_layers_whole(module):
-        return module
+    keep_layers_whole(module)
     backend = aot_autograd(
         fw_compiler=compile_functional,
         inference_compiler=compile_frozen if chosen.freezing else compile_functional,

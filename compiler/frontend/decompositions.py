@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Set
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
+from compiler.frontend.recurrent import LAYERS, layer_by_layer
 from compiler.frontend.registry import conversions
 
 BEYOND_CORE = frozenset({
     "aten._batch_norm_no_update.default", "aten._batch_norm_with_update_functional.default", "aten._native_batch_norm_legit.default",
     "aten.batch_norm_backward.default",
     "aten.bitwise_and.Scalar_Tensor", "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_xor.Scalar_Tensor", "aten.copysign.Scalar",
-    "aten.dist.default", "aten.grid_sampler_2d.default", "aten.ldexp.Tensor", "aten.native_dropout.default",
-    "aten.native_batch_norm.default", "aten.tril_indices.default", "aten.triu_indices.default", "aten.upsample_bicubic2d.default",
+    "aten.dist.default", "aten.grid_sampler_2d.default", "aten.ldexp.Tensor", "aten.native_batch_norm.default",
+    "aten.tril_indices.default", "aten.triu_indices.default", "aten.upsample_bicubic2d.default",
 })  # fmt: skip
 """Operators that core ATen keeps whole, or leaves to backends, although PyTorch knows how to spell them out."""
 
 
-def for_export() -> Any:
-    """The table that `ExportedProgram.run_decompositions` takes."""
+def for_export(in_training: Set[Any] = frozenset()) -> Any:
+    """The table that `ExportedProgram.run_decompositions` takes; operators `in_training` are spelled out although they have a conversion."""
     table: Any = torch.export.default_decompositions()
-    for op in [o for o in table if str(o) in conversions()]:
+    for op in [o for o in table if str(o) in conversions() and o not in in_training]:
         del table[op]
-    table.update(_beyond_core())
+    networks = {getattr(torch.ops.aten, kind).input: partial(layer_by_layer, kind) for kind in LAYERS.values()}
+    table.update({op: rule for op, rule in networks.items() if op in in_training} | _beyond_core())
     return table
 
 
@@ -52,6 +54,23 @@ def _core() -> dict[Any, Callable[..., Any]]:
 
 
 def _beyond_core() -> dict[Any, Callable[..., Any]]:
-    return {
-        op: rule for op, rule in decomposition_table.items() if str(op) in BEYOND_CORE and str(op) not in conversions()
-    }
+    names = BEYOND_CORE - conversions().keys()
+    return {op: rule for op, rule in decomposition_table.items() if str(op) in names} | {_DROPOUT: _dropout}
+
+
+_DROPOUT = torch.ops.aten.native_dropout.default
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """PyTorch's own rule compares `rand_like`; this one draws the mask as its kernels do, in the order of memory, so that a seed gives the
+    same numbers.
+    """
+    if train is False or p in (0, 1):
+        spelled_out: tuple[torch.Tensor, torch.Tensor] = decomposition_table[_DROPOUT](x, p, train)
+        return spelled_out
+    places = torch.empty_like(x, dtype=torch.bool)
+    steps, order = places.stride(), list(range(x.ndim))
+    if not places.is_contiguous():
+        order.sort(key=lambda d: -steps[d])
+    mask = torch.bernoulli(places.permute(order), 1 - p).permute([order.index(d) for d in range(x.ndim)])
+    return x * mask * (1 / (1 - p)), mask

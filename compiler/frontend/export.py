@@ -88,7 +88,7 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
     """
     if needs_decomposition(program):
         with torch.no_grad():
-            program = program.run_decompositions(for_export())
+            program = program.run_decompositions(for_export(in_training(program)))
     sources = _Sources(program)
     importer = Importer(fallback)
     values = importer.run(program.graph, sources.placeholders(), sources.attribute)
@@ -105,11 +105,24 @@ def needs_decomposition(program: ExportedProgram) -> bool:
             return True
         if not isinstance(node.target, torch._ops.OpOverload) or isinstance(node.meta.get("val"), (int, torch.SymInt)):
             continue
-        if node.target._schema.is_mutable or str(node.target) not in known:
+        if node.target._schema.is_mutable or str(node.target) not in known or _trains(node):
             return True
-        if node.kwargs.get("training") or (str(node.target) == "aten.batch_norm.default" and node.args[5]):
-            return True  # updates running statistics without saying so
     return False
+
+
+def in_training(program: ExportedProgram) -> set[Any]:
+    """The operators that do here what layers do in training alone."""
+    return {node.target for node in program.graph.nodes if _trains(node)}
+
+
+def _trains(node: torch.fx.Node) -> bool:
+    """Whether a layer draws random numbers, or updates statistics without saying so: by what PyTorch calls those arguments everywhere."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    names = (a.name for a in node.target._schema.arguments)
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    chances = [given[k] for k in ("p", "dropout", "dropout_p") if k in given]
+    return bool(given.get("train") or given.get("training") or "dropout_p" in given) and chances != [0]
 
 
 class _Sources:

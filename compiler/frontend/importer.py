@@ -12,7 +12,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from compiler.errors import TilewrightError, TypeRuleError, Unsupported, UnsupportedOpError
-from compiler.frontend.calls import reason_to_call, sized_by_data
+from compiler.frontend.calls import RANDOM, reason_to_call, sized_by_data
 from compiler.frontend.control_flow import CONTROL
 from compiler.frontend.flex_attention import ATTENTION
 from compiler.frontend.per_place import for_all_places, spread
@@ -61,6 +61,7 @@ class Missing:
 class Importer:
     """Imports the nodes of one FX graph; `values` maps those done to a node, a tuple of nodes or a size.
 
+    What draws random numbers takes those `drawn` before it as an operand: PyTorch draws in the order of the program.
     `per_place` graphs compute with single numbers, and are imported for all places of a tensor.
     """
 
@@ -70,6 +71,7 @@ class Importer:
     unsupported: list[Unsupported] = field(default_factory=list)
     eager: list[Unsupported] = field(default_factory=list)
     told: Told = field(default_factory=Told)
+    drawn: list[Node] = field(default_factory=list)
 
     def run(
         self, graph: torch.fx.Graph, inputs: Mapping[torch.fx.Node, Any], attribute: Callable[[str], Node]
@@ -258,10 +260,14 @@ class Importer:
         if _contains(Missing, (args, tuple(kwargs.values()))):
             return Missing()
         operands, named = _call_of(node.target, args, kwargs)
+        draws = isinstance(node.target, torch._ops.OpOverload) and reason_to_call(node.target) == RANDOM
+        operands += self.drawn if draws else []
         types = [self.told.type(r) for r in results]
         dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
         call = ops.eager(*operands, **named, dtypes=dtypes, shapes=shapes, loc=source_of(node))
         found = ops.results(call)
+        if draws:
+            self.drawn[:] = found[:1]
         self.told.learn(tuple(results), found)
         if isinstance(node.meta["val"], torch.Tensor):
             return call

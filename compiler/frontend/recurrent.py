@@ -5,7 +5,6 @@ Their gradient runs the layer again in PyTorch and asks it.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -80,20 +79,37 @@ def _gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
 recurrent.register_autograd(_gradient, setup_context=_remember)
 
 
-def keep_layers_whole(module: torch.fx.GraphModule) -> bool:
-    """Let the recurrent layers of a Dynamo graph be operators of ours; False where one draws random numbers and cannot be."""
+def layer_by_layer(
+    kind: str, input: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """The results of `aten::{kind}.input`, an operator for each layer, so that what is dropped between them is drawn outside."""
+    states = [hx] if isinstance(hx, Tensor) else list(hx)
+    steps = input.transpose(0, 1) if batch_first else input
+    directions, weights = 1 + bidirectional, len(params) // num_layers
+    final = []
+    for k in range(num_layers):
+        if k > 0:
+            steps, _ = torch.native_dropout(steps, dropout, train)
+        first = [h[k * directions : (k + 1) * directions] for h in states]
+        own = params[k * weights : (k + 1) * weights]
+        steps, *last = torch.ops.tilewright.recurrent(
+            kind, steps, first, own, has_biases, 1, 0.0, train, bidirectional, False
+        )
+        final.append(last)
+    output = steps.transpose(0, 1) if batch_first else steps
+    return output, *(torch.cat(of_layers) for of_layers in zip(*final, strict=True))
+
+
+def keep_layers_whole(module: torch.fx.GraphModule) -> None:
+    """Let the recurrent layers of a Dynamo graph be operators of ours: all of a network one, or each where numbers are dropped between."""
     for node in list(module.graph.nodes):
         kind = LAYERS.get(node.target) if node.op == "call_function" else None
         if kind is None or not isinstance(node.args[2], (list, tuple)):  # a packed sequence has its sizes second
             continue
         x, states, params, has_biases, num_layers, dropout, train, *order = node.args
-        if train and dropout and num_layers > 1:
-            warnings.warn(
-                f"{kind}: dropout between layers is trained in PyTorch, with all that stands around it", stacklevel=2
-            )
-            return False
         hx = list(states) if kind == "lstm" else [states]
-        node.target = torch.ops.tilewright.recurrent.default
+        dropped = train and dropout and num_layers > 1
+        node.target = layer_by_layer if dropped else torch.ops.tilewright.recurrent.default
         node.args = (kind, x, hx, list(params), has_biases, num_layers, dropout, train, *order)
     module.recompile()
-    return True

@@ -197,7 +197,7 @@ def attention(
     scale: float | Scalar | None = None, enable_gqa: bool = False,
 ) -> Node:  # fmt: skip
     if dropout_p > 0:
-        raise Refusal("attention with dropout draws random numbers; call model.eval() first")
+        raise Refusal("draws random numbers")
     dtype, factor = q.dtype, default_scale(q, scale)
     if isinstance(factor, Scalar):  # not known when compiling: the queries take it
         q, k, v = (ops.as_dtype(x, _wide(dtype)) for x in (q, k, v))

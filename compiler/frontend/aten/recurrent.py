@@ -95,7 +95,7 @@ def run_layers(
 ) -> tuple[Node, ...]:  # fmt: skip
     """The last layer's outputs, and for each of `hidden` (f32[layers * directions, batch, size]) the states at the end."""
     if train and dropout and num_layers > 1:
-        raise Refusal("dropout between layers draws random numbers")
+        raise Refusal("draws random numbers between layers")
     if x.type.rank != 3:
         raise Refusal("a packed sequence")
     x = ops.transpose(x, 0, 1) if batch_first else x

@@ -1,0 +1,80 @@
+"""Random numbers are those that eager PyTorch draws after the same seed, through both entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import compiler
+from compiler.backend import tilewright
+from tests.frontend.frontend_kit import Call
+
+IMAGE = torch.randn(3, 8, 6, 4, generator=torch.Generator().manual_seed(0))
+
+
+def dropout(x: Tensor) -> Tensor:
+    return F.dropout(x, 0.3)
+
+
+def several_draws(x: Tensor) -> Tensor:
+    """The first is asked for last."""
+    first, second, third = torch.rand(4), torch.randn(4), torch.bernoulli(torch.full((4,), 0.5))
+    return x + (third - second) / (first + 1)
+
+
+def attention(x: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(x, x, x, dropout_p=0.3)
+
+
+torch.manual_seed(0)
+LAYER = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.2, batch_first=True)
+NETWORK = nn.LSTM(4, 5, num_layers=3, dropout=0.4, bidirectional=True, batch_first=True)
+
+
+def layer(x: Tensor) -> Tensor:
+    y: Tensor = LAYER(x[0])
+    return y
+
+
+def network(x: Tensor) -> Tensor:
+    y: Tensor = NETWORK(x[0])[0]
+    return y
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
+    "dropout": (dropout, IMAGE),
+    "halves": (dropout, IMAGE.half()),
+    "channels last": (dropout, IMAGE.to(memory_format=torch.channels_last)),
+    "transposed": (dropout, IMAGE[0, 0].t()),
+    "every second": (dropout, IMAGE.mT[:, :, ::2]),
+    "expanded": (dropout, IMAGE[0, :, :1].expand(8, 5, 4)),
+    "all dropped": (lambda x: F.dropout(x, 1.0), IMAGE),
+    "channels": (lambda x: F.dropout2d(x, 0.3), IMAGE),
+    "alpha dropout": (lambda x: F.alpha_dropout(x, 0.3, training=True), IMAGE),
+    "several draws": (several_draws, IMAGE),
+    "attention": (attention, IMAGE),
+    "layer": (layer, IMAGE),
+    "recurrent network": (network, IMAGE),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_a_seed_gives_the_numbers_of_eager_pytorch(case: str) -> None:
+    torch._dynamo.reset()
+    program, x = CASES[case]
+    for fast in (
+        compiler.compile(Call(program), (x,)),
+        torch.compile(program, backend=tilewright, fullgraph=True, options={"fallback": "error"}),
+    ):
+        found = []
+        for run in (program, fast, fast):
+            torch.manual_seed(1)
+            found.append(run(x))
+        torch.testing.assert_close(found[1], found[0])
+        assert torch.equal(found[1], found[2])
+        assert not torch.equal(fast(x), found[0]) or case == "all dropped"
