@@ -43,9 +43,11 @@ class Window:
         """Loads per step of `rows` rows, of each of their vectors: none without taps."""
         return self.places(rows) / max(self.taps, 1)
 
-    def held(self, rows: int) -> int:
-        """Registers that wait for the taps of `rows` rows: one for each place, but no more than two for a row."""
-        return min(self.places(rows), 2 * rows)
+    def held(self, rows: int, near: bool = False) -> int:
+        """Registers that wait for the taps of `rows` rows: one for each place, but no more than two for a row; and where places lie side
+        by side, in the first-level cache, a quarter of them are as well read again.
+        """
+        return -(-3 * rows // 4) if near else min(self.places(rows), 2 * rows)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ class Shape:
     beside: int = 1
     whole: bool = False
 
+    def near(self, w: Window) -> bool:
+        """Whether the rows of `w` lie side by side."""
+        return 0 < self.apart <= LINE * w.stride
+
     @property
     def vectors(self) -> int:
         """Vectors of all columns."""
@@ -95,8 +101,10 @@ JUMP = 5
 ALONE, ALONE_CROWDED = 2, 12
 """Multiply-adds that take as long as a result stored by itself, and as one whose line leaves the cache before it is full."""
 
-ROW, ROW_CROWDED = 2, 6
-"""The same for a row of a block that is turned in registers."""
+ROW, ROW_SPLIT, ROW_CROWDED = 2, 4, 6
+"""The same for a row of a block that is turned in registers; for one that is no even part of a line, so that others meet it there, which
+takes long where lines come from memory; and for one whose line leaves the cache before it is full.
+"""
 
 SHARING = 10
 """Lines that stay in one set of the first-level cache, if it has so many ways: eight of eight do, and ten of twelve."""
@@ -133,8 +141,10 @@ def leaving_cycles(rows: int, registers: int, shape: Shape, machine: Machine) ->
     turned, alone = (turned * shape.lanes, rest) if rest < BLOCK else (rows, 0)
     each = 0.0
     for r in range(0, turned, shape.lanes):
-        width = 1 << (min(shape.lanes, turned - r) - 1).bit_length()
-        each += width * log2(width) + shape.lanes * (ROW_CROWDED if crowded else ROW)
+        side = min(shape.lanes, turned - r)
+        width = 1 << (side - 1).bit_length()
+        row = ROW if LINE % (side * shape.element) == 0 else ROW_SPLIT
+        each += width * log2(width) + shape.lanes * (ROW_CROWDED if crowded else row)
     each += alone * shape.lanes * (ALONE_CROWDED if crowded else ALONE)
     return registers * each / machine.fma_per_cycle
 
@@ -238,6 +248,6 @@ def fits(block: RegisterTile, shape: Shape, machine: Machine) -> bool:
     multipliers busy should leave room for all that is still to be used of their windows and at the end.
     """
     many = bool(shape.own) and block.rows * block.registers > machine.fma_per_cycle * machine.fma_latency
-    own = sum(w.held(block.rows) if many else block.rows for w in shape.own)
-    broadcasts = max(2, block.rows if shape.overlapping else 0)
+    own = sum(w.held(block.rows, shape.near(w)) if many else block.rows for w in shape.own)
+    broadcasts = 0 if any(map(shape.near, shape.own)) else max(2, block.rows if shape.overlapping else 0)
     return (block.rows + own + 1) * block.registers + broadcasts + AT_THE_END * many <= machine.registers

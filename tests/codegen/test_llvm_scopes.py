@@ -285,3 +285,21 @@ def test_each_call_decides_whether_open_results_bypass_the_cache() -> None:
     assert "vmovntps" not in to_assembly(
         emit_kernel(parse_kernel(text.replace("stream if n*256 >= 5000", "")), target), target
     )
+
+
+@pytest.mark.parametrize(
+    ("index", "past"),
+    [
+        ("%i*n + %j", 1),  # rows of n, which may be a multiple of 16
+        ("(%i*n + %j)*n", 0),  # no vectors
+        ("%i*n*16 + %j", 1),  # they always are
+        ("%i*n + %j + 1", 0),  # never
+    ],
+)
+def test_sizes_decide_whether_open_rows_are_aligned(index: str, past: int) -> None:
+    text = f"""kernel @k(size n in 1..200 like 50, in %x: f32[200], out %y: f32[900000]) {{
+      for %i in 0..3 {{ for %j in 0..16 tile 16 lanes 16 {{ store %x[%j], %y[{index}] stream }} }}
+    }}"""
+    code = emit_kernel(parse_kernel(text), Target.named("x86-64-v4"))
+    assert code.count("!nontemporal") == past
+    assert ("srem" in code or "and i64" in code) == (index == "%i*n + %j")

@@ -221,3 +221,22 @@ def test_a_kernel_without_open_sizes_asks_nothing() -> None:
 def test_open_results_are_the_same_past_the_cache(least: int, threads: int) -> None:
     body = BODIES["shared rows and columns"].replace("%y[%i, %j]", f"%y[%i, %j] stream if n*2 >= {least}")
     check(program(body))
+
+
+@pytest.mark.parametrize("n", [5, 16, 17, 48, 60])
+def test_rows_of_any_length_may_go_past_the_cache(n: int) -> None:
+    """Stores that have to be aligned are so."""
+    size = "size n in 1..100 like 50"
+    made = parse_program(f"""program {{
+      {size}
+      input %x: f32[5, n]
+      output %y: f32[5, n]
+      kernel @copy({size}, in %x: f32[5, n], out %y: f32[5, n]) {{
+        for %i in 0..5 {{ for %j in 0..n tile 32 lanes 16 {{ store %x[%i, %j], %y[%i, %j] stream }} }}
+      }}
+      launch @copy(%x, %y)
+    }}""")
+    verify_program(made)
+    x = torch.arange(5.0 * n).view(5, n)
+    (y,) = Executable(made, options=Options(cache="")).at({"n": n})([x])
+    assert torch.equal(x, y)

@@ -139,11 +139,24 @@ def test_few_sums_may_read_a_place_again() -> None:
     assert not fits(RegisterTile(7, 1), shape, AVX2)
 
 
+def test_rows_side_by_side_wait_in_the_cache_as_well() -> None:
+    """As many rows as a line has results, where an image whose channels lie beside each other has half of them."""
+    window = Shape(16, 16, 9, 28 * 16 * 9, (Window(1, 3),), apart=64, across=3136)
+    assert fits(RegisterTile(16, 1), window, AVX512)
+    assert not fits(RegisterTile(17, 1), window, AVX512)
+    assert not fits(RegisterTile(16, 1), replace(window, apart=384), AVX512)
+    for rows in (28, 33, 56):
+        assert best_tiles(rows, [window], AVX512) == [RegisterTile(16, 1)]
+    assert best_tiles(56, [replace(window, own=(Window(2, 3),), apart=128)], AVX512) == [RegisterTile(16, 1)]
+    assert best_tiles(56, [replace(window, apart=384)], AVX512) == [RegisterTile(8, 1)]
+
+
 @pytest.mark.parametrize(
     ("rows", "across", "multiply_adds"),
     [
         (16, 64, 16 * 4 + 16 * 2),  # four shuffles for each vector, 16 rows
-        (14, 64, 16 * 4 + 16 * 2),
+        (14, 64, 16 * 4 + 16 * 4),  # and no even part of a line
+        (8, 64, 8 * 3 + 16 * 2),
         (4, 64, 4 * 2 + 16 * 2),
         (3, 64, 3 * 16 * 2),  # one by one
         (20, 64, 16 * 4 + 16 * 2 + 4 * 2 + 16 * 2),
@@ -176,7 +189,7 @@ def test_sums_choose_blocks_that_can_be_turned() -> None:
     """Rather than rows that are left over or stored one by one, and few planes at once where their lines share a set."""
     machine = replace(ZEN4, l1=32 << 10, l1_ways=8)
     window = Shape(576, 16, 9, 14 * 576 * 9, (Window(1, 3),), apart=2304)
-    assert best_tiles(14, [replace(window, across=784)], machine) == [RegisterTile(7, 1)]
+    assert best_tiles(14, [replace(window, across=784)], machine) == [RegisterTile(8, 1)]
     stem = Shape(64, 16, 27, 224 * 64 * 27, apart=4)
     assert best_tiles(224, [stem], machine)[0].registers > 1
     assert best_tiles(224, [replace(stem, across=224 * 224 * 4)], machine) == [RegisterTile(16, 1)]

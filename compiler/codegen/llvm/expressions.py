@@ -17,7 +17,8 @@ from compiler.codegen.llvm.builder import first_lanes, literal, llvm_type, memor
 from compiler.codegen.llvm.primitives import emit_call, suffix
 from compiler.codegen.llvm.scope import Axis, Bound, Buffer, Coord, Place, Scope
 from compiler.codegen.llvm.transpose import narrowest, to_columns, to_rows, width_of
-from compiler.ir.index import Dim, var, variables
+from compiler.ir.atoms import terms
+from compiler.ir.index import Dim, Index, minimum, mod, var, variables
 from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref
 from compiler.ir.tile import Prefetch
 from compiler.ir.types import DType, boolean, i64
@@ -366,8 +367,8 @@ class Evaluator(Addresses):
             columns[k] = self._to_memory(self.at(value, {**coord, **at}, lanes), dtype, lanes)
         rows = to_rows(self.b, columns, memory_type(dtype), lanes, inside)
         offsets = self._rows(place, block, coord)
-        lines = width * dtype.bytes == LINE and all(_multiple(d, width) for d in offsets)
-        far = stream if buffer.aligned and lines else None
+        whole = buffer.aligned and width * dtype.bytes == LINE
+        far = _past(stream, offsets, width) if whole else None
         for address, bits in zip([self.pointer(buffer, d, coord) for d in offsets], rows, strict=False):
             self._write(dtype, width, bits, address, block.mask(width), far)
 
@@ -396,7 +397,7 @@ class Evaluator(Addresses):
             self.b.intrinsic("void", f"llvm.masked.scatter.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
                              (memory, bits), (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
         elif mask is None:
-            far = stream if buffer.aligned and _multiple(offset, lanes) else None
+            far = _past(stream, (offset,), lanes) if buffer.aligned else None
             self._write(dtype, lanes, bits, self.pointer(buffer, offset, coord), None, far)
         elif lane is not None and lane.active(coord[lane.var]) == 1:
             # no masked store: of one lane, narrowed just before, LLVM 22 writes too many bytes (LLVM issue 179489)
@@ -446,8 +447,16 @@ def _column(axes: Sequence[Axis], number: int) -> Coord:
     return at
 
 
-def _multiple(d: Dim, n: int) -> bool:
-    return d % n == 0 if isinstance(d, int) else all(c % n == 0 for _, c in d.terms)
+def _past(stream: Dim | None, offsets: Iterable[Dim], lanes: int) -> Dim | None:
+    """What is not negative where vectors at `offsets` may go past the cache: if `stream` is not, nor sizes put one of them between multiples
+    of `lanes`; None where one always lies there.
+    """
+    for mono, coef in (t for d in offsets for t in terms(d) if t[1] % lanes):
+        told = tuple(a for a in mono if not variables(Index((((a,), 1),))))
+        if stream is None or not told:
+            return None
+        stream = minimum(stream, -mod(Index(((told, coef),)), lanes))
+    return stream
 
 
 def coordinates(scope: Scope, axes: tuple[str, ...]) -> list[dict[str, int]]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from compiler.ir import tile
-from compiler.ir.index import Dim, interval, product
+from compiler.ir.index import Dim, interval, product, variables
+from compiler.ir.linear import step
 from compiler.ir.tile import For, Kernel, Let, Range, Reduce, Stmt, known
 from compiler.passes.access import Access, Accesses, contraction
 from compiler.passes.base import Context, TilePass, register
@@ -46,13 +47,14 @@ class Tile(TilePass):
         blocks = [b for s in sums for b in self.block(table, s, frozenset())]
         crowded = frozenset(b.row for b in blocks if any(b.row in o.around and b.row != o.row for o in blocks))
         blocks = [b for s in sums for b in self.block(table, s, crowded)] if crowded else blocks
+        self.turn(table, sizes, {r for b in blocks for r in (b.row, *b.beside)}, context)
+        blocks = [b.no_wider_than(sizes[b.lane.var]) if b.lane.var in sizes else b for b in blocks]
         for family in families(blocks):
             rows = dict.fromkeys(b.row for b in family)
             if len(rows) == 1:
                 self.choose(family, sizes, machine, context)
             else:
                 self.choose_equal(family, sizes, machine, context)
-        self.turn(table, sizes, context)
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
                 sizes[v] = self.width(r, stmt, machine.l2 // max(1, table.held(v)), machine.registers)
@@ -63,12 +65,14 @@ class Tile(TilePass):
 
         return ir.with_body(tile.map_ranges(ir.body, rule))
 
-    def turn(self, table: Accesses, sizes: dict[str, int], context: Context) -> None:
-        """Blocks of loops that walk along memory where the lanes walk across it: whole lines, as far as there are."""
+    def turn(self, table: Accesses, sizes: dict[str, int], rows: Set[Range | None], context: Context) -> None:
+        """Blocks of loops that walk along memory where the lanes walk across it, but for `rows` of contractions: whole lines, as far as
+        there are.
+        """
         for a in table.all:
             lane = next((r for r in a.loops if r.lanes), None)
             along = turned_along(table, a, lane.var, lane.lanes) if lane is not None else ()
-            if lane is None or not along or any(r.var in sizes or table.sums(r.var) for r in along):
+            if lane is None or not along or any(r in rows or r.var in sizes or table.sums(r.var) for r in along):
                 continue
             sizes[lane.var] = left = lane.lanes
             for r in reversed(along):
@@ -107,7 +111,7 @@ class Tile(TilePass):
             far, beside = across(table, lane, row)
             shape = replace(
                 shape,
-                apart=rows_apart(table, reads, row.var),
+                apart=rows_apart(table, reads, row.var, lane),
                 element=max(table.types[a.buffer].dtype.bytes for a in reads if table.follows(a, row.var)),
                 overlapping=not own and overlapping(table, reads, row, s),
                 across=far,
@@ -155,11 +159,19 @@ class Tile(TilePass):
         return max(used, key=lambda r: (again(r), tile.known_extent(r), around.index(r)), default=None)
 
 
-def rows_apart(table: Accesses, reads: list[Access], row: str) -> int:
+def rows_apart(table: Accesses, reads: list[Access], row: str, lane: Range) -> int:
     """Bytes between the rows of what each row reads for itself, of several operands a common divisor; 0 where one is irregular."""
     moving = [a for a in reads if table.follows(a, row)]
-    steps = [(table.step(a, row) or 0) * table.types[a.buffer].dtype.bytes for a in moving]
+    steps = [(row_step(table, a, row, lane) or 0) * table.types[a.buffer].dtype.bytes for a in moving]
     return gcd(*steps) if all(steps) else 0
+
+
+def row_step(table: Accesses, a: Access, row: str, lane: Range) -> int | None:
+    """Elements between the rows that `a` reads; None where that is irregular.  Lanes of a buffer for work will lie beside each other (`pack`)."""
+    if table.roles[a.buffer] != "work" or not table.follows(a, lane.var):
+        return table.step(a, row)
+    steps = [step(d, row) for d in a.index if row in variables(d)]
+    return steps[0] * lane.lanes if len(steps) == 1 and isinstance(steps[0], int) else None
 
 
 def across(table: Accesses, lane: Range, row: Range) -> tuple[int, tuple[Range, ...]]:
@@ -206,6 +218,10 @@ class Block:
     @property
     def rows(self) -> int:
         return many(self.row.extent) if self.row is not None else 1
+
+    def no_wider_than(self, columns: int) -> Block:
+        """The block, where other nests in its lane loop take so many columns at a time."""
+        return replace(self, shape=replace(self.shape, columns=min(self.shape.columns, columns)))
 
     def width(self, t: RegisterTile) -> int:
         """Columns of a block with as many registers."""

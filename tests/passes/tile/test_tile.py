@@ -183,6 +183,30 @@ def test_rows_of_sums_take_those_that_lie_between_them_along() -> None:
     )
 
 
+def in_parts(buffer: str, own: str, where: str) -> str:
+    """Depthwise windows of a padded copy that is made for each part of the channels."""
+    return f"""kernel @k(in %x: f32[96, 30, 30], {buffer}const %w: f32[96, 3, 3], out %y: f32[96, 28, 28]) {{
+      parallel %c in 0..96 tile 16 lanes 16 {{
+        {own}
+        for %a in 0..30 {{ for %b in 0..30 {{ store %x[%c, %a, %b], %p[{where}%a, %b] }} }}
+        for %h in 0..28 {{ for %i in 0..28 {{
+          %s = reduce add %r in 0..3, %t in 0..3 {{ yield %p[{where}%h + %r, %i + %t] * %w[%c, %r, %t] }}
+          store %s, %y[%c, %h, %i]
+        }} }}
+      }}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [in_parts("", "local %p: f32[30, 30]", ""), in_parts("work %p: f32[96, 30, 30]{1, 2, 0}, ", "", "%c, ")],
+    ids=["local", "work"],
+)
+def test_sums_of_what_is_turned_are_as_wide(text: str) -> None:
+    """One vector of channels, and rows that fill a line: they lie side by side, in the buffer for work too (`pack`)."""
+    assert sizes(text) == {"c": 16, "a": 1, "b": 16, "h": 1, "i": 16, "r": 1, "t": 1}
+
+
 def test_a_block_that_is_turned_holds_no_reduction() -> None:
     """Its accumulators would fill the registers."""
     text = """kernel @k(in %x: f32[8, 20, 40], out %y: f32[40, 8]) {
