@@ -404,7 +404,7 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
             size = inner * (2 + steps) * value.abs() + sum(
                 4 * inner * x.abs() for x in operands if x.is_floating_point()
             )
-            return Errors(own, torch.where(value == rounded, 0.0, size))
+            return Errors(own, torch.where(exact, 0.0, size))
         case Scatter():
             how = node.structure.combine(node)
             if how == "add":

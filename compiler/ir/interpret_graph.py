@@ -23,7 +23,7 @@ from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.partition import is_partitioned, partition
 from compiler.ir.parts import Parts
 from compiler.ir.scalar import APPROXIMATED
-from compiler.ir.structure import Composite, Elementwise, Gather, IndexMap, Recurrence, formula
+from compiler.ir.structure import Composite, Elementwise, Gather, IndexMap, Opaque, Recurrence, formula
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType
 
@@ -104,6 +104,10 @@ def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) ->
     if node.op is CONSTANT:
         data: Data = node.attrs["value"]
         return _widened(as_tensor(data.array, data.dtype), dtype)
+    if isinstance(
+        node.structure, Opaque
+    ):  # which of equal elements comes first depends on memory, and programs keep theirs dense
+        operands = [o if isinstance(o, tuple) else o.contiguous() for o in operands]
     if isinstance(node.structure, Elementwise) and not node.structure.wide:  # bits have no wide form
         operands = [_widened(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
         return _widened(_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
