@@ -104,9 +104,8 @@ def compute(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) ->
     if node.op is CONSTANT:
         data: Data = node.attrs["value"]
         return _widened(as_tensor(data.array, data.dtype), dtype)
-    if isinstance(
-        node.structure, Opaque
-    ):  # which of equal elements comes first depends on memory, and programs keep theirs dense
+    if isinstance(node.structure, Opaque):
+        # which of equal elements comes first depends on their places in memory, and programs keep them dense
         operands = [o if isinstance(o, tuple) else o.contiguous() for o in operands]
     if isinstance(node.structure, Elementwise) and not node.structure.wide:  # bits have no wide form
         operands = [_widened(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]

@@ -86,8 +86,8 @@ class Tile(TilePass):
         heavy = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
         named = sum(isinstance(s, Let) for s in tile.blocks(stmt))
         count = max(1, min(2 if heavy else self.registers, copies // r.lanes, registers // max(1, named)))
-        extent = many(r.extent, r.lanes * count)
-        return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, max(extent, 1))
+        extent = max(1, many(r.extent, r.lanes * count))
+        return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, extent)
 
     def block(self, table: Accesses, s: Reduce, crowded: Set[Range | None]) -> list[Block]:
         """The loops that a contraction keeps accumulators along, rows of `crowded` ones not; none where it has no lane loop
@@ -154,7 +154,7 @@ class Tile(TilePass):
         def again(r: Range) -> int:
             return sum(not table.follows(a, r.var) for a in moving)
 
-        free = [r for r in around if r is not lane and r.extent != 1 and again(r)]
+        free = [r for r in around if r is not lane and r.extent not in (0, 1) and again(r)]
         used = [r for r in free if any(table.follows(a, r.var) for a in reads) and table.independent(r.var)]
         return max(used, key=lambda r: (again(r), tile.known_extent(r), around.index(r)), default=None)
 
