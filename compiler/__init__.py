@@ -20,6 +20,7 @@ from compiler.errors import (
 from compiler.options import Options
 
 if TYPE_CHECKING:
+    from compiler import testing
     from compiler.api import CompiledModule, compile
     from compiler.comparison import Comparison, compare
 
@@ -35,6 +36,7 @@ __all__ = [
     "VerifyError",
     "compare",
     "compile",
+    "testing",
 ]
 
 _HOMES = {
@@ -42,8 +44,9 @@ _HOMES = {
     "CompiledModule": "compiler.api",
     "compare": "compiler.comparison",
     "Comparison": "compiler.comparison",
+    "testing": "compiler.testing",
 }
-"""Where the names live whose modules import torch: they are loaded when first asked for."""
+"""Where the names live whose modules import torch, or which are such modules: they are loaded when first asked for."""
 
 
 def __getattr__(name: str) -> Any:
@@ -51,5 +54,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'compiler' has no attribute {name!r}")
     import importlib
 
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    value = globals()[name] = home if _HOMES[name] == f"compiler.{name}" else getattr(home, name)
     return value

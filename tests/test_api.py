@@ -303,6 +303,11 @@ def test_importing_the_package_is_cheap() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_numbers_can_be_checked_without_another_import() -> None:
+    code = "import compiler, torch; assert compiler.testing.check(torch.nn.Identity(), (torch.ones(3),))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @pytest.mark.parametrize("given", [(torch.ones(3),), ("no tensor",)], ids=["compiled", "refused"])
 def test_python_collects_garbage_and_changes_threads_as_before_afterwards(
     given: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
