@@ -111,6 +111,21 @@ def test_gradients(name: str, training: bool) -> None:
     check_accuracy(*found)
 
 
+def test_dropout_in_training_follows_the_generator() -> None:
+    """The same seed gives the same loss and gradients, another seed others."""
+    model, given = build("gpt2")
+    fast, found = compiled(loss), []
+    model.train()
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        model.zero_grad()
+        value = fast(model, given)
+        value.backward()
+        found.append(torch.cat([value.detach().view(1), model.transformer.wte.weight.grad.flatten()]))
+    assert torch.equal(found[0], found[1])
+    assert not torch.allclose(found[0], found[2])
+
+
 # smaller types
 
 

@@ -244,8 +244,9 @@ def best_width(rows: int, height: int, shape: Shape, machine: Machine) -> Regist
 def fits(block: RegisterTile, shape: Shape, machine: Machine) -> bool:
     """Whether the registers hold a block of accumulators, what they read for themselves, a row of vectors and a broadcast.
 
-    A broadcast that another row uses for its next tap waits for it, so that there is one for each row.  More accumulators than keep the
-    multipliers busy should leave room for all that is still to be used of their windows and at the end.
+    A broadcast that another row uses for its next tap waits for it, so that there is one for each row; windows whose rows lie side by side
+    are multiplied by vectors.  More accumulators than keep the multipliers busy should leave room for all that is still to be used of their
+    windows and at the end.
     """
     many = bool(shape.own) and block.rows * block.registers > machine.fma_per_cycle * machine.fma_latency
     own = sum(w.held(block.rows, shape.near(w)) if many else block.rows for w in shape.own)

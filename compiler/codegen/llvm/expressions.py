@@ -451,9 +451,11 @@ def _past(stream: Dim | None, offsets: Iterable[Dim], lanes: int) -> Dim | None:
     """What is not negative where vectors at `offsets` may go past the cache: if `stream` is not, nor sizes put one of them between multiples
     of `lanes`; None where one always lies there.
     """
+    if stream is None:
+        return None
     for mono, coef in dict.fromkeys(t for d in offsets for t in terms(d) if t[1] % lanes):
         told = tuple(a for a in mono if not variables(Index((((a,), 1),))))
-        if stream is None or not told:
+        if not told:
             return None
         stream = minimum(stream, -mod(Index(((told, coef),)), lanes))
     return stream
