@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from compiler.driver import CompiledGraph, sizes_of
 from compiler.frontend.decompositions import for_autograd
 from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional, unwritten_weights
-from compiler.frontend.recurrent import keep_layers_whole
+from compiler.frontend.recurrent import spell_out_layers
 from compiler.frontend.results import Element, GraphOutput, Literal
 from compiler.frontend.viewed import Viewed
 from compiler.ir.index import evaluate
@@ -64,7 +64,7 @@ def tilewright(
 
         return thawing(compile_functional(graph, arguments, weights), weights, thaw)
 
-    keep_layers_whole(module)
+    spell_out_layers(module)
     backend = aot_autograd(
         fw_compiler=compile_functional,
         inference_compiler=compile_frozen if chosen.freezing else compile_functional,

@@ -16,11 +16,11 @@ from compiler.passes.manager import Instrument, run_pipeline
 from compiler.perf.host import host_machine
 from compiler.perf.machine import MACHINES, Machine
 
-GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,winograd,unpad,cse,fuse"
+GRAPH_PASSES = "dce,decompose,canonicalize,scale-weights,fold,cse,block-scans,winograd,unpad,cse,fuse"
 """Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, convolutions into less work, what these
 do to one image alike into one, groups into kernels."""
 
-UNFUSED_GRAPH_PASSES = "decompose,canonicalize,scale-weights,fold,cse,block-scans,fuse{enabled=false}"
+UNFUSED_GRAPH_PASSES = "dce,decompose,canonicalize,scale-weights,fold,cse,block-scans,fuse{enabled=false}"
 """The same, with a kernel for every op."""
 
 PROGRAM_PASSES = "contract,delinearize,layout"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
-from compiler.frontend.recurrent import LAYERS, layer_by_layer
+from compiler.frontend.recurrent import LAYERS, layers
 from compiler.frontend.registry import conversions
 
 BEYOND_CORE = frozenset({
@@ -27,8 +27,8 @@ def for_export(in_training: Set[Any] = frozenset()) -> Any:
     table: Any = torch.export.default_decompositions()
     for op in [o for o in table if str(o) in conversions() and o not in in_training]:
         del table[op]
-    networks = {getattr(torch.ops.aten, kind).input: partial(layer_by_layer, kind) for kind in LAYERS.values()}
-    table.update({op: rule for op, rule in networks.items() if op in in_training} | _beyond_core())
+    networks = {getattr(torch.ops.aten, kind).input: partial(layers, kind) for kind in LAYERS.values()}
+    table.update(networks | _beyond_core())
     return table
 
 

@@ -1,58 +1,60 @@
-"""Recurrent layers under `torch.compile`: one operator each, because AOTAutograd writes PyTorch's own out step by step.
+"""Recurrent layers: an operator of ours for each direction of each layer, and one for its gradient.
 
-Their gradient runs the layer again in PyTorch and asks it.
+Export and AOTAutograd would write PyTorch's own operators out step by step, or lose what is dropped between layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
+from torch._subclasses import FakeTensor
+
+import compiler.frontend.aten.recurrent as forward
+import compiler.frontend.aten.recurrent_backward as backward
+from compiler.frontend.told import tensor_type
+from compiler.ir.graph import Graph, Node, input_node
+from compiler.ir.interpret_graph import interpret
 
 LAYERS = {getattr(torch, kind): kind for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 """What Dynamo puts into its graphs."""
 
-
-def call(kind: str, x: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], rest: Sequence[Any]) -> list[Tensor]:
-    """PyTorch's own operator; its first result dense."""
-    states = list(hx) if kind == "lstm" else hx[0]
-    output, *last = getattr(torch.ops.aten, kind).input(x, states, list(params), *rest)
-    return [output.contiguous(), *last]
+KEPT = {"lstm": (4, 1), "gru": (4,), "rnn_tanh": (), "rnn_relu": ()}
+"""What the gradient needs of each step beside the outputs: numbers for each unit of a cell."""
 
 
 @torch.library.custom_op("tilewright::recurrent", mutates_args=())
 def recurrent(
-    kind: str, input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> list[Tensor]:  # fmt: skip
-    """`aten::{kind}.input`, with its one or two states in a list; the output, then the last states."""
-    return call(kind, input, hx, params, (has_biases, num_layers, dropout, train, bidirectional, batch_first))
+    kind: str, input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, reverse: bool
+) -> list[Tensor]:
+    """One direction of one layer, for f[steps, batch, features] and states f[batch, size].
+
+    The outputs f[steps, batch, size], the states after the last step, and what the gradient needs (`KEPT`).
+    """
+    return _run(forward.recurrent, kind, input, hx, params, has_biases, reverse)
 
 
 @recurrent.register_fake
 def _recurrent_types(
-    kind: str, input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int, dropout: float,
-    train: bool, bidirectional: bool, batch_first: bool,
-) -> list[Tensor]:  # fmt: skip
-    size = hx[0].shape[-1] * (1 + bidirectional)
-    return [input.new_empty(*input.shape[:2], size), *(h.new_empty(h.shape) for h in hx)]
+    kind: str, input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, reverse: bool
+) -> list[Tensor]:
+    steps, units = input.shape[:2], hx[-1].shape[-1]
+    sizes = [hx[0].shape[-1], *(count * units for count in KEPT[kind])]
+    outputs, *kept = (input.new_empty(*steps, size) for size in sizes)
+    return [outputs, *(h.new_empty(h.shape) for h in hx), *kept]
 
 
 @torch.library.custom_op("tilewright::recurrent_backward", mutates_args=())
 def recurrent_backward(
-    kind: str, grads: Sequence[Tensor], input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool,
-    num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    kind: str, grads: Sequence[Tensor], input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], output: Tensor,
+    kept: Sequence[Tensor], has_biases: bool, reverse: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """The gradients of `input`, `hx` and `params`, given those of the results."""
-    rest = (has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    leaves = [t.detach().requires_grad_() for t in (input, *hx, *params)]
-    recorded = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.AutogradFunctionality, False)
-    with recorded, torch.enable_grad():  # inside an operator, autograd is switched off in two ways
-        results = call(kind, leaves[0], leaves[1 : 1 + len(hx)], leaves[1 + len(hx) :], rest)
-    found = torch.autograd.grad(results, leaves, list(grads), allow_unused=True)
-    return [torch.zeros_like(t) if g is None else g.contiguous() for g, t in zip(found, leaves, strict=True)]
+    """The gradients of `input`, `hx` and `params`, given those of the outputs and of the last states."""
+    return _run(backward.recurrent_backward, kind, grads, input, hx, params, output, kept, has_biases, reverse)
 
 
 @recurrent_backward.register_fake
@@ -62,54 +64,85 @@ def _gradient_types(
     return [t.new_empty(t.shape) for t in (input, *hx, *params)]
 
 
+def _run(conversion: Callable[..., tuple[Node, ...]], *arguments: Any) -> list[Tensor]:
+    """What an operator gives outside compiled programs: by interpreting what it would become inside."""
+    tensors: list[Tensor] = []
+
+    def formal(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [formal(v) for v in value]
+        if not isinstance(value, Tensor):
+            return value
+        tensors.append(value)
+        return input_node(f"x{len(tensors)}", tensor_type(value))
+
+    nodes = [formal(a) for a in arguments]
+    flat = tuple(n for value in nodes for n in (value if isinstance(value, list) else (value,)) if isinstance(n, Node))
+    return interpret(Graph(flat, conversion(*nodes)), tensors)
+
+
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     ctx.kind, x, hx, params, *ctx.rest = inputs
-    ctx.states = len(hx)
-    ctx.save_for_backward(x, *hx, *params)
+    ctx.counts = len(hx), len(params)
+    ctx.save_for_backward(x, *hx, *params, output[0], *output[1 + len(hx) :])
 
 
 def _gradient(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    states, weights = ctx.counts
     x, *others = ctx.saved_tensors
-    hx, params = others[: ctx.states], others[ctx.states :]
-    found = torch.ops.tilewright.recurrent_backward(ctx.kind, grads, x, hx, params, *ctx.rest)
-    split = 1 + ctx.states
-    return None, found[0], found[1:split], found[split:], *(None for _ in ctx.rest)
+    hx, params, (output, *kept) = others[:states], others[states : states + weights], others[states + weights :]
+    dx, *found = torch.ops.tilewright.recurrent_backward(
+        ctx.kind, grads[: 1 + states], x, hx, params, output, kept, *ctx.rest
+    )
+    return None, dx, found[:states], found[states:], *(None for _ in ctx.rest)
 
 
 recurrent.register_autograd(_gradient, setup_context=_remember)
 
 
-def layer_by_layer(
+def layers(
     kind: str, input: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The results of `aten::{kind}.input`, an operator for each layer, so that what is dropped between them is drawn outside."""
+    """The results of `aten::{kind}.input`; what is dropped between layers is drawn as everywhere else."""
     states = [hx] if isinstance(hx, Tensor) else list(hx)
     steps = input.transpose(0, 1) if batch_first else input
-    directions, weights = 1 + bidirectional, len(params) // num_layers
+    directions = 1 + bidirectional
+    weights = len(params) // (num_layers * directions)
     final = []
-    for k in range(num_layers):
-        if k > 0:
+    for layer in range(num_layers):
+        if layer > 0:
             steps, _ = torch.native_dropout(steps, dropout, train)
-        first = [h[k * directions : (k + 1) * directions] for h in states]
-        own = params[k * weights : (k + 1) * weights]
-        steps, *last = torch.ops.tilewright.recurrent(
-            kind, steps, first, own, has_biases, 1, 0.0, train, bidirectional, False
-        )
-        final.append(last)
-    output = steps.transpose(0, 1) if batch_first else steps
-    return output, *(torch.cat(of_layers) for of_layers in zip(*final, strict=True))
+        outputs = []
+        for k in range(layer * directions, (layer + 1) * directions):
+            own, first = params[k * weights : (k + 1) * weights], [h[k] for h in states]
+            made = torch.ops.tilewright.recurrent(kind, steps, first, own, has_biases, k % directions == 1)
+            outputs.append(made[0])
+            final.append(made[1 : 1 + len(states)])
+        steps = torch.cat(outputs, 2) if bidirectional else outputs[0]
+    return steps.transpose(0, 1) if batch_first else steps, *map(torch.stack, zip(*final, strict=True))
 
 
-def keep_layers_whole(module: torch.fx.GraphModule) -> None:
-    """Let the recurrent layers of a Dynamo graph be operators of ours: all of a network one, or each where numbers are dropped between."""
+def _leave_lengths_open(kind: str) -> None:
+    """Where export and Dynamo only ask what an operator gives, PyTorch would count steps to write them out, which settles their number."""
+    op = getattr(torch.ops.aten, kind).input
+    for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
+        op.py_kernels[key] = partial(_typed_or_spelled_out, kind, op.py_kernels[key])
+    op._dispatch_cache.clear()
+
+
+def _typed_or_spelled_out(kind: str, spell_out: Callable[..., Any], input: Tensor, *rest: Any) -> Any:
+    return layers(kind, input, *rest) if isinstance(input, FakeTensor) else spell_out(input, *rest)
+
+
+for kind in LAYERS.values():
+    _leave_lengths_open(kind)
+
+
+def spell_out_layers(module: torch.fx.GraphModule) -> None:
+    """Let the recurrent layers of a Dynamo graph be operators of ours."""
     for node in list(module.graph.nodes):
         kind = LAYERS.get(node.target) if node.op == "call_function" else None
-        if kind is None or not isinstance(node.args[2], (list, tuple)):  # a packed sequence has its sizes second
-            continue
-        x, states, params, has_biases, num_layers, dropout, train, *order = node.args
-        hx = list(states) if kind == "lstm" else [states]
-        dropped = train and dropout and num_layers > 1
-        node.target = layer_by_layer if dropped else torch.ops.tilewright.recurrent.default
-        node.args = (kind, x, hx, list(params), has_biases, num_layers, dropout, train, *order)
+        if kind is not None and isinstance(node.args[2], (list, tuple)):  # a packed sequence has its sizes second
+            node.target, node.args = layers, (kind, *node.args)
     module.recompile()

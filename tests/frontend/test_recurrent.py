@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -66,23 +67,71 @@ def test_a_layer_under_torch_compile(layer: nn.Module, args: tuple[Any, ...]) ->
         assert_close(compiled(*args), layer, args)
 
 
+TRAINED = [
+    (nn.LSTM(6, 5), (X,)),
+    (nn.LSTM(6, 5, num_layers=2, bidirectional=True), (X,)),
+    (nn.LSTM(6, 5, num_layers=2), (X, (H, C))),
+    (nn.LSTM(6, 5, bidirectional=True, batch_first=True, proj_size=3, bias=False), (WIDE, (H[:, :, :3], C))),
+    (nn.LSTM(6, 5, bidirectional=True), (ONE,)),
+    (nn.LSTM(6, 5, num_layers=3, dropout=0.4), (X,)),
+    (nn.GRU(6, 5, bidirectional=True), (X, H)),
+    (nn.GRU(6, 5, num_layers=2, bias=False), (WIDE,)),
+    (nn.RNN(6, 5), (X, H[:1])),
+    (nn.RNN(6, 5, nonlinearity="relu", num_layers=2, bidirectional=True), (X,)),
+]
+
+
+def gradients(layer: nn.Module, run: Any, args: Sequence[Any], read: slice) -> list[torch.Tensor]:
+    """Of the input, the initial states and the parameters, where the results in `read` are squared and summed."""
+    torch.manual_seed(1)
+    layer.zero_grad()
+    leaves = tree_map(lambda t: t.clone().requires_grad_(), args)
+    sum(r.square().sum() for r in tree_leaves(run(*leaves))[read]).backward()  # type: ignore[attr-defined]  # a sum of tensors
+    return [t.grad for t in (*tree_leaves(leaves), *layer.parameters())]
+
+
+@pytest.mark.parametrize("read", [slice(None), slice(1), slice(1, 2)], ids=["all", "outputs", "state"])
 @pytest.mark.parametrize(
-    "layer",
-    [nn.LSTM(6, 5, num_layers=2), nn.GRU(6, 5, bidirectional=True), nn.GRU(6, 5, num_layers=3, dropout=0.4)],
-    ids=["LSTM", "GRU", "dropout"],
+    ("layer", "args"), TRAINED, ids=[f"{type(m).__name__}-{k}" for k, (m, _) in enumerate(TRAINED)]
 )
-@pytest.mark.filterwarnings("ignore:.*run in PyTorch inside the compiled program")
-def test_gradients_are_those_of_pytorch(layer: nn.Module) -> None:
+def test_gradients(layer: nn.Module, args: tuple[Any, ...], read: slice) -> None:
     torch._dynamo.reset()
-    compiled = torch.compile(layer, backend="tilewright", fullgraph=True)
-    grads = []
-    for model, x in ((layer, X.clone().requires_grad_()), (compiled, X.clone().requires_grad_())):
-        torch.manual_seed(1)
-        layer.zero_grad()
-        sum(r.square().sum() for r in tree_leaves(model(x))).backward()  # type: ignore[union-attr]  # a sum of tensors
-        grads.append([x.grad, *(p.grad for p in layer.parameters())])
-    for want, got in zip(*grads, strict=True):
-        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-4)
+    compiled = torch.compile(layer, backend="tilewright", fullgraph=True, options={"fallback": "error"})
+    exactly = copy.deepcopy(layer).double()
+    wanted = gradients(exactly, exactly, tree_map(torch.Tensor.double, args), read)
+    for got, want in zip(gradients(layer, compiled, args, read), wanted, strict=True):
+        torch.testing.assert_close(got.double(), want, atol=2e-6, rtol=1e-5)
+
+
+def test_gradients_of_any_number_of_steps_and_rows() -> None:
+    torch._dynamo.reset()
+    layer, counter = nn.LSTM(6, 5), CompileCounterWithBackend("tilewright")
+    compiled = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
+    exactly, counts = copy.deepcopy(layer).double(), set()
+    for steps, rows in ((7, 3), (4, 2), (12, 5)):
+        args = (torch.randn(steps, rows, 6),)
+        wanted = gradients(exactly, exactly, tree_map(torch.Tensor.double, args), slice(None))
+        for got, want in zip(gradients(layer, compiled, args, slice(None)), wanted, strict=True):
+            torch.testing.assert_close(got.double(), want, atol=2e-6, rtol=1e-5)
+        counts.add(counter.frame_count)
+    assert len(counts) == 1
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("lstm", 4), ("gru", 3), ("rnn_tanh", 1)])
+def test_the_operators_by_themselves(kind: str, gates: int) -> None:
+    """Outside compiled programs, their types and gradients included, as PyTorch asks of operators."""
+    x, states = torch.randn(4, 3, 6), [torch.randn(3, 5)] * (1 + (kind == "lstm"))
+    params = [torch.randn(gates * 5, 6), torch.randn(gates * 5, 5), torch.randn(gates * 5), torch.randn(gates * 5)]
+    leaves = [t.clone().requires_grad_() for t in (x, *states, *params)]
+    given = (kind, leaves[0], leaves[1:-4], leaves[-4:], True, True)
+    torch.library.opcheck(torch.ops.tilewright.recurrent.default, given)
+    made = torch.ops.tilewright.recurrent(*given)
+    hx = [h[None] for h in states]
+    rest = (True, 1, 0.0, False, False, False)
+    want = getattr(torch, kind)(x.flip(0), hx if kind == "lstm" else hx[0], params, *rest)
+    torch.testing.assert_close(made[0].flip(0), want[0])
+    for state, last in zip(made[1:], want[1:], strict=False):
+        torch.testing.assert_close(state, last[0])
 
 
 def test_packed_sequences_stay_in_pytorch() -> None:
@@ -120,11 +169,22 @@ def test_a_step_is_one_kernel(layer: nn.Module, kernels: int) -> None:
     assert [k.launches for k in report.kernels].count(50) == 1
 
 
-def test_lengths_that_are_not_known() -> None:
+@pytest.mark.parametrize(
+    "layer", [nn.GRU(6, 5), nn.LSTM(6, 5, 2, bidirectional=True), nn.RNN(6, 5)], ids=["GRU", "LSTM", "RNN"]
+)
+def test_lengths_that_are_not_known(layer: nn.Module) -> None:
+    """One compilation serves them all, by either way."""
     torch._dynamo.reset()
-    layer = nn.GRU(6, 5).eval()
-    compiled = torch.compile(layer, backend="tilewright", fullgraph=True, dynamic=True)
+    layer.eval()
+    steps = {0: torch.export.Dim("steps", min=2, max=64)}
+    exported = compiler.compile(layer, (torch.randn(7, 3, 6),), dynamic_shapes=(steps,))
+    compiled, served = torch.compile(layer, backend="tilewright", fullgraph=True), list[int]()
     with torch.no_grad():
-        for length in (3, 11):
+        for length in (3, 11, 64):
             x = torch.randn(length, 3, 6)
-            assert_close(compiled(x), layer, (x,))
+            torch._dynamo.mark_dynamic(x, 0)
+            assert_close(exported(x), layer, (x,))
+            with torch._dynamo.config.patch(error_on_recompile=len(served) > 0):
+                assert_close(compiled(x), layer, (x,))
+            served.append(length)
+    assert len(exported.graph.compilations) == 1

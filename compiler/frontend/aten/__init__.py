@@ -10,6 +10,7 @@ from compiler.frontend.aten import (  # noqa: F401
     pooling,
     pooling_backward,
     recurrent,
+    recurrent_backward,
     reductions,
     scans,
     scatters,

@@ -1,18 +1,29 @@
-"""Dead code elimination.  Nodes that no output reaches are in no graph; what can be dead is a part of a fused node."""
+"""Dead code elimination.  Nodes that no output reaches are in no graph; what can be dead is a part of a node with a body."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.structure import Fused, Item
+from compiler.ir.structure import Fused, Item, Recurrence
 from compiler.passes.base import Context, GraphPass, register
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What is left of a node: its attributes, and the numbers of the operands and of the results that it keeps."""
+
+    attrs: Mapping[str, Any]
+    operands: list[int]
+    results: list[int]
 
 
 @register
 @dataclass(frozen=True)
 class DCE(GraphPass):
-    """Take results nobody reads, and operands nobody needs, out of fused nodes.  Inputs of the graph stay.
+    """Take results nobody reads, and operands nobody needs, out of fused nodes and recurrences.  Inputs of the graph stay.
 
     %f = fused (%x, %z) { %a = exp %x0  %b = neg %x1  return %a, %b }   %y = item %f {index=0}
     ->   %y = fused (%x) { %a = exp %x0  return %a }
@@ -22,40 +33,46 @@ class DCE(GraphPass):
     exact = True
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        fused = [n for n in ir.nodes if isinstance(n.structure, Fused)]
-        pruned = {n: smaller for n in fused if (smaller := _prune(n, _results_read(ir, n))) is not None}
+        pruned = {n: smaller for n in ir.nodes if (smaller := _prune(n, ir)) is not None}
         if not pruned:
             return ir
         context.count(self, "pruned", len(pruned))
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             if n in pruned:
-                body, kept = pruned[n]
-                return replace(n.op(*(operands[k] for k in kept), loc=n.loc, body=body), name=n.name)
+                left = pruned[n]
+                return replace(n.op(*(operands[k] for k in left.operands), loc=n.loc, **left.attrs), name=n.name)
             source = n.operands[0] if isinstance(n.structure, Item) else None
             if source not in pruned:
                 return n.with_operands(operands)
             assert source is not None
             if not isinstance(operands[0].result, tuple):
                 return operands[0]
-            index = _results_read(ir, source).index(n.attrs["index"])
+            index = pruned[source].results.index(n.attrs["index"])
             return replace(n.op(operands[0], loc=n.loc, index=index), name=n.name)
 
         return ir.rebuild(rule)
 
 
-def _results_read(ir: Graph, n: Node) -> list[int]:
-    """The numbers of the results of `n` that some item reads."""
-    if not isinstance(n.result, tuple):
-        return [0]
-    return sorted({user.attrs["index"] for user in ir.users[n]})
+def _prune(n: Node, ir: Graph) -> Pruned | None:
+    """`n` with only the results that are read and the operands they need; None for no change.
 
-
-def _prune(n: Node, read: list[int]) -> tuple[Graph, list[int]] | None:
-    """The body with only the results that are read, and the numbers of the operands it still needs; None for no change."""
-    body: Graph = n.attrs["body"]
-    smaller = replace(body, inputs=(), outputs=tuple(body.outputs[k] for k in read))
-    kept = [k for k, x in enumerate(body.inputs) if x in smaller.nodes]
-    if len(read) == len(body.outputs) and len(kept) == len(body.inputs):
+    A recurrence keeps its states, and a sequence to count its steps.
+    """
+    if not isinstance(n.structure, (Fused, Recurrence)):
         return None
-    return replace(smaller, inputs=tuple(body.inputs[k] for k in kept)), kept
+    body: Graph = n.attrs["body"]
+    sequences, states = (n.attrs["sequences"], n.attrs["states"]) if isinstance(n.structure, Recurrence) else (0, 0)
+    read = {user.attrs["index"] for user in ir.users[n]} if isinstance(n.result, tuple) else {0}
+    results = sorted(read | set(range(states)))
+    smaller = replace(body, inputs=(), outputs=tuple(body.outputs[k] for k in results))
+    carried = range(sequences, sequences + states)
+    operands = [k for k, x in enumerate(body.inputs) if k in carried or x in smaller.nodes]
+    if sequences and not any(k < sequences for k in operands):
+        operands.insert(0, 0)
+    if len(results) == len(body.outputs) and len(operands) == len(body.inputs):
+        return None
+    attrs = {**n.attrs, "body": replace(smaller, inputs=tuple(body.inputs[k] for k in operands))}
+    if sequences:
+        attrs["sequences"] = sum(k < sequences for k in operands)
+    return Pruned(attrs, operands, results)

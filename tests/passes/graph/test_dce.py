@@ -40,3 +40,36 @@ def test_remaining_results_are_numbered_again() -> None:
 
 def test_what_is_read_stays() -> None:
     check_pass("dce", unchanged="graph(%x: f32[4], %z: f32[4]) { %y = exp %x  return %y }")
+
+
+def test_sequences_that_nobody_reads_are_not_made() -> None:
+    """The states stay, and a sequence that counts the steps."""
+    check_pass(
+        "dce",
+        before="""graph(%x: f32[5, 4], %z: f32[5, 4], %h: f32[4], %w: f32[4]) {
+            %r = recurrence %x, %z, %h, %w {sequences=2, body=graph(%a: f32[4], %b: f32[4], %s: f32[4], %v: f32[4]) {
+                %e = add %s, %a  %n = mul %b, %v  %t = tanh %e  return %e, %n, %t
+            }}
+            %y = item %r {index=2}
+            return %y
+        }""",
+        after="""graph(%x: f32[5, 4], %z: f32[5, 4], %h: f32[4], %w: f32[4]) {
+            %r = recurrence %x, %h {body=graph(%a: f32[4], %s: f32[4]) { %e = add %s, %a  %t = tanh %e  return %e, %t }}
+            %y = item %r {index=1}
+            return %y
+        }""",
+    )
+    check_pass(
+        "dce",
+        before="""graph(%x: f32[5, 4], %z: f32[5, 4], %h: f32[4]) {
+            %r = recurrence %x, %z, %h {sequences=2, body=graph(%a: f32[4], %b: f32[4], %s: f32[4]) {
+                %e = exp %s  %n = neg %b  return %e, %n
+            }}
+            %y = item %r {index=0}
+            return %y
+        }""",
+        after="""graph(%x: f32[5, 4], %z: f32[5, 4], %h: f32[4]) {
+            %y = recurrence %x, %h {body=graph(%a: f32[4], %s: f32[4]) { %e = exp %s  return %e }}
+            return %y
+        }""",
+    )
