@@ -30,8 +30,8 @@ in memory."""
 UNFUSED_PROGRAM_PASSES = "delinearize,layout"
 """The same for kernels that stay apart."""
 
-TILE_PASSES = "narrow,merge,online,collapse,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,apart,peel,parallelize,expand-math"
-"""Scalar loops into tiles: join loops, order them, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
+TILE_PASSES = "narrow,merge,online,collapse,block-sums,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,apart,peel,parallelize,expand-math"
+"""Scalar loops into tiles: join loops, take long sums in blocks, order loops, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
 
 
 @dataclass

@@ -65,7 +65,15 @@ class Stage(TilePass):
         lane = across[-1]
         if any(table.follows(b, lane.var) or table.roles[b.buffer] == "const" for b in others):
             return None  # the other operand moves along the lanes
+        if loops == around and any(self.is_across(table, a, others, r) for r in loops):
+            return None  # lanes of this loop read the others as they lie, and this operand not at all
         return next((r for r in free if self.fits(table, a, around[around.index(r) + 1 :], s)), None)
+
+    def is_across(self, table: Accesses, a: Access, others: list[Access], r: Range) -> bool:
+        """Whether the other operands lie along a loop of whole lanes that this one does not follow."""
+        if table.follows(a, r.var) or known(r.extent, 0) < self.reuse:
+            return False
+        return all(table.step(b, r.var) == 1 and table.roles[b.buffer] != "local" for b in others)
 
     def fits(self, table: Accesses, a: Access, inside: list[Range], s: Reduce) -> bool:
         """Whether what loops `inside` and the reduction read of the operand can be copied whole."""

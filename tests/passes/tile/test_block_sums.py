@@ -1,0 +1,81 @@
+"""block-sums: long sums of products, a block after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.perf.machine import Machine
+from compiler.testing import check_pass
+
+BLOCKS = "block-sums{size=4,least=8,rows=2,apart=32}"
+ALONE, TWO = Machine(threads=1), Machine(threads=2)
+PARAMS = "in %x: f32[10, 6], in %w: f32[10, 3], out %y: f32[6, 3]"
+
+
+def kernel(body: str, params: str = PARAMS) -> str:
+    return f"kernel @k({params}) {{ {body} }}"
+
+
+def product(value: str = "%x[%r, %i] * %w[%r, %j]", stored: str = "%s", length: str = "10") -> str:
+    return f"""parallel %i in 0..6 {{ parallel %j in 0..3 {{
+        %s = reduce add %r in 0..{length} {{ yield {value} }}  store {stored}, %y[%i, %j] }} }}"""
+
+
+def added(rows: str, steps: str) -> str:
+    return f"""for %q in 0..3 {{ for %p in {rows} {{
+        %s = reduce add %r in {steps} {{ yield %x[%r, %p] * %w[%r, %q] }}  store %y[%p, %q] + %s, %y[%p, %q] }} }}"""
+
+
+def in_blocks(rows: str, rest: str = "8..10", whole: str = "2") -> str:
+    return f"""for %a in {rows} {{ for %b in 0..3 {{ store 0.0, %y[%a, %b] }} }}
+        for %n in 0..{whole} {{ {added(rows, "%n*4..%n*4 + 4")} }}
+        {added(rows, rest).replace("%p", "%t").replace("%q", "%u").replace("%s", "%z").replace("%r", "%v")}"""
+
+
+def test_rows_of_a_block_pass_while_they_are_near() -> None:
+    """What the blocks leave over comes behind them; rows are shared by threads in blocks too."""
+    rows = "%block*2..%block*2 + 2"
+    check_pass(
+        BLOCKS,
+        before=kernel(product()),
+        after=kernel(f"parallel %block in 0..3 {{ {in_blocks(rows)} }}"),
+        machine=TWO,
+        remark="%r in blocks of 4",
+    )
+
+
+def test_a_sum_of_open_length_has_what_is_left_behind_its_blocks() -> None:
+    sizes = "size m in 8..64 like 20, in %x: f32[m, 6], in %w: f32[m, 3], out %y: f32[6, 3]"
+    body = in_blocks("0..6", "m//4*4..m", "m//4")
+    check_pass(
+        BLOCKS.replace("rows=2", "rows=6"),
+        before=kernel(product(length="m"), sizes),
+        after=kernel(body, sizes),
+        machine=ALONE,
+    )
+
+
+def test_rows_that_share_cache_sets_are_read_in_blocks_although_the_other_operand_lies_along_the_sum() -> None:
+    params = "in %x: f32[6, 10], in %w: f32[10, 8], out %y: f32[6, 8]"
+    before = kernel(product("%x[%i, %r] * %w[%r, %j]").replace("0..3", "0..8"), params)
+    after = kernel(in_blocks("0..6").replace("0..3", "0..8"), params)
+    for r, i in (("r", "p"), ("v", "t")):
+        after = after.replace(f"%x[%{r}, %{i}]", f"%x[%{i}, %{r}]")
+    check_pass(BLOCKS.replace("rows=2", "rows=6"), before=before, after=after, machine=ALONE)
+    check_pass(BLOCKS.replace("apart=32", "apart=64"), unchanged=before, machine=ALONE)
+
+
+STAY = {
+    "a short sum": kernel(product(length="7")),
+    "constants are packed": kernel(product(), PARAMS.replace("in %w", "const %w")),
+    "more is done with the sum": kernel(product(stored="tanh(%s)")),
+    "both operands lie along it": kernel(
+        product("%x[%i, %r] * %w[%j, %r]"), "in %x: f32[6, 10], in %w: f32[3, 10], out %y: f32[6, 3]"
+    ),
+    "columns read the same": kernel(product("%x[%r, %i] * %x[%r, %i]")),
+}
+
+
+@pytest.mark.parametrize("case", STAY)
+def test_what_stays(case: str) -> None:
+    check_pass(BLOCKS, unchanged=STAY[case], machine=ALONE)
