@@ -217,21 +217,22 @@ class Fusion:
         return read <= size(n) and (not isinstance(n.structure, Elementwise) or elementwise_cost(n) <= 2)
 
     def acyclic(self, n: Node, g: Group) -> bool:
-        """Whether no user of `n` outside `g` leads back into `g`: then `g` can yield `n` before they run."""
-        seen: set[Node] = set()
-        stack = [u for u in self.graph.users[n] if u not in self.groups]
-        others = dict.fromkeys(h for u in self.graph.users[n] for h in self.groups.get(u, ()) if h is not g)
-        stack += [v for h in others for m in h.members for v in self.graph.users[m] if v not in h.members]
+        """Whether nothing outside `g` that reads `n` leads back into `g`: then `g` can yield `n` before the others run."""
+        seen: set[Group | Node] = set()
+        stack = [u for u in self.readers(n) if u is not g]
         while stack:
-            u = stack.pop()
-            if u in g.members:
+            unit = stack.pop()
+            if unit is g:
                 return False
-            if u in seen:
-                continue
-            seen.add(u)
-            mates = [m for h in self.groups.get(u, ()) for m in h.members]
-            stack += [v for m in (u, *mates) for v in self.graph.users[m]]
+            if unit not in seen:
+                seen.add(unit)
+                results = (unit.root, *unit.extra) if isinstance(unit, Group) else (unit,)
+                stack += [u for r in results for u in self.readers(r) if u is not unit]
         return True
+
+    def readers(self, n: Node) -> list[Group | Node]:
+        """The kernels that `n` goes into, and its users that are in none."""
+        return [unit for u in self.graph.users[n] for unit in self.groups.get(u, (u,))]
 
     # prices
 

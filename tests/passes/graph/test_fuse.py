@@ -103,6 +103,13 @@ def test_a_value_that_others_need_is_a_further_result() -> None:
     assert kernels(text) == [["add", "sum", "div"]]
 
 
+def test_a_view_that_kernels_repeat_is_no_way_from_one_to_the_other() -> None:
+    text = """graph(%x: f32[8, 64], %z: f32[8, 32]) {
+      %s = slice %x {dim=1, start=0, size=32}  %e = erf %z  %a = tanh %s  %b = sin %s
+      %p = mul %e, %a  %q = add %e, %b  return %p, %q }"""
+    assert kernels(text) == [["erf", "slice", "tanh", "mul"], ["slice", "sin", "add"]]
+
+
 def test_a_further_result_never_makes_a_cycle() -> None:
     text = """graph(%x: f32[4]) {
       %a = exp %x  %t = sort %a {dim=0}  %i = item %t {index=0}  %y = add %a, %i  return %y }"""
