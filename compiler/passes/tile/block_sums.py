@@ -7,11 +7,14 @@ from typing import NamedTuple
 
 from compiler.ir.index import Dim, ceildiv, minimum, var
 from compiler.ir.scalar import Load, Ref, const
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Store, known, known_steps
+from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Store, known, known_extent, known_steps
 from compiler.passes.access import Access, Accesses, contraction, in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh, with_unique_names
 from compiler.perf.machine import Machine
+
+SHORT = 16
+"""Rows or columns that fill a tile of accumulators."""
 
 
 class Product(NamedTuple):
@@ -29,7 +32,7 @@ class Product(NamedTuple):
 @dataclass(frozen=True)
 class BlockSums(TilePass):
     """parallel %i { parallel %j { %s = reduce add %r { x[%r, %i] * w[%r, %j] }  store %s, y } }
-    ->  parallel %i.block { for %i.., %j { store 0, y }  for %r.block { for %j { for %i.. { %s = reduce add %r.. { ... }  store y + %s, y } } } }
+    ->  parallel %i.part { for %i.., %j { store 0, y }  for %r.block { for %j { for %i.. { %s = reduce add %r.. { ... }  store y + %s, y } } } }
 
     Where operands lie across a sum, each step reads a few elements of another row, and every tile of accumulators passes all of
     them: more lines than the caches hold, on more pages than are known.  The rows of a block of `size` steps stay (the loop over
@@ -42,7 +45,7 @@ class BlockSums(TilePass):
     size: int = 256
     least: int = 1024
     apart: int = 4096
-    rows: int = 128
+    long: int = 128
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         nest = nested_fors(ir.body)
@@ -51,13 +54,12 @@ class BlockSums(TilePass):
             return ir
         context.applied(self, f"%{product.depth.var} in blocks of {self.size}")
         context.offer(self, None)
-        blocks = self.blocks(nest, context.machine or Machine())
-        body = self.in_blocks(product, nest, blocks, Fresh(ir))
+        body = self.in_blocks(product, nest, context.machine or Machine(), Fresh(ir))
         return with_unique_names(ir.with_body(in_nest(nest[:-2], body)))
 
     def product(self, nest: list[For]) -> Product | None:
         """The long sum that the two innermost loops compute and store as it is."""
-        if len(nest) < 2 or not all(f.parallel for f in nest) or not isinstance(nest[-2].range.extent, int):
+        if len(nest) < 2 or not all(f.parallel for f in nest):
             return None
         match nest[-1].body:
             case (Reduce(body=(), ranges=(depth,)) as sum_, Store() as store) if contraction(sum_):
@@ -79,19 +81,15 @@ class BlockSums(TilePass):
             return False
         return abs(other) > 1 or step * table.types[w.buffer].dtype.bytes % self.apart == 0
 
-    def blocks(self, nest: list[For], machine: Machine) -> int:
-        """How many blocks of `rows` and more the rows are parted into, so that threads have enough."""
-        wanted = -(-2 * machine.threads // known_steps(f.range for f in nest[:-2]))
-        return max(1, min(known(nest[-2].range.extent) // self.rows, wanted))
-
-    def in_blocks(self, product: Product, nest: list[For], blocks: int, fresh: Fresh) -> Block:
-        """The result, block by block of its rows: cleared, and added to by each block of the sum."""
+    def in_blocks(self, product: Product, nest: list[For], machine: Machine, fresh: Fresh) -> Block:
+        """The result, cleared and added to by each block of the sum; where threads have too little else, part by part."""
         rows, columns, depth = nest[-2].range, nest[-1].range, product.depth
-        block = Range(fresh(f"{rows.var}.block"), 0, blocks)
-        if blocks > 1:
-            size = ceildiv(rows.extent, blocks)
-            start = rows.lo + var(block.var) * size
-            rows = rows.with_(lo=start, hi=minimum(start + size, rows.hi, {block.var: (0, blocks - 1)}))
+        each = -(-machine.threads // known_steps(f.range for f in nest[:-2]))
+        long = max(rows, columns, key=known_extent)
+        part = self.part(long, each, fresh(f"{long.var}.part"))
+        if part is not None:
+            outer, long = part
+            rows, columns = (long if r.var == long.var else r for r in (rows, columns))
         total = product.sum.value.dtype
         so_far = Load(total, product.store.buffer, product.store.index)
         longer = replace(product.store, value=so_far + product.store.value)
@@ -105,7 +103,17 @@ class BlockSums(TilePass):
         start, end = depth.lo + var(number) * self.size, depth.lo + whole * self.size
         body: Block = (*clear, For(Range(number, 0, whole), added(start, start + self.size)))
         body = body if end == depth.hi else (*body, *added(end, depth.hi))
-        return (For(block, body, parallel=True),) if blocks > 1 else body
+        return body if part is None else (For(outer, body, parallel=True),)
+
+    def part(self, r: Range, threads: int, name: str) -> tuple[Range, Range] | None:
+        """A loop over parts of `r`, two for each thread if these are long enough, and the loop over a part; None for one part."""
+        count = max(min(known(r.extent) // self.long, 2 * threads), min(known(r.extent) // SHORT, threads))
+        if count < 2 or not isinstance(r.extent, int):
+            return None
+        size = -(-r.extent // count // SHORT) * SHORT
+        outer = Range(name, 0, ceildiv(r.extent, size))
+        start = r.lo + var(name) * size
+        return outer, r.with_(lo=start, hi=minimum(start + size, r.hi, {name: (0, outer.hi - 1)}))
 
 
 def is_settled(table: Accesses, a: Access) -> bool:
