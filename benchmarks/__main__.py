@@ -3,7 +3,7 @@
     python -m benchmarks [BENCHMARK ...]
     python -m benchmarks models ResNet-18 MiniLM --peers "OpenVINO,ONNX Runtime" --threads 1
 
-matmul, convolution, models, open_sizes, compile_time, memory and tuning take the options of the second form.
+matmul, convolution, models, training, open_sizes, compile_time, memory and tuning take the options of the second form.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 
 from benchmarks.request import Request, request
 
-WITH_ROWS = ("matmul", "convolution", "models", "open_sizes", "compile_time", "memory", "tuning")
+WITH_ROWS = ("matmul", "convolution", "models", "training", "open_sizes", "compile_time", "memory", "tuning")
 NAMES = (*WITH_ROWS, "elementwise", "overhead")
 
 

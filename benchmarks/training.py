@@ -1,0 +1,91 @@
+"""Training steps, forward and backward, beside eager and Inductor: `python -m benchmarks training LSTM --threads 1`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.contest import in_bursts, milliseconds
+from benchmarks.networks.resnet import resnet18
+from benchmarks.open_sizes import encoder
+from benchmarks.peers import quiet
+from benchmarks.request import Request, show
+from compiler.measure import error
+from compiler.render import table
+
+Run = Callable[[Tensor], object]
+
+PEERS: dict[str, Callable[[nn.Module], Run]] = {"eager": lambda model: model, "Inductor": torch.compile}
+"""Those of all peers that train."""
+
+
+def mlp() -> nn.Module:
+    """A classifier of digits with two hidden layers."""
+    return nn.Sequential(nn.Linear(784, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 10))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "MLP, 256 rows": (mlp, (256, 784)),
+    "MLP, 4096 rows": (mlp, (4096, 784)),
+    "linear 768-3072, 4096 rows": (lambda: nn.Linear(768, 3072), (4096, 768)),
+    "encoder layer, 8 x 128": (encoder, (8, 128, 256)),
+    "LSTM 128-256, batch 1": (lambda: nn.LSTM(128, 256), (512, 1, 128)),
+    "LSTM 128-256, batch 8": (lambda: nn.LSTM(128, 256), (512, 8, 128)),
+    "LSTM 128-256, batch 32": (lambda: nn.LSTM(128, 256), (512, 32, 128)),
+    "GRU 128-256, batch 8": (lambda: nn.GRU(128, 256), (512, 8, 128)),
+    "RNN 128-256, batch 8": (lambda: nn.RNN(128, 256), (512, 8, 128)),
+    "ResNet-18, 64 x 64, batch 8": (resnet18, (8, 3, 64, 64)),
+}
+"""Models and the shape of their input, whose gradient is asked for too."""
+
+
+def main(asked: Request) -> None:
+    """Milliseconds per step, and times of peers relative to ours."""
+    names = asked.chosen(CASES)
+    peers = [p for p in asked.peers if p in PEERS]
+    for threads in asked.threads:
+        torch.set_num_threads(threads)
+        made = table(
+            f"f32 training steps, {threads} thread(s): ms (times ours)", ["model"], ["ours", *peers, "error (eager's)"]
+        )
+        for name in names:
+            made.add_row(name, *cells(*CASES[name], peers))
+        show(made)
+
+
+def cells(build: Callable[[], nn.Module], shape: Sequence[int], peers: Sequence[str]) -> list[str]:
+    """One row; errors are the largest of our gradients and of eager's, divided by the largest of each in float64."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = build().train(), torch.randn(*shape, requires_grad=True)
+    compiled = torch.compile(model, backend="tilewright", options={"fallback": "error"})
+    taking = [p for p in peers if p != "Inductor" or not isinstance(model, nn.RNNBase)]  # it leaves these to eager
+    runs = [compiled, *(PEERS[p](model) for p in taking)]
+    exact = copy.deepcopy(model).double()
+    expected = gradients(exact, exact, x.detach().double().requires_grad_())
+    gaps = [error(gradients(run, model, x), expected).relative for run in (compiled, model)]
+    with quiet():
+        steps = [partial(step, run, model, x) for run in runs]
+        for s in steps:
+            s()
+        ours, *theirs = in_bursts(steps)
+    times = {p: f"{milliseconds(t)} ({t / ours:.2f})" for p, t in zip(taking, theirs, strict=True)}
+    return [milliseconds(ours), *(times.get(p, "-") for p in peers), "{:.0e} ({:.0e})".format(*gaps)]
+
+
+def step(run: Run, model: nn.Module, x: Tensor) -> None:
+    """Forward and backward; the loss is the mean square of the first result."""
+    model.zero_grad()
+    x.grad = None
+    tree_leaves(run(x))[0].square().mean().backward()
+
+
+def gradients(run: Run, model: nn.Module, x: Tensor) -> list[Tensor]:
+    """Those of the input and of every parameter."""
+    step(run, model, x)
+    return [t.grad.clone() for t in (x, *model.parameters()) if t.grad is not None]
