@@ -33,6 +33,7 @@ from compiler.passes.fingerprint import fingerprint
 from compiler.passes.lower_kernel import lower_kernel, remember
 from compiler.passes.nest import LowerError
 from compiler.passes.placement import laid_side_by_side
+from compiler.passes.tile.delinearize import chosen
 from compiler.passes.tile.merge import Merge
 from compiler.passes.tile.online import Online
 
@@ -384,7 +385,7 @@ def reread(kernel: Kernel) -> int:
     table = Accesses(kernel)
     most = 0
     for a in table.all:
-        if a.is_store or not contraction(a.stmt) or table.roles[a.buffer] == "local":
+        if a.is_store or not contraction(chosen(a.stmt)) or table.roles[a.buffer] == "local":
             continue
         rows = {f.range.var for f in takewhile(lambda f: f.parallel, nested_fors(kernel.body))}
         last = [v for v in rows if not table.follows(a, v)]

@@ -221,3 +221,11 @@ def test_sums_that_ask_for_ever_more_elements_are_parted() -> None:
         truth /= truth.sum(k % 2, keepdims=True)
     (found,) = run_program(lower(run_pipeline(graph, "fuse")), [x])
     np.testing.assert_allclose(found, truth, rtol=1e-5)
+
+
+def test_a_strided_convolution_turned_round_is_not_computed_row_by_row_for_statistics() -> None:
+    """Guards choose which taps meet; a row of its result for each channel would read the whole image again."""
+    text = """graph(%x: f32[8, 32, 16, 16], %w: f32[32, 32, 3, 3]) {
+      %c = conv_transposed %x, %w {stride=[2, 2], padding=[1, 1], dilation=[1, 1], output_padding=[1, 1]}
+      %e = relu %c  %s = sum %e {dims=[0, 2, 3], keepdim=true}  %y = sub %e, %s  return %y }"""
+    assert kernels(text, "decompose,canonicalize,fuse")[-2:] == [["conv_phases", "relu"], ["sum", "sub"]]
