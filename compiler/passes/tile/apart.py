@@ -16,6 +16,7 @@ from compiler.passes.access import in_nest, nested_fors
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import Fresh
 from compiler.passes.tile.peel import WRITTEN, every_rest, operations
+from compiler.perf.machine import Machine
 
 
 @register
@@ -27,9 +28,11 @@ class Apart(TilePass):
           for %i in %i.tile*8..%i.tile*8 + 8 tile 8 { %s = reduce %k { ... }  store %s, %t[%i - %i.tile*8] }
           for %i in %i.tile*8..%i.tile*8 + 8 { store f(%t[%i - %i.tile*8]), %y[%i, %j] } } }
 
-    Where a tile of all that becomes of sums is more than `whole` operations, for which registers and the cache of instructions
-    are too small.  Also where code for every number of rows that an open length may leave over would be more than `written`,
-    and for the sums alone is not; the last tile then ends where the rows do.
+    Where several sums of a tile are more vectors than there are registers: LLVM keeps the first ones while it computes the last,
+    and takes accumulators of these to memory and back at every step.  Where a tile of all that becomes of sums is more than
+    `whole` operations, for which registers and the cache of instructions are too small.  Also where code for every number of
+    rows that an open length may leave over would be more than `written`, and for the sums alone is not; the last tile then
+    ends where the rows do.
     """
 
     name = "apart"
@@ -47,21 +50,30 @@ class Apart(TilePass):
             inside = nest[-1].body if nest else stmt.body
             sums = needed(inside, {s.name for s in inside if isinstance(s, Reduce)})
             around = (*loops[stmt.range.var][2], *(f.range for f in nest))
-            if not free((stmt, *nest)) or not separable(inside, sums) or not self.long(stmt, inside, sums, around):
+            if (
+                not free((stmt, *nest))
+                or not separable(inside, sums)
+                or not self.pays(stmt, inside, sums, around, context)
+            ):
                 return (stmt,)
             context.applied(self, f"rows of %{stmt.range.var} are summed together and finished one by one")
             return in_tiles(stmt, fresh, lambda rows: in_nest(nest, finished_apart(rows, inside, sums, fresh)), rule)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
-    def long(self, rows: For, inside: Block, sums: Block, around: tuple[Range, ...]) -> bool:
-        """Whether there are sums, and what is `inside` is too long with them."""
+    def pays(self, rows: For, inside: Block, sums: Block, around: tuple[Range, ...], context: Context) -> bool:
+        """Whether there are sums, and what is `inside` is too long with them, or they are too many to wait in registers."""
         open_, rest = leaves_rows(rows.range), tuple(s for s in inside if not isinstance(s, Reduce))
         if not sums or (open_ and every_rest(rows.range, sums) > self.written):
             return False
-        vectors = prod(-(-r.tile // max(1, r.lanes)) for r in around)
-        long = rows.range.tile * vectors * operations(rest) > self.whole
-        return long or (open_ and every_rest(rows.range, rows.body) > self.written)
+        vectors = rows.range.tile * prod(-(-r.tile // max(1, r.lanes)) for r in around)
+        totals = sum(isinstance(s, Reduce) for s in sums)
+        crowded = totals > 1 and vectors * totals >= (context.machine or Machine()).registers
+        return (
+            crowded
+            or vectors * operations(rest) > self.whole
+            or (open_ and every_rest(rows.range, rows.body) > self.written)
+        )
 
 
 def free(loops: tuple[For, ...]) -> bool:
@@ -114,11 +126,15 @@ def finished_apart(rows: For, body: Block, sums: Block, fresh: Fresh) -> Block:
     def read(e: Expr) -> Expr:
         return scalar.transform(e, lambda x: kept.get(x.name, x) if isinstance(x, Ref) else x)
 
+    def leave(s: Stmt) -> Block:
+        """The store of a sum, right behind it: the next one needs its registers."""
+        return (Store(kept[s.name].buffer, place, Ref(s.value.dtype, s.name)),) if isinstance(s, Reduce) else ()
+
     after = tile.map_exprs(tuple(s for s in body if not isinstance(s, Reduce)), read)
     ends = needed(after, set().union(*(referenced(s) for s in after if isinstance(s, Store))))
     finish = tuple(s for s in after if isinstance(s, Store) or s in ends)
     return (
         *(Local(t.buffer, TensorType(t.dtype, (rows.range.tile,))) for t in kept.values()),
-        For(rows.range, (*sums, *(Store(t.buffer, place, Ref(t.dtype, name)) for name, t in kept.items()))),
+        For(rows.range, tuple(step for s in sums for step in (s, *leave(s)))),
         For(rows.range.with_(tile=1), finish),
     )

@@ -85,9 +85,8 @@ def test_what_sums_need_is_computed_for_them_and_what_the_rest_needs_for_it() ->
     after = f"""local %s.rows: f32[4] local %m.rows: f32[4]
       for {rows} tile 4 {{
         %c = %x[%i, 0] %a = %c * 2.0
-        %s = reduce add %k in 0..9 {{ yield (%x[%i, %k] + %a) * %w[%k, %j] }}
-        %m = reduce max %l in 0..9 {{ yield %x[%i, %l] * %w[%l, %j] }}
-        store %s, %s.rows[%i - %b*4] store %m, %m.rows[%i - %b*4] }}
+        %s = reduce add %k in 0..9 {{ yield (%x[%i, %k] + %a) * %w[%k, %j] }} store %s, %s.rows[%i - %b*4]
+        %m = reduce max %l in 0..9 {{ yield %x[%i, %l] * %w[%l, %j] }} store %m, %m.rows[%i - %b*4] }}
       for {rows} {{
         %c = %x[%i, 0] %b.1 = exp(%c)
         store %s.rows[%i - %b*4] * %b.1, %y[%i, %j] store exp(%m.rows[%i - %b*4]) + %s.rows[%i - %b*4], %z[%i, %j] }}"""
@@ -96,6 +95,23 @@ def test_what_sums_need_is_computed_for_them_and_what_the_rest_needs_for_it() ->
         "apart{written=100}",
         before=kernel(inside_columns(f"parallel %i in 0..n tile 4 {{ {before} }}"), params),
         after=kernel(inside_columns(f"{TILES} {{ {after} }}"), params),
+    )
+
+
+@pytest.mark.parametrize(("rows", "apart"), [(7, False), (8, True)])
+def test_two_sums_that_registers_cannot_hold(rows: int, apart: bool) -> None:
+    """Of 32 registers two sums of seven rows and two vectors leave four."""
+    second = "%m = reduce add %l in 0..9 { yield %x[%i, %l] * %w[%l, %j] + 1.0 }"
+    tile = f"%i in 0..{rows} tile {rows}"
+    before = f"parallel {tile} {{ {SUM} {second} store %s * %m, %y[%i, %j] }}"
+    after = f"""local %s.rows: f32[{rows}] local %m.rows: f32[{rows}]
+      for {tile} {{ {SUM} store %s, %s.rows[%i] {second} store %m, %m.rows[%i] }}
+      for %i in 0..{rows} {{ store %s.rows[%i] * %m.rows[%i], %y[%i, %j] }}"""
+    params = of_length(rows, PARAMS)
+    check_pass(
+        "apart",
+        before=kernel(inside_columns(before), params),
+        after=kernel(inside_columns(after if apart else before), params),
     )
 
 
