@@ -1,0 +1,254 @@
+"""Process replay: the IR that a corpus of graphs becomes, recorded and compared later.
+
+    python -m tests.replay record  [--to DIR] [--only WORD]
+    python -m tests.replay compare [--to DIR] [--only WORD]
+
+A change that only renames or moves code must leave every text alike up to the names in it.  `compare` prints the first
+difference of each item, and which names became which.  The corpus is what the networks of benchmarks/, examples/*.ir, the
+regression graphs and 200 random graphs become for three CPU targets and for Triton: Graph IR and Tile IR whenever a pass
+changed them, then LLVM IR or Triton source.  Texts lie in DIR (a folder of the system's temporary files), outside git.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import os
+import re
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.networks import NETWORKS
+from benchmarks.open_sizes import CASES
+from compiler.codegen.llvm.emit import emit_kernel
+from compiler.codegen.target import Target
+from compiler.codegen.triton import GPU_PASSES
+from compiler.codegen.triton.emit import emit_triton
+from compiler.errors import TilewrightError
+from compiler.frontend.export import import_module
+from compiler.fuzz import random_graph, read_case
+from compiler.ir.atoms import MANY, expected
+from compiler.ir.graph import Graph
+from compiler.ir.index import size
+from compiler.ir.parser import parse_graph
+from compiler.ir.printer import print_graph
+from compiler.ir.tile_printer import print_program
+from compiler.options import Options
+from compiler.passes.base import Context
+from compiler.passes.instrument import AnyIR, AnyPass, Watch, text
+from compiler.passes.lower import lower
+from compiler.passes.manager import run_pipeline
+from compiler.pipeline import GRAPH_PASSES, run_passes
+
+ROOT = Path(__file__).parent.parent
+TARGETS = ("x86-64-v4", "x86-64-v3", "aarch64")
+SEEDS = range(200)
+LARGEST = 4096
+"""Upper bound of dynamic sizes, as the driver's first bucket has it."""
+
+DYNAMIC = ("linear 256-1024", "MLP 256, 1024, 256", "transformer layer 256, batch 2", "LSTM 128-256", "3x3 64", "depthwise 3x3 96")
+"""Cases of `benchmarks.open_sizes` that are recorded with their sizes left open."""
+
+Section = tuple[str, str]
+"""A heading, which is not compared, and a text."""
+
+
+# the corpus
+
+
+def network(name: str) -> Graph:
+    """A network of the benchmarks, as it is imported."""
+    return import_module(*NETWORKS[name]()).graph
+
+
+def dynamic(name: str) -> Graph:
+    """A case of `benchmarks.open_sizes` with dynamic sizes."""
+    case = CASES[name]
+    torch.manual_seed(0)
+    x = case.shaped(*case.tried[-1])
+    return import_module(case.model().eval(), (x,), dynamic_shapes=(dict(case.open),)).graph
+
+
+def corpus() -> dict[str, Callable[[], Graph]]:
+    """Every graph by name, not yet made."""
+    made: dict[str, Callable[[], Graph]] = {f"network {n}": partial(network, n) for n in NETWORKS}
+    made |= {f"dynamic {n}": partial(dynamic, n) for n in DYNAMIC}
+    for path in sorted((ROOT / "examples").glob("*.ir")):
+        made[f"example {path.stem}"] = lambda path=path: parse_graph(path.read_text(encoding="utf-8"))
+    for path in sorted((ROOT / "tests" / "regressions").glob("*.ir")):
+        made[f"regression {path.stem}"] = lambda path=path: read_case(path).graph
+    return made | {f"random {seed}": partial(random_graph, seed) for seed in SEEDS}
+
+
+# recording
+
+
+@dataclass
+class Recorder(Watch):
+    """Keeps the text of the IR after every pass that changed it."""
+
+    sections: list[Section] = field(default_factory=list)
+
+    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        if new is not old and (now := text(new)) != text(old):
+            self.sections.append((f"after {pass_.name} on @{new.name}", now))
+
+
+def on_cpu(graph: Graph, target: str) -> Iterator[Section]:
+    """Every stage for a CPU."""
+    recorder = Recorder()
+    stages = run_passes(graph, Options(target=target, cache=""), [recorder])
+    yield from recorder.sections
+    yield "lowered", print_program(stages.lowered)
+    yield "scheduled", print_program(stages.scheduled)
+    for kernel in stages.scheduled.kernels.values():
+        yield f"llvm of @{kernel.name}", emit_kernel(kernel, Target.named(target))
+
+
+def on_gpu(graph: Graph) -> Iterator[Section]:
+    """Every stage for Triton."""
+    recorder = Recorder()
+    program = run_pipeline(lower(run_pipeline(graph, GRAPH_PASSES)), GPU_PASSES, None, [recorder])
+    yield from recorder.sections
+    for kernel in program.kernels.values():
+        yield f"triton of @{kernel.name}", emit_triton(kernel)
+
+
+def attempt(sections: Iterator[Section]) -> Iterator[Section]:
+    """What comes of it, and the first line of the error where it fails."""
+    try:
+        yield from sections
+    except TilewrightError as error:
+        yield f"fails: {error}", type(error).__name__
+    except Exception as error:  # the same fault must be there later
+        traceback.print_exc()
+        yield f"fails: {error}", type(error).__name__
+
+
+def replay(name: str) -> dict[str, list[Section]]:
+    """The texts of one graph, by target."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    try:
+        with torch.no_grad():
+            graph = corpus()[name]()
+    except Exception as error:
+        return {"imported": [(f"fails: {error}", type(error).__name__)]}
+    opened = {s: size(s, 0, LARGEST, expected(0, LARGEST, 0, MANY)) for s in graph.symbols}
+    graph = graph.specialize(opened) if opened else graph
+    made = {t: [("imported", print_graph(graph)), *attempt(on_cpu(graph, t))] for t in TARGETS}
+    return made | {"triton": list(attempt(on_gpu(graph)))}
+
+
+# comparing
+
+TOKEN = re.compile(r"[%@!]?[A-Za-z_][\w.\-]*|\d+\.?\d*(?:e[+-]?\d+)?|\S")
+
+
+@dataclass
+class Renaming:
+    """Which name became which.  Two values or functions never become one; two keywords may."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, str] = field(default_factory=dict)
+
+    def admits(self, old: str, new: str) -> bool:
+        """Whether `new` may stand for `old` here as it did before."""
+        if old[0] in "%@!":
+            alike = new[0] == old[0] and self.taken.setdefault(new, old) == old
+            return alike and self.names.setdefault(old, new) == new
+        if old[0] == "_" or old[0].isalpha():
+            return self.names.setdefault(old, new) == new
+        return old == new
+
+
+def difference(old: str, new: str, words: Counter[tuple[str, str]]) -> str:
+    """The first line on which two texts are not alike up to names; empty where they are.  Counts words that differ in `words`."""
+    renaming = Renaming()
+    olds, news = old.splitlines(), new.splitlines()
+    for number, (a, b) in enumerate(zip(olds, news, strict=False), 1):
+        left, right = TOKEN.findall(a), TOKEN.findall(b)
+        if len(left) != len(right) or not all(map(renaming.admits, left, right)):
+            return f"line {number}\n  - {a.strip()}\n  + {b.strip()}"
+    if len(olds) != len(news):
+        return f"{len(olds)} lines became {len(news)}"
+    words.update((a, b) for a, b in renaming.names.items() if a != b and a[0] not in "%@!")
+    return ""
+
+
+def compared(old: Sequence[Section], new: Sequence[Section], words: Counter[tuple[str, str]]) -> str:
+    """The first difference between two recordings of one item; empty where there is none."""
+    for (head, a), (_, b) in zip(old, new, strict=False):
+        if a != b and (found := difference(a, b, words)):
+            return f"{head}, {found}"
+    return "" if len(old) == len(new) else f"{len(old)} texts became {len(new)}: {_first_extra(old, new)}"
+
+
+def _first_extra(old: Sequence[Section], new: Sequence[Section]) -> str:
+    return next((f"{a[0]} / {b[0]}" for a, b in zip(old, new, strict=False) if a[0] != b[0]), "at the end")
+
+
+# files
+
+RULE = "\f\n"
+"""Stands between sections."""
+
+
+def write(path: Path, sections: Sequence[Section]) -> None:
+    """Sections into a compressed file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
+        file.write(RULE.join(f"{head.splitlines()[0] if head else ''}\n{body}" for head, body in sections))
+
+
+def read(path: Path) -> list[Section]:
+    """Sections from a file that `write` made."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        parts = file.read().split(RULE)
+    return [(head, body) for head, _, body in (p.partition("\n") for p in parts)]
+
+
+def file_of(folder: Path, name: str, target: str) -> Path:
+    """Where the texts of an item lie."""
+    return folder / re.sub(r"\W+", "-", name) / f"{target}.gz"
+
+
+def main(words: Sequence[str]) -> int:
+    """Record or compare; 1 where something differs."""
+    parser = argparse.ArgumentParser(prog="python -m tests.replay", description=__doc__.splitlines()[0])
+    parser.add_argument("action", choices=("record", "compare"))
+    parser.add_argument("--to", type=Path, default=Path(tempfile.gettempdir()) / "tilewright-replay", help="folder of texts")
+    parser.add_argument("--only", default="", help="items whose name contains this")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    asked = parser.parse_args(words)
+    names = [n for n in corpus() if asked.only in n]
+    changed, renamed = 0, Counter[tuple[str, str]]()
+    with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
+        for name, texts in zip(names, pool.map(replay, names), strict=True):
+            for target, sections in texts.items():
+                path = file_of(asked.to, name, target)
+                if asked.action == "record":
+                    write(path, sections)
+                elif problem := compared(read(path), sections, renamed) if path.exists() else "was never recorded":
+                    changed += 1
+                    print(f"{name}, {target}: {problem}", flush=True)
+    print(f"{len(names)} items, {changed} texts differ" if asked.action == "compare" else f"{len(names)} items in {asked.to}")
+    for (old, new), times in renamed.most_common():
+        print(f"  {old} -> {new} ({times} texts)")
+    return int(changed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
