@@ -11,33 +11,33 @@ from __future__ import annotations
 import importlib
 import sys
 
-from benchmarks.request import Request, request
+from benchmarks.request import BenchmarkArguments, parse_arguments
 
-WITH_ROWS = ("matmul", "convolution", "models", "training", "open_sizes", "compile_time", "memory", "tuning")
-NAMES = (*WITH_ROWS, "elementwise", "overhead")
+ROW_BENCHMARKS = ("matmul", "convolution", "models", "training", "open_sizes", "compile_time", "memory", "tuning")
+BENCHMARKS = (*ROW_BENCHMARKS, "elementwise", "overhead")
 
 
 def main(words: list[str]) -> int:
     """Run each benchmark in turn; 2 where a name is unknown."""
-    if words and words[0] in WITH_ROWS and not all(w in (*NAMES, "gpu") for w in words):
-        run(words[0], request(words[0], words[1:]))
+    if words and words[0] in ROW_BENCHMARKS and not all(w in (*BENCHMARKS, "gpu") for w in words):
+        run_benchmark(words[0], parse_arguments(words[0], words[1:]))
         return 0
     if "-h" in words or "--help" in words:
         print(__doc__)
         return 0
-    unknown = [n for n in words if n not in (*NAMES, "gpu")]
+    unknown = [n for n in words if n not in (*BENCHMARKS, "gpu")]
     if unknown:
-        print(f"no benchmark called {', '.join(unknown)}; there are {', '.join(NAMES)} and gpu", file=sys.stderr)
+        print(f"no benchmark called {', '.join(unknown)}; there are {', '.join(BENCHMARKS)} and gpu", file=sys.stderr)
         return 2
-    for name in words or NAMES:
-        run(name, Request())
+    for name in words or BENCHMARKS:
+        run_benchmark(name, BenchmarkArguments())
     return 0
 
 
-def run(name: str, asked: Request) -> None:
+def run_benchmark(name: str, arguments: BenchmarkArguments) -> None:
     """One benchmark; those without rows to choose take no request."""
     main = importlib.import_module(f"benchmarks.{name}").main
-    main(asked) if name in WITH_ROWS else main()
+    main(arguments) if name in ROW_BENCHMARKS else main()
 
 
 if __name__ == "__main__":

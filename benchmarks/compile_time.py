@@ -14,43 +14,43 @@ from torch import Tensor, nn
 
 import compiler
 from benchmarks.networks import NETWORKS
-from benchmarks.peers import ready
-from benchmarks.request import Request, show
+from benchmarks.peers import prepare_peers
+from benchmarks.request import BenchmarkArguments, print_table
 from compiler.render import table
 
 T = TypeVar("T")
 
 
-def main(asked: Request) -> None:
+def main(arguments: BenchmarkArguments) -> None:
     """Seconds for each network: to export it, and from there to ours, cold and with objects cached; beside peers that start cold."""
-    names = asked.chosen(NETWORKS)
-    for threads in asked.threads:
+    names = arguments.select_rows(NETWORKS)
+    for threads in arguments.threads:
         torch.set_num_threads(threads)
-        first_results(nn.ReLU(), [torch.zeros(8)], asked.peers)  # compilers load here, not in the first row
+        first_result_seconds(nn.ReLU(), [torch.zeros(8)], arguments.peers)  # compilers load here, not in the first row
         made = table(
             f"seconds until the first result, {threads} thread(s)",
             ["network"],
-            ["export", "ours", "ours, cached", *asked.peers, *(f"{p} / ours" for p in asked.peers)],
+            ["export", "ours", "ours, cached", *arguments.peers, *(f"{p} / ours" for p in arguments.peers)],
         )
         for name in names:
-            seconds = first_results(*NETWORKS[name](), asked.peers)
+            seconds = first_result_seconds(*NETWORKS[name](), arguments.peers)
             print(name, *(f"{who} {s:.2f}" for who, s in seconds.items()), sep=", ", file=sys.stderr)
-            made.add_row(name, *cells(seconds, asked.peers))
-        show(made)
+            made.add_row(name, *cells(seconds, arguments.peers))
+        print_table(made)
 
 
-def first_results(model: nn.Module, args: Sequence[Tensor], peers: Sequence[str]) -> dict[str, float]:
+def first_result_seconds(model: nn.Module, args: Sequence[Tensor], peers: Sequence[str]) -> dict[str, float]:
     """Seconds by what was waited for; peers that do not take the model are left out."""
     found: dict[str, float] = {}
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
         found["export"], program = timed(lambda: torch.export.export(model, tuple(args)))
         for what in ("ours", "ours, cached"):
             build = partial(compiler.compile, program, args, options=compiler.Options(cache=folder))
-            found[what], _ = timed(partial(first, build, args))
-    return found | {p.name: p.seconds for p in ready(model, args, peers, cold=True)}
+            found[what], _ = timed(partial(build_and_call, build, args))
+    return found | {p.name: p.first_result_seconds for p in prepare_peers(model, args, peers, cold=True)}
 
 
-def first(build: Callable[[], Callable[..., object]], args: Sequence[Tensor]) -> object:
+def build_and_call(build: Callable[[], Callable[..., object]], args: Sequence[Tensor]) -> object:
     return build()(*args)
 
 

@@ -15,37 +15,41 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import compiler
-from benchmarks.peers import ready
-from compiler.measure import error
+from benchmarks.peers import prepare_peers
+from compiler.measure import numerical_error
 
 
 @dataclass(frozen=True)
-class Contest:
+class PeerComparison:
     """Seconds of one call of ours and of each peer, and of the time before the first result.
 
     `error` is the largest difference from eager, divided by the largest magnitude; `workspace` the bytes of our intermediates.
     """
 
     name: str
-    ours: float
-    peers: Mapping[str, float]
-    compiled: float
-    first: Mapping[str, float]
+    our_seconds: float
+    peer_seconds: Mapping[str, float]
+    compile_seconds: float
+    first_result_seconds: Mapping[str, float]
     error: float
-    workspace: int
+    workspace_bytes: int
 
-    def times(self, peer: str) -> str:
+    def format_peer(self, peer: str) -> str:
         """Milliseconds of a peer and how many times ours that is; "-" where it did not run."""
-        return f"{milliseconds(self.peers[peer])} ({self.peers[peer] / self.ours:.2f})" if peer in self.peers else "-"
+        return (
+            f"{format_milliseconds(self.peer_seconds[peer])} ({self.peer_seconds[peer] / self.our_seconds:.2f})"
+            if peer in self.peer_seconds
+            else "-"
+        )
 
     @property
-    def best(self) -> tuple[str, float]:
+    def fastest_peer(self) -> tuple[str, float]:
         """The fastest peer, and how many times ours it took."""
-        name = min(self.peers, key=self.peers.__getitem__)
-        return name, self.peers[name] / self.ours
+        name = min(self.peer_seconds, key=self.peer_seconds.__getitem__)
+        return name, self.peer_seconds[name] / self.our_seconds
 
 
-def contest(
+def compare_with_peers(
     name: str,
     model: nn.Module,
     args: Sequence[torch.Tensor],
@@ -54,7 +58,7 @@ def contest(
     rounds: int = 8,
     burst: float = 0.4,
     cold: bool = False,
-) -> Contest | None:
+) -> PeerComparison | None:
     """Run `model` in ours and in `peers`; None where it does not compile.  With `cold`, nobody finds anything compiled before."""
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -66,20 +70,21 @@ def contest(
         print(f"{name}: {type(failure).__name__}: {failure}", file=sys.stderr)
         return None
     with torch.no_grad():
-        gap = error(tree_leaves(ours(*args)), tree_leaves(model(*args))).relative
-    others = ready(model, args, peers, cold)
-    mine, *theirs = in_bursts([partial(ours, *args), *(p.call for p in others)], rounds, burst)
+        gap = numerical_error(tree_leaves(ours(*args)), tree_leaves(model(*args))).relative
+    others = prepare_peers(model, args, peers, cold)
+    mine, *theirs = burst_medians([partial(ours, *args), *(p.call for p in others)], rounds, burst)
     seconds = {p.name: s for p, s in zip(others, theirs, strict=True)}
-    first = {p.name: p.seconds for p in others}
-    found = Contest(name, mine, seconds, compiled, first, gap, ours.executable.memory.size)
+    first = {p.name: p.first_result_seconds for p in others}
+    found = PeerComparison(name, mine, seconds, compiled, first, gap, ours.executable.memory_plan.size)
     print(
-        f"{name}: {milliseconds(mine)} ms" + (", {} took {:.2f} times".format(*found.best) if seconds else ""),
+        f"{name}: {format_milliseconds(mine)} ms"
+        + (", {} took {:.2f} times".format(*found.fastest_peer) if seconds else ""),
         file=sys.stderr,
     )
     return found
 
 
-def in_bursts(calls: Sequence[Callable[[], object]], rounds: int = 8, burst: float = 0.4) -> list[float]:
+def burst_medians(calls: Sequence[Callable[[], object]], rounds: int = 8, burst: float = 0.4) -> list[float]:
     """Median seconds of each call, in turns of a short burst each.
 
     Some systems leave threads spinning for a while after a call, which would slow whoever comes next: a pause lets them
@@ -101,9 +106,9 @@ def in_bursts(calls: Sequence[Callable[[], object]], rounds: int = 8, burst: flo
     return [statistics.median(t) for t in times]
 
 
-def verdict(contests: Sequence[Contest]) -> str:
+def summarize(contests: Sequence[PeerComparison]) -> str:
     """How often faster ours is than the best peer of each model: the geometric mean, and the worst."""
-    against = [(*c.best, c.name) for c in contests if c.peers]
+    against = [(*c.fastest_peer, c.name) for c in contests if c.peer_seconds]
     if not against:
         return "no peer to compare with"
     mean = statistics.geometric_mean(ratio for _, ratio, _ in against)
@@ -115,7 +120,7 @@ def verdict(contests: Sequence[Contest]) -> str:
     )
 
 
-def milliseconds(seconds: float) -> str:
+def format_milliseconds(seconds: float) -> str:
     """With three digits or so."""
     ms = seconds * 1e3
     return f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}" if ms >= 1 else f"{ms:.3f}"

@@ -12,12 +12,12 @@ from torch import nn
 from torch.nn import functional as f
 
 import compiler
-from compiler.measure import medians
+from compiler.measure import interleaved_medians
 
 ROWS, COLUMNS = 16384, 1024
 
 
-class Function(nn.Module):
+class FunctionModule(nn.Module):
     """A function of one tensor as a module."""
 
     def __init__(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -28,7 +28,7 @@ class Function(nn.Module):
         return self.fn(x)
 
 
-def eight(x: torch.Tensor) -> torch.Tensor:
+def eight_cheap_ops(x: torch.Tensor) -> torch.Tensor:
     """Eight cheap ops."""
     y = ((x * 1.5 + 0.25).clamp(-2.0, 2.0) * 0.75 - 0.5).clamp(min=-1.0)
     return torch.where(y > 0, y, y * 0.1)
@@ -36,7 +36,7 @@ def eight(x: torch.Tensor) -> torch.Tensor:
 
 CHAINS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "x * a + b": lambda x: x * 1.5 + 0.25,
-    "8 cheap ops": eight,
+    "8 cheap ops": eight_cheap_ops,
     "gelu(x*a+b)*x": lambda x: f.gelu(x * 1.3 + 0.2) * x,
     "tanh(x*a)": lambda x: torch.tanh(x * 1.3),
     "sigmoid(x)*x": lambda x: torch.sigmoid(x) * x,
@@ -49,7 +49,7 @@ def main() -> None:
     """GB/s of ours and eager's, and the share of the copy rate, on one thread and on two."""
     x = torch.randn(ROWS, COLUMNS)
     target = torch.empty_like(x)
-    compiled = {name: compiler.compile(Function(fn), (x,)) for name, fn in CHAINS.items()}
+    compiled = {name: compiler.compile(FunctionModule(fn), (x,)) for name, fn in CHAINS.items()}
     for threads in (1, 2):
         torch.set_num_threads(threads)
         table = Table(title=f"64 MiB in, 64 MiB out, {threads} thread(s)")
@@ -57,7 +57,7 @@ def main() -> None:
             table.add_column(column, justify="left" if column == "chain" else "right")
         for name, fn in CHAINS.items():
             calls = [partial(target.copy_, x), partial(compiled[name], x), partial(fn, x)]
-            copy, mine, theirs = medians(calls, seconds=1.0)
+            copy, mine, theirs = interleaved_medians(calls, seconds=1.0)
             rates = [2 * x.nbytes / t / 1e9 for t in (copy, mine, theirs)]
             cells = (
                 f"{rates[0]:.1f}",

@@ -28,7 +28,7 @@ from compiler.pipeline import GRAPH_PASSES
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """One function: as a graph, and as PyTorch has it."""
 
     name: str
@@ -42,25 +42,25 @@ class Case:
 
 
 CASES = (
-    Case(
+    KernelCase(
         "silu(x * 2 + b), f32", ("f32[8192, 4096]", "f32[4096]"),
         lambda x, b: ops.silu(ops.add(ops.mul(x, 2.0), b)), lambda x, b: F.silu(x * 2 + b),
     ),
-    Case("softmax, f32", ("f32[8192, 1000]",), lambda x: ops.softmax(x, dim=1), lambda x: F.softmax(x, 1)),
-    Case(
+    KernelCase("softmax, f32", ("f32[8192, 1000]",), lambda x: ops.softmax(x, dim=1), lambda x: F.softmax(x, 1)),
+    KernelCase(
         "layer norm, f32", ("f32[8192, 768]", "f32[768]", "f32[768]"),
         ops.layer_norm, lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b),
     ),
-    Case("column sums, f32", ("f32[8192, 4096]",), lambda x: ops.sum_(x, dims=[0]), lambda x: x.sum(0)),
+    KernelCase("column sums, f32", ("f32[8192, 4096]",), lambda x: ops.sum_(x, dims=[0]), lambda x: x.sum(0)),
     *(
-        Case(
+        KernelCase(
             f"gelu(linear), {dtype}", (f"{dtype}[4096, 1024]", f"{dtype}[4096, 1024]", f"{dtype}[4096]"),
             lambda x, w, b: ops.gelu(ops.linear(x, w, b)), lambda x, w, b: F.gelu(F.linear(x, w, b)),
         )
         for dtype in ("f32", "f16", "bf16")
     ),
     *(
-        Case(
+        KernelCase(
             f"attention, {dtype}", (f"{dtype}[8, 12, 512, 64]",) * 3,
             lambda q, k, v: ops.attention(q, k, v, scale=0.125), F.scaled_dot_product_attention,
         )
@@ -69,7 +69,7 @@ CASES = (
 )  # fmt: skip
 
 
-def bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+def compile_and_bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
     """A function that runs the graph on `inputs`, and the tensor that it writes."""
     program = run_pipeline(lower(run_pipeline(graph, GRAPH_PASSES)), GPU_PASSES)
     given = dict(zip(program.inputs, inputs, strict=True))
@@ -90,19 +90,19 @@ def bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable[[], None], 
     return run, buffers[program.outputs[0]]
 
 
-def random_inputs(case: Case, device: str) -> list[torch.Tensor]:
+def make_inputs(case: KernelCase, device: str) -> list[torch.Tensor]:
     """Normal operands, weights of contractions small enough for halves."""
     torch.manual_seed(0)
     types = map(parse_type, case.types)
     return [torch.randn(t.static_shape(), device=device).mul(0.2).to(to_torch(t.dtype)) for t in types]
 
 
-def row(case: Case) -> list[str]:
+def measure_row(case: KernelCase) -> list[str]:
     """One line of the table: error against float64, milliseconds, and how often faster than PyTorch."""
     from triton.testing import do_bench
 
-    inputs = random_inputs(case, "cuda")
-    run, output = bind(case.graph(), inputs)
+    inputs = make_inputs(case, "cuda")
+    run, output = compile_and_bind(case.graph(), inputs)
     run()
     truth = case.torch(*(t.double() for t in inputs))
     error = float((output.double() - truth).abs().max() / truth.abs().max())
@@ -123,5 +123,5 @@ def main() -> None:
     for head in ("kernel", "error", "eager", "torch.compile", "tilewright", "to eager", "to torch.compile"):
         table.add_column(head, justify="left" if head == "kernel" else "right")
     for case in CASES:
-        table.add_row(*row(case))
+        table.add_row(*measure_row(case))
     console.print(table)

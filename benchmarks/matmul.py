@@ -5,52 +5,52 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmarks.contest import Contest, contest, milliseconds, verdict
+from benchmarks.contest import PeerComparison, compare_with_peers, format_milliseconds, summarize
 from benchmarks.peak import fma_peak, read_rate
-from benchmarks.request import Request, show
+from benchmarks.request import BenchmarkArguments, print_table
 from compiler.render import table
 
 SHAPES = (
     *((n, n, n) for n in (256, 512, 1024, 2048)),
     (128, 768, 768), (128, 768, 3072), (128, 3072, 768), (196, 512, 2048),
 )  # fmt: skip
-THIN = ((1, 4096, 4096), (8, 4096, 4096))
+SKINNY_SHAPES = ((1, 4096, 4096), (8, 4096, 4096))
 """M, K, N; in the thin ones every weight is read for a few multiply-adds."""
 
-Shape = tuple[int, int, int]
+MatmulShape = tuple[int, int, int]
 
 
-def main(asked: Request) -> None:
+def main(arguments: BenchmarkArguments) -> None:
     """Milliseconds per call, times of peers relative to ours, and the share of what the machine can do."""
     torch.manual_seed(0)
-    shapes = {" x ".join(map(str, shape)): shape for shape in (*SHAPES, *THIN)}
-    names = asked.chosen(shapes)
-    for threads in asked.threads:
+    shapes = {" x ".join(map(str, shape)): shape for shape in (*SHAPES, *SKINNY_SHAPES)}
+    names = arguments.select_rows(shapes)
+    for threads in arguments.threads:
         torch.set_num_threads(threads)
         limits = fma_peak(threads), read_rate(threads)
-        results = {name: product(name, shapes[name], asked.peers) for name in names}
+        results = {name: compare_product(name, shapes[name], arguments.peers) for name in names}
         limits = max(limits[0], fma_peak(threads)), max(limits[1], read_rate(threads))
         made = table(
             f"f32 x[M, K] @ w[K, N], constant w, {threads} thread(s), peak {limits[0] / 1e9:.0f} GFLOP/s, "
             f"reads {limits[1] / 1e9:.1f} GB/s: ms (times ours)",
             ["M x K x N"],
-            ["ours", "rate", "of limit", *asked.peers, "error"],
+            ["ours", "rate", "of limit", *arguments.peers, "error"],
         )
         for name, result in results.items():
-            made.add_row(name, *(cells(result, shapes[name], limits, asked.peers) if result else ["failed"]))
-        show(made, verdict([r for r in results.values() if r]))
+            made.add_row(name, *(cells(result, shapes[name], limits, arguments.peers) if result else ["failed"]))
+        print_table(made, summarize([r for r in results.values() if r]))
 
 
-def product(name: str, shape: Shape, peers: tuple[str, ...]) -> Contest | None:
+def compare_product(name: str, shape: MatmulShape, peers: tuple[str, ...]) -> PeerComparison | None:
     """One shape in ours and in every peer."""
     m, k, n = shape
-    return contest(name, nn.Linear(k, n, bias=False).eval(), [torch.randn(m, k)], peers, rounds=5, burst=0.2)
+    return compare_with_peers(name, nn.Linear(k, n, bias=False).eval(), [torch.randn(m, k)], peers, rounds=5, burst=0.2)
 
 
-def cells(result: Contest, shape: Shape, limits: tuple[float, float], peers: tuple[str, ...]) -> list[str]:
+def cells(result: PeerComparison, shape: MatmulShape, limits: tuple[float, float], peers: tuple[str, ...]) -> list[str]:
     """One row; a thin shape is measured by the bytes of its weights."""
     m, k, n = shape
-    thin = shape in THIN
-    rate = (4 * k * n if thin else 2 * m * k * n) / result.ours
+    thin = shape in SKINNY_SHAPES
+    rate = (4 * k * n if thin else 2 * m * k * n) / result.our_seconds
     reached = [f"{rate / 1e9:.1f} GB/s" if thin else f"{rate / 1e9:.0f} GFLOP/s", f"{rate / limits[thin]:.0%}"]
-    return [milliseconds(result.ours), *reached, *map(result.times, peers), f"{result.error:.0e}"]
+    return [format_milliseconds(result.our_seconds), *reached, *map(result.format_peer, peers), f"{result.error:.0e}"]

@@ -5,35 +5,37 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmarks.contest import Contest, contest, milliseconds, verdict
+from benchmarks.contest import PeerComparison, compare_with_peers, format_milliseconds, summarize
 from benchmarks.networks import NETWORKS
-from benchmarks.request import Request, show
-from compiler.render import size, table
+from benchmarks.request import BenchmarkArguments, print_table
+from compiler.render import format_bytes, table
 
-COMPILED = ("Inductor", "Inductor tuned")
+COMPILING_PEERS = ("Inductor", "Inductor tuned")
 """The peers whose first call is a wait worth a column."""
 
 
-def main(asked: Request) -> None:
+def main(arguments: BenchmarkArguments) -> None:
     """Milliseconds per call, times of peers relative to ours, and seconds until the first result."""
-    names = asked.chosen(NETWORKS)
-    contest("warm-up", nn.ReLU(), [torch.zeros(8)], asked.peers, rounds=1)  # compilers load here, not in the first row
-    for threads in asked.threads:
+    names = arguments.select_rows(NETWORKS)
+    compare_with_peers(
+        "warm-up", nn.ReLU(), [torch.zeros(8)], arguments.peers, rounds=1
+    )  # compilers load here, not in the first row
+    for threads in arguments.threads:
         torch.set_num_threads(threads)
-        results = {name: contest(name, *NETWORKS[name](), asked.peers, cold=True) for name in names}
-        first = [p for p in asked.peers if p in COMPILED]
+        results = {name: compare_with_peers(name, *NETWORKS[name](), arguments.peers, cold=True) for name in names}
+        first = [p for p in arguments.peers if p in COMPILING_PEERS]
         made = table(
             f"f32 networks, batch 1, {threads} thread(s): ms (times ours); s until the first result",
             ["network"],
-            ["ours", *asked.peers, "ours, s", *(f"{p}, s" for p in first), "workspace", "error"],
+            ["ours", *arguments.peers, "ours, s", *(f"{p}, s" for p in first), "workspace", "error"],
         )
         for name, result in results.items():
-            made.add_row(name, *(cells(result, asked.peers, first) if result else ["failed"]))
-        show(made, verdict([r for r in results.values() if r]))
+            made.add_row(name, *(cells(result, arguments.peers, first) if result else ["failed"]))
+        print_table(made, summarize([r for r in results.values() if r]))
 
 
-def cells(result: Contest, peers: tuple[str, ...], first: list[str]) -> list[str]:
+def cells(result: PeerComparison, peers: tuple[str, ...], first: list[str]) -> list[str]:
     """One row."""
-    waits = [f"{result.first[p]:.1f}" if p in result.first else "-" for p in first]
-    rest = [f"{result.compiled:.1f}", *waits, size(result.workspace), f"{result.error:.0e}"]
-    return [milliseconds(result.ours), *map(result.times, peers), *rest]
+    waits = [f"{result.first_result_seconds[p]:.1f}" if p in result.first_result_seconds else "-" for p in first]
+    rest = [f"{result.compile_seconds:.1f}", *waits, format_bytes(result.workspace_bytes), f"{result.error:.0e}"]
+    return [format_milliseconds(result.our_seconds), *map(result.format_peer, peers), *rest]

@@ -15,30 +15,30 @@ from torch.export import Dim
 
 import compiler
 from benchmarks.networks import NETWORKS
-from benchmarks.request import Request
-from compiler.measure import medians
+from benchmarks.request import BenchmarkArguments
+from compiler.measure import interleaved_medians
 
 Sizes = tuple[int, ...]
 
-ROWS = (1, 2, 3, 8, 33, 128, 1000)
-FEW = (1, 2, 3, 5, 8, 12, 16, 33, 128)
-IMAGES = ((14, 14), (33, 33), (56, 56), (112, 112), (250, 250))
+ROW_COUNTS = (1, 2, 3, 8, 33, 128, 1000)
+BATCH_SIZES = (1, 2, 3, 5, 8, 12, 16, 33, 128)
+IMAGE_SIZES = ((14, 14), (33, 33), (56, 56), (112, 112), (250, 250))
 
 REPEATS = 3
 """Medians of which the median counts."""
 
 
 @dataclass(frozen=True)
-class Case:
+class DynamicCase:
     """A model, its input of some sizes, which dimensions of it are open, and the sizes to try."""
 
     model: Callable[[], nn.Module]
-    shaped: Callable[..., Tensor]
-    open: Mapping[int, Dim]
-    tried: tuple[Sizes, ...]
+    make_input: Callable[..., Tensor]
+    dynamic_dims: Mapping[int, Dim]
+    tested_sizes: tuple[Sizes, ...]
 
 
-class Last(nn.Module):
+class SequenceOutput(nn.Module):
     """The sequence that a recurrent layer returns, without its last state."""
 
     def __init__(self, layer: nn.Module) -> None:
@@ -51,79 +51,87 @@ class Last(nn.Module):
         return found
 
 
-def of_rows(model: Callable[[], nn.Module], width: int, rows: Sizes = ROWS) -> Case:
+def matrix_case(model: Callable[[], nn.Module], width: int, rows: Sizes = ROW_COUNTS) -> DynamicCase:
     """A model of matrices with an open number of rows."""
-    return Case(model, lambda n: torch.randn(n, width), {0: Dim("n", min=1, max=4096)}, tuple((n,) for n in rows))
+    return DynamicCase(
+        model, lambda n: torch.randn(n, width), {0: Dim("n", min=1, max=4096)}, tuple((n,) for n in rows)
+    )
 
 
-def of_sequences(model: Callable[[], nn.Module], steps: int, width: int) -> Case:
+def sequence_case(model: Callable[[], nn.Module], steps: int, width: int) -> DynamicCase:
     """A recurrent layer with an open batch."""
     batch = {1: Dim("n", min=1, max=512)}
-    return Case(lambda: Last(model()), lambda n: torch.randn(steps, n, width), batch, tuple((n,) for n in FEW))
+    return DynamicCase(
+        lambda: SequenceOutput(model()), lambda n: torch.randn(steps, n, width), batch, tuple((n,) for n in BATCH_SIZES)
+    )
 
 
-def of_images(model: Callable[[], nn.Module], channels: int, tried: tuple[Sizes, ...] = IMAGES, least: int = 8) -> Case:
+def image_case(
+    model: Callable[[], nn.Module], channels: int, tested_sizes: tuple[Sizes, ...] = IMAGE_SIZES, min_size: int = 8
+) -> DynamicCase:
     """A network of images with an open height and width."""
-    sides = {2: Dim("h", min=least, max=512), 3: Dim("w", min=least, max=512)}
-    return Case(model, lambda h, w: torch.randn(1, channels, h, w), sides, tried)
+    sides = {2: Dim("h", min=min_size, max=512), 3: Dim("w", min=min_size, max=512)}
+    return DynamicCase(model, lambda h, w: torch.randn(1, channels, h, w), sides, tested_sizes)
 
 
-def window(channels: int, outputs: int, stride: int = 1, groups: int = 1) -> nn.Module:
+def conv_relu(channels: int, outputs: int, stride: int = 1, groups: int = 1) -> nn.Module:
     """A 3 x 3 convolution and a ReLU."""
     return nn.Sequential(nn.Conv2d(channels, outputs, 3, stride, 1, groups=groups), nn.ReLU())
 
 
-def encoder() -> nn.Module:
+def encoder_layer() -> nn.Module:
     """A transformer layer of 256 numbers in 4 heads."""
     return nn.TransformerEncoderLayer(256, 4, 1024, 0.0, "gelu", batch_first=True)
 
 
-CASES: dict[str, Case] = {
-    "linear 256-1024": of_rows(partial(nn.Linear, 256, 1024), 256),
-    "linear 4096-4096": of_rows(partial(nn.Linear, 4096, 4096), 4096, (1, 2, 3, 8, 16, 33, 64)),
-    "MLP 256, 1024, 256": of_rows(
+CASES: dict[str, DynamicCase] = {
+    "linear 256-1024": matrix_case(partial(nn.Linear, 256, 1024), 256),
+    "linear 4096-4096": matrix_case(partial(nn.Linear, 4096, 4096), 4096, (1, 2, 3, 8, 16, 33, 64)),
+    "MLP 256, 1024, 256": matrix_case(
         lambda: nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256)), 256
     ),
-    "layer norm 256": of_rows(partial(nn.LayerNorm, 256), 256),
-    "softmax 256": of_rows(partial(nn.Softmax, -1), 256),
-    "transformer layer 256, batch 2": Case(
-        encoder, lambda n: torch.randn(2, n, 256), {1: Dim("n", min=1, max=4096)}, tuple((n,) for n in ROWS)
+    "layer norm 256": matrix_case(partial(nn.LayerNorm, 256), 256),
+    "softmax 256": matrix_case(partial(nn.Softmax, -1), 256),
+    "transformer layer 256, batch 2": DynamicCase(
+        encoder_layer, lambda n: torch.randn(2, n, 256), {1: Dim("n", min=1, max=4096)}, tuple((n,) for n in ROW_COUNTS)
     ),
-    "LSTM 128-256": of_sequences(partial(nn.LSTM, 128, 256), 64, 128),
-    "GRU 128-256": of_sequences(partial(nn.GRU, 128, 256), 64, 128),
-    "3x3 64": of_images(partial(window, 64, 64), 64),
-    "3x3 16": of_images(partial(window, 16, 16), 16),
-    "3x3 64 in 4 groups": of_images(partial(window, 64, 64, groups=4), 64, ((14, 14), (28, 28), (48, 48), (56, 56))),
-    "depthwise 3x3 96": of_images(partial(window, 96, 96, groups=96), 96),
-    "3x3 /2 64-128": of_images(partial(window, 64, 128, 2), 64),
-    "1x1 64-256": of_images(lambda: nn.Conv2d(64, 256, 1), 64),
-    "ResNet-18": of_images(lambda: NETWORKS["ResNet-18"]()[0], 3, ((64, 96), (129, 200), (224, 224), (300, 400)), 64),
+    "LSTM 128-256": sequence_case(partial(nn.LSTM, 128, 256), 64, 128),
+    "GRU 128-256": sequence_case(partial(nn.GRU, 128, 256), 64, 128),
+    "3x3 64": image_case(partial(conv_relu, 64, 64), 64),
+    "3x3 16": image_case(partial(conv_relu, 16, 16), 16),
+    "3x3 64 in 4 groups": image_case(
+        partial(conv_relu, 64, 64, groups=4), 64, ((14, 14), (28, 28), (48, 48), (56, 56))
+    ),
+    "depthwise 3x3 96": image_case(partial(conv_relu, 96, 96, groups=96), 96),
+    "3x3 /2 64-128": image_case(partial(conv_relu, 64, 128, 2), 64),
+    "1x1 64-256": image_case(lambda: nn.Conv2d(64, 256, 1), 64),
+    "ResNet-18": image_case(lambda: NETWORKS["ResNet-18"]()[0], 3, ((64, 96), (129, 200), (224, 224), (300, 400)), 64),
 }
 
 
-def ratios(case: Case) -> list[tuple[Sizes, float, float]]:
+def slowdowns(case: DynamicCase) -> list[tuple[Sizes, float, float]]:
     """For each size: it, seconds of a program for it alone, and how many times as long the open one takes."""
     model, found = case.model().eval(), []
-    first = case.shaped(*case.tried[-1])
-    general = compiler.compile(model, (first,), dynamic_shapes=(dict(case.open),))
-    for sizes in case.tried:
-        x = case.shaped(*sizes)
+    first = case.make_input(*case.tested_sizes[-1])
+    general = compiler.compile(model, (first,), dynamic_shapes=(dict(case.dynamic_dims),))
+    for sizes in case.tested_sizes:
+        x = case.make_input(*sizes)
         alone = compiler.compile(model, (x,))
-        pairs = [medians([partial(alone, x), partial(general, x)]) for _ in range(REPEATS)]
+        pairs = [interleaved_medians([partial(alone, x), partial(general, x)]) for _ in range(REPEATS)]
         found.append((sizes, median(p[0] for p in pairs), median(p[1] / p[0] for p in pairs)))
     return found
 
 
-def main(asked: Request) -> None:
+def main(arguments: BenchmarkArguments) -> None:
     """One table for each number of threads."""
-    for threads in asked.threads:
+    for threads in arguments.threads:
         torch.set_num_threads(threads)
         table, every = Table(title=f"open sizes, {threads} thread(s): times over static ones"), list[float]()
         for name in ("model", "sizes: static ms, open / static"):
             table.add_column(name)
-        for name in asked.chosen(CASES):
+        for name in arguments.select_rows(CASES):
             with torch.no_grad():
-                found = ratios(CASES[name])
+                found = slowdowns(CASES[name])
             every += [r for _, _, r in found]
             cells = [f"{'x'.join(map(str, s))}: {t * 1e3:.3g}, {r:.2f}" for s, t, r in found]
             print(f"{name}: {'; '.join(cells)}", flush=True)

@@ -8,11 +8,11 @@ from rich.table import Table
 from torch import nn
 
 import compiler
-from benchmarks.peers import Call, ready
-from compiler.measure import medians
+from benchmarks.peers import PeerCall, prepare_peers
+from compiler.measure import interleaved_medians
 
 
-class Small(nn.Module):
+class SmallModel(nn.Module):
     """Three ops on 64 floats."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -21,11 +21,11 @@ class Small(nn.Module):
 
 def main() -> None:
     """Microseconds per call, ours beside every peer."""
-    model, x = Small().eval(), torch.randn(64)
+    model, x = SmallModel().eval(), torch.randn(64)
     ours = compiler.compile(model, (x,))
     with torch.no_grad():
-        peers = ready(model, (x,))
-        times = medians([repeated(lambda: ours(x)), *(repeated(p.call) for p in peers)], seconds=1.0)
+        peers = prepare_peers(model, (x,))
+        times = interleaved_medians([repeat_call(lambda: ours(x)), *(repeat_call(p.call) for p in peers)], seconds=1.0)
     table = Table(title="relu(x * 2 + 1) on 64 floats")
     table.add_column("system")
     table.add_column("us per call", justify="right")
@@ -37,7 +37,7 @@ def main() -> None:
 REPEATS = 200
 
 
-def repeated(call: Call) -> Call:
+def repeat_call(call: PeerCall) -> PeerCall:
     """`call` often enough for the clock."""
 
     def many() -> None:

@@ -12,31 +12,31 @@ from typing import Any
 import numpy
 import torch
 
-from compiler.codegen.llvm.object import to_object
+from compiler.codegen.llvm.object import emit_object
 from compiler.codegen.target import Target
-from compiler.measure import medians
-from compiler.runtime.loader import load
+from compiler.measure import interleaved_medians
+from compiler.runtime.loader import link_objects
 
-CHAINS = Target.host().registers * 3 // 4
+ACCUMULATORS = Target.host().vector_registers * 3 // 4
 """Independent accumulators: enough to hide the latency of a multiply-add, and room in the registers for more."""
 
-STREAMS = 8
+VECTORS_PER_STEP = 8
 """Vectors that one step of the reading loop adds up side by side."""
 
-AHEAD = 4096
+PREFETCH_DISTANCE = 4096
 """Bytes between what is read and what is fetched."""
 
-READ = 64 << 20
+READ_BYTES = 64 << 20
 """Bytes read: twice a last cache of 32 MiB, as much as the weights of 4096 x 4096."""
 
 
 @lru_cache
-def _kernel() -> tuple[Callable[[int, Any], None], int]:
+def _fma_kernel() -> tuple[Callable[[int, Any], None], int]:
     """A function of the number of steps, each of `CHAINS` vector multiply-adds on registers; and the lanes."""
     target = Target.host()
     lanes = target.lanes(32)
     vector = f"<{lanes} x float>"
-    chains = range(CHAINS)
+    chains = range(ACCUMULATORS)
     starts = "\n".join(
         f"  %p{c} = getelementptr {vector}, ptr %out, i64 {c}\n  %s{c} = load {vector}, ptr %p{c}, align 4"
         for c in chains
@@ -61,34 +61,34 @@ loop:
 done:
   %t0 = fadd {vector} %s, %s
 {sums}
-  store {vector} %t{CHAINS}, ptr %out, align 4
+  store {vector} %t{ACCUMULATORS}, ptr %out, align 4
   ret void
 }}
 declare {vector} @llvm.fma.v{lanes}f32({vector}, {vector}, {vector})
 attributes #0 = {{ "target-cpu"="{target.cpu}" "target-features"="{target.features}" "prefer-vector-width"="{target.vector_bits}" }}
 """.replace("@fma(", f"@llvm.fma.v{lanes}f32(")
-    return _loaded(text, "spin", target), lanes
+    return _compile_function(text, "spin", target), lanes
 
 
-def _loaded(text: str, name: str, target: Target) -> Callable[[int, Any], None]:
+def _compile_function(text: str, name: str, target: Target) -> Callable[[int, Any], None]:
     """The function `name(i64, ptr)` of LLVM IR, compiled."""
-    library = load([to_object(text, target)], [name])
+    library = link_objects([emit_object(text, target)], [name])
     function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(library[name])
     function.library = library  # type: ignore[attr-defined]  # the code must outlive the call
     return function
 
 
 @lru_cache
-def _reader() -> tuple[Callable[[int, Any], None], int]:
+def _read_kernel() -> tuple[Callable[[int, Any], None], int]:
     """A function of the number of steps and the memory that they read, `STREAMS` vectors each; and the bytes of a step."""
     target = Target.host()
     lanes = target.lanes(32)
     vector = f"<{lanes} x i32>"
-    streams = range(STREAMS)
+    streams = range(VECTORS_PER_STEP)
     phis = "\n".join(f"  %a{c} = phi {vector} [ zeroinitializer, %entry ], [ %b{c}, %loop ]" for c in streams)
     steps = "\n".join(
         f"  %p{c} = getelementptr {vector}, ptr %row, i64 {c}\n  %v{c} = load {vector}, ptr %p{c}, align 64\n"
-        f"  %b{c} = xor {vector} %a{c}, %v{c}\n  %q{c} = getelementptr i8, ptr %p{c}, i64 {AHEAD}\n"
+        f"  %b{c} = xor {vector} %a{c}, %v{c}\n  %q{c} = getelementptr i8, ptr %p{c}, i64 {PREFETCH_DISTANCE}\n"
         f"  call void @llvm.prefetch.p0(ptr %q{c}, i32 0, i32 2, i32 1)"
         for c in streams
     )
@@ -101,7 +101,7 @@ entry:
 loop:
   %i = phi i64 [ 0, %entry ], [ %j, %loop ]
 {phis}
-  %at = mul i64 %i, {STREAMS}
+  %at = mul i64 %i, {VECTORS_PER_STEP}
   %row = getelementptr {vector}, ptr %in, i64 %at
 {steps}
   %j = add i64 %i, 1
@@ -110,34 +110,43 @@ loop:
 done:
   %t0 = xor {vector} %b0, %b0
 {sums}
-  store {vector} %t{STREAMS}, ptr %in, align 64
+  store {vector} %t{VECTORS_PER_STEP}, ptr %in, align 64
   ret void
 }}
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 attributes #0 = {{ "target-cpu"="{target.cpu}" "target-features"="{target.features}" "prefer-vector-width"="{target.vector_bits}" }}
 """
-    return _loaded(text, "read", target), STREAMS * lanes * 4
+    return _compile_function(text, "read", target), VECTORS_PER_STEP * lanes * 4
 
 
 def fma_peak(threads: int, steps: int = 2_000_000) -> float:
     """Single-precision operations per second that `threads` threads reach together, the best of several tries."""
-    function, lanes = _kernel()
-    values = [0.5 + k / (CHAINS * lanes) / 4 for k in range(CHAINS * lanes)]
+    function, lanes = _fma_kernel()
+    values = [0.5 + k / (ACCUMULATORS * lanes) / 4 for k in range(ACCUMULATORS * lanes)]
     buffers = [(ctypes.c_float * len(values))(*values) for _ in range(threads)]
-    return threads * steps * CHAINS * lanes * 2 / _together(function, steps, [ctypes.addressof(b) for b in buffers])
+    return (
+        threads
+        * steps
+        * ACCUMULATORS
+        * lanes
+        * 2
+        / _best_parallel_seconds(function, steps, [ctypes.addressof(b) for b in buffers])
+    )
 
 
 def read_rate(threads: int) -> float:
     """Bytes per second that `threads` threads read together, each its part of memory twice as large as the last cache."""
-    function, step = _reader()
-    memory = numpy.ones(READ // 4 + 16, dtype=numpy.int32)  # on large pages, unlike PyTorch's
+    function, step = _read_kernel()
+    memory = numpy.ones(READ_BYTES // 4 + 16, dtype=numpy.int32)  # on large pages, unlike PyTorch's
     start = -(-memory.ctypes.data // 64) * 64
-    steps = READ // threads // step
-    seconds = _together(function, steps, [start + t * steps * step for t in range(threads)])
+    steps = READ_BYTES // threads // step
+    seconds = _best_parallel_seconds(function, steps, [start + t * steps * step for t in range(threads)])
     return threads * steps * step / seconds
 
 
-def _together(function: Callable[[int, Any], None], steps: int, arguments: Sequence[int], tries: int = 10) -> float:
+def _best_parallel_seconds(
+    function: Callable[[int, Any], None], steps: int, arguments: Sequence[int], tries: int = 10
+) -> float:
     """The least seconds that a call with each argument takes, each on a thread of its own."""
     best = float("inf")
     for _ in range(tries):
@@ -154,5 +163,5 @@ def _together(function: Callable[[int, Any], None], steps: int, arguments: Seque
 def copy_rate(source: torch.Tensor) -> float:
     """Bytes read and written per second by a plain copy into a ready buffer, on PyTorch's threads."""
     target = torch.empty_like(source)
-    (seconds,) = medians([lambda: target.copy_(source)])
+    (seconds,) = interleaved_medians([lambda: target.copy_(source)])
     return 2 * source.nbytes / seconds

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-Call = Callable[[], object]
+PeerCall = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Peer:
     """A system ready to run: its name, the call, and the seconds it took until the first result."""
 
     name: str
-    call: Call
-    seconds: float
+    call: PeerCall
+    first_result_seconds: float
 
 
-def eager(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
+def eager(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     def call() -> object:
         with torch.no_grad():
             return model(*args)
@@ -37,7 +37,7 @@ def eager(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
     return call
 
 
-def inductor(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
+def inductor(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     compiled = torch.compile(model)
 
     def call() -> object:
@@ -47,7 +47,7 @@ def inductor(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
     return call
 
 
-def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
+def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     """With the fastest of several kernels, and weights folded and packed ahead: compiled here, while the settings hold."""
     compiled = torch.compile(model, mode="max-autotune")
 
@@ -60,7 +60,7 @@ def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
     return call
 
 
-def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
+def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     import onnxruntime as ort
 
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +73,7 @@ def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
     return lambda: session.run(None, feed)
 
 
-def openvino(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
+def openvino(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     import openvino as ov
 
     converted = ov.convert_model(torch.export.export(model, tuple(args)))
@@ -84,7 +84,7 @@ def openvino(model: nn.Module, args: Sequence[torch.Tensor]) -> Call:
     return lambda: request.infer(feed)
 
 
-PEERS: dict[str, Callable[[nn.Module, Sequence[torch.Tensor]], Call]] = {
+PEERS: dict[str, Callable[[nn.Module, Sequence[torch.Tensor]], PeerCall]] = {
     "eager": eager,
     "Inductor": inductor,
     "Inductor tuned": inductor_tuned,
@@ -94,7 +94,7 @@ PEERS: dict[str, Callable[[nn.Module, Sequence[torch.Tensor]], Call]] = {
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Nothing is printed, warned or logged within."""
     logging.disable(logging.WARNING)
     try:
@@ -116,7 +116,7 @@ def fresh_cache(cold: bool) -> AbstractContextManager[object]:
     return empty() if cold else contextlib.nullcontext()
 
 
-def ready(
+def prepare_peers(
     model: nn.Module, args: Sequence[torch.Tensor], names: Sequence[str] = tuple(PEERS), cold: bool = False
 ) -> list[Peer]:
     """The peers that are installed and take this model, each after its first call; others are named with the reason.
@@ -128,7 +128,7 @@ def ready(
     for name in names:
         start = time.perf_counter()
         try:
-            with quiet(), fresh_cache(cold):
+            with silenced(), fresh_cache(cold):
                 call = PEERS[name](model, args)
                 call()
         except Exception as error:

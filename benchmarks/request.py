@@ -13,14 +13,14 @@ from benchmarks.peers import PEERS
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchmarkArguments:
     """`rows`: parts of names, no matter the case (none: every row); `peers` in order; `threads`: one table each."""
 
     rows: tuple[str, ...] = ()
     peers: tuple[str, ...] = tuple(PEERS)
     threads: tuple[int, ...] = (2, 1)
 
-    def chosen(self, names: Iterable[str]) -> list[str]:
+    def select_rows(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that are asked for; SystemExit where there are none."""
         known = list(names)
         found = [n for n in known if not self.rows or any(part.lower() in n.lower() for part in self.rows)]
@@ -29,31 +29,33 @@ class Request:
         return found
 
 
-def request(benchmark: str, arguments: Sequence[str]) -> Request:
+def parse_arguments(benchmark: str, arguments: Sequence[str]) -> BenchmarkArguments:
     """The request in `python -m benchmarks BENCHMARK ...`; wrong usage exits with 2."""
     c = argparse.ArgumentParser(f"python -m benchmarks {benchmark}")
     c.add_argument("rows", nargs="*", metavar="ROW", help="part of a row's name (all rows)")
-    c.add_argument("--peers", type=peers, default=tuple(PEERS), help=f"comma-separated, of {', '.join(PEERS)} (all)")
-    c.add_argument("--threads", type=counts, default=(2, 1), help="comma-separated, one table each (2,1)")
+    c.add_argument(
+        "--peers", type=parse_peers, default=tuple(PEERS), help=f"comma-separated, of {', '.join(PEERS)} (all)"
+    )
+    c.add_argument("--threads", type=parse_thread_counts, default=(2, 1), help="comma-separated, one table each (2,1)")
     given = c.parse_args(arguments)
-    return Request(tuple(given.rows), given.peers, given.threads)
+    return BenchmarkArguments(tuple(given.rows), given.peers, given.threads)
 
 
-def peers(text: str) -> tuple[str, ...]:
+def parse_peers(text: str) -> tuple[str, ...]:
     """Names of peers, no matter the case."""
     known = {name.lower(): name for name in PEERS}
     asked = [part.strip().lower() for part in text.split(",") if part.strip()]
-    require(asked, known)
+    require_known(asked, known)
     return tuple(known[name] for name in asked)
 
 
-def require(asked: Collection[str], known: Collection[str]) -> None:
+def require_known(requested: Collection[str], known: Collection[str]) -> None:
     """ArgumentTypeError names what is not known."""
-    if unknown := [name for name in asked if name not in known]:
+    if unknown := [name for name in requested if name not in known]:
         raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; there are {', '.join(known)}")
 
 
-def counts(text: str) -> tuple[int, ...]:
+def parse_thread_counts(text: str) -> tuple[int, ...]:
     """Positive numbers."""
     numbers = tuple(int(part) for part in text.split(","))
     if min(numbers) < 1:
@@ -61,7 +63,7 @@ def counts(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def show(table: Table, *lines: str) -> None:
+def print_table(table: Table, *lines: str) -> None:
     """Print a table and what follows from it, as wide as they are even where the terminal is narrower."""
     console = Console()
     wide = Console(width=max(console.width, console.measure(table, options=console.options.update(width=400)).maximum))

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.contest import in_bursts, milliseconds
+from benchmarks.contest import burst_medians, format_milliseconds
 from benchmarks.networks.resnet import resnet18
-from benchmarks.open_sizes import encoder
-from benchmarks.peers import quiet
-from benchmarks.request import Request, show
-from compiler.measure import error
+from benchmarks.open_sizes import encoder_layer
+from benchmarks.peers import silenced
+from benchmarks.request import BenchmarkArguments, print_table
+from compiler.measure import numerical_error
 from compiler.render import table
 
-Run = Callable[[Tensor], object]
+TrainingCall = Callable[[Tensor], object]
 
-PEERS: dict[str, Callable[[nn.Module], Run]] = {"eager": lambda model: model, "Inductor": torch.compile}
+PEERS: dict[str, Callable[[nn.Module], TrainingCall]] = {"eager": lambda model: model, "Inductor": torch.compile}
 """Those of all peers that train."""
 
 
@@ -33,7 +33,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "MLP, 256 rows": (mlp, (256, 784)),
     "MLP, 4096 rows": (mlp, (4096, 784)),
     "linear 768-3072, 4096 rows": (lambda: nn.Linear(768, 3072), (4096, 768)),
-    "encoder layer, 8 x 128": (encoder, (8, 128, 256)),
+    "encoder layer, 8 x 128": (encoder_layer, (8, 128, 256)),
     "LSTM 128-256, batch 1": (lambda: nn.LSTM(128, 256), (512, 1, 128)),
     "LSTM 128-256, batch 8": (lambda: nn.LSTM(128, 256), (512, 8, 128)),
     "LSTM 128-256, batch 32": (lambda: nn.LSTM(128, 256), (512, 32, 128)),
@@ -44,18 +44,18 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 """Models and the shape of their input, whose gradient is asked for too."""
 
 
-def main(asked: Request) -> None:
+def main(arguments: BenchmarkArguments) -> None:
     """Milliseconds per step, and times of peers relative to ours."""
-    names = asked.chosen(CASES)
-    peers = [p for p in asked.peers if p in PEERS]
-    for threads in asked.threads:
+    names = arguments.select_rows(CASES)
+    peers = [p for p in arguments.peers if p in PEERS]
+    for threads in arguments.threads:
         torch.set_num_threads(threads)
         made = table(
             f"f32 training steps, {threads} thread(s): ms (times ours)", ["model"], ["ours", *peers, "error (eager's)"]
         )
         for name in names:
             made.add_row(name, *cells(*CASES[name], peers))
-        show(made)
+        print_table(made)
 
 
 def cells(build: Callable[[], nn.Module], shape: Sequence[int], peers: Sequence[str]) -> list[str]:
@@ -67,25 +67,25 @@ def cells(build: Callable[[], nn.Module], shape: Sequence[int], peers: Sequence[
     taking = [p for p in peers if p != "Inductor" or not isinstance(model, nn.RNNBase)]  # it leaves these to eager
     runs = [compiled, *(PEERS[p](model) for p in taking)]
     exact = copy.deepcopy(model).double()
-    expected = gradients(exact, exact, x.detach().double().requires_grad_())
-    gaps = [error(gradients(run, model, x), expected).relative for run in (compiled, model)]
-    with quiet():
-        steps = [partial(step, run, model, x) for run in runs]
+    expected = compute_gradients(exact, exact, x.detach().double().requires_grad_())
+    gaps = [numerical_error(compute_gradients(run, model, x), expected).relative for run in (compiled, model)]
+    with silenced():
+        steps = [partial(training_step, run, model, x) for run in runs]
         for s in steps:
             s()
-        ours, *theirs = in_bursts(steps)
-    times = {p: f"{milliseconds(t)} ({t / ours:.2f})" for p, t in zip(taking, theirs, strict=True)}
-    return [milliseconds(ours), *(times.get(p, "-") for p in peers), "{:.0e} ({:.0e})".format(*gaps)]
+        ours, *theirs = burst_medians(steps)
+    times = {p: f"{format_milliseconds(t)} ({t / ours:.2f})" for p, t in zip(taking, theirs, strict=True)}
+    return [format_milliseconds(ours), *(times.get(p, "-") for p in peers), "{:.0e} ({:.0e})".format(*gaps)]
 
 
-def step(run: Run, model: nn.Module, x: Tensor) -> None:
+def training_step(run: TrainingCall, model: nn.Module, x: Tensor) -> None:
     """Forward and backward; the loss is the mean square of the first result."""
     model.zero_grad()
     x.grad = None
     tree_leaves(run(x))[0].square().mean().backward()
 
 
-def gradients(run: Run, model: nn.Module, x: Tensor) -> list[Tensor]:
+def compute_gradients(run: TrainingCall, model: nn.Module, x: Tensor) -> list[Tensor]:
     """Those of the input and of every parameter."""
-    step(run, model, x)
+    training_step(run, model, x)
     return [t.grad.clone() for t in (x, *model.parameters()) if t.grad is not None]

@@ -10,35 +10,35 @@ import torch
 from torch import Tensor, nn
 
 import compiler
-from benchmarks.contest import in_bursts, milliseconds
+from benchmarks.contest import burst_medians, format_milliseconds
 from benchmarks.convolution import layers
-from benchmarks.matmul import SHAPES, THIN
+from benchmarks.matmul import SHAPES, SKINNY_SHAPES
 from benchmarks.networks import NETWORKS
-from benchmarks.request import Request, show
+from benchmarks.request import BenchmarkArguments, print_table
 from compiler.render import table
 
-Case = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
+TuningCase = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 
 
-def cases() -> dict[str, Case]:
+def tuning_cases() -> dict[str, TuningCase]:
     """Everything that can be tuned, by name."""
-    products = {" x ".join(map(str, shape)): partial(product, *shape) for shape in (*SHAPES, *THIN)}
-    convolutions = {name: partial(convolution, layer, shape) for name, shape, layer in layers()}
+    products = {" x ".join(map(str, shape)): partial(linear_case, *shape) for shape in (*SHAPES, *SKINNY_SHAPES)}
+    convolutions = {name: partial(convolution_case, layer, shape) for name, shape, layer in layers()}
     return {**products, **convolutions, **NETWORKS}
 
 
-def product(m: int, k: int, n: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def linear_case(m: int, k: int, n: int) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return nn.Linear(k, n, bias=False).eval(), (torch.randn(m, k),)
 
 
-def convolution(layer: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def convolution_case(layer: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return layer.eval(), (torch.randn(shape),)
 
 
-def main(asked: Request) -> None:
+def main(arguments: BenchmarkArguments) -> None:
     """Milliseconds as the cost model has it and tuned, the seconds that tuning takes, and what it changes in which kernels."""
-    known = cases()
-    for threads in asked.threads:
+    known = tuning_cases()
+    for threads in arguments.threads:
         torch.set_num_threads(threads)
         made = table(
             f"tuning, {threads} thread(s): ms",
@@ -46,9 +46,9 @@ def main(asked: Request) -> None:
             ["model", "tuned", "gain", "tuning, s", "kernels", "changed"],
             ["changes"],
         )
-        for name in asked.chosen(known):
+        for name in arguments.select_rows(known):
             made.add_row(name, *cells(*known[name]()))
-        show(made)
+        print_table(made)
 
 
 def cells(model: nn.Module, args: tuple[Tensor, ...]) -> list[str]:
@@ -57,9 +57,17 @@ def cells(model: nn.Module, args: tuple[Tensor, ...]) -> list[str]:
     plain = compiler.compile(program, args)
     with tempfile.TemporaryDirectory() as folder:
         tuned = compiler.compile(program, args, options=compiler.Options(tune=True, cache=folder))
-    before, after = in_bursts([partial(plain, *args), partial(tuned, *args)], rounds=5, burst=0.1)
-    remarks, changed = tuned.remarks.of("tune"), tuned.remarks.of("tune", "applied")
-    spent = f"{tuned.seconds['passes']:.1f}"
+    before, after = burst_medians([partial(plain, *args), partial(tuned, *args)], rounds=5, burst=0.1)
+    remarks, changed = tuned.remarks.select("tune"), tuned.remarks.select("tune", "applied")
+    spent = f"{tuned.compile_seconds['passes']:.1f}"
     changes = "; ".join(f"@{r.kernel} {r.message.partition(';')[0]}" for r in changed)
     gain = f"{before / after:.2f}"
-    return [milliseconds(before), milliseconds(after), gain, spent, f"{len(remarks)}", f"{len(changed)}", changes]
+    return [
+        format_milliseconds(before),
+        format_milliseconds(after),
+        gain,
+        spent,
+        f"{len(remarks)}",
+        f"{len(changed)}",
+        changes,
+    ]

@@ -39,7 +39,7 @@ __all__ = [
     "testing",
 ]
 
-_HOMES = {
+_LAZY_EXPORTS = {
     "compile": "compiler.api",
     "CompiledModule": "compiler.api",
     "compare": "compiler.comparison",
@@ -50,10 +50,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LAZY_EXPORTS:
         raise AttributeError(f"module 'compiler' has no attribute {name!r}")
     import importlib
 
-    home = importlib.import_module(_HOMES[name])
-    value = globals()[name] = home if _HOMES[name] == f"compiler.{name}" else getattr(home, name)
+    home = importlib.import_module(_LAZY_EXPORTS[name])
+    value = globals()[name] = home if _LAZY_EXPORTS[name] == f"compiler.{name}" else getattr(home, name)
     return value

@@ -13,22 +13,22 @@ from typing import Any, TypeAlias, Union
 import torch
 from torch.export import ExportedProgram
 
-from compiler.calling import CallForm
+from compiler.calling import CallAdapter
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import to_assembly
-from compiler.driver import Served, made_for_compiling
+from compiler.codegen.llvm.object import emit_assembly
+from compiler.driver import ExecutedProgram, compile_time_gc_settings
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.export import import_exported
 from compiler.ir.printer import print_graph
 from compiler.ir.tile_printer import print_program
-from compiler.measure import Work
+from compiler.measure import Workload
 from compiler.options import Options, as_options
 from compiler.partitioned import compile_graph
 from compiler.passes.remark import Remarks
 from compiler.pipeline import Stages
-from compiler.report import Profile, Report, Source, program_totals, sources
+from compiler.report import KernelOrigin, Profile, Report, kernel_origins, program_totals
 from compiler.runtime.executable import Executable
-from compiler.runtime.profile import StepProfile, profile
+from compiler.runtime.profile import StepProfile, profile_steps
 
 Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
 """What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
@@ -36,7 +36,7 @@ Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str
 STAGES = ("imported", "fused", "lowered", "scheduled", "llvm", "assembly")
 
 
-@made_for_compiling()
+@compile_time_gc_settings()
 def compile(
     model: Model,
     args: Sequence[Any] | None = None,
@@ -53,17 +53,17 @@ def compile(
     """
     chosen = as_options(options)
     start = time.perf_counter()
-    program, given, named = load(model, args, kwargs, dynamic_shapes)
+    program, given, named = as_exported_program(model, args, kwargs, dynamic_shapes)
     exported = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about its own code
         imported = import_exported(program, fallback=chosen.fallback)
     seconds = {"export": exported - start, "import": time.perf_counter() - exported}
-    form = CallForm(imported, signature(model, program))
+    form = CallAdapter(imported, call_signature(model, program))
     return CompiledModule(form, chosen, (given, named), seconds)
 
 
-def load(
+def as_exported_program(
     model: Model, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None
 ) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
     """`model` as an exported program, and arguments to try it on: those given, else those it was exported with."""
@@ -101,7 +101,7 @@ def _is_archive(path: str | os.PathLike[str]) -> bool:
             return False
 
 
-def signature(model: Model, program: ExportedProgram) -> inspect.Signature | None:
+def call_signature(model: Model, program: ExportedProgram) -> inspect.Signature | None:
     """The parameters that calls are made with."""
     if isinstance(model, torch.nn.Module):
         return inspect.signature(model.forward)
@@ -122,61 +122,65 @@ class CompiledModule:
 
     def __init__(
         self,
-        form: CallForm,
+        call_adapter: CallAdapter,
         options: Options,
-        example: tuple[tuple[Any, ...], dict[str, Any]],
-        seconds: Mapping[str, float],
+        example_inputs: tuple[tuple[Any, ...], dict[str, Any]],
+        frontend_seconds: Mapping[str, float],
     ) -> None:
-        self.form, self.options, self.example = form, options, example
-        imported = form.imported
-        self.graph = compile_graph(imported.graph, options, imported.bounds, imported.conditions)
-        self._before = dict(seconds)
-        self._current = self.graph.programs(form.tensors(*example))
-        direct = None if self.graph.graph.aliases else form.direct(self.graph.run, self._general)
-        self._call = direct or self._general
+        self.call_adapter, self.options, self.example_inputs = call_adapter, options, example_inputs
+        imported = call_adapter.imported
+        self.compiled_graph = compile_graph(imported.graph, options, imported.bounds, imported.runtime_assertions)
+        self._frontend_seconds = dict(frontend_seconds)
+        self._executed_programs = self.compiled_graph.executed_programs(call_adapter.graph_inputs(*example_inputs))
+        direct = (
+            None
+            if self.compiled_graph.graph.output_aliases
+            else call_adapter.fast_path(self.compiled_graph.run, self._call_general)
+        )
+        self._call_function = direct or self._call_general
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        return self._call_function(*args, **kwargs)
 
-    def _general(self, *args: Any, **kwargs: Any) -> Any:
+    def _call_general(self, *args: Any, **kwargs: Any) -> Any:
         """A call of any form."""
-        tensors = self.form.tensors(args, kwargs)
-        return self.form.result(*self.graph.measured(tensors))
+        tensors = self.call_adapter.graph_inputs(args, kwargs)
+        return self.call_adapter.build_result(*self.compiled_graph.call_with_sizes(tensors))
 
     # what was compiled
 
     @property
     def stages(self) -> Stages:
         """The IR of every stage, for the sizes of the example (or of the last profile); of several parts, that of the last."""
-        return self._last[0]
+        return self._last_program[0]
 
     @property
     def executable(self) -> Executable:
         """The native program for the same sizes."""
-        return self._last[1]
+        return self._last_program[1]
 
     @property
-    def _last(self) -> Served:
-        if not self._current:
+    def _last_program(self) -> ExecutedProgram:
+        if not self._executed_programs:
             raise ArgumentError("nothing is compiled: all of it runs in PyTorch")
-        return self._current[-1]
+        return self._executed_programs[-1]
 
     @property
     def remarks(self) -> Remarks:
         """What the passes did and left alone, and why."""
-        return Remarks([r for stages, _, _ in self._current for r in stages.context.remarks])
+        return Remarks([r for stages, _, _ in self._executed_programs for r in stages.context.remarks])
 
     @property
-    def seconds(self) -> dict[str, float]:
+    def compile_seconds(self) -> dict[str, float]:
         """The time that compiling took: in each part, and "total"."""
-        parts = {**self._before, **self.graph.seconds}
+        parts = {**self._frontend_seconds, **self.compiled_graph.compile_seconds}
         return {**parts, "total": sum(parts.values())}
 
     @property
-    def work(self) -> Work:
+    def workload(self) -> Workload:
         """Kernels, arithmetic operations and bytes of one call."""
-        totals = [program_totals(stages.lowered) for stages, _, _ in self._current]
-        return Work(*(sum(t[k] for t in totals) for k in range(3)))
+        totals = [program_totals(stages.lowered) for stages, _, _ in self._executed_programs]
+        return Workload(*(sum(t[k] for t in totals) for k in range(3)))
 
     def print_ir(self, stage: str = "fused") -> str:
         """The text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), "llvm" or "assembly".
@@ -185,38 +189,38 @@ class CompiledModule:
         """
         if stage not in STAGES:
             raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join(STAGES)}")
-        return "\n".join(_text(stage, stages, executable) for stages, executable, _ in self._current)
+        return "\n".join(_stage_text(stage, stages, executable) for stages, executable, _ in self._executed_programs)
 
     def profile(self, *args: Any, repeats: int = 20, **kwargs: Any) -> Profile:
         """The time of every kernel in a call with these arguments (without any: the example arguments).
 
         The calls into PyTorch between parts of a program are left out.
         """
-        given = (args, kwargs) if args or kwargs else self.example
-        tensors = self.form.tensors(*given)
-        self._current = self.graph.programs(tensors)
-        steps: list[tuple[StepProfile, Source]] = []
-        for stages, executable, inputs in self._current:
-            known = sources(stages.fused)
-            steps += ((p, known.get(p.node, Source())) for p in profile(executable, inputs, repeats))
+        given = (args, kwargs) if args or kwargs else self.example_inputs
+        tensors = self.call_adapter.graph_inputs(*given)
+        self._executed_programs = self.compiled_graph.executed_programs(tensors)
+        steps: list[tuple[StepProfile, KernelOrigin]] = []
+        for stages, executable, inputs in self._executed_programs:
+            known = kernel_origins(stages.fused)
+            steps += ((p, known.get(p.node, KernelOrigin())) for p in profile_steps(executable, inputs, repeats))
         return Profile(tuple(steps))
 
     def report(self, repeats: int = 20) -> Report:
         """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
         measured = self.profile(repeats=repeats)
         texts = {stage: self.print_ir(stage) for stage in ("imported", "fused", "lowered", "scheduled")}
-        programs = tuple((stages, executable) for stages, executable, _ in self._current)
-        return Report(self.graph.graph.name, programs, self.seconds, measured, texts)
+        programs = tuple((stages, executable) for stages, executable, _ in self._executed_programs)
+        return Report(self.compiled_graph.graph.name, programs, self.compile_seconds, measured, texts)
 
     def __repr__(self) -> str:
-        return f"<compiled {self.graph.graph.name}: {self.work.kernels} kernels>"
+        return f"<compiled {self.compiled_graph.graph.name}: {self.workload.kernels} kernels>"
 
 
-def _text(stage: str, stages: Stages, executable: Executable) -> str:
+def _stage_text(stage: str, stages: Stages, executable: Executable) -> str:
     """The text of a stage of one program."""
     if stage in ("imported", "fused"):
         return print_graph(getattr(stages, stage))
     if stage in ("lowered", "scheduled"):
         return print_program(getattr(stages, stage))
     texts = [emit_kernel(kernel, executable.target) for kernel in stages.scheduled.kernels.values()]
-    return "\n".join(texts if stage == "llvm" else [to_assembly(text, executable.target) for text in texts])
+    return "\n".join(texts if stage == "llvm" else [emit_assembly(text, executable.target) for text in texts])

@@ -17,17 +17,23 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
-from compiler.driver import CompiledGraph, sizes_of
-from compiler.frontend.decompositions import for_autograd
-from compiler.frontend.dynamo import Functional, Passed, Witness, import_functional, unwritten_weights
-from compiler.frontend.recurrent import spell_out_layers
-from compiler.frontend.results import Element, GraphOutput, Literal
-from compiler.frontend.viewed import Viewed
+from compiler.driver import CompiledGraph, infer_sizes
+from compiler.frontend.decompositions import autograd_decompositions
+from compiler.frontend.dynamo import (
+    FunctionalGraph,
+    PassthroughInput,
+    SizeCarrier,
+    import_functional,
+    unmutated_weights,
+)
+from compiler.frontend.recurrent import decompose_recurrent_layers
+from compiler.frontend.results import ConstantOutput, GraphOutput, ScalarOutput
+from compiler.frontend.viewed import InputView
 from compiler.ir.index import evaluate
 from compiler.options import as_options
 from compiler.partitioned import PartitionedGraph, compile_graph
 
-Boxed: TypeAlias = Callable[[list[Any]], list[Any]]
+BoxedFunction: TypeAlias = Callable[[list[Any]], list[Any]]
 """A function that takes its arguments in a list and empties it, so that they can be freed early."""
 
 torch._dynamo.config.allow_rnn = True
@@ -48,86 +54,90 @@ def tilewright(
     """
     chosen = as_options({"fallback": "eager", **(options or {})})
 
-    def compile_functional(
+    def compile_fx_graph(
         graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: Sequence[tuple[int, torch.Tensor]] = ()
-    ) -> Boxed:
+    ) -> BoxedFunction:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
             imported = import_functional(graph, frozen=frozen, fallback=chosen.fallback)
-            return boxed(imported, compile_graph(imported.graph, chosen, imported.bounds, imported.conditions))
+            return as_boxed_function(
+                imported, compile_graph(imported.graph, chosen, imported.bounds, imported.runtime_assertions)
+            )
 
-    def compile_frozen(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> Boxed:
-        weights = unwritten_weights(graph, module, inputs)
+    def compile_frozen(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> BoxedFunction:
+        weights = unmutated_weights(graph, module, inputs)
 
-        def thaw() -> Boxed:
+        def recompile() -> BoxedFunction:
             warnings.warn("weights have changed since they were frozen, and are inputs from now on", stacklevel=3)
-            return compile_functional(graph, arguments)
+            return compile_fx_graph(graph, arguments)
 
-        return thawing(compile_functional(graph, arguments, weights), weights, thaw)
+        return guard_frozen_weights(compile_fx_graph(graph, arguments, weights), weights, recompile)
 
-    spell_out_layers(module)
+    decompose_recurrent_layers(module)
     backend = aot_autograd(
-        fw_compiler=compile_functional,
-        inference_compiler=compile_frozen if chosen.freezing else compile_functional,
-        decompositions=for_autograd(),
+        fw_compiler=compile_fx_graph,
+        inference_compiler=compile_frozen if chosen.freezing else compile_fx_graph,
+        decompositions=autograd_decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )
     return backend(module, inputs)
 
 
-def thawing(frozen: Boxed, weights: Sequence[tuple[int, torch.Tensor]], thaw: Callable[[], Boxed]) -> Boxed:
+def guard_frozen_weights(
+    frozen_function: BoxedFunction, weights: Sequence[tuple[int, torch.Tensor]], recompile: Callable[[], BoxedFunction]
+) -> BoxedFunction:
     """`frozen` while the arguments at these positions are the tensors it knows, unchanged; else what `thaw` gives, once.
 
     PyTorch counts how often a tensor was written, but not through `.data` or NumPy.
     """
     known = [(k, tensor, tensor._version) for k, tensor in weights]
-    general = cache(thaw)
+    general = cache(recompile)
 
     def run(arguments: list[Any]) -> list[Any]:
         for k, tensor, version in known:
             if arguments[k] is not tensor or tensor._version != version:
                 return general()(arguments)
-        return frozen(arguments)
+        return frozen_function(arguments)
 
-    return _as_boxed(run)
+    return _mark_boxed(run)
 
 
-def boxed(imported: Functional, compiled: CompiledGraph | PartitionedGraph) -> Boxed:
+def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph | PartitionedGraph) -> BoxedFunction:
     """The compiled graph as AOTAutograd calls it."""
-    feeds = [(f.position, isinstance(f, Witness)) for f in imported.feeds]
-    kept = sorted({r.position for r in imported.results if isinstance(r, (Passed, Viewed))})
+    feeds = [(f.position, isinstance(f, SizeCarrier)) for f in imported.input_sources]
+    kept = sorted({r.position for r in imported.results if isinstance(r, (PassthroughInput, InputView))})
 
     def run(arguments: list[Any]) -> list[Any]:
         tensors = [torch.empty(arguments[k], dtype=torch.uint8) if witness else arguments[k] for k, witness in feeds]
         passed = {k: arguments[k] for k in kept}
         arguments.clear()
         outputs, sizes = (
-            compiled.measured(tensors)
+            compiled_graph.call_with_sizes(tensors)
             if imported.graph.outputs
-            else ([], lambda: sizes_of(imported.graph.inputs, tensors))
+            else ([], lambda: infer_sizes(imported.graph.inputs, tensors))
         )
         results: list[Any] = []
         for r in imported.results:
             if isinstance(r, GraphOutput):
                 results.append(outputs[r.index])
-            elif isinstance(r, Element):
+            elif isinstance(r, ScalarOutput):
                 results.append(outputs[r.index].item())
-            elif isinstance(r, Passed):
+            elif isinstance(r, PassthroughInput):
                 results.append(passed[r.position])
-            elif isinstance(r, Viewed):
+            elif isinstance(r, InputView):
                 results.append(_view(passed[r.position], r, sizes()))
             else:
-                results.append(r.value if isinstance(r, Literal) else evaluate(r.dim, sizes()))
+                results.append(r.value if isinstance(r, ConstantOutput) else evaluate(r.dim, sizes()))
         return results
 
-    return _as_boxed(run)
+    return _mark_boxed(run)
 
 
-def _view(argument: torch.Tensor, view: Viewed, sizes: Mapping[str, int]) -> torch.Tensor:
+def _view(argument: torch.Tensor, view: InputView, sizes: Mapping[str, int]) -> torch.Tensor:
     """The view of an argument for the sizes of a call."""
     shape, strides = ([evaluate(d, sizes) for d in dims] for dims in (view.shape, view.strides))
     return argument.as_strided(shape, strides, evaluate(view.offset, sizes))
 
 
-def _as_boxed(run: Boxed) -> Boxed:
+def _mark_boxed(run: BoxedFunction) -> BoxedFunction:
     run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of this calling convention
     return run

@@ -31,7 +31,7 @@ DESCRIPTION = "A tensor compiler: PyTorch graphs in, fused and tiled native code
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 after an error (told in a line or two), or 2 for wrong usage."""
-    given = parser().parse_args(arguments)
+    given = build_parser().parse_args(arguments)
     try:
         given.command(given)
     except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
@@ -42,33 +42,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    text_arguments(commands)
-    program_arguments(commands)
-    add(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
-    add(commands, "passes", list_passes, "list the passes and their options")
-    add(commands, "ops", list_ops, "list the ops by kind of structure")
-    coverage_arguments(commands)
-    fuzz_arguments(commands)
+    add_ir_commands(commands)
+    add_program_commands(commands)
+    add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
+    add_command(commands, "passes", list_passes, "list the passes and their options")
+    add_command(commands, "ops", list_ops, "list the ops by kind of structure")
+    add_coverage_command(commands)
+    add_fuzz_commands(commands)
     return top
 
 
-def text_arguments(commands: Any) -> None:
+def add_ir_commands(commands: Any) -> None:
     """The command about IR text."""
-    c = add(
+    c = add_command(
         commands,
         "opt",
-        optimize,
+        run_opt,
         "run passes over IR text: a graph, a kernel or a program, told apart by the first word",
     )
     c.add_argument("file", help="a file with IR, or - for standard input")
     c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
-    optional(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
-    optional(c, "--print-ir-before", "PASS", "all", "print the IR before PASS, or before every one")
-    optional(c, "--print-ir-after", "PASS", "all", "print the IR after PASS, or after every one")
+    add_optional_flag(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
+    add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS, or before every one")
+    add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS, or after every one")
     c.add_argument("--print-ir-after-change", action="store_true", help="print the IR after each pass that changed it")
     c.add_argument("--verify", action="store_true", help="verify the IR after each pass")
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
@@ -77,32 +77,32 @@ def text_arguments(commands: Any) -> None:
     c.add_argument("--target", default="host", help="the machine that tile passes choose for (host)")
 
 
-def program_arguments(commands: Any) -> None:
+def add_program_commands(commands: Any) -> None:
     """The commands about exported programs."""
-    c = add(commands, "compile", compile_model, "compile an exported program and say what came of it")
-    model_arguments(c)
+    c = add_command(commands, "compile", compile_model, "compile an exported program and say what came of it")
+    add_model_arguments(c)
     c.add_argument("-o", "--output", metavar="REPORT.html", help="write the whole report as one HTML page")
     c.add_argument("--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm or assembly")
 
-    c = add(
+    c = add_command(
         commands, "run", run_model, "run an exported program on inputs from a file, or on those it was exported with"
     )
-    model_arguments(c)
+    add_model_arguments(c)
     c.add_argument("-i", "--inputs", metavar="FILE.pt", help="a tuple of arguments saved by torch.save")
     c.add_argument("-o", "--output", metavar="FILE.pt", help="save the result with torch.save")
 
-    c = add(commands, "compare", compare_model, "measure two ways to compile a program, beside PyTorch")
-    model_arguments(c)
+    c = add_command(commands, "compare", compare_model, "measure two ways to compile a program, beside PyTorch")
+    add_model_arguments(c)
     c.add_argument("-a", default="unfused", help='"fused", "unfused" or a pipeline of graph passes (unfused)')
     c.add_argument("-b", default="fused", help="the other way (fused)")
 
-    c = add(commands, "profile", profile_model, "time every kernel of a program")
-    model_arguments(c)
+    c = add_command(commands, "profile", profile_model, "time every kernel of a program")
+    add_model_arguments(c)
 
 
-def coverage_arguments(commands: Any) -> None:
+def add_coverage_command(commands: Any) -> None:
     """The command about PyTorch's operators."""
-    c = add(commands, "coverage", show_coverage, "say how PyTorch's operators are taken, or try its samples")
+    c = add_command(commands, "coverage", show_coverage, "say how PyTorch's operators are taken, or try its samples")
     c.add_argument("operators", nargs="*", metavar="OP", help="only these: cumsum, nn.functional.pad (all)")
     which = c.add_mutually_exclusive_group()
     which.add_argument("--core", action="store_true", help="the operators that others reduce to (default)")
@@ -116,34 +116,38 @@ def coverage_arguments(commands: Any) -> None:
     c.add_argument("--log", type=Path, metavar="FILE", help="keep what is done here, to go on from there next time")
 
 
-def fuzz_arguments(commands: Any) -> None:
+def add_fuzz_commands(commands: Any) -> None:
     """The commands about random graphs."""
-    c = add(commands, "fuzz", fuzz, "compile random graphs in many ways, and compare what they give with float64")
+    c = add_command(
+        commands, "fuzz", fuzz, "compile random graphs in many ways, and compare what they give with float64"
+    )
     c.add_argument("--count", type=int, default=100, metavar="N", help="how many graphs (100)")
     c.add_argument("--seed", type=int, default=0, metavar="S", help="the number of the first one (0)")
     c.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (1)")
     c.add_argument("--bad-input", action="store_true", help="instead of graphs, try bad text, attributes and files")
     c.add_argument("--out", type=Path, metavar="DIR", help="write each graph that fails, shrunk, to a file in DIR")
 
-    c = add(commands, "reduce", reduce, "shrink a graph that the fuzzer found to fail")
+    c = add_command(commands, "reduce", reduce, "shrink a graph that the fuzzer found to fail")
     c.add_argument("file", type=Path, help="the graph's text, with the seed of its inputs in a comment: # inputs 17")
     c.add_argument("--check", action="store_true", help="only say whether it fails, and how")
     c.add_argument("--limit", type=int, default=400, metavar="N", help="how many graphs to try (400)")
 
 
-def add(commands: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+def add_command(
+    commands: Any, name: str, handler: Callable[[argparse.Namespace], None], text: str
+) -> argparse.ArgumentParser:
     """A command called `name`."""
     made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
-    made.set_defaults(command=run)
+    made.set_defaults(command=handler)
     return made
 
 
-def optional(c: argparse.ArgumentParser, flag: str, metavar: str, alone: str, text: str) -> None:
+def add_optional_flag(c: argparse.ArgumentParser, flag: str, metavar: str, const: str, text: str) -> None:
     """A flag whose value may be left out: None where it is not given, `alone` where it stands by itself."""
-    c.add_argument(flag, nargs="?", const=alone, metavar=metavar, help=text)
+    c.add_argument(flag, nargs="?", const=const, metavar=metavar, help=text)
 
 
-def model_arguments(c: argparse.ArgumentParser) -> None:
+def add_model_arguments(c: argparse.ArgumentParser) -> None:
     """What every command about an exported program takes."""
     c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
     c.add_argument("--target", default="host", help="the machine to compile for: host, x86-64-v4, x86-64-v3, x86-64")
@@ -157,7 +161,7 @@ def model_arguments(c: argparse.ArgumentParser) -> None:
     )
 
 
-def options_of(given: argparse.Namespace) -> Options:
+def options_from_args(given: argparse.Namespace) -> Options:
     """The options that a command line asks for."""
     import torch
 
@@ -167,23 +171,23 @@ def options_of(given: argparse.Namespace) -> Options:
     return Options(target=given.target, fuse=not given.unfused, fallback=given.fallback, tune=given.tune, **passes)
 
 
-def busy(what: str) -> AbstractContextManager[Any]:
+def status_spinner(message: str) -> AbstractContextManager[Any]:
     """Shows in a terminal that work is going on."""
-    return err.status(what)
+    return err.status(message)
 
 
 # IR text
 
 
-def optimize(given: argparse.Namespace) -> None:
+def run_opt(given: argparse.Namespace) -> None:
     """tilewright opt"""
     from compiler.codegen.target import Target
     from compiler.ir.graph import Graph
     from compiler.passes.base import Context
-    from compiler.passes.instrument import Timing, instruments_for
+    from compiler.passes.instrument import PassTiming, instruments_for
     from compiler.passes.lower import lower
     from compiler.passes.manager import run_pipeline
-    from compiler.pipeline import machine_of
+    from compiler.pipeline import machine_for
 
     options = Options(
         target=given.target,
@@ -193,7 +197,7 @@ def optimize(given: argparse.Namespace) -> None:
         print_after=given.print_ir_after or "",
         print_after_change=given.print_ir_after_change,
     )
-    context, clock = Context(machine=machine_of(Target.named(given.target)), options=options), Timing()
+    context, clock = Context(machine=machine_for(Target.by_name(given.target)), options=options), PassTiming()
     watches = [clock, *instruments_for(options)]
     ir = read_ir(given.file)
     ir = run_pipeline(ir, given.pipeline, context, watches)
@@ -240,12 +244,12 @@ def compile_model(given: argparse.Namespace) -> None:
     """tilewright compile"""
     import compiler
 
-    with busy(f"compiling {given.model}"):
-        compiled = compiler.compile(given.model, options=options_of(given))
+    with status_spinner(f"compiling {given.model}"):
+        compiled = compiler.compile(given.model, options=options_from_args(given))
     if given.print_ir:
         print(compiled.print_ir(given.print_ir))
         return
-    with busy("measuring"):
+    with status_spinner("measuring"):
         report = compiled.report()
     out.print(report)
     if given.output:
@@ -259,19 +263,19 @@ def run_model(given: argparse.Namespace) -> None:
 
     import compiler
 
-    with busy(f"compiling {given.model}"):
-        compiled = compiler.compile(given.model, options=options_of(given))
-    args, kwargs = compiled.example
+    with status_spinner(f"compiling {given.model}"):
+        compiled = compiler.compile(given.model, options=options_from_args(given))
+    args, kwargs = compiled.example_inputs
     if given.inputs:
         args, kwargs = tuple(torch.load(given.inputs, weights_only=True)), {}
     result = compiled(*args, **kwargs)
     if given.output:
         torch.save(result, given.output)
         err.print(f"wrote {given.output}")
-    out.print(tree_map_only(torch.Tensor, describe, result))
+    out.print(tree_map_only(torch.Tensor, describe_tensor, result))
 
 
-def describe(t: torch.Tensor) -> str:
+def describe_tensor(t: torch.Tensor) -> str:
     """A tensor's type and how its values spread."""
     text = f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
     if not t.numel():
@@ -284,8 +288,8 @@ def compare_model(given: argparse.Namespace) -> None:
     """tilewright compare"""
     import compiler
 
-    with busy(f"comparing {given.a} and {given.b}"):
-        result = compiler.compare(given.model, a=given.a, b=given.b, options=options_of(given))
+    with status_spinner(f"comparing {given.a} and {given.b}"):
+        result = compiler.compare(given.model, a=given.a, b=given.b, options=options_from_args(given))
     out.print(result)
 
 
@@ -293,10 +297,10 @@ def profile_model(given: argparse.Namespace) -> None:
     """tilewright profile"""
     import compiler
 
-    with busy(f"compiling {given.model}"):
-        compiled = compiler.compile(given.model, options=options_of(given))
-    args, kwargs = compiled.example
-    with busy("measuring"):
+    with status_spinner(f"compiling {given.model}"):
+        compiled = compiler.compile(given.model, options=options_from_args(given))
+    args, kwargs = compiled.example_inputs
+    with status_spinner("measuring"):
         profile = compiled.profile(*args, **kwargs)
     out.print(profile)
 
@@ -313,13 +317,13 @@ def demo(given: argparse.Namespace) -> None:
 
 def list_passes(given: argparse.Namespace) -> None:
     """tilewright passes"""
-    from compiler.passes.manager import available, options
+    from compiler.passes.manager import available_passes, pass_options
 
     for kind in ("graph", "program", "tile"):
         out.print(f"[bold]{kind} passes[/]\n")
-        for name, make in sorted(available().items()):
+        for name, make in sorted(available_passes().items()):
             if make.__module__.startswith(f"compiler.passes.{kind}."):
-                fields = ", ".join(f"{f.name.replace('_', '-')}={f.default}" for f in options(make))
+                fields = ", ".join(f"{f.name.replace('_', '-')}={f.default}" for f in pass_options(make))
                 head = Text(f"{name}", "cyan").append(f"{{{fields}}}" if fields else "", "dim")
                 out.print(head)
                 out.print(
@@ -337,11 +341,11 @@ def list_ops(given: argparse.Namespace) -> None:
         made = table(f"{kind.lower()} ops", ["op"], last=["operands", "attributes", "ATen"])
         for name, o in sorted(OPS.items()):
             if type(o.structure).__name__ == kind:
-                operands = ", ".join(f"{p.name}: {p.kind}" for p in o.operands)
+                operands = ", ".join(f"{p.name}: {p.kind}" for p in o.operand_specs)
                 made.add_row(
                     name,
                     escape(operands),
-                    escape(", ".join(o.attrs)),
+                    escape(", ".join(o.attr_defaults)),
                     " ".join(a.removeprefix("aten.") for a in o.aten),
                 )
         out.print(made)
@@ -350,23 +354,23 @@ def list_ops(given: argparse.Namespace) -> None:
 def show_coverage(given: argparse.Namespace) -> None:
     """tilewright coverage"""
     if given.samples or given.gradients or given.open_sizes:
-        try_samples(given)
+        run_opinfo_samples(given)
         return
     from collections import Counter
 
-    from compiler.coverage import WAYS, coverage, overloads
+    from compiler.coverage import SUPPORT_KINDS, op_support, overloads
     from compiler.render import table
 
-    with busy("asking"):
-        found = [coverage(o) for o in overloads(core=not given.all)]
+    with status_spinner("asking"):
+        found = [op_support(o) for o in overloads(core=not given.all)]
     named = [f"aten.{n}" for n in given.operators]
     found = [c for c in found if not named or any(c.overload.startswith(f"{n}.") for n in named)]
     made = table("operators", ["operator", "way"], last=["by what, or why"])
     for c in found:
-        made.add_row(c.overload.removeprefix("aten."), c.way, escape(c.note))
+        made.add_row(c.overload.removeprefix("aten."), c.kind, escape(c.note))
     out.print(made)
-    totals = Counter(c.way for c in found)
-    for way, meaning in WAYS.items():
+    totals = Counter(c.kind for c in found)
+    for way, meaning in SUPPORT_KINDS.items():
         if totals[way]:
             out.print(f"{totals[way]:6} {way:12} {meaning}", highlight=False)
     out.print(f"{len(found):6} in all", highlight=False)
@@ -382,10 +386,10 @@ def fuzz(given: argparse.Namespace) -> None:
     from compiler.fuzz.session import fuzz as run
 
     seeds = range(given.seed, given.seed + given.count)
-    results = run(seeds, given.jobs, shrink=given.out is not None, spoil=given.bad_input)
+    results = run(seeds, given.jobs, shrink=given.out is not None, malformed=given.bad_input)
     elements = certain = failures = 0
     for found in track(results, "fuzzing", given.count, console=err):
-        elements, certain = elements + found.outcome.elements, certain + found.outcome.certain
+        elements, certain = elements + found.outcome.total_elements, certain + found.outcome.checked_elements
         if found.outcome.failure is None:
             continue
         failures += 1
@@ -402,38 +406,38 @@ def fuzz(given: argparse.Namespace) -> None:
 def reduce(given: argparse.Namespace) -> None:
     """tilewright reduce"""
     from compiler.fuzz.reduce import reduce as shrink
-    from compiler.fuzz.reduce import run_apart
+    from compiler.fuzz.reduce import run_in_subprocess
     from compiler.fuzz.text import read_case
 
     case = read_case(given.file)
-    failure = run_apart(case)
+    failure = run_in_subprocess(case)
     if failure is None:
         out.print("it passes every check")
         return
     if given.check:
         raise TilewrightError(str(failure))
-    with busy("shrinking"):
+    with status_spinner("shrinking"):
         smallest = shrink(case, limit=given.limit)
     print(smallest)
 
 
-def try_samples(given: argparse.Namespace) -> None:
+def run_opinfo_samples(given: argparse.Namespace) -> None:
     """tilewright coverage --samples"""
     from collections import Counter
 
     from compiler.ir.torch_types import to_torch
     from compiler.ir.types import DTYPES
-    from compiler.opinfo import OUTCOMES, Sampling, operators, run
+    from compiler.opinfo import OUTCOMES, SamplingOptions, operators, run_samples
 
     total: Counter[str] = Counter()
     for name in given.dtype.split(","):
         if name not in DTYPES:
             raise TilewrightError(f"unknown element type {name} (there are {', '.join(DTYPES)})")
         dtype = to_torch(DTYPES[name])
-        sampling = Sampling(
+        sampling = SamplingOptions(
             dtype, Options(fallback="eager"), given.gradients, given.open_sizes, given.fraction, given.seed
         )
-        for tally in run(operators(given.operators, dtype), sampling, given.log):
+        for tally in run_samples(operators(given.operators, dtype), sampling, given.log):
             total.update(tally.counts)
             counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)
             out.print(f"{name:5} {tally.op:44} {counts}", highlight=False, markup=False)

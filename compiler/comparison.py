@@ -12,22 +12,29 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from torch.utils._pytree import tree_leaves
 
-from compiler.api import compile, load
-from compiler.measure import Error, Work, eager_work, error, medians, reference
+from compiler.api import as_exported_program, compile
+from compiler.measure import (
+    NumericalError,
+    Workload,
+    eager_workload,
+    float64_reference,
+    interleaved_medians,
+    numerical_error,
+)
 from compiler.options import Options, as_options
-from compiler.render import plain, table
+from compiler.render import render_plain, table
 
 if TYPE_CHECKING:
     from compiler.api import Model
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One contender: its error, the work of one call, and the median of its seconds."""
 
     name: str
-    error: Error
-    work: Work
+    error: NumericalError
+    workload: Workload
     seconds: float
     compile_seconds: float = 0.0
 
@@ -37,9 +44,9 @@ class Comparison:
     """The rows of a comparison, PyTorch first; renders as a table."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
-    def __getitem__(self, name: str) -> Row:
+    def __getitem__(self, name: str) -> ComparisonRow:
         """The row called `name`; KeyError where there is none."""
         for row in self.rows:
             if row.name == name:
@@ -55,9 +62,9 @@ class Comparison:
                 r.name,
                 f"{r.error.relative:.1e}",
                 f"{r.error.ulps:.2g}",
-                f"{r.work.kernels}",
-                f"{r.work.flops / 1e6:.1f}",
-                f"{r.work.bytes / 1e6:.1f}",
+                f"{r.workload.kernels}",
+                f"{r.workload.flops / 1e6:.1f}",
+                f"{r.workload.bytes / 1e6:.1f}",
                 f"{r.seconds * 1e3:.3f}",
                 f"{base / r.seconds:.2f}x",
                 f"{r.compile_seconds:.2f} s" if r.compile_seconds else "",
@@ -68,7 +75,7 @@ class Comparison:
         yield self.table()
 
     def __str__(self) -> str:
-        return plain(self)
+        return render_plain(self)
 
 
 def compare(
@@ -85,32 +92,32 @@ def compare(
 
     A way is "fused", "unfused", a pipeline of graph passes as text, or Options.  Times are medians of calls in turns.
     """
-    program, given, named = load(model, args, kwargs)
+    program, given, named = as_exported_program(model, args, kwargs)
     eager = model if isinstance(model, torch.nn.Module) else program.module()
-    truth = reference(program, given, named)
-    ways = {_name(way): _options(way, as_options(options)) for way in (a, b)}
+    truth = float64_reference(program, given, named)
+    ways = {_configuration_name(way): _configuration_options(way, as_options(options)) for way in (a, b)}
     compiled = {name: compile(program, given, named, options=way) for name, way in ways.items()}
     with torch.no_grad():
         models: list[Callable[..., Any]] = [eager, *compiled.values()]
         calls = [partial(m, *given, **named) for m in models]
-        errors = [error(tree_leaves(call()), truth) for call in calls]
-        works = [eager_work(calls[0]), *(c.work for c in compiled.values())]
-        times = medians(calls, seconds)
-    spent = [0.0, *(c.seconds["total"] for c in compiled.values())]
+        errors = [numerical_error(tree_leaves(call()), truth) for call in calls]
+        works = [eager_workload(calls[0]), *(c.workload for c in compiled.values())]
+        times = interleaved_medians(calls, seconds)
+    spent = [0.0, *(c.compile_seconds["total"] for c in compiled.values())]
     names = ["PyTorch", *compiled]
-    title = compiled[_name(b)].graph.graph.name
-    return Comparison(title, tuple(map(Row, names, errors, works, times, spent)))
+    title = compiled[_configuration_name(b)].compiled_graph.graph.name
+    return Comparison(title, tuple(map(ComparisonRow, names, errors, works, times, spent)))
 
 
-def _name(way: str | Options) -> str:
-    if isinstance(way, str):
-        return way
-    return way.graph_passes or ("fused" if way.fuse else "unfused")
+def _configuration_name(configuration: str | Options) -> str:
+    if isinstance(configuration, str):
+        return configuration
+    return configuration.graph_passes or ("fused" if configuration.fuse else "unfused")
 
 
-def _options(way: str | Options, base: Options) -> Options:
-    if isinstance(way, Options):
-        return way
-    if way in ("fused", "unfused"):
-        return base.with_(fuse=way == "fused")
-    return base.with_(graph_passes=way)
+def _configuration_options(configuration: str | Options, base: Options) -> Options:
+    if isinstance(configuration, Options):
+        return configuration
+    if configuration in ("fused", "unfused"):
+        return base.with_(fuse=configuration == "fused")
+    return base.with_(graph_passes=configuration)

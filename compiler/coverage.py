@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch._C import _dispatch_get_all_op_names, _dispatch_has_kernel_for_dispatch_key
 
-from compiler.frontend.calls import reason_to_call, sized_by_data
-from compiler.frontend.decompositions import for_autograd
-from compiler.frontend.importer import DROPPED
-from compiler.frontend.registry import conversions, is_shaped
-from compiler.frontend.told import ITEMS
+from compiler.frontend.calls import has_data_dependent_shape, opaque_reason
+from compiler.frontend.decompositions import autograd_decompositions
+from compiler.frontend.importer import DROPPED_OPERATORS
+from compiler.frontend.registry import conversions, needs_result_shape
+from compiler.frontend.told import ITEM_OPERATORS
 from compiler.ir import ops
 from compiler.ir.op import OPS, Op
 from compiler.ir.structure import Opaque
 
-WAYS = {
+SUPPORT_KINDS = {
     "native": "compiled",
     "decomposed": "spelled out in other operators first",
     "opaque": "called in PyTorch from inside the program",
@@ -33,11 +33,11 @@ WAYS = {
 
 
 @dataclass(frozen=True)
-class Coverage:
+class OpSupport:
     """How one overload is taken: one of `WAYS`, by what or why."""
 
     overload: str
-    way: str
+    kind: str
     note: str = ""
 
 
@@ -55,72 +55,76 @@ def overloads(core: bool = True) -> list[Any]:
     return sorted(found, key=str)
 
 
-def coverage(overload: Any) -> Coverage:
+def op_support(overload: Any) -> OpSupport:
     """How `overload` is taken."""
     name = str(overload)
     if name in conversions():
-        named = ops_of(conversions()[name])
-        opaque = sorted({o.name for o in named if isinstance(o.structure, Opaque) and not o.structure.declares})
+        named = referenced_ops(conversions()[name])
+        opaque = sorted({o.name for o in named if isinstance(o.structure, Opaque) and not o.structure.shape_attr})
         if opaque:
-            return Coverage(name, "opaque", _opaque_note(opaque))
-        asks = is_shaped(name) and ops.eager in named
-        return Coverage(name, "native", "PyTorch is asked where a mask holds" if asks else "")
-    if name in ITEMS:
-        return Coverage(name, "native", "a number of the program; as a size it is asked for between two parts")
-    if name in DROPPED:
-        return Coverage(name, "native", "dropped: its check is made elsewhere")
-    if _is_size(overload):
-        return Coverage(name, "native", "size arithmetic")
-    if functional := _functional(overload):
-        inner = coverage(functional)
-        return Coverage(name, inner.way, f"as {functional}" + (f": {inner.note}" if inner.note else ""))
-    if rule := _decomposition(overload):
-        return Coverage(name, "decomposed", rule)
-    if reason := reason_to_call(overload):
-        return Coverage(name, "opaque", reason)
-    if sized_by_data(overload):
+            return OpSupport(name, "opaque", _opaque_reasons(opaque))
+        asks = needs_result_shape(name) and ops.eager in named
+        return OpSupport(name, "native", "PyTorch is asked where a mask holds" if asks else "")
+    if name in ITEM_OPERATORS:
+        return OpSupport(name, "native", "a number of the program; as a size it is asked for between two parts")
+    if name in DROPPED_OPERATORS:
+        return OpSupport(name, "native", "dropped: its check is made elsewhere")
+    if _returns_only_sizes(overload):
+        return OpSupport(name, "native", "size arithmetic")
+    if functional := _functional_variant(overload):
+        inner = op_support(functional)
+        return OpSupport(name, inner.kind, f"as {functional}" + (f": {inner.note}" if inner.note else ""))
+    if rule := _decomposition_name(overload):
+        return OpSupport(name, "decomposed", rule)
+    if reason := opaque_reason(overload):
+        return OpSupport(name, "opaque", reason)
+    if has_data_dependent_shape(overload):
         if torch.Tag.dynamic_output_shape in overload.tags:
-            return Coverage(name, "opaque", "data decides the size of its result")
-        return Coverage(name, "between", "Python sees data")
+            return OpSupport(name, "opaque", "data decides the size of its result")
+        return OpSupport(name, "between", "Python sees data")
     if _has_kernel(overload, "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
-        return Coverage(name, "fallback", "has no conversion")
-    return Coverage(name, "unsupported", "has no CPU kernel in PyTorch")
+        return OpSupport(name, "fallback", "has no conversion")
+    return OpSupport(name, "unsupported", "has no CPU kernel in PyTorch")
 
 
-def _opaque_note(names: list[str]) -> str:
+def _opaque_reasons(names: list[str]) -> str:
     reasons = {name: o.structure.reason for name, o in OPS.items() if isinstance(o.structure, Opaque)}
     return "; ".join(f"{n}: {reasons[n]}" for n in names)
 
 
-def _is_size(overload: Any) -> bool:
+def _returns_only_sizes(overload: Any) -> bool:
     """Whether only a size comes out."""
     returns = [str(r.type) for r in overload._schema.returns]
-    return bool(returns) and all(r in ("int", "SymInt", "bool") for r in returns) and not sized_by_data(overload)
+    return (
+        bool(returns)
+        and all(r in ("int", "SymInt", "bool") for r in returns)
+        and not has_data_dependent_shape(overload)
+    )
 
 
 @cache
-def _decompositions() -> dict[str, str]:
-    return {str(o): _place(rule) for o, rule in for_autograd().items()}
+def _decomposition_names() -> dict[str, str]:
+    return {str(o): _qualified_name(rule) for o, rule in autograd_decompositions().items()}
 
 
-def _place(rule: Callable[..., Any]) -> str:
+def _qualified_name(rule: Callable[..., Any]) -> str:
     """Module and name of a function, seen through what wraps it."""
     plain = inspect.unwrap(rule.func if isinstance(rule, partial) else rule)
     return f"{plain.__module__}.{plain.__name__}"
 
 
-def _decomposition(overload: Any) -> str:
+def _decomposition_name(overload: Any) -> str:
     """What spells `overload` out before the importer sees it; empty where nothing does."""
     if _has_kernel(overload, "CompositeImplicitAutograd"):
         return "PyTorch's dispatcher (CompositeImplicitAutograd)"
-    return _decompositions().get(str(overload), "")
+    return _decomposition_names().get(str(overload), "")
 
 
 def _has_kernel(overload: Any, *keys: str) -> bool:
     return any(_dispatch_has_kernel_for_dispatch_key(overload.name(), key) for key in keys)
 
 
-def _functional(overload: Any) -> Any:
+def _functional_variant(overload: Any) -> Any:
     """The overload without mutation that functionalisation puts in the place of `overload`; None where there is none."""
     schema = overload._schema
     if not schema.is_mutable:
@@ -134,35 +138,35 @@ def _functional(overload: Any) -> Any:
     return None
 
 
-def ops_of(conversion: Callable[..., Any]) -> frozenset[Op]:
+def referenced_ops(conversion: Callable[..., Any]) -> frozenset[Op]:
     """The ops that a conversion names, itself or in the functions of the frontend it calls."""
     if isinstance(conversion, partial):
         return frozenset(a for a in conversion.args if isinstance(a, Op))
-    return frozenset(_named_ops(conversion, set()))
+    return frozenset(_iterate_referenced_ops(conversion, set()))
 
 
-def _named_ops(function: Any, seen: set[Any]) -> Iterator[Op]:
+def _iterate_referenced_ops(function: Any, seen: set[Any]) -> Iterator[Op]:
     if function in seen:
         return
     seen.add(function)
     closure = [c.cell_contents for c in function.__closure__ or ()]
-    for name in _names(function.__code__):
+    for name in _referenced_names(function.__code__):
         value = function.__globals__.get(name)
         known = vars(ops).get(name)
         if isinstance(known, Op):
             yield known
         if inspect.isfunction(value) and value.__module__.startswith("compiler.frontend"):
-            yield from _named_ops(value, seen)
+            yield from _iterate_referenced_ops(value, seen)
     for value in closure:
         if isinstance(value, Op):
             yield value
         elif inspect.isfunction(value) and value.__module__.startswith("compiler.frontend"):
-            yield from _named_ops(value, seen)
+            yield from _iterate_referenced_ops(value, seen)
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def _referenced_names(code: CodeType) -> Iterator[str]:
     """Every global and attribute that `code` names, inner functions included."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _referenced_names(constant)

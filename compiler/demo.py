@@ -49,10 +49,10 @@ class SentenceEmbedder(nn.Module):
         return nn.functional.normalize(mean, dim=-1)
 
 
-Tokenize = Callable[[Sequence[str]], tuple[torch.Tensor, torch.Tensor]]
+Tokenizer = Callable[[Sequence[str]], tuple[torch.Tensor, torch.Tensor]]
 
 
-def minilm() -> tuple[SentenceEmbedder, Tokenize]:
+def minilm() -> tuple[SentenceEmbedder, Tokenizer]:
     """The trained model and its tokenizer, which gives the model's two arguments."""
     try:
         from transformers import AutoModel, AutoTokenizer
@@ -82,7 +82,7 @@ def similar_pairs(embeddings: torch.Tensor, count: int) -> list[tuple[float, int
     return [(float(c), int(k) // rows, int(k) % rows) for c, k in zip(best.values, best.indices, strict=True)]
 
 
-def demonstrate(model: nn.Module, args: Sequence[Any], seconds: float = 2.0) -> Comparison:
+def compare_and_print(model: nn.Module, args: Sequence[Any], seconds: float = 2.0) -> Comparison:
     """Compile `model` unfused and fused, measure both beside PyTorch on `args`, print the table and return it."""
     with console.status("exporting, compiling and measuring"):
         comparison = compiler.compare(model, args, seconds=seconds)
@@ -103,10 +103,10 @@ def main(seconds: float = 2.0) -> Comparison:
     for cosine, i, j in similar_pairs(embeddings, 5):
         pairs.add_row(f"{cosine:.3f}", SENTENCES[i], SENTENCES[j])
     console.print(pairs)
-    spent = {part: f"{s:.2f} s" for part, s in embed.seconds.items()}
+    spent = {part: f"{s:.2f} s" for part, s in embed.compile_seconds.items()}
     console.print(f"Compiled in {spent.pop('total')}: " + ", ".join(f"{part} {s}" for part, s in spent.items()) + ".")
     count, tokens = arguments[0].shape
     console.print(
         f"{count} sentences of {tokens} tokens on {torch.get_num_threads()} threads; errors are against float64.\n"
     )
-    return demonstrate(model, arguments, seconds)
+    return compare_and_print(model, arguments, seconds)

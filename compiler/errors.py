@@ -40,7 +40,7 @@ class TypeRuleError(TilewrightError):
 
 
 @dataclass(frozen=True)
-class Unsupported:
+class UnsupportedOp:
     """One op of the user's program that has no counterpart here."""
 
     target: str
@@ -51,21 +51,21 @@ class Unsupported:
 class UnsupportedOpError(TilewrightError):
     """Every unsupported op of a program at once, each with the user's line."""
 
-    def __init__(self, items: Sequence[Unsupported]) -> None:
-        self.items = tuple(items)
+    def __init__(self, unsupported_ops: Sequence[UnsupportedOp]) -> None:
+        self.unsupported_ops = tuple(unsupported_ops)
         lines = [
             f"  {u.target}: {u.reason}"
             + (f"\n      at {u.loc}" + (f": {u.loc.code}" if u.loc.code else "") if u.loc else "")
-            for u in self.items
+            for u in self.unsupported_ops
         ]
         super().__init__(
-            f"{len(self.items)} operation(s) are not supported:\n"
+            f"{len(self.unsupported_ops)} operation(s) are not supported:\n"
             + "\n".join(lines)
             + '\nPass fallback="eager" to run them in PyTorch inside the compiled program.'
         )
 
 
-class OpenSizeError(TilewrightError):
+class DynamicShapeError(TilewrightError):
     """Something that only known sizes allow, asked of sizes that are open."""
 
 

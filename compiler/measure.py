@@ -14,14 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-SMALL_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+NARROW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 # accuracy
 
 
 @dataclass(frozen=True)
-class Error:
+class NumericalError:
     """How far results are from the float64 reference.
 
     `relative` is the largest difference, divided by the largest magnitude in the reference; `ulps` is the mean difference of an
@@ -32,23 +32,23 @@ class Error:
     ulps: float
 
 
-def error(results: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> Error:
+def numerical_error(results: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> NumericalError:
     """The worst error of any result; infinite where shapes differ, or NaN or infinity stand at other places."""
-    errors = [_error(r, t) for r, t in zip(results, truth, strict=True)]
-    return Error(max((e.relative for e in errors), default=0.0), max((e.ulps for e in errors), default=0.0))
+    errors = [_tensor_error(r, t) for r, t in zip(results, truth, strict=True)]
+    return NumericalError(max((e.relative for e in errors), default=0.0), max((e.ulps for e in errors), default=0.0))
 
 
-def _error(result: torch.Tensor, truth: torch.Tensor) -> Error:
+def _tensor_error(result: torch.Tensor, truth: torch.Tensor) -> NumericalError:
     got, want = result.detach().double(), truth.detach().double()
     if got.shape != want.shape or not torch.equal(torch.isfinite(got), torch.isfinite(want)):
-        return Error(float("inf"), float("inf"))
+        return NumericalError(float("inf"), float("inf"))
     finite = torch.isfinite(want)
     got, want = got[finite], want[finite]
     if not want.numel():
-        return Error(0.0, 0.0)
+        return NumericalError(0.0, 0.0)
     gap = (got - want).abs()
     scale = float(want.abs().max()) or 1.0
-    return Error(float(gap.max()) / scale, float((gap / _ulp(want, result.dtype)).mean()))
+    return NumericalError(float(gap.max()) / scale, float((gap / _ulp(want, result.dtype)).mean()))
 
 
 def _ulp(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -60,7 +60,7 @@ def _ulp(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.ldexp(torch.full_like(value, kind.eps / 2), exponent)
 
 
-class _InFloat64(torch.fx.Interpreter):
+class _Float64Interpreter(torch.fx.Interpreter):
     """Runs an exported graph with float64 wherever it names a smaller float type."""
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -71,33 +71,37 @@ class _InFloat64(torch.fx.Interpreter):
         return None if target == "_guards_fn" else super().call_module(target, args, kwargs)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        wide_args, wide_kwargs = tree_map(_widened, (args, kwargs))
+        wide_args, wide_kwargs = tree_map(_to_float64, (args, kwargs))
         return super().call_function(target, wide_args, wide_kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
-        return tree_map(_widened, super().run_node(n))
+        return tree_map(_to_float64, super().run_node(n))
 
 
-def _widened(value: Any) -> Any:
+def _to_float64(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.double() if value.dtype in SMALL_FLOATS else value
-    return torch.float64 if isinstance(value, torch.dtype) and value in SMALL_FLOATS else value
+        return value.double() if value.dtype in NARROW_FLOATS else value
+    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW_FLOATS else value
 
 
-def reference(program: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
+def float64_reference(
+    program: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> list[Any]:
     """The flat results of `program` run by PyTorch in float64; neither the program nor `args` are changed."""
     module = program.module()
     names = program.call_spec.in_spec.child(1).context or ()
     given = (tuple(args), {name: (kwargs or {})[name] for name in names})
     leaves = [x.clone() if isinstance(x, torch.Tensor) else x for x in tree_leaves(given)]
     with torch.no_grad():
-        return tree_leaves(_InFloat64(module).run(*leaves, enable_io_processing=False))
+        return tree_leaves(_Float64Interpreter(module).run(*leaves, enable_io_processing=False))
 
 
 # time
 
 
-def medians(calls: Sequence[Callable[[], object]], seconds: float = 0.5, least: int = 5) -> list[float]:
+def interleaved_medians(
+    calls: Sequence[Callable[[], object]], seconds: float = 0.5, min_repeats: int = 5
+) -> list[float]:
     """The median seconds of each call, taken in turns so that whatever disturbs the machine disturbs all alike.
 
     Each call is made `least` times or more, until all together have run for `seconds` each; two calls warm it up.
@@ -107,7 +111,7 @@ def medians(calls: Sequence[Callable[[], object]], seconds: float = 0.5, least: 
         call()
     times: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds * len(calls)
-    while len(times[0]) < least or time.perf_counter() < end:
+    while len(times[0]) < min_repeats or time.perf_counter() < end:
         for call, taken in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()
@@ -119,7 +123,7 @@ def medians(calls: Sequence[Callable[[], object]], seconds: float = 0.5, least: 
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """What one call does: kernels run, arithmetic operations, and bytes that kernels read and write."""
 
     kernels: int
@@ -127,14 +131,14 @@ class Work:
     bytes: int
 
 
-LOOK_UPS = frozenset({
+GATHER_OPS = frozenset({
     torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor, torch.ops.aten.index_select.default,
     torch.ops.aten.gather.default,
 })  # fmt: skip
 """Ops that read no more of their first operand than they write."""
 
 
-class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the ops that touch elements, the size of their tensors, and the elements that no contraction gives."""
 
     def __init__(self) -> None:
@@ -147,7 +151,7 @@ class _Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not func.is_view and not _shares_storage(read, written, func):
             self.kernels += 1
             self.bytes += _bytes(read) + _bytes(written)
-            if func in LOOK_UPS:
+            if func in GATHER_OPS:
                 self.bytes -= max(0, _bytes(read[:1]) - _bytes(written))
             if func._overloadpacket not in flop_registry:
                 self.elements += sum(t.numel() for t in written)
@@ -168,8 +172,8 @@ def _shares_storage(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor
     return not func._schema.is_mutable and all(t.untyped_storage().data_ptr() in inputs for t in written)
 
 
-def eager_work(call: Callable[[], object]) -> Work:
+def eager_workload(call: Callable[[], object]) -> Workload:
     """What PyTorch does in `call`: contractions count as PyTorch counts them, other ops one for each element of their result."""
-    with torch.no_grad(), FlopCounterMode(display=False) as flops, _Traffic() as traffic:
+    with torch.no_grad(), FlopCounterMode(display=False) as flops, _TrafficCounter() as traffic:
         call()
-    return Work(traffic.kernels, flops.get_total_flops() + traffic.elements, traffic.bytes)
+    return Workload(traffic.kernels, flops.get_total_flops() + traffic.elements, traffic.bytes)

@@ -26,19 +26,19 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from compiler.backend import boxed
+from compiler.backend import as_boxed_function
 from compiler.errors import TilewrightError
-from compiler.frontend.calls import RANDOM, reason_to_call
-from compiler.frontend.decompositions import for_autograd
+from compiler.frontend.calls import RANDOM_REASON, opaque_reason
+from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import import_functional
 from compiler.ir.graph import Graph, Node
-from compiler.ir.ops.control import operator
+from compiler.ir.ops.control import lookup_operator
 from compiler.ir.structure import Opaque
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
 from compiler.partitioned import compile_graph
 
-PATIENCE = 120.0
+SAMPLE_TIMEOUT = 120.0
 """Seconds of CPU time that one sample may take: a machine that is busy, or a process that is paused, is no hang."""
 
 OUTCOMES = ("passed", "opaque", "outside", "failed")
@@ -47,7 +47,7 @@ OUTCOMES = ("passed", "opaque", "outside", "failed")
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """Relative to the answer in float64, besides `OWN` times the error that PyTorch makes itself."""
 
-OWN = 4
+EAGER_ERROR_FACTOR = 4
 """Where a sample is ill-conditioned, two ways to round are two draws from one distribution: neither's error bounds the other's
 closely."""
 
@@ -57,24 +57,24 @@ class Tally:
     """What became of one operator's samples: how many of each outcome, and why, by cause."""
 
     op: str
-    kind: str
+    label: str
     counts: dict[str, int] = field(default_factory=dict)
     causes: dict[str, int] = field(default_factory=dict)
 
-    def of(self, outcome: str) -> int:
+    def count(self, outcome: str) -> int:
         return self.counts.get(outcome, 0)
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampleOutcome:
     """The outcome of one sample: one of `OUTCOMES`, and the cause of any but the first."""
 
     outcome: str
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SamplingOptions:
     """Which samples are tried, and how: of one element type, with their `gradients`, and with every size left open.
 
     A `fraction` of the samples of an operator (at least one) is drawn with `seed`.
@@ -83,14 +83,14 @@ class Sampling:
     dtype: torch.dtype
     options: Options
     gradients: bool = False
-    open_sizes: bool = False
+    dynamic_shapes: bool = False
     fraction: float = 1.0
     seed: int = 0
 
     @property
-    def kind(self) -> str:
+    def label(self) -> str:
         """What tells its tallies from those of others."""
-        return str(self.dtype) + " with gradients" * self.gradients + " of open sizes" * self.open_sizes
+        return str(self.dtype) + " with gradients" * self.gradients + " of open sizes" * self.dynamic_shapes
 
 
 def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> list[Any]:
@@ -102,10 +102,10 @@ def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> 
     known = {o.name for o in op_db}
     if unknown := sorted(set(names) - known):
         raise TilewrightError(f"torch has no samples for {', '.join(unknown)}")
-    return [o for o in op_db if (not names or o.name in names) and _takes(o, dtype)]
+    return [o for o in op_db if (not names or o.name in names) and _supports_dtype(o, dtype)]
 
 
-def _takes(info: Any, dtype: torch.dtype) -> bool:
+def _supports_dtype(info: Any, dtype: torch.dtype) -> bool:
     return dtype in info.supported_dtypes("cpu")
 
 
@@ -114,42 +114,42 @@ def full_name(info: Any) -> str:
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
 
 
-def run(infos: Iterable[Any], sampling: Sampling, log: Path | None = None) -> Iterator[Tally]:
+def run_samples(infos: Iterable[Any], sampling: SamplingOptions, log: Path | None = None) -> Iterator[Tally]:
     """One tally for each operator, in a process of its own so that a crash ends nothing else.
 
     Operators that are in `log`, a file with a line of JSON for each, are taken from there; the others are added to it.
     """
-    done = _logged(log, sampling) if log else {}
+    done = _read_log(log, sampling) if log else {}
     _warm_up(sampling)
     for info in infos:
         tally = done.get(full_name(info))
         if tally is None:
-            tally = _apart(info, sampling)
+            tally = _run_in_subprocess(info, sampling)
             if log:
                 with log.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(tally)) + "\n")
         yield tally
 
 
-def _warm_up(sampling: Sampling) -> None:
+def _warm_up(sampling: SamplingOptions) -> None:
     """Load what every forked process would otherwise load for itself; with one thread, as others would not survive a fork."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    attempt(torch.neg, SimpleNamespace(input=torch.ones(2), args=(), kwargs={}), sampling)
+    run_sample(torch.neg, SimpleNamespace(input=torch.ones(2), args=(), kwargs={}), sampling)
     torch.set_num_threads(threads)
 
 
-def _logged(log: Path, sampling: Sampling) -> dict[str, Tally]:
+def _read_log(log: Path, sampling: SamplingOptions) -> dict[str, Tally]:
     """The operators that an earlier run has seen to."""
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     tallies = [Tally(**json.loads(line)) for line in lines]
-    return {t.op: t for t in tallies if t.kind == sampling.kind}
+    return {t.op: t for t in tallies if t.label == sampling.label}
 
 
-def _apart(info: Any, sampling: Sampling) -> Tally:
+def _run_in_subprocess(info: Any, sampling: SamplingOptions) -> Tally:
     """The tally of `info`, from a forked process; samples it did not come to count as failed."""
     there, here = get_context("fork").Pipe(duplex=False)
-    process = get_context("fork").Process(target=_report, args=(here, info, sampling))
+    process = get_context("fork").Process(target=_send_outcomes, args=(here, info, sampling))
     process.start()
     here.close()
     outcomes: Counter[str] = Counter()
@@ -162,26 +162,28 @@ def _apart(info: Any, sampling: Sampling) -> Tally:
         process.join()
         hung = process.exitcode == -signal.SIGPROF
         outcomes["failed"] += 1
-        causes["failed: " + (f"no answer in {PATIENCE} s" if hung else "the process died")] += 1
+        causes["failed: " + (f"no answer in {SAMPLE_TIMEOUT} s" if hung else "the process died")] += 1
     process.join()
-    return Tally(full_name(info), sampling.kind, dict(outcomes), {c: n for c, n in causes.items() if n})
+    return Tally(full_name(info), sampling.label, dict(outcomes), {c: n for c, n in causes.items() if n})
 
 
-def _report(pipe: Connection, info: Any, sampling: Sampling) -> None:
+def _send_outcomes(pipe: Connection, info: Any, sampling: SamplingOptions) -> None:
     """Send the outcome of each sample, then None; a sample that takes too long ends the process."""
     torch.set_num_threads(1)
     torch.manual_seed(sampling.seed)
     draw = random.Random(sampling.seed)
     defined = "empty" not in info.name
-    function = differentiated(info.op) if sampling.gradients else info.op
+    function = with_gradients(info.op) if sampling.gradients else info.op
     for k, sample in enumerate(_samples(info, sampling)):
         if k == 0 or draw.random() < sampling.fraction:
-            signal.setitimer(signal.ITIMER_PROF, PATIENCE)
-            pipe.send(sample if isinstance(sample, Sampled) else attempt(function, sample, sampling, values=defined))
+            signal.setitimer(signal.ITIMER_PROF, SAMPLE_TIMEOUT)
+            pipe.send(
+                sample if isinstance(sample, SampleOutcome) else run_sample(function, sample, sampling, values=defined)
+            )
     pipe.send(None)
 
 
-def _samples(info: Any, sampling: Sampling) -> Iterator[Any]:
+def _samples(info: Any, sampling: SamplingOptions) -> Iterator[Any]:
     """The samples of `info`, or why there are none."""
     dtype, gradients = sampling.dtype, sampling.gradients
     if gradients and not (info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")):
@@ -191,48 +193,52 @@ def _samples(info: Any, sampling: Sampling) -> Iterator[Any]:
             warnings.simplefilter("ignore")
             yield from info.sample_inputs("cpu", dtype, requires_grad=gradients)
     except Exception as problem:
-        yield Sampled("outside", f"no samples: {_brief(problem)}")
+        yield SampleOutcome("outside", f"no samples: {_error_summary(problem)}")
 
 
-def attempt(function: Callable[..., Any], sample: Any, sampling: Sampling, values: bool = True) -> Sampled:
+def run_sample(
+    function: Callable[..., Any], sample: Any, sampling: SamplingOptions, values: bool = True
+) -> SampleOutcome:
     """Compile and run `function` on one sample, and compare with PyTorch: types, and `values` where they are defined."""
     call = (sample.input, tuple(sample.args), dict(sample.kwargs))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
             torch.manual_seed(0)
-            expected = _called(function, _copied(call))
+            expected = _call(function, _clone_call(call))
         except Exception as problem:
-            return Sampled("outside", f"PyTorch refuses it: {_brief(problem)}")
-        if foreign := next(filter(None, map(_foreign, tree_leaves((call, expected)))), ""):
-            return Sampled("outside", foreign)
+            return SampleOutcome("outside", f"PyTorch refuses it: {_error_summary(problem)}")
+        if foreign := next(filter(None, map(_unsupported_reason, tree_leaves((call, expected)))), ""):
+            return SampleOutcome("outside", foreign)
         graphs: list[Graph] = []
         try:
             torch.manual_seed(0)
-            got = _compiled(function, _copied(call), sampling, graphs)
+            got = _compile_and_call(function, _clone_call(call), sampling, graphs)
         except (DataDependentOutputException, DynamicOutputShapeException):
-            return Sampled("outside", "sizes that depend on data, where Dynamo breaks the graph")
+            return SampleOutcome("outside", "sizes that depend on data, where Dynamo breaks the graph")
         except Exception as problem:
-            if sampling.open_sizes and (reason := _untraceable(function, call)):
-                return Sampled("outside", f"PyTorch does not trace it with open sizes: {reason}")
-            return Sampled("failed", _brief(problem))
-        called = sorted({_called_name(n) for g in graphs for n in g if _runs_in_pytorch(n)})
-        arbitrary = any(reason_to_call(operator(name)) == RANDOM for name in called if "." in name)
-        difference = compare(got, expected, lambda: _wide(function, call), values=values and not arbitrary)
+            if sampling.dynamic_shapes and (reason := _tracing_failure(function, call)):
+                return SampleOutcome("outside", f"PyTorch does not trace it with open sizes: {reason}")
+            return SampleOutcome("failed", _error_summary(problem))
+        called = sorted({_opaque_name(n) for g in graphs for n in g if _runs_in_pytorch(n)})
+        arbitrary = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in called if "." in name)
+        difference = describe_difference(
+            got, expected, lambda: _float64_result(function, call), values=values and not arbitrary
+        )
     if difference:
-        return Sampled("failed", difference)
-    return Sampled("opaque", ", ".join(called)) if called else Sampled("passed")
+        return SampleOutcome("failed", difference)
+    return SampleOutcome("opaque", ", ".join(called)) if called else SampleOutcome("passed")
 
 
 def _runs_in_pytorch(node: Node) -> bool:
     return isinstance(node.structure, Opaque)
 
 
-def _called_name(node: Node) -> str:
+def _opaque_name(node: Node) -> str:
     return str(node.attrs.get("overload", node.op.name))
 
 
-def _foreign(value: Any) -> str:
+def _unsupported_reason(value: Any) -> str:
     """Why a tensor is not one that the IR has; empty where it is, or no tensor."""
     if not isinstance(value, torch.Tensor):
         return ""
@@ -241,12 +247,12 @@ def _foreign(value: Any) -> str:
     return "" if value.dtype in TORCH_DTYPES.values() else f"elements of type {value.dtype}"
 
 
-def _called(function: Callable[..., Any], call: Any) -> Any:
+def _call(function: Callable[..., Any], call: Any) -> Any:
     first, args, kwargs = call
     return function(first, *args, **kwargs)
 
 
-def _copied(call: Any) -> Any:
+def _clone_call(call: Any) -> Any:
     """The same call on tensors of its own, strides kept."""
 
     def copied(v: Any) -> Any:
@@ -255,7 +261,7 @@ def _copied(call: Any) -> Any:
     return tree_map(copied, call)
 
 
-def _wide(function: Callable[..., Any], call: Any) -> Any:
+def _float64_result(function: Callable[..., Any], call: Any) -> Any:
     """The answer in float64; None where PyTorch has none."""
 
     def widened(v: Any) -> Any:
@@ -267,26 +273,26 @@ def _wide(function: Callable[..., Any], call: Any) -> Any:
     wide = tree_map(widened, call)
     try:
         torch.manual_seed(0)
-        return _called(function, _copied(wide))
+        return _call(function, _clone_call(wide))
     except Exception:
         return None
 
 
-def _compiled(function: Callable[..., Any], call: Any, sampling: Sampling, graphs: list[Graph]) -> Any:
+def _compile_and_call(function: Callable[..., Any], call: Any, sampling: SamplingOptions, graphs: list[Graph]) -> Any:
     """The result of the compiled function; the graphs it was made of are appended to `graphs`."""
 
-    def compiler(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+    def compile_fx_graph(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
             imported = import_functional(module, fallback=sampling.options.fallback)
             graphs.append(imported.graph)
-            return boxed(
-                imported, compile_graph(imported.graph, sampling.options, imported.bounds, imported.conditions)
+            return as_boxed_function(
+                imported, compile_graph(imported.graph, sampling.options, imported.bounds, imported.runtime_assertions)
             )
 
-    return _through(function, call, compiler, sampling.open_sizes)
+    return _trace_and_call(function, call, compile_fx_graph, sampling.dynamic_shapes)
 
 
-class Checked(torch.fx.Interpreter):
+class RankChecker(torch.fx.Interpreter):
     """Runs a traced graph in PyTorch; ValueError where what an operator gives has not the rank that tracing found."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -297,16 +303,20 @@ class Checked(torch.fx.Interpreter):
         return result
 
 
-def _untraceable(function: Callable[..., Any], call: Any) -> str:
+def _tracing_failure(function: Callable[..., Any], call: Any) -> str:
     """Why PyTorch cannot trace and run the call with every size open, whatever compiles it; empty where it can."""
     try:
-        _through(function, _copied(call), lambda module, arguments: Checked(module).run, open_sizes=True)
+        _trace_and_call(
+            function, _clone_call(call), lambda module, arguments: RankChecker(module).run, dynamic_shapes=True
+        )
     except Exception as problem:
-        return _brief(problem)
+        return _error_summary(problem)
     return ""
 
 
-def _through(function: Callable[..., Any], call: Any, compiler: Callable[..., Any], open_sizes: bool) -> Any:
+def _trace_and_call(
+    function: Callable[..., Any], call: Any, fw_compiler: Callable[..., Any], dynamic_shapes: bool
+) -> Any:
     """The result of the call as AOTAutograd traces it and `compiler` compiles it."""
     leaves, spec = tree_flatten(call)
     places = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
@@ -315,13 +325,15 @@ def _through(function: Callable[..., Any], call: Any, compiler: Callable[..., An
         filled = list(leaves)
         for k, t in zip(places, tensors, strict=True):
             filled[k] = t
-        return _called(function, tree_unflatten(filled, spec))
+        return _call(function, tree_unflatten(filled, spec))
 
-    traced = aot_function(of_tensors, fw_compiler=compiler, decompositions=for_autograd(), dynamic=open_sizes)
+    traced = aot_function(
+        of_tensors, fw_compiler=fw_compiler, decompositions=autograd_decompositions(), dynamic=dynamic_shapes
+    )
     return traced(*(leaves[k] for k in places))
 
 
-def differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
+def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, giving besides its results the gradients of their weighted sum for every argument that has one."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
@@ -336,7 +348,7 @@ def differentiated(function: Callable[..., Any]) -> Callable[..., Any]:
     return both
 
 
-def compare(got: Any, expected: Any, wide: Callable[[], Any], values: bool = True) -> str:
+def describe_difference(got: Any, expected: Any, wide: Callable[[], Any], values: bool = True) -> str:
     """How `got` differs from what PyTorch made, measured against float64; empty where it does not.
 
     Without `values` only their types count: they are random.
@@ -384,13 +396,13 @@ def _float_difference(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Ten
     error = torch.where(special, 0.0, (a - best).abs())
     own = torch.where(special, 0.0, (b - best).abs())
     worst = float(own.max()) if own.numel() else 0.0
-    excess = error - tolerance * (best.abs().nan_to_num() + 1e-1) - OWN * worst
+    excess = error - tolerance * (best.abs().nan_to_num() + 1e-1) - EAGER_ERROR_FACTOR * worst
     if not excess.numel() or float(excess.max()) <= 0:
         return ""
     return f"other numbers, by about 1e{round(math.log10(float(error.max())))}"
 
 
-def _brief(problem: BaseException) -> str:
+def _error_summary(problem: BaseException) -> str:
     """The kind of a problem and the line that says what it is, in few words."""
     lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
     if "operation(s) are not supported" in str(problem):

@@ -8,12 +8,12 @@ from typing import TypeAlias, Union
 
 import torch
 
-from compiler.driver import CompiledGraph, Ranges, Served, written_back
+from compiler.driver import CompiledGraph, ExecutedProgram, SizeRanges, write_back_aliases
 from compiler.ir.graph import Graph
-from compiler.ir.partition import is_partitioned, partition
-from compiler.ir.parts import Condition, Parts
+from compiler.ir.partition import needs_partitioning, partition
+from compiler.ir.parts import PartitionExecutor, RuntimeAssertion
 from compiler.options import Options
-from compiler.runtime.entry import Run
+from compiler.runtime.entry import RunFunction
 
 
 @dataclass(eq=False)
@@ -25,50 +25,59 @@ class PartitionedGraph:
 
     graph: Graph
     options: Options = field(default_factory=Options)
-    bounds: Ranges = field(default_factory=dict)
-    conditions: tuple[Condition, ...] = ()
+    bounds: SizeRanges = field(default_factory=dict)
+    assertions: tuple[RuntimeAssertion, ...] = ()
 
     def __post_init__(self) -> None:
-        self.parts = partition(self.graph)
-        self.compiled = tuple(CompiledGraph(p.graph, self.options, self.bounds) for p in self.parts)
-        bodies = (v for p in self.parts for n in p.calls for v in n.attrs.values() if isinstance(v, Graph))
-        self.bodies = {g: compile_graph(g, self.options, self.bounds, self.conditions) for g in bodies}
-        self._run = self._parts(lambda compiled: compiled.run)
+        self.subgraphs = partition(self.graph)
+        self.compiled_subgraphs = tuple(CompiledGraph(p.graph, self.options, self.bounds) for p in self.subgraphs)
+        compiled_bodies = (
+            v for p in self.subgraphs for n in p.eager_calls for v in n.attrs.values() if isinstance(v, Graph)
+        )
+        self.bodies = {g: compile_graph(g, self.options, self.bounds, self.assertions) for g in compiled_bodies}
+        self._executor = self._make_executor(lambda compiled: compiled.run)
 
-    def _parts(self, function: Callable[[AnyCompiled], Run]) -> Parts:
+    def _make_executor(self, function: Callable[[AnyCompiled], RunFunction]) -> PartitionExecutor:
         """The graph with `function` of what each part, and each graph that a call carries, was compiled to."""
-        compute = tuple(map(function, self.compiled))
-        return Parts(self.graph, self.parts, compute, lambda g: function(self.bodies[g]), self.conditions)
+        compute = tuple(map(function, self.compiled_subgraphs))
+        return PartitionExecutor(
+            self.graph, self.subgraphs, compute, lambda g: function(self.bodies[g]), self.assertions
+        )
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return self.measured(inputs)[0]
+        return self.call_with_sizes(inputs)[0]
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The outputs, those that are to be written back to inputs among them."""
-        return self._run(inputs)[0]
+        return self._executor(inputs)[0]
 
-    def measured(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Callable[[], Mapping[str, int]]]:
+    def call_with_sizes(
+        self, inputs: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], Callable[[], Mapping[str, int]]]:
         """What a call returns, and how to get the sizes that inputs and data have told."""
-        results, sizes = self._run(inputs)
-        return written_back(self.graph, inputs, results), lambda: sizes
+        results, sizes = self._executor(inputs)
+        return write_back_aliases(self.graph, inputs, results), lambda: sizes
 
     @property
-    def seconds(self) -> dict[str, float]:
+    def compile_seconds(self) -> dict[str, float]:
         """What compiling the parts has taken together."""
-        return {k: sum(c.seconds[k] for c in (*self.compiled, *self.bodies.values())) for k in ("passes", "code")}
+        return {
+            k: sum(c.compile_seconds[k] for c in (*self.compiled_subgraphs, *self.bodies.values()))
+            for k in ("passes", "code")
+        }
 
-    def programs(self, inputs: Sequence[torch.Tensor]) -> list[Served]:
+    def executed_programs(self, inputs: Sequence[torch.Tensor]) -> list[ExecutedProgram]:
         """The parts that serve these inputs and what they are given; all of it runs, but nothing is written back."""
-        found: list[Served] = []
+        found: list[ExecutedProgram] = []
 
-        def noted(compiled: AnyCompiled) -> Run:
+        def noted(compiled: AnyCompiled) -> RunFunction:
             def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-                found.extend(compiled.programs(tensors))
+                found.extend(compiled.executed_programs(tensors))
                 return compiled.run(tensors)
 
             return run
 
-        self._parts(noted)(inputs)
+        self._make_executor(noted)(inputs)
         return found
 
 
@@ -76,9 +85,12 @@ AnyCompiled: TypeAlias = Union[CompiledGraph, PartitionedGraph]
 
 
 def compile_graph(
-    graph: Graph, options: Options | None = None, bounds: Ranges | None = None, conditions: Sequence[Condition] = ()
+    graph: Graph,
+    options: Options | None = None,
+    bounds: SizeRanges | None = None,
+    assertions: Sequence[RuntimeAssertion] = (),
 ) -> AnyCompiled:
     """Compile `graph`; what is static at once, the rest when its first sizes are known."""
-    if is_partitioned(graph):
-        return PartitionedGraph(graph, options or Options(), bounds or {}, tuple(conditions))
+    if needs_partitioning(graph):
+        return PartitionedGraph(graph, options or Options(), bounds or {}, tuple(assertions))
     return CompiledGraph(graph, options or Options(), bounds or {})

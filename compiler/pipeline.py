@@ -14,7 +14,7 @@ from compiler.passes.base import Context
 from compiler.passes.lower import lower
 from compiler.passes.manager import Instrument, run_pipeline
 from compiler.perf.host import host_machine
-from compiler.perf.machine import MACHINES, Machine
+from compiler.perf.machine import MACHINE_BY_TARGET, Machine
 
 GRAPH_PASSES = "dce,decompose,canonicalize,scale-weights,fold,cse,block-scans,winograd,unpad,cse,fuse"
 """Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, convolutions into less work, what these
@@ -49,12 +49,12 @@ Scheduler: TypeAlias = Callable[[Program, str, Context, Sequence[Instrument]], P
 """What runs the passes over programs and kernels: `run_pipeline`, or the tuner."""
 
 
-def run_passes(
+def lower_and_schedule(
     graph: Graph, options: Options, instruments: Sequence[Instrument] = (), schedule: Scheduler = run_pipeline
 ) -> Stages:
     """Graph IR through every pass to a scheduled program; nothing is compiled yet."""
-    target = Target.named(options.target)
-    context = Context(machine=machine_of(target), options=options)
+    target = Target.by_name(options.target)
+    context = Context(machine=machine_for(target), options=options)
     default = GRAPH_PASSES if options.fuse else UNFUSED_GRAPH_PASSES
     fused = run_pipeline(graph, options.graph_passes or default, context, instruments)
     lowered = lower(fused)
@@ -64,7 +64,7 @@ def run_passes(
     return Stages(graph, fused, lowered, scheduled, context)
 
 
-def machine_of(target: Target) -> Machine:
+def machine_for(target: Target) -> Machine:
     """The cost model's view of a target."""
-    known = MACHINES.get(target.name)
-    return known or host_machine(target.cpu, target.vector_bits, target.registers)
+    known = MACHINE_BY_TARGET.get(target.name)
+    return known or host_machine(target.cpu, target.vector_bits, target.vector_registers)

@@ -33,12 +33,12 @@ def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequ
     return made
 
 
-def clipped(text: str) -> Text:
+def truncated_text(text: str) -> Text:
     """Text for a cell that is cut off where the others leave no room."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def plain(renderable: Any, width: int = 120) -> str:
+def render_plain(renderable: Any, width: int = 120) -> str:
     """What a terminal would show, as text without colours."""
     console = Console(width=width, no_color=True)
     with console.capture() as capture:
@@ -46,7 +46,7 @@ def plain(renderable: Any, width: int = 120) -> str:
     return "\n".join(line.rstrip() for line in capture.get().strip("\n").split("\n"))
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     """Bytes for people."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
@@ -55,14 +55,16 @@ def size(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def summary(names: Sequence[str], most: int = 6) -> str:
+def abbreviate(names: Sequence[str], max_names: int = 6) -> str:
     """Some names, the middle of a long list left out."""
     shown = (
-        names if len(names) <= most else [*names[: most // 2], f"({len(names) - most} more)", *names[-(most // 2) :]]
+        names
+        if len(names) <= max_names
+        else [*names[: max_names // 2], f"({len(names) - max_names} more)", *names[-(max_names // 2) :]]
     )
     return " ".join(shown)
 
 
-def place(loc: Loc | None) -> str:
+def format_location(loc: Loc | None) -> str:
     """A line of the user's program: file, number and code."""
     return f"{Path(loc.file).name}:{loc.line} {loc.code}".rstrip() if loc else ""

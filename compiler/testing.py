@@ -19,28 +19,28 @@ from torch.utils._pytree import tree_leaves
 
 import compiler
 import compiler.ir.ops
-from compiler.api import load
+from compiler.api import as_exported_program
 from compiler.ir.graph import Graph
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import graph_resources
-from compiler.ir.random_inputs import Array, random_inputs, small_sizes, special_array
+from compiler.ir.random_inputs import Array, random_inputs, small_symbol_values, special_array
 from compiler.ir.tile import Program
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile_printer import program_resources
 from compiler.ir.torch_types import as_array
-from compiler.ir.trial import Sizes, trials
-from compiler.measure import error, reference
+from compiler.ir.trial import SizeValues, sample_sizes
+from compiler.measure import float64_reference, numerical_error
 from compiler.passes.base import Context, Pass
 from compiler.passes.instrument import (
     AnyIR,
     SemanticCheck,
     Verify,
-    difference,
-    first_in_range,
-    given_to,
-    run_on,
-    text,
+    describe_difference,
+    input_types,
+    interpret_on,
+    ir_text,
+    run_with_valid_range,
     tolerance,
     verify,
 )
@@ -71,22 +71,22 @@ def check_pass(
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
     context = Context(machine=machine)
-    source = parse(before or unchanged)
+    source = parse_ir(before or unchanged)
     verify(source)
     result = run_pipeline(source, passes, context, [Verify(), SemanticCheck()])
-    _same_text(result, parse(unchanged or after), passes, unchanged or after)
+    _assert_same_text(result, parse_ir(unchanged or after), passes, unchanged or after)
     assert not remark or any(remark in str(r) for r in context.remarks), (
         f"no remark says {remark!r}:\n{context.remarks}"
     )
-    _round_trip(result)
+    _assert_round_trip(result)
     if idempotent:
         again = run_pipeline(result, passes, Context(machine=machine))
-        assert normal(again) == normal(result), "a second run changes more:\n" + _diff(result, again)
-    check_same_meaning(source, result, exact=all(p.exact for p in passes), special=special)
+        assert canonical_text(again) == canonical_text(result), "a second run changes more:\n" + _diff(result, again)
+    check_equivalent(source, result, exact=all(p.exact for p in passes), special=special)
     return result
 
 
-def parse(source: str) -> AnyIR:
+def parse_ir(source: str) -> AnyIR:
     """A graph, a kernel or a program from its text."""
     first = source.split(maxsplit=1)[0]
     return (
@@ -98,41 +98,46 @@ def parse(source: str) -> AnyIR:
     )
 
 
-def normal(ir: AnyIR) -> str:
+def canonical_text(ir: AnyIR) -> str:
     """The text of `ir` with values named in the order they appear."""
     names: dict[str, str] = {}
-    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), text(ir))
-    return renamed if isinstance(ir, Graph) else text(_reparse(renamed, ir))  # lines break by the length of names
+    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), ir_text(ir))
+    return renamed if isinstance(ir, Graph) else ir_text(_reparse(renamed, ir))  # lines break by the length of names
 
 
-def check_same_meaning(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bool = True) -> None:
+def check_equivalent(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bool = True) -> None:
     """AssertionError where interpreting `old` and `new` gives different answers; `exact` asks for identical bits."""
-    for sizes in _sizes(old, new):
+    for sizes in _trial_sizes(old, new):
         a, b = (ir.specialize(sizes) if isinstance(ir, Graph) else ir for ir in (old, new))
-        for label, run in _inputs(a, sizes, special):
+        for label, run in _interpreter_runs(a, sizes, special):
             want, got = run(a, exact), run(b, exact)
             for number, (w, g) in enumerate(zip(want, got, strict=True)):
-                problem = difference(w, g, 0.0 if exact else tolerance(a))
+                problem = describe_difference(w, g, 0.0 if exact else tolerance(a))
                 assert not problem, (
                     f"on {label} inputs{f' of sizes {sizes}' if sizes else ''}, output {number}: {problem}"
                 )
 
 
-def _sizes(old: AnyIR, new: AnyIR) -> Iterator[Sizes]:
+def _trial_sizes(old: AnyIR, new: AnyIR) -> Iterator[SizeValues]:
     """Sizes to try for the symbolic dimensions."""
     if not isinstance(old, Graph):
-        yield from trials(old, new)
+        yield from sample_sizes(old, new)
         return
-    yield small_sizes(old, 3)
+    yield small_symbol_values(old, 3)
     if old.symbols:
         yield dict.fromkeys(old.symbols, 1)
         yield dict.fromkeys(old.symbols, 0)
 
 
-def _inputs(ir: AnyIR, sizes: Sizes, special: bool) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
+def _interpreter_runs(
+    ir: AnyIR, sizes: SizeValues, special: bool
+) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
     """Named ways to interpret IR on one set of inputs."""
-    types = [n.type for n in ir.inputs] if isinstance(ir, Graph) else given_to(ir, sizes)
-    yield "random", lambda x, exact: first_in_range(lambda *ends: _interpret(x, random_inputs(types, 1, *ends), exact))
+    types = [n.type for n in ir.inputs] if isinstance(ir, Graph) else input_types(ir, sizes)
+    yield (
+        "random",
+        lambda x, exact: run_with_valid_range(lambda *ends: _interpret(x, random_inputs(types, 1, *ends), exact)),
+    )
     if special and all(t.dtype.is_float or t.dtype.kind == "bool" for t in types):  # integers may be indices
         for phase in (0, 5):
             given = [special_array(t, phase * k) for k, t in enumerate(types)]
@@ -141,14 +146,14 @@ def _inputs(ir: AnyIR, sizes: Sizes, special: bool) -> Iterator[tuple[str, Calla
 
 def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
     if not isinstance(ir, Graph):
-        return run_on(ir, inputs)
+        return interpret_on(ir, inputs)
     return [as_array(r) for r in interpret(ir, inputs, dtype=None if exact else torch.float64)]
 
 
-def _round_trip(ir: AnyIR) -> None:
+def _assert_round_trip(ir: AnyIR) -> None:
     """The text of `ir` parses to IR of the same text."""
-    again = _reparse(text(ir), ir)
-    assert text(again) == text(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
+    again = _reparse(ir_text(ir), ir)
+    assert ir_text(again) == ir_text(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
 
 
 def _reparse(source: str, ir: AnyIR) -> AnyIR:
@@ -159,22 +164,22 @@ def _reparse(source: str, ir: AnyIR) -> AnyIR:
 
 
 def _diff(want: AnyIR, got: AnyIR) -> str:
-    old, new = normal(want).splitlines(), normal(got).splitlines()
+    old, new = canonical_text(want).splitlines(), canonical_text(got).splitlines()
     return "\n".join(difflib.unified_diff(old, new, "expected", "got", lineterm="", n=99))
 
 
-def _same_text(result: AnyIR, expected: AnyIR, passes: Sequence[Pass[Any]], literal: str) -> None:
-    if normal(result) == normal(expected):
+def _assert_same_text(result: AnyIR, expected: AnyIR, passes: Sequence[Pass[Any]], literal: str) -> None:
+    if canonical_text(result) == canonical_text(expected):
         return
-    if BLESS and (place := _write_back(literal, text(result))):
+    if BLESS and (place := _bless(literal, ir_text(result))):
         print(f"blessed {place}")
         return
-    rules = "".join(f"\nrule {r.name}: {r.where}" for p in passes if isinstance(p, RulePass) for r in p.rules)
+    rules = "".join(f"\nrule {r.name}: {r.source_location}" for p in passes if isinstance(p, RulePass) for r in p.rules)
     accept = "\nto accept what it gives: run this test with pytest --bless"
     raise AssertionError(f"the pipeline gives other IR:\n{_diff(expected, result)}{rules}{accept}")
 
 
-def _write_back(old: str, new: str) -> str:
+def _bless(old: str, new: str) -> str:
     """Replace the text `old` in the test that called `check_pass`; "" where it is not written there exactly once."""
     caller = next(f for f in inspect.stack() if f.filename != __file__)
     path = Path(caller.filename)
@@ -198,8 +203,8 @@ def check(
 
     AssertionError where ours, relative to the largest true value, is more than `factor` times PyTorch's and not tiny.
     """
-    program, given, named = load(model, args, kwargs)
-    truth = reference(program, given, named)
+    program, given, named = as_exported_program(model, args, kwargs)
+    truth = float64_reference(program, given, named)
     compiled = compiler.compile(program, given, named, options=options)
     with torch.no_grad():
         theirs, ours = (tree_leaves(m(*given, **named)) for m in (model, compiled))
@@ -212,7 +217,7 @@ def check_accuracy(
     """The table and the verdict of `check` for results at hand: ours, PyTorch's, and those of float64."""
     rows, worse = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"], []
     for k, (mine, their, true) in enumerate(zip(ours, theirs, truth, strict=True)):
-        a, b = (error([x], [true]).relative for x in (mine, their))
+        a, b = (numerical_error([x], [true]).relative for x in (mine, their))
         rows.append(f"{k:<8}{list(mine.shape)!s:<20}{a:12.2e}{b:12.2e}")
         tiny = 16 * torch.finfo(mine.dtype).eps if mine.dtype.is_floating_point else 0.0
         if not a <= max(factor * b, tiny):

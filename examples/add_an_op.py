@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 import compiler
-from compiler.ir.op import op, sample
+from compiler.ir.op import declare_op, sample_input
 from compiler.ir.scalar import Expr, maximum, minimum
 from compiler.ir.structure import Elementwise
 from compiler.testing import check
@@ -27,14 +27,19 @@ def smoothstep_of_one_element(x: Expr, low: float, high: float) -> Expr:
     return t * t * (3 - 2 * t)
 
 
-op(
+declare_op(
     "smoothstep",
     "x: float",
     Elementwise(smoothstep_of_one_element),
     attrs={"low": 0.0, "high": 1.0},
     aten="example.smoothstep.default",
     reference=smoothstep,
-    samples=[sample("f32[4, 5]", low=-2.0, high=2.0), sample("f32[0, 3]"), sample("f64[7]"), sample("bf16[3]")],
+    samples=[
+        sample_input("f32[4, 5]", low=-2.0, high=2.0),
+        sample_input("f32[0, 3]"),
+        sample_input("f64[7]"),
+        sample_input("bf16[3]"),
+    ],
 )
 
 

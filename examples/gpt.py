@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.comparison import Comparison
-from compiler.demo import demonstrate
+from compiler.demo import compare_and_print
 
 
 class Block(nn.Module):
@@ -49,7 +49,7 @@ class Decoder(nn.Module):
 def main(tokens: int = 128, depth: int = 6, width: int = 384, seconds: float = 1.0) -> Comparison:
     torch.manual_seed(0)
     model = Decoder(depth=depth, width=width).eval()
-    return demonstrate(model, (torch.randint(0, 4096, (1, tokens)),), seconds)
+    return compare_and_print(model, (torch.randint(0, 4096, (1, tokens)),), seconds)
 
 
 if __name__ == "__main__":

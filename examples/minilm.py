@@ -6,7 +6,7 @@ python examples/minilm.py "Why is my mortgage dearer now?"
 import sys
 
 import compiler
-from compiler.demo import SENTENCES, demonstrate, minilm
+from compiler.demo import SENTENCES, compare_and_print, minilm
 
 
 def main(question: str = "Why is my mortgage dearer now?", seconds: float = 1.0) -> str:
@@ -19,7 +19,7 @@ def main(question: str = "Why is my mortgage dearer now?", seconds: float = 1.0)
     print(question)
     for cosine, sentence in ranked[:3]:
         print(f"  {cosine:.3f}  {sentence}")
-    demonstrate(model, arguments, seconds)
+    compare_and_print(model, arguments, seconds)
     return ranked[0][1]
 
 

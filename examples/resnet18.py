@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.comparison import Comparison
-from compiler.demo import demonstrate
+from compiler.demo import compare_and_print
 
 
 class Block(nn.Module):
@@ -67,7 +67,7 @@ def with_statistics(model: nn.Module) -> nn.Module:
 
 def main(width: int = 64, size: int = 224, seconds: float = 1.0) -> Comparison:
     torch.manual_seed(0)
-    return demonstrate(with_statistics(ResNet18(width=width)), (torch.randn(1, 3, size, size),), seconds)
+    return compare_and_print(with_statistics(ResNet18(width=width)), (torch.randn(1, 3, size, size),), seconds)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,17 @@ from torch import Tensor, nn
 import compiler
 from compiler.ir import ops
 from compiler.ir.graph import Node
-from compiler.passes.pattern import Match, Refusal, any_value, rewrite
+from compiler.passes.pattern import Match, MatchFailure, any_value, rewrite
 from compiler.testing import check_pass
 
 x = any_value("x", dtype="float")
 
 
 @rewrite(ops.mul(x, ops.sigmoid(x)))
-def form_silu(m: Match) -> Node | Refusal:
+def form_silu(m: Match) -> Node | MatchFailure:
     """x * sigmoid(x) -> silu(x)"""
-    if m.uses(ops.sigmoid(x)) > 1:
-        return m.refuse("sigmoid has other uses")
+    if m.use_count(ops.sigmoid(x)) > 1:
+        return m.fail("sigmoid has other uses")
     return ops.silu(m[x])
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     options = compiler.Options(graph_passes="decompose,canonicalize,form-silu,fuse")
     compiled = compiler.compile(Gate(), (torch.randn(4),), options=options)
     print(compiled.print_ir("fused"))
-    for remark in compiled.remarks.of("form-silu"):
+    for remark in compiled.remarks.select("form-silu"):
         print(remark.kind, remark.pass_, remark.message)
 
 

@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -39,18 +38,18 @@ from compiler.codegen.triton.emit import emit_triton
 from compiler.errors import TilewrightError
 from compiler.frontend.export import import_module
 from compiler.fuzz import random_graph, read_case
-from compiler.ir.atoms import MANY, expected
+from compiler.ir.atoms import DEFAULT_SIZE_HINT, choose_size_hint
 from compiler.ir.graph import Graph
-from compiler.ir.index import size
+from compiler.ir.index import dynamic_size
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
 from compiler.ir.tile_printer import print_program
 from compiler.options import Options
 from compiler.passes.base import Context
-from compiler.passes.instrument import AnyIR, AnyPass, Watch, text
+from compiler.passes.instrument import AnyIR, AnyPass, PassInstrument, ir_text
 from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import GRAPH_PASSES, run_passes
+from compiler.pipeline import GRAPH_PASSES, lower_and_schedule
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ("x86-64-v4", "x86-64-v3", "aarch64")
@@ -58,7 +57,14 @@ SEEDS = range(200)
 LARGEST = 4096
 """Upper bound of dynamic sizes, as the driver's first bucket has it."""
 
-DYNAMIC = ("linear 256-1024", "MLP 256, 1024, 256", "transformer layer 256, batch 2", "LSTM 128-256", "3x3 64", "depthwise 3x3 96")
+DYNAMIC = (
+    "linear 256-1024",
+    "MLP 256, 1024, 256",
+    "transformer layer 256, batch 2",
+    "LSTM 128-256",
+    "3x3 64",
+    "depthwise 3x3 96",
+)
 """Cases of `benchmarks.open_sizes` that are recorded with their sizes left open."""
 
 Section = tuple[str, str]
@@ -77,8 +83,8 @@ def dynamic(name: str) -> Graph:
     """A case of `benchmarks.open_sizes` with dynamic sizes."""
     case = CASES[name]
     torch.manual_seed(0)
-    x = case.shaped(*case.tried[-1])
-    return import_module(case.model().eval(), (x,), dynamic_shapes=(dict(case.open),)).graph
+    x = case.make_input(*case.tested_sizes[-1])
+    return import_module(case.model().eval(), (x,), dynamic_shapes=(dict(case.dynamic_dims),)).graph
 
 
 def corpus() -> dict[str, Callable[[], Graph]]:
@@ -96,25 +102,25 @@ def corpus() -> dict[str, Callable[[], Graph]]:
 
 
 @dataclass
-class Recorder(Watch):
+class Recorder(PassInstrument):
     """Keeps the text of the IR after every pass that changed it."""
 
     sections: list[Section] = field(default_factory=list)
 
     def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        if new is not old and (now := text(new)) != text(old):
+        if new is not old and (now := ir_text(new)) != ir_text(old):
             self.sections.append((f"after {pass_.name} on @{new.name}", now))
 
 
 def on_cpu(graph: Graph, target: str) -> Iterator[Section]:
     """Every stage for a CPU."""
     recorder = Recorder()
-    stages = run_passes(graph, Options(target=target, cache=""), [recorder])
+    stages = lower_and_schedule(graph, Options(target=target, cache=""), [recorder])
     yield from recorder.sections
     yield "lowered", print_program(stages.lowered)
     yield "scheduled", print_program(stages.scheduled)
     for kernel in stages.scheduled.kernels.values():
-        yield f"llvm of @{kernel.name}", emit_kernel(kernel, Target.named(target))
+        yield f"llvm of @{kernel.name}", emit_kernel(kernel, Target.by_name(target))
 
 
 def on_gpu(graph: Graph) -> Iterator[Section]:
@@ -146,7 +152,7 @@ def replay(name: str) -> dict[str, list[Section]]:
             graph = corpus()[name]()
     except Exception as error:
         return {"imported": [(f"fails: {error}", type(error).__name__)]}
-    opened = {s: size(s, 0, LARGEST, expected(0, LARGEST, 0, MANY)) for s in graph.symbols}
+    opened = {s: dynamic_size(s, 0, LARGEST, choose_size_hint(0, LARGEST, 0, DEFAULT_SIZE_HINT)) for s in graph.symbols}
     graph = graph.specialize(opened) if opened else graph
     made = {t: [("imported", print_graph(graph)), *attempt(on_cpu(graph, t))] for t in TARGETS}
     return made | {"triton": list(attempt(on_gpu(graph)))}
@@ -229,7 +235,9 @@ def main(words: Sequence[str]) -> int:
     """Record or compare; 1 where something differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.replay", description=__doc__.splitlines()[0])
     parser.add_argument("action", choices=("record", "compare"))
-    parser.add_argument("--to", type=Path, default=Path(tempfile.gettempdir()) / "tilewright-replay", help="folder of texts")
+    parser.add_argument(
+        "--to", type=Path, default=Path(tempfile.gettempdir()) / "tilewright-replay", help="folder of texts"
+    )
     parser.add_argument("--only", default="", help="items whose name contains this")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     asked = parser.parse_args(words)
@@ -244,7 +252,11 @@ def main(words: Sequence[str]) -> int:
                 elif problem := compared(read(path), sections, renamed) if path.exists() else "was never recorded":
                     changed += 1
                     print(f"{name}, {target}: {problem}", flush=True)
-    print(f"{len(names)} items, {changed} texts differ" if asked.action == "compare" else f"{len(names)} items in {asked.to}")
+    print(
+        f"{len(names)} items, {changed} texts differ"
+        if asked.action == "compare"
+        else f"{len(names)} items in {asked.to}"
+    )
     for (old, new), times in renamed.most_common():
         print(f"  {old} -> {new} ({times} texts)")
     return int(changed > 0)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import compiler
 from compiler import ArgumentError, CompiledModule, Options
-from compiler.api import load
-from compiler.measure import Work, eager_work, error, reference
+from compiler.api import as_exported_program
+from compiler.measure import Workload, eager_workload, float64_reference, numerical_error
 
 
 class Gate(nn.Module):
@@ -216,23 +216,23 @@ def test_every_stage_is_printed(norm: CompiledModule) -> None:
 
 def test_profile_names_kernels_and_lines(norm: CompiledModule) -> None:
     profile = norm.profile(torch.randn(4, 16))
-    assert len(profile.steps) == norm.work.kernels
+    assert len(profile.steps) == norm.workload.kernels
     assert profile.seconds == pytest.approx(sum(k.seconds for k in profile.kernels))
-    assert all(k.seconds > 0 and k.source.loc.file == __file__ for k in profile.kernels)
+    assert all(k.seconds > 0 and k.origin.loc.file == __file__ for k in profile.kernels)
     assert "test_api.py" in str(profile)
 
 
 def test_work_counts_a_matmul(norm: CompiledModule) -> None:
-    assert norm.work.flops > 2 * 4 * 16 * 32
-    assert norm.work.bytes > 4 * (4 * 16 + 32 * 16 + 4 * 32)
+    assert norm.workload.flops > 2 * 4 * 16 * 32
+    assert norm.workload.bytes > 4 * (4 * 16 + 32 * 16 + 4 * 32)
 
 
 def test_remarks_say_why(norm: CompiledModule) -> None:
-    assert norm.remarks.of("fuse", "applied")
+    assert norm.remarks.select("fuse", "applied")
 
 
 def test_compile_time_by_part(norm: CompiledModule) -> None:
-    parts = norm.seconds
+    parts = norm.compile_seconds
     assert set(parts) == {"export", "import", "passes", "code", "total"}
     assert parts.pop("total") == pytest.approx(sum(parts.values()))
 
@@ -251,8 +251,8 @@ def test_fused_against_unfused() -> None:
     torch.manual_seed(0)
     comparison = compiler.compare(Norm(), (torch.randn(4, 16),), seconds=0.01)
     assert [r.name for r in comparison.rows] == ["PyTorch", "unfused", "fused"]
-    assert comparison["fused"].work.kernels < comparison["unfused"].work.kernels
-    assert comparison["fused"].work.bytes < comparison["unfused"].work.bytes
+    assert comparison["fused"].workload.kernels < comparison["unfused"].workload.kernels
+    assert comparison["fused"].workload.bytes < comparison["unfused"].workload.bytes
     for row in comparison.rows:
         assert 0 < row.error.relative < 1e-6
     assert "fused" in str(comparison)
@@ -261,7 +261,7 @@ def test_fused_against_unfused() -> None:
 def test_comparing_pipelines_and_options() -> None:
     short = Options(graph_passes="decompose,fuse{enabled=false}")
     comparison = compiler.compare(Gate(), (torch.randn(8),), a="decompose,fuse", b=short, seconds=0.01)
-    assert [r.work.kernels for r in comparison.rows] == [2, 1, 2]
+    assert [r.workload.kernels for r in comparison.rows] == [2, 1, 2]
 
 
 # measuring
@@ -273,7 +273,7 @@ def test_reference_is_float64_and_changes_nothing() -> None:
 
     model, x = Running(3), torch.randn(8, 3)
     before = {name: t.clone() for name, t in model.state_dict().items()}
-    (truth,) = reference(torch.export.export(model, (x,)), (x,))
+    (truth,) = float64_reference(torch.export.export(model, (x,)), (x,))
     assert truth.dtype == torch.float64
     assert torch.allclose(
         truth, (x.double() - x.double().mean(0)) / (x.double().var(0, unbiased=False) + 1e-5).sqrt(), atol=1e-12
@@ -283,19 +283,19 @@ def test_reference_is_float64_and_changes_nothing() -> None:
 
 def test_error_of_known_differences() -> None:
     truth = torch.tensor([1.0, 4.0], dtype=torch.float64)
-    found = error([torch.tensor([1.0 + 2**-23, 4.0])], [truth])
+    found = numerical_error([torch.tensor([1.0 + 2**-23, 4.0])], [truth])
     assert found.relative == pytest.approx(2**-23 / 4)
     assert found.ulps == pytest.approx(0.5)
-    assert error([torch.tensor([float("nan"), 4.0])], [truth]).relative == float("inf")
-    assert error([torch.tensor([1.0])], [truth]).relative == float("inf")
+    assert numerical_error([torch.tensor([float("nan"), 4.0])], [truth]).relative == float("inf")
+    assert numerical_error([torch.tensor([1.0])], [truth]).relative == float("inf")
 
 
 def test_work_of_eager_mode() -> None:
     x, w, table, at = torch.randn(4, 8), torch.randn(8, 16), torch.randn(100, 8), torch.tensor([3, 5])
-    assert eager_work(lambda: x @ w) == Work(1, 2 * 4 * 8 * 16, 4 * (32 + 128 + 64))
-    assert eager_work(lambda: x.T.reshape(2, 16) + 1) == Work(2, 64, 4 * 32 * 4)  # a copy and a sum
-    assert eager_work(lambda: x.view(32)[None]).kernels == 0
-    assert eager_work(lambda: table[at]).bytes == 2 * (2 * 8 * 4) + 2 * 8
+    assert eager_workload(lambda: x @ w) == Workload(1, 2 * 4 * 8 * 16, 4 * (32 + 128 + 64))
+    assert eager_workload(lambda: x.T.reshape(2, 16) + 1) == Workload(2, 64, 4 * 32 * 4)  # a copy and a sum
+    assert eager_workload(lambda: x.view(32)[None]).kernels == 0
+    assert eager_workload(lambda: table[at]).bytes == 2 * (2 * 8 * 4) + 2 * 8
 
 
 def test_importing_the_package_is_cheap() -> None:
@@ -315,7 +315,8 @@ def test_python_collects_garbage_and_changes_threads_as_before_afterwards(
     """Not while it compiles, but from then on, whatever came of it."""
     seen, before = [], sys.getswitchinterval()
     monkeypatch.setattr(
-        "compiler.api.load", lambda *a: seen.append((gc.isenabled(), sys.getswitchinterval())) or load(*a)
+        "compiler.api.load",
+        lambda *a: seen.append((gc.isenabled(), sys.getswitchinterval())) or as_exported_program(*a),
     )
     with contextlib.suppress(Exception):
         compiler.compile(torch.nn.ReLU(), given)

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from benchmarks import compile_time, memory, open_sizes, tuning
-from benchmarks.contest import Contest, verdict
-from benchmarks.convolution import layers, operations
+from benchmarks.contest import PeerComparison, summarize
+from benchmarks.convolution import count_flops, layers
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.swin import SwinTransformer, joined, shifted_mask, windows
 from benchmarks.networks.unet import UNet
 from benchmarks.peers import PEERS
-from benchmarks.request import Request, request
+from benchmarks.request import BenchmarkArguments, parse_arguments
 
 IMAGENET = [(1, 1000)]
 
@@ -92,7 +92,7 @@ def test_layers_cover_every_kind() -> None:
     with torch.device("meta"):
         table = layers()
         kinds = {type(m) for _, _, layer in table for m in layer.modules()}
-        assert all(operations(layer.eval(), torch.empty(shape)) > 0 for _, shape, layer in table)
+        assert all(count_flops(layer.eval(), torch.empty(shape)) > 0 for _, shape, layer in table)
     assert len({name for name, _, _ in table}) == len(table) >= 34
     ranks = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
     assert kinds >= set(ranks)
@@ -100,30 +100,30 @@ def test_layers_cover_every_kind() -> None:
 
 def test_operations_of_a_convolution() -> None:
     """2 * 3 * 5 * 5 outputs x channels x taps, from the formula."""
-    assert operations(nn.Conv2d(4, 3, 3), torch.randn(2, 4, 7, 7)) == 2 * 2 * 3 * 5 * 5 * 4 * 9
+    assert count_flops(nn.Conv2d(4, 3, 3), torch.randn(2, 4, 7, 7)) == 2 * 2 * 3 * 5 * 5 * 4 * 9
 
 
 def test_a_request_is_read() -> None:
-    asked = request("models", ["resnet", "--peers", "openvino, ONNX Runtime", "--threads", "1"])
-    assert asked == Request(("resnet",), ("OpenVINO", "ONNX Runtime"), (1,))
-    assert asked.chosen(NETWORKS) == ["ResNet-18", "ResNet-50"]
-    assert Request().peers == tuple(PEERS)
+    asked = parse_arguments("models", ["resnet", "--peers", "openvino, ONNX Runtime", "--threads", "1"])
+    assert asked == BenchmarkArguments(("resnet",), ("OpenVINO", "ONNX Runtime"), (1,))
+    assert asked.select_rows(NETWORKS) == ["ResNet-18", "ResNet-50"]
+    assert BenchmarkArguments().peers == tuple(PEERS)
     with pytest.raises(SystemExit):
-        request("models", ["--peers", "nobody"])
+        parse_arguments("models", ["--peers", "nobody"])
     with pytest.raises(SystemExit, match="no row is called"):
-        Request(("nothing",)).chosen(NETWORKS)
+        BenchmarkArguments(("nothing",)).select_rows(NETWORKS)
 
 
 def test_the_verdict_takes_the_best_peer() -> None:
-    def case(name: str, **peers: float) -> Contest:
-        return Contest(name, 1.0, peers, 0.0, {}, 0.0, 0)
+    def case(name: str, **peers: float) -> PeerComparison:
+        return PeerComparison(name, 1.0, peers, 0.0, {}, 0.0, 0)
 
-    text = verdict([case("a", slow=9.0, fast=4.0), case("b", slow=3.0, fast=0.25)])
+    text = summarize([case("a", slow=9.0, fast=4.0), case("b", slow=3.0, fast=0.25)])
     assert "geometric mean 1.00, worst 0.25 (b, fast); ours is slower in 1 of 2" in text
 
 
 def test_first_results_are_timed() -> None:
-    seconds = compile_time.first_results(nn.ReLU(), [torch.zeros(8)], ["eager"])
+    seconds = compile_time.first_result_seconds(nn.ReLU(), [torch.zeros(8)], ["eager"])
     assert list(seconds) == ["export", "ours", "ours, cached", "eager"]
     assert compile_time.cells({"export": 1.0, "ours": 3.0, "ours, cached": 2.0, "Inductor": 8.0}, ["Inductor", "eager"]) == [
         "1.00", "3.00", "2.00", "8.00", "-", "2.0", "-",
@@ -138,13 +138,13 @@ def test_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
             return x.expand(1 << 24).exp().sum()
 
     monkeypatch.setitem(NETWORKS, "wide", lambda: (Wide(), (torch.zeros(1),)))
-    rise, growth = memory.take("wide", "eager")
+    rise, growth = memory.measure_memory("wide", "eager")
     assert 60 << 20 < rise < 100 << 20
     assert growth < 60 << 20
 
 
 def test_open_sizes_are_compared_one_by_one() -> None:
-    found = open_sizes.ratios(open_sizes.of_rows(lambda: nn.Linear(4, 4), 4, (1, 3)))
+    found = open_sizes.slowdowns(open_sizes.matrix_case(lambda: nn.Linear(4, 4), 4, (1, 3)))
     assert [sizes for sizes, _, _ in found] == [(1,), (3,)]
     assert all(seconds > 0 and ratio > 0 for _, seconds, ratio in found)
 
@@ -154,9 +154,9 @@ def test_cases_of_open_sizes_take_their_inputs(name: str) -> None:
     case = open_sizes.CASES[name]
     with torch.device("meta"), torch.no_grad():
         model = case.model().eval()
-        assert [model(case.shaped(*sizes)).dim() for sizes in case.tried]
+        assert [model(case.make_input(*sizes)).dim() for sizes in case.tested_sizes]
 
 
 def test_everything_can_be_tuned() -> None:
     with torch.device("meta"):
-        assert {*NETWORKS, "128 x 768 x 768", "ResNet 3x3 64, 56"} <= set(tuning.cases())
+        assert {*NETWORKS, "128 x 768 x 768", "ResNet 3x3 64, 56"} <= set(tuning.tuning_cases())

@@ -17,7 +17,7 @@ from torch.export import Dim
 import compiler
 from compiler import Options
 from compiler.backend import tilewright
-from compiler.testing import error
+from compiler.testing import numerical_error
 
 OPTIONS = Options(cache="")
 
@@ -110,7 +110,7 @@ def agree(compiled: Callable[..., Any], model: nn.Module, x: Tensor) -> None:
         model.float()
     for mine, theirs, exact in zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected, truth)), strict=True):
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
-        assert error([mine], [exact]).relative < 1e-6
+        assert numerical_error([mine], [exact]).relative < 1e-6
 
 
 @pytest.mark.parametrize("name", MODELS)

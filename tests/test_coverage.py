@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from compiler import cli
-from compiler.coverage import Coverage, coverage, ops_of, overloads
+from compiler.coverage import OpSupport, op_support, overloads, referenced_ops
 from compiler.frontend.registry import conversions
 from compiler.ir import ops
 from compiler.options import Options
@@ -23,14 +23,14 @@ CORE = overloads()
 EAGER = Options(fallback="eager")
 
 
-def of(name: str) -> Coverage:
+def of(name: str) -> OpSupport:
     packet, overload = name.split(".")
-    return coverage(getattr(getattr(torch.ops.aten, packet), overload))
+    return op_support(getattr(getattr(torch.ops.aten, packet), overload))
 
 
 def test_all_of_core_aten_is_taken() -> None:
     assert len(CORE) > 150
-    refused = [c for c in map(coverage, CORE) if c.way in ("fallback", "unsupported")]
+    refused = [c for c in map(op_support, CORE) if c.kind in ("fallback", "unsupported")]
     assert not refused
 
 
@@ -58,7 +58,7 @@ def test_all_of_core_aten_is_taken() -> None:
 )
 def test_ways(name: str, way: str, note: str) -> None:
     found = of(name)
-    assert found.way == way
+    assert found.kind == way
     assert note in found.note
 
 
@@ -67,13 +67,15 @@ def test_it_follows_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
     kept = {name: c for name, c in conversions().items() if name != "aten.exp.default"}
     monkeypatch.setattr(module, "conversions", lambda: kept)
-    assert of("exp.default").way == "fallback"
+    assert of("exp.default").kind == "fallback"
 
 
 def test_it_sees_ops_through_other_conversions() -> None:
-    assert ops.sort in ops_of(conversions()["aten.argsort.default"])
-    assert ops.add in ops_of(conversions()["aten.sub.Tensor"]) or ops.sub in ops_of(conversions()["aten.sub.Tensor"])
-    assert ops.matmul in ops_of(conversions()["aten.addbmm.default"])
+    assert ops.sort in referenced_ops(conversions()["aten.argsort.default"])
+    assert ops.add in referenced_ops(conversions()["aten.sub.Tensor"]) or ops.sub in referenced_ops(
+        conversions()["aten.sub.Tensor"]
+    )
+    assert ops.matmul in referenced_ops(conversions()["aten.addbmm.default"])
 
 
 def test_the_command_prints_totals(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,12 +13,12 @@ from torch.export import Dim
 import compiler
 from compiler import backend, driver, partitioned
 from compiler.driver import CompiledGraph
-from compiler.errors import ArgumentError, OpenSizeError, PassError
-from compiler.ir.atoms import FEW as FEW_LIKELY
-from compiler.ir.atoms import MANY
+from compiler.errors import ArgumentError, DynamicShapeError, PassError
+from compiler.ir.atoms import DEFAULT_SIZE_HINT
+from compiler.ir.atoms import SMALL_SIZE_HINT as FEW_LIKELY
 from compiler.ir.graph import Node
-from compiler.ir.index import sizes
-from compiler.measure import error
+from compiler.ir.index import dynamic_sizes
+from compiler.measure import numerical_error
 from compiler.passes.graph import winograd
 
 FEW = {"cache": ""}
@@ -115,9 +115,9 @@ def test_one_compilation_serves_every_size(case: str) -> None:
         with torch.no_grad():
             truth = model.double()(*(x.double() for x in given))
             model.float()
-        assert error([compiled(*given)], [truth]).relative < 3e-6
-    assert len(compiled.graph.compilations) == 1
-    assert compiled.executable.sizes
+        assert numerical_error([compiled(*given)], [truth]).relative < 3e-6
+    assert len(compiled.compiled_graph.specializations) == 1
+    assert compiled.executable.size_names
 
 
 @pytest.mark.parametrize(("kind", "states"), [(nn.LSTM, 96), (nn.LSTM, 256), (nn.GRU, 128), (nn.RNN, 80)])
@@ -131,8 +131,8 @@ def test_recurrent_layers_take_any_number_of_rows(kind: type[nn.RNNBase], states
         with torch.no_grad():
             truth = model.double()(x.double())
             model.float()
-        assert error([compiled(x)], [truth]).relative < 1e-6
-    assert len(compiled.graph.compilations) == 1
+        assert numerical_error([compiled(x)], [truth]).relative < 1e-6
+    assert len(compiled.compiled_graph.specializations) == 1
 
 
 def test_torch_compile_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,56 +150,65 @@ def test_torch_compile_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in (16, 3, 33, 200):
             x = torch.randn(n, 24)
             torch.testing.assert_close(fast(x), model(x))
-    assert [len(g.compilations) for g in made] == [1]
+    assert [len(g.specializations) for g in made] == [1]
 
 
 def test_large_sizes_have_code_of_their_own() -> None:
     compiled = compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: Dim.DYNAMIC},), options=FEW)
-    for n in (50, 7, driver.SHARED[0] + 1, 9000):
+    for n in (50, 7, driver.SIZE_BUCKETS[0] + 1, 9000):
         x = torch.randn(2, n)
         torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
-    assert len(compiled.graph.compilations) == 2
+    assert len(compiled.compiled_graph.specializations) == 2
 
 
 def test_small_sizes_have_a_program_where_a_pass_would_decide_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are there after the first call, whatever it was, and both serve every size."""
 
-    def tile(n: Node, *_: Any, usual: int = MANY) -> int:
-        likely = [min(s.likely, usual) for d in n.shape for s in sizes(d)]
-        return 2 if winograd.fits(n) and likely and max(likely) <= FEW_LIKELY else 0
+    def tile(n: Node, *_: Any, usual: int = DEFAULT_SIZE_HINT) -> int:
+        likely = [min(s.hint, usual) for d in n.shape for s in dynamic_sizes(d)]
+        return 2 if winograd.is_supported(n) and likely and max(likely) <= FEW_LIKELY else 0
 
     monkeypatch.setattr(winograd, "best_tile", tile)
     model, wide = nn.Conv2d(4, 8, 3, padding=1), {2: Dim("h", min=2, max=512), 3: Dim("w", min=2, max=512)}
     compiled = compiler.compile(model, (torch.randn(1, 4, 300, 300),), dynamic_shapes=(wide,), options=FEW)
-    (made,) = compiled.graph.compilations
-    assert made.small is not None
-    assert [len(v.stages.context.remarks.of("winograd", "applied")) for v in (made.usual, made.small)] == [0, 1]
-    for h, w, version in ((5, 7, made.small), (64, 256, made.small), (65, 256, made.usual), (300, 300, made.usual)):
+    (made,) = compiled.compiled_graph.specializations
+    assert made.small_variant is not None
+    assert [
+        len(v.stages.context.remarks.select("winograd", "applied")) for v in (made.default_variant, made.small_variant)
+    ] == [0, 1]
+    for h, w, version in (
+        (5, 7, made.small_variant),
+        (64, 256, made.small_variant),
+        (65, 256, made.default_variant),
+        (300, 300, made.default_variant),
+    ):
         x = torch.randn(1, 4, h, w)
-        found = compiled.graph.sizes([x])
-        assert made.version(found) is version
-        for each in (made.usual, made.small):
-            (ours,) = each.at(found)([x])
+        found = compiled.compiled_graph.input_sizes([x])
+        assert made.select_variant(found) is version
+        for each in (made.default_variant, made.small_variant):
+            (ours,) = each.for_sizes(found)([x])
             torch.testing.assert_close(ours, model(x), atol=1e-5, rtol=1e-5)
 
     small = {2: Dim("h", min=2, max=128), 3: Dim("w", min=2, max=128)}
     compiled = compiler.compile(model, (torch.randn(1, 4, 20, 20),), dynamic_shapes=(small,), options=FEW)
-    (made,) = compiled.graph.compilations
-    assert made.small is None
-    assert made.usual.stages.context.remarks.of("winograd", "applied")
+    (made,) = compiled.compiled_graph.specializations
+    assert made.small_variant is None
+    assert made.default_variant.stages.context.remarks.select("winograd", "applied")
 
 
 def test_small_images_have_a_program_where_their_layout_is_another() -> None:
     """Depthwise, rows of few pixels leave lanes empty, and channels do not."""
     model, wide = nn.Conv2d(32, 32, 3, padding=1, groups=32), {2: Dim("h", min=2, max=512), 3: Dim("w", min=2, max=512)}
     compiled = compiler.compile(model, (torch.randn(1, 32, 300, 300),), dynamic_shapes=(wide,))
-    (made,) = compiled.graph.compilations
-    assert made.small is not None
-    assert [len(v.stages.context.remarks.of("layout", "applied")) for v in (made.usual, made.small)] == [0, 1]
+    (made,) = compiled.compiled_graph.specializations
+    assert made.small_variant is not None
+    assert [
+        len(v.stages.context.remarks.select("layout", "applied")) for v in (made.default_variant, made.small_variant)
+    ] == [0, 1]
     for size in (2, 14, 33, 130):
         x = torch.randn(1, 32, size, size)
-        for each in (made.usual, made.small):
-            (ours,) = each.at(compiled.graph.sizes([x]))([x])
+        for each in (made.default_variant, made.small_variant):
+            (ours,) = each.for_sizes(compiled.compiled_graph.input_sizes([x]))([x])
             torch.testing.assert_close(ours, model(x), atol=1e-5, rtol=1e-5)
 
 
@@ -238,14 +247,14 @@ def test_sizes_that_contradict_each_other_are_refused() -> None:
 
 def test_what_cannot_stay_open_is_compiled_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
-        raise OpenSizeError("no code for open sizes")
+        raise DynamicShapeError("no code for open sizes")
 
     monkeypatch.setattr("compiler.passes.tile.peel.open_parts", refuse)
     compiled = compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: N},), options=FEW)
     for n in (50, 7):
         x = torch.randn(2, n)
         torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
-    assert len(compiled.graph.compilations) == 2
+    assert len(compiled.compiled_graph.specializations) == 2
     assert "no code for open sizes" in str(compiled.remarks)
 
 
@@ -260,8 +269,8 @@ def test_of_many_sets_of_sizes_the_oldest_is_forgotten(monkeypatch: pytest.Monke
     compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
     for n in (8, 9, 10, 8, 9):
         torch.testing.assert_close(compiled(torch.ones(n, 4)), Gate()(torch.ones(n, 4)))
-        assert len(compiled.graph._known) <= 2
-    assert len(compiled.graph.compilations) == 1
+        assert len(compiled.compiled_graph._executables) <= 2
+    assert len(compiled.compiled_graph.specializations) == 1
 
 
 @pytest.mark.parametrize("case", ["linear", "attention"])
@@ -280,8 +289,8 @@ def test_the_program_does_not_depend_on_the_first_call(case: str) -> None:
 def test_passes_are_checked_at_a_small_size() -> None:
     options = {**FEW, "check": True, "verify": True}
     compiled = compiler.compile(Attention(8).eval(), (torch.randn(1, 5, 8),), dynamic_shapes=({1: N},), options=options)
-    assert compiled.executable.sizes
-    assert not compiled.remarks.of("driver")
+    assert compiled.executable.size_names
+    assert not compiled.remarks.select("driver")
 
 
 def test_a_profile_counts_the_sizes_of_the_call() -> None:

@@ -107,7 +107,7 @@ def near(comparison: Comparison) -> None:
     limit = max(2 * comparison["PyTorch"].error.relative, 1e-6)
     for way in ("unfused", "fused"):
         assert 0 < comparison[way].error.relative <= limit
-    assert comparison["fused"].work.kernels < comparison["unfused"].work.kernels
+    assert comparison["fused"].workload.kernels < comparison["unfused"].workload.kernels
 
 
 def test_resnet18() -> None:

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from compiler.cli import main
-from compiler.fuzz import Case, Failure, check, expectations, inputs_for, parse_case, random_graph, read_case
-from compiler.fuzz.check import WAYS
-from compiler.fuzz.growth import Growth, drawable
-from compiler.fuzz.idioms import IDIOMS, attention, image, scanned
+from compiler.fuzz import Failure, FuzzCase, check_graph, expectations, inputs_for, parse_case, random_graph, read_case
+from compiler.fuzz.check import CONFIGURATIONS
+from compiler.fuzz.growth import GraphBuilder, ops_by_structure
+from compiler.fuzz.idioms import IDIOMS, attention, image_network, random_scan
 from compiler.fuzz.reduce import reduce, simplifications
-from compiler.fuzz.spoil import check_spoilt
-from compiler.fuzz.workers import each
+from compiler.fuzz.spoil import check_malformed
+from compiler.fuzz.workers import map_in_processes
 from compiler.ir.graph import Graph, Node
-from compiler.ir.interpret_graph import interpret_precisely
+from compiler.ir.interpret_graph import interpret_in_float64
 from compiler.ir.op import OPS
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
@@ -30,10 +30,10 @@ from compiler.ir.structure import Reduction
 from compiler.ir.verify_graph import verify_graph
 from compiler.passes.graph import fold
 from compiler.passes.lower_kernel import KernelLowering
-from compiler.pipeline import run_passes
+from compiler.pipeline import lower_and_schedule
 
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.ir"))
-FUSED = (WAYS["fused"],)
+FUSED = (CONFIGURATIONS["fused"],)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_regressions(path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_graphs(seed: int) -> None:
-    failure = check(random_graph(seed), seed, FUSED).failure
+    failure = check_graph(random_graph(seed), seed, FUSED).failure
     assert failure is None, str(failure)
 
 
@@ -80,10 +80,10 @@ def test_graphs_are_valid_and_of_every_sort() -> None:
     for graph in graphs:
         verify_graph(graph)
         seen |= {n.op.name for n in graph.nodes}
-    wanted = {o.name for declared in drawable().values() for o in declared}
+    wanted = {o.name for declared in ops_by_structure().values() for o in declared}
     assert len(wanted - seen) < 0.1 * len(wanted), sorted(wanted - seen)
     assert any(g.symbols for g in graphs)
-    assert any(g.aliases for g in graphs)
+    assert any(g.output_aliases for g in graphs)
     assert any(0 in n.shape for g in graphs for n in g.inputs)
     assert {n.dtype.name for g in graphs for n in g.inputs} >= {
         "f32",
@@ -100,7 +100,7 @@ def test_graphs_are_valid_and_of_every_sort() -> None:
 
 
 def test_every_op_with_samples_can_be_drawn() -> None:
-    drawn = {o.name for declared in drawable().values() for o in declared}
+    drawn = {o.name for declared in ops_by_structure().values() for o in declared}
     assert {o.name for o in OPS.values()} - drawn == {
         "input",
         "constant",
@@ -115,17 +115,17 @@ def test_every_op_with_samples_can_be_drawn() -> None:
     }
 
 
-def grown(idiom: Callable[[Growth], Node], seed: int) -> Graph:
+def grown(idiom: Callable[[GraphBuilder], Node], seed: int) -> Graph:
     """An idiom after a few ops."""
-    growth = Growth(random.Random(seed), np.random.default_rng(seed))
+    growth = GraphBuilder(random.Random(seed), np.random.default_rng(seed))
     for _ in range(seed % 3):
-        growth.step()
+        growth.add_random_call()
     growth.add(idiom(growth))
-    return growth.graph(idiom.__name__)
+    return growth.build_graph(idiom.__name__)
 
 
 @pytest.mark.parametrize("idiom", dict.fromkeys(IDIOMS), ids=lambda f: f.__name__)
-def test_idioms_are_valid(idiom: Callable[[Growth], Node]) -> None:
+def test_idioms_are_valid(idiom: Callable[[GraphBuilder], Node]) -> None:
     for seed in range(40):
         verify_graph(grown(idiom, seed))
 
@@ -134,15 +134,15 @@ def test_idioms_are_valid(idiom: Callable[[Growth], Node]) -> None:
     ("idiom", "passes"),
     [
         (attention, {"online", "merge"}),
-        (image, {"winograd", "scale-weights", "narrow"}),
-        (scanned, {"block-scans", "interleave"}),
+        (image_network, {"winograd", "scale-weights", "narrow"}),
+        (random_scan, {"block-scans", "interleave"}),
     ],
 )
-def test_eager_passes_find_work_in_idioms(idiom: Callable[[Growth], Node], passes: set[str]) -> None:
+def test_eager_passes_find_work_in_idioms(idiom: Callable[[GraphBuilder], Node], passes: set[str]) -> None:
     done: set[str] = set()
     for seed in range(40):
-        stages = run_passes(grown(idiom, seed), WAYS["eager"].options)
-        done |= {r.pass_ for r in stages.context.remarks.of(kind="applied")}
+        stages = lower_and_schedule(grown(idiom, seed), CONFIGURATIONS["eager"].options)
+        done |= {r.pass_ for r in stages.context.remarks.select(kind="applied")}
         if passes <= done:
             return
     raise AssertionError(f"nothing to do for {passes - done}")
@@ -152,7 +152,7 @@ def test_eager_passes_find_work_in_idioms(idiom: Callable[[Growth], Node], passe
 
 
 def expected(text: str, *inputs: Any) -> Any:
-    return expectations(parse_graph(text), [np.asarray(x) for x in inputs], worlds=16)[0]
+    return expectations(parse_graph(text), [np.asarray(x) for x in inputs], runs=16)[0]
 
 
 def test_what_an_infinity_leads_to_is_exact() -> None:
@@ -255,9 +255,9 @@ def test_a_value_with_two_uses_may_be_computed_twice() -> None:
 
 def test_a_sine_of_what_is_larger_than_its_digits_is_any_number_up_to_one() -> None:
     graph = parse_graph("graph(%x: f32[64]) { %e = i1 %x  %y = sin %e  return %y }")
-    (hoped,) = expectations(graph, [np.full(64, -65.63315, np.float32)], worlds=64)
-    assert all(not hoped.problem(np.full(64, wave, np.float32)) for wave in (-1, 0.3, 1))
-    assert hoped.problem(np.full(64, 5, np.float32))
+    (hoped,) = expectations(graph, [np.full(64, -65.63315, np.float32)], runs=64)
+    assert all(not hoped.describe_mismatch(np.full(64, wave, np.float32)) for wave in (-1, 0.3, 1))
+    assert hoped.describe_mismatch(np.full(64, 5, np.float32))
 
 
 def test_integers_are_exact() -> None:
@@ -272,7 +272,7 @@ def test_integers_are_exact() -> None:
 def first_failure(count: int = 60) -> Failure | None:
     """What the default way does wrong on the first graphs."""
     for seed in range(count):
-        failure = check(random_graph(seed), seed, FUSED).failure
+        failure = check_graph(random_graph(seed), seed, FUSED).failure
         if failure:
             return failure
     return None
@@ -280,14 +280,14 @@ def first_failure(count: int = 60) -> Failure | None:
 
 def test_a_lost_guard_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pads, concatenations and insertions whose last guard is forgotten when they are lowered."""
-    whole = KernelLowering.guard
+    whole = KernelLowering.guard_condition
     monkeypatch.setattr(KernelLowering, "guard", lambda self, guards: whole(self, guards[:-1]))
     assert first_failure() is not None
 
 
 def test_a_fold_that_rounds_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Known values that lose what comes behind the point."""
-    monkeypatch.setattr(fold, "interpret_precisely", lambda graph: [r.floor() for r in interpret_precisely(graph)])
+    monkeypatch.setattr(fold, "interpret_precisely", lambda graph: [r.floor() for r in interpret_in_float64(graph)])
     found = first_failure()
     assert found is not None
     assert found.kind == "wrong"
@@ -299,12 +299,12 @@ def test_a_fold_that_rounds_down_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_failure_shrinks_to_the_op_that_causes_it() -> None:
     """A "failure" that any sum over more than one element shows."""
 
-    def fails(case: Case) -> bool:
+    def fails(case: FuzzCase) -> bool:
         sums = [n for n in case.graph.nodes if isinstance(n.structure, Reduction) and n.structure.combine == "add"]
         return any(n.operands[0].shape and max(n.operands[0].shape) > 1 for n in sums)
 
-    seed = next(s for s in range(200) if len(random_graph(s).nodes) > 12 and fails(Case(random_graph(s), s)))
-    smallest = reduce(Case(random_graph(seed), seed), fails, limit=2000)
+    seed = next(s for s in range(200) if len(random_graph(s).nodes) > 12 and fails(FuzzCase(random_graph(s), s)))
+    smallest = reduce(FuzzCase(random_graph(seed), seed), fails, limit=2000)
     assert fails(smallest)
     computed = [n for n in smallest.graph.nodes if n.operands]
     assert len(computed) == 1
@@ -319,10 +319,10 @@ def test_simpler_graphs_are_valid() -> None:
 
 
 def test_a_case_reads_back() -> None:
-    case = Case(random_graph(8), 8, ("threads",), "wrong (threads): output 0")
+    case = FuzzCase(random_graph(8), 8, ("threads",), "wrong (threads): output 0")
     again = parse_case(str(case))
     assert str(again) == str(case)
-    assert (again.seed, again.ways) == (8, ("threads",))
+    assert (again.seed, again.configurations) == (8, ("threads",))
 
 
 # processes
@@ -336,7 +336,7 @@ def act(seed: int) -> int:
 
 
 def test_a_process_that_dies_is_a_failure_and_the_others_go_on() -> None:
-    found = dict(each(act, range(4)))
+    found = dict(map_in_processes(act, range(4)))
     assert isinstance(found[1], Failure)
     assert found[1].kind == "crash"
     assert "SIGSEGV" in found[1].message
@@ -358,5 +358,5 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_bad_input_gets_an_error_of_ours(seed: int) -> None:
-    failure = check_spoilt(seed).failure
+    failure = check_malformed(seed).failure
     assert failure is None, str(failure)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers as hf
-from tiny_models import MODELS, build, ids, in_float64
+from tiny_models import MODELS, build_model, in_float64, random_token_ids
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -38,14 +38,14 @@ def tensors(result: Any) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_exported(name: str) -> None:
-    model, given = build(name)
+    model, given = build_model(name)
     check(model, (), given, options=STRICT)
 
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.no_grad()
 def test_captured(name: str) -> None:
-    model, given = build(name)
+    model, given = build_model(name)
     twin, wide = in_float64(model, given)
     check_accuracy(*(tensors(m(**g)) for m, g in ((compiled(model), given), (model, given), (twin, wide))))
 
@@ -74,8 +74,8 @@ CACHES = {
 @torch.no_grad()
 def test_a_decoder_with_a_cache(kind: str) -> None:
     """Prompt and continuation, against the whole text at once in float64."""
-    model, _ = build("llama")
-    text = ids(2, 7)
+    model, _ = build_model("llama")
+    text = random_token_ids(2, 7)
     prompt, more = text[:, :4], text[:, 4:].split(1, dim=1)
     ours, theirs = (decode(model, step, CACHES[kind](model), prompt, more) for step in (compiled(model), model))
     twin, _ = in_float64(model, {})
@@ -95,7 +95,7 @@ def loss(model: nn.Module, given: dict[str, Any]) -> Tensor:
 @pytest.mark.parametrize("name", ["bert", "gpt2", "mixtral"])
 def test_gradients(name: str, training: bool) -> None:
     """Loss and gradients; words in and words out share their weights, and dropout draws the same for every type."""
-    model, given = build(name)
+    model, given = build_model(name)
     model.train(training)
     found = []
     for run, net, arguments in (
@@ -113,7 +113,7 @@ def test_gradients(name: str, training: bool) -> None:
 
 def test_dropout_in_training_follows_the_generator() -> None:
     """The same seed gives the same loss and gradients, another seed others."""
-    model, given = build("gpt2")
+    model, given = build_model("gpt2")
     fast, found = compiled(loss), []
     model.train()
     for seed in (1, 1, 2):
@@ -133,7 +133,7 @@ def test_dropout_in_training_follows_the_generator() -> None:
 @pytest.mark.parametrize("name", ["bert", "llama"])
 @torch.no_grad()
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
-    model, given = build(name)
+    model, given = build_model(name)
     model = model.to(dtype)
     twin, wide = in_float64(copy.deepcopy(model), given)
     ours, theirs, truth = (tensors(m(**g)) for m, g in ((compiled(model), given), (model, given), (twin, wide)))

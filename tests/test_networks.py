@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import compiler
 from compiler.ir.tile import Launch, Program
-from compiler.measure import error
+from compiler.measure import numerical_error
 
 CHECKED = compiler.Options(check=True, verify=True, cache="")
 APART = CHECKED.with_(fuse=False)
@@ -40,7 +40,7 @@ def run(model: nn.Module, *xs: Tensor, options: compiler.Options = APART) -> Pro
         truth = copy.deepcopy(model).double()(*(x.double() for x in xs))
         for _ in range(2):  # the second call finds the memory of the first
             got = compiled(*xs)
-            assert error(as_list(got), as_list(truth)).relative < 2e-6
+            assert numerical_error(as_list(got), as_list(truth)).relative < 2e-6
     return compiled.stages.lowered
 
 

@@ -25,8 +25,8 @@ def test_images_of_open_height_and_width_are_padded_in_place() -> None:
     for shape in ((2, 2), (9, 7), (16, 33)):
         x = torch.randn(1, 4, *shape)
         torch.testing.assert_close(compiled(x), model(x))
-    (made,) = compiled.graph.compilations
-    (pad,) = (k for name, k in made.usual.stages.lowered.kernels.items() if name.startswith("pad"))
+    (made,) = compiled.compiled_graph.specializations
+    (pad,) = (k for name, k in made.default_variant.stages.lowered.kernels.items() if name.startswith("pad"))
     assert not list(loads(pad.body))
 
 
@@ -50,7 +50,7 @@ def test_pooling_of_open_images(pool: nn.Module) -> None:
     for side in range(4, 12):
         x = torch.randn(1, 2, side, side + 3)
         torch.testing.assert_close(compiled(x), pool(x.double()).float())
-    assert len(compiled.graph.compilations) == 1
+    assert len(compiled.compiled_graph.specializations) == 1
 
 
 def test_places_of_maxima_in_open_images() -> None:
@@ -119,7 +119,7 @@ def test_resizing_of_open_images(case: str, way: str) -> None:
         x = torch.randn(1, 2, side, side + 3)
         torch.testing.assert_close(compiled(x), resize(x), rtol=1e-5, atol=1e-5)
     if way == "export":
-        assert len(compiled.graph.compilations) == 1
+        assert len(compiled.compiled_graph.specializations) == 1
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])

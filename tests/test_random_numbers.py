@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import compiler
 from compiler.backend import tilewright
-from tests.frontend.frontend_kit import Call
+from tests.frontend.frontend_kit import FunctionModule
 
 IMAGE = torch.randn(3, 8, 6, 4, generator=torch.Generator().manual_seed(0))
 
@@ -68,7 +68,7 @@ def test_a_seed_gives_the_numbers_of_eager_pytorch(case: str) -> None:
     torch._dynamo.reset()
     program, x = CASES[case]
     for fast in (
-        compiler.compile(Call(program), (x,)),
+        compiler.compile(FunctionModule(program), (x,)),
         torch.compile(program, backend=tilewright, fullgraph=True, options={"fallback": "error"}),
     ):
         found = []

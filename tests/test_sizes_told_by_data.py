@@ -15,7 +15,7 @@ import compiler
 from compiler import ArgumentError, UnsupportedOpError
 from compiler.backend import tilewright
 from compiler.partitioned import PartitionedGraph
-from compiler.testing import error
+from compiler.testing import numerical_error
 
 
 class Call(nn.Module):
@@ -92,7 +92,7 @@ def agree(compiled: Callable[..., Any], function: Callable[..., Any], args: tupl
             assert mine == theirs
             continue
         assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
-        assert not mine.numel() or error([mine], [exact]).relative < 1e-6
+        assert not mine.numel() or numerical_error([mine], [exact]).relative < 1e-6
 
 
 def nothing(args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -169,8 +169,8 @@ def test_one_compilation_serves_every_size_that_data_tells() -> None:
     compiled = compiler.compile(Call(function), (torch.randn(300),))
     for count in (0, 1, 2, 17, 150, 300):
         agree(compiled, function, (torch.where(torch.arange(300) < count, 1.0, -1.0) * torch.rand(300),))
-    assert isinstance(compiled.graph, PartitionedGraph)
-    assert [len(c.compilations) for c in compiled.graph.compiled] == [1, 1]
+    assert isinstance(compiled.compiled_graph, PartitionedGraph)
+    assert [len(c.specializations) for c in compiled.compiled_graph.compiled_subgraphs] == [1, 1]
 
 
 def test_what_is_shown_of_several_parts() -> None:
@@ -178,7 +178,7 @@ def test_what_is_shown_of_several_parts() -> None:
     assert compiled.print_ir("imported").count("graph @") == 2
     report = compiled.report(repeats=2)
     assert {k.name for k in compiled.profile(repeats=2).kernels} == {k.name for k in report.kernels}
-    assert compiled.work.kernels == len(report.kernels) >= 2
+    assert compiled.workload.kernels == len(report.kernels) >= 2
     assert "<html" in report.html()
 
 

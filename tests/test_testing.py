@@ -9,7 +9,7 @@ import torch
 
 from compiler import testing
 from compiler.errors import VerifyError
-from compiler.testing import check, check_pass, check_same_meaning, normal, parse
+from compiler.testing import canonical_text, check, check_equivalent, check_pass, parse_ir
 
 SWAPPED = "graph(%x: f32[4]) { %y = add 2.0, %x  return %y }"
 
@@ -39,23 +39,26 @@ def test_a_model_that_is_less_accurate_is_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_names_do_not_matter() -> None:
-    a, b = (parse(f"graph(%{x}: f32[4]) {{ %{y} = exp %{x}  return %{y} }}") for x, y in ("ab", "xy"))
-    assert normal(a) == normal(b)
+    a, b = (parse_ir(f"graph(%{x}: f32[4]) {{ %{y} = exp %{x}  return %{y} }}") for x, y in ("ab", "xy"))
+    assert canonical_text(a) == canonical_text(b)
 
 
 def test_special_values_tell_zeros_apart() -> None:
-    same, other = parse("graph(%x: f32[20]) { return %x }"), parse("graph(%x: f32[20]) { %y = add %x, 0.0  return %y }")
+    same, other = (
+        parse_ir("graph(%x: f32[20]) { return %x }"),
+        parse_ir("graph(%x: f32[20]) { %y = add %x, 0.0  return %y }"),
+    )
     with pytest.raises(AssertionError, match="on special inputs, output 0"):
-        check_same_meaning(same, other, exact=True)
+        check_equivalent(same, other, exact=True)
 
 
 def test_empty_sizes_are_tried() -> None:
     """Both give 1, but for no elements at all."""
     ones = "graph(%x: i64[n]) { %o = mul %x, 0  %p = add %o, 1  "
-    product = parse(ones + "%y = prod %p {dims=[0]}  return %y }")
-    total = parse(ones + "%s = sum %p {dims=[0]}  %y = minimum %s, 1  return %y }")
+    product = parse_ir(ones + "%y = prod %p {dims=[0]}  return %y }")
+    total = parse_ir(ones + "%s = sum %p {dims=[0]}  %y = minimum %s, 1  return %y }")
     with pytest.raises(AssertionError, match=r"on random inputs of sizes \{'n': 0\}, output 0"):
-        check_same_meaning(product, total)
+        check_equivalent(product, total)
 
 
 def test_invalid_texts_are_refused() -> None:
@@ -70,15 +73,17 @@ PROGRAM = """program { input %a: f32[4]  output %b: f32[4]  constant %c: f32[4] 
 
 def test_programs_are_compared_up_to_names() -> None:
     check_pass("unroll,layout", unchanged=PROGRAM)
-    assert normal(parse(PROGRAM)) == normal(parse(PROGRAM.replace("%a", "%input").replace("%i", "%index")))
-    assert normal(parse(PROGRAM)) != normal(parse(PROGRAM.replace("%x[%i] *", "%x[%i] +")))
+    assert canonical_text(parse_ir(PROGRAM)) == canonical_text(
+        parse_ir(PROGRAM.replace("%a", "%input").replace("%i", "%index"))
+    )
+    assert canonical_text(parse_ir(PROGRAM)) != canonical_text(parse_ir(PROGRAM.replace("%x[%i] *", "%x[%i] +")))
 
 
 def test_programs_are_interpreted() -> None:
     other = PROGRAM.replace("%x[%i] *", "%x[%i] +")
-    check_same_meaning(parse(PROGRAM), parse(PROGRAM), exact=True)
+    check_equivalent(parse_ir(PROGRAM), parse_ir(PROGRAM), exact=True)
     with pytest.raises(AssertionError, match="on random inputs, output 0: 4 of 4 elements differ"):
-        check_same_meaning(parse(PROGRAM), parse(other))
+        check_equivalent(parse_ir(PROGRAM), parse_ir(other))
 
 
 def test_a_missing_remark_is_shown() -> None:

@@ -14,16 +14,16 @@ from torch import Tensor, nn
 import compiler
 from compiler import driver
 from compiler.codegen.target import Target
-from compiler.ir.tile import Kernel, Program, ranges, walk
+from compiler.ir.tile import Kernel, Program, stmt_ranges, walk
 from compiler.ir.tile_parser import parse_kernel, parse_program
-from compiler.measure import error
+from compiler.measure import numerical_error
 from compiler.passes.base import Context
-from compiler.passes.instrument import Verify, answers, difference
+from compiler.passes.instrument import Verify, describe_difference, interpreted_outputs
 from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
 from compiler.perf.machine import AVX512, Machine
 from compiler.pipeline import TILE_PASSES
 from compiler.runtime.cache import ObjectCache
-from compiler.tuning import Measure, Tuner, dear, spread
+from compiler.tuning import MeasureKernels, Tuner, cold_cache_bytes, hot_kernels
 
 PASSES = "vectorize,tile,pack,prefetch"
 
@@ -45,7 +45,7 @@ PROGRAM = f"""program {{
 
 def rows(kernel: Kernel) -> int:
     """The height of the register tile."""
-    return next(r.tile for s in walk(kernel.body) for r in ranges(s) if r.var == "i")
+    return next(r.tile for s in walk(kernel.body) for r in stmt_ranges(s) if r.var == "i")
 
 
 class Clock:
@@ -69,11 +69,13 @@ def store(tmp_path: Path) -> ObjectCache:
     return ObjectCache(tmp_path)
 
 
-def tune(measure: Measure, store: ObjectCache, passes: str = PASSES) -> tuple[Program, str]:
+def tune(measure: MeasureKernels, store: ObjectCache, passes: str = PASSES) -> tuple[Program, str]:
     """The tuned program and the remarks about it."""
     context = Context(machine=AVX512)
-    program = Tuner(Target.named("x86-64-v4"), store, measure).run(parse_program(PROGRAM), passes, context, [Verify()])
-    return program, "\n".join(map(str, context.remarks.of("tune")))
+    program = Tuner(Target.by_name("x86-64-v4"), store, measure).run(
+        parse_program(PROGRAM), passes, context, [Verify()]
+    )
+    return program, "\n".join(map(str, context.remarks.select("tune")))
 
 
 def test_the_fastest_is_chosen(store: ObjectCache) -> None:
@@ -122,18 +124,18 @@ def test_without_a_store_every_program_is_measured() -> None:
 
 def test_what_is_known_is_known_for_a_machine_and_passes(store: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, passes = parse_kernel(MATMUL), parse_pipeline(PASSES)
-    tuner = Tuner(Target.named("x86-64-v4"), store, by_rows(6))
+    tuner = Tuner(Target.by_name("x86-64-v4"), store, by_rows(6))
     keys = [
-        tuner.key(kernel, passes, 0),
-        tuner.key(kernel, passes, 1 << 26),
-        Tuner(Target.named("x86-64-v3"), store, by_rows(6)).key(kernel, passes, 0),
-        tuner.key(kernel, parse_pipeline("vectorize,tile"), 0),
-        tuner.key(parse_kernel(MATMUL.replace("96", "95")), passes, 0),
+        tuner.cache_key(kernel, passes, 0),
+        tuner.cache_key(kernel, passes, 1 << 26),
+        Tuner(Target.by_name("x86-64-v3"), store, by_rows(6)).cache_key(kernel, passes, 0),
+        tuner.cache_key(kernel, parse_pipeline("vectorize,tile"), 0),
+        tuner.cache_key(parse_kernel(MATMUL.replace("96", "95")), passes, 0),
     ]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 17)
-    keys.append(tuner.key(kernel, passes, 0))
+    keys.append(tuner.cache_key(kernel, passes, 0))
     assert len(set(keys)) == len(keys)
-    assert tuner.key(parse_kernel(MATMUL.replace("matmul", "other")), passes, 0) == keys[-1]
+    assert tuner.cache_key(parse_kernel(MATMUL.replace("matmul", "other")), passes, 0) == keys[-1]
 
 
 def test_a_way_that_gives_the_same_kernel_is_not_measured() -> None:
@@ -152,16 +154,16 @@ def test_only_what_takes_long_is_tuned() -> None:
     small = "kernel @small(in %x: f32[64], out %y: f32[64]) { parallel %i in 0..64 { store -%x[%i], %y[%i] } }"
     text = PROGRAM.replace("  kernel", f"  input %z: f32[64]\n  buffer %u: f32[64]\n  {small}\n  kernel", 1)
     program = parse_program(text.replace("  launch", "  launch @small(%z, %u)\n  launch"))
-    assert [k.name for k in dear(program, Machine())] == ["matmul"]
-    assert [k.name for k in dear(parse_program(PROGRAM), Machine())] == ["matmul"]
+    assert [k.name for k in hot_kernels(program, Machine())] == ["matmul"]
+    assert [k.name for k in hot_kernels(parse_program(PROGRAM), Machine())] == ["matmul"]
 
 
 def test_constants_are_met_in_the_caches_that_a_whole_call_leaves_them_in() -> None:
     program = parse_program(PROGRAM)
     program = replace(program, inputs=("x",), constants={"w": np.zeros((96, 480), np.float32)})
-    assert spread(program, Machine()) == 0
-    assert spread(program, Machine(l3=96 * 480 * 4)) == 0
-    assert spread(program, Machine(l3=96 * 480 * 4 - 1)) == 2 * (96 * 480 * 4 - 1)
+    assert cold_cache_bytes(program, Machine()) == 0
+    assert cold_cache_bytes(program, Machine(l3=96 * 480 * 4)) == 0
+    assert cold_cache_bytes(program, Machine(l3=96 * 480 * 4 - 1)) == 2 * (96 * 480 * 4 - 1)
 
 
 def test_passes_over_programs_come_first(store: ObjectCache) -> None:
@@ -216,14 +218,14 @@ def test_whatever_is_offered_computes_the_same(text: str, offered: set[str]) -> 
     passes = parse_pipeline(TILE_PASSES.replace("parallelize", "parallelize{grain=1000}"))
     kernel, context = parse_kernel(text), Context(machine=SMALL)
     run_pipeline(kernel, passes, context)
-    assert {o.pass_.name for o in context.offers} >= offered
-    (expected,) = answers(kernel)
-    for offer in context.offers:
-        way = [offer.instead if p is offer.pass_ else p for p in passes]
+    assert {o.pass_.name for o in context.alternatives} >= offered
+    (expected,) = interpreted_outputs(kernel)
+    for offer in context.alternatives:
+        way = [offer.replacement if p is offer.pass_ else p for p in passes]
         others = tuple(p for p in way if p is not None)
         assert parse_pipeline(print_pipeline(others)) == others
-        (result,) = answers(run_pipeline(kernel, others, Context(machine=SMALL), [Verify()]))
-        assert not difference(expected, result, 1e-5), offer
+        (result,) = interpreted_outputs(run_pipeline(kernel, others, Context(machine=SMALL), [Verify()]))
+        assert not describe_difference(expected, result, 1e-5), offer
 
 
 class Layer(nn.Module):
@@ -243,11 +245,11 @@ def test_a_model_is_tuned_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(driver, "Stopwatch", lambda target: clock)
     plain = compiler.compile(model, (x,), options={"cache": str(tmp_path)})
     assert clock.asked == 0
-    assert not plain.remarks.of("tune")
+    assert not plain.remarks.select("tune")
     for asked in (True, False):
         before = clock.asked
         tuned = compiler.compile(model, (x,), options={"cache": str(tmp_path), "tune": True})
         assert (clock.asked > before) == asked
-        assert len(tuned.remarks.of("tune")) == 1
-        assert error([tuned(x)], [model.double()(x.double())]).relative < 1e-5
+        assert len(tuned.remarks.select("tune")) == 1
+        assert numerical_error([tuned(x)], [model.double()(x.double())]).relative < 1e-5
         model.float()

@@ -39,9 +39,9 @@ class Target:
     cpu: str
     features: str
     vector_bits: int
-    registers: int
+    vector_registers: int
 
-    def has(self, feature: str) -> bool:
+    def has_feature(self, feature: str) -> bool:
         """Whether the CPU has `feature`, by LLVM's name: "fma", "avx512bf16", "avx512vnni"."""
         return f"+{feature}" in self.features.split(",")
 
@@ -49,12 +49,12 @@ class Target:
         """Elements of `bits` bits in one vector register."""
         return self.vector_bits // bits
 
-    def lacking_here(self) -> str:
+    def missing_host_features(self) -> str:
         """What this machine lacks to run such code, in words; empty where it can."""
         host = Target.host()
         if self.triple.split("-")[0] != host.triple.split("-")[0]:
             return f"a {self.triple.split('-')[0]} CPU"
-        return ", ".join(f[1:] for f in self.features.split(",") if f.startswith("+") and not host.has(f[1:]))
+        return ", ".join(f[1:] for f in self.features.split(",") if f.startswith("+") and not host.has_feature(f[1:]))
 
     @staticmethod
     def host() -> Target:
@@ -62,20 +62,20 @@ class Target:
         return _host()
 
     @staticmethod
-    def named(name: str) -> Target:
+    def by_name(name: str) -> Target:
         """A target by name: "host" or one of `TARGETS`; ValueError for any other."""
         if name == "host":
             return _host()
-        if name not in TARGETS:
-            raise ValueError(f"no target called {name!r}; choose host, {', '.join(TARGETS)}")
-        return TARGETS[name]
+        if name not in CPU_TARGETS:
+            raise ValueError(f"no target called {name!r}; choose host, {', '.join(CPU_TARGETS)}")
+        return CPU_TARGETS[name]
 
 
 def _features(present: tuple[str, ...], absent: tuple[str, ...] = ()) -> str:
     return ",".join([*(f"+{f}" for f in present), *(f"-{f}" for f in absent)])
 
 
-TARGETS: dict[str, Target] = {
+CPU_TARGETS: dict[str, Target] = {
     t.name: t
     for t in (
         Target("x86-64", LINUX_X86, "x86-64", _features(_SSE2), 128, 16),

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-RANDOM = "draws random numbers"
+RANDOM_REASON = "draws random numbers"
 
-_NAMED: dict[str, tuple[str, ...]] = {
+_OPERATORS_BY_REASON: dict[str, tuple[str, ...]] = {
     "sorting": (
         "kthvalue.default", "median.default", "median.dim", "mode.default", "msort.default", "nanmedian.default", "nanmedian.dim",
         "histogram.bins_tensor", "histogram.bin_ct",
@@ -33,17 +33,17 @@ _NAMED: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
-_REASONS = {f"aten.{name}": reason for reason, names in _NAMED.items() for name in names}
+_REASON_BY_OPERATOR = {f"aten.{name}": reason for reason, names in _OPERATORS_BY_REASON.items() for name in names}
 
 
 @cache
-def reason_to_call(overload: Any) -> str:
+def opaque_reason(overload: Any) -> str:
     """Why `overload` is a call into PyTorch; empty where it is none."""
     if torch.Tag.nondeterministic_seeded in overload.tags:
-        return RANDOM
-    return _REASONS.get(str(overload), "")
+        return RANDOM_REASON
+    return _REASON_BY_OPERATOR.get(str(overload), "")
 
 
-def sized_by_data(overload: Any) -> bool:
+def has_data_dependent_shape(overload: Any) -> bool:
     """Whether the data of the operands decides how large the result is, or what Python sees of it."""
     return torch.Tag.dynamic_output_shape in overload.tags or torch.Tag.data_dependent_output in overload.tags

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
-from compiler.frontend.recurrent import LAYERS, layers
+from compiler.frontend.recurrent import LAYER_KINDS, recurrent_layers
 from compiler.frontend.registry import conversions
 
-BEYOND_CORE = frozenset({
+EXTRA_DECOMPOSITIONS = frozenset({
     "aten._batch_norm_no_update.default", "aten._batch_norm_with_update_functional.default", "aten._native_batch_norm_legit.default",
     "aten.batch_norm_backward.default",
     "aten.bitwise_and.Scalar_Tensor", "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_xor.Scalar_Tensor", "aten.copysign.Scalar",
@@ -22,39 +22,43 @@ BEYOND_CORE = frozenset({
 """Operators that core ATen keeps whole, or leaves to backends, although PyTorch knows how to spell them out."""
 
 
-def for_export(in_training: Set[Any] = frozenset()) -> Any:
+def export_decompositions(training_operators: Set[Any] = frozenset()) -> Any:
     """The table that `ExportedProgram.run_decompositions` takes; operators `in_training` are spelled out although they have a conversion."""
     table: Any = torch.export.default_decompositions()
-    for op in [o for o in table if str(o) in conversions() and o not in in_training]:
+    for op in [o for o in table if str(o) in conversions() and o not in training_operators]:
         del table[op]
-    networks = {getattr(torch.ops.aten, kind).input: partial(layers, kind) for kind in LAYERS.values()}
-    table.update(networks | _beyond_core())
+    networks = {getattr(torch.ops.aten, kind).input: partial(recurrent_layers, kind) for kind in LAYER_KINDS.values()}
+    table.update(networks | _extra_decompositions())
     return table
 
 
-def for_autograd() -> dict[Any, Callable[..., Any]]:
+def autograd_decompositions() -> dict[Any, Callable[..., Any]]:
     """The table that AOTAutograd takes."""
     kept: dict[Any, Callable[..., Any]] = {
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _one_value_for_each_key
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _guard_equal_kv_lengths
     }
-    return {op: rule for op, rule in _core().items() if str(op) not in conversions()} | _beyond_core() | kept
+    return (
+        {op: rule for op, rule in _core_decompositions().items() if str(op) not in conversions()}
+        | _extra_decompositions()
+        | kept
+    )
 
 
-def _one_value_for_each_key(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **more: Any) -> Any:
+def _guard_equal_kv_lengths(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **more: Any) -> Any:
     """Attention stays whole; but caches that grow apart in name are guarded to be of one size, which PyTorch leaves open."""
     torch._check(k.size(-2) == v.size(-2))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     return NotImplemented
 
 
 @cache
-def _core() -> dict[Any, Callable[..., Any]]:
+def _core_decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's own table, which takes it a third of a second to make."""
     table: dict[Any, Callable[..., Any]] = core_aten_decompositions()
     return dict(table.items())
 
 
-def _beyond_core() -> dict[Any, Callable[..., Any]]:
-    names = BEYOND_CORE - conversions().keys()
+def _extra_decompositions() -> dict[Any, Callable[..., Any]]:
+    names = EXTRA_DECOMPOSITIONS - conversions().keys()
     return {op: rule for op, rule in decomposition_table.items() if str(op) in names} | {_DROPOUT: _dropout}
 
 

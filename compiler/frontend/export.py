@@ -21,29 +21,29 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import TreeSpec
 
-from compiler.frontend.decompositions import for_export
-from compiler.frontend.importer import DROPPED, Importer
-from compiler.frontend.promotion import Scalar, as_node
+from compiler.frontend.decompositions import export_decompositions
+from compiler.frontend.importer import DROPPED_OPERATORS, Importer
+from compiler.frontend.promotion import SymbolicScalar, as_node
 from compiler.frontend.registry import conversions
 from compiler.frontend.results import (
-    Element,
+    ConstantOutput,
     GraphOutput,
     InputSource,
-    Literal,
     ResultLeaf,
-    Size,
+    ScalarOutput,
+    SizeOutput,
     StateInput,
     UserInput,
     as_data,
 )
 from compiler.frontend.symbols import to_bounds, to_dim
-from compiler.frontend.told import Told, tensor_type
-from compiler.ir.graph import Graph, Node, constant, input_node
-from compiler.ir.parts import Condition
+from compiler.frontend.told import UnbackedSymbols, tensor_type
+from compiler.ir.graph import Graph, Node, constant_node, input_node
+from compiler.ir.parts import RuntimeAssertion
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedProgram:
     """A graph and how calls of the user's program map onto it.
 
     `inputs` says what feeds each graph input and `results` where each leaf of the result comes from; graph outputs that
@@ -52,13 +52,13 @@ class Imported:
     """
 
     graph: Graph
-    inputs: tuple[InputSource, ...]
+    input_sources: tuple[InputSource, ...]
     results: tuple[ResultLeaf, ...]
     in_spec: TreeSpec
     out_spec: TreeSpec
     bounds: Mapping[str, tuple[int, int]]
-    expected: Mapping[int, Any]
-    conditions: tuple[Condition, ...] = ()
+    specialized_arguments: Mapping[int, Any]
+    runtime_assertions: tuple[RuntimeAssertion, ...] = ()
 
 
 def import_module(
@@ -68,19 +68,19 @@ def import_module(
     *,
     dynamic_shapes: Any = None,
     fallback: str = "error",
-) -> Imported:
+) -> ImportedProgram:
     """Export `module` on example arguments and import it."""
     with torch.no_grad():
         program = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
     return import_exported(program, fallback=fallback)
 
 
-def import_file(path: str | Path, *, fallback: str = "error") -> Imported:
+def import_file(path: str | Path, *, fallback: str = "error") -> ImportedProgram:
     """Import a .pt2 file written by `torch.export.save`."""
     return import_exported(torch.export.load(path), fallback=fallback)
 
 
-def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imported:
+def import_exported(program: ExportedProgram, *, fallback: str = "error") -> ImportedProgram:
     """Import an exported program.
 
     Operators that have a conversion stay whole; PyTorch decomposes the others.  Parameters become constants that share
@@ -88,16 +88,16 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
     """
     if needs_decomposition(program):
         with torch.no_grad():
-            program = program.run_decompositions(for_export(in_training(program)))
-    sources = _Sources(program)
+            program = program.run_decompositions(export_decompositions(training_operators(program)))
+    sources = _ProgramInputs(program)
     importer = Importer(fallback)
-    values = importer.run(program.graph, sources.placeholders(), sources.attribute)
-    return sources.finish(values, importer.told)
+    values = importer.import_graph(program.graph, sources.placeholders(), sources.lookup_constant)
+    return sources.build_program(values, importer.unbacked)
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
     """Whether an operator has no conversion, or writes to a tensor, which decomposing turns into a result; or `torch.vmap` is at work."""
-    known = conversions().keys() | DROPPED
+    known = conversions().keys() | DROPPED_OPERATORS
     for node in program.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return True
@@ -105,17 +105,17 @@ def needs_decomposition(program: ExportedProgram) -> bool:
             return True
         if not isinstance(node.target, torch._ops.OpOverload) or isinstance(node.meta.get("val"), (int, torch.SymInt)):
             continue
-        if node.target._schema.is_mutable or str(node.target) not in known or _trains(node):
+        if node.target._schema.is_mutable or str(node.target) not in known or _is_training_call(node):
             return True
     return False
 
 
-def in_training(program: ExportedProgram) -> set[Any]:
+def training_operators(program: ExportedProgram) -> set[Any]:
     """The operators that do here what layers do in training alone."""
-    return {node.target for node in program.graph.nodes if _trains(node)}
+    return {node.target for node in program.graph.nodes if _is_training_call(node)}
 
 
-def _trains(node: torch.fx.Node) -> bool:
+def _is_training_call(node: torch.fx.Node) -> bool:
     """Whether a layer draws random numbers, or updates statistics without saying so: by what PyTorch calls those arguments everywhere."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
@@ -125,21 +125,21 @@ def _trains(node: torch.fx.Node) -> bool:
     return bool(given.get("train") or given.get("training") or "dropout_p" in given) and chances != [0]
 
 
-class _Sources:
+class _ProgramInputs:
     """What feeds the placeholders of one exported program."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.program = program
         self.signature = program.graph_signature
-        self.written = {
+        self.mutated_state = {
             s.target
             for s in self.signature.output_specs
             if s.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
         }
         self.constants: dict[tuple[Any, ...], Node] = {}
         self.inputs: list[Node] = []
-        self.origins: list[InputSource] = []
-        self.expected: dict[int, Any] = {}
+        self.input_sources: list[InputSource] = []
+        self.specialized_arguments: dict[int, Any] = {}
 
     def placeholders(self) -> dict[torch.fx.Node, Any]:
         """The value of each placeholder: a constant, an input, a size or a plain Python value."""
@@ -153,7 +153,7 @@ class _Sources:
             elif spec.kind == InputKind.TOKEN:
                 values[node] = None  # orders effects, which are refused where they happen
             else:
-                values[node] = self._state(node, spec)
+                values[node] = self._state_value(node, spec)
         return values
 
     def _user_input(self, node: torch.fx.Node, spec: InputSpec, position: int) -> Any:
@@ -162,19 +162,19 @@ class _Sources:
         if isinstance(spec.arg, SymIntArgument):
             return to_dim(node.meta["val"])
         value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
-        self.expected[position] = value
+        self.specialized_arguments[position] = value
         return value
 
     def _input(self, name: str, node: torch.fx.Node, origin: InputSource) -> Node:
         made = input_node(name, tensor_type(node.meta["val"]))
         self.inputs.append(made)
-        self.origins.append(origin)
+        self.input_sources.append(origin)
         return made
 
-    def _state(self, node: torch.fx.Node, spec: InputSpec) -> Any:
+    def _state_value(self, node: torch.fx.Node, spec: InputSpec) -> Any:
         name = str(spec.target)
         tensor = self._tensor(name)
-        if name in self.written:
+        if name in self.mutated_state:
             return self._input(node.name, node, StateInput(name, tensor))
         return self.constant(tensor, name)
 
@@ -189,24 +189,24 @@ class _Sources:
         """The constant for `tensor`; one for all names of the same memory."""
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
         if key not in self.constants:
-            self.constants[key] = constant(as_data(tensor, name))
+            self.constants[key] = constant_node(as_data(tensor, name))
         return self.constants[key]
 
-    def attribute(self, name: str) -> Node:
+    def lookup_constant(self, name: str) -> Node:
         """The constant for a tensor that the graph module holds."""
         return self.constant(attrgetter(name)(self.program.graph_module), name)
 
-    def finish(self, values: Sequence[Any], told: Told) -> Imported:
+    def build_program(self, values: Sequence[Any], unbacked: UnbackedSymbols) -> ImportedProgram:
         """The imported program, given the values of its outputs and what data tells."""
         outputs: list[Node] = []
         results: list[ResultLeaf] = []
         aliases: dict[int, int] = {}
-        names = {o.name: k for k, o in enumerate(self.origins) if isinstance(o, StateInput)}
+        names = {o.name: k for k, o in enumerate(self.input_sources) if isinstance(o, StateInput)}
         arguments = {n.attrs["name"]: k for k, n in enumerate(self.inputs)}
         for value, spec in zip(values, self.signature.output_specs, strict=True):
             if spec.kind == OutputKind.USER_OUTPUT:
-                results.append(_leaf(value, len(outputs)))
-                if isinstance(value, (Node, Scalar)):
+                results.append(_result_leaf(value, len(outputs)))
+                if isinstance(value, (Node, SymbolicScalar)):
                     outputs.append(as_node(value))
                 continue
             if spec.kind == OutputKind.TOKEN:
@@ -214,26 +214,26 @@ class _Sources:
             target = str(spec.target)
             aliases[len(outputs)] = arguments[target] if spec.kind == OutputKind.USER_INPUT_MUTATION else names[target]
             outputs.append(value)
-        outputs += told.telling(outputs, [r.dim for r in results if isinstance(r, Size)])
+        outputs += unbacked.required_definers(outputs, [r.dim for r in results if isinstance(r, SizeOutput)])
         spec_in, spec_out = self.program.call_spec
-        return Imported(
-            Graph(tuple(self.inputs), tuple(outputs), self._name(), aliases), tuple(self.origins), tuple(results),
-            spec_in, spec_out, {**told.bounds, **self._bounds()}, self.expected, tuple(told.conditions),
+        return ImportedProgram(
+            Graph(tuple(self.inputs), tuple(outputs), self._graph_name(), aliases), tuple(self.input_sources), tuple(results),
+            spec_in, spec_out, {**unbacked.bounds, **self._symbol_bounds()}, self.specialized_arguments, tuple(unbacked.runtime_assertions),
         )  # fmt: skip
 
-    def _name(self) -> str:
+    def _graph_name(self) -> str:
         """The class of the exported module."""
         stacks = (n.meta.get("nn_module_stack") or {} for n in self.program.graph.nodes)
         outermost = (str(kind) for s in stacks for path, kind in s.values() if path == "")
         return next(outermost, "graph").split(".")[-1].split("'")[0]
 
-    def _bounds(self) -> dict[str, tuple[int, int]]:
+    def _symbol_bounds(self) -> dict[str, tuple[int, int]]:
         return {str(symbol): to_bounds(r) for symbol, r in self.program.range_constraints.items()}
 
 
-def _leaf(value: Any, index: int) -> ResultLeaf:
+def _result_leaf(value: Any, index: int) -> ResultLeaf:
     if isinstance(value, Node):
         return GraphOutput(index)
-    if isinstance(value, Scalar):
-        return Element(index)
-    return Size(value) if hasattr(value, "terms") else Literal(value)
+    if isinstance(value, SymbolicScalar):
+        return ScalarOutput(index)
+    return SizeOutput(value) if hasattr(value, "terms") else ConstantOutput(value)

@@ -11,37 +11,37 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from compiler.frontend.registry import Refusal
+from compiler.frontend.registry import ConversionError
 from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Node
 from compiler.ir.structure import Elementwise, Gather, Generate, IndexMap
 
-RANK = 4
+SCORE_RANK = 4
 """Batch, head, query and key."""
 
-KEEPS_PLACES = (Elementwise, Gather, Generate, IndexMap)
+POINTWISE_STRUCTURES = (Elementwise, Gather, Generate, IndexMap)
 """What gives each place a number that comes of the numbers there."""
 
 
-def spread(x: Any) -> Any:
+def broadcast_scalar(x: Any) -> Any:
     """A tensor of rank 0 as the same number at all places; anything else as it is."""
-    return ops.reshape(x, shape=(1,) * RANK) if isinstance(x, Node) and x.type.rank == 0 else x
+    return ops.reshape(x, shape=(1,) * SCORE_RANK) if isinstance(x, Node) and x.type.rank == 0 else x
 
 
-def for_all_places(node: torch.fx.Node, operands: Sequence[Any], result: Any) -> Any:
+def vmapped_result(node: torch.fx.Node, operands: Sequence[Any], result: Any) -> Any:
     """`result`, which the conversion of `node` gave of `operands` for all places; Refusal if it may mix what different places have."""
     expected = node.meta.get("val")
     given = [n.meta.get("val") for n in node.all_input_nodes]
     if not isinstance(expected, torch.Tensor) or not isinstance(result, Node):
-        raise Refusal("it has several results")
+        raise ConversionError("it has several results")
     if any(isinstance(v, torch.Tensor) and v.dim() == 0 for v in given):
         if expected.dim():
-            raise Refusal("it makes a tensor of a number")
-        _require_places(result, operands)
-    return spread(result) if expected.dim() == 0 else result
+            raise ConversionError("it makes a tensor of a number")
+        _require_pointwise(result, operands)
+    return broadcast_scalar(result) if expected.dim() == 0 else result
 
 
-def _require_places(result: Node, operands: Sequence[Any]) -> None:
+def _require_pointwise(result: Node, operands: Sequence[Any]) -> None:
     """Refusal if something between operands and result may take numbers of other places."""
     pending, seen = [result], set(tree_leaves(operands))
     while pending:
@@ -49,6 +49,6 @@ def _require_places(result: Node, operands: Sequence[Any]) -> None:
         if n in seen:
             continue
         seen.add(n)
-        if n.op is not CONSTANT and not isinstance(n.structure, KEEPS_PLACES):
-            raise Refusal("it takes more than numbers of one place")
+        if n.op is not CONSTANT and not isinstance(n.structure, POINTWISE_STRUCTURES):
+            raise ConversionError("it takes more than numbers of one place")
         pending.extend(n.operands)

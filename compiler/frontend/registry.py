@@ -15,7 +15,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 import compiler.ir.ops  # noqa: F401  (fills the registry of ops)
-from compiler.frontend.promotion import apply
+from compiler.frontend.promotion import apply_promoted
 from compiler.ir.op import OPS
 from compiler.ir.structure import Elementwise
 
@@ -23,15 +23,15 @@ Conversion = Callable[..., Any]
 F = TypeVar("F", bound=Conversion)
 
 _CONVERSIONS: dict[str, Conversion] = {}
-_SHAPED: set[str] = set()
-_SIGNED: set[str] = set()
+_NEEDS_RESULT_SHAPE: set[str] = set()
+_ACCEPTS_SIGNED_INDICES: set[str] = set()
 
 
-class Refusal(Exception):
+class ConversionError(Exception):
     """Raised by a conversion for arguments that it cannot express; the message says why."""
 
 
-def converts(*overloads: str, shaped: bool = False, signed: bool = False) -> Callable[[F], F]:
+def converts(*overloads: str, needs_shape: bool = False, signed_indices: bool = False) -> Callable[[F], F]:
     """Register the decorated function for `overloads`, such as "aten.add.Tensor".
 
     One that is `shaped` is told the result's `shape` as PyTorch has found it, whose sizes data may decide.  One that is `signed`
@@ -43,8 +43,8 @@ def converts(*overloads: str, shaped: bool = False, signed: bool = False) -> Cal
             if name in _CONVERSIONS:
                 raise ValueError(f"{name} is converted twice")
             _CONVERSIONS[name] = conversion
-        _SHAPED.update(overloads if shaped else ())
-        _SIGNED.update(overloads if signed else ())
+        _NEEDS_RESULT_SHAPE.update(overloads if needs_shape else ())
+        _ACCEPTS_SIGNED_INDICES.update(overloads if signed_indices else ())
         return conversion
 
     return register
@@ -55,15 +55,20 @@ def conversions() -> dict[str, Conversion]:
     """Every conversion: those written out and those that op declarations imply."""
     import compiler.frontend.aten  # noqa: F401  (registers)
 
-    table = {name: partial(apply, o) for o in OPS.values() if isinstance(o.structure, Elementwise) for name in o.aten}
+    table = {
+        name: partial(apply_promoted, o)
+        for o in OPS.values()
+        if isinstance(o.structure, Elementwise)
+        for name in o.aten
+    }
     return {**table, **_CONVERSIONS}
 
 
-def is_signed(name: str) -> bool:
+def accepts_signed_indices(name: str) -> bool:
     """Whether the conversion of an overload takes numbers that data decides as indices."""
-    return name in _SIGNED
+    return name in _ACCEPTS_SIGNED_INDICES
 
 
-def is_shaped(name: str) -> bool:
+def needs_result_shape(name: str) -> bool:
     """Whether the conversion of an overload is told the shape of its result."""
-    return name in _SHAPED
+    return name in _NEEDS_RESULT_SHAPE

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, Union
 import numpy as np
 import torch
 
-from compiler.ir.graph import Data, Node, constant
+from compiler.ir.graph import ConstantData, Node, constant_node
 from compiler.ir.index import Dim
 from compiler.ir.torch_types import from_torch
 
@@ -38,40 +38,40 @@ class GraphOutput:
 
 
 @dataclass(frozen=True)
-class Element:
+class ScalarOutput:
     """Leaf of the result that is a number of Python's: the one element of output `index` of the graph."""
 
     index: int
 
 
 @dataclass(frozen=True)
-class Literal:
+class ConstantOutput:
     """Leaf of the result known when compiling."""
 
     value: Any
 
 
 @dataclass(frozen=True)
-class Size:
+class SizeOutput:
     """Leaf of the result that is a size."""
 
     dim: Dim
 
 
 InputSource: TypeAlias = Union[UserInput, StateInput]
-ResultLeaf: TypeAlias = Union[GraphOutput, Element, Literal, Size]
+ResultLeaf: TypeAlias = Union[GraphOutput, ScalarOutput, ConstantOutput, SizeOutput]
 
 
-def tensors_of(module: torch.nn.Module) -> Callable[[str], Node]:
+def module_constants(module: torch.nn.Module) -> Callable[[str], Node]:
     """Constants for the tensors that a module holds, by their dotted names."""
-    return lambda name: constant(as_data(attrgetter(name)(module), name))
+    return lambda name: constant_node(as_data(attrgetter(name)(module), name))
 
 
-def as_data(tensor: torch.Tensor, name: str) -> Data:
+def as_data(tensor: torch.Tensor, name: str) -> ConstantData:
     """A tensor's elements as constant data, sharing memory where they are dense."""
     dense = tensor.detach().cpu().contiguous()
     if dense.dtype == torch.bfloat16:
         array: np.ndarray[Any, Any] = dense.view(torch.int16).numpy().view(np.uint16)
     else:
         array = dense.numpy()
-    return Data(from_torch(tensor.dtype), array, name)
+    return ConstantData(from_torch(tensor.dtype), array, name)

@@ -13,19 +13,19 @@ from torch.utils._sympy import functions as of
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Identity, Mod, ModularIndexing, PythonMod
 
 from compiler.frontend.promotion import as_node
-from compiler.frontend.registry import Refusal
+from compiler.frontend.registry import ConversionError
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, ceildiv, floordiv, maximum, minimum, mod, product, var
 from compiler.ir.op import Op
 from compiler.ir.types import f64
 
-ROUNDED: dict[Any, Callable[[Dim, Dim], Dim]] = {
+ROUNDED_QUOTIENTS: dict[Any, Callable[[Dim, Dim], Dim]] = {
     of.TruncToInt: floordiv, of.FloorToInt: floordiv, of.CeilToInt: ceildiv,
 }  # fmt: skip
 """How a quotient that is not negative becomes a size."""
 
-FLOATING: dict[Any, Op] = {
+FLOAT_OPS: dict[Any, Op] = {
     sympy.Add: ops.add, sympy.Mul: ops.mul, of.FloatTrueDiv: ops.div, of.IntTrueDiv: ops.div, of.FloatPow: ops.pow_,
     of.OpaqueUnaryFn_sqrt: ops.sqrt, of.OpaqueUnaryFn_exp: ops.exp, of.OpaqueUnaryFn_log: ops.log,
 }  # fmt: skip
@@ -51,8 +51,8 @@ def from_sympy(e: Any) -> Dim:
         return int(e)
     if e.is_Symbol:
         return var(str(e))
-    if isinstance(e, tuple(ROUNDED)):
-        return _rounded(e)
+    if isinstance(e, tuple(ROUNDED_QUOTIENTS)):
+        return _rounded_to_dim(e)
     args = [from_sympy(a) for a in e.args]
     if isinstance(e, sympy.Add):
         return reduce(lambda a, b: a + b, args)
@@ -72,10 +72,10 @@ def from_sympy(e: Any) -> Dim:
         return reduce(maximum, args)
     if isinstance(e, Identity):
         return args[0]
-    raise Refusal(f"the size {e} is no sum, product, quotient or remainder of sizes")
+    raise ConversionError(f"the size {e} is no sum, product, quotient or remainder of sizes")
 
 
-def _rounded(e: Any) -> Dim:
+def _rounded_to_dim(e: Any) -> Dim:
     """A float that is rounded to a size, where it is a quotient of sizes or a size times a number: what integers make of it."""
     (inner,) = e.args
     scale, parts = 1.0, []
@@ -87,13 +87,13 @@ def _rounded(e: Any) -> Dim:
     (part,) = parts if len(parts) == 1 else (sympy.nan,)
     if scale >= 0 and part.args and all(a.is_nonnegative for a in part.args):
         if scale == 1.0 and isinstance(part, of.IntTrueDiv):
-            return ROUNDED[type(e)](*map(from_sympy, part.args))
-        if isinstance(part, of.ToFloat) and (times := ratio(scale)):
-            return ROUNDED[type(e)](from_sympy(part.args[0]) * times.numerator, times.denominator)
-    raise Refusal(f"the size {e} is rounded from a number that integers do not give")
+            return ROUNDED_QUOTIENTS[type(e)](*map(from_sympy, part.args))
+        if isinstance(part, of.ToFloat) and (times := exact_ratio(scale)):
+            return ROUNDED_QUOTIENTS[type(e)](from_sympy(part.args[0]) * times.numerator, times.denominator)
+    raise ConversionError(f"the size {e} is rounded from a number that integers do not give")
 
 
-def ratio(scale: float) -> Fraction | None:
+def exact_ratio(scale: float) -> Fraction | None:
     """The fraction p/q for which int(n * scale) = n * p // q for every size n, in float64; None where there is none.
 
     A product lies within 2^-53 of itself of what it stands for.  If `scale` is nearer to p/q than 2^-54 of itself, it is n * p/q
@@ -103,14 +103,14 @@ def ratio(scale: float) -> Fraction | None:
     return near if abs(Fraction(scale) - near) <= near / 2**54 else None
 
 
-def floating(e: Any, whole: Callable[[Any], Node]) -> Node:
+def float_node(e: Any, integer_node: Callable[[Any], Node]) -> Node:
     """A sympy expression of floats as a node of rank 0, in f64; `whole` gives that of a symbol or an integer in it."""
     if e.is_number:
         return as_node(float(e), f64)
     if isinstance(e, of.ToFloat) or e.is_integer or e.is_Symbol:
-        return ops.as_dtype(whole(e.args[0] if isinstance(e, of.ToFloat) else e), f64)
-    compute = next((op for kind, op in FLOATING.items() if isinstance(e, kind)), None)
+        return ops.as_dtype(integer_node(e.args[0] if isinstance(e, of.ToFloat) else e), f64)
+    compute = next((op for kind, op in FLOAT_OPS.items() if isinstance(e, kind)), None)
     if compute is None:
-        raise Refusal(f"the number {e} has no conversion")
-    args = [floating(a, whole) for a in e.args]
+        raise ConversionError(f"the number {e} has no conversion")
+    args = [float_node(a, integer_node) for a in e.args]
     return reduce(compute, args) if len(args) > 1 else compute(*args)

@@ -10,25 +10,25 @@ from typing import Any
 import sympy
 import torch
 
-from compiler.frontend.promotion import Scalar, as_node
-from compiler.frontend.registry import Refusal
-from compiler.frontend.symbols import floating, from_sympy, to_bounds, to_dim
+from compiler.frontend.promotion import SymbolicScalar, as_node
+from compiler.frontend.registry import ConversionError
+from compiler.frontend.symbols import float_node, from_sympy, to_bounds, to_dim
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import Dim, substitute, var
-from compiler.ir.partition import names_in, told_by
-from compiler.ir.parts import Condition
+from compiler.ir.partition import defined_symbols, symbol_names
+from compiler.ir.parts import RuntimeAssertion
 from compiler.ir.torch_types import from_torch
 from compiler.ir.types import TensorType, f64, i64
 
-ITEMS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
+ITEM_OPERATORS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
 """Operators that make a number of a tensor's one element."""
 
-RELATIONS = {sympy.Eq: "==", sympy.Ne: "!=", sympy.Le: "<=", sympy.Lt: "<", sympy.Ge: ">=", sympy.Gt: ">"}
+RELATION_TEXT = {sympy.Eq: "==", sympy.Ne: "!=", sympy.Le: "<=", sympy.Lt: "<", sympy.Ge: ">=", sympy.Gt: ">"}
 
 
 @dataclass(frozen=True)
-class Told:
+class UnbackedSymbols:
     """What is known of unbacked symbols, by name.
 
     `given` are those that inputs tell.  `sizes` says what a size is, `tellers` which value has it in its shape, `numbers` which
@@ -36,58 +36,58 @@ class Told:
     asserts, `equal` the equations among them.
     """
 
-    given: set[str] = field(default_factory=set)
+    input_symbols: set[str] = field(default_factory=set)
     sizes: dict[str, Dim] = field(default_factory=dict)
-    tellers: dict[str, Node] = field(default_factory=dict)
-    numbers: dict[str, Node] = field(default_factory=dict)
-    equal: dict[str, Any] = field(default_factory=dict)
+    definers: dict[str, Node] = field(default_factory=dict)
+    scalars: dict[str, Node] = field(default_factory=dict)
+    equations: dict[str, Any] = field(default_factory=dict)
     bounds: dict[str, tuple[int, int]] = field(default_factory=dict)
-    conditions: list[Condition] = field(default_factory=list)
+    runtime_assertions: list[RuntimeAssertion] = field(default_factory=list)
 
-    def take(self, names: Iterable[str]) -> None:
+    def add_inputs(self, names: Iterable[str]) -> None:
         """Take note of symbols that the inputs of the graph tell."""
-        self.given.update(filter(is_unbacked, names))
-        self.sizes.update({n: var(n) for n in self.given})
+        self.input_symbols.update(filter(is_unbacked, names))
+        self.sizes.update({n: var(n) for n in self.input_symbols})
 
     def dim(self, value: int | torch.SymInt) -> Dim:
         """A size; Refusal where something in it is not known."""
-        return self._known(to_dim(value))
+        return self._resolve(to_dim(value))
 
-    def size(self, value: int | torch.SymInt) -> Dim | Scalar:
+    def size_or_scalar(self, value: int | torch.SymInt) -> Dim | SymbolicScalar:
         """An integer that Python sees: a size, or a number that data decides."""
-        if not isinstance(value, torch.SymInt) or not self._has_number(value.node.expr):
+        if not isinstance(value, torch.SymInt) or not self._uses_scalars(value.node.expr):
             return self.dim(value)
-        return Scalar(self._whole(value.node.expr))
+        return SymbolicScalar(self._integer_node(value.node.expr))
 
-    def number(self, value: float | torch.SymFloat) -> float | Scalar:
+    def float_or_scalar(self, value: float | torch.SymFloat) -> float | SymbolicScalar:
         """`value` as a float or as what computes it; Refusal for functions that have no op."""
         if not isinstance(value, torch.SymFloat):
             return value
         expression = value.node.expr
-        return float(expression) if expression.is_number else Scalar(floating(expression, self._whole))
+        return float(expression) if expression.is_number else SymbolicScalar(float_node(expression, self._integer_node))
 
-    def _has_number(self, e: Any) -> bool:
-        return any(str(s) in self.numbers for s in e.free_symbols)
+    def _uses_scalars(self, e: Any) -> bool:
+        return any(str(s) in self.scalars for s in e.free_symbols)
 
-    def _whole(self, e: Any) -> Node:
+    def _integer_node(self, e: Any) -> Node:
         """A symbol, or an expression of integers, as a node of rank 0."""
-        if str(e) in self.numbers:
-            return self.numbers[str(e)]
-        if not self._has_number(e):
-            return as_node(self._known(from_sympy(e)), i64)
+        if str(e) in self.scalars:
+            return self.scalars[str(e)]
+        if not self._uses_scalars(e):
+            return as_node(self._resolve(from_sympy(e)), i64)
         compute = {sympy.Add: ops.add, sympy.Mul: ops.mul}.get(e.func)
         if compute is None:
-            raise Refusal(f"the number {e} has no conversion")
-        return reduce(compute, map(self._whole, e.args))
+            raise ConversionError(f"the number {e} has no conversion")
+        return reduce(compute, map(self._integer_node, e.args))
 
-    def type(self, t: torch.Tensor) -> TensorType:
+    def result_type(self, t: torch.Tensor) -> TensorType:
         """The type of what PyTorch makes of a (fake) tensor: it may tell sizes that were not known before."""
         for size in t.shape:
-            for symbol in _unbacked(size):
-                self._learn(symbol, var(str(symbol)), size)
+            for symbol in _size_symbols(size):
+                self._define(symbol, var(str(symbol)), size)
         return tensor_type(t, self.dim)
 
-    def learn(self, theirs: Any, ours: Any) -> None:
+    def record_definitions(self, theirs: Any, ours: Any) -> None:
         """Take note of what the value of a node tells; `theirs` is what PyTorch has found of it."""
         pairs = zip(theirs, ours, strict=False) if isinstance(ours, tuple) else [(theirs, ours)]
         for tensor, node in pairs:
@@ -95,85 +95,85 @@ class Told:
                 continue
             size: Any
             for size, dim in zip(tensor.shape, node.shape, strict=False):
-                for symbol in _unbacked(size):
+                for symbol in _size_symbols(size):
                     if size.node.expr == symbol:
-                        self._learn(symbol, dim, size)
-                    if str(symbol) not in self.given:
-                        self.tellers.setdefault(str(symbol), node)
+                        self._define(symbol, dim, size)
+                    if str(symbol) not in self.input_symbols:
+                        self.definers.setdefault(str(symbol), node)
 
-    def _learn(self, symbol: Any, dim: Dim, size: Any) -> None:
+    def _define(self, symbol: Any, dim: Dim, size: Any) -> None:
         name = str(symbol)
         if name in self.sizes:
             return
         self.sizes[name] = dim
         self.bounds[name] = to_bounds(size.node.shape_env.bound_sympy(symbol))
-        if name in self.equal and all(s in self.sizes for s in map(str, _names_of(self.equal[name]))):
-            self.sizes[name] = self._known(from_sympy(self.equal[name]))
+        if name in self.equations and all(s in self.sizes for s in map(str, _unbacked_symbols(self.equations[name]))):
+            self.sizes[name] = self._resolve(from_sympy(self.equations[name]))
 
-    def item(self, x: Node, value: torch.SymInt | torch.SymFloat) -> Any:
+    def define_item(self, x: Node, value: torch.SymInt | torch.SymFloat) -> Any:
         """The one element of `x` as a number, which PyTorch calls `value`."""
         meant = value.node.expr  # where PyTorch knows it to be something else, the number has had a name of its own
-        symbol = meant if self._is_new(meant) else value.node._expr
+        symbol = meant if self._is_undefined(meant) else value.node._expr
         name, x = str(symbol), ops.reshape(x, shape=())
-        if not self._is_new(symbol):
-            return self.size(value) if isinstance(value, torch.SymInt) else self.number(value)
+        if not self._is_undefined(symbol):
+            return self.size_or_scalar(value) if isinstance(value, torch.SymInt) else self.float_or_scalar(value)
         if isinstance(value, torch.SymFloat) or _may_be_negative(value):
-            self.numbers[name] = ops.as_dtype(x, i64 if isinstance(value, torch.SymInt) else f64)
-            return Scalar(self.numbers[name])
+            self.scalars[name] = ops.as_dtype(x, i64 if isinstance(value, torch.SymInt) else f64)
+            return SymbolicScalar(self.scalars[name])
         if meant != symbol:
-            self.equal.setdefault(name, meant)
-        self._learn(symbol, var(name), value)
-        self.tellers[name] = ops.count(x, size=var(name))
+            self.equations.setdefault(name, meant)
+        self._define(symbol, var(name), value)
+        self.definers[name] = ops.count(x, size=var(name))
         if self.sizes[name] != var(name):
-            message = f"the program asserts that a number is {self.equal[name]}"
-            self.conditions.append(Condition(var(name), "==", self.sizes[name], message))
+            message = f"the program asserts that a number is {self.equations[name]}"
+            self.runtime_assertions.append(RuntimeAssertion(var(name), "==", self.sizes[name], message))
         return self.sizes[name]
 
-    def _is_new(self, e: Any) -> bool:
+    def _is_undefined(self, e: Any) -> bool:
         """Whether an expression is a symbol for a number that data decides, of which nothing is known."""
         name = str(e)
         decided = e.is_Symbol and (is_unbacked(name) or name.startswith("zuf"))
-        return decided and name not in self.sizes and name not in self.numbers
+        return decided and name not in self.sizes and name not in self.scalars
 
-    def equate(self, condition: Any) -> None:
+    def record_equation(self, condition: Any) -> None:
         """Take note of an asserted equation before anything is known: it says what the size that is told last must be."""
         if not isinstance(condition, sympy.Eq):
             return
         difference = condition.lhs - condition.rhs
-        for symbol in sorted(_names_of(difference), key=lambda s: -int(str(s)[1:])):
+        for symbol in sorted(_unbacked_symbols(difference), key=lambda s: -int(str(s)[1:])):
             factor = difference.coeff(symbol)
             rest = sympy.expand(difference - factor * symbol)
             if factor in (1, -1) and symbol not in rest.free_symbols:
-                self.equal.setdefault(str(symbol), -factor * rest)
+                self.equations.setdefault(str(symbol), -factor * rest)
                 return
 
-    def asserts(self, condition: Any, message: str) -> None:
+    def record_assertion(self, condition: Any, message: str) -> None:
         """Take note of an asserted condition on sizes that data decides."""
         for part in condition.args if isinstance(condition, sympy.And) else ():
-            self.asserts(part, message)
-        relation = RELATIONS.get(type(condition))
+            self.record_assertion(part, message)
+        relation = RELATION_TEXT.get(type(condition))
         if relation and any(is_unbacked(str(s)) for s in condition.free_symbols):
             try:
-                left, right = (self._known(from_sympy(e)) for e in condition.args)
-            except Refusal:
+                left, right = (self._resolve(from_sympy(e)) for e in condition.args)
+            except ConversionError:
                 return  # of what has no size here
             if (relation, right) != (">=", 0):  # no size is negative
-                self.conditions.append(Condition(left, relation, right, message))
+                self.runtime_assertions.append(RuntimeAssertion(left, relation, right, message))
 
-    def _known(self, dim: Dim) -> Dim:
-        missing = [n for n in names_in(dim) if is_unbacked(n) and n not in self.sizes]
+    def _resolve(self, dim: Dim) -> Dim:
+        missing = [n for n in symbol_names(dim) if is_unbacked(n) and n not in self.sizes]
         if missing:
-            raise Refusal(f"the size {missing[0]} depends on data")
+            raise ConversionError(f"the size {missing[0]} depends on data")
         return substitute(dim, self.sizes)
 
-    def telling(self, outputs: Sequence[Node], dims: Iterable[Dim] = ()) -> list[Node]:
+    def required_definers(self, outputs: Sequence[Node], dims: Iterable[Dim] = ()) -> list[Node]:
         """What a graph with these outputs must return besides, so that everything is reached that tells its sizes and `dims`."""
         found: list[Node] = []
-        if not self.tellers:
+        if not self.definers:
             return found
-        asked = names_in(tuple(dims)).union(*(c.names for c in self.conditions))
+        needed = symbol_names(tuple(dims)).union(*(c.symbols for c in self.runtime_assertions))
         while True:
-            missing = (self.tellers.get(n) for n in _untold([*outputs, *found], asked))
+            missing = (self.definers.get(n) for n in _undefined_symbols([*outputs, *found], needed))
             teller = next((n for n in missing if n is not None and n not in found), None)
             if teller is None:
                 return found
@@ -185,14 +185,14 @@ def tensor_type(t: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = to_d
     try:
         return TensorType(from_torch(t.dtype), tuple(map(dim, t.shape)))
     except KeyError:
-        raise Refusal(f"{t.dtype} is not supported") from None
+        raise ConversionError(f"{t.dtype} is not supported") from None
 
 
-def _untold(outputs: Sequence[Node], asked: frozenset[str]) -> list[str]:
+def _undefined_symbols(outputs: Sequence[Node], needed: frozenset[str]) -> list[str]:
     """Names in a graph, and others that are `asked` for, that none of its nodes tells."""
     graph = Graph((), tuple(outputs))
-    told = frozenset[str]().union(*map(told_by, graph.nodes))
-    return sorted(n for n in names_in(graph) | (asked - told) if is_unbacked(n))
+    defined = frozenset[str]().union(*map(defined_symbols, graph.nodes))
+    return sorted(n for n in symbol_names(graph) | (needed - defined) if is_unbacked(n))
 
 
 def is_unbacked(name: str) -> bool:
@@ -200,12 +200,12 @@ def is_unbacked(name: str) -> bool:
     return name.startswith("u") and name[1:].isdigit()
 
 
-def _unbacked(size: Any) -> list[Any]:
+def _size_symbols(size: Any) -> list[Any]:
     """The unbacked symbols in a size."""
-    return _names_of(getattr(getattr(size, "node", None), "expr", None))
+    return _unbacked_symbols(getattr(getattr(size, "node", None), "expr", None))
 
 
-def _names_of(expression: Any) -> list[Any]:
+def _unbacked_symbols(expression: Any) -> list[Any]:
     return sorted((s for s in getattr(expression, "free_symbols", ()) if is_unbacked(str(s))), key=str)
 
 

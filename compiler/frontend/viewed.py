@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from compiler.errors import Unsupported, UnsupportedOpError
-from compiler.frontend.registry import Refusal
+from compiler.errors import UnsupportedOp, UnsupportedOpError
+from compiler.frontend.registry import ConversionError
 from compiler.frontend.source import source_of
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, product
@@ -17,7 +17,7 @@ from compiler.ir.structure import IndexMap, is_view
 
 
 @dataclass(frozen=True)
-class Viewed:
+class InputView:
     """Result that is a view of argument `position`.
 
     Where PyTorch has traced with open sizes, AOTAutograd takes its strides and its offset, in elements, for those of what it returns
@@ -34,42 +34,46 @@ class Viewed:
         return *self.shape, *self.strides, self.offset
 
 
-def views_of_arguments(
+def input_views(
     placeholders: Sequence[torch.fx.Node],
     values: Mapping[torch.fx.Node, Any],
     outputs: Sequence[torch.fx.Node],
     dim: Callable[[int | torch.SymInt], Dim],
-) -> dict[int, Viewed]:
+) -> dict[int, InputView]:
     """The results that are views of arguments, by their number; `values` are the nodes of a graph and `dim` gives a size."""
-    stored = {_memory(n.meta["val"]): (k, n) for k, n in enumerate(placeholders) if _is_dense(n.meta["val"])}
+    stored = {_storage_id(n.meta["val"]): (k, n) for k, n in enumerate(placeholders) if _is_strided(n.meta["val"])}
     found = {}
     for k, n in enumerate(outputs):
         v: Any = n.meta.get("val") if isinstance(n, torch.fx.Node) else None
-        if _is_dense(v) and _memory(v) in stored and _is_symbolic(v, stored[_memory(v)][1].meta["val"]):
-            position, argument = stored[_memory(v)]
+        if (
+            _is_strided(v)
+            and _storage_id(v) in stored
+            and _has_symbolic_layout(v, stored[_storage_id(v)][1].meta["val"])
+        ):
+            position, argument = stored[_storage_id(v)]
             shape, strides = (tuple(map(dim, sizes)) for sizes in (v.shape, v.stride()))
             try:
                 offset = dim(v.storage_offset())
-            except Refusal:  # data decides it, and PyTorch has given it a name of its own
-                offset = _offset(n, values, argument, dim)
-            found[k] = Viewed(position, shape, strides, offset)
+            except ConversionError:  # data decides it, and PyTorch has given it a name of its own
+                offset = _view_offset(n, values, argument, dim)
+            found[k] = InputView(position, shape, strides, offset)
     return found
 
 
-def _is_dense(v: Any) -> bool:
+def _is_strided(v: Any) -> bool:
     return isinstance(v, torch.Tensor) and v.layout == torch.strided
 
 
-def _is_symbolic(*tensors: torch.Tensor) -> bool:
+def _has_symbolic_layout(*tensors: torch.Tensor) -> bool:
     """Whether PyTorch has left something of a tensor open, even if it has come to be one number since."""
     return any(isinstance(d, torch.SymInt) for t in tensors for d in (*t.shape, *t.stride(), t.storage_offset()))
 
 
-def _memory(v: torch.Tensor) -> int:
+def _storage_id(v: torch.Tensor) -> int:
     return int(v.untyped_storage()._cdata)
 
 
-def _offset(
+def _view_offset(
     view: torch.fx.Node,
     values: Mapping[torch.fx.Node, Any],
     argument: torch.fx.Node,
@@ -81,8 +85,8 @@ def _offset(
     while n is not values.get(argument):
         if not isinstance(n.structure, IndexMap) or not is_view(n.structure, n):
             reason = "shares memory with an argument and begins where data says; return a copy of it"
-            raise UnsupportedOpError([Unsupported(str(view.target), reason, source_of(view))])
-        (piece,) = n.structure.pieces(n, place)
+            raise UnsupportedOpError([UnsupportedOp(str(view.target), reason, source_of(view))])
+        (piece,) = n.structure.reads(n, place)
         n, place = n.operands[piece.operand], piece.position
     stored: torch.Tensor = argument.meta["val"]
     offset = dim(stored.storage_offset())

@@ -8,15 +8,37 @@ reduce(case)                    the smallest graph that fails alike     reduce
 check_spoilt(17)                bad input of every sort                 spoil
 """
 
-from compiler.fuzz.check import WAYS, Failure, Outcome, Way, check, way_in_turn
+from compiler.fuzz.check import (
+    CONFIGURATIONS,
+    CheckOutcome,
+    Configuration,
+    Failure,
+    check_graph,
+    configuration_for_seed,
+)
 from compiler.fuzz.generate import random_graph
 from compiler.fuzz.inputs import inputs_for
 from compiler.fuzz.reduce import reduce
-from compiler.fuzz.session import Found, check_seed, fuzz
-from compiler.fuzz.text import Case, parse_case, read_case
+from compiler.fuzz.session import FuzzResult, check_seed, fuzz
+from compiler.fuzz.text import FuzzCase, parse_case, read_case
 from compiler.fuzz.worlds import Expectation, expectations
 
 __all__ = [
-    "WAYS", "Case", "Expectation", "Failure", "Found", "Outcome", "Way", "check", "check_seed", "expectations", "fuzz", "inputs_for",
-    "parse_case", "random_graph", "read_case", "reduce", "way_in_turn",
+    "CONFIGURATIONS",
+    "CheckOutcome",
+    "Configuration",
+    "Expectation",
+    "Failure",
+    "FuzzCase",
+    "FuzzResult",
+    "check_graph",
+    "check_seed",
+    "configuration_for_seed",
+    "expectations",
+    "fuzz",
+    "inputs_for",
+    "parse_case",
+    "random_graph",
+    "read_case",
+    "reduce",
 ]  # fmt: skip

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from compiler.fuzz.calls import REFUSED
-from compiler.fuzz.growth import Growth
+from compiler.fuzz.calls import BUILD_ERRORS
+from compiler.fuzz.growth import GraphBuilder
 from compiler.fuzz.idioms import IDIOMS
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import var
 from compiler.ir.structure import Leaf
 
-IDIOM = 0.15
+IDIOM_PROBABILITY = 0.15
 """How often a step adds several ops that belong together."""
 
 
@@ -30,17 +30,17 @@ def random_graph(seed: int, steps: int | None = None) -> Graph:
     It may have symbolic dimensions and write outputs back to inputs.
     """
     rng = random.Random(seed)
-    grown = Growth(rng, np.random.default_rng(seed))
+    grown = GraphBuilder(rng, np.random.default_rng(seed))
     for _ in range(steps or rng.choice((1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10, 12))):
-        if rng.random() < IDIOM:
+        if rng.random() < IDIOM_PROBABILITY:
             grown.add(rng.choice(IDIOMS)(grown))
         else:
-            grown.step()
-    graph = grown.graph(f"fuzz{seed}")
-    return symbolic(graph, rng) if rng.random() < 0.12 else graph
+            grown.add_random_call()
+    graph = grown.build_graph(f"fuzz{seed}")
+    return with_symbolic_size(graph, rng) if rng.random() < 0.12 else graph
 
 
-def symbolic(graph: Graph, rng: random.Random) -> Graph:
+def with_symbolic_size(graph: Graph, rng: random.Random) -> Graph:
     """`graph` with one size of its inputs, wherever it stands, a symbol; `graph` itself where not every size would do.
 
     What is then of another type than the input that it was written back to is a result.
@@ -50,25 +50,27 @@ def symbolic(graph: Graph, rng: random.Random) -> Graph:
         return graph
     size = rng.choice(sizes)
     try:
-        made = substituted(graph, size, var("s0"))
+        made = substitute_size(graph, size, var("s0"))
         fixed = made.specialize({"s0": size})
         for other in range(2, 9):
             made.specialize({"s0": other})
-    except REFUSED:
+    except BUILD_ERRORS:
         return graph
-    same = all(a.result == b.result for a, b in zip(graph.nodes, fixed.nodes, strict=False)) and len(
+    same = all(a.result_type == b.result_type for a, b in zip(graph.nodes, fixed.nodes, strict=False)) and len(
         graph.nodes
     ) == len(fixed.nodes)
-    written = {k: i for k, i in made.aliases.items() if made.outputs[k].result == made.inputs[i].result}
-    return replace(made, aliases=written) if same and made.symbols else graph
+    written = {
+        k: i for k, i in made.output_aliases.items() if made.outputs[k].result_type == made.inputs[i].result_type
+    }
+    return replace(made, output_aliases=written) if same and made.symbols else graph
 
 
-def substituted(graph: Graph, old: int, new: Any) -> Graph:
+def substitute_size(graph: Graph, old: int, new: Any) -> Graph:
     """`graph` with the size `old` of inputs and in lists among the attributes replaced by `new`; TypeRuleError where that does not fit."""
 
     def rule(n: Node, operands: tuple[Node, ...]) -> Node:
         if n in graph.inputs:
-            return replace(n, result=n.type.with_shape([new if d == old else d for d in n.shape]))
+            return replace(n, result_type=n.type.with_shape([new if d == old else d for d in n.shape]))
         if isinstance(n.structure, Leaf):
             return n
         attrs: dict[str, Any] = {
@@ -76,4 +78,4 @@ def substituted(graph: Graph, old: int, new: Any) -> Graph:
         }
         return replace(n.op(*operands, **attrs), name=n.name)
 
-    return graph.rebuild(rule)
+    return graph.map_nodes(rule)

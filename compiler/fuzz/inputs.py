@@ -17,7 +17,7 @@ from compiler.ir.types import DType, TensorType
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-def lookups(node: Node) -> dict[int, tuple[int, bool]]:
+def index_operands(node: Node) -> dict[int, tuple[int, bool]]:
     """The operands of `node` that hold positions: how many elements they choose from, and whether negative ones count from the end."""
     if isinstance(node.structure, Gather):
         place = node.structure.position(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
@@ -26,7 +26,7 @@ def lookups(node: Node) -> dict[int, tuple[int, bool]]:
         place = writes.position(tuple(var(f"u{k}") for k in range(len(writes.extents))))
     else:
         return {}
-    return {p.operand: (evaluate(p.extent, {}), p.wrap) for p in place if isinstance(p, Lookup)}
+    return {p.operand: (evaluate(p.extent, {}), p.wrap_negative) for p in place if isinstance(p, Lookup)}
 
 
 def random_elements(t: TensorType, rng: np.random.Generator, special: bool = False) -> Array:
@@ -64,11 +64,11 @@ def _denormals(dtype: DType) -> Array:
     return np.asarray(round_to(np.array([*kind, -kind[1]]), dtype))
 
 
-def index_extents(graph: Graph) -> dict[Node, int]:
+def indexed_extents(graph: Graph) -> dict[Node, int]:
     """The inputs that are read as positions, and how many elements they choose from."""
     found: dict[Node, int] = {}
     for node in graph.nodes:
-        for k, (extent, _) in lookups(node).items():
+        for k, (extent, _) in index_operands(node).items():
             source = node.operands[k]
             found[source] = min(extent, found.get(source, extent))
     return {n: e for n, e in found.items() if n in graph.inputs}
@@ -76,7 +76,7 @@ def index_extents(graph: Graph) -> dict[Node, int]:
 
 def inputs_for(graph: Graph, seed: int) -> list[Array]:
     """An array for each input of a graph without symbols, as interpreters hold them; the same for the same seed."""
-    extents, given = index_extents(graph), []
+    extents, given = indexed_extents(graph), []
     special = bool(np.random.default_rng(seed).integers(0, 3) == 0)
     for k, node in enumerate(graph.inputs):
         rng = np.random.default_rng((seed, k))

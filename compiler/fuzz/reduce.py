@@ -12,28 +12,28 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import TilewrightError
-from compiler.fuzz.calls import REFUSED
+from compiler.fuzz.calls import BUILD_ERRORS
 from compiler.fuzz.check import Failure
-from compiler.fuzz.text import Case, check_text
-from compiler.fuzz.workers import each
-from compiler.ir.graph import CONSTANT, Data, Graph, Node, constant, input_node, stored
+from compiler.fuzz.text import FuzzCase, check_text
+from compiler.fuzz.workers import map_in_processes
+from compiler.ir.graph import CONSTANT, ConstantData, Graph, Node, constant_node, input_node, to_storage
 from compiler.ir.op import REQUIRED
-from compiler.ir.random_inputs import small_sizes
+from compiler.ir.random_inputs import small_symbol_values
 from compiler.ir.structure import Leaf
 from compiler.ir.types import DTYPES, TensorType
 from compiler.ir.verify_graph import verify_graph
 
-Still = Callable[[Case], bool]
+FailurePredicate = Callable[[FuzzCase], bool]
 
 
-def reduce(case: Case, still_fails: Still | None = None, limit: int = 400) -> Case:
+def reduce(case: FuzzCase, still_fails: FailurePredicate | None = None, limit: int = 400) -> FuzzCase:
     """The simplest case found that fails as `case` does; `case` itself where it does not fail.  At most `limit` tries."""
     if still_fails is None:
-        failure = run_apart(case)
+        failure = run_in_subprocess(case)
         if failure is None:
             return case
-        case = case.failing(failure)
-        still_fails = lambda c: failure.like(run_apart(c))  # noqa: E731  # a closure of one line
+        case = case.with_failure(failure)
+        still_fails = lambda c: failure.matches(run_in_subprocess(c))  # noqa: E731  # a closure of one line
     tries = 0
     while True:
         for simpler in simplifications(case.graph):
@@ -48,9 +48,9 @@ def reduce(case: Case, still_fails: Still | None = None, limit: int = 400) -> Ca
             return case
 
 
-def run_apart(case: Case) -> Failure | None:
+def run_in_subprocess(case: FuzzCase) -> Failure | None:
     """How `case` fails, in a process of its own."""
-    ((_, outcome),) = each(check_text, [str(case)])
+    ((_, outcome),) = map_in_processes(check_text, [str(case)])
     return outcome if isinstance(outcome, Failure) else outcome.failure
 
 
@@ -60,15 +60,15 @@ def simplifications(graph: Graph) -> Iterator[Graph]:
         fewer_outputs,
         without_symbols,
         without_aliases,
-        cut,
-        bypassed,
-        plain_constants,
-        smaller,
+        values_as_inputs,
+        bypassed_nodes,
+        simpler_constants,
+        smaller_sizes,
         smaller_inputs,
-        plain_attributes,
-        one_dtype,
+        simpler_attributes,
+        floats_as_f32,
     ):
-        for made in _built(make(graph)):
+        for made in _try_build(make(graph)):
             try:
                 verify_graph(made)
             except TilewrightError:
@@ -76,20 +76,20 @@ def simplifications(graph: Graph) -> Iterator[Graph]:
             yield made
 
 
-def _built(makers: Iterator[Callable[[], Graph]]) -> Iterator[Graph]:
+def _try_build(makers: Iterator[Callable[[], Graph]]) -> Iterator[Graph]:
     for build in makers:
         try:
-            yield tidy(build())
-        except REFUSED:
+            yield drop_unused_inputs(build())
+        except BUILD_ERRORS:
             continue
 
 
-def tidy(graph: Graph) -> Graph:
+def drop_unused_inputs(graph: Graph) -> Graph:
     """`graph` without inputs that nothing reads (those written back to stay)."""
     reached = {o for n in graph.nodes for o in n.operands} | set(graph.outputs)
-    kept = [k for k, n in enumerate(graph.inputs) if n in reached or k in graph.aliases.values()]
-    aliases = {k: kept.index(i) for k, i in graph.aliases.items()}
-    return replace(graph, inputs=tuple(graph.inputs[k] for k in kept), aliases=aliases)
+    kept = [k for k, n in enumerate(graph.inputs) if n in reached or k in graph.output_aliases.values()]
+    aliases = {k: kept.index(i) for k, i in graph.output_aliases.items()}
+    return replace(graph, inputs=tuple(graph.inputs[k] for k in kept), output_aliases=aliases)
 
 
 def fewer_outputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
@@ -97,72 +97,72 @@ def fewer_outputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
     count = len(graph.outputs)
     if count > 1:
         for k in range(count):
-            yield lambda k=k: outputs_at(graph, [k])  # type: ignore[misc]  # bound now
+            yield lambda k=k: select_outputs(graph, [k])  # type: ignore[misc]  # bound now
         for k in range(count):
-            yield lambda k=k: outputs_at(graph, [n for n in range(count) if n != k])  # type: ignore[misc]
+            yield lambda k=k: select_outputs(graph, [n for n in range(count) if n != k])  # type: ignore[misc]
     for k, node in enumerate(graph.outputs):
         for operand in dict.fromkeys(node.operands):
             ends = (*graph.outputs[:k], operand, *graph.outputs[k + 1 :])
             yield lambda ends=ends: replace(graph, outputs=ends)  # type: ignore[misc]
 
 
-def outputs_at(graph: Graph, kept: list[int]) -> Graph:
-    aliases = {kept.index(k): i for k, i in graph.aliases.items() if k in kept}
-    return replace(graph, outputs=tuple(graph.outputs[k] for k in kept), aliases=aliases)
+def select_outputs(graph: Graph, positions: list[int]) -> Graph:
+    aliases = {positions.index(k): i for k, i in graph.output_aliases.items() if k in positions}
+    return replace(graph, outputs=tuple(graph.outputs[k] for k in positions), output_aliases=aliases)
 
 
 def without_symbols(graph: Graph) -> Iterator[Callable[[], Graph]]:
     if graph.symbols:
-        yield lambda: graph.specialize(small_sizes(graph, 3))
+        yield lambda: graph.specialize(small_symbol_values(graph, 3))
 
 
 def without_aliases(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    if graph.aliases:
-        yield lambda: replace(graph, aliases={})
+    if graph.output_aliases:
+        yield lambda: replace(graph, output_aliases={})
 
 
-def cut(graph: Graph) -> Iterator[Callable[[], Graph]]:
+def values_as_inputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
     """A computed value becomes an input, the last first."""
     for k, node in reversed(list(enumerate(graph.nodes))):
-        if not isinstance(node.structure, Leaf) and isinstance(node.result, TensorType) and graph.users[node]:
-            yield lambda node=node, k=k: with_input(graph, node, f"v{k}")  # type: ignore[misc]
+        if not isinstance(node.structure, Leaf) and isinstance(node.result_type, TensorType) and graph.users[node]:
+            yield lambda node=node, k=k: replace_with_input(graph, node, f"v{k}")  # type: ignore[misc]
 
 
-def with_input(graph: Graph, node: Node, name: str) -> Graph:
+def replace_with_input(graph: Graph, node: Node, name: str) -> Graph:
     """`graph` with a new input in place of `node`."""
     free = next(n for n in (name, *(f"{name}_{i}" for i in range(99))) if n not in {x.name for x in graph.inputs})
     new = input_node(free, node.type)
     return replace(graph.replace_nodes({node: new}), inputs=(*graph.inputs, new))
 
 
-def bypassed(graph: Graph) -> Iterator[Callable[[], Graph]]:
+def bypassed_nodes(graph: Graph) -> Iterator[Callable[[], Graph]]:
     """A node gives way to one of its operands that has the same type."""
     for node in reversed(graph.nodes):
         for operand in dict.fromkeys(node.operands):
-            if operand.result == node.result:
+            if operand.result_type == node.result_type:
                 yield lambda n=node, o=operand: graph.replace_nodes({n: o})  # type: ignore[misc]
 
 
-def plain_constants(graph: Graph) -> Iterator[Callable[[], Graph]]:
+def simpler_constants(graph: Graph) -> Iterator[Callable[[], Graph]]:
     """A constant becomes an input, or holds one number throughout."""
     for k, node in enumerate(graph.nodes):
         if node.op is not CONSTANT:
             continue
-        yield lambda n=node, k=k: with_input(graph, n, f"c{k}")  # type: ignore[misc]
-        data: Data = node.attrs["value"]
+        yield lambda n=node, k=k: replace_with_input(graph, n, f"c{k}")  # type: ignore[misc]
+        data: ConstantData = node.attrs["value"]
         for value in (0, 1):
-            array = stored(np.full(data.array.shape, value).astype(data.dtype.numpy), data.dtype)
+            array = to_storage(np.full(data.array.shape, value).astype(data.dtype.numpy), data.dtype)
             if not np.array_equal(array, data.array) and data.array.size > 1:
-                yield lambda n=node, a=array: graph.replace_nodes({n: constant(Data(n.dtype, a))})  # type: ignore[misc]
+                yield lambda n=node, a=array: graph.replace_nodes({n: constant_node(ConstantData(n.dtype, a))})  # type: ignore[misc]
 
 
-def smaller(graph: Graph) -> Iterator[Callable[[], Graph]]:
+def smaller_sizes(graph: Graph) -> Iterator[Callable[[], Graph]]:
     """A size, wherever it stands, becomes smaller."""
     sizes = {d for n in graph.nodes if isinstance(n.structure, Leaf) for d in n.shape if isinstance(d, int)}
     for old in sorted(sizes, reverse=True):
         for new in dict.fromkeys((1, 2, 3, old // 2, old - 1)):
             if 0 < new < old:
-                yield lambda old=old, new=new: resized(graph, old, new)  # type: ignore[misc]
+                yield lambda old=old, new=new: replace_size(graph, old, new)  # type: ignore[misc]
 
 
 def smaller_inputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
@@ -174,26 +174,26 @@ def smaller_inputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
             for new in dict.fromkeys((1, 2, old // 2, old - 1) if isinstance(old, int) else ()):
                 if 0 < new < old:
                     shape = (*node.shape[:d], new, *node.shape[d + 1 :])
-                    yield lambda n=node, shape=shape: graph.rebuild(  # type: ignore[misc]
-                        lambda m, operands: of_shape(m, shape) if m is n else m.with_operands(operands)
+                    yield lambda n=node, shape=shape: graph.map_nodes(  # type: ignore[misc]
+                        lambda m, operands: crop_leaf(m, shape) if m is n else m.with_operands(operands)
                     )
 
 
-def of_shape(leaf: Node, shape: tuple[Any, ...]) -> Node:
+def crop_leaf(leaf: Node, shape: tuple[Any, ...]) -> Node:
     """An input or constant with another shape: a corner of it."""
     if leaf.op is not CONSTANT:
-        return replace(leaf, result=leaf.type.with_shape(shape))
-    data: Data = leaf.attrs["value"]
+        return replace(leaf, result_type=leaf.type.with_shape(shape))
+    data: ConstantData = leaf.attrs["value"]
     corner = data.array[tuple(slice(0, d) for d in shape)]
-    return replace(constant(replace(data, array=np.ascontiguousarray(corner).reshape(shape))), name=leaf.name)
+    return replace(constant_node(replace(data, array=np.ascontiguousarray(corner).reshape(shape))), name=leaf.name)
 
 
-def resized(graph: Graph, old: int, new: int) -> Graph:
+def replace_size(graph: Graph, old: int, new: int) -> Graph:
     """`graph` with the size `old` replaced by `new` in inputs, constants and lists among the attributes."""
 
     def rule(n: Node, operands: tuple[Node, ...]) -> Node:
         if isinstance(n.structure, Leaf):
-            return of_shape(n, tuple(new if d == old else d for d in n.shape)) if old in n.shape else n
+            return crop_leaf(n, tuple(new if d == old else d for d in n.shape)) if old in n.shape else n
         changed: dict[str, Any] = {
             k: tuple(new if d == old else d for d in v) if isinstance(v, tuple) else v for k, v in n.attrs.items()
         }
@@ -201,53 +201,56 @@ def resized(graph: Graph, old: int, new: int) -> Graph:
             changed["size"] = new
         return replace(n.op(*operands, **changed), name=n.name)
 
-    return graph.rebuild(rule)
+    return graph.map_nodes(rule)
 
 
-def plain_attributes(graph: Graph) -> Iterator[Callable[[], Graph]]:
+def simpler_attributes(graph: Graph) -> Iterator[Callable[[], Graph]]:
     """An attribute has its default, or a number in it becomes 0 or 1; an optional operand is left out."""
     for node in graph.nodes:
         for name, value in node.attrs.items():
             if isinstance(node.structure, Leaf):
                 continue
-            for plain in _plainer(value, node.op.attrs[name]):
-                yield lambda n=node, a={**node.attrs, name: plain}: remade(graph, n, n.operands, a)  # type: ignore[misc]
-        formal = node.op.operands
+            for plain in _simpler_values(value, node.op.attr_defaults[name]):
+                yield lambda n=node, a={**node.attrs, name: plain}: rebuild_node(graph, n, n.operands, a)  # type: ignore[misc]
+        formal = node.op.operand_specs
         if (
             formal
             and len(node.operands) > 1
             and (formal[-1].variadic or (len(formal) >= len(node.operands) and formal[len(node.operands) - 1].optional))
         ):
-            yield lambda n=node: remade(graph, n, n.operands[:-1], dict(n.attrs))  # type: ignore[misc]
+            yield lambda n=node: rebuild_node(graph, n, n.operands[:-1], dict(n.attrs))  # type: ignore[misc]
 
 
-def _plainer(value: Any, default: Any) -> Iterator[Any]:
+def _simpler_values(value: Any, default: Any) -> Iterator[Any]:
     if default is not REQUIRED and value != default:
         yield default
     if isinstance(value, int) and not isinstance(value, bool):
         yield from (v for v in (0, 1) if v < value)
     if isinstance(value, tuple):
         for k, v in enumerate(value):
-            yield from ((*value[:k], p, *value[k + 1 :]) for p in _plainer(v, REQUIRED))
+            yield from ((*value[:k], p, *value[k + 1 :]) for p in _simpler_values(v, REQUIRED))
 
 
-def remade(graph: Graph, node: Node, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Graph:
+def rebuild_node(graph: Graph, node: Node, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Graph:
     """`graph` with `node` called otherwise; its users' types are derived again."""
     return graph.replace_nodes({node: node.op(*operands, **attrs)})
 
 
-def one_dtype(graph: Graph) -> Iterator[Callable[[], Graph]]:
+def floats_as_f32(graph: Graph) -> Iterator[Callable[[], Graph]]:
     """Everything of one float type is f32."""
-    present = {n.dtype for n in graph.nodes if isinstance(n.result, TensorType) and n.dtype.is_float}
+    present = {n.dtype for n in graph.nodes if isinstance(n.result_type, TensorType) and n.dtype.is_float}
     for old in sorted(present - {DTYPES["f32"]}, key=str):
 
         def rule(n: Node, operands: tuple[Node, ...], old: Any = old) -> Node:
             if n.op is CONSTANT and n.dtype == old:
-                data: Data = n.attrs["value"]
-                return replace(constant(Data(DTYPES["f32"], stored(data.numbers, DTYPES["f32"]))), name=n.name)
+                data: ConstantData = n.attrs["value"]
+                return replace(
+                    constant_node(ConstantData(DTYPES["f32"], to_storage(data.numpy_values, DTYPES["f32"]))),
+                    name=n.name,
+                )
             if isinstance(n.structure, Leaf):
-                return replace(n, result=n.type.with_dtype(DTYPES["f32"])) if n.dtype == old else n
+                return replace(n, result_type=n.type.with_dtype(DTYPES["f32"])) if n.dtype == old else n
             attrs: dict[str, Any] = {k: DTYPES["f32"] if v == old else v for k, v in n.attrs.items()}
             return replace(n.op(*operands, **attrs), name=n.name)
 
-        yield lambda rule=rule: graph.rebuild(rule)  # type: ignore[misc]
+        yield lambda rule=rule: graph.map_nodes(rule)  # type: ignore[misc]

@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from compiler.fuzz.check import Failure, Outcome, check, way_in_turn
+from compiler.fuzz.check import CheckOutcome, Failure, check_graph, configuration_for_seed
 from compiler.fuzz.generate import random_graph
 from compiler.fuzz.reduce import reduce
-from compiler.fuzz.spoil import check_spoilt
-from compiler.fuzz.text import Case
-from compiler.fuzz.workers import each
+from compiler.fuzz.spoil import check_malformed
+from compiler.fuzz.text import FuzzCase
+from compiler.fuzz.workers import map_in_processes
 
 
 @dataclass(frozen=True)
-class Found:
+class FuzzResult:
     """What came of one seed; `text` is the case that fails, shrunk where that was asked for, if it does."""
 
     seed: int
-    outcome: Outcome
+    outcome: CheckOutcome
     text: str = ""
 
 
-def check_seed(seed: int) -> Outcome:
+def check_seed(seed: int) -> CheckOutcome:
     """The random graph of `seed` in the way that is its turn: the work of a worker."""
-    return check(random_graph(seed), seed, (way_in_turn(seed),))
+    return check_graph(random_graph(seed), seed, (configuration_for_seed(seed),))
 
 
-def fuzz(seeds: Iterable[int], jobs: int = 1, shrink: bool = True, spoil: bool = False) -> Iterator[Found]:
+def fuzz(seeds: Iterable[int], jobs: int = 1, shrink: bool = True, malformed: bool = False) -> Iterator[FuzzResult]:
     """The outcome of every seed, as it is known.  `spoil` tries bad input instead of graphs."""
-    work: Callable[[int], Outcome] = check_spoilt if spoil else check_seed
-    for seed, answer in each(work, seeds, jobs):
-        outcome = Outcome(answer) if isinstance(answer, Failure) else answer
-        if outcome.failure is None or spoil:
-            yield Found(seed, outcome, f"# seed {seed}\n# {outcome.failure}\n" if outcome.failure else "")
+    work: Callable[[int], CheckOutcome] = check_malformed if malformed else check_seed
+    for seed, answer in map_in_processes(work, seeds, jobs):
+        outcome = CheckOutcome(answer) if isinstance(answer, Failure) else answer
+        if outcome.failure is None or malformed:
+            yield FuzzResult(seed, outcome, f"# seed {seed}\n# {outcome.failure}\n" if outcome.failure else "")
             continue
-        case = Case(random_graph(seed), seed, (way_in_turn(seed).name,)).failing(outcome.failure)
-        yield Found(seed, outcome, str(reduce(case) if shrink else case))
+        case = FuzzCase(random_graph(seed), seed, (configuration_for_seed(seed).name,)).with_failure(outcome.failure)
+        yield FuzzResult(seed, outcome, str(reduce(case) if shrink else case))

@@ -18,7 +18,7 @@ from typing import Any
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.target import Target
 from compiler.errors import ParseError, TilewrightError
-from compiler.fuzz.check import Failure, Outcome
+from compiler.fuzz.check import CheckOutcome, Failure
 from compiler.fuzz.generate import random_graph
 from compiler.ir.graph import Graph
 from compiler.ir.parser import parse_graph
@@ -32,34 +32,40 @@ from compiler.ir.verify_program import verify_program
 from compiler.ir.verify_tile import verify_kernel
 from compiler.options import Options
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import run_passes
+from compiler.pipeline import lower_and_schedule
 
-MARKS = (
+REPLACEMENT_TOKENS = (
     *"%{}[](),=:-+*<&|\"\\\n \0é", "->", "..", "//", "9" * 30, "0", "1", "-1", "7", "1.5", "inf", "nan", '"a"', "%x0", "%i0", "@w",
     "graph", "return", "constant", "f32", "bool", "i64", "resources", "loc", "for", "reduce", "yield", "store", "add", "cast", "tile",
 )  # fmt: skip
-VALUES = (0, -1, 1, 7, 10**9, 0.5, float("nan"), True, None, "add", (), (0,), (-1, 2), (1, 1, 1), ((1.0,),))
+ATTRIBUTE_VALUES = (0, -1, 1, 7, 10**9, 0.5, float("nan"), True, None, "add", (), (0,), (-1, 2), (1, 1, 1), ((1.0,),))
 """What an attribute may be set to, whatever it should be."""
 
-LARGEST = 1 << 20
+MAX_COMPILED_ELEMENTS = 1 << 20
 """The most elements of any value that is compiled further."""
 
 
-def check_spoilt(seed: int) -> Outcome:
+def check_malformed(seed: int) -> CheckOutcome:
     """The bad input of `seed`: the work of a worker."""
-    ways: tuple[Callable[[random.Random], None], ...] = (graph_text, program_text, kernel_text, attributes, exported)
+    ways: tuple[Callable[[random.Random], None], ...] = (
+        malformed_graph,
+        malformed_program,
+        malformed_kernel,
+        malformed_attribute,
+        malformed_export,
+    )
     rng = random.Random(seed)
     way = ways[seed % len(ways)]
     try:
         way(rng)
     except TilewrightError:
-        return Outcome(None, 1, 1)
+        return CheckOutcome(None, 1, 1)
     except Exception as error:  # what should have been said in the compiler's own words
-        return Outcome(Failure(type(error).__name__, way.__name__, f"{error}"))
-    return Outcome(None, 1, 1)
+        return CheckOutcome(Failure(type(error).__name__, way.__name__, f"{error}"))
+    return CheckOutcome(None, 1, 1)
 
 
-def spoilt(text: str, rng: random.Random) -> str:
+def mutate_text(text: str, rng: random.Random) -> str:
     """`text` with a few spans deleted, doubled, moved or replaced, and numbers changed."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         numbers = list(re.finditer(r"(?<![\w.%])\d+", text))
@@ -74,12 +80,12 @@ def spoilt(text: str, rng: random.Random) -> str:
             start = rng.randrange(len(text) + 1)
             end = min(len(text), start + rng.randrange(9))
             other = rng.randrange(len(text) + 1)
-            new = rng.choice((*MARKS, "", text[start:end] * 2, text[other : other + 12]))
+            new = rng.choice((*REPLACEMENT_TOKENS, "", text[start:end] * 2, text[other : other + 12]))
         text = text[:start] + new + text[end:]
     return text
 
 
-def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+def _parse_checked(parse: Callable[[str], Any], text: str) -> Any:
     """What `text` spells; a ParseError must name a place inside it."""
     try:
         return parse(text)
@@ -90,14 +96,14 @@ def _parsed(parse: Callable[[str], Any], text: str) -> Any:
         raise
 
 
-def _compile(ir: Graph | Kernel | Program) -> None:
+def _compile_ir(ir: Graph | Kernel | Program) -> None:
     """As far as machine code's text, where `ir` obeys the rules and is small."""
     options = Options(cache="")
     if isinstance(ir, Graph):
         verify_graph(ir)
-        types = [t for n in ir.nodes for t in (n.result if isinstance(n.result, tuple) else (n.result,))]
-        if all(t.is_static and 0 <= int(t.numel) <= LARGEST for t in types):  # type: ignore[arg-type]  # static
-            run_passes(ir, options)
+        types = [t for n in ir.nodes for t in (n.result_type if isinstance(n.result_type, tuple) else (n.result_type,))]
+        if all(t.is_static and 0 <= int(t.numel) <= MAX_COMPILED_ELEMENTS for t in types):  # type: ignore[arg-type]  # static
+            lower_and_schedule(ir, options)
         return
     if isinstance(ir, Program):
         verify_program(ir)
@@ -115,33 +121,33 @@ def _graph(seed: int) -> Graph:
     return random_graph(seed, 3)
 
 
-def graph_text(rng: random.Random) -> None:
+def malformed_graph(rng: random.Random) -> None:
     """A graph's text with mistakes in it."""
-    _compile(_parsed(parse_graph, spoilt(print_graph(_graph(rng.randrange(64)), full=True), rng)))
+    _compile_ir(_parse_checked(parse_graph, mutate_text(print_graph(_graph(rng.randrange(64)), full=True), rng)))
 
 
 @lru_cache(maxsize=64)
 def _program(seed: int) -> Program:
     graph = _graph(seed)
-    stages = run_passes(
+    stages = lower_and_schedule(
         graph.specialize(dict.fromkeys(graph.symbols, 3)) if graph.symbols else graph, Options(cache="")
     )
     return stages.scheduled if seed % 2 else stages.lowered
 
 
-def program_text(rng: random.Random) -> None:
+def malformed_program(rng: random.Random) -> None:
     """A program's text with mistakes in it."""
-    _compile(_parsed(parse_program, spoilt(print_program(_program(rng.randrange(64)), full=True), rng)))
+    _compile_ir(_parse_checked(parse_program, mutate_text(print_program(_program(rng.randrange(64)), full=True), rng)))
 
 
-def kernel_text(rng: random.Random) -> None:
+def malformed_kernel(rng: random.Random) -> None:
     """A kernel's text with mistakes in it."""
     kernels = list(_program(rng.randrange(64)).kernels.values())
     if kernels:
-        _compile(_parsed(parse_kernel, spoilt(print_kernel(rng.choice(kernels)), rng)))
+        _compile_ir(_parse_checked(parse_kernel, mutate_text(print_kernel(rng.choice(kernels)), rng)))
 
 
-def attributes(rng: random.Random) -> None:
+def malformed_attribute(rng: random.Random) -> None:
     """A node whose attribute has a value that makes no sense."""
     graph = _graph(rng.randrange(64))
     nodes = [n for n in graph.nodes if n.attrs and not isinstance(n.structure, Leaf)]
@@ -149,25 +155,25 @@ def attributes(rng: random.Random) -> None:
         return
     node = rng.choice(nodes)
     name = rng.choice(list(node.attrs))
-    value = rng.choice(VALUES)
+    value = rng.choice(ATTRIBUTE_VALUES)
     if isinstance(old := node.attrs[name], tuple) and old and rng.random() < 0.6:
         k = rng.randrange(len(old))
         value = (*old[:k], value, *old[k + 1 :])
     made = node.op(*node.operands, **{**node.attrs, name: value})
-    _compile(replace(graph, outputs=(made,), aliases={}))
+    _compile_ir(replace(graph, outputs=(made,), output_aliases={}))
 
 
-def exported(rng: random.Random) -> None:
+def malformed_export(rng: random.Random) -> None:
     """An exported program whose file is cut off or has other bytes here and there."""
     import compiler
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.pt2"
-        path.write_bytes(damaged(_exported(), rng))
+        path.write_bytes(corrupt_bytes(_exported_bytes(), rng))
         compiler.compile(path, options=Options(cache=""))
 
 
-def damaged(content: bytes, rng: random.Random) -> bytes:
+def corrupt_bytes(content: bytes, rng: random.Random) -> bytes:
     """`content` cut off, or with some bytes changed."""
     if rng.random() < 0.3:
         return content[: rng.randrange(len(content))]
@@ -178,7 +184,7 @@ def damaged(content: bytes, rng: random.Random) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _exported() -> bytes:
+def _exported_bytes() -> bytes:
     """A small program as `torch.export.save` writes it."""
     import torch
 

@@ -12,50 +12,54 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler.fuzz.check import WAYS, Failure, Outcome, check
+from compiler.fuzz.check import CONFIGURATIONS, CheckOutcome, Failure, check_graph
 from compiler.ir.graph import Graph
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
 
 
 @dataclass(frozen=True)
-class Case:
+class FuzzCase:
     """A graph, the seed of its inputs, and the ways in which to run it (none named: all)."""
 
     graph: Graph
     seed: int
-    ways: tuple[str, ...] = ()
-    remark: str = ""
+    configurations: tuple[str, ...] = ()
+    failure_summary: str = ""
 
-    def check(self) -> Outcome:
+    def check(self) -> CheckOutcome:
         """Whether it fails."""
-        return check(self.graph, self.seed, [WAYS[w] for w in self.ways if w in WAYS] or tuple(WAYS.values()))
+        return check_graph(
+            self.graph,
+            self.seed,
+            [CONFIGURATIONS[w] for w in self.configurations if w in CONFIGURATIONS] or tuple(CONFIGURATIONS.values()),
+        )
 
-    def failing(self, failure: Failure) -> Case:
+    def with_failure(self, failure: Failure) -> FuzzCase:
         """The same with the way that `failure` happened in, and what it says."""
-        ways = (failure.way,) if failure.way in WAYS else self.ways
-        return Case(self.graph, self.seed, ways, str(failure).split("\n")[0][:200])
+        ways = (failure.configuration,) if failure.configuration in CONFIGURATIONS else self.configurations
+        return FuzzCase(self.graph, self.seed, ways, str(failure).split("\n")[0][:200])
 
     def __str__(self) -> str:
         lines = [f"# inputs {self.seed}"]
-        lines += [f"# ways {', '.join(self.ways)}"] if self.ways else []
-        lines += [f"# {self.remark}"] if self.remark else []
+        lines += [f"# ways {', '.join(self.configurations)}"] if self.configurations else []
+        lines += [f"# {self.failure_summary}"] if self.failure_summary else []
         return "\n".join([*lines, print_graph(self.graph, full=True), ""])
 
 
-def parse_case(text: str) -> Case:
+def parse_case(text: str) -> FuzzCase:
     """The case that `text` spells; a plain graph is run on inputs 0 in every way.  Raises ParseError."""
     notes = dict(re.findall(r"^# (inputs|ways) (.*)$", text, re.MULTILINE))
     remark = next((line[2:] for line in text.splitlines() if re.match(r"# \S+ \(.*\):", line)), "")
     ways = tuple(w.strip() for w in notes.get("ways", "").split(",") if w.strip())
     seed = notes.get("inputs", "0").strip()
-    return Case(parse_graph(text), int(seed) if seed.isdigit() else 0, ways, remark)
+    return FuzzCase(parse_graph(text), int(seed) if seed.isdigit() else 0, ways, remark)
 
 
-def read_case(path: Path) -> Case:
+def read_case(path: Path) -> FuzzCase:
     return parse_case(path.read_text(encoding="utf-8"))
 
 
-def check_text(text: str) -> Outcome:
+def check_text(text: str) -> CheckOutcome:
     """Whether the case that `text` spells fails: the work of a worker."""
     return parse_case(text).check()

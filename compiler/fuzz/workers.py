@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from compiler.fuzz.check import Failure
 
-SECONDS = 60
+JOB_TIMEOUT = 60
 """The CPU time that one piece of work may take."""
 
 T = TypeVar("T")
@@ -29,17 +29,17 @@ class Worker:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["compiler.fuzz.check", "compiler.fuzz.generate"])
         self.connection, theirs = context.Pipe()
-        self.process: ForkServerProcess = context.Process(target=serve, args=(theirs, function), daemon=True)
+        self.process: ForkServerProcess = context.Process(target=run_worker, args=(theirs, function), daemon=True)
         self.process.start()
         theirs.close()
 
-    def ended(self) -> Failure:
+    def termination_failure(self) -> Failure:
         """What became of the process, which is no more."""
         self.process.join()
         self.connection.close()
         code = self.process.exitcode or 0
         if code == -signal.SIGPROF:
-            return Failure("hang", "process", f"took more than {SECONDS} seconds")
+            return Failure("hang", "process", f"took more than {JOB_TIMEOUT} seconds")
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return Failure("crash", "process", f"the process ended with {name}")
 
@@ -49,7 +49,7 @@ class Worker:
         self.connection.close()
 
 
-def serve(connection: Connection, function: Callable[[Any], Any]) -> None:
+def run_worker(connection: Connection, function: Callable[[Any], Any]) -> None:
     """Answer until nobody asks."""
     import warnings
 
@@ -62,15 +62,17 @@ def serve(connection: Connection, function: Callable[[Any], Any]) -> None:
             asked = connection.recv()
         except EOFError:
             return
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, JOB_TIMEOUT)
         answer = function(asked)
         signal.setitimer(signal.ITIMER_PROF, 0)
         connection.send(answer)
 
 
-def each(function: Callable[[T], R], work: Iterable[T], jobs: int = 1) -> Iterator[tuple[T, R | Failure]]:
+def map_in_processes(
+    function: Callable[[T], R], work_items: Iterable[T], num_workers: int = 1
+) -> Iterator[tuple[T, R | Failure]]:
     """`function` of each piece of work, as it is done, by `jobs` processes; a Failure where the process did not survive it."""
-    waiting, busy = iter(work), dict[Connection, tuple[Worker, T]]()
+    waiting, busy = iter(work_items), dict[Connection, tuple[Worker, T]]()
 
     def start(worker: Worker | None) -> None:
         for piece in waiting:
@@ -82,7 +84,7 @@ def each(function: Callable[[T], R], work: Iterable[T], jobs: int = 1) -> Iterat
             worker.stop()
 
     try:
-        for _ in range(jobs):
+        for _ in range(num_workers):
             start(None)
         while busy:
             for connection in wait(list(busy)):
@@ -90,7 +92,7 @@ def each(function: Callable[[T], R], work: Iterable[T], jobs: int = 1) -> Iterat
                 try:
                     answer: R | Failure = worker.connection.recv()
                 except (EOFError, ConnectionResetError):
-                    answer = worker.ended()
+                    answer = worker.termination_failure()
                     start(None)
                 else:
                     start(worker)

@@ -21,51 +21,55 @@ import torch.nn.functional as F
 from compiler.fuzz.inputs import Array
 from compiler.ir.graph import CONSTANT, INPUT, Graph, Node
 from compiler.ir.index import evaluate
-from compiler.ir.interpret_graph import compute
+from compiler.ir.interpret_graph import evaluate_node
 from compiler.ir.interpret_structure import evaluate_structure
 from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.scalar import APPROXIMATED
 from compiler.ir.structure import (
+    ConstantLinear,
     Elementwise,
     Gather,
     Generate,
     IndexMap,
-    Mix,
     Recurrence,
     Reduction,
     Scan,
     Scatter,
-    formula,
+    elementwise_expr,
 )
 from compiler.ir.tile import accumulator_dtype
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
 from compiler.ir.types import DType
-from compiler.passes.graph.winograd import POINTS, is_plain
+from compiler.passes.graph.winograd import INTERPOLATION_POINTS, is_unit_stride_3x3
 from compiler.passes.manager import run_pipeline
 
 Value: TypeAlias = Any
 """A tensor, or a tuple of tensors."""
 
-SLACK = 4.0
+ERROR_SLACK = 4.0
 """How many times the distance between worlds an answer may be off."""
 
-TWICE = 0.25
+RECOMPUTE_PROBABILITY = 0.25
 """How often a use sees another world's value."""
 
 
 @dataclass(frozen=True)
-class World:
+class PerturbedRun:
     """What one world draws its errors from, how many times the usual size they have, whether what is too large for its type is
     kept as it is, and the values of the world before it."""
 
     rng: np.random.Generator
-    size: float = 1.0
-    wide: bool = False
-    before: Mapping[Node, Value] = field(default_factory=dict)
+    error_scale: float = 1.0
+    keeps_overflow: bool = False
+    previous_values: Mapping[Node, Value] = field(default_factory=dict)
 
-    def seen(self, node: Node, value: Value) -> Value:
+    def observed_value(self, node: Node, value: Value) -> Value:
         """`value`, or what the world before has for `node`."""
-        return self.before[node] if node in self.before and self.rng.random() < TWICE else value
+        return (
+            self.previous_values[node]
+            if node in self.previous_values and self.rng.random() < RECOMPUTE_PROBABILITY
+            else value
+        )
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,13 @@ class Expectation:
 
     value: Array
     error: Array
-    kinds: tuple[Array, ...]
+    float_classes: tuple[Array, ...]
 
     @classmethod
-    def anything(cls, value: Array) -> Expectation:
+    def unconstrained(cls, value: Array) -> Expectation:
         return cls(value, np.full(value.shape, np.inf), ())
 
-    def problem(self, got: Array) -> str:
+    def describe_mismatch(self, got: Array) -> str:
         """What is wrong with `got`; nothing where it is as expected."""
         if got.shape != self.value.shape:
             return f"the result has shape {list(got.shape)} instead of {list(self.value.shape)}"
@@ -90,7 +94,7 @@ class Expectation:
             else:
                 near = np.abs(got.astype(np.float64) - self.value) <= self.error
                 same = near | ((got == self.value) & ~np.isfinite(self.value))
-                other = np.any([kind(got) == k for k in self.kinds], axis=0) & ~(
+                other = np.any([float_class(got) == k for k in self.float_classes], axis=0) & ~(
                     np.isfinite(got) & np.isfinite(self.value)
                 )
                 bad = ~(same | other | np.isinf(self.error))
@@ -101,72 +105,76 @@ class Expectation:
         return f"{int(bad.sum())} of {bad.size} elements are wrong; element {list(place)} is {got[place]!r} instead of {self.value[place]!r}{allowed}"
 
     @property
-    def certain(self) -> int:
+    def checked_elements(self) -> int:
         """How many elements are held to something."""
         return int(np.isfinite(self.error).sum()) if self.value.dtype.kind == "f" else int((self.error == 0).sum())
 
 
-def kind(array: Array) -> Array:
+def float_class(array: Array) -> Array:
     """What sort of number stands where: 0 finite, 1 and -1 infinite, 2 NaN."""
     code = np.zeros(array.shape, np.int8)
     code[np.isposinf(array)], code[np.isneginf(array)], code[np.isnan(array)] = 1, -1, 2
     return code
 
 
-def expectations(graph: Graph, inputs: Sequence[Array], seed: int = 0, worlds: int = 5) -> list[Expectation]:
+def expectations(graph: Graph, inputs: Sequence[Array], seed: int = 0, runs: int = 5) -> list[Expectation]:
     """What each output of a graph without symbols may be for `inputs`; anything where rounding decides whether an index is in range."""
     decomposed = run_pipeline(graph, "decompose")
-    truth, plain = run(graph, inputs, None, rounded=False), run(graph, inputs, None)
-    shaken = _shaken_runs(graph, inputs, seed, 1 + worlds // 8)
-    first = run(decomposed, inputs, None)
+    truth, plain = run_perturbed(graph, inputs, None, rounded=False), run_perturbed(graph, inputs, None)
+    shaken = _float64_noise_runs(graph, inputs, seed, 1 + runs // 8)
+    first = run_perturbed(decomposed, inputs, None)
     usual: list[dict[Node, Value]] = [first]
     large: list[dict[Node, Value]] = []
-    for k in range(worlds):
+    for k in range(runs):
         # what bends, as a sine at its top, is not as many times off as the error is larger
-        size = SLACK if k % 3 == 2 else 1.0
+        size = ERROR_SLACK if k % 3 == 2 else 1.0
         try:
-            seen = run(decomposed, inputs, World(np.random.default_rng((seed, k)), size, k % 4 == 1, usual[-1]))
+            seen = run_perturbed(
+                decomposed, inputs, PerturbedRun(np.random.default_rng((seed, k)), size, k % 4 == 1, usual[-1])
+            )
         except IndexError:
-            return [Expectation.anything(as_array(truth[n])) for n in graph.outputs]
+            return [Expectation.unconstrained(as_array(truth[n])) for n in graph.outputs]
         (usual if size == 1.0 else large).append(seen)
     return [
-        _expected(n, truth[n], [t[n] for t in shaken], [w[o] for w in usual], [w[o] for w in large], plain[n])
+        _combine_runs(n, truth[n], [t[n] for t in shaken], [w[o] for w in usual], [w[o] for w in large], plain[n])
         for n, o in zip(graph.outputs, decomposed.outputs, strict=True)
     ]
 
 
-def _expected(
+def _combine_runs(
     node: Node,
     truth: torch.Tensor,
-    shaken: Sequence[torch.Tensor],
-    usual: Sequence[torch.Tensor],
-    large: Sequence[torch.Tensor],
-    plain: torch.Tensor,
+    float64_noise_runs: Sequence[torch.Tensor],
+    usual_runs: Sequence[torch.Tensor],
+    scaled_runs: Sequence[torch.Tensor],
+    unperturbed: torch.Tensor,
 ) -> Expectation:
     """What may come of `node`, by worlds with errors of the usual size, the first one with none, and by some with larger ones;
     `shaken` is the truth with float64's own errors."""
-    seen = np.stack([as_array(w) for w in (*usual, *large)])
+    seen = np.stack([as_array(w) for w in (*usual_runs, *scaled_runs)])
     first = seen[0]
     if not node.dtype.is_float:
-        certain = np.all(seen == first, axis=0) & (as_array(plain) == first)
+        certain = np.all(seen == first, axis=0) & (as_array(unperturbed) == first)
         return Expectation(first, np.where(certain, 0.0, np.inf), ())
-    true, own = as_array(truth), as_array(plain)
+    true, own = as_array(truth), as_array(unperturbed)
     with np.errstate(all="ignore"):
         fine = 1e-13 * np.max(np.abs(true[np.isfinite(true)]), initial=1.0)  # what float64 itself rounds away
-        fine = np.max([np.nan_to_num(16 * np.abs(as_array(s) - true)) for s in shaken], axis=0, initial=fine)
+        fine = np.max(
+            [np.nan_to_num(16 * np.abs(as_array(s) - true)) for s in float64_noise_runs], axis=0, initial=fine
+        )
         off = np.abs(seen - first)
-        off[len(usual) :] /= SLACK
+        off[len(usual_runs) :] /= ERROR_SLACK
         spread = np.max(off, axis=0, initial=0.0)
         apart = np.abs(own - first)
         eps, tiny = resolution(node.dtype)
         error = (
-            SLACK * (spread + np.where(apart <= 64 * (spread + eps * np.abs(first)), apart, 0))
+            ERROR_SLACK * (spread + np.where(apart <= 64 * (spread + eps * np.abs(first)), apart, 0))
             + 4 * eps * np.abs(true)
             + 8 * tiny * eps
         )
         aside = np.abs(true - first)  # what is near the first world is as good as what is near the truth
         error = error + np.where(aside <= np.maximum(error, fine), aside, 0)
-    kinds = (kind(true), kind(own), *(kind(w) for w in seen))
+    kinds = (float_class(true), float_class(own), *(float_class(w) for w in seen))
     agree = np.all([k == kinds[2] for k in kinds[2:]], axis=0)
     finite = agree & (kinds[2] == 0)
     with np.errstate(all="ignore"):
@@ -182,42 +190,46 @@ def resolution(dtype: DType) -> tuple[float, float]:
     return float(info.eps), float(info.smallest_normal)
 
 
-def run(graph: Graph, inputs: Sequence[Array], world: World | None, rounded: bool = True) -> dict[Node, Value]:
+def run_perturbed(
+    graph: Graph, inputs: Sequence[Array], perturbation: PerturbedRun | None, rounded: bool = True
+) -> dict[Node, Value]:
     """Every value in float64 (integers as they are), rounded to its type, with the errors of `world` if there is one."""
-    given = [widened(as_tensor(x, n.dtype)) for n, x in zip(graph.inputs, inputs, strict=True)]
-    return _run(graph, given, world, rounded)
+    given = [to_float64(as_tensor(x, n.dtype)) for n, x in zip(graph.inputs, inputs, strict=True)]
+    return _run_graph(graph, given, perturbation, rounded)
 
 
-def _run(graph: Graph, given: Sequence[Value], world: World | None, rounded: bool) -> dict[Node, Value]:
+def _run_graph(
+    graph: Graph, given: Sequence[Value], perturbation: PerturbedRun | None, rounded: bool
+) -> dict[Node, Value]:
     known: dict[Node, Value] = dict(zip(graph.inputs, given, strict=True))
     for node in graph.nodes:
         if node in known:
             continue
-        operands = [world.seen(o, known[o]) if world else known[o] for o in node.operands]
-        if world and not rounded:
-            operands = [_shaken(o, world.rng) for o in operands]
+        operands = [perturbation.observed_value(o, known[o]) if perturbation else known[o] for o in node.operands]
+        if perturbation and not rounded:
+            operands = [_with_float64_noise(o, perturbation.rng) for o in operands]
         if isinstance(node.structure, Recurrence):
-            within = replace(world, before={}) if world else None
-            steps = run_steps(node, operands, partial(_outputs, node.attrs["body"], within, rounded), _stacked)
-            known[node] = steps if isinstance(node.result, tuple) else steps[0]
+            within = replace(perturbation, previous_values={}) if perturbation else None
+            steps = run_steps(node, operands, partial(_graph_outputs, node.attrs["body"], within, rounded), _stack)
+            known[node] = steps if isinstance(node.result_type, tuple) else steps[0]
             continue
-        value = computed(node, operands)
+        value = reference_value(node, operands)
         if rounded and node.op not in (CONSTANT, INPUT):
-            value = _erring(node, operands, value, world)
+            value = _perturb(node, operands, value, perturbation)
         known[node] = value
     return known
 
 
-def _shaken_runs(graph: Graph, inputs: Sequence[Array], seed: int, count: int) -> list[dict[Node, Value]]:
+def _float64_noise_runs(graph: Graph, inputs: Sequence[Array], seed: int, count: int) -> list[dict[Node, Value]]:
     """The truth with the errors that float64 makes; nothing where they lead out of range."""
-    worlds = (World(np.random.default_rng((seed, k))) for k in range(count))
+    worlds = (PerturbedRun(np.random.default_rng((seed, k))) for k in range(count))
     try:
-        return [run(graph, inputs, w, rounded=False) for w in worlds]
+        return [run_perturbed(graph, inputs, w, rounded=False) for w in worlds]
     except IndexError:
         return []
 
 
-def _shaken(value: Value, rng: np.random.Generator) -> Value:
+def _with_float64_noise(value: Value, rng: np.random.Generator) -> Value:
     """`value` with the errors that float64 makes."""
     if not (isinstance(value, torch.Tensor) and value.is_floating_point()):
         return value
@@ -225,23 +237,25 @@ def _shaken(value: Value, rng: np.random.Generator) -> Value:
     return value * (1.0 + torch.finfo(torch.float64).eps * noise)
 
 
-def _outputs(graph: Graph, world: World | None, rounded: bool, given: Sequence[Value]) -> list[Value]:
-    known = _run(graph, given, world, rounded)
+def _graph_outputs(
+    graph: Graph, perturbation: PerturbedRun | None, rounded: bool, given: Sequence[Value]
+) -> list[Value]:
+    known = _run_graph(graph, given, perturbation, rounded)
     return [known[n] for n in graph.outputs]
 
 
-def _stacked(values: Sequence[Value]) -> Value:
+def _stack(values: Sequence[Value]) -> Value:
     return torch.stack(list(values))
 
 
-def computed(node: Node, operands: list[Value]) -> Value:
+def reference_value(node: Node, operands: list[Value]) -> Value:
     """The value of `node` in float64: by its reference, or where that raises an error (a division by zero), by its structure."""
     if _may_trap(node, operands):
-        return _by_structure(node, operands)
+        return _structure_value(node, operands)
     try:
-        return compute(node, operands, torch.float64)
+        return evaluate_node(node, operands, torch.float64)
     except (IndexError, RuntimeError):
-        return _by_structure(node, operands)
+        return _structure_value(node, operands)
 
 
 def _may_trap(node: Node, operands: list[Value]) -> bool:
@@ -256,46 +270,46 @@ def _may_trap(node: Node, operands: list[Value]) -> bool:
     )
 
 
-def _by_structure(node: Node, operands: list[Value]) -> Value:
+def _structure_value(node: Node, operands: list[Value]) -> Value:
     arrays = [as_array(o).astype(n.dtype.numpy) for o, n in zip(operands, node.operands, strict=True)]
-    return widened(as_tensor(evaluate_structure(node, arrays), node.dtype))
+    return to_float64(as_tensor(evaluate_structure(node, arrays), node.dtype))
 
 
-def widened(value: torch.Tensor) -> torch.Tensor:
+def to_float64(value: torch.Tensor) -> torch.Tensor:
     return value.double() if value.is_floating_point() else value
 
 
-def _erring(node: Node, operands: list[Value], value: Value, world: World | None) -> Value:
+def _perturb(node: Node, operands: list[Value], value: Value, perturbation: PerturbedRun | None) -> Value:
     """`value` rounded to the type of `node`, after an error of the size that computing it may make."""
     if isinstance(value, tuple):
-        types: Any = node.result
+        types: Any = node.result_type
         return tuple(_round(v, t.dtype) for v, t in zip(value, types, strict=True))
     if not node.dtype.is_float:
-        return value if world is None else _converted(node, operands, value, world.rng)
-    if world is None:
+        return value if perturbation is None else _randomize_invalid_casts(node, operands, value, perturbation.rng)
+    if perturbation is None:
         return _round(value, node.dtype)
-    rng = world.rng
+    rng = perturbation.rng
     if not isinstance(node.structure, IndexMap | Gather):
-        value = _any_sign_of_nan(value, rng)
+        value = _randomize_nan_sign(value, rng)
     if isinstance(node.structure, Reduction) and len(operands) == 2:
-        value = _hidden_or_not(node, operands, value, rng)
+        value = _randomize_masked_nan(node, operands, value, rng)
     rounded = _round(value, node.dtype)
-    errors = error_size(node, operands, value, rounded)
+    errors = error_bounds(node, operands, value, rounded)
     if errors is None:
         return rounded
     usual = errors.rounding + errors.computing
-    size = usual * world.size
+    size = usual * perturbation.error_scale
     noise = torch.from_numpy(np.asarray(rng.uniform(-1, 1, tuple(value.shape))))
     wild = torch.from_numpy(np.asarray(rng.choice([np.inf, -np.inf, np.nan, 1.0], tuple(value.shape))))
     erring = _round(value + torch.nan_to_num(noise * size, 0.0), node.dtype)
-    often = rng.choice((TWICE, TWICE, 1.0))  # in some worlds, everywhere
+    often = rng.choice((RECOMPUTE_PROBABILITY, RECOMPUTE_PROBABILITY, 1.0))  # in some worlds, everywhere
     cancels = torch.from_numpy(np.asarray(rng.random(tuple(value.shape)) < often)) & (value.abs() <= usual)
     erring = torch.where(cancels, 0.0, erring)
-    overflows = errors.overflow(node, value) & ~value.isnan()
-    return torch.where(overflows, value if world.wide else wild, erring)
+    overflows = errors.overflow_mask(node, value) & ~value.isnan()
+    return torch.where(overflows, value if perturbation.keeps_overflow else wild, erring)
 
 
-def _any_sign_of_nan(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+def _randomize_nan_sign(value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
     """IEEE 754 leaves open which sign arithmetic gives a NaN."""
     if not value.isnan().any():
         return value
@@ -303,7 +317,9 @@ def _any_sign_of_nan(value: torch.Tensor, rng: np.random.Generator) -> torch.Ten
     return torch.where(value.isnan(), torch.copysign(value, sign), value)
 
 
-def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+def _randomize_masked_nan(
+    node: Node, operands: list[Value], value: torch.Tensor, rng: np.random.Generator
+) -> torch.Tensor:
     """What is infinite may make NaN or be left out where it is multiplied by 0: by padding, or by one of the weights between 0 and 1
     that a softmax makes, which gives 0 to what is hidden."""
     if not value.isnan().any():
@@ -313,7 +329,7 @@ def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: 
 
     def anywhere(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """Whether both hold at some point of each sum."""
-        result: Any = compute(node, [a.double(), b.double()], torch.float64)
+        result: Any = evaluate_node(node, [a.double(), b.double()], torch.float64)
         holds: torch.Tensor = result > 0
         return holds
 
@@ -324,7 +340,7 @@ def _hidden_or_not(node: Node, operands: list[Value], value: torch.Tensor, rng: 
         counts = counts | (anywhere(weights == 0, wild_x) & anywhere(others, torch.ones_like(x)))
     if not _is_padded(node.operands[1]):
         counts = counts | anywhere(wild, x == 0)
-    left_out: Any = compute(node, [torch.where(wild, 0.0, weights), torch.where(wild_x, 0.0, x)], torch.float64)
+    left_out: Any = evaluate_node(node, [torch.where(wild, 0.0, weights), torch.where(wild_x, 0.0, x)], torch.float64)
     for large in (torch.inf, -torch.inf):
         of_x = anywhere(weights > 0, x == large) | anywhere(weights < 0, x == -large)
         of_weights = anywhere(weights == large, x > 0) | anywhere(weights == -large, x < 0)
@@ -344,7 +360,9 @@ def _round(value: torch.Tensor, dtype: DType) -> torch.Tensor:
     return value.to(TORCH_DTYPES[dtype]).double() if dtype.is_float else value
 
 
-def _converted(node: Node, operands: list[Value], value: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+def _randomize_invalid_casts(
+    node: Node, operands: list[Value], value: torch.Tensor, rng: np.random.Generator
+) -> torch.Tensor:
     """Integers made of numbers that no integer of the type is near are whatever the machine makes of them."""
     if not (
         isinstance(node.structure, Elementwise)
@@ -361,20 +379,20 @@ def _converted(node: Node, operands: list[Value], value: torch.Tensor, rng: np.r
 
 
 @dataclass(frozen=True)
-class Errors:
+class ErrorBounds:
     """How large the errors of each element may be: of rounding it to its type, and of computing it."""
 
     rounding: torch.Tensor
     computing: torch.Tensor
 
-    def overflow(self, node: Node, value: torch.Tensor) -> torch.Tensor:
+    def overflow_mask(self, node: Node, value: torch.Tensor) -> torch.Tensor:
         """Where `value`, or a part of what it is computed from, is too large for its type."""
         partial = node.dtype if isinstance(node.structure, Scatter) else accumulator_dtype(node.dtype)
         largest, limits = torch.finfo(TORCH_DTYPES[node.dtype]).max, torch.finfo(TORCH_DTYPES[partial])
         return (value.isfinite() & (value.abs() > largest)) | (self.computing > limits.max * limits.eps)
 
 
-def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: torch.Tensor) -> Errors | None:
+def error_bounds(node: Node, operands: list[Value], value: torch.Tensor, rounded: torch.Tensor) -> ErrorBounds | None:
     """How large the errors of each element may be; None where the op makes none."""
     eps, tiny = resolution(node.dtype)
     inner = resolution(accumulator_dtype(node.dtype))[0]
@@ -384,40 +402,40 @@ def error_size(node: Node, operands: list[Value], value: torch.Tensor, rounded: 
     own = torch.where(~exact, eps * value.abs().clamp(min=tiny), torch.zeros(()).double())
     match node.structure:
         case Elementwise():
-            return Errors(own, _formula(node, operands, value, inner))
+            return ErrorBounds(own, _formula_error(node, operands, value, inner))
         case Reduction(combine="add"):
-            return Errors(own, _sum(node, operands, inner, _points(node)))
+            return ErrorBounds(own, _sum_error(node, operands, inner, _reduction_length(node)))
         case Reduction(combine="mul"):
-            return Errors(own, _product(node, operands, value, inner, _points(node)))
-        case Mix():
-            _, matrix = node.structure.along(node)
+            return ErrorBounds(own, _product_error(node, operands, value, inner, _reduction_length(node)))
+        case ConstantLinear():
+            _, matrix = node.structure.axis_and_matrix(node)
             absolute = replace(node, attrs={**node.attrs, "matrix": tuple(tuple(map(abs, row)) for row in matrix)})
-            return Errors(own, _sum(absolute, operands, inner, len(matrix[0]) if matrix else 0))
+            return ErrorBounds(own, _sum_error(absolute, operands, inner, len(matrix[0]) if matrix else 0))
         case Scan(combine="max" | "min"):
             return None
         case Scan(combine="add"):
-            return Errors(own, _sum(node, operands, inner, node.shape[node.attrs["dim"]]))
+            return ErrorBounds(own, _sum_error(node, operands, inner, node.shape[node.attrs["dim"]]))
         case Scan(combine="mul"):
-            return Errors(own, _product(node, operands, value, inner, node.shape[node.attrs["dim"]]))
+            return ErrorBounds(own, _product_error(node, operands, value, inner, node.shape[node.attrs["dim"]]))
         case Scan():
-            steps = node.shape[node.structure.along(node).dim]
+            steps = node.shape[node.structure.axis(node).dim]
             size = inner * (2 + steps) * value.abs() + sum(
                 4 * inner * x.abs() for x in operands if x.is_floating_point()
             )
-            return Errors(own, torch.where(exact, 0.0, size))
+            return ErrorBounds(own, torch.where(exact, 0.0, size))
         case Scatter():
             how = node.structure.combine(node)
             if how == "add":
-                return Errors(own, _sum(node, operands, eps, operands[-1].numel() or 1))
-            return Errors(own, eps * 8 * value.abs()) if how == "mul" else None
+                return ErrorBounds(own, _sum_error(node, operands, eps, operands[-1].numel() or 1))
+            return ErrorBounds(own, eps * 8 * value.abs()) if how == "mul" else None
         case Generate():
-            return Errors(own, torch.zeros(()).double())
+            return ErrorBounds(own, torch.zeros(()).double())
     return None
 
 
-def _formula(node: Node, operands: list[Value], value: torch.Tensor, eps: float) -> torch.Tensor:
+def _formula_error(node: Node, operands: list[Value], value: torch.Tensor, eps: float) -> torch.Tensor:
     """The error of an elementwise formula of several steps: near the size of what its steps add up."""
-    steps = [e.primitive for e in formula(node).calls]
+    steps = [e.primitive for e in elementwise_expr(node).calls]
     hard = APPROXIMATED.intersection(steps)
     if not steps or (len(steps) == 1 and not hard):
         return torch.zeros(()).double()
@@ -434,51 +452,51 @@ def _formula(node: Node, operands: list[Value], value: torch.Tensor, eps: float)
     return error
 
 
-def _points(node: Node) -> int:
+def _reduction_length(node: Node) -> int:
     assert isinstance(node.structure, Reduction)
-    return int(np.prod([evaluate(d, {}) for d in node.structure.space(node).extents]))
+    return int(np.prod([evaluate(d, {}) for d in node.structure.domain(node).extents]))
 
 
-def _sum(node: Node, operands: list[Value], eps: float, count: int) -> torch.Tensor:
+def _sum_error(node: Node, operands: list[Value], eps: float, count: int) -> torch.Tensor:
     """The error of adding `count` terms up in any order; where some are infinite, of the others."""
-    if is_plain(node):
-        return _in_tiles(node, operands, eps)
+    if is_unit_stride_3x3(node):
+        return _winograd_error(node, operands, eps)
     floats = [o for o in operands if o.is_floating_point()]
     sizes = [o.abs().nan_to_num(0.0, 0.0) if o.is_floating_point() else o for o in operands]
-    magnitude: Any = compute(node, sizes, torch.float64)
+    magnitude: Any = evaluate_node(node, sizes, torch.float64)
     weighted = isinstance(node.structure, Reduction) and len(operands) == 2  # and weights may be scaled first
     exact = not weighted and all(bool((o == o.round()).all()) for o in floats)
     size: torch.Tensor = magnitude * eps * (2 + 0.25 * count**0.5)
-    size = (size * 8 if weighted else size) + torch.where(magnitude > 0, count * _grid(node) / 2, 0.0)
+    size = (size * 8 if weighted else size) + torch.where(magnitude > 0, count * _smallest_increment(node) / 2, 0.0)
     return torch.where((magnitude * eps < 0.5) & exact, torch.zeros(()).double(), size)
 
 
-def _grid(node: Node) -> float:
+def _smallest_increment(node: Node) -> float:
     """The smallest number, of which what is added up is a multiple, products rounded to one."""
     eps, tiny = resolution(accumulator_dtype(node.dtype))
     return eps * tiny
 
 
-def _in_tiles(node: Node, operands: list[Value], eps: float) -> torch.Tensor:
+def _winograd_error(node: Node, operands: list[Value], eps: float) -> torch.Tensor:
     """The error of a convolution that may be computed by fewer multiplications, from whole tiles: what is large or infinite
     there spoils all results of the tile."""
-    reach = max(POINTS) + 1
+    reach = max(INTERPOLATION_POINTS) + 1
     x, w = (o.abs().nan_to_num(torch.inf, torch.inf).clamp(min=1e-300) for o in operands)
     images = x.flatten(0, -3)
     near = F.max_pool2d(images, 2 * reach + 1, 1, reach).view_as(x) if x.numel() else x
-    magnitude: Any = compute(node, [near, w], torch.float64)
-    size: torch.Tensor = magnitude * eps * 8 * (2 + 0.25 * _points(node) ** 0.5)
+    magnitude: Any = evaluate_node(node, [near, w], torch.float64)
+    size: torch.Tensor = magnitude * eps * 8 * (2 + 0.25 * _reduction_length(node) ** 0.5)
     return size
 
 
-def _product(node: Node, operands: list[Value], value: torch.Tensor, eps: float, count: int) -> torch.Tensor:
+def _product_error(node: Node, operands: list[Value], value: torch.Tensor, eps: float, count: int) -> torch.Tensor:
     """The error of multiplying `count` factors in any order: infinite where a part of them may leave the range, but others lead back."""
     size = (2 + count) * eps * value.abs().nan_to_num(0.0, 0.0)
     if not node.dtype.is_float:
         return size
     finite = [x.abs().nan_to_num(1.0, 1.0) for x in operands]
-    growth: Any = compute(node, [x.clamp(min=1.0) for x in finite], torch.float64)
-    decline: Any = compute(node, [x.where(x > 0, 1.0).clamp(max=1.0) for x in finite], torch.float64)
+    growth: Any = evaluate_node(node, [x.clamp(min=1.0) for x in finite], torch.float64)
+    decline: Any = evaluate_node(node, [x.where(x > 0, 1.0).clamp(max=1.0) for x in finite], torch.float64)
     narrow = torch.finfo(TORCH_DTYPES[accumulator_dtype(node.dtype)])
     over, under = growth > narrow.max, decline < narrow.smallest_normal
     leaves = (over & ((decline < 1) | (value == 0))) | (under & ((growth > 1) | value.isinf()))

@@ -25,38 +25,38 @@ class Var:
 
 
 @dataclass(frozen=True)
-class Size:
+class DynamicSize:
     """An integer in low..high that a program is told when it runs; choices that do not change results expect `likely`."""
 
     name: str
     low: int
     high: int
-    likely: int
+    hint: int
 
     def __str__(self) -> str:
         return self.name
 
 
-MANY = 500
+DEFAULT_SIZE_HINT = 500
 """What a size is expected to be that may be small: enough for all that pays for long loops, and no multiple of a vector."""
 
 
-FEW = 84
+SMALL_SIZE_HINT = 84
 """The same in code that is for small sizes alone."""
 
 
-def expected(low: int, high: int, seen: int, usual: int = MANY) -> int:
+def choose_size_hint(low: int, high: int, observed: int, default: int = DEFAULT_SIZE_HINT) -> int:
     """What choices expect of a size in low..high: the same whatever was `seen` first, unless it cannot be small."""
-    return seen if low > MANY else min(max(usual, low), high)
+    return observed if low > DEFAULT_SIZE_HINT else min(max(default, low), high)
 
 
-class Pair:
+class BinaryAtom:
     """Two numbers joined; sums and products are ordered by its text and found by its hash, so each is made once."""
 
     @cached_property
     def _text(self) -> str:
         assert isinstance(self, (FloorDiv, Mod, Min))
-        return _spell_atom(self, str)
+        return _format_atom(self, str)
 
     @cached_property
     def _hash(self) -> int:
@@ -71,43 +71,43 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class FloorDiv(Pair):
+class FloorDiv(BinaryAtom):
     """Floor division that did not simplify."""
 
     num: Dim
     den: Dim
 
-    __hash__ = Pair.__hash__
+    __hash__ = BinaryAtom.__hash__
 
 
 @dataclass(frozen=True)
-class Mod(Pair):
+class Mod(BinaryAtom):
     """Remainder, of the divisor's sign, that did not simplify."""
 
     num: Dim
     den: Dim
 
-    __hash__ = Pair.__hash__
+    __hash__ = BinaryAtom.__hash__
 
 
 @dataclass(frozen=True)
-class Min(Pair):
+class Min(BinaryAtom):
     """The lesser of two numbers neither of which is known to be it."""
 
-    one: Dim
-    other: Dim
+    lhs: Dim
+    rhs: Dim
 
-    __hash__ = Pair.__hash__
+    __hash__ = BinaryAtom.__hash__
 
 
-Compound: TypeAlias = Union[FloorDiv, Mod, Min]
-Atom: TypeAlias = Union[Var, Size, Compound]
+CompoundAtom: TypeAlias = Union[FloorDiv, Mod, Min]
+Atom: TypeAlias = Union[Var, DynamicSize, CompoundAtom]
 Monomial: TypeAlias = tuple[Atom, ...]
 
 
-def operands(a: Compound) -> tuple[Dim, Dim]:
+def operands(a: CompoundAtom) -> tuple[Dim, Dim]:
     """What a compound atom is made of."""
-    return (a.one, a.other) if isinstance(a, Min) else (a.num, a.den)
+    return (a.lhs, a.rhs) if isinstance(a, Min) else (a.num, a.den)
 
 
 def terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
@@ -115,12 +115,12 @@ def terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
     return (((), d),) if isinstance(d, int) else d.terms
 
 
-def constant(d: Dim) -> int:
+def constant_term(d: Dim) -> int:
     """What `d` has beside its terms with variables and sizes."""
     return dict(terms(d)).get((), 0)
 
 
-def rebuild(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
+def map_atoms(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
     """`d` with every atom replaced by `atom(a)`, in whatever arithmetic these have."""
     total: Dim = 0
     for mono, coef in terms(d):
@@ -132,48 +132,48 @@ def rebuild(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
 
 
 @lru_cache(maxsize=65536)
-def leaves(d: Dim) -> frozenset[Var | Size]:
+def free_symbols(d: Dim) -> frozenset[Var | DynamicSize]:
     """The variables and sizes that `d` is made of."""
-    found: set[Var | Size] = set()
+    found: set[Var | DynamicSize] = set()
     for a in (a for mono, _ in terms(d) for a in mono):
-        found |= {a} if isinstance(a, (Var, Size)) else frozenset().union(*map(leaves, operands(a)))
+        found |= {a} if isinstance(a, (Var, DynamicSize)) else frozenset().union(*map(free_symbols, operands(a)))
     return frozenset(found)
 
 
 def has_minimum(d: Dim) -> bool:
     """Whether a minimum is part of `d`."""
-    compound = (a for mono, _ in terms(d) for a in mono if not isinstance(a, (Var, Size)))
+    compound = (a for mono, _ in terms(d) for a in mono if not isinstance(a, (Var, DynamicSize)))
     return any(isinstance(a, Min) or any(map(has_minimum, operands(a))) for a in compound)
 
 
-def spell(d: Dim, name: Callable[[str], str] = str) -> str:
+def format_index(d: Dim, format_var: Callable[[str], str] = str) -> str:
     """`d` as text that parses back to it; `name` spells the variables."""
     text = ""
     for mono, coef in terms(d):
         sign = (" - " if coef < 0 else " + ") if text else ("-" if coef < 0 else "")
         factors = [str(abs(coef))] if abs(coef) != 1 or not mono else []
         alone = not factors and len(mono) == 1 and sign != "-"  # a division among other factors needs brackets
-        atoms = [str(a) if name is str else _spell_atom(a, name) for a in mono]
+        atoms = [str(a) if format_var is str else _format_atom(a, format_var) for a in mono]
         text += sign + "*".join(
             [s if alone or not isinstance(a, (FloorDiv, Mod)) else f"({s})" for a, s in zip(mono, atoms)] + factors
         )
     return text
 
 
-def _spell_atom(a: Atom, name: Callable[[str], str]) -> str:
-    if isinstance(a, (Var, Size)):
-        return name(a.name) if isinstance(a, Var) else a.name
+def _format_atom(a: Atom, format_var: Callable[[str], str]) -> str:
+    if isinstance(a, (Var, DynamicSize)):
+        return format_var(a.name) if isinstance(a, Var) else a.name
     if isinstance(a, Min):
-        return f"min({spell(a.one, name)}, {spell(a.other, name)})"
-    return f"{_wrap(a.num, name)}{'//' if isinstance(a, FloorDiv) else '%'}{_wrap(a.den, name)}"
+        return f"min({format_index(a.lhs, format_var)}, {format_index(a.rhs, format_var)})"
+    return f"{_parenthesize(a.num, format_var)}{'//' if isinstance(a, FloorDiv) else '%'}{_parenthesize(a.den, format_var)}"
 
 
-def _wrap(d: Dim, name: Callable[[str], str]) -> str:
+def _parenthesize(d: Dim, format_var: Callable[[str], str]) -> str:
     """A dividend or divisor, in brackets where it is more than a number or a name."""
-    text = spell(d, name)
-    plain = d >= 0 if isinstance(d, int) else len(d.terms) == 1 and d.terms[0][1] == 1 and _is_plain(d.terms[0][0])
+    text = format_index(d, format_var)
+    plain = d >= 0 if isinstance(d, int) else len(d.terms) == 1 and d.terms[0][1] == 1 and _is_primary(d.terms[0][0])
     return text if plain else f"({text})"
 
 
-def _is_plain(mono: Monomial) -> bool:
+def _is_primary(mono: Monomial) -> bool:
     return len(mono) == 1 and not isinstance(mono[0], (FloorDiv, Mod))

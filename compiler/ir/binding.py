@@ -8,31 +8,31 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import ArgumentError
-from compiler.ir.atoms import Atom, FloorDiv, Min, Size, Var, operands, rebuild
-from compiler.ir.index import Dim, evaluate, sizes, substitute, var, variables
+from compiler.ir.atoms import Atom, DynamicSize, FloorDiv, Min, Var, map_atoms, operands
+from compiler.ir.index import Dim, dynamic_sizes, evaluate, substitute, var, variables
 from compiler.ir.linear import coefficient
 
 
-def evaluate_arrays(d: Dim, values: Mapping[str, Any]) -> Any:
+def evaluate_broadcast(d: Dim, values: Mapping[str, Any]) -> Any:
     """What `d` denotes where variables stand for integers or integer arrays, which broadcast."""
 
     def atom(a: Atom) -> Any:
-        if isinstance(a, (Var, Size)):
+        if isinstance(a, (Var, DynamicSize)):
             return values[a.name]
-        x, y = (evaluate_arrays(part, values) for part in operands(a))
+        x, y = (evaluate_broadcast(part, values) for part in operands(a))
         return np.minimum(x, y) if isinstance(a, Min) else x // y if isinstance(a, FloorDiv) else x % y
 
-    return rebuild(d, atom)
+    return map_atoms(d, atom)
 
 
-def bind_symbols(found: Iterable[tuple[Dim, int]]) -> dict[str, int]:
+def bind_symbols(dim_values: Iterable[tuple[Dim, int]]) -> dict[str, int]:
     """The variables for which every dimension has its size; ArgumentError where there are none.
 
     Each variable must occur in some dimension that is linear in it, and where nothing else is unknown.
     """
     values: dict[str, int] = {}
-    pairs = [(_opened(d), size) for d, size in found]
-    for d, size in sorted(pairs, key=lambda p: (_is_rounded(p[0]), len(variables(p[0])))):
+    pairs = [(_sizes_to_variables(d), size) for d, size in dim_values]
+    for d, size in sorted(pairs, key=lambda p: (_is_nonlinear(p[0]), len(variables(p[0])))):
         rest = substitute(d, values)
         names = sorted(variables(rest))
         step = coefficient(rest, names[0]) if len(names) == 1 else None
@@ -46,11 +46,11 @@ def bind_symbols(found: Iterable[tuple[Dim, int]]) -> dict[str, int]:
     return values
 
 
-def _is_rounded(d: Dim) -> bool:
+def _is_nonlinear(d: Dim) -> bool:
     """Whether sizes cannot be read off a dimension, as from a quotient."""
     return any(coefficient(d, v) is None for v in variables(d))
 
 
-def _opened(d: Dim) -> Dim:
+def _sizes_to_variables(d: Dim) -> Dim:
     """`d` with its sizes as variables."""
-    return substitute(d, {s.name: var(s.name) for s in sizes(d)})
+    return substitute(d, {s.name: var(s.name) for s in dynamic_sizes(d)})

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from compiler.ir import scalar
-from compiler.ir.index import Index
-from compiler.ir.lexer import Cursor, Token, closest
-from compiler.ir.literal import fits, read_number, sees_number, write_value
+from compiler.ir.index import IndexExpr
+from compiler.ir.lexer import Cursor, Token, did_you_mean
+from compiler.ir.literal import is_representable, next_is_number, read_number, write_value
 from compiler.ir.scalar import PRIMITIVES, Expr, IndexValue, Load, Number, Ref
 from compiler.ir.tile_printer import PRECEDENCE
 from compiler.ir.type_parser import read_dim, read_dims, read_dtype
@@ -28,93 +28,93 @@ INFIX: Mapping[str, str] = {p.infix: p.name for p in PRIMITIVES.values() if p.in
 
 
 @dataclass(frozen=True)
-class Scope:
+class NameScope:
     """The dtypes of the buffers and of the values that can be named here."""
 
     buffers: dict[str, DType] = field(default_factory=dict)
     values: dict[str, DType] = field(default_factory=dict)
 
-    def inner(self) -> Scope:
+    def child_scope(self) -> NameScope:
         """A scope whose new names end with it."""
-        return Scope(dict(self.buffers), dict(self.values))
+        return NameScope(dict(self.buffers), dict(self.values))
 
 
 @dataclass(frozen=True)
-class _Literal:
+class _UntypedLiteral:
     """A bare number, waiting for the dtype beside it."""
 
     value: Number
-    at: Token
+    token: Token
 
 
-_Operand: TypeAlias = "Expr | _Literal"
+_Operand: TypeAlias = "Expr | _UntypedLiteral"
 
 
-def lookup(c: Cursor, known: Mapping[str, Any], what: str) -> Token:
+def expect_name(c: Cursor, known: Mapping[str, Any], what: str) -> Token:
     """The next name, which must be one of `known`."""
-    name = c.kind("value", f"a {what}'s %name")
+    name = c.expect_kind("value", f"a {what}'s %name")
     if name.text not in known:
-        raise c.fail(f"{name} is no {what} here{closest(name.text, known)}", name)
+        raise c.error(f"{name} is no {what} here{did_you_mean(name.text, known)}", name)
     return name
 
 
-def read_typed(c: Cursor, scope: Scope) -> Expr:
+def read_typed_expr(c: Cursor, scope: NameScope) -> Expr:
     """An expression that is not a bare number."""
     at = c.next
-    return typed(c, read_expr(c, scope), None, at)
+    return as_typed_expr(c, read_expr(c, scope), None, at)
 
 
-def typed(c: Cursor, operand: _Operand, dtype: DType | None, at: Token) -> Expr:
+def as_typed_expr(c: Cursor, operand: _Operand, dtype: DType | None, at: Token) -> Expr:
     """`operand` as an expression; a bare number becomes a constant of `dtype`."""
     if isinstance(operand, Expr):
         return operand
     text = write_value(operand.value)
     if dtype is None:
-        raise c.fail(f"nothing here gives {text} a type; write {text}:f32", at)
-    if not fits(operand.value, dtype):
-        raise c.fail(f"{text} is no {dtype}", operand.at)
+        raise c.error(f"nothing here gives {text} a type; write {text}:f32", at)
+    if not is_representable(operand.value, dtype):
+        raise c.error(f"{text} is no {dtype}", operand.token)
     return scalar.const(operand.value, dtype)
 
 
-def _call(c: Cursor, primitive: str, operands: Sequence[_Operand], at: Token) -> Expr:
+def _build_call(c: Cursor, primitive: str, operands: Sequence[_Operand], at: Token) -> Expr:
     rule = PRIMITIVES[primitive]
     if len(operands) != rule.arity:
-        raise c.fail(f"{primitive} takes {rule.arity} operands, not {len(operands)}", at)
-    choice = rule.result == "branch"
+        raise c.error(f"{primitive} takes {rule.arity} operands, not {len(operands)}", at)
+    choice = rule.result_rule == "branch"
     known = next((o.dtype for o in operands[choice:] if isinstance(o, Expr)), None)
-    args = [typed(c, o, boolean if choice and k == 0 else known, at) for k, o in enumerate(operands)]
+    args = [as_typed_expr(c, o, boolean if choice and k == 0 else known, at) for k, o in enumerate(operands)]
     try:
-        return scalar.call(primitive, *args)
+        return scalar.call_primitive(primitive, *args)
     except TypeError as error:
-        raise c.fail(str(error), at) from None
+        raise c.error(str(error), at) from None
 
 
-def read_expr(c: Cursor, scope: Scope, level: int = 1) -> _Operand:
+def read_expr(c: Cursor, scope: NameScope, min_precedence: int = 1) -> _Operand:
     """An expression whose infix operators bind at least as tightly as `level`."""
     left = _read_unary(c, scope)
-    while c.next.kind == "mark" and PRECEDENCE.get(c.next.text, 0) >= level:
+    while c.next.kind == "mark" and PRECEDENCE.get(c.next.text, 0) >= min_precedence:
         sign = c.take()
         binds = PRECEDENCE[sign.text]
-        left = _call(c, INFIX[sign.text], [left, read_expr(c, scope, binds + 1)], sign)
+        left = _build_call(c, INFIX[sign.text], [left, read_expr(c, scope, binds + 1)], sign)
         if binds == 1 and PRECEDENCE.get(c.next.text) == 1:
-            raise c.fail("comparisons do not chain; use brackets")
+            raise c.error("comparisons do not chain; use brackets")
     return left
 
 
-def _read_unary(c: Cursor, scope: Scope) -> _Operand:
-    if sees_number(c):
+def _read_unary(c: Cursor, scope: NameScope) -> _Operand:
+    if next_is_number(c):
         return _read_number(c)
-    if c.sees("-"):
+    if c.next_is("-"):
         sign = c.take()
-        return _call(c, "neg", [_read_unary(c, scope)], sign)
+        return _build_call(c, "neg", [_read_unary(c, scope)], sign)
     if c.accept("("):
         inner = read_expr(c, scope)
         c.expect(")")
         return inner
     if c.next.kind == "value":
-        if c.ahead().text == "[":
+        if c.peek().text == "[":
             return _read_element(c, scope)
-        name = lookup(c, scope.values, "value")
+        name = expect_name(c, scope.values, "value")
         return Ref(scope.values[name.text], name.text)
     return _read_function(c, scope)
 
@@ -123,36 +123,36 @@ def _read_number(c: Cursor) -> _Operand:
     at, value = c.next, read_number(c)
     if isinstance(value, bool):
         return scalar.const(value, boolean)
-    literal = _Literal(value, at)
-    return typed(c, literal, read_dtype(c), at) if c.accept(":") else literal
+    literal = _UntypedLiteral(value, at)
+    return as_typed_expr(c, literal, read_dtype(c), at) if c.accept(":") else literal
 
 
-def _read_element(c: Cursor, scope: Scope) -> Load:
-    buffer = lookup(c, scope.buffers, "buffer")
+def _read_element(c: Cursor, scope: NameScope) -> Load:
+    buffer = expect_name(c, scope.buffers, "buffer")
     return Load(scope.buffers[buffer.text], buffer.text, read_dims(c))
 
 
-def _read_function(c: Cursor, scope: Scope) -> Expr:
-    at = c.kind("word", "an expression")
+def _read_function(c: Cursor, scope: NameScope) -> Expr:
+    at = c.expect_kind("word", "an expression")
     if at.text in ("cast", "bitcast"):
         return _read_cast(c, scope, at)
     if at.text == "index":
         return _read_index(c)
     if at.text not in PRIMITIVES and at.text != "load":
-        raise c.fail(f"unknown primitive {at}{closest(at.text, [*PRIMITIVES, 'load', 'index'])}", at)
+        raise c.error(f"unknown primitive {at}{did_you_mean(at.text, [*PRIMITIVES, 'load', 'index'])}", at)
     if at.text == "load":
         return _read_load(c, scope)
-    return _call(c, at.text, c.items("(", lambda: read_expr(c, scope), ")"), at)
+    return _build_call(c, at.text, c.read_list("(", lambda: read_expr(c, scope), ")"), at)
 
 
-def _read_cast(c: Cursor, scope: Scope, at: Token) -> Expr:
+def _read_cast(c: Cursor, scope: NameScope, at: Token) -> Expr:
     c.expect("<")
     dtype = read_dtype(c)
     c.expect(">")
     c.expect("(")
-    operand = read_typed(c, scope)
+    operand = read_typed_expr(c, scope)
     c.expect(")")
-    return scalar.call(at.text, operand, dtype=dtype)
+    return scalar.call_primitive(at.text, operand, dtype=dtype)
 
 
 def _read_index(c: Cursor) -> Expr:
@@ -163,23 +163,23 @@ def _read_index(c: Cursor) -> Expr:
     c.expect("(")
     value = read_dim(c)
     c.expect(")")
-    return IndexValue(dtype, value) if isinstance(value, Index) else scalar.const(value, dtype)
+    return IndexValue(dtype, value) if isinstance(value, IndexExpr) else scalar.const(value, dtype)
 
 
-def _read_load(c: Cursor, scope: Scope) -> Expr:
+def _read_load(c: Cursor, scope: NameScope) -> Expr:
     c.expect("(")
     element = _read_element(c, scope)
     c.expect(",")
-    mask = _read_as(c, scope, boolean)
-    other = _read_as(c, scope, element.dtype) if c.accept(",") else None
+    mask = _read_expr_of_type(c, scope, boolean)
+    other = _read_expr_of_type(c, scope, element.dtype) if c.accept(",") else None
     c.expect(")")
     return replace(element, mask=mask, other=other)
 
 
-def _read_as(c: Cursor, scope: Scope, dtype: DType) -> Expr:
+def _read_expr_of_type(c: Cursor, scope: NameScope, dtype: DType) -> Expr:
     """An expression of type `dtype`."""
     at = c.next
-    value = typed(c, read_expr(c, scope), dtype, at)
+    value = as_typed_expr(c, read_expr(c, scope), dtype, at)
     if value.dtype != dtype:
-        raise c.fail(f"expected {dtype}, found {value.dtype}", at)
+        raise c.error(f"expected {dtype}, found {value.dtype}", at)
     return value

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compiler.errors import Loc
-from compiler.ir.index import Dim, with_sizes
-from compiler.ir.op import Op, leaf
+from compiler.ir.index import Dim, substitute_symbols
+from compiler.ir.op import Op, declare_leaf
 from compiler.ir.scalar import Number, round_to
 from compiler.ir.structure import Composite, Leaf, Recurrence, Structure
 from compiler.ir.types import DType, TensorType, f32
@@ -30,12 +30,12 @@ from compiler.ir.types import DType, TensorType, f32
 if TYPE_CHECKING:
     import networkx
 
-INPUT = leaf("input", {"name": None})
-CONSTANT = leaf("constant", {"value": None})
+INPUT = declare_leaf("input", {"name": None})
+CONSTANT = declare_leaf("constant", {"value": None})
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class ConstantData:
     """The elements of a constant: a dense row-major array of `dtype` (bf16 as its 16 bits in uint16).
 
     `name` is the parameter's name in the user's module.  Compares by identity: weights are shared, never copied.
@@ -50,7 +50,7 @@ class Data:
         return tuple(self.array.shape)
 
     @property
-    def numbers(self) -> np.ndarray[Any, Any]:
+    def numpy_values(self) -> np.ndarray[Any, Any]:
         """The elements as `dtype.numpy` holds them (bf16 as float32)."""
         if self.dtype.name != "bf16":
             return self.array
@@ -64,16 +64,18 @@ class Data:
         return hashlib.sha256(f"{self.dtype}{self.array.shape}".encode() + self.array.tobytes()).hexdigest()[:32]
 
 
-class Computed(Data):
+class LazyConstant(ConstantData):
     """Data whose elements are computed each time that they are asked for, so that no memory holds them in between.
 
     `part(start, stop)` computes those from `start` up to `stop` along the last dimension.
     """
 
-    part: Callable[[int, int], np.ndarray[Any, Any]]
+    compute_slice: Callable[[int, int], np.ndarray[Any, Any]]
 
-    def __init__(self, dtype: DType, shape: tuple[int, ...], part: Callable[[int, int], np.ndarray[Any, Any]]) -> None:
-        for name, value in (("dtype", dtype), ("name", ""), ("_shape", shape), ("part", part)):
+    def __init__(
+        self, dtype: DType, shape: tuple[int, ...], compute_slice: Callable[[int, int], np.ndarray[Any, Any]]
+    ) -> None:
+        for name, value in (("dtype", dtype), ("name", ""), ("_shape", shape), ("part", compute_slice)):
             object.__setattr__(self, name, value)
 
     @property
@@ -82,13 +84,13 @@ class Computed(Data):
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        return self.part(0, self.shape[-1])
+        return self.compute_slice(0, self.shape[-1])
 
 
-def stored(numbers: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
+def to_storage(values: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     """`numbers` as a `Data` of `dtype` holds them; the inverse of `Data.numbers`."""
     with np.errstate(over="ignore"):  # what is too large becomes infinite
-        rounded: np.ndarray[Any, Any] = round_to(numbers, dtype)
+        rounded: np.ndarray[Any, Any] = round_to(values, dtype)
     if dtype.name == "bf16":
         rounded = (rounded.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     return np.asarray(rounded)  # one element comes out of arithmetic as a scalar
@@ -101,15 +103,15 @@ class Node:
     op: Op
     operands: tuple[Node, ...]
     attrs: Mapping[str, Any]
-    result: TensorType | tuple[TensorType, ...]
+    result_type: TensorType | tuple[TensorType, ...]
     name: str = ""
     loc: Loc | None = None
 
     @property
     def type(self) -> TensorType:
         """The type of a single-result node."""
-        assert isinstance(self.result, TensorType), f"{self.op.name} has several results; read them through item"
-        return self.result
+        assert isinstance(self.result_type, TensorType), f"{self.op.name} has several results; read them through item"
+        return self.result_type
 
     @property
     def structure(self) -> Structure:
@@ -130,15 +132,15 @@ class Node:
         built = self.op(*operands, loc=self.loc, **self.attrs)
         return replace(built, name=self.name)
 
-    def named(self, name: str) -> Node:
+    def with_name(self, name: str) -> Node:
         return replace(self, name=name)
 
-    def at(self, loc: Loc | None) -> Node:
+    def with_loc(self, loc: Loc | None) -> Node:
         """The same node, said to come from `loc`."""
         return replace(self, loc=loc)
 
     def __repr__(self) -> str:
-        return f"%{self.name or '?'}: {self.result} = {self.op.name}({', '.join('%' + (o.name or '?') for o in self.operands)})"
+        return f"%{self.name or '?'}: {self.result_type} = {self.op.name}({', '.join('%' + (o.name or '?') for o in self.operands)})"
 
 
 def input_node(name: str, type: TensorType, loc: Loc | None = None) -> Node:
@@ -146,33 +148,33 @@ def input_node(name: str, type: TensorType, loc: Loc | None = None) -> Node:
     return Node(INPUT, (), {"name": name}, type, name=name, loc=loc)
 
 
-def constant(
-    data: Data | np.ndarray[Any, Any], dtype: DType | None = None, name: str = "", loc: Loc | None = None
+def constant_node(
+    data: ConstantData | np.ndarray[Any, Any], dtype: DType | None = None, name: str = "", loc: Loc | None = None
 ) -> Node:
     """A constant tensor."""
-    if not isinstance(data, Data):
+    if not isinstance(data, ConstantData):
         from compiler.ir.types import DTYPES
 
         array = np.asarray(data, order="C")
         known = dtype or next(d for d in DTYPES.values() if d.numpy == array.dtype)
-        data = Data(known, array, name)
+        data = ConstantData(known, array, name)
     return Node(CONSTANT, (), {"value": data}, TensorType(data.dtype, data.shape), name=name or data.name, loc=loc)
 
 
 def scalar_constant(value: Number, dtype: DType | None = None) -> Node:
     """A constant of rank 0."""
     d = dtype or f32
-    return constant(Data(d, stored(np.array(value), d)))
+    return constant_node(ConstantData(d, to_storage(np.array(value), d)))
 
 
 def scalar_value(node: Node) -> Number | None:
     """The Python number a constant holds in every element, if it holds only one element; else None."""
     if not isinstance(node.structure, Leaf) or "value" not in node.attrs:
         return None
-    data: Data = node.attrs["value"]
+    data: ConstantData = node.attrs["value"]
     if prod(data.shape) != 1:
         return None
-    return data.numbers.item()  # type: ignore[no-any-return]
+    return data.numpy_values.item()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +187,7 @@ class Graph:
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
     name: str = "graph"
-    aliases: Mapping[int, int] = field(default_factory=dict)
+    output_aliases: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -226,17 +228,17 @@ class Graph:
         """Names of the symbolic dimensions of the inputs."""
         return frozenset().union(*(n.type.symbols for n in self.inputs))
 
-    def rebuild(self, rule: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
+    def map_nodes(self, rule: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
         """A graph where each node is `rule(node, its operands already rebuilt)`; inputs may be replaced too."""
         new: dict[Node, Node] = {}
         for n in self.nodes:
             new[n] = rule(n, tuple(new[o] for o in n.operands))
         return replace(self, inputs=tuple(new[n] for n in self.inputs), outputs=tuple(new[n] for n in self.outputs))
 
-    def map_bodies(self, rule: Callable[[Graph], Graph]) -> Graph:
+    def map_bodies(self, transform: Callable[[Graph], Graph]) -> Graph:
         """The graph with the body of every recurrence in it replaced by `rule(body)`; `self` where none changes."""
         bodies = {n: n.attrs["body"] for n in self.nodes if isinstance(n.structure, Recurrence)}
-        changed = {n: new for n, old in bodies.items() if (new := rule(old)) is not old}
+        changed = {n: new for n, old in bodies.items() if (new := transform(old)) is not old}
         if not changed:
             return self
 
@@ -244,7 +246,7 @@ class Graph:
             node = replace(n, attrs={**n.attrs, "body": changed[n]}) if n in changed else n
             return replace(node, operands=operands)
 
-        return self.rebuild(one)
+        return self.map_nodes(one)
 
     def replace_nodes(self, replacements: Mapping[Node, Node]) -> Graph:
         """A graph where each key is replaced by its value (built over the old graph's nodes)."""
@@ -275,14 +277,14 @@ class Graph:
         """The graph with its symbolic dimensions replaced by `sizes`: numbers, or sizes that stay open."""
 
         def fix(value: Any) -> Any:
-            return value.specialize(sizes) if isinstance(value, Graph) else with_sizes(value, sizes)
+            return value.specialize(sizes) if isinstance(value, Graph) else substitute_symbols(value, sizes)
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             if isinstance(n.structure, Leaf):
-                return replace(n, result=n.type.specialize(sizes))
+                return replace(n, result_type=n.type.specialize(sizes))
             return replace(n.op(*operands, loc=n.loc, **{k: fix(v) for k, v in n.attrs.items()}), name=n.name)
 
-        return self.rebuild(rule)
+        return self.map_nodes(rule)
 
     def to_networkx(self) -> networkx.DiGraph:
         """The graph as a networkx view: nodes are `Node`s with label, op and type; edges run from operand to user."""
@@ -290,7 +292,7 @@ class Graph:
 
         view: networkx.DiGraph = networkx.DiGraph(name=self.name)
         for n in self.nodes:
-            view.add_node(n, label=f"{n.op.name}\n{n.result}", op=n.op.name, type=str(n.result))
+            view.add_node(n, label=f"{n.op.name}\n{n.result_type}", op=n.op.name, type=str(n.result_type))
         view.add_edges_from((o, n) for n in self.nodes for o in n.operands)
         return view
 
@@ -303,10 +305,12 @@ class Graph:
         return print_graph(self)
 
 
-def expansion(node: Node) -> Graph:
+def expand_composite(node: Node) -> Graph:
     """A composite's meaning as a graph with one input per operand; constant operands are seen through."""
     assert isinstance(node.structure, Composite), f"{node.op.name} is not a composite"
-    inputs = tuple(Node(INPUT, (), {"name": f"x{k}"}, o.result, f"x{k}", o.loc) for k, o in enumerate(node.operands))
+    inputs = tuple(
+        Node(INPUT, (), {"name": f"x{k}"}, o.result_type, f"x{k}", o.loc) for k, o in enumerate(node.operands)
+    )
     operands = tuple(o if o.op is CONSTANT else x for o, x in zip(node.operands, inputs, strict=True))
     root = node.structure.expand(replace(node, operands=operands), *operands)
     return Graph(inputs, (root,), node.op.name)

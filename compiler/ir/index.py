@@ -5,7 +5,7 @@ A `Dim` is a Python `int` or an `Index`: a polynomial with integer coefficients 
 that does not simplify:
 
     dim  ::= int | sum of  coefficient * atom * atom ...
-    atom ::= Var(name) | Size(name, low, high, likely) | FloorDiv(dim, dim) | Mod(dim, dim) | Min(dim, dim)
+    atom ::= Var(name) | DynamicSize(name, low, high, likely) | FloorDiv(dim, dim) | Mod(dim, dim) | Min(dim, dim)
 
 Arithmetic keeps the polynomial in one canonical form, so equal expressions compare equal and hash alike, and a constant
 result is always a plain `int`.  All floor divisions round toward minus infinity, as Python's do.
@@ -21,30 +21,30 @@ from math import gcd
 from operator import mul
 from typing import TypeAlias, Union
 
-from compiler.errors import OpenSizeError
+from compiler.errors import DynamicShapeError
 from compiler.ir.atoms import (
     Atom,
-    Compound,
+    CompoundAtom,
+    DynamicSize,
     FloorDiv,
     Min,
     Mod,
     Monomial,
-    Size,
     Var,
+    format_index,
+    free_symbols,
     has_minimum,
-    leaves,
     operands,
-    spell,
 )
 from compiler.ir.atoms import terms as _terms
 
-Dim: TypeAlias = Union[int, "Index"]
+Dim: TypeAlias = Union[int, "IndexExpr"]
 Bounds: TypeAlias = Mapping[str, tuple[Dim, Dim]]
 """Inclusive lowest and highest value of each variable, in numbers and sizes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Index:
+class IndexExpr:
     """A non-constant integer polynomial; build one with `var` and the usual operators."""
 
     terms: tuple[tuple[Monomial, int], ...]
@@ -57,7 +57,9 @@ class Index:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Index) and self._hash == other._hash and self.terms == other.terms)
+        return self is other or (
+            isinstance(other, IndexExpr) and self._hash == other._hash and self.terms == other.terms
+        )
 
     def __add__(self, other: Dim) -> Dim:
         return _sum(self, other)
@@ -91,49 +93,49 @@ class Index:
         return mod(other, self)
 
     def __str__(self) -> str:
-        return spell(self)
+        return format_index(self)
 
     __repr__ = __str__
 
 
 @lru_cache(maxsize=65536)
-def _sum(a: Index, b: Dim) -> Dim:
+def _sum(a: IndexExpr, b: Dim) -> Dim:
     sums = dict(a.terms)
     for mono, coef in _terms(b):
         sums[mono] = sums.get(mono, 0) + coef
-    return _make(sums)
+    return _canonicalize(sums)
 
 
 @lru_cache(maxsize=65536)
-def _product(a: Index, b: Dim) -> Dim:
+def _product(a: IndexExpr, b: Dim) -> Dim:
     if isinstance(b, int):
-        return Index(tuple((m, c * b) for m, c in a.terms)) if b else 0
+        return IndexExpr(tuple((m, c * b) for m, c in a.terms)) if b else 0
     products: dict[Monomial, int] = {}
     for m1, c1 in a.terms:
         for m2, c2 in b.terms:
             mono = tuple(sorted(m1 + m2, key=str))
             products[mono] = products.get(mono, 0) + c1 * c2
-    return _make(products)
+    return _canonicalize(products)
 
 
 @lru_cache(maxsize=65536)
-def _rank(mono: Monomial) -> tuple[bool, str]:
+def _monomial_sort_key(mono: Monomial) -> tuple[bool, str]:
     """Where a monomial stands in a sum: by its text, the constant last."""
     return (not mono, "*".join(map(str, mono)))
 
 
-def _make(sums: Mapping[Monomial, int]) -> Dim:
-    if (joined := _join_digits(sums)) is not None:
+def _canonicalize(sums: Mapping[Monomial, int]) -> Dim:
+    if (joined := _recombine_div_mod(sums)) is not None:
         return joined
     kept = [(m, c) for m, c in sums.items() if c]
     if not kept:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
-    return Index(tuple(sorted(kept, key=lambda term: _rank(term[0])) if len(kept) > 1 else kept))
+    return IndexExpr(tuple(sorted(kept, key=lambda term: _monomial_sort_key(term[0])) if len(kept) > 1 else kept))
 
 
-def _join_digits(sums: Mapping[Monomial, int]) -> Dim | None:
+def _recombine_div_mod(sums: Mapping[Monomial, int]) -> Dim | None:
     """`(n // d) * d + n % d` is n again, whatever both are multiplied by; None where there is no such pair."""
     for mono, coef in sums.items():
         for atom in mono:
@@ -146,27 +148,27 @@ def _join_digits(sums: Mapping[Monomial, int]) -> Dim | None:
             partner = tuple(sorted([*others, FloorDiv(*fraction), *factors], key=str))
             if sums.get(partner) == coef * times:
                 rest = {m: c for m, c in sums.items() if m not in (mono, partner)}
-                factor: Dim = Index(((tuple(others), coef),)) if others else coef
-                return _make(rest) + atom.num * factor
+                factor: Dim = IndexExpr(((tuple(others), coef),)) if others else coef
+                return _canonicalize(rest) + atom.num * factor
     return None
 
 
-def var(name: str) -> Index:
+def var(name: str) -> IndexExpr:
     """The variable `name` as an `Index`."""
     return _atom(Var(name))
 
 
-def size(name: str, low: int, high: int, likely: int) -> Index:
+def dynamic_size(name: str, low: int, high: int, hint: int) -> IndexExpr:
     """The size `name`, as an `Index`."""
-    return _atom(Size(name, low, high, likely))
+    return _atom(DynamicSize(name, low, high, hint))
 
 
 @lru_cache(maxsize=65536)
-def _atom(atom: Atom) -> Index:
-    return Index((((atom,), 1),))
+def _atom(atom: Atom) -> IndexExpr:
+    return IndexExpr((((atom,), 1),))
 
 
-def _split(num: Dim, den: int) -> tuple[Dim, Dim]:
+def _divide_terms(num: Dim, den: int) -> tuple[Dim, Dim]:
     """`num` as `quotient * den + rest`, taking out every term whose coefficient `den` divides."""
     quotient: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
@@ -176,10 +178,10 @@ def _split(num: Dim, den: int) -> tuple[Dim, Dim]:
         else:
             q, r = divmod(coef, den)
         quotient[mono], rest[mono] = q, r
-    return _make(quotient), _make(rest)
+    return _canonicalize(quotient), _canonicalize(rest)
 
 
-def _split_by_size(num: Dim, den: Index) -> tuple[Dim, Dim]:
+def _divide_terms_symbolic(num: Dim, den: IndexExpr) -> tuple[Dim, Dim]:
     """`num` as `quotient * den + rest`, taking out every term that `den` divides."""
     if len(den.terms) != 1:
         first, times = den.terms[0]
@@ -197,10 +199,10 @@ def _split_by_size(num: Dim, den: Index) -> tuple[Dim, Dim]:
             quotient[tuple(left)] = c // coef
         else:
             rest[m] = c
-    return _make(quotient), _make(rest)
+    return _canonicalize(quotient), _canonicalize(rest)
 
 
-def _fits_below(rest: Dim, den: Index, bounds: Bounds | None) -> bool:
+def _is_in_range(rest: Dim, den: IndexExpr, bounds: Bounds | None) -> bool:
     """Whether `rest` is known to be in 0..den-1."""
     low, gap = interval(rest, bounds), interval(den - rest, bounds)
     return rest == 0 or (low is not None and gap is not None and low[0] >= 0 and gap[0] > 0)
@@ -208,12 +210,12 @@ def _fits_below(rest: Dim, den: Index, bounds: Bounds | None) -> bool:
 
 def floordiv(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
     """`num // den`, simplified; `bounds` on variables let more of it vanish."""
-    if isinstance(den, Index):
-        quotient, rest = _split_by_size(num, den)
-        return quotient if _fits_below(rest, den, bounds) else quotient + _atom(FloorDiv(rest, den))
+    if isinstance(den, IndexExpr):
+        quotient, rest = _divide_terms_symbolic(num, den)
+        return quotient if _is_in_range(rest, den, bounds) else quotient + _atom(FloorDiv(rest, den))
     if den == 0:
         raise ZeroDivisionError(f"{num} // 0")
-    quotient, rest = _split(num, den)
+    quotient, rest = _divide_terms(num, den)
     if isinstance(rest, int):
         return quotient + rest // den
     if den > 0 and (known := interval(rest, bounds)) is not None and known[0] // den == known[1] // den:
@@ -223,12 +225,12 @@ def floordiv(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
 
 def mod(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
     """`num % den`, simplified; `bounds` on variables let more of it vanish."""
-    if isinstance(den, Index):
-        _, rest = _split_by_size(num, den)
-        return rest if _fits_below(rest, den, bounds) else _atom(Mod(rest, den))
+    if isinstance(den, IndexExpr):
+        _, rest = _divide_terms_symbolic(num, den)
+        return rest if _is_in_range(rest, den, bounds) else _atom(Mod(rest, den))
     if den == 0:
         raise ZeroDivisionError(f"{num} % 0")
-    _, rest = _split(num, den)
+    _, rest = _divide_terms(num, den)
     if isinstance(rest, int):
         return rest % den
     if den > 0 and (known := interval(rest, bounds)) is not None and known[0] // den == known[1] // den:
@@ -252,27 +254,31 @@ def maximum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
 def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
     """Cancel a common factor of every coefficient of `num` and `den`."""
     common = reduce(gcd, (c for _, c in _terms(num)), den)
-    return (_make({m: c // common for m, c in _terms(num)}), den // common) if common > 1 else (num, den)
+    return (_canonicalize({m: c // common for m, c in _terms(num)}), den // common) if common > 1 else (num, den)
 
 
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     """Inclusive bounds of `d`, or None where a variable has none."""
-    return _closest_interval(d, bounds) if bounds and any(a.name in bounds for a in leaves(d)) else _own_interval(d)
+    return (
+        _tightest_interval(d, bounds)
+        if bounds and any(a.name in bounds for a in free_symbols(d))
+        else _cached_interval(d)
+    )
 
 
 @lru_cache(maxsize=65536)
-def _own_interval(d: Dim) -> tuple[int, int] | None:
-    return _closest_interval(d, None)
+def _cached_interval(d: Dim) -> tuple[int, int] | None:
+    return _tightest_interval(d, None)
 
 
-def _closest_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
-    plain, closer = _plain_interval(d, bounds), _as_remainders(d)
-    other = plain if closer is d else _plain_interval(closer, bounds)
-    found = [known for known in (plain, other, *_between_quotients(d, bounds)) if known]
+def _tightest_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
+    plain, closer = _direct_interval(d, bounds), _recover_mods(d)
+    other = plain if closer is d else _direct_interval(closer, bounds)
+    found = [known for known in (plain, other, *_quotient_difference_intervals(d, bounds)) if known]
     return (max(low for low, _ in found), min(high for _, high in found)) if found else None
 
 
-def _between_quotients(d: Dim, bounds: Bounds | None) -> Iterator[tuple[int, int]]:
+def _quotient_difference_intervals(d: Dim, bounds: Bounds | None) -> Iterator[tuple[int, int]]:
     """Bounds of `d` where a quotient is taken from another by the same number: they differ as what they are quotients of."""
     found = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
     for (p, times), (q, coef) in permutations(found, 2):
@@ -282,24 +288,24 @@ def _between_quotients(d: Dim, bounds: Bounds | None) -> Iterator[tuple[int, int
             yield from [(rest[0] + apart // p.den * times, rest[1] - -apart // p.den * times)] if rest else []
 
 
-def _plain_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
+def _direct_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     """Bounds of `d` by what it is a sum of."""
-    if (chosen := _choice(d)) is not None:
+    if (chosen := _split_at_min(d)) is not None:
         pick, a, b = chosen[0], interval(chosen[1], bounds), interval(chosen[2], bounds)
         return (pick(a[0], b[0]), pick(a[1], b[1])) if a and b else None
-    if bounds and any(isinstance(b, Index) for v in variables(d) for b in bounds.get(v, ())):
-        ends = (extreme(d, bounds, 0), extreme(d, bounds, 1))
+    if bounds and any(isinstance(b, IndexExpr) for v in variables(d) for b in bounds.get(v, ())):
+        ends = (symbolic_bound(d, bounds, 0), symbolic_bound(d, bounds, 1))
         first, last = (None if e is None else interval(e, bounds) for e in ends)
         return (first[0], last[1]) if first and last else None
     return _sum_of_intervals(d, bounds)
 
 
-def _choice(d: Dim) -> tuple[Callable[[int, int], int], Dim, Dim] | None:
+def _split_at_min(d: Dim) -> tuple[Callable[[int, int], int], Dim, Dim] | None:
     """`d` as the lesser or greater (`min` or `max`) of two sums, where a minimum is added to the rest of it; else None."""
-    for mono, coef in d.terms if isinstance(d, Index) else ():
+    for mono, coef in d.terms if isinstance(d, IndexExpr) else ():
         if len(mono) == 1 and isinstance(mono[0], Min):
-            rest = d - Index(((mono, coef),))
-            return min if coef > 0 else max, rest + mono[0].one * coef, rest + mono[0].other * coef
+            rest = d - IndexExpr(((mono, coef),))
+            return min if coef > 0 else max, rest + mono[0].lhs * coef, rest + mono[0].rhs * coef
     return None
 
 
@@ -318,21 +324,27 @@ def _sum_of_intervals(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
     return low, high
 
 
-def _as_remainders(d: Dim) -> Dim:
+def _recover_mods(d: Dim) -> Dim:
     """`d` with `n - n//b*b` as `n%b`, whose bounds are closer, where `n` is made of sizes or minima."""
-    if not any(isinstance(a, FloorDiv) and _varies(a.num) for mono, _ in _terms(d) for a in mono):
+    if not any(isinstance(a, FloorDiv) and _has_dynamic_range(a.num) for mono, _ in _terms(d) for a in mono):
         return d
     total: Dim = 0
     for mono, coef in _terms(d):
         (a, *more) = mono or (None,)
-        if not more and isinstance(a, FloorDiv) and isinstance(a.den, int) and coef % a.den == 0 and _varies(a.num):
+        if (
+            not more
+            and isinstance(a, FloorDiv)
+            and isinstance(a.den, int)
+            and coef % a.den == 0
+            and _has_dynamic_range(a.num)
+        ):
             total = total + (a.num - _atom(Mod(a.num, a.den))) * (coef // a.den)
         else:
-            total = total + Index(((mono, coef),)) if mono else total + coef
-    return _without_finer(total)
+            total = total + IndexExpr(((mono, coef),)) if mono else total + coef
+    return _merge_nested_mods(total)
 
 
-def _without_finer(d: Dim) -> Dim:
+def _merge_nested_mods(d: Dim) -> Dim:
     """`d` with `n%b - n%a` as `n%b//a*a` where a divides b: no less than 0."""
     found = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], Mod)]
     for (fine, times), (coarse, coef) in permutations(found, 2):
@@ -342,23 +354,25 @@ def _without_finer(d: Dim) -> Dim:
     return d
 
 
-def _varies(n: Dim) -> bool:
-    return bool(sizes(n)) or has_minimum(n)
+def _has_dynamic_range(n: Dim) -> bool:
+    return bool(dynamic_sizes(n)) or has_minimum(n)
 
 
-def extreme(d: Dim, bounds: Bounds, end: int) -> Dim | None:
+def symbolic_bound(d: Dim, bounds: Bounds, end: int) -> Dim | None:
     """The lowest (`end` 0) or highest (1) value of `d` as variables that are bounded by sizes allow; None where it has none."""
-    if (chosen := _choice(d)) is not None:
-        x, y = extreme(chosen[1], bounds, end), extreme(chosen[2], bounds, end)
+    if (chosen := _split_at_min(d)) is not None:
+        x, y = symbolic_bound(chosen[1], bounds, end), symbolic_bound(chosen[2], bounds, end)
         if x is None or y is None:
             return None
         return (minimum if chosen[0] is min else maximum)(x, y, bounds)
     total: Dim = 0
     for mono, coef in _terms(d):
         term: Dim = coef
-        moving = [a for a in mono if isinstance(a, Var) and any(isinstance(b, Index) for b in bounds.get(a.name, ()))]
+        moving = [
+            a for a in mono if isinstance(a, Var) and any(isinstance(b, IndexExpr) for b in bounds.get(a.name, ()))
+        ]
         others = [a for a in mono if a not in moving]
-        if len(moving) > 1 or any(_bounded_by_sizes(a, bounds) for a in others):
+        if len(moving) > 1 or any(_has_symbolic_bounds(a, bounds) for a in others):
             return None
         for a in others:
             term = term * _atom(a)
@@ -372,16 +386,16 @@ def extreme(d: Dim, bounds: Bounds, end: int) -> Dim | None:
     return total
 
 
-def _bounded_by_sizes(a: Atom, bounds: Bounds) -> bool:
+def _has_symbolic_bounds(a: Atom, bounds: Bounds) -> bool:
     """Whether a compound atom holds a variable that is bounded by sizes."""
-    names = () if isinstance(a, (Var, Size)) else variables(_atom(a))
-    return any(isinstance(b, Index) for v in names for b in bounds.get(v, ()))
+    names = () if isinstance(a, (Var, DynamicSize)) else variables(_atom(a))
+    return any(isinstance(b, IndexExpr) for v in names for b in bounds.get(v, ()))
 
 
 def _atom_interval(atom: Atom, bounds: Bounds) -> tuple[int, int] | None:
     if isinstance(atom, Var):
         return bounds.get(atom.name)  # type: ignore[return-value]  # bounds in sizes have been put in place
-    if isinstance(atom, Size):
+    if isinstance(atom, DynamicSize):
         return bounds.get(atom.name, (atom.low, atom.high))  # type: ignore[return-value]  # likewise
     if isinstance(atom, Min):
         return interval(_atom(atom), bounds)
@@ -393,12 +407,12 @@ def _atom_interval(atom: Atom, bounds: Bounds) -> tuple[int, int] | None:
     return None if inner is None else (inner[0] // atom.den, inner[1] // atom.den)
 
 
-def combine(a: Compound, x: Dim, y: Dim, bounds: Bounds | None = None) -> Dim:
+def apply_compound(a: CompoundAtom, x: Dim, y: Dim, bounds: Bounds | None = None) -> Dim:
     """The operation of `a` on other operands."""
     return (minimum if isinstance(a, Min) else floordiv if isinstance(a, FloorDiv) else mod)(x, y, bounds)
 
 
-def _replaced(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
+def _map_atoms(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
     """`d` with every atom replaced by `atom(a)`."""
     sums: dict[Monomial, int] = {}
     for mono, coef in _terms(d):
@@ -407,67 +421,67 @@ def _replaced(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
             product = product * atom(a)
         for m, c in _terms(product):
             sums[m] = sums.get(m, 0) + c
-    return _make(sums)
+    return _canonicalize(sums)
 
 
 def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) -> Dim:
     """`d` with variables replaced, simplified under `bounds` of the variables that stay."""
 
     def stays(d: Dim) -> bool:
-        return not any(a.name in values or (bounds and a.name in bounds) for a in leaves(d))
+        return not any(a.name in values or (bounds and a.name in bounds) for a in free_symbols(d))
 
     def atom(a: Atom) -> Dim:
-        if isinstance(a, (Var, Size)):
+        if isinstance(a, (Var, DynamicSize)):
             return values[a.name] if a.name in values else _atom(a)
         if stays(own := _atom(a)):
             return own
         x, y = (substitute(part, values, bounds) for part in operands(a))
-        return combine(a, x, y, bounds)
+        return apply_compound(a, x, y, bounds)
 
-    return d if stays(d) else _replaced(d, atom)
+    return d if stays(d) else _map_atoms(d, atom)
 
 
-def with_sizes(value: object, values: Mapping[str, Dim]) -> object:
+def substitute_symbols(value: object, values: Mapping[str, Dim]) -> object:
     """An attribute with the symbols in it replaced."""
     if isinstance(value, tuple):
-        return tuple(with_sizes(v, values) for v in value)
-    return substitute(value, values) if isinstance(value, Index) else value
+        return tuple(substitute_symbols(v, values) for v in value)
+    return substitute(value, values) if isinstance(value, IndexExpr) else value
 
 
 def simplify(d: Dim, bounds: Bounds) -> Dim:
     """`d` with the divisions, remainders and minima that `bounds` decide taken out."""
-    plain = isinstance(d, int) or all(isinstance(a, (Var, Size)) for mono, _ in d.terms for a in mono)
+    plain = isinstance(d, int) or all(isinstance(a, (Var, DynamicSize)) for mono, _ in d.terms for a in mono)
     return d if plain else substitute(d, {}, bounds)
 
 
 @lru_cache(maxsize=65536)
 def variables(d: Dim) -> frozenset[str]:
     """Names of the variables in `d`; a size is none."""
-    return frozenset(a.name for a in leaves(d) if isinstance(a, Var))
+    return frozenset(a.name for a in free_symbols(d) if isinstance(a, Var))
 
 
 @lru_cache(maxsize=65536)
-def sizes(d: Dim) -> frozenset[Size]:
+def dynamic_sizes(d: Dim) -> frozenset[DynamicSize]:
     """The sizes in `d`."""
-    return frozenset(a for a in leaves(d) if isinstance(a, Size))
+    return frozenset(a for a in free_symbols(d) if isinstance(a, DynamicSize))
 
 
 @lru_cache(maxsize=65536)
-def likely(d: Dim) -> Dim:
+def size_hint(d: Dim) -> Dim:
     """`d` with every size as it is likely to be: for weighing costs, never for what must hold."""
-    return substitute(d, {s.name: s.likely for s in sizes(d)})
+    return substitute(d, {s.name: s.hint for s in dynamic_sizes(d)})
 
 
 def evaluate(d: Dim, values: Mapping[str, int]) -> int:
     """The integer `d` denotes; a missing variable raises KeyError, a missing size OpenSizeError."""
     if isinstance(d, int):
         return d
-    missing = {a for a in leaves(d) if a.name not in values}
+    missing = {a for a in free_symbols(d) if a.name not in values}
     if missing:
         names = ", ".join(sorted(map(str, missing)))
         if any(isinstance(a, Var) for a in missing):
             raise KeyError(f"no value for {names} in {d}")
-        raise OpenSizeError(f"{d} must be a number, but {names} is open")
+        raise DynamicShapeError(f"{d} must be a number, but {names} is open")
     result = substitute(d, dict(values))
     assert isinstance(result, int)
     return result

@@ -13,39 +13,39 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from compiler.ir.index import Bounds, Dim, interval, likely, substitute, var, variables
-from compiler.ir.linear import step
+from compiler.ir.index import Bounds, Dim, interval, size_hint, substitute, var, variables
+from compiler.ir.linear import stride
 from compiler.ir.scalar import Expr, Load, Ref
-from compiler.ir.spans import is_less, span
-from compiler.ir.tile import Block, Kernel, Let, Range, Stmt, Store, blocks, loads, ranges, values, walk
+from compiler.ir.spans import bounds_of_expr, is_provably_less
+from compiler.ir.tile import Block, Kernel, Let, Range, Stmt, Store, loads, stmt_body, stmt_exprs, stmt_ranges, walk
 from compiler.ir.types import TensorType
 
 
-def shareable(kernel: Kernel) -> frozenset[tuple[str, str]]:
+def aliasable_pairs(kernel: Kernel) -> frozenset[tuple[str, str]]:
     """Every pair (input, output) of parameters that may be given the same memory."""
     found = set[tuple[str, str]]()
     for out in (p for p in kernel.params if p.role == "out"):
-        sources = [p.name for p in kernel.params if p.role == "in" and _alike(p.type, out.type)]
+        sources = [p.name for p in kernel.params if p.role == "in" and _has_same_storage(p.type, out.type)]
         if not sources:
             continue
-        sites = tuple(_sites(kernel.body, out.name, ()))
+        sites = tuple(_store_sites(kernel.body, out.name, ()))
         if not _stores_once(sites, out.type) or any(e.buffer == out.name for e in loads(kernel.body)):
             continue
-        found |= {(source, out.name) for source in sources if _reads_only_at(kernel, source, sites)}
+        found |= {(source, out.name) for source in sources if _reads_only_at_stores(kernel, source, sites)}
     return frozenset(found)
 
 
 @dataclass(frozen=True)
-class _Site:
+class _StoreSite:
     """One store of the output: the block it stands in, its place there, and the loops around."""
 
     block: Block
-    place: int
+    position: int
     loops: tuple[Range, ...]
 
     @property
     def store(self) -> Store:
-        stmt = self.block[self.place]
+        stmt = self.block[self.position]
         assert isinstance(stmt, Store)
         return stmt
 
@@ -55,29 +55,29 @@ class _Site:
         return {r.var: (r.lo, r.hi - 1) for r in self.loops if not variables(r.lo) and not variables(r.hi)}
 
     @cached_property
-    def spans(self) -> tuple[tuple[Dim, Dim] | None, ...]:
+    def index_bounds(self) -> tuple[tuple[Dim, Dim] | None, ...]:
         """The lowest and highest value of each index."""
-        return tuple(span(d, self.bounds) for d in self.store.index)
+        return tuple(bounds_of_expr(d, self.bounds) for d in self.store.index)
 
 
-def _alike(a: TensorType, b: TensorType) -> bool:
+def _has_same_storage(a: TensorType, b: TensorType) -> bool:
     return (a.shape, a.layout, a.dtype.bytes) == (b.shape, b.layout, b.dtype.bytes)
 
 
-def _sites(block: Block, out: str, loops: tuple[Range, ...]) -> Iterator[_Site]:
+def _store_sites(block: Block, out: str, loops: tuple[Range, ...]) -> Iterator[_StoreSite]:
     for k, stmt in enumerate(block):
         if isinstance(stmt, Store) and stmt.buffer == out:
-            yield _Site(block, k, loops)
-        yield from _sites(blocks(stmt), out, (*loops, *ranges(stmt)))
+            yield _StoreSite(block, k, loops)
+        yield from _store_sites(stmt_body(stmt), out, (*loops, *stmt_ranges(stmt)))
 
 
-def _stores_once(sites: tuple[_Site, ...], type: TensorType) -> bool:
+def _stores_once(sites: tuple[_StoreSite, ...], type: TensorType) -> bool:
     """Whether no element is stored twice, by one store or by two."""
-    apart = all(_apart(a, b) for k, a in enumerate(sites) for b in sites[:k])
-    return bool(sites) and apart and all(_one_to_one(s, type) for s in sites)
+    disjoint = all(_are_disjoint(a, b) for k, a in enumerate(sites) for b in sites[:k])
+    return bool(sites) and disjoint and all(_is_injective(s, type) for s in sites)
 
 
-def _one_to_one(site: _Site, type: TensorType) -> bool:
+def _is_injective(site: _StoreSite, type: TensorType) -> bool:
     """Whether different steps of the loops store different elements: each stride passes all that the smaller ones span."""
     flat = TensorType(type.dtype, type.shape).offset(site.store.index)
     for r in reversed(site.loops):  # count each loop from 0, also one that begins where a loop around it says
@@ -86,13 +86,13 @@ def _one_to_one(site: _Site, type: TensorType) -> bool:
         return False
     steps: list[tuple[Dim, Dim]] = []
     for r in site.loops:
-        by, extent = step(flat, r.var), r.extent
+        by, extent = stride(flat, r.var), r.extent
         if by is None or variables(extent):
             return False
         if not isinstance(extent, int) or extent > 1:
             steps.append((abs(by) if isinstance(by, int) else by, extent))
     span: Dim = 0
-    for by, extent in sorted(steps, key=lambda s: (likely(s[0]), likely(s[1]))):
+    for by, extent in sorted(steps, key=lambda s: (size_hint(s[0]), size_hint(s[1]))):
         room = interval(by - span, {})
         if room is None or room[0] <= 0:
             return False
@@ -100,49 +100,49 @@ def _one_to_one(site: _Site, type: TensorType) -> bool:
     return True
 
 
-def _apart(a: _Site, b: _Site) -> bool:
+def _are_disjoint(a: _StoreSite, b: _StoreSite) -> bool:
     """Whether two stores touch different elements, judged by the range of one index."""
-    for one, other in zip(a.spans, b.spans, strict=True):
-        if one and other and (is_less(one[1], other[0]) or is_less(other[1], one[0])):
+    for one, other in zip(a.index_bounds, b.index_bounds, strict=True):
+        if one and other and (is_provably_less(one[1], other[0]) or is_provably_less(other[1], one[0])):
             return True
     return False
 
 
-def _reads_only_at(kernel: Kernel, source: str, sites: tuple[_Site, ...]) -> bool:
+def _reads_only_at_stores(kernel: Kernel, source: str, sites: tuple[_StoreSite, ...]) -> bool:
     """Whether every load of `source` belongs to a store in `sites`, reads its element, and is spent by then."""
-    granted = 0
+    matched = 0
     for site in sites:
-        here = [e for s in site.block for v in _own_values(s) for e in _loads_of(v, source)]
-        if any(e.index != site.store.index for e in here) or _used_after(site, source):
+        here = [e for s in site.block for v in _own_exprs(s) for e in _loads_of(v, source)]
+        if any(e.index != site.store.index for e in here) or _is_used_after(site, source):
             return False
-        granted += len(here)
-    return granted == sum(1 for s in walk(kernel.body) for v in values(s) for _ in _loads_of(v, source))
+        matched += len(here)
+    return matched == sum(1 for s in walk(kernel.body) for v in stmt_exprs(s) for _ in _loads_of(v, source))
 
 
-def _own_values(stmt: Stmt) -> tuple[Expr, ...]:
-    return values(stmt) if isinstance(stmt, (Let, Store)) else ()
+def _own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
+    return stmt_exprs(stmt) if isinstance(stmt, (Let, Store)) else ()
 
 
 def _loads_of(value: Expr, buffer: str) -> Iterator[Load]:
     return (e for e in value.loads if e.buffer == buffer)
 
 
-def _used_after(site: _Site, source: str) -> bool:
+def _is_used_after(site: _StoreSite, source: str) -> bool:
     """Whether a statement after the store needs a value of `source`; bindings are looked through, for codegen may delay them."""
     tainted: set[str] = set()
     for k, stmt in enumerate(site.block):
-        needs = _reads(stmt, source, tainted)
+        needs = _depends_on_source(stmt, source, tainted)
         if needs and isinstance(stmt, Let):
             tainted.add(stmt.name)
-        elif needs and k > site.place:
+        elif needs and k > site.position:
             return True
     return False
 
 
-def _reads(stmt: Stmt, source: str, tainted: set[str]) -> bool:
+def _depends_on_source(stmt: Stmt, source: str, tainted: set[str]) -> bool:
     def one(e: Expr) -> bool:
         if isinstance(e, Ref):
             return e.name in tainted
         return isinstance(e, Load) and (e.buffer == source or any(variables(d) & tainted for d in e.index))
 
-    return any(one(e) for s in walk((stmt,)) for v in values(s) for e in v.parts)
+    return any(one(e) for s in walk((stmt,)) for v in stmt_exprs(s) for e in v.subexprs)

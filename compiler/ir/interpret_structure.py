@@ -12,14 +12,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir.binding import evaluate_arrays
-from compiler.ir.graph import CONSTANT, Graph, Node, expansion
-from compiler.ir.index import Dim, Index, evaluate, var, variables
-from compiler.ir.interpret_tile import COMBINE, held
-from compiler.ir.scalar import Call, Const, Expr, IndexValue, Ref, evaluate_call, round_to
+from compiler.ir.binding import evaluate_broadcast
+from compiler.ir.graph import CONSTANT, Graph, Node, expand_composite
+from compiler.ir.index import Dim, IndexExpr, evaluate, var, variables
+from compiler.ir.interpret_tile import REDUCE_UFUNCS, to_interpreter_array
+from compiler.ir.scalar import Const, Expr, IndexValue, PrimitiveCall, Ref, evaluate_call, round_to
 from compiler.ir.structure import (
     IDENTITIES,
     Composite,
+    ConstantLinear,
     Elementwise,
     Fused,
     Gather,
@@ -27,7 +28,6 @@ from compiler.ir.structure import (
     Guard,
     IndexMap,
     Lookup,
-    Mix,
     Position,
     Reduction,
     Scan,
@@ -44,10 +44,10 @@ def evaluate_structure(node: Node, operands: Sequence[Array]) -> Array:
     `operands` hold each operand's elements in `dtype.numpy`.  IndexError where a lookup is out of range.
     """
     if isinstance(node.structure, (Fused, Composite)):
-        return evaluate_graph(node.attrs.get("body") or expansion(node), operands)[0]
+        return evaluate_graph(node.attrs.get("body") or expand_composite(node), operands)[0]
     if node.op is CONSTANT:
-        return held(node.attrs["value"].array, node.dtype)
-    for kind, rule in RULES.items():
+        return to_interpreter_array(node.attrs["value"].array, node.dtype)
+    for kind, rule in EVALUATORS.items():
         if isinstance(node.structure, kind):
             value = rule(node, node.structure, operands)
             return np.array(np.broadcast_to(round_to(value, node.dtype), node.type.static_shape()))
@@ -64,27 +64,27 @@ def evaluate_graph(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _elementwise(node: Node, structure: Elementwise, operands: Sequence[Array]) -> Any:
-    dtypes = [accumulator_dtype(o.dtype) if structure.wide else o.dtype for o in node.operands]
+    dtypes = [accumulator_dtype(o.dtype) if structure.promotes_half else o.dtype for o in node.operands]
     elements = [Ref(d, f"x{k}") for k, d in enumerate(dtypes)]
-    return _apply(elements, lambda *refs: structure.fn(*refs, **node.attrs), operands)
+    return _evaluate_fn(elements, lambda *refs: structure.fn(*refs, **node.attrs), operands)
 
 
 def _generate(node: Node, structure: Generate, operands: Sequence[Array]) -> Any:
-    place = _names("i", node.type.rank)
-    grids = _grids(place, node.type.static_shape())
-    return _expression(structure.fn(node, place), grids)
+    place = _index_vars("i", node.type.rank)
+    grids = _index_grids(place, node.type.static_shape())
+    return _evaluate_expr(structure.fn(node, place), grids)
 
 
 def _index_map(node: Node, structure: IndexMap, operands: Sequence[Array]) -> Any:
-    place, shape = _names("i", node.type.rank), node.type.static_shape()
-    grids = _grids(place, shape)
+    place, shape = _index_vars("i", node.type.rank), node.type.static_shape()
+    grids = _index_grids(place, shape)
     result = np.zeros(shape, node.dtype.numpy)
     if structure.fill is not None:
         result[...] = round_to(structure.fill(node), node.dtype)
     missing = np.ones(shape, np.bool_)
-    for piece in structure.pieces(node, place):
-        here = missing & _holds(piece.guards, grids)
-        result = np.where(here, _read(operands[piece.operand], piece.position, grids, here), result)
+    for piece in structure.reads(node, place):
+        here = missing & _guards_hold(piece.guards, grids)
+        result = np.where(here, _read_elements(operands[piece.operand], piece.position, grids, here), result)
         missing &= ~here
     if structure.fill is None and missing.any():
         raise VerifyError(f"{node!r}: no piece covers element {np.argwhere(missing)[0].tolist()}")
@@ -92,20 +92,20 @@ def _index_map(node: Node, structure: IndexMap, operands: Sequence[Array]) -> An
 
 
 def _gather(node: Node, structure: Gather, operands: Sequence[Array]) -> Any:
-    place, shape = _names("i", node.type.rank), node.type.static_shape()
-    grids = dict(_grids(place, shape))
-    position = _located(structure.position(node, place), operands, grids, shape)
-    return _read(operands[0], position, grids, np.ones(shape, np.bool_))
+    place, shape = _index_vars("i", node.type.rank), node.type.static_shape()
+    grids = dict(_index_grids(place, shape))
+    position = _resolve_lookups(structure.position(node, place), operands, grids, shape)
+    return _read_elements(operands[0], position, grids, np.ones(shape, np.bool_))
 
 
-def _located(
+def _resolve_lookups(
     position: Sequence[Dim | Lookup], operands: Sequence[Array], grids: dict[str, Array], shape: tuple[int, ...]
 ) -> Position:
     """`position` with what is looked up as variables of `grids`, to which they are added."""
     located: list[Dim] = []
     for axis, entry in enumerate(position):
         if isinstance(entry, Lookup):
-            grids[f"at{axis}"] = _look_up(entry, operands, grids, shape)
+            grids[f"at{axis}"] = _evaluate_lookup(entry, operands, grids, shape)
             entry = var(f"at{axis}")
         located.append(entry)
     return tuple(located)
@@ -113,7 +113,7 @@ def _located(
 
 def _scan(node: Node, structure: Scan, operands: Sequence[Array]) -> Any:
     """One step after the other, each on all the other positions at once."""
-    along = structure.along(node)
+    along = structure.axis(node)
     rows = [np.moveaxis(np.asarray(x, accumulator_dtype(o.dtype).numpy), along.dim, 0) for x, o in zip(operands, node.operands, strict=True)]  # fmt: skip
     carried = structure.initial(node)
     states = [Ref(c.dtype, f"s{k}") for k, c in enumerate(carried)]
@@ -124,49 +124,52 @@ def _scan(node: Node, structure: Scan, operands: Sequence[Array]) -> Any:
     for k in range(len(out))[:: -1 if along.reverse else 1]:
         before = now
         known = {**now, **{r.name: x[k] for r, x in zip(elements, rows, strict=True)}}
-        now = {r.name: np.asarray(_expression(e, known)) for r, e in zip(states, step, strict=True)}
-        out[k] = round_to(_expression(result, before if along.exclusive else now), node.dtype)
+        now = {r.name: np.asarray(_evaluate_expr(e, known)) for r, e in zip(states, step, strict=True)}
+        out[k] = round_to(_evaluate_expr(result, before if along.exclusive else now), node.dtype)
     return np.moveaxis(out, 0, along.dim)
 
 
 def _scatter(node: Node, structure: Scatter, operands: Sequence[Array]) -> Any:
     """Every write in order; half types are rounded once, at the end."""
     writes = structure.writes(node)
-    point, shape = _names("u", len(writes.extents)), tuple(evaluate(e, {}) for e in writes.extents)
-    grids = dict(_grids(point, shape))
-    position = _located(writes.position(point), operands, grids, shape)
+    point, shape = _index_vars("u", len(writes.extents)), tuple(evaluate(e, {}) for e in writes.extents)
+    grids = dict(_index_grids(point, shape))
+    position = _resolve_lookups(writes.position(point), operands, grids, shape)
     source = writes.value(point)
-    values = _read(operands[source.operand], source.position, grids, np.ones(shape, np.bool_))
+    values = _read_elements(operands[source.operand], source.position, grids, np.ones(shape, np.bool_))
     out = np.array(operands[0])
-    places = tuple(np.broadcast_to(_index(d, grids), shape).ravel() for d in position)
+    places = tuple(np.broadcast_to(_evaluate_index(d, grids), shape).ravel() for d in position)
     combine = structure.combine(node)
     if combine == "set":
         out[places] = values.ravel()
     else:
-        COMBINE[combine].at(out, places, values.ravel().astype(out.dtype))
+        REDUCE_UFUNCS[combine].at(out, places, values.ravel().astype(out.dtype))
     return out
 
 
 def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> Any:
-    space = structure.space(node)
-    outer, inner = _names("i", node.type.rank), _names("r", len(space.extents))
+    space = structure.domain(node)
+    outer, inner = _index_vars("i", node.type.rank), _index_vars("r", len(space.extents))
     shape = (*node.type.static_shape(), *(evaluate(e, {}) for e in space.extents))
-    grids = _grids((*outer, *inner), shape)
-    here = np.broadcast_to(_holds(space.guards(outer, inner), grids), shape)
+    grids = _index_grids((*outer, *inner), shape)
+    here = np.broadcast_to(_guards_hold(space.guards(outer, inner), grids), shape)
     read = [
-        _read(x, position, grids, here) for x, position in zip(operands, space.positions(outer, inner), strict=True)
+        _read_elements(x, position, grids, here)
+        for x, position in zip(operands, space.positions(outer, inner), strict=True)
     ]
     elements = [Ref(summand_dtype(o.dtype, node.dtype), f"x{k}") for k, o in enumerate(node.operands)]
-    value, dtype = _apply(elements, structure.fn, read), accumulator_dtype(node.dtype)
+    value, dtype = _evaluate_fn(elements, structure.fn, read), accumulator_dtype(node.dtype)
     axes = tuple(range(len(outer), len(shape)))
     first = np.array(IDENTITIES[structure.combine](dtype), dtype.numpy)
     full = np.where(here, np.asarray(value, dtype.numpy), first)
     with np.errstate(all="ignore"):
-        return COMBINE[structure.combine].reduce(full, axis=axes, dtype=dtype.numpy, initial=first) if axes else full
+        return (
+            REDUCE_UFUNCS[structure.combine].reduce(full, axis=axes, dtype=dtype.numpy, initial=first) if axes else full
+        )
 
 
-def _mix(node: Node, structure: Mix, operands: Sequence[Array]) -> Any:
-    dim, matrix = structure.along(node)
+def _constant_linear(node: Node, structure: ConstantLinear, operands: Sequence[Array]) -> Any:
+    dim, matrix = structure.axis_and_matrix(node)
     lines = np.moveaxis(operands[0], dim, -1).astype(accumulator_dtype(node.dtype).numpy)
     rows = [
         sum((lines[..., k] * lines.dtype.type(c) for k, c in enumerate(row)), np.zeros((), lines.dtype))
@@ -175,80 +178,82 @@ def _mix(node: Node, structure: Mix, operands: Sequence[Array]) -> Any:
     return np.stack([np.broadcast_to(r, lines.shape[:-1]) for r in rows], axis=dim)
 
 
-RULES: Mapping[type, Callable[[Node, Any, Sequence[Array]], Any]] = {
+EVALUATORS: Mapping[type, Callable[[Node, Any, Sequence[Array]], Any]] = {
     Elementwise: _elementwise,
     Generate: _generate,
     IndexMap: _index_map,
     Gather: _gather,
     Reduction: _reduction,
-    Mix: _mix,
+    ConstantLinear: _constant_linear,
     Scan: _scan,
     Scatter: _scatter,
 }
 
 
-def _names(letter: str, rank: int) -> tuple[Index, ...]:
+def _index_vars(letter: str, rank: int) -> tuple[IndexExpr, ...]:
     return tuple(var(f"{letter}{k}") for k in range(rank))
 
 
-def _grids(place: Sequence[Dim], shape: Sequence[int]) -> dict[str, Array]:
+def _index_grids(place: Sequence[Dim], shape: Sequence[int]) -> dict[str, Array]:
     """For each position variable, its values along its own axis."""
     axes = np.ix_(*(np.arange(extent, dtype=np.int64) for extent in shape)) if shape else ()
     return {str(p): axis for p, axis in zip(place, axes, strict=True)}
 
 
-def _index(d: Dim, grids: Mapping[str, Array]) -> Array:
-    return np.asarray(evaluate_arrays(d, {name: grids[name] for name in variables(d)}), np.int64)
+def _evaluate_index(d: Dim, grids: Mapping[str, Array]) -> Array:
+    return np.asarray(evaluate_broadcast(d, {name: grids[name] for name in variables(d)}), np.int64)
 
 
-def _holds(guards: Sequence[Guard], grids: Mapping[str, Array]) -> Any:
+def _guards_hold(guards: Sequence[Guard], grids: Mapping[str, Array]) -> Any:
     holds: Any = np.True_
     for g in guards:
-        index, low, high = (_index(d, grids) for d in (g.index, g.low, g.high))
+        index, low, high = (_evaluate_index(d, grids) for d in (g.index, g.low, g.high))
         holds = holds & (low <= index) & (index < high)
     return holds
 
 
-def _read(x: Array, position: Position, grids: Mapping[str, Array], where: Array) -> Array:
+def _read_elements(x: Array, position: Position, grids: Mapping[str, Array], where: Array) -> Array:
     """Elements of `x` at `position`, of the shape of `where`; unspecified where that is false."""
     if not where.any():
         return np.zeros(where.shape, x.dtype)
     place = []
     for d, extent in zip(position, x.shape, strict=True):
-        at = _index(d, grids)
+        at = _evaluate_index(d, grids)
         if np.any(where & ((at < 0) | (at >= extent))):
             raise VerifyError(f"index {d} leaves an extent of {extent}")
         place.append(np.clip(at, 0, extent - 1))
     return np.broadcast_to(x[tuple(place)], where.shape)
 
 
-def _look_up(entry: Lookup, operands: Sequence[Array], grids: Mapping[str, Array], shape: tuple[int, ...]) -> Array:
+def _evaluate_lookup(
+    entry: Lookup, operands: Sequence[Array], grids: Mapping[str, Array], shape: tuple[int, ...]
+) -> Array:
     """The integers a data-dependent index takes, checked and wrapped."""
-    at = _read(operands[entry.operand], entry.position, grids, np.ones(shape, np.bool_)).astype(np.int64)
+    at = _read_elements(operands[entry.operand], entry.position, grids, np.ones(shape, np.bool_)).astype(np.int64)
     extent = evaluate(entry.extent, {})
-    bad = (at >= extent) | (at < (-extent if entry.wrap else 0))
+    bad = (at >= extent) | (at < (-extent if entry.wrap_negative else 0))
     if bad.any():
         raise IndexError(f"index {at[bad].flat[0]} is outside an extent of {extent}")
     return np.where(at < 0, at + extent, at)
 
 
-def _apply(refs: Sequence[Ref], fn: Callable[..., Expr], operands: Sequence[Array]) -> Any:
+def _evaluate_fn(refs: Sequence[Ref], fn: Callable[..., Expr], operands: Sequence[Array]) -> Any:
     """`fn` traced on one element of each operand, as `refs` name them, and evaluated on all of them."""
     values = {r.name: np.asarray(x, r.dtype.numpy) for r, x in zip(refs, operands, strict=True)}
-    return _expression(fn(*refs), values)
+    return _evaluate_expr(fn(*refs), values)
 
 
-def _expression(e: Expr, values: Mapping[str, Array]) -> Any:
+def _evaluate_expr(e: Expr, values: Mapping[str, Array]) -> Any:
     known: dict[int, Any] = {}
-    for part in e.parts:
+    for part in e.subexprs:
         match part:
             case Const():
                 known[id(part)] = round_to(part.value, part.dtype)
             case Ref():
                 known[id(part)] = values[part.name]
             case IndexValue():
-                known[id(part)] = _index(part.index, values)
-            case Call():
+                known[id(part)] = _evaluate_index(part.index, values)
+            case PrimitiveCall():
                 known[id(part)] = evaluate_call(part, tuple(known[id(a)] for a in part.operands))
             case _:
                 raise VerifyError(f"{type(part).__name__} has no place in a structure")

@@ -20,15 +20,15 @@ import numpy as np
 
 from compiler.errors import VerifyError
 from compiler.ir import tile
-from compiler.ir.binding import evaluate_arrays
-from compiler.ir.graph import Data
+from compiler.ir.binding import evaluate_broadcast
+from compiler.ir.graph import ConstantData
 from compiler.ir.index import Dim, evaluate, variables
-from compiler.ir.scalar import Call, Const, Expr, IndexValue, Load, Ref, evaluate_call, round_to
-from compiler.ir.sizes import bind_sizes, with_buffers_of
+from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, evaluate_call, round_to
+from compiler.ir.sizes import bind_sizes, specialize_buffers
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.tile import (
     Block,
-    Check,
+    BoundsCheck,
     Copy,
     For,
     Kernel,
@@ -41,10 +41,10 @@ from compiler.ir.tile import (
     Range,
     Reduce,
     Repeat,
-    Slice,
     Step,
     Stmt,
     Store,
+    View,
 )
 from compiler.ir.types import DType, TensorType
 
@@ -57,28 +57,30 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
     `sizes` are those that the arrays do not tell.
     IndexError where a `check` failed; VerifyError where the kernel itself leaves a buffer.
     """
-    known = dict(sizes or {})
-    told = ((p.type.specialize(known), buffers[p.name].shape) for p in kernel.params)
-    sizes = known | bind_sizes(*zip(*told, strict=True)) if kernel.params else known
+    given_sizes = dict(sizes or {})
+    typed_shapes = ((p.type.specialize(given_sizes), buffers[p.name].shape) for p in kernel.params)
+    sizes = given_sizes | bind_sizes(*zip(*typed_shapes, strict=True)) if kernel.params else given_sizes
     for p in kernel.params:
         array = buffers[p.name]
         if array.shape != p.type.specialize(sizes).shape or array.dtype != p.type.dtype.numpy:
             raise VerifyError(f"@{kernel.name}: %{p.name} is {p.type}, but was given {array.dtype}{list(array.shape)}")
-    run = _Run(kernel, buffers, sizes)
-    run.block(kernel.body)
-    if run.faults:
-        raise IndexError(f"@{kernel.name}: " + "; ".join(dict.fromkeys(run.faults)))
+    run = _KernelExecution(kernel, buffers, sizes)
+    run.run_block(kernel.body)
+    if run.index_errors:
+        raise IndexError(f"@{kernel.name}: " + "; ".join(dict.fromkeys(run.index_errors)))
 
 
 def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
     """The program's outputs; bf16 arrays hold float32 or, as inputs, their 16 bits in uint16."""
     sizes = bind_sizes((program.buffers[n] for n in program.inputs), (x.shape for x in inputs))
-    program = with_buffers_of(program, sizes)
-    arrays = {name: fresh(type_) for name, type_ in program.buffers.items() if name not in program.slices}
+    program = specialize_buffers(program, sizes)
+    arrays = {name: poisoned_array(type_) for name, type_ in program.buffers.items() if name not in program.views}
     given = {**program.constants, **dict(zip(program.inputs, inputs, strict=True))}
     for name, array in given.items():
-        array = array.array if isinstance(array, Data) else array
-        arrays[name] = held(array, program.buffers[name].dtype).reshape(program.buffers[name].static_shape())
+        array = array.array if isinstance(array, ConstantData) else array
+        arrays[name] = to_interpreter_array(array, program.buffers[name].dtype).reshape(
+            program.buffers[name].static_shape()
+        )
     _run_steps(program, program.steps, arrays, {}, sizes)
     return [arrays[name] for name in program.outputs]
 
@@ -94,10 +96,12 @@ def _run_steps(
         if isinstance(step, Launch):
             kernel = program.kernels[step.kernel]
             pairs = zip(kernel.params, step.arguments, strict=True)
-            run_kernel(kernel, {p.name: arrays[a][p.type.specialize(sizes).box() or ...] for p, a in pairs}, sizes)
+            run_kernel(
+                kernel, {p.name: arrays[a][p.type.specialize(sizes).subview_slices() or ...] for p, a in pairs}, sizes
+            )
         elif isinstance(step, Copy):
             arrays[step.target][...] = arrays[step.source]
-        elif isinstance(step, Slice):
+        elif isinstance(step, View):
             arrays[step.name] = arrays[step.buffer][evaluate(step.index, counters), ...]
         elif isinstance(step, Repeat):
             for k in range(evaluate(step.count, {})):
@@ -106,160 +110,164 @@ def _run_steps(
             _call_opaque(step, program.buffers, arrays)
 
 
-def held(array: Array, dtype: DType) -> Array:
+def to_interpreter_array(array: Array, dtype: DType) -> Array:
     """A copy of `array` as interpreters hold it; bf16 bits in uint16 become float32."""
     if dtype.name == "bf16" and array.dtype == np.uint16:
         return np.left_shift(array.astype(np.uint32), 16).view(np.float32)
     return np.array(array, dtype.numpy, order="C")
 
 
-def fresh(type_: TensorType, copies: Sequence[int] = ()) -> Array:
+def poisoned_array(type_: TensorType, private_shape: Sequence[int] = ()) -> Array:
     """An array nobody has written: NaN or an unlikely integer, so that reading it shows."""
     dtype = type_.dtype
     poison = float("nan") if dtype.is_float else True if dtype.kind == "bool" else 99
-    return np.full((*copies, *type_.static_shape()), poison, dtype.numpy)
+    return np.full((*private_shape, *type_.static_shape()), poison, dtype.numpy)
 
 
 def _call_opaque(step: OpaqueCall, buffers: Mapping[str, TensorType], arrays: dict[str, Array]) -> None:
-    from compiler.ir.interpret_graph import call_opaque  # only these steps need PyTorch
+    from compiler.ir.interpret_graph import run_opaque_op  # only these steps need PyTorch
 
-    results = call_opaque(step.op, dict(step.attrs), [(arrays[a], buffers[a].dtype) for a in step.arguments])
+    results = run_opaque_op(step.op, dict(step.attrs), [(arrays[a], buffers[a].dtype) for a in step.arguments])
     for name, result in zip(step.results, results, strict=True):
         arrays[name][...] = result
 
 
-def _depth(body: Block) -> int:
+def _tile_depth(body: Block) -> int:
     """How many tiled loops are nested in `body`."""
-    return max((sum(r.tile > 1 for r in tile.ranges(s)) + _depth(tile.blocks(s)) for s in body), default=0)
+    return max((sum(r.tile > 1 for r in tile.stmt_ranges(s)) + _tile_depth(tile.stmt_body(s)) for s in body), default=0)
 
 
-COMBINE: Mapping[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+REDUCE_UFUNCS: Mapping[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-class _Run:
+class _KernelExecution:
     """One execution: the values of names, the buffers, and the widths of the tiled loops around the current statement."""
 
     def __init__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
         self.arrays, self.sizes = dict(buffers), sizes
-        self.copies: dict[str, int] = {}  # local buffer -> number of its leading axes that tell tiled indices apart
+        self.private_axes: dict[
+            str, int
+        ] = {}  # local buffer -> number of its leading axes that tell tiled indices apart
         self.values: dict[str, Any] = {}
-        self.rank = _depth(kernel.body)
-        self.widths: list[int] = []
-        self.faults: list[str] = []
+        self.rank = _tile_depth(kernel.body)
+        self.tile_widths: list[int] = []
+        self.index_errors: list[str] = []
 
-    def block(self, body: Block) -> None:
+    def run_block(self, body: Block) -> None:
         for stmt in body:
-            self.statement(stmt)
+            self.run_stmt(stmt)
 
-    def statement(self, stmt: Stmt) -> None:
+    def run_stmt(self, stmt: Stmt) -> None:
         match stmt:
             case Let(name, value):
-                self.values[name] = self.value(value)
+                self.values[name] = self.evaluate_expr(value)
             case Store(buffer, index, value):
-                self.store(buffer, index, self.value(value))
+                self.run_store(buffer, index, self.evaluate_expr(value))
             case Local(buffer, type_):
-                self.arrays[buffer] = fresh(type_.specialize(self.sizes), self.widths)
-                self.copies[buffer] = len(self.widths)
-            case Check(name, low, high):
-                self.check(name, *(self.index(d) for d in (low, high)))
+                self.arrays[buffer] = poisoned_array(type_.specialize(self.sizes), self.tile_widths)
+                self.private_axes[buffer] = len(self.tile_widths)
+            case BoundsCheck(name, low, high):
+                self.run_check(name, *(self.evaluate_index(d) for d in (low, high)))
             case Prefetch():
                 pass
             case For(loop, body):
-                for _ in self.steps((loop,)):
-                    self.block(body)
+                for _ in self.iterate_tiles((loop,)):
+                    self.run_block(body)
             case Reduce():
-                self.values[stmt.name] = self.reduce(stmt)
+                self.values[stmt.name] = self.run_reduce(stmt)
 
-    def steps(self, loops: Sequence[Range]) -> Iterator[None]:
+    def iterate_tiles(self, loops: Sequence[Range]) -> Iterator[None]:
         """Bind the loops' variables to one block of indices after the other, the last loop fastest."""
         if not loops:
             yield
             return
         loop, inner = loops[0], loops[1:]
-        high = int(self.index(loop.hi))
-        for low in range(int(self.index(loop.lo)), high, loop.tile):
+        high = int(self.evaluate_index(loop.hi))
+        for low in range(int(self.evaluate_index(loop.lo)), high, loop.tile):
             if loop.tile == 1:
                 self.values[loop.var] = np.int64(low)
-                yield from self.steps(inner)
+                yield from self.iterate_tiles(inner)
                 continue
             width = min(loop.tile, high - low)
-            self.values[loop.var] = low + self.along(len(self.widths), width)
-            self.widths.append(width)
-            yield from self.steps(inner)
-            self.widths.pop()
+            self.values[loop.var] = low + self.axis_indices(len(self.tile_widths), width)
+            self.tile_widths.append(width)
+            yield from self.iterate_tiles(inner)
+            self.tile_widths.pop()
 
-    def along(self, axis: int, width: int) -> Array:
+    def axis_indices(self, axis: int, width: int) -> Array:
         """0..width-1 along `axis`."""
         return np.arange(width, dtype=np.int64).reshape([width if k == axis else 1 for k in range(self.rank)])
 
-    def reduce(self, stmt: Reduce) -> Any:
-        dtype, combine, outside = stmt.value.dtype, COMBINE[stmt.op], len(self.widths)
+    def run_reduce(self, stmt: Reduce) -> Any:
+        dtype, combine, outside = stmt.value.dtype, REDUCE_UFUNCS[stmt.op], len(self.tile_widths)
         total: Any = np.array(IDENTITIES[stmt.op](dtype), dtype.numpy)
-        for _ in self.steps(stmt.ranges):
-            self.block(stmt.body)
-            part, own = np.asarray(self.value(stmt.value)), tuple(range(outside, len(self.widths)))
+        for _ in self.iterate_tiles(stmt.ranges):
+            self.run_block(stmt.body)
+            part, own = np.asarray(self.evaluate_expr(stmt.value)), tuple(range(outside, len(self.tile_widths)))
             with np.errstate(all="ignore"):
                 if own:  # a value that does not vary along an axis still counts once per index
-                    full = [self.widths[k] if k in own else 1 for k in range(self.rank)]
+                    full = [self.tile_widths[k] if k in own else 1 for k in range(self.rank)]
                     part = np.broadcast_to(part, np.broadcast_shapes(part.shape, full))
                     part = combine.reduce(part, axis=own, keepdims=True, dtype=dtype.numpy)
                 total = round_to(combine(total, part), dtype)
         return total
 
-    def check(self, name: str, low: Any, high: Any) -> None:
+    def run_check(self, name: str, low: Any, high: Any) -> None:
         value = self.values[name]
         bad = np.asarray((value < low) | (value >= high))
         if bad.any():
             first = np.broadcast_to(value, bad.shape)[bad].flat[0]
-            self.faults.append(f"index {first} of %{name} is outside {np.min(low)}..{np.max(high) - 1}")
+            self.index_errors.append(f"index {first} of %{name} is outside {np.min(low)}..{np.max(high) - 1}")
 
-    def index(self, d: Dim) -> Any:
+    def evaluate_index(self, d: Dim) -> Any:
         names = {name: np.asarray(self.values[name], np.int64) for name in variables(d)}
-        return np.asarray(evaluate_arrays(d, {**self.sizes, **names}), np.int64)
+        return np.asarray(evaluate_broadcast(d, {**self.sizes, **names}), np.int64)
 
-    def store(self, buffer: str, index: Sequence[Dim], value: Any) -> None:
-        *place, value = np.broadcast_arrays(0, *self.place(buffer, index, None), value)
-        self.arrays[buffer][np.newaxis][tuple(place)] = value  # the leading axis gives a rank-0 buffer an index
+    def run_store(self, buffer: str, index: Sequence[Dim], value: Any) -> None:
+        *indices, value = np.broadcast_arrays(0, *self.element_indices(buffer, index, None), value)
+        self.arrays[buffer][np.newaxis][tuple(indices)] = value  # the leading axis gives a rank-0 buffer an index
 
-    def place(self, buffer: str, index: Sequence[Dim], mask: Any) -> list[Any]:
+    def element_indices(self, buffer: str, index: Sequence[Dim], mask: Any) -> list[Any]:
         """Index arrays of the elements, in bounds; where `mask` is false they point anywhere inside."""
-        copies = self.copies.get(buffer, 0)
-        place: list[Any] = [self.along(k, self.widths[k]) for k in range(copies)]
-        for axis, (d, extent) in enumerate(zip(index, self.arrays[buffer].shape[copies:], strict=True)):
-            at = self.index(d)
+        private_axes = self.private_axes.get(buffer, 0)
+        indices: list[Any] = [self.axis_indices(k, self.tile_widths[k]) for k in range(private_axes)]
+        for axis, (d, extent) in enumerate(zip(index, self.arrays[buffer].shape[private_axes:], strict=True)):
+            at = self.evaluate_index(d)
             inside = (at >= 0) & (at < extent)
             safe = np.all(inside if mask is None else inside | ~mask)
-            if not safe and not self.faults:  # after a failed check the answer is lost already, and the kernel goes on
+            if (
+                not safe and not self.index_errors
+            ):  # after a failed check the answer is lost already, and the kernel goes on
                 where = f"%{buffer}[{', '.join(map(str, index))}]"
                 raise VerifyError(f"{where}: index {axis} takes {at.min()}..{at.max()} in an extent of {extent}")
-            place.append(np.clip(at, 0, extent - 1))
-        return place
+            indices.append(np.clip(at, 0, extent - 1))
+        return indices
 
-    def load(self, e: Load, mask: Any, other: Any) -> Any:
+    def evaluate_load(self, e: Load, mask: Any, other: Any) -> Any:
         fill = np.array(0, e.dtype.numpy) if other is None else other
         if mask is not None and not np.any(mask):  # not even from a buffer without elements
             return fill
-        found = self.arrays[e.buffer][tuple(self.place(e.buffer, e.index, mask))]
+        found = self.arrays[e.buffer][tuple(self.element_indices(e.buffer, e.index, mask))]
         return found if mask is None else np.where(mask, found, fill)
 
-    def value(self, e: Expr) -> Any:
+    def evaluate_expr(self, e: Expr) -> Any:
         """The value of `e` at every index of the enclosing tiles."""
-        known: dict[int, Any] = {}
-        for node in e.parts:
-            known[id(node)] = self.node(node, known)
-        return known[id(e)]
+        values: dict[int, Any] = {}
+        for node in e.subexprs:
+            values[id(node)] = self.evaluate_node(node, values)
+        return values[id(e)]
 
-    def node(self, e: Expr, known: Mapping[int, Any]) -> Any:
+    def evaluate_node(self, e: Expr, values: Mapping[int, Any]) -> Any:
         match e:
             case Const():
                 return round_to(e.value, e.dtype)
             case Ref():
                 return self.values[e.name]
             case IndexValue():
-                return self.index(e.index)
+                return self.evaluate_index(e.index)
             case Load():
-                mask, other = (None if part is None else known[id(part)] for part in (e.mask, e.other))
-                return self.load(e, mask, other)
-            case Call():
-                return evaluate_call(e, tuple(known[id(a)] for a in e.operands))
+                mask, other = (None if part is None else values[id(part)] for part in (e.mask, e.other))
+                return self.evaluate_load(e, mask, other)
+            case PrimitiveCall():
+                return evaluate_call(e, tuple(values[id(a)] for a in e.operands))
         raise VerifyError(f"{type(e).__name__} has no value in a kernel")

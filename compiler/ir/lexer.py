@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from compiler.errors import ParseError
-from compiler.ir.index import Index
+from compiler.ir.index import IndexExpr
 
 _NAME = r"[A-Za-z_]\w*(?:\.\w+)*"
 _STRING = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
@@ -51,7 +51,7 @@ class Token(NamedTuple):
         return json.dumps(self.text) if self.kind == "string" else f"`{_SIGILS.get(self.kind, '')}{self.text}`"
 
 
-def spell_name(sigil: str, name: str) -> str:
+def format_name(sigil: str, name: str) -> str:
     """`name` behind `%` or `@`, quoted where it is not a plain name."""
     return sigil + (name if re.fullmatch(_NAME, name, re.ASCII) else quote(name))
 
@@ -61,7 +61,7 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def closest(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A hint that names the most similar of `known`, or nothing."""
     found = difflib.get_close_matches(name, list(known), n=3)
     return f"; did you mean {' or '.join(found)}?" if found else ""
@@ -74,7 +74,7 @@ def tokenize(text: str) -> Iterator[Token]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise ParseError(f"unexpected character {text[at]!r}", line, at - start + 1, _line(text, line))
+            raise ParseError(f"unexpected character {text[at]!r}", line, at - start + 1, _source_line(text, line))
         kind, raw = found.lastgroup or "", found.group()
         if kind == "value" and at == operand_end:
             kind, raw = "mark", "%"
@@ -82,7 +82,7 @@ def tokenize(text: str) -> Iterator[Token]:
             try:
                 yield Token(kind, _unquote(kind, raw), line, at - start + 1)
             except ValueError:
-                raise ParseError("malformed string", line, at - start + 1, _line(text, line)) from None
+                raise ParseError("malformed string", line, at - start + 1, _source_line(text, line)) from None
         at += len(raw)
         if kind == "space" and "\n" in raw:
             line, start = line + raw.count("\n"), at - len(raw) + raw.rindex("\n") + 1
@@ -96,7 +96,7 @@ def _unquote(kind: str, raw: str) -> str:
     return str(json.loads(name, strict=False)) if name.startswith('"') else name
 
 
-def _line(text: str, number: int) -> str:
+def _source_line(text: str, number: int) -> str:
     return text.split("\n")[number - 1].rstrip("\r")
 
 
@@ -106,78 +106,78 @@ class Cursor:
     def __init__(self, text: str) -> None:
         self.source = text
         self.tokens = list(tokenize(text))
-        self.at = 0
-        self.sizes: dict[str, Index] = {}  # those declared so far, by name
+        self.position = 0
+        self.dynamic_sizes: dict[str, IndexExpr] = {}  # those declared so far, by name
 
     @property
     def next(self) -> Token:
         """The token that `take` would give."""
-        return self.tokens[self.at]
+        return self.tokens[self.position]
 
-    def ahead(self, count: int = 1) -> Token:
+    def peek(self, count: int = 1) -> Token:
         """The token `count` places after the next one."""
-        return self.tokens[min(self.at + count, len(self.tokens) - 1)]
+        return self.tokens[min(self.position + count, len(self.tokens) - 1)]
 
-    def sees(self, *texts: str) -> bool:
+    def next_is(self, *texts: str) -> bool:
         """Whether the next token is one of these words or marks."""
         return self.next.kind in ("word", "mark") and self.next.text in texts
 
     def take(self) -> Token:
         token = self.next
-        self.at = min(self.at + 1, len(self.tokens) - 1)
+        self.position = min(self.position + 1, len(self.tokens) - 1)
         return token
 
     def accept(self, text: str) -> bool:
         """Take the next token if it is this word or mark."""
-        found = self.sees(text)
+        found = self.next_is(text)
         if found:
             self.take()
         return found
 
     def expect(self, text: str) -> Token:
         """Take this word or mark."""
-        if not self.sees(text):
-            raise self.fail(f"expected `{text}`, found {self.next}")
+        if not self.next_is(text):
+            raise self.error(f"expected `{text}`, found {self.next}")
         return self.take()
 
-    def kind(self, kind: str, what: str = "") -> Token:
+    def expect_kind(self, kind: str, what: str = "") -> Token:
         """Take a token of this kind; `what` names it in the error."""
         if self.next.kind != kind:
-            raise self.fail(f"expected {what or f'a {kind}'}, found {self.next}")
+            raise self.error(f"expected {what or f'a {kind}'}, found {self.next}")
         return self.take()
 
-    def integer(self) -> int:
+    def expect_integer(self) -> int:
         """Take a number without sign or fraction."""
-        token = self.kind("int", "an integer")
+        token = self.expect_kind("int", "an integer")
         try:
             return int(token.text)
         except ValueError:  # Python converts 4300 digits and no more
-            raise self.fail("integer is too long", token) from None
+            raise self.error("integer is too long", token) from None
 
-    def items(self, opening: str, item: Callable[[], T], closing: str) -> tuple[T, ...]:
+    def read_list(self, opening: str, read_item: Callable[[], T], closing: str) -> tuple[T, ...]:
         """Opening bracket, items with commas between them, closing bracket."""
         self.expect(opening)
         found: list[T] = []
         while not self.accept(closing):
             if found and not self.accept(","):
-                raise self.fail(f"expected `,` or `{closing}`, found {self.next}")
-            found.append(item())
+                raise self.error(f"expected `,` or `{closing}`, found {self.next}")
+            found.append(read_item())
         return tuple(found)
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
         """Require that nothing is left."""
         if self.next.kind != "end":
-            raise self.fail(f"expected the end of the text, found {self.next}")
+            raise self.error(f"expected the end of the text, found {self.next}")
 
-    def fail(self, message: str, token: Token | None = None) -> ParseError:
+    def error(self, message: str, token: Token | None = None) -> ParseError:
         """The error for `message` at `token`, or at the next one."""
         t = token or self.next
-        return ParseError(message, t.line, t.column, _line(self.source, t.line))
+        return ParseError(message, t.line, t.column, _source_line(self.source, t.line))
 
     @contextmanager
-    def guard(self) -> Iterator[None]:
+    def nesting_guard(self) -> Iterator[None]:
         """Turns running out of stack on deeply nested text into a ParseError."""
         try:
             yield
         except RecursionError:
-            raise self.fail("nested too deeply") from None
+            raise self.error("nested too deeply") from None

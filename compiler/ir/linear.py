@@ -7,7 +7,7 @@ from functools import lru_cache, reduce
 from math import gcd
 
 from compiler.ir.atoms import Atom, Var, terms
-from compiler.ir.index import Dim, Index, var, variables
+from compiler.ir.index import Dim, IndexExpr, var, variables
 
 
 @lru_cache(maxsize=65536)
@@ -17,28 +17,28 @@ def coefficient(d: Dim, name: str) -> int | None:
     for mono, coef in terms(d):
         if mono == (Var(name),):
             step = coef
-        elif any(name in variables(_product((a,))) for a in mono):
+        elif any(name in variables(_monomial((a,))) for a in mono):
             return None
     return step
 
 
-def step(d: Dim, name: str) -> Dim | None:
+def stride(d: Dim, name: str) -> Dim | None:
     """The step of `d` per unit of variable `name`, in numbers and sizes; None where `d` is not linear in it."""
     total: Dim = 0
     for mono, coef in terms(d):
         if Var(name) not in mono:
-            if any(name in variables(_product((a,))) for a in mono):
+            if any(name in variables(_monomial((a,))) for a in mono):
                 return None
             continue
         others = list(mono)
         others.remove(Var(name))
-        if any(variables(_product((a,))) for a in others):
+        if any(variables(_monomial((a,))) for a in others):
             return None
-        total = total + _product(others) * coef
+        total = total + _monomial(others) * coef
     return total
 
 
-def panel(d: Dim, name: str, width: int) -> int | None:
+def contiguous_width(d: Dim, name: str, width: int) -> int | None:
     """The widest panels that hold what lies side by side along variable `name`, and that begin at multiples of their width.
 
     It divides `width`; 0 stands for any.  None where `d` does not go from each place to the next.
@@ -48,5 +48,5 @@ def panel(d: Dim, name: str, width: int) -> int | None:
     return reduce(gcd, (c for _, c in terms(d - var(name))), width)
 
 
-def _product(atoms: Sequence[Atom]) -> Dim:
-    return Index(((tuple(atoms), 1),)) if atoms else 1
+def _monomial(atoms: Sequence[Atom]) -> Dim:
+    return IndexExpr(((tuple(atoms), 1),)) if atoms else 1

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compiler.ir.graph import Data, Graph, stored
-from compiler.ir.index import Index
+from compiler.ir.graph import ConstantData, Graph, to_storage
+from compiler.ir.index import IndexExpr
 from compiler.ir.lexer import Cursor, Token, quote
 from compiler.ir.scalar import Number
 from compiler.ir.type_parser import read_dim, read_dtype, read_layout, read_type
@@ -23,13 +23,19 @@ from compiler.ir.types import DTYPES, DType, Layout, TensorType, c64, c128, f32,
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
-INLINE = 16
+MAX_INLINE_ELEMENTS = 16
 """The most elements of a constant that are written out as numbers."""
 
-PARTS: Mapping[DType, DType] = {c64: f32, c128: f64}
+COMPLEX_COMPONENTS: Mapping[DType, DType] = {c64: f32, c128: f64}
 """What the parts of a complex number are."""
 
-_WORDS: Mapping[str, Any] = {"true": True, "false": False, "none": None, "inf": float("inf"), "nan": float("nan")}
+_KEYWORD_VALUES: Mapping[str, Any] = {
+    "true": True,
+    "false": False,
+    "none": None,
+    "inf": float("inf"),
+    "nan": float("nan"),
+}
 
 
 def write_value(value: Any, write_graph: Callable[[Graph], str] | None = None) -> str:
@@ -40,7 +46,7 @@ def write_value(value: Any, write_graph: Callable[[Graph], str] | None = None) -
         return repr(value)
     if isinstance(value, str):
         return quote(value)
-    if isinstance(value, (Index, DType, TensorType, Layout)):
+    if isinstance(value, (IndexExpr, DType, TensorType, Layout)):
         return str(value)
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(write_value(v, write_graph) for v in value) + "]"
@@ -51,19 +57,19 @@ def write_value(value: Any, write_graph: Callable[[Graph], str] | None = None) -
 
 def read_value(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -> Any:
     """An attribute's value; lists become tuples."""
-    if sees_float(c):
+    if next_is_float(c):
         return read_number(c)
     if c.next.kind == "string":
         return c.take().text
-    if c.sees("["):
-        return c.items("[", lambda: read_value(c, read_graph), "]")
-    if c.sees("{"):
+    if c.next_is("["):
+        return c.read_list("[", lambda: read_value(c, read_graph), "]")
+    if c.next_is("{"):
         return read_layout(c)
-    if c.sees(*_WORDS):
-        return _WORDS[c.take().text]
-    if c.sees(*DTYPES):
-        return read_type(c) if c.ahead().text == "[" else read_dtype(c)
-    if read_graph and c.sees("graph") and (c.ahead().text == "(" or c.ahead().kind == "global"):
+    if c.next_is(*_KEYWORD_VALUES):
+        return _KEYWORD_VALUES[c.take().text]
+    if c.next_is(*DTYPES):
+        return read_type(c) if c.peek().text == "[" else read_dtype(c)
+    if read_graph and c.next_is("graph") and (c.peek().text == "(" or c.peek().kind == "global"):
         return read_graph(c)
     return read_dim(c)
 
@@ -73,43 +79,43 @@ def read_attrs(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -
     attrs: dict[str, Any] = {}
 
     def read_attr() -> None:
-        name = c.kind("word", "an attribute's name")
+        name = c.expect_kind("word", "an attribute's name")
         if name.text in attrs:
-            raise c.fail(f"attribute {name} is given twice", name)
+            raise c.error(f"attribute {name} is given twice", name)
         c.expect("=")
         attrs[name.text] = read_value(c, read_graph)
 
-    if c.sees("{"):
-        c.items("{", read_attr, "}")
+    if c.next_is("{"):
+        c.read_list("{", read_attr, "}")
     return attrs
 
 
-def sees_float(c: Cursor) -> bool:
+def next_is_float(c: Cursor) -> bool:
     """Whether a float comes next."""
-    token = c.ahead() if c.sees("-") else c.next
+    token = c.peek() if c.next_is("-") else c.next
     return token.kind == "float" or (token.kind == "word" and token.text in ("inf", "nan"))
 
 
-def sees_number(c: Cursor) -> bool:
+def next_is_number(c: Cursor) -> bool:
     """Whether a number or a truth value comes next."""
-    return sees_float(c) or c.sees("true", "false") or (c.ahead() if c.sees("-") else c.next).kind == "int"
+    return next_is_float(c) or c.next_is("true", "false") or (c.peek() if c.next_is("-") else c.next).kind == "int"
 
 
 def read_number(c: Cursor) -> Number:
     """A number with its sign, or a truth value."""
-    if c.sees("true", "false"):
+    if c.next_is("true", "false"):
         return c.take().text == "true"
     negative = c.accept("-")
     if c.next.kind == "int":
-        value: Number = c.integer()
-    elif sees_float(c) and not c.sees("-"):
+        value: Number = c.expect_integer()
+    elif next_is_float(c) and not c.next_is("-"):
         value = float(c.take().text)
     else:
-        raise c.fail(f"expected a number, found {c.next}")
+        raise c.error(f"expected a number, found {c.next}")
     return -value if negative else value
 
 
-def fits(value: Number, dtype: DType) -> bool:
+def is_representable(value: Number, dtype: DType) -> bool:
     """Whether `dtype` holds `value` (a float may round)."""
     if isinstance(value, bool):
         return dtype.kind == "bool"
@@ -128,74 +134,76 @@ def write_number(value: Any, dtype: DType) -> str:
     return str(dtype.numpy.type(value)) if dtype.is_float else str(int(value))
 
 
-def write_array(data: Data) -> str | None:
+def write_array(data: ConstantData) -> str | None:
     """The numbers of a small constant; None for a large one, or one that the text would not give back bit for bit."""
-    if part := PARTS.get(data.dtype):
-        return write_array(Data(part, data.array.reshape(*data.array.shape, 1).view(part.numpy)))
-    if data.array.size > INLINE:
+    if part := COMPLEX_COMPONENTS.get(data.dtype):
+        return write_array(ConstantData(part, data.array.reshape(*data.array.shape, 1).view(part.numpy)))
+    if data.array.size > MAX_INLINE_ELEMENTS:
         return None
-    texts = [write_number(v, data.dtype) for v in data.numbers.reshape(-1)]
-    again = stored(np.array([_number(t, data.dtype) for t in texts]), data.dtype)
-    return _nested(texts, data.array.shape) if again.tobytes() == data.array.tobytes() else None
+    texts = [write_number(v, data.dtype) for v in data.numpy_values.reshape(-1)]
+    again = to_storage(np.array([_parse_number(t, data.dtype) for t in texts]), data.dtype)
+    return _nest_brackets(texts, data.array.shape) if again.tobytes() == data.array.tobytes() else None
 
 
-def _number(text: str, dtype: DType) -> Number:
+def _parse_number(text: str, dtype: DType) -> Number:
     return text == "true" if dtype.kind == "bool" else float(text) if dtype.is_float else int(text)
 
 
-def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
+def _nest_brackets(texts: list[str], shape: tuple[int, ...]) -> str:
     """`texts` bracketed as `shape` has it; an empty array is `[]` whatever its rank."""
     if not shape:
         return texts[0]
     step = len(texts) // shape[0] if texts else 0
-    return "[" + ", ".join(_nested(texts[k : k + step], shape[1:]) for k in range(0, len(texts), step or 1)) + "]"
+    return (
+        "[" + ", ".join(_nest_brackets(texts[k : k + step], shape[1:]) for k in range(0, len(texts), step or 1)) + "]"
+    )
 
 
 def read_array(c: Cursor, type: TensorType) -> Array:
     """The contents of a constant of `type`: nested lists of its shape."""
-    if part := PARTS.get(type.dtype):
+    if part := COMPLEX_COMPONENTS.get(type.dtype):
         pairs = read_array(c, TensorType(part, (*type.shape, 2)))
         return pairs.reshape(-1).view(type.dtype.numpy).reshape(pairs.shape[:-1])
     start = c.next
-    shape = static_shape(c, type, start)
+    shape = expect_static_shape(c, type, start)
     if 0 in shape:
         c.expect("[")
         c.expect("]")
-        return _empty(c, type, start)
-    numbers = list(_numbers(c, shape, type.dtype))
-    return stored(np.array(numbers), type.dtype).reshape(shape)
+        return _empty_array(c, type, start)
+    numbers = list(_read_numbers(c, shape, type.dtype))
+    return to_storage(np.array(numbers), type.dtype).reshape(shape)
 
 
-def _numbers(c: Cursor, shape: tuple[int, ...], dtype: DType) -> Iterator[Number]:
+def _read_numbers(c: Cursor, shape: tuple[int, ...], dtype: DType) -> Iterator[Number]:
     if shape:
         c.expect("[")
         for k in range(shape[0]):
             if k:
                 c.expect(",")
-            yield from _numbers(c, shape[1:], dtype)
+            yield from _read_numbers(c, shape[1:], dtype)
         c.expect("]")
         return
     token, value = c.next, read_number(c)
-    if not fits(value, dtype):
-        raise c.fail(f"{write_value(value)} is no {dtype}", token)
+    if not is_representable(value, dtype):
+        raise c.error(f"{write_value(value)} is no {dtype}", token)
     yield value
 
 
-def static_shape(c: Cursor, type: TensorType, at: Token) -> tuple[int, ...]:
+def expect_static_shape(c: Cursor, type: TensorType, at: Token) -> tuple[int, ...]:
     """The shape of a constant of `type`."""
     if not type.is_static or any(d < 0 for d in type.static_shape()) or type.rank > 32:
-        raise c.fail(f"a constant cannot be {type}", at)
+        raise c.error(f"a constant cannot be {type}", at)
     return type.static_shape()
 
 
-def _empty(c: Cursor, type: TensorType, at: Token) -> Array:
+def _empty_array(c: Cursor, type: TensorType, at: Token) -> Array:
     """A constant without elements."""
     try:
-        return np.zeros(static_shape(c, type, at), storage(type.dtype))
+        return np.zeros(expect_static_shape(c, type, at), storage_dtype(type.dtype))
     except ValueError as error:
-        raise c.fail(f"{type}: {error}", at) from None
+        raise c.error(f"{type}: {error}", at) from None
 
 
-def storage(dtype: DType) -> np.dtype[Any]:
+def storage_dtype(dtype: DType) -> np.dtype[Any]:
     """The NumPy type that holds the bits of `dtype` in a `Data`."""
     return np.dtype(np.uint16) if dtype.name == "bf16" else dtype.numpy

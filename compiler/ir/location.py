@@ -12,7 +12,7 @@ _CURRENT: ContextVar[Loc | None] = ContextVar("location", default=None)
 
 
 @contextmanager
-def building_for(loc: Loc | None) -> Iterator[None]:
+def default_loc(loc: Loc | None) -> Iterator[None]:
     """Nodes built inside come from `loc` unless they say otherwise; None leaves it to their operands."""
     token = _CURRENT.set(loc)
     try:
@@ -21,6 +21,6 @@ def building_for(loc: Loc | None) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
-def current() -> Loc | None:
+def current_loc() -> Loc | None:
     """The line nodes are being built for, if one is known."""
     return _CURRENT.get()

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from compiler.errors import Loc, TypeRuleError
 from compiler.ir import location
-from compiler.ir.index import Index
+from compiler.ir.index import IndexExpr
 from compiler.ir.structure import Elementwise, Leaf, Structure
-from compiler.ir.types import DType, TensorType, boolean, broadcast_shapes, is_size
+from compiler.ir.types import DType, TensorType, boolean, broadcast_shapes, is_valid_extent
 
 if TYPE_CHECKING:
     from compiler.ir.graph import Node
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REQUIRED: Any = object()
 """Default of an attribute that must be given."""
 
-KINDS: Mapping[str, Callable[[DType], bool]] = {
+OPERAND_KINDS: Mapping[str, Callable[[DType], bool]] = {
     "any": lambda d: d.kind != "complex",
     "every": lambda d: True,
     "float": lambda d: d.is_float,
@@ -40,7 +40,7 @@ KINDS: Mapping[str, Callable[[DType], bool]] = {
 
 
 @dataclass(frozen=True)
-class Operand:
+class OperandSpec:
     """A formal operand: its name and the dtypes it takes.
 
     Operands marked `free` (written with `!`, as in "indices!: integer") need not share the others' dtype; bool-only
@@ -51,7 +51,7 @@ class Operand:
     kind: str
     optional: bool = False
     variadic: bool = False
-    free: bool = False
+    independent_dtype: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Signature:
         """dtype of the first operand that is not a bool choice."""
         return next((t.dtype for t in self.types if t.dtype != boolean), self.types[0].dtype)
 
-    def fail(self, why: str) -> TypeRuleError:
+    def error(self, why: str) -> TypeRuleError:
         """The error for operands that break a rule."""
         return TypeRuleError(f"{self.op}({', '.join(map(str, self.types))}): {why}")
 
@@ -76,7 +76,7 @@ TypeRule = Callable[[Signature], TensorType | tuple[TensorType, ...]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleInput:
     """Operand types and attributes to try an op on; `low`/`high` bound the random operand values."""
 
     types: tuple[str, ...]
@@ -85,9 +85,9 @@ class Sample:
     high: float = 4.0
 
 
-def sample(*types: str, low: float = -4.0, high: float = 4.0, **attrs: Any) -> Sample:
+def sample_input(*types: str, low: float = -4.0, high: float = 4.0, **attrs: Any) -> SampleInput:
     """A sample: `sample("f32[2, 3]", "f32[3]", dims=[1])`; types in IR text."""
-    return Sample(types, attrs, low, high)
+    return SampleInput(types, attrs, low, high)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +99,13 @@ class Op:
     """
 
     name: str
-    operands: tuple[Operand, ...]
+    operand_specs: tuple[OperandSpec, ...]
     structure: Structure
-    type: TypeRule
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    type_rule: TypeRule
+    attr_defaults: Mapping[str, Any] = field(default_factory=dict)
     reference: Callable[..., Any] | None = None
     aten: tuple[str, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[SampleInput, ...] = ()
     commutative: bool = False
 
     def __call__(self, *operands: Node | float, loc: Loc | None = None, **attrs: Any) -> Node:
@@ -115,74 +115,79 @@ class Op:
         pattern = next((o for o in operands if hasattr(o, "apply_op")), None)
         if pattern is not None:
             return pattern.apply_op(self, operands, attrs)  # type: ignore[no-any-return]
-        single = [o for o in operands if isinstance(o, Node) and isinstance(o.result, TensorType)]
+        single = [o for o in operands if isinstance(o, Node) and isinstance(o.result_type, TensorType)]
         typed = next((o for o in single if o.type.dtype != boolean), single[0] if single else None)
         nodes = tuple(
             o if isinstance(o, Node) else scalar_constant(o, typed.type.dtype if typed else None) for o in operands
         )
         full = self.bind_attrs(attrs)
-        signature = Signature(self.name, tuple(n.result for n in nodes), full)  # type: ignore[misc]  # `check` rules tuples out
-        self.check(signature)
-        loc = loc or location.current() or next((n.loc for n in reversed(nodes) if n.loc), None)
-        return Node(self, nodes, full, self.result(signature), loc=loc)
+        signature = Signature(self.name, tuple(n.result_type for n in nodes), full)  # type: ignore[misc]  # `check` rules tuples out
+        self.check_operands(signature)
+        loc = loc or location.current_loc() or next((n.loc for n in reversed(nodes) if n.loc), None)
+        return Node(self, nodes, full, self.infer_type(signature), loc=loc)
 
     def bind_attrs(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """`given` completed by the defaults, lists frozen to tuples."""
-        unknown = sorted(set(given) - set(self.attrs))
-        missing = sorted(k for k, v in self.attrs.items() if v is REQUIRED and k not in given)
+        unknown = sorted(set(given) - set(self.attr_defaults))
+        missing = sorted(k for k, v in self.attr_defaults.items() if v is REQUIRED and k not in given)
         if unknown or missing:
             problem = f"unknown {', '.join(unknown)}" if unknown else f"missing {', '.join(missing)}"
-            raise TypeRuleError(f"{self.name}: {problem} (attributes are {', '.join(self.attrs) or 'none'})")
-        full = {k: freeze(given.get(k, v)) for k, v in self.attrs.items()}
+            raise TypeRuleError(f"{self.name}: {problem} (attributes are {', '.join(self.attr_defaults) or 'none'})")
+        full = {k: freeze(given.get(k, v)) for k, v in self.attr_defaults.items()}
         for k in given:
-            if k in self.numbers and not isinstance(full[k], (Number, Index)):
+            if k in self.numeric_attrs and not isinstance(full[k], (Number, IndexExpr)):
                 raise TypeRuleError(f"{self.name}: {k} is a number, not {full[k]!r}")
-            if k in self.whole and not all(map(is_whole, leaves(full[k]))):
+            if k in self.integer_attrs and not all(map(is_int_like, flatten_nested(full[k]))):
                 raise TypeRuleError(f"{self.name}: {k} takes whole numbers, not {full[k]!r}")
         return full
 
     @cached_property
-    def examples(self) -> Mapping[str, tuple[Any, ...]]:
+    def attr_examples(self) -> Mapping[str, tuple[Any, ...]]:
         """What is known of each attribute: its default, and what the samples give."""
-        known = [self.attrs, *(s.attrs for s in self.samples)]
-        return {k: tuple(freeze(a[k]) for a in known if k in a and a[k] is not REQUIRED) for k in self.attrs}
+        known = [self.attr_defaults, *(s.attrs for s in self.samples)]
+        return {k: tuple(freeze(a[k]) for a in known if k in a and a[k] is not REQUIRED) for k in self.attr_defaults}
 
     @cached_property
-    def numbers(self) -> frozenset[str]:
+    def numeric_attrs(self) -> frozenset[str]:
         """The attributes that are numbers in all examples."""
-        return frozenset(k for k, found in self.examples.items() if found and all(isinstance(v, Number) for v in found))
+        return frozenset(
+            k for k, found in self.attr_examples.items() if found and all(isinstance(v, Number) for v in found)
+        )
 
     @cached_property
-    def whole(self) -> frozenset[str]:
+    def integer_attrs(self) -> frozenset[str]:
         """The attributes that are whole numbers, or lists of them, in all examples: sizes, places and dimensions."""
-        parts = {k: list(leaves(found)) for k, found in self.examples.items()}
-        return frozenset(k for k, values in parts.items() if values and all(map(is_whole, values)))
+        parts = {k: list(flatten_nested(found)) for k, found in self.attr_examples.items()}
+        return frozenset(k for k, values in parts.items() if values and all(map(is_int_like, values)))
 
-    def result(self, s: Signature) -> TensorType | tuple[TensorType, ...]:
+    def infer_type(self, s: Signature) -> TensorType | tuple[TensorType, ...]:
         """What the type rule says; TypeRuleError also where it stumbles over attributes that make no sense."""
         try:
-            found = self.type(s)
+            found = self.type_rule(s)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             why = f"{type(error).__name__}: {error}"
             raise TypeRuleError(f"{self.name}: {why} (given {dict(s.attrs)})") from error
         for t in found if isinstance(found, tuple) else (found,):
-            if wrong := [d for d in t.shape if not is_size(d)]:
-                raise s.fail(f"a dimension cannot have {wrong[0]} elements")
+            if wrong := [d for d in t.shape if not is_valid_extent(d)]:
+                raise s.error(f"a dimension cannot have {wrong[0]} elements")
         return found
 
-    def check(self, s: Signature) -> None:
+    def check_operands(self, s: Signature) -> None:
         """Count and dtypes of the operands; TypeRuleError where they do not fit."""
-        if self.operands and self.operands[-1].variadic:
-            formal = [*self.operands[:-1], *[self.operands[-1]] * (len(s.types) - len(self.operands) + 1)]
+        if self.operand_specs and self.operand_specs[-1].variadic:
+            formal = [
+                *self.operand_specs[:-1],
+                *[self.operand_specs[-1]] * (len(s.types) - len(self.operand_specs) + 1),
+            ]
         else:
-            formal = list(self.operands[: len(s.types)])
-        least = sum(not (o.optional or o.variadic) for o in self.operands)
+            formal = list(self.operand_specs[: len(s.types)])
+        least = sum(not (o.optional or o.variadic) for o in self.operand_specs)
         if len(formal) != len(s.types) or len(s.types) < least:
-            raise s.fail(f"takes {least if least == len(self.operands) else f'{least} or more'} operands")
+            raise s.error(f"takes {least if least == len(self.operand_specs) else f'{least} or more'} operands")
         shared: DType | None = None
         for o, t in zip(formal, s.types, strict=True):
             if isinstance(t, tuple) != (o.kind == "tuple"):
-                raise s.fail(
+                raise s.error(
                     f"operand {o.name} "
                     + (
                         "has several results; read one with item"
@@ -192,12 +197,12 @@ class Op:
                 )
             if o.kind == "tuple":
                 continue
-            if not KINDS[o.kind](t.dtype):
-                raise s.fail(f"operand {o.name} must be {o.kind}, not {t.dtype}")
-            if o.kind == "bool" or o.free:
+            if not OPERAND_KINDS[o.kind](t.dtype):
+                raise s.error(f"operand {o.name} must be {o.kind}, not {t.dtype}")
+            if o.kind == "bool" or o.independent_dtype:
                 continue
             if shared is not None and t.dtype != shared:
-                raise s.fail(f"operand {o.name} is {t.dtype} beside {shared}; insert a cast")
+                raise s.error(f"operand {o.name} is {t.dtype} beside {shared}; insert a cast")
             shared = t.dtype
 
     def __repr__(self) -> str:
@@ -213,53 +218,55 @@ def freeze(value: Any) -> Any:
     return tuple(freeze(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def flatten_nested(value: Any) -> Iterator[Any]:
     """What tuples within tuples hold."""
     if isinstance(value, tuple):
         for v in value:
-            yield from leaves(v)
+            yield from flatten_nested(v)
     else:
         yield value
 
 
-def is_whole(value: Any) -> bool:
+def is_int_like(value: Any) -> bool:
     """Whether a value is a whole number, known or not."""
-    return isinstance(value, (int, Index))
+    return isinstance(value, (int, IndexExpr))
 
 
-def parse_operands(text: str) -> tuple[Operand, ...]:
+def parse_operands(text: str) -> tuple[OperandSpec, ...]:
     """Formal operands from "x: float, bias?: float, rest*: any, indices!: integer"."""
     out = []
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, kind = part.partition(":")
         flags = {c for c in name if c in "?*!"}
-        out.append(Operand(name.strip().strip("?*!"), kind.strip() or "any", "?" in flags, "*" in flags, "!" in flags))
+        out.append(
+            OperandSpec(name.strip().strip("?*!"), kind.strip() or "any", "?" in flags, "*" in flags, "!" in flags)
+        )
     return tuple(out)
 
 
-def elementwise_type(result: DType | None = None) -> TypeRule:
+def elementwise_type_rule(result: DType | None = None) -> TypeRule:
     """Broadcast shape; dtype of the operands, or `result`."""
 
     def rule(s: Signature) -> TensorType:
         try:
             shape = broadcast_shapes(*(t.shape for t in s.types))
         except ValueError as error:
-            raise s.fail(str(error)) from None
+            raise s.error(str(error)) from None
         return TensorType(result or s.dtype, shape)
 
     return rule
 
 
-def op(
+def declare_op(
     name: str,
     operands: str,
     structure: Structure,
     *,
-    type: TypeRule | None = None,
+    type_rule: TypeRule | None = None,
     attrs: Mapping[str, Any] | None = None,
     reference: Callable[..., Any] | None = None,
     aten: str | Sequence[str] = (),
-    samples: Sequence[Sample] = (),
+    samples: Sequence[SampleInput] = (),
     commutative: bool = False,
 ) -> Op:
     """Declare an op and enter it in the registry.
@@ -269,16 +276,16 @@ def op(
     """
     if name in OPS:
         raise ValueError(f"op {name} is declared twice")
-    if type is None:
+    if type_rule is None:
         if not isinstance(structure, Elementwise):
             raise ValueError(f"op {name} needs a type rule")
-        type = elementwise_type()
+        type_rule = elementwise_type_rule()
     overloads = (aten,) if isinstance(aten, str) else tuple(aten)
     declared = Op(
         name,
         parse_operands(operands),
         structure,
-        type,
+        type_rule,
         dict(attrs or {}),
         reference,
         overloads,
@@ -289,11 +296,11 @@ def op(
     return declared
 
 
-def leaf(name: str, attrs: Mapping[str, Any]) -> Op:
+def declare_leaf(name: str, attrs: Mapping[str, Any]) -> Op:
     """Declare an op without operands whose type is given when the node is made."""
 
     def no_rule(s: Signature) -> TensorType:
-        raise s.fail("is made with its type")
+        raise s.error("is made with its type")
 
     declared = Op(name, (), Leaf(), no_rule, attrs)
     OPS[name] = declared

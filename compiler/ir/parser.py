@@ -22,27 +22,27 @@ from typing import TypeAlias
 
 import compiler.ir.ops  # noqa: F401  # fills the registry
 from compiler.errors import Loc, TilewrightError
-from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, input_node
-from compiler.ir.lexer import Cursor, Token, closest
-from compiler.ir.literal import fits, read_array, read_attrs, read_number, sees_number, write_value
+from compiler.ir.graph import CONSTANT, INPUT, ConstantData, Graph, Node, constant_node, input_node
+from compiler.ir.lexer import Cursor, Token, did_you_mean
+from compiler.ir.literal import is_representable, next_is_number, read_array, read_attrs, read_number, write_value
 from compiler.ir.op import OPS, Op
 from compiler.ir.resources import Resources, skip_resources
 from compiler.ir.scalar import Number
-from compiler.ir.type_parser import parse_dim, parse_type, read_size, read_type
+from compiler.ir.type_parser import parse_dim, parse_type, read_size_declaration, read_type
 from compiler.ir.types import TensorType
 
 __all__ = ["parse_dim", "parse_graph", "parse_type"]
 
-Result: TypeAlias = TensorType | tuple[TensorType, ...]
+ResultType: TypeAlias = TensorType | tuple[TensorType, ...]
 
 
-def parse_graph(text: str, resources: Mapping[str, Data] | None = None) -> Graph:
+def parse_graph(text: str, resources: Mapping[str, ConstantData] | None = None) -> Graph:
     """The graph that `text` spells; `resources` holds the contents of `@name` constants.  Raises ParseError."""
     c = Cursor(text)
-    with c.guard():
+    with c.nesting_guard():
         graph = _read_graph(c, Resources(c, resources))
         skip_resources(c)
-        c.end()
+        c.expect_end()
     return graph
 
 
@@ -50,10 +50,10 @@ def _read_graph(c: Cursor, resources: Resources) -> Graph:
     c.expect("graph")
     name = c.take().text if c.next.kind == "global" else "graph"
     scope: dict[str, Node] = {}
-    declared = c.items("(", lambda: read_size(c) if c.sees("size") else _read_input(c, scope), ")")
+    declared = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_input(c, scope), ")")
     inputs = tuple(n for n in declared if n is not None)
     c.expect("{")
-    while not c.sees("return"):
+    while not c.next_is("return"):
         _read_statement(c, scope, resources)
     outputs, aliases = _read_return(c, scope, inputs)
     c.expect("}")
@@ -69,16 +69,16 @@ def _read_input(c: Cursor, scope: dict[str, Node]) -> Node:
 
 
 def _new_name(c: Cursor, scope: Mapping[str, Node]) -> Token:
-    name = c.kind("value", "a %name")
+    name = c.expect_kind("value", "a %name")
     if name.text in scope:
-        raise c.fail(f"{name} is defined twice", name)
+        raise c.error(f"{name} is defined twice", name)
     return name
 
 
-def _lookup(c: Cursor, scope: Mapping[str, Node]) -> Node:
-    name = c.kind("value", "a %name")
+def _read_node_ref(c: Cursor, scope: Mapping[str, Node]) -> Node:
+    name = c.expect_kind("value", "a %name")
     if name.text not in scope:
-        raise c.fail(f"{name} is not defined here{closest(name.text, scope)}", name)
+        raise c.error(f"{name} is not defined here{did_you_mean(name.text, scope)}", name)
     return scope[name.text]
 
 
@@ -89,52 +89,52 @@ def _read_return(
     c.expect("return")
     outputs: list[Node] = []
     aliases: dict[int, int] = {}
-    while not c.sees("}"):
+    while not c.next_is("}"):
         if outputs:
             c.expect(",")
-        outputs.append(_lookup(c, scope))
+        outputs.append(_read_node_ref(c, scope))
         if c.accept("->"):
-            at, target = c.next, _lookup(c, scope)
+            at, target = c.next, _read_node_ref(c, scope)
             if target not in inputs:
-                raise c.fail(f"{at} is not an input, so nothing can be written back to it", at)
+                raise c.error(f"{at} is not an input, so nothing can be written back to it", at)
             aliases[len(outputs) - 1] = inputs.index(target)
     return tuple(outputs), aliases
 
 
 def _read_statement(c: Cursor, scope: dict[str, Node], resources: Resources) -> None:
     if c.next.kind != "value":
-        raise c.fail(f"expected a statement or `return`, found {c.next}")
+        raise c.error(f"expected a statement or `return`, found {c.next}")
     name = _new_name(c, scope)
-    at, annotation = c.ahead(), _read_result(c) if c.accept(":") else None
+    at, annotation = c.peek(), _read_result_type(c) if c.accept(":") else None
     c.expect("=")
-    word = c.kind("word", "an op")
+    word = c.expect_kind("word", "an op")
     op = OPS.get(word.text)
     if op is None:
-        raise c.fail(f"unknown op {word}{closest(word.text, OPS)}", word)
+        raise c.error(f"unknown op {word}{did_you_mean(word.text, OPS)}", word)
     if op is INPUT:
-        raise c.fail("inputs stand in the brackets behind the graph's name", word)
+        raise c.error("inputs stand in the brackets behind the graph's name", word)
     node = _read_constant(c, resources) if op is CONSTANT else _read_call(c, op, word, scope, resources)
-    result = node.result if annotation is None else _annotated(c, annotation, node.result, at)
-    scope[name.text] = replace(node, result=result, name=name.text, loc=_read_loc(c))
+    result = node.result_type if annotation is None else _check_annotation(c, annotation, node.result_type, at)
+    scope[name.text] = replace(node, result_type=result, name=name.text, loc=_read_loc(c))
 
 
-def _read_result(c: Cursor) -> Result:
-    return c.items("(", lambda: read_type(c), ")") if c.sees("(") else read_type(c)
+def _read_result_type(c: Cursor) -> ResultType:
+    return c.read_list("(", lambda: read_type(c), ")") if c.next_is("(") else read_type(c)
 
 
-def _annotated(c: Cursor, given: Result, derived: Result, at: Token) -> Result:
+def _check_annotation(c: Cursor, given: ResultType, derived: ResultType, at: Token) -> ResultType:
     """`derived` with the layouts that `given` adds."""
     if isinstance(given, tuple) and isinstance(derived, tuple) and len(given) == len(derived):
-        return tuple(_with_layout(c, g, d, at) for g, d in zip(given, derived, strict=True))
+        return tuple(_merge_layout(c, g, d, at) for g, d in zip(given, derived, strict=True))
     if isinstance(given, TensorType) and isinstance(derived, TensorType):
-        return _with_layout(c, given, derived, at)
-    raise c.fail(f"the op gives {derived}, not {given}", at)
+        return _merge_layout(c, given, derived, at)
+    raise c.error(f"the op gives {derived}, not {given}", at)
 
 
-def _with_layout(c: Cursor, given: TensorType, derived: TensorType, at: Token) -> TensorType:
+def _merge_layout(c: Cursor, given: TensorType, derived: TensorType, at: Token) -> TensorType:
     layout = given.layout or derived.layout
     if replace(derived, layout=layout) != replace(given, layout=layout) or derived.layout not in (None, layout):
-        raise c.fail(f"the op gives {derived}, not {given}", at)
+        raise c.error(f"the op gives {derived}, not {given}", at)
     return replace(derived, layout=layout)
 
 
@@ -144,8 +144,8 @@ def _read_constant(c: Cursor, resources: Resources) -> Node:
         data = resources.get(c, c.take(), type)
     else:
         array = read_array(c, type)
-        data = Data(type.dtype, array, c.take().text if c.next.kind == "global" else "")
-    return replace(constant(data), result=type)
+        data = ConstantData(type.dtype, array, c.take().text if c.next.kind == "global" else "")
+    return replace(constant_node(data), result_type=type)
 
 
 def _read_call(c: Cursor, op: Op, word: Token, scope: Mapping[str, Node], resources: Resources) -> Node:
@@ -154,12 +154,12 @@ def _read_call(c: Cursor, op: Op, word: Token, scope: Mapping[str, Node], resour
     try:
         node = op(*operands, **attrs)
     except TilewrightError as error:
-        raise c.fail(str(error), word) from None
+        raise c.error(str(error), word) from None
     except Exception as error:  # a type rule meets operands and attributes here that nothing has checked
-        raise c.fail(f"{op.name}: {type(error).__name__}: {error}", word) from error
+        raise c.error(f"{op.name}: {type(error).__name__}: {error}", word) from error
     for place, written, operand in zip(places, operands, node.operands, strict=False):
-        if not isinstance(written, Node) and not fits(written, operand.dtype):
-            raise c.fail(f"{write_value(written)} is no {operand.dtype}", place)
+        if not isinstance(written, Node) and not is_representable(written, operand.dtype):
+            raise c.error(f"{write_value(written)} is no {operand.dtype}", place)
     return node
 
 
@@ -167,26 +167,26 @@ def _read_operands(c: Cursor, scope: Mapping[str, Node]) -> tuple[list[Token], l
     bracket = c.accept("(")
     places: list[Token] = []
     operands: list[Node | Number] = []
-    while c.accept(",") if operands else _sees_operand(c):
+    while c.accept(",") if operands else _next_is_operand(c):
         places.append(c.next)
-        operands.append(_lookup(c, scope) if c.next.kind == "value" else read_number(c))
+        operands.append(_read_node_ref(c, scope) if c.next.kind == "value" else read_number(c))
     if bracket:
         c.expect(")")
     return places, operands
 
 
-def _sees_operand(c: Cursor) -> bool:
+def _next_is_operand(c: Cursor) -> bool:
     """Whether an operand comes next, and not the next statement's name."""
-    return sees_number(c) or (c.next.kind == "value" and c.ahead().text not in ("=", ":"))
+    return next_is_number(c) or (c.next.kind == "value" and c.peek().text not in ("=", ":"))
 
 
 def _read_loc(c: Cursor) -> Loc | None:
     if not c.accept("loc"):
         return None
     c.expect("(")
-    file = c.kind("string", "a file's name in quotes").text
+    file = c.expect_kind("string", "a file's name in quotes").text
     c.expect(":")
-    line = c.integer()
-    code = c.kind("string", "the code in quotes").text if c.accept(",") else ""
+    line = c.expect_integer()
+    code = c.expect_kind("string", "the code in quotes").text if c.accept(",") else ""
     c.expect(")")
     return Loc(file, line, code)

@@ -12,19 +12,19 @@ import torch
 from compiler.errors import ArgumentError, VerifyError
 from compiler.ir.binding import bind_symbols
 from compiler.ir.graph import CONSTANT, Graph, Node
-from compiler.ir.index import Dim, Index, evaluate, substitute, var, with_sizes
-from compiler.ir.partition import Part, names_in, told_by
-from compiler.ir.structure import Item, Leaf, Opaque
+from compiler.ir.index import Dim, IndexExpr, evaluate, substitute, substitute_symbols, var
+from compiler.ir.partition import Subgraph, defined_symbols, symbol_names
+from compiler.ir.structure import Leaf, Opaque, TupleGet
 from compiler.ir.torch_types import as_tensor
 from compiler.ir.types import TensorType
 
-Compute: TypeAlias = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-Values: TypeAlias = dict[Node, torch.Tensor]
-Sizes: TypeAlias = dict[str, int]
+SubgraphFunction: TypeAlias = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+NodeValues: TypeAlias = dict[Node, torch.Tensor]
+SymbolValues: TypeAlias = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Condition:
+class RuntimeAssertion:
     """What must hold of the sizes of a call; `message` says so to the user."""
 
     left: Dim
@@ -33,8 +33,8 @@ class Condition:
     message: str
 
     @cached_property
-    def names(self) -> frozenset[str]:
-        return names_in((self.left, self.right))
+    def symbols(self) -> frozenset[str]:
+        return symbol_names((self.left, self.right))
 
     @cached_property
     def _code(self) -> Any:
@@ -43,134 +43,136 @@ class Condition:
     def check(self, sizes: Mapping[str, int]) -> None:
         """ArgumentError where it does not hold."""
         if not eval(self._code, {"min": min}, sizes):
-            told = ", ".join(f"{name} = {sizes[name]}" for name in sorted(self.names))
+            told = ", ".join(f"{name} = {sizes[name]}" for name in sorted(self.symbols))
             raise ArgumentError(f"{self.message} ({told})")
 
 
 @dataclass(frozen=True)
-class Shapes:
+class SymbolBinder:
     """How sizes are read off the shapes of some values: those that stand plainly for a dimension, and what else must fit."""
 
     values: tuple[Node, ...]
-    plain: tuple[tuple[str, Node, int], ...]
-    others: tuple[tuple[Dim, Node, int], ...]
+    direct: tuple[tuple[str, Node, int], ...]
+    derived: tuple[tuple[Dim, Node, int], ...]
 
     @staticmethod
-    def of(values: Iterable[Node], known: Iterable[str] = ()) -> Shapes:
+    def from_nodes(values: Iterable[Node], known_symbols: Iterable[str] = ()) -> SymbolBinder:
         """`known` are the sizes that have been told before."""
-        told, plain, others = set(known), [], []
+        told, plain, others = set(known_symbols), [], []
         given = tuple(values)
         for n in given:
             for axis, d in enumerate(n.shape):
-                name = next(iter(names_in(d))) if isinstance(d, Index) and len(names_in(d)) == 1 else ""
+                name = next(iter(symbol_names(d))) if isinstance(d, IndexExpr) and len(symbol_names(d)) == 1 else ""
                 if name and name not in told and d == var(name):
                     plain.append((name, n, axis))
                     told.add(name)
                 else:
                     others.append((d, n, axis))
-        return Shapes(given, tuple(plain), tuple(others))
+        return SymbolBinder(given, tuple(plain), tuple(others))
 
-    def read(self, held: Values, sizes: Sizes) -> None:
+    def bind(self, node_values: NodeValues, sizes: SymbolValues) -> None:
         """Add what is told to `sizes`; ArgumentError where that contradicts others, VerifyError for values of another rank."""
         for n in self.values:
-            if held[n].dim() != len(n.shape):
+            if node_values[n].dim() != len(n.shape):
                 raise VerifyError(
-                    f"{n.name}: PyTorch returned shape {list(held[n].shape)} where the graph says {n.type}"
+                    f"{n.name}: PyTorch returned shape {list(node_values[n].shape)} where the graph says {n.type}"
                 )
-        sizes.update({name: held[n].shape[axis] for name, n, axis in self.plain})
-        if wrong := [o for o in self.others if not self._fits(*o, held, sizes)]:
-            sizes.update(bind_symbols((substitute(d, sizes), held[n].shape[axis]) for d, n, axis in wrong))
+        sizes.update({name: node_values[n].shape[axis] for name, n, axis in self.direct})
+        if wrong := [o for o in self.derived if not self._dim_matches(*o, node_values, sizes)]:
+            sizes.update(bind_symbols((substitute(d, sizes), node_values[n].shape[axis]) for d, n, axis in wrong))
 
     @staticmethod
-    def _fits(d: Dim, n: Node, axis: int, held: Values, sizes: Sizes) -> bool:
+    def _dim_matches(d: Dim, n: Node, axis: int, node_values: NodeValues, sizes: SymbolValues) -> bool:
         """Whether a dimension is what the sizes say; not where they do not say."""
-        wanted = d if isinstance(d, int) else evaluate(d, sizes) if names_in(d) <= sizes.keys() else None
-        return wanted == held[n].shape[axis]
+        wanted = d if isinstance(d, int) else evaluate(d, sizes) if symbol_names(d) <= sizes.keys() else None
+        return wanted == node_values[n].shape[axis]
 
 
 @dataclass(frozen=True)
-class Call:
+class EagerCall:
     """A call between two parts: the values it tells sizes by, the conditions on these, and what makes functions of its graphs."""
 
     node: Node
     results: tuple[Node, ...]
-    shapes: Shapes
-    conditions: tuple[Condition, ...]
-    body: Callable[[Graph], Compute]
+    symbol_binder: SymbolBinder
+    assertions: tuple[RuntimeAssertion, ...]
+    compile_body: Callable[[Graph], SubgraphFunction]
 
     @cached_property
     def _attrs(self) -> dict[str, Any]:
         """The attributes, with functions for graphs."""
-        return {k: self.body(v) if isinstance(v, Graph) else v for k, v in self.node.attrs.items()}
+        return {k: self.compile_body(v) if isinstance(v, Graph) else v for k, v in self.node.attrs.items()}
 
     @cached_property
-    def _open(self) -> tuple[str, ...]:
+    def _symbolic_attrs(self) -> tuple[str, ...]:
         """The attributes that name sizes which have been told before."""
-        declared = self.node.structure.declares if isinstance(self.node.structure, Opaque) else ""
-        return tuple(k for k, v in self._attrs.items() if k != declared and names_in(v))
+        declared = self.node.structure.shape_attr if isinstance(self.node.structure, Opaque) else ""
+        return tuple(k for k, v in self._attrs.items() if k != declared and symbol_names(v))
 
-    def run(self, held: Values, sizes: Sizes) -> None:
+    def run(self, node_values: NodeValues, sizes: SymbolValues) -> None:
         assert self.node.op.reference is not None
-        attrs = self._attrs | {k: with_sizes(self._attrs[k], sizes) for k in self._open}
+        attrs = self._attrs | {k: substitute_symbols(self._attrs[k], sizes) for k in self._symbolic_attrs}
         with torch.no_grad():
-            found = self.node.op.reference(*(held[o].detach() for o in self.node.operands), **attrs)
+            found = self.node.op.reference(*(node_values[o].detach() for o in self.node.operands), **attrs)
         results = (found,) if isinstance(found, torch.Tensor) else found
         for n in self.results:
-            held[n] = results[n.attrs["index"] if isinstance(n.structure, Item) else 0]
-        self.shapes.read(held, sizes)
-        for condition in self.conditions:
+            node_values[n] = results[n.attrs["index"] if isinstance(n.structure, TupleGet) else 0]
+        self.symbol_binder.bind(node_values, sizes)
+        for condition in self.assertions:
             condition.check(sizes)
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartitionExecutor:
     """A graph in parts and what computes each of them: `compute[k]` takes and gives tensors as `parts[k]` says.
 
     `body` makes a function of a graph that a call carries.
     """
 
     graph: Graph
-    parts: tuple[Part, ...]
-    compute: tuple[Compute, ...]
-    body: Callable[[Graph], Compute]
-    conditions: tuple[Condition, ...] = ()
+    subgraphs: tuple[Subgraph, ...]
+    subgraph_functions: tuple[SubgraphFunction, ...]
+    compile_body: Callable[[Graph], SubgraphFunction]
+    assertions: tuple[RuntimeAssertion, ...] = ()
 
     @cached_property
-    def _inputs(self) -> Shapes:
-        return Shapes.of(n for n in self.graph.inputs if n.type.symbols)
+    def _input_binder(self) -> SymbolBinder:
+        return SymbolBinder.from_nodes(n for n in self.graph.inputs if n.type.symbols)
 
     @cached_property
-    def _calls(self) -> tuple[tuple[Call, ...], ...]:
+    def _eager_calls(self) -> tuple[tuple[EagerCall, ...], ...]:
         """The calls behind each part."""
         known = set(self.graph.symbols)
         found = []
-        for part in self.parts:
+        for part in self.subgraphs:
             calls = []
-            for n in part.calls:
-                results = (n,) if isinstance(n.result, TensorType) else tuple(dict.fromkeys(self.graph.users[n]))
-                shapes = Shapes.of(results, known)
-                known |= told_by(n)
-                asked = (c for c in self.conditions if c.names <= known and not c.names.isdisjoint(told_by(n)))
-                calls.append(Call(n, results, shapes, tuple(asked), self.body))
+            for n in part.eager_calls:
+                results = (n,) if isinstance(n.result_type, TensorType) else tuple(dict.fromkeys(self.graph.users[n]))
+                shapes = SymbolBinder.from_nodes(results, known)
+                known |= defined_symbols(n)
+                asked = (
+                    c for c in self.assertions if c.symbols <= known and not c.symbols.isdisjoint(defined_symbols(n))
+                )
+                calls.append(EagerCall(n, results, shapes, tuple(asked), self.compile_body))
             found.append(tuple(calls))
         return tuple(found)
 
     @cached_property
-    def _held(self) -> Values:
+    def _constant_values(self) -> NodeValues:
         """The constants that calls read and the graph returns."""
-        read = {o for p in self.parts for c in p.calls for o in c.operands}.union(self.graph.outputs)
+        read = {o for p in self.subgraphs for c in p.eager_calls for o in c.operands}.union(self.graph.outputs)
         return {n: as_tensor(n.attrs["value"].array, n.dtype) for n in read if n.op is CONSTANT}
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], Sizes]:
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], SymbolValues]:
         """The outputs for these inputs, and all sizes; ArgumentError where those that data tells contradict others."""
         if len(inputs) != len(self.graph.inputs):
             raise ArgumentError(f"expected {len(self.graph.inputs)} tensors, got {len(inputs)}")
-        held = self._held | dict(zip(self.graph.inputs, inputs, strict=True))
-        sizes: Sizes = {}
-        self._inputs.read(held, sizes)
-        for part, compute, calls in zip(self.parts, self.compute, self._calls, strict=True):
-            if part.gives:
-                held.update(zip(part.gives, compute([held[n] for n in part.takes]), strict=True))
+        held = self._constant_values | dict(zip(self.graph.inputs, inputs, strict=True))
+        sizes: SymbolValues = {}
+        self._input_binder.bind(held, sizes)
+        for part, compute, calls in zip(self.subgraphs, self.subgraph_functions, self._eager_calls, strict=True):
+            if part.outputs:
+                held.update(zip(part.outputs, compute([held[n] for n in part.inputs]), strict=True))
             for call in calls:
                 call.run(held, sizes)
         return [held[n].clone() if isinstance(n.structure, Leaf) else held[n] for n in self.graph.outputs], sizes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from compiler.ir.scalar import Expr, const, fma
 
-HORNER_UP_TO = 10  # the degree from which two half as long chains are worth one multiplication more
+MAX_HORNER_DEGREE = 10  # the degree from which two half as long chains are worth one multiplication more
 
 
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
@@ -28,7 +28,7 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
     multiplication more, half the latency (the first step of Estrin's scheme; Muller, "Elementary Functions", 3rd ed., 5.2).
     The first coefficient stays outside, since rounding a sum with it twice would cost half an ulp.
     """
-    if len(coefficients) <= HORNER_UP_TO + 1:
+    if len(coefficients) <= MAX_HORNER_DEGREE + 1:
         return horner(x, coefficients)
     first, *rest = coefficients
     square = x * x

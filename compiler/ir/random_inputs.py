@@ -58,7 +58,7 @@ def special_values(dtype: DType) -> Array:
     return np.array([0, 1, 2, lowest(dtype), highest(dtype)], dtype.numpy)
 
 
-def small_sizes(graph: Graph, start: int = 2) -> dict[str, int]:
+def small_symbol_values(graph: Graph, start: int = 2) -> dict[str, int]:
     """A different small size for each symbolic dimension of `graph`."""
     return {name: start + k for k, name in enumerate(sorted(graph.symbols))}
 

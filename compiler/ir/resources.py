@@ -12,35 +12,35 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.graph import Data
-from compiler.ir.lexer import Cursor, Token, closest, spell_name
-from compiler.ir.literal import static_shape, storage
+from compiler.ir.graph import ConstantData
+from compiler.ir.lexer import Cursor, Token, did_you_mean, format_name
+from compiler.ir.literal import expect_static_shape, storage_dtype
 from compiler.ir.types import TensorType
 
 
 class Resources:
     """Contents by name: given by the caller, or found in the text that `c` reads."""
 
-    def __init__(self, c: Cursor, given: Mapping[str, Data] | None) -> None:
-        self.known = dict(given or {})
+    def __init__(self, c: Cursor, given: Mapping[str, ConstantData] | None) -> None:
+        self.decoded = dict(given or {})
         self.encoded = dict(_find_section(c))
 
-    def get(self, c: Cursor, name: Token, type: TensorType) -> Data:
+    def get(self, c: Cursor, name: Token, type: TensorType) -> ConstantData:
         """The constant `name`, which must be of `type`; each is made once."""
-        if name.text not in self.known and name.text in self.encoded:
-            self.known[name.text] = Data(type.dtype, _decode(c, self.encoded[name.text], type), name.text)
-        data = self.known.get(name.text)
+        if name.text not in self.decoded and name.text in self.encoded:
+            self.decoded[name.text] = ConstantData(type.dtype, _decode(c, self.encoded[name.text], type), name.text)
+        data = self.decoded.get(name.text)
         if data is None:
-            hint = closest(name.text, [*self.known, *self.encoded])
-            raise c.fail(f"no contents for {name}{hint or '; give resources, or print with full=True'}", name)
+            hint = did_you_mean(name.text, [*self.decoded, *self.encoded])
+            raise c.error(f"no contents for {name}{hint or '; give resources, or print with full=True'}", name)
         if (data.dtype, data.array.shape) != (type.dtype, type.shape):
-            raise c.fail(f"{name} holds {TensorType(data.dtype, data.array.shape)}, not {type}", name)
+            raise c.error(f"{name} holds {TensorType(data.dtype, data.array.shape)}, not {type}", name)
         return data
 
 
-def write_resources(data: Mapping[str, Data]) -> str:
+def write_resources(data: Mapping[str, ConstantData]) -> str:
     """The `resources` section for the constants `data`."""
-    lines = [f'  {spell_name("@", n)} = "{base64.b64encode(d.array.tobytes()).decode()}"' for n, d in data.items()]
+    lines = [f'  {format_name("@", n)} = "{base64.b64encode(d.array.tobytes()).decode()}"' for n, d in data.items()]
     return "\n".join(["resources {", *lines, "}"])
 
 
@@ -52,33 +52,33 @@ def skip_resources(c: Cursor) -> None:
 
 def _find_section(c: Cursor) -> Iterator[tuple[str, Token]]:
     """The entries of the `resources` section, wherever it lies ahead; the cursor stays where it is."""
-    here = c.at
+    here = c.position
     for k in range(1, len(c.tokens) - 1):
         before, token, after = c.tokens[k - 1 : k + 2]
         if (token.kind, token.text, before.text, after.text) == ("word", "resources", "}", "{"):
-            c.at = k + 1
+            c.position = k + 1
             yield from _entries(c)
             break
-    c.at = here
+    c.position = here
 
 
 def _entries(c: Cursor) -> Iterator[tuple[str, Token]]:
     c.expect("{")
     while not c.accept("}"):
-        name = c.kind("global", "a resource's @name")
+        name = c.expect_kind("global", "a resource's @name")
         c.expect("=")
-        yield name.text, c.kind("string", "base64 text")
+        yield name.text, c.expect_kind("string", "base64 text")
 
 
 def _decode(c: Cursor, text: Token, type: TensorType) -> np.ndarray[Any, Any]:
-    shape = static_shape(c, type, text)
+    shape = expect_static_shape(c, type, text)
     try:
         raw = base64.b64decode(text.text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise c.fail(f"not base64: {error}", text) from None
+        raise c.error(f"not base64: {error}", text) from None
     if type.dtype.kind == "bool":
         raw = bytes(b != 0 for b in raw)
     try:
-        return np.frombuffer(raw, storage(type.dtype)).reshape(shape).copy()
+        return np.frombuffer(raw, storage_dtype(type.dtype)).reshape(shape).copy()
     except ValueError:
-        raise c.fail(f"{len(raw)} bytes are not the contents of {type}", text) from None
+        raise c.error(f"{len(raw)} bytes are not the contents of {type}", text) from None

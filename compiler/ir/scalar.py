@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, Union
 import numpy as np
 
 from compiler.ir import types
-from compiler.ir.index import Dim, Index, variables
+from compiler.ir.index import Dim, IndexExpr, variables
 from compiler.ir.types import DType, boolean, i64
 
 Number: TypeAlias = Union[int, float, bool]
@@ -35,7 +35,7 @@ class Primitive:
 
     name: str
     arity: int
-    result: str
+    result_rule: str
     evaluate: Callable[..., Any]
     cost: int = 1
     infix: str = ""
@@ -57,13 +57,13 @@ class Expr:
             object.__setattr__(self, "_hash", known)
         return known
 
-    def same(self, other: object) -> bool:
+    def is_structurally_equal(self, other: object) -> bool:
         """Structural equality (`==` builds a comparison nowhere; it is this too)."""
         if self is other:
             return True
         if not isinstance(other, Expr) or type(self) is not type(other) or hash(self) != hash(other):
             return False
-        mine, theirs = self._first_twin(), other._first_twin()
+        mine, theirs = self._canonical(), other._canonical()
         if mine is theirs:
             return True
         equal = self.dtype == other.dtype and self._fields() == other._fields()
@@ -71,12 +71,12 @@ class Expr:
             object.__setattr__(theirs, "_twin", mine)
         return equal
 
-    def _first_twin(self) -> Expr:
+    def _canonical(self) -> Expr:
         """One and the same expression for all those that were found equal: what they share is compared once, not on every path."""
         twin = self.__dict__.get("_twin")
         return self if twin is None else twin._first_twin()
 
-    __eq__ = same
+    __eq__ = is_structurally_equal
 
     @property
     def args(self) -> tuple[Expr, ...]:
@@ -84,12 +84,12 @@ class Expr:
         return ()
 
     @property
-    def parts(self) -> tuple[Expr, ...]:
+    def subexprs(self) -> tuple[Expr, ...]:
         """The expression and every one inside it, each distinct object once, operands first."""
-        return (*self._inside, self) if self.args else (self,)  # most are names and loads
+        return (*self._proper_subexprs, self) if self.args else (self,)  # most are names and loads
 
     @cached_property
-    def _inside(self) -> tuple[Expr, ...]:
+    def _proper_subexprs(self) -> tuple[Expr, ...]:
         """The parts but for the expression itself, which would never die if it kept itself."""
         found: dict[int, Expr] = {}
         stack = [(a, False) for a in reversed(self.args)]
@@ -105,90 +105,90 @@ class Expr:
     @property
     def loads(self) -> tuple[Load, ...]:
         """What the expression reads from memory."""
-        return tuple(x for x in self.parts if isinstance(x, Load))
+        return tuple(x for x in self.subexprs if isinstance(x, Load))
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[PrimitiveCall, ...]:
         """What the expression computes."""
-        return tuple(x for x in self.parts if isinstance(x, Call))
+        return tuple(x for x in self.subexprs if isinstance(x, PrimitiveCall))
 
     @cached_property
-    def names(self) -> frozenset[str]:
+    def used_names(self) -> frozenset[str]:
         """Loop variables and bound names that the expression reads."""
-        return frozenset().union(*(x._own_names() for x in self.parts))
+        return frozenset().union(*(x._own_names() for x in self.subexprs))
 
     def _own_names(self) -> frozenset[str]:
         return frozenset()
 
     def __add__(self, other: Expr | Number) -> Expr:
-        return call("add", self, other)
+        return call_primitive("add", self, other)
 
     def __radd__(self, other: Number) -> Expr:
-        return call("add", other, self)
+        return call_primitive("add", other, self)
 
     def __sub__(self, other: Expr | Number) -> Expr:
-        return call("sub", self, other)
+        return call_primitive("sub", self, other)
 
     def __rsub__(self, other: Number) -> Expr:
-        return call("sub", other, self)
+        return call_primitive("sub", other, self)
 
     def __mul__(self, other: Expr | Number) -> Expr:
-        return call("mul", self, other)
+        return call_primitive("mul", self, other)
 
     def __rmul__(self, other: Number) -> Expr:
-        return call("mul", other, self)
+        return call_primitive("mul", other, self)
 
     def __truediv__(self, other: Expr | Number) -> Expr:
-        return call("div", self, other)
+        return call_primitive("div", self, other)
 
     def __rtruediv__(self, other: Number) -> Expr:
-        return call("div", other, self)
+        return call_primitive("div", other, self)
 
     def __neg__(self) -> Expr:
-        return call("neg", self)
+        return call_primitive("neg", self)
 
     def __and__(self, other: Expr | Number) -> Expr:
-        return call("and", self, other)
+        return call_primitive("and", self, other)
 
     def __or__(self, other: Expr | Number) -> Expr:
-        return call("or", self, other)
+        return call_primitive("or", self, other)
 
     def __xor__(self, other: Expr | Number) -> Expr:
-        return call("xor", self, other)
+        return call_primitive("xor", self, other)
 
     def __lshift__(self, other: Expr | Number) -> Expr:
-        return call("shl", self, other)
+        return call_primitive("shl", self, other)
 
     def __rshift__(self, other: Expr | Number) -> Expr:
-        return call("shr", self, other)
+        return call_primitive("shr", self, other)
 
     def __lt__(self, other: Expr | Number) -> Expr:
-        return call("lt", self, other)
+        return call_primitive("lt", self, other)
 
     def __le__(self, other: Expr | Number) -> Expr:
-        return call("le", self, other)
+        return call_primitive("le", self, other)
 
     def __gt__(self, other: Expr | Number) -> Expr:
-        return call("gt", self, other)
+        return call_primitive("gt", self, other)
 
     def __ge__(self, other: Expr | Number) -> Expr:
-        return call("ge", self, other)
+        return call_primitive("ge", self, other)
 
     def eq(self, other: Expr | Number) -> Expr:
         """Elementwise equality."""
-        return call("eq", self, other)
+        return call_primitive("eq", self, other)
 
     def ne(self, other: Expr | Number) -> Expr:
         """Elementwise inequality; true where either side is NaN."""
-        return call("ne", self, other)
+        return call_primitive("ne", self, other)
 
     def to(self, dtype: DType) -> Expr:
         """Converted by value: floats to integers truncate, floats round to nearest even."""
-        return self if dtype == self.dtype else call("cast", self, dtype=dtype)
+        return self if dtype == self.dtype else call_primitive("cast", self, dtype=dtype)
 
     def bitcast(self, dtype: DType) -> Expr:
         """The same bits read as another type of the same width."""
-        return self if dtype == self.dtype else call("bitcast", self, dtype=dtype)
+        return self if dtype == self.dtype else call_primitive("bitcast", self, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +251,7 @@ class Load(Expr):
 
 
 @dataclass(frozen=True, eq=False)
-class Call(Expr):
+class PrimitiveCall(Expr):
     """A primitive applied to arguments."""
 
     primitive: str
@@ -271,7 +271,7 @@ def _erf(x: Any) -> Any:
     return np.vectorize(math.erf, otypes=[np.result_type(x)])(x) if np.size(x) else x
 
 
-def _int_div(x: Any, y: Any) -> Any:
+def _divide(x: Any, y: Any) -> Any:
     """True division for floats, toward zero for integers, where x / 0 is x."""
     if np.issubdtype(np.result_type(x), np.floating):
         return np.divide(x, y)
@@ -299,8 +299,10 @@ def _fma_f64(x: Any, y: Any, z: Any) -> Any:
     back = total - product
     lost = lost + ((product - (total - back)) + (addend - back))
     result = np.ldexp(total + lost, exponent)
-    usual = np.isfinite(total) & np.isfinite(lost) & (result != 0)  # else special, exact or with a negligible product
-    return np.where(usual, result, x * y + z)
+    is_ordinary = (
+        np.isfinite(total) & np.isfinite(lost) & (result != 0)
+    )  # else special, exact or with a negligible product
+    return np.where(is_ordinary, result, x * y + z)
 
 
 def _shift_right_logical(x: Any, y: Any) -> Any:
@@ -318,7 +320,7 @@ PRIMITIVES: dict[str, Primitive] = _declare(
     P("add", 2, "same", np.add, infix="+"),
     P("sub", 2, "same", np.subtract, infix="-"),
     P("mul", 2, "same", np.multiply, infix="*"),
-    P("div", 2, "same", _int_div, 8, infix="/"),
+    P("div", 2, "same", _divide, 8, infix="/"),
     P("rem", 2, "same", np.fmod, 8),  # sign of the dividend, as C has it
     P("fma", 3, "same", _fma),  # x * y + z, rounded once
     P("neg", 1, "same", np.negative),
@@ -383,7 +385,7 @@ def const(value: Number, dtype: DType) -> Const:
     return Const(dtype, float(value) if dtype.is_float else int(value))
 
 
-def call(primitive: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
+def call_primitive(primitive: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
     """Apply `primitive`; Python numbers take the dtype of the expressions beside them.
 
     Raises TypeError where the operands' dtypes differ or the count is wrong.
@@ -391,55 +393,55 @@ def call(primitive: str, *args: Expr | Number, dtype: DType | None = None) -> Ex
     rule = PRIMITIVES[primitive]
     if len(args) != rule.arity:
         raise TypeError(f"{primitive} takes {rule.arity} operands, not {len(args)}")
-    free = args[1:] if rule.result == "branch" else args
-    known = next((a.dtype for a in free if isinstance(a, Expr)), None)
-    if known is None:
+    value_args = args[1:] if rule.result_rule == "branch" else args
+    operand_dtype = next((a.dtype for a in value_args if isinstance(a, Expr)), None)
+    if operand_dtype is None:
         raise TypeError(f"{primitive} needs at least one typed operand")
-    typed = tuple(a if isinstance(a, Expr) else const(a, known) for a in free)
-    if any(a.dtype != known for a in typed):
+    typed = tuple(a if isinstance(a, Expr) else const(a, operand_dtype) for a in value_args)
+    if any(a.dtype != operand_dtype for a in typed):
         raise TypeError(f"{primitive} on mixed types {', '.join(str(a.dtype) for a in typed)}")
-    if rule.result == "branch":
-        choice = args[0]
-        if not isinstance(choice, Expr) or choice.dtype != boolean:
-            raise TypeError(f"{primitive} chooses by a bool, not {choice}")
-        typed = (choice, *typed)
-    result = boolean if rule.result == "bool" else dtype if rule.result == "given" else known
+    if rule.result_rule == "branch":
+        condition = args[0]
+        if not isinstance(condition, Expr) or condition.dtype != boolean:
+            raise TypeError(f"{primitive} chooses by a bool, not {condition}")
+        typed = (condition, *typed)
+    result = boolean if rule.result_rule == "bool" else dtype if rule.result_rule == "given" else operand_dtype
     if result is None:
         raise TypeError(f"{primitive} needs the dtype to convert to")
-    return Call(result, primitive, typed)
+    return PrimitiveCall(result, primitive, typed)
 
 
-def _function(name: str) -> Callable[..., Expr]:
+def _primitive_function(name: str) -> Callable[..., Expr]:
     def apply(*args: Expr | Number) -> Expr:
-        return call(name, *args)
+        return call_primitive(name, *args)
 
     apply.__name__ = name
     apply.__doc__ = f"The primitive `{name}` on scalar expressions."
     return apply
 
 
-exp, exp2, expm1 = _function("exp"), _function("exp2"), _function("expm1")
-log, log2, log1p = _function("log"), _function("log2"), _function("log1p")
-tanh, erf, sin, cos, tan = (_function(n) for n in ("tanh", "erf", "sin", "cos", "tan"))
-asin, acos, atan, sinh, cosh = (_function(n) for n in ("asin", "acos", "atan", "sinh", "cosh"))
-power, sqrt, rsqrt, fma, rem = (_function(n) for n in ("pow", "sqrt", "rsqrt", "fma", "rem"))
-floor, ceil, trunc, nearest = (_function(n) for n in ("floor", "ceil", "trunc", "round"))
-absolute, copysign, where = _function("abs"), _function("copysign"), _function("where")
-minimum, maximum, invert = _function("min"), _function("max"), _function("not")
-shift_right_logical = _function("lshr")
+exp, exp2, expm1 = _primitive_function("exp"), _primitive_function("exp2"), _primitive_function("expm1")
+log, log2, log1p = _primitive_function("log"), _primitive_function("log2"), _primitive_function("log1p")
+tanh, erf, sin, cos, tan = (_primitive_function(n) for n in ("tanh", "erf", "sin", "cos", "tan"))
+asin, acos, atan, sinh, cosh = (_primitive_function(n) for n in ("asin", "acos", "atan", "sinh", "cosh"))
+power, sqrt, rsqrt, fma, rem = (_primitive_function(n) for n in ("pow", "sqrt", "rsqrt", "fma", "rem"))
+floor, ceil, trunc, round_even = (_primitive_function(n) for n in ("floor", "ceil", "trunc", "round"))
+absolute, copysign, where = _primitive_function("abs"), _primitive_function("copysign"), _primitive_function("where")
+minimum, maximum, invert = _primitive_function("min"), _primitive_function("max"), _primitive_function("not")
+shift_right_logical = _primitive_function("lshr")
 
 
 def index_value(index: Dim) -> Expr:
     """An index expression as an i64 value."""
-    return IndexValue(i64, index) if isinstance(index, Index) else const(index, i64)
+    return IndexValue(i64, index) if isinstance(index, IndexExpr) else const(index, i64)
 
 
 def with_args(e: Expr, args: tuple[Expr, ...]) -> Expr:
     """`e` with its direct subexpressions replaced, in the order of `e.args`."""
     if all(a is b for a, b in zip(args, e.args, strict=True)):
         return e
-    if isinstance(e, Call):
-        return Call(e.dtype, e.primitive, args)
+    if isinstance(e, PrimitiveCall):
+        return PrimitiveCall(e.dtype, e.primitive, args)
     if isinstance(e, Load):
         left = list(args)
         mask = left.pop(0) if e.mask is not None else None
@@ -450,22 +452,22 @@ def with_args(e: Expr, args: tuple[Expr, ...]) -> Expr:
 def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | None = None) -> Expr:
     """`e` rebuilt from the leaves up, `rule` applied to each node after its operands; sharing is kept."""
     memo = {} if memo is None else memo
-    for node in e.parts:
+    for node in e.subexprs:
         if id(node) not in memo:
             memo[id(node)] = rule(with_args(node, tuple(memo[id(a)] for a in node.args)))
     return memo[id(e)]
 
 
-def bind_shared(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
+def bind_common_subexprs(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
     """`e` with every call that is used more than once bound to a name."""
     uses: dict[int, int] = {}
-    for x in e.parts:
+    for x in e.subexprs:
         for a in x.args:
             uses[id(a)] = uses.get(id(a), 0) + 1
     memo: dict[int, Expr] = {}
-    for x in e.parts:
+    for x in e.subexprs:
         new = with_args(x, tuple(memo[id(a)] for a in x.args))
-        memo[id(x)] = bind(new) if uses.get(id(x), 0) > 1 and isinstance(x, Call) else new
+        memo[id(x)] = bind(new) if uses.get(id(x), 0) > 1 and isinstance(x, PrimitiveCall) else new
     return memo[id(e)]
 
 
@@ -490,7 +492,7 @@ def _bitcast(value: Any, source: DType, target: DType) -> Any:
     return np.asarray(value).view(target.numpy)
 
 
-def evaluate_call(e: Call, args: tuple[Any, ...]) -> Any:
+def evaluate_call(e: PrimitiveCall, args: tuple[Any, ...]) -> Any:
     """The value of `e` in NumPy, given the values of its operands."""
     if e.primitive == "bitcast":
         return _bitcast(args[0], e.operands[0].dtype, e.dtype)

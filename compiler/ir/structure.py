@@ -43,7 +43,7 @@ class Elementwise:
     """
 
     fn: Callable[..., Expr]
-    wide: bool = True
+    promotes_half: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Piece:
+class GuardedRead:
     """Elements of operand number `operand` at `position`, where every guard holds."""
 
     operand: int
@@ -75,10 +75,10 @@ class IndexMap:
     side by side, and the fill value around them; it lets the operands be computed in place.
     """
 
-    pieces: Callable[[Node, Position], tuple[Piece, ...]]
+    reads: Callable[[Node, Position], tuple[GuardedRead, ...]]
     fill: Callable[[Node], Number] | None = None
-    push: Callable[[Node, Position], Position | None] | None = None
-    offsets: Callable[[Node], tuple[Position, ...]] | None = None
+    inverse: Callable[[Node, Position], Position | None] | None = None
+    operand_offsets: Callable[[Node], tuple[Position, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Lookup:
     operand: int
     position: Position
     extent: Dim
-    wrap: bool = False
+    wrap_negative: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Gather:
 
 
 @dataclass(frozen=True)
-class Space:
+class ReductionDomain:
     """The reduced domain of one node: its extents, and where operand number k is read for result index i at point r.
 
     Where `guards(i, r)` do not all hold, point r takes no part in result i.
@@ -121,22 +121,22 @@ class Reduction:
     """
 
     combine: str
-    space: Callable[[Node], Space]
+    domain: Callable[[Node], ReductionDomain]
     fn: Callable[..., Expr] = lambda x: x
 
 
 @dataclass(frozen=True)
-class Mix:
+class ConstantLinear:
     """A line of elements becomes another one: element p is the sum of matrix[p][k] * x[k], all its numbers being known.
 
     `along(node)` gives the dimension and the matrix.
     """
 
-    along: Callable[[Node], tuple[int, tuple[tuple[float, ...], ...]]]
+    axis_and_matrix: Callable[[Node], tuple[int, tuple[tuple[float, ...], ...]]]
 
 
 @dataclass(frozen=True)
-class Along:
+class ScanAxis:
     """The dimension a scan walks, from its end with `reverse`; with `exclusive` no element counts in its own result."""
 
     dim: int
@@ -153,7 +153,7 @@ class Scan:
     reduction's `combine`.
     """
 
-    along: Callable[[Node], Along]
+    axis: Callable[[Node], ScanAxis]
     initial: Callable[[Node], tuple[Const, ...]]
     step: Callable[..., tuple[Expr, ...]]
     result: Callable[..., Expr] = lambda *state: state[0]
@@ -161,12 +161,12 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Writes:
+class ScatterWrites:
     """The writes of a scatter, one for each point of `extents`: where point u goes, and the element it brings."""
 
     extents: tuple[Dim, ...]
     position: Callable[[Position], tuple[Dim | Lookup, ...]]
-    value: Callable[[Position], Piece]
+    value: Callable[[Position], GuardedRead]
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Scatter:
     """
 
     combine: Callable[[Node], str]
-    writes: Callable[[Node], Writes]
+    writes: Callable[[Node], ScatterWrites]
 
 
 @dataclass(frozen=True)
@@ -206,13 +206,13 @@ class Recurrence:
 
 
 @dataclass(frozen=True)
-class Control:
+class ControlFlow:
     """Runs graphs among its attributes as data decides; each takes the operands but for the `leading` ones.
 
     The op's reference says how, given functions in place of graphs.
     """
 
-    leading: int = 0
+    leading_operands: int = 0
 
 
 @dataclass(frozen=True)
@@ -223,11 +223,11 @@ class Opaque:
     """
 
     reason: str
-    declares: str = ""
+    shape_attr: str = ""
 
 
 @dataclass(frozen=True)
-class Item:
+class TupleGet:
     """One of the several results of the operand: number `index`."""
 
 
@@ -237,7 +237,7 @@ class Leaf:
 
 
 Structure: TypeAlias = Union[
-    Elementwise, IndexMap, Gather, Reduction, Mix, Scan, Scatter, Generate, Composite, Fused, Recurrence, Control, Opaque, Item, Leaf
+    Elementwise, IndexMap, Gather, Reduction, ConstantLinear, Scan, Scatter, Generate, Composite, Fused, Recurrence, ControlFlow, Opaque, TupleGet, Leaf
 ]  # fmt: skip
 
 IDENTITIES: dict[str, Callable[[DType], Number]] = {
@@ -268,13 +268,13 @@ def is_view(structure: Structure, node: Node) -> bool:
     """Whether the node only renames positions: one operand, no guard, no fill."""
     if not isinstance(structure, IndexMap):
         return False
-    pieces = structure.pieces(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
+    pieces = structure.reads(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
     return len(pieces) == 1 and not pieces[0].guards
 
 
-def formula(node: Node, dtypes: Sequence[DType] = ()) -> Expr:
+def elementwise_expr(node: Node, dtypes: Sequence[DType] = ()) -> Expr:
     """The rule of an elementwise node over references x0, x1, ... of `dtypes`, or of those that it takes its operands in."""
     assert isinstance(node.structure, Elementwise)
-    dtypes = dtypes or [f32 if node.structure.wide and o.dtype.is_half else o.dtype for o in node.operands]
+    dtypes = dtypes or [f32 if node.structure.promotes_half and o.dtype.is_half else o.dtype for o in node.operands]
     result = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
     return result if isinstance(result, Expr) else const(result, node.dtype)

@@ -44,9 +44,9 @@ from operator import is_
 from typing import Any, ClassVar, TypeAlias, Union
 
 from compiler.ir.atoms import has_minimum
-from compiler.ir.index import Dim, Index, likely, substitute, variables
+from compiler.ir.index import Dim, IndexExpr, size_hint, substitute, variables
 from compiler.ir.scalar import Expr, Load
-from compiler.ir.spans import least
+from compiler.ir.spans import lower_bound
 from compiler.ir.types import DType, TensorType
 
 
@@ -60,14 +60,14 @@ class Range:
     tile: int = 1
     lanes: int = 0
     unroll: int = 1
-    chains: int = 1
+    accumulators: int = 1
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.var, self.lo, self.hi, self.tile, self.lanes, self.unroll, self.chains))
+        return hash((self.var, self.lo, self.hi, self.tile, self.lanes, self.unroll, self.accumulators))
 
     @cached_property
     def extent(self) -> Dim:
@@ -78,48 +78,48 @@ class Range:
         return replace(self, **changes)
 
 
-def leaves_rest(r: Range) -> bool:
+def has_partial_tile(r: Range) -> bool:
     """Whether a loop of open length may end inside a tile of rows, or of several vectors."""
     return not isinstance(r.extent, int) and r.lanes < r.tile and r.extent % r.tile != 0
 
 
-def leaves_rows(r: Range) -> bool:
+def has_partial_rows(r: Range) -> bool:
     """Whether a loop of open length without lanes may end inside a tile."""
-    return not r.lanes and leaves_rest(r)
+    return not r.lanes and has_partial_tile(r)
 
 
-def known_extent(r: Range) -> int:
+def extent_hint(r: Range) -> int:
     """How many indices a loop is likely to visit; 1 where that is not known."""
-    return known(r.extent)
+    return dim_hint(r.extent)
 
 
-def known(d: Dim, otherwise: int = 1) -> int:
+def dim_hint(d: Dim, fallback: int = 1) -> int:
     """What `d` is likely to be; a remainder that is likely to be nothing counts as what it is a remainder by, if it is there at
     all.  Where `d` follows loops it is `otherwise`, or a minimum's value in their first step.
     """
-    value = _in_first_steps(likely(d))
-    if value == 0 and isinstance(d, Index):
-        below = least(-d)
+    value = _at_first_iteration(size_hint(d))
+    if value == 0 and isinstance(d, IndexExpr):
+        below = lower_bound(-d)
         return 0 if below is None else 1 - below
-    return value if isinstance(value, int) else otherwise
+    return value if isinstance(value, int) else fallback
 
 
-def in_sizes(d: Dim) -> Dim:
+def symbolic_hint(d: Dim) -> Dim:
     """`d` with its sizes left open; where it follows loops, as `known` has it."""
-    d = _in_first_steps(d)
+    d = _at_first_iteration(d)
     return 1 if variables(d) else d
 
 
-def _in_first_steps(d: Dim) -> Dim:
+def _at_first_iteration(d: Dim) -> Dim:
     """`d`, or if there is a minimum in it, its value in the first steps of the loops that it follows."""
-    if isinstance(d, Index) and has_minimum(d):
+    if isinstance(d, IndexExpr) and has_minimum(d):
         return substitute(d, dict.fromkeys(variables(d), 0))
     return d
 
 
-def known_steps(loops: Iterable[Range]) -> int:
+def iteration_count_hint(loops: Iterable[Range]) -> int:
     """How often the body of nested loops runs; those of unknown length count once."""
-    return prod(known_extent(r) for r in loops)
+    return prod(extent_hint(r) for r in loops)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Store:
     buffer: str
     index: tuple[Dim, ...]
     value: Expr
-    stream: Dim | None = None
+    nontemporal: Dim | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Local:
 
 
 @dataclass(frozen=True)
-class Check:
+class BoundsCheck:
     """The integer bound to `name` must lie in low..high-1, else the kernel reports an index error (and goes on)."""
 
     name: str
@@ -157,10 +157,10 @@ class Check:
     high: Dim
 
 
-Uses: TypeAlias = tuple[int, Union[int, None]]
+ReuseRange: TypeAlias = tuple[int, Union[int, None]]
 """How often a tile uses an element: at least the first number of times, and fewer than the second if there is one."""
 
-ANY_USES: Uses = (1, None)
+ANY_REUSE: ReuseRange = (1, None)
 
 
 @dataclass(frozen=True)
@@ -173,17 +173,17 @@ class Prefetch:
     buffer: str
     index: tuple[Dim, ...]
     level: int = 1
-    uses: Uses = ANY_USES
+    reuse: ReuseRange = ANY_REUSE
 
-    def serves(self, count: int) -> bool:
+    def applies_to(self, reuse_count: int) -> bool:
         """Whether it is for tiles that use the element `count` times."""
-        least, end = self.uses
-        return least <= count and (end is None or count < end)
+        least, end = self.reuse
+        return least <= reuse_count and (end is None or reuse_count < end)
 
     @property
-    def interval(self) -> str:
+    def reuse_text(self) -> str:
         """`uses` as text."""
-        least, end = self.uses
+        least, end = self.reuse
         return f"{least}..{'' if end is None else end}"
 
 
@@ -210,7 +210,7 @@ class Reduce:
     value: Expr
 
 
-Stmt: TypeAlias = Union[Let, Store, Local, Check, Prefetch, For, Reduce]
+Stmt: TypeAlias = Union[Let, Store, Local, BoundsCheck, Prefetch, For, Reduce]
 Block: TypeAlias = tuple[Stmt, ...]
 
 
@@ -243,7 +243,7 @@ class Kernel:
     name: str
     params: tuple[Param, ...]
     body: Block
-    surplus: Dim = 0
+    parallel_condition: Dim = 0
 
     def with_body(self, body: Block) -> Kernel:
         return self if body is self.body else replace(self, body=body)
@@ -256,28 +256,28 @@ class Kernel:
         raise KeyError(name)
 
 
-def blocks(stmt: Stmt) -> Block:
+def stmt_body(stmt: Stmt) -> Block:
     """The statements directly inside `stmt`."""
     return stmt.body if isinstance(stmt, (For, Reduce)) else ()
 
 
-def ranges(stmt: Stmt) -> tuple[Range, ...]:
+def stmt_ranges(stmt: Stmt) -> tuple[Range, ...]:
     """The loops that `stmt` opens."""
     return (stmt.range,) if isinstance(stmt, For) else stmt.ranges if isinstance(stmt, Reduce) else ()
 
 
-def values(stmt: Stmt) -> tuple[Expr, ...]:
+def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions of `stmt` itself (not of the statements inside it)."""
     return (stmt.value,) if isinstance(stmt, (Let, Store, Reduce)) else ()
 
 
 def walk(body: Block) -> Iterator[Stmt]:
     """Every statement, outermost first, in program order."""
-    ahead = list(reversed(body))
-    while ahead:
-        stmt = ahead.pop()
+    pending = list(reversed(body))
+    while pending:
+        stmt = pending.pop()
         yield stmt
-        ahead.extend(reversed(blocks(stmt)))
+        pending.extend(reversed(stmt_body(stmt)))
 
 
 def map_exprs(body: Block, rule: Callable[[Expr], Expr]) -> Block:
@@ -322,11 +322,11 @@ def loads(body: Block) -> Iterator[Load]:
     """Every load in the program."""
 
     for stmt in walk(body):
-        for value in values(stmt):
+        for value in stmt_exprs(stmt):
             yield from value.loads
 
 
-def places(body: Block, buffer: str) -> list[tuple[Dim, ...]]:
+def access_indices(body: Block, buffer: str) -> list[tuple[Dim, ...]]:
     """Every index at which the program stores to a buffer or loads from it."""
     stored = [s.index for s in walk(body) if isinstance(s, Store) and s.buffer == buffer]
     return [*stored, *(e.index for e in loads(body) if e.buffer == buffer)]
@@ -361,7 +361,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Slice:
+class View:
     """From here on, buffer `name` is entry `index` along the first dimension of `buffer`: the same memory."""
 
     name: str
@@ -378,7 +378,7 @@ class Repeat:
     steps: tuple[Step, ...]
 
 
-Step: TypeAlias = Union[Launch, OpaqueCall, Copy, Slice, Repeat]
+Step: TypeAlias = Union[Launch, OpaqueCall, Copy, View, Repeat]
 
 
 @dataclass(frozen=True)
@@ -398,9 +398,11 @@ class Program:
 
     name: ClassVar[str] = "program"
 
-    def kernel_names(self) -> tuple[str, ...]:
+    def launched_kernels(self) -> tuple[str, ...]:
         """The kernel of every launch, in repeated steps as often as it runs."""
-        return tuple(s.kernel for s, times in runs(self.steps) if isinstance(s, Launch) for _ in range(times))
+        return tuple(
+            s.kernel for s, times in execution_counts(self.steps) if isinstance(s, Launch) for _ in range(times)
+        )
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
@@ -408,20 +410,20 @@ class Program:
         return tuple(s for s in walk_steps(self.steps) if isinstance(s, Launch))
 
     @cached_property
-    def repeated(self) -> frozenset[str]:
+    def looped_kernels(self) -> frozenset[str]:
         """The kernels that a loop launches again and again."""
         loops = (s.steps for s in self.steps if isinstance(s, Repeat))
         return frozenset(s.kernel for steps in loops for s in walk_steps(steps) if isinstance(s, Launch))
 
     @cached_property
-    def slices(self) -> dict[str, Slice]:
+    def views(self) -> dict[str, View]:
         """Every slice by its name."""
-        return {s.name: s for s in walk_steps(self.steps) if isinstance(s, Slice)}
+        return {s.name: s for s in walk_steps(self.steps) if isinstance(s, View)}
 
-    def whole(self, name: str) -> str:
+    def root_buffer(self, name: str) -> str:
         """The buffer that `name` is a slice of, or itself."""
-        while name in self.slices:
-            name = self.slices[name].buffer
+        while name in self.views:
+            name = self.views[name].buffer
         return name
 
 
@@ -442,27 +444,27 @@ def expand_steps(steps: Iterable[Step], rule: Callable[[Step], Iterable[Step]]) 
     )
 
 
-def runs(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Step, int]]:
+def execution_counts(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Step, int]]:
     """Every step that does something, and how often it is likely to run."""
     for step in steps:
         if isinstance(step, Repeat):
-            yield from runs(step.steps, times * known(step.count))
-        elif not isinstance(step, Slice):
+            yield from execution_counts(step.steps, times * dim_hint(step.count))
+        elif not isinstance(step, View):
             yield step, times
 
 
-def named_otherwise(step: Step) -> set[str]:
+def non_launch_buffers(step: Step) -> set[str]:
     """The buffers that a step names, unless it is a launch."""
     if isinstance(step, Copy):
         return {step.source, step.target}
-    if isinstance(step, Slice):
+    if isinstance(step, View):
         return {step.name, step.buffer}
     return {*step.arguments, *step.results} if isinstance(step, OpaqueCall) else set()
 
 
-def entry_type(whole: TensorType) -> TensorType:
+def view_type(buffer_type: TensorType) -> TensorType:
     """The type of one entry along the first dimension of a buffer that is stored entry after entry."""
-    return TensorType(whole.dtype, whole.shape[1:])
+    return TensorType(buffer_type.dtype, buffer_type.shape[1:])
 
 
 def accumulator_dtype(dtype: DType) -> DType:

@@ -5,112 +5,125 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from compiler.ir.atoms import MANY, Size
+from compiler.ir.atoms import DEFAULT_SIZE_HINT, DynamicSize
 from compiler.ir.graph import Graph
-from compiler.ir.index import Dim, interval, sizes, substitute
-from compiler.ir.sizes import kernel_sizes, program_sizes
-from compiler.ir.tile import Block, Kernel, Launch, Program, Range, blocks, ranges, runs, walk
+from compiler.ir.index import Dim, dynamic_sizes, interval, substitute
+from compiler.ir.sizes import kernel_dynamic_sizes, program_dynamic_sizes
+from compiler.ir.tile import Block, Kernel, Launch, Program, Range, execution_counts, stmt_body, stmt_ranges, walk
 
-Sizes: TypeAlias = Mapping[str, int]
+SizeValues: TypeAlias = Mapping[str, int]
 
-TRIED = 9
+FIRST_KERNEL_SIZE = 9
 """What the first of the sizes of which only much is expected is where a program is tried first; others are larger by one each."""
 
-FEW, SOME = 2, 13
+FIRST_GRAPH_SIZE, SECOND_GRAPH_SIZE = 2, 13
 """The same for graphs, which are tried twice."""
 
-REST = 5
+PARTIAL_TILE_SIZE = 5
 """How much is left over, if it can be, where a tile is filled."""
 
-STEPS, ELEMENTS = 20_000, 4_000_000
+MAX_STATEMENTS, MAX_ELEMENTS = 20_000, 4_000_000
 """How many statements, and on how many elements, the interpreter may run where tiles are filled."""
 
 
-def trials(*irs: Graph | Kernel | Program) -> Iterator[dict[str, int]]:
+def sample_sizes(*irs: Graph | Kernel | Program) -> Iterator[dict[str, int]]:
     """The sizes at which to compare several forms of one thing: one dictionary after the other, the first of small sizes."""
-    found = sorted(frozenset().union(*map(open_sizes, irs)), key=lambda s: s.name)
+    dynamic = sorted(frozenset().union(*map(dynamic_sizes_of, irs)), key=lambda s: s.name)
     if isinstance(irs[0], Graph):
         yield from (
-            {s.name: _within(s, start + k) for k, s in enumerate(found)} for start in (FEW, SOME)[: len(found) + 1]
+            {s.name: _clamp_to_range(s, start + k) for k, s in enumerate(dynamic)}
+            for start in (FIRST_GRAPH_SIZE, SECOND_GRAPH_SIZE)[: len(dynamic) + 1]
         )
         return
-    first = small(found)
-    yield first
+    first_sizes = small_sizes(dynamic)
+    yield first_sizes
     kernels = [ir for ir in irs if isinstance(ir, Kernel)]
-    filled = filling(kernels, found)
-    if filled != first and all(
-        steps(k.body, filled) <= STEPS and elements(k.body, filled) <= ELEMENTS for k in kernels
+    filling_sizes = tile_filling_sizes(kernels, dynamic)
+    if filling_sizes != first_sizes and all(
+        executed_statements(k.body, filling_sizes) <= MAX_STATEMENTS
+        and executed_elements(k.body, filling_sizes) <= MAX_ELEMENTS
+        for k in kernels
     ):
-        yield filled
+        yield filling_sizes
 
 
-def open_sizes(ir: Graph | Kernel | Program) -> frozenset[Size]:
+def dynamic_sizes_of(ir: Graph | Kernel | Program) -> frozenset[DynamicSize]:
     """The sizes that IR leaves open."""
     if isinstance(ir, Graph):
-        return frozenset().union(*(sizes(d) for n in ir.inputs for d in n.shape))
-    return frozenset(kernel_sizes(ir) if isinstance(ir, Kernel) else program_sizes(ir))
+        return frozenset().union(*(dynamic_sizes(d) for n in ir.inputs for d in n.shape))
+    return frozenset(kernel_dynamic_sizes(ir) if isinstance(ir, Kernel) else program_dynamic_sizes(ir))
 
 
-def small(found: Sequence[Size]) -> dict[str, int]:
+def small_sizes(dynamic: Sequence[DynamicSize]) -> dict[str, int]:
     """Sizes as they are likely to be if that is little, else small ones."""
-    return {s.name: s.likely if s.likely < MANY else _within(s, TRIED + k) for k, s in enumerate(found)}
+    return {
+        s.name: s.hint if s.hint < DEFAULT_SIZE_HINT else _clamp_to_range(s, FIRST_KERNEL_SIZE + k)
+        for k, s in enumerate(dynamic)
+    }
 
 
-def _within(s: Size, n: int) -> int:
+def _clamp_to_range(s: DynamicSize, n: int) -> int:
     return min(max(n, s.low), s.high)
 
 
-def filling(kernels: Iterable[Kernel], found: Sequence[Size]) -> dict[str, int]:
+def tile_filling_sizes(kernels: Iterable[Kernel], dynamic: Sequence[DynamicSize]) -> dict[str, int]:
     """Sizes, beginning with small ones, at which the most open loops have a full tile and some steps left over."""
-    chosen = small(found)
-    tiled = [r for k in kernels for stmt in walk(k.body) for r in ranges(stmt) if r.tile > 1 and sizes(r.extent)]
-    for s in found:
-        loops = [r for r in tiled if s in sizes(r.extent)]
+    chosen = small_sizes(dynamic)
+    tiled = [
+        r for k in kernels for stmt in walk(k.body) for r in stmt_ranges(stmt) if r.tile > 1 and dynamic_sizes(r.extent)
+    ]
+    for s in dynamic:
+        loops = [r for r in tiled if s in dynamic_sizes(r.extent)]
         tile = max((r.tile for r in loops), default=0)
-        tried = {chosen[s.name], *(n for k in (1, 2, 4, 8) if s.low <= (n := tile * k + REST) <= s.high)}
-        if loops and s.likely >= MANY:
-            chosen[s.name] = max(sorted(tried), key=lambda n: sum(_is_filled(r, {**chosen, s.name: n}) for r in loops))
+        candidates = {
+            chosen[s.name],
+            *(n for k in (1, 2, 4, 8) if s.low <= (n := tile * k + PARTIAL_TILE_SIZE) <= s.high),
+        }
+        if loops and s.hint >= DEFAULT_SIZE_HINT:
+            chosen[s.name] = max(
+                sorted(candidates), key=lambda n: sum(_covers_full_and_partial(r, {**chosen, s.name: n}) for r in loops)
+            )
     return chosen
 
 
-def _is_filled(r: Range, chosen: Sizes) -> bool:
+def _covers_full_and_partial(r: Range, chosen: SizeValues) -> bool:
     """Whether a loop has a full tile, unless it is what another one leaves over, and steps besides, unless it leaves none over."""
-    extent, most = _at_most(r.extent, chosen), interval(r.extent, {})
+    extent, most = _upper_bound(r.extent, chosen), interval(r.extent, {})
     full = extent >= r.tile or (most is not None and most[1] < r.tile)
     return full and (extent % r.tile > 0 or r.extent % r.tile == 0)
 
 
-def _at_most(d: Dim, chosen: Sizes) -> int:
+def _upper_bound(d: Dim, chosen: SizeValues) -> int:
     """What `d` is at most; 1 where it follows loops."""
-    known = interval(substitute(d, chosen), None)
-    return known[1] if known else 1
+    bounds = interval(substitute(d, chosen), None)
+    return bounds[1] if bounds else 1
 
 
-def interpreted_steps(ir: Graph | Kernel | Program, chosen: Sizes) -> int:
+def interpreted_statements(ir: Graph | Kernel | Program, chosen: SizeValues) -> int:
     """How many statements the interpreter runs; 0 for a graph, whose ops PyTorch runs."""
     if isinstance(ir, Program):
-        launched = ((times, ir.kernels[s.kernel]) for s, times in runs(ir.steps) if isinstance(s, Launch))
-        return sum(times * steps(kernel.body, chosen) for times, kernel in launched)
-    return 0 if isinstance(ir, Graph) else steps(ir.body, chosen)
+        launched = ((times, ir.kernels[s.kernel]) for s, times in execution_counts(ir.steps) if isinstance(s, Launch))
+        return sum(times * executed_statements(kernel.body, chosen) for times, kernel in launched)
+    return 0 if isinstance(ir, Graph) else executed_statements(ir.body, chosen)
 
 
-def steps(body: Block, chosen: Sizes) -> int:
+def executed_statements(body: Block, chosen: SizeValues) -> int:
     """How many statements the interpreter runs for `body`."""
     total = 0
     for stmt in body:
         trips = 1
-        for r in ranges(stmt):
-            trips *= -(-_at_most(r.extent, chosen) // r.tile)
-        total += 1 + trips * (1 + steps(blocks(stmt), chosen))
+        for r in stmt_ranges(stmt):
+            trips *= -(-_upper_bound(r.extent, chosen) // r.tile)
+        total += 1 + trips * (1 + executed_statements(stmt_body(stmt), chosen))
     return total
 
 
-def elements(body: Block, chosen: Sizes) -> int:
+def executed_elements(body: Block, chosen: SizeValues) -> int:
     """For how many indices of the loops around them the statements of `body` are run."""
     total = 0
     for stmt in body:
         trips = 1
-        for r in ranges(stmt):
-            trips *= _at_most(r.extent, chosen)
-        total += 1 + trips * elements(blocks(stmt), chosen)
+        for r in stmt_ranges(stmt):
+            trips *= _upper_bound(r.extent, chosen)
+        total += 1 + trips * executed_elements(stmt_body(stmt), chosen)
     return total

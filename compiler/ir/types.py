@@ -19,13 +19,13 @@ import numpy as np
 
 from compiler.ir.index import (
     Dim,
-    Index,
+    IndexExpr,
     ceildiv,
+    dynamic_sizes,
     evaluate,
     floordiv,
     mod,
     product,
-    sizes,
     substitute,
     variables,
 )
@@ -79,76 +79,91 @@ c128 = DType("c128", "complex", 128, np.dtype(np.complex128))
 
 DTYPES: Mapping[str, DType] = {d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, c64, c128)}
 
-COMPUTED: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if d.kind != "complex"}
+KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if d.kind != "complex"}
 """The element types that kernels compute with."""
 
 
 @dataclass(frozen=True)
-class Digit:
+class PhysicalDim:
     """One physical dimension: logical dimension `dim`, or its block number (`/block`), or its place in the block (`%block`).
 
     A whole dimension may have a margin: `before` elements in front and `after` behind that belong to other tensors.
     """
 
     dim: int
-    block: int = 0
-    inner: bool = False
-    before: Dim = 0
-    after: Dim = 0
+    block_size: int = 0
+    is_inner: bool = False
+    margin_before: Dim = 0
+    margin_after: Dim = 0
 
     def __str__(self) -> str:
-        if self.block:
-            return f"{self.dim}{'%' if self.inner else '/'}{self.block}"
-        return f"{self.dim}+{self.before}:{self.after}" if self.before or self.after else f"{self.dim}"
+        if self.block_size:
+            return f"{self.dim}{'%' if self.is_inner else '/'}{self.block_size}"
+        return (
+            f"{self.dim}+{self.margin_before}:{self.margin_after}"
+            if self.margin_before or self.margin_after
+            else f"{self.dim}"
+        )
 
 
 @dataclass(frozen=True)
 class Layout:
     """The order of a tensor in memory, slowest digit first."""
 
-    digits: tuple[Digit, ...]
+    physical_dims: tuple[PhysicalDim, ...]
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash(self.digits)
+        return hash(self.physical_dims)
 
     @staticmethod
-    def permuted(order: Sequence[int]) -> Layout:
+    def from_order(order: Sequence[int]) -> Layout:
         """Dense, with logical dimensions stored in `order`, slowest first."""
-        return Layout(tuple(Digit(d) for d in order))
+        return Layout(tuple(PhysicalDim(d) for d in order))
 
     def __str__(self) -> str:
-        return "{" + ", ".join(map(str, self.digits)) + "}"
+        return "{" + ", ".join(map(str, self.physical_dims)) + "}"
 
     def physical_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """Extent of each digit; a dimension that its block does not divide is padded up."""
         return tuple(
-            shape[d.dim] + d.before + d.after if not d.block else d.block if d.inner else ceildiv(shape[d.dim], d.block)
-            for d in self.digits
+            shape[d.dim] + d.margin_before + d.margin_after
+            if not d.block_size
+            else d.block_size
+            if d.is_inner
+            else ceildiv(shape[d.dim], d.block_size)
+            for d in self.physical_dims
         )
 
     def physical_index(self, index: Sequence[Dim]) -> tuple[Dim, ...]:
         """Position of logical `index` along each digit."""
         return tuple(
-            index[d.dim] + d.before if not d.block else (mod if d.inner else floordiv)(index[d.dim], d.block)
-            for d in self.digits
+            index[d.dim] + d.margin_before
+            if not d.block_size
+            else (mod if d.is_inner else floordiv)(index[d.dim], d.block_size)
+            for d in self.physical_dims
         )
 
     def specialize(self, values: Mapping[str, Dim]) -> Layout:
         """The layout with symbols in its margins replaced by `values`."""
         return Layout(
             tuple(
-                replace(d, before=substitute(d.before, values), after=substitute(d.after, values)) for d in self.digits
+                replace(
+                    d,
+                    margin_before=substitute(d.margin_before, values),
+                    margin_after=substitute(d.margin_after, values),
+                )
+                for d in self.physical_dims
             )
         )
 
     @property
     def is_permutation(self) -> bool:
         """Whether every element has its place and nothing else does: whole dimensions without margins."""
-        return not any(d.block or d.before or d.after for d in self.digits)
+        return not any(d.block_size or d.margin_before or d.margin_after for d in self.physical_dims)
 
 
 @dataclass(frozen=True)
@@ -191,7 +206,7 @@ class TensorType:
     @property
     def symbols(self) -> frozenset[str]:
         """Names of the symbolic dimensions."""
-        return frozenset().union(*(variables(d) | {s.name for s in sizes(d)} for d in self.shape))
+        return frozenset().union(*(variables(d) | {s.name for s in dynamic_sizes(d)} for d in self.shape))
 
     def static_shape(self) -> tuple[int, ...]:
         """The shape as ints; KeyError where a dimension is symbolic."""
@@ -201,26 +216,26 @@ class TensorType:
         """Elements from the start of the buffer to logical `index`."""
         return _offset(self, tuple(index))
 
-    def box(self) -> tuple[slice, ...]:
+    def subview_slices(self) -> tuple[slice, ...]:
         """The tensor's own part of an array whose shape includes the margins of its layout."""
-        margin = {d.dim: d.before for d in self.layout.digits if not d.inner} if self.layout else {}
+        margin = {d.dim: d.margin_before for d in self.layout.physical_dims if not d.is_inner} if self.layout else {}
         return tuple(slice(margin.get(d, 0), margin.get(d, 0) + n) for d, n in enumerate(self.shape))
 
-    def lies_in(self, whole: TensorType) -> bool:
+    def is_subview_of(self, parent: TensorType) -> bool:
         """Whether the tensor is `whole`, or a box inside it."""
-        own, around = self.layout, whole.layout
-        order = [g.dim for g in around.digits] if around else list(range(whole.rank))
-        return self == whole or (
+        own, around = self.layout, parent.layout
+        order = [g.dim for g in around.physical_dims] if around else list(range(parent.rank))
+        return self == parent or (
             own is not None
             and (around is None or around.is_permutation)
-            and [g.dim for g in own.digits] == order
-            and self.dtype == whole.dtype
-            and self.physical_shape == whole.physical_shape
+            and [g.dim for g in own.physical_dims] == order
+            and self.dtype == parent.dtype
+            and self.physical_shape == parent.physical_shape
         )
 
-    def is_apart_from(self, other: TensorType) -> bool:
+    def is_disjoint_from(self, other: TensorType) -> bool:
         """Whether two boxes in one array share no element."""
-        both = zip(self.box(), other.box(), strict=True)
+        both = zip(self.subview_slices(), other.subview_slices(), strict=True)
         pairs = [(a, b) for a, b in both if isinstance(a.stop, int) and isinstance(b.stop, int)]
         return any(a.stop <= b.start or b.stop <= a.start for a, b in pairs)
 
@@ -251,9 +266,9 @@ def _offset(type: TensorType, index: tuple[Dim, ...]) -> Dim:
     return total
 
 
-def is_size(d: object) -> bool:
+def is_valid_extent(d: object) -> bool:
     """Whether a dimension may have `d` elements."""
-    return d >= 0 if isinstance(d, int) else isinstance(d, Index)
+    return d >= 0 if isinstance(d, int) else isinstance(d, IndexExpr)
 
 
 def broadcast_shapes(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:

@@ -6,21 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from compiler.errors import TypeRuleError, VerifyError
-from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node
+from compiler.ir.graph import CONSTANT, INPUT, ConstantData, Graph, Node
 from compiler.ir.op import OPS, Signature
-from compiler.ir.ops.recurrence import taken_by_body
-from compiler.ir.structure import Control, Item, Recurrence
+from compiler.ir.ops.recurrence import body_input_types
+from compiler.ir.structure import ControlFlow, Recurrence, TupleGet
 from compiler.ir.types import TensorType
 
 
 def verify_graph(graph: Graph) -> None:
     """VerifyError listing every broken rule: the node, the rule, the types and the user's line."""
-    problems = [f"[{rule.__name__}] {problem}" for rule in RULES for problem in rule(graph)]
+    problems = [f"[{rule.__name__}] {problem}" for rule in GRAPH_RULES for problem in rule(graph)]
     if problems:
         raise VerifyError(f"@{graph.name} is not a valid graph:\n  " + "\n  ".join(problems))
 
 
-def at(node: Node) -> str:
+def describe(node: Node) -> str:
     """The node, and the user's line it came from."""
     return f"{node!r}" + (f" at {node.loc}" if node.loc else "")
 
@@ -30,7 +30,7 @@ def no_cycles(graph: Graph) -> Iterator[str]:
     done: set[Node] = set()
     for node in graph.nodes:
         if any(o not in done for o in node.operands):
-            yield f"{at(node)}: is computed from itself"
+            yield f"{describe(node)}: is computed from itself"
         done.add(node)
 
 
@@ -38,7 +38,7 @@ def known_ops(graph: Graph) -> Iterator[str]:
     """Every node's op is the one the registry has under that name."""
     for node in graph.nodes:
         if OPS.get(node.op.name) is not node.op:
-            yield f"{at(node)}: op {node.op.name} is not in the registry"
+            yield f"{describe(node)}: op {node.op.name} is not in the registry"
 
 
 def inputs_are_leaves(graph: Graph) -> Iterator[str]:
@@ -48,10 +48,10 @@ def inputs_are_leaves(graph: Graph) -> Iterator[str]:
             yield f"{count} inputs are called %{name}" if name else f"{count} inputs have no name"
     for node in graph.inputs:
         if node.op is not INPUT:
-            yield f"{at(node)}: is an input of the graph but no input node"
+            yield f"{describe(node)}: is an input of the graph but no input node"
     for node in graph.nodes:
         if node.op is INPUT and node not in graph.inputs:
-            yield f"{at(node)}: is read but is no input of the graph"
+            yield f"{describe(node)}: is read but is no input of the graph"
 
 
 def leaves_are_typed(graph: Graph) -> Iterator[str]:
@@ -60,16 +60,16 @@ def leaves_are_typed(graph: Graph) -> Iterator[str]:
         if node.op not in (INPUT, CONSTANT):
             continue
         if node.operands:
-            yield f"{at(node)}: a leaf has no operands"
+            yield f"{describe(node)}: a leaf has no operands"
         if node.op is CONSTANT:
             data = node.attrs.get("value")
-            if not isinstance(data, Data):
-                yield f"{at(node)}: holds no data"
-            elif logical(node.result) != TensorType(data.dtype, data.shape):
-                yield f"{at(node)}: its data is {TensorType(data.dtype, data.shape)}"
+            if not isinstance(data, ConstantData):
+                yield f"{describe(node)}: holds no data"
+            elif without_layout(node.result_type) != TensorType(data.dtype, data.shape):
+                yield f"{describe(node)}: its data is {TensorType(data.dtype, data.shape)}"
 
 
-def logical(result: TensorType | tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
+def without_layout(result: TensorType | tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
     """The type without its layout, which no type rule decides."""
     if isinstance(result, tuple):
         return tuple(t.with_shape(t.shape) for t in result)
@@ -81,38 +81,38 @@ def types_follow_from_operands(graph: Graph) -> Iterator[str]:
     for node in graph.nodes:
         if node.op in (INPUT, CONSTANT):
             continue
-        several = [o for o in node.operands if not isinstance(o.result, TensorType)]
-        if several and not isinstance(node.structure, Item):
-            yield f"{at(node)}: operand %{several[0].name} has several results; read them through item"
+        several = [o for o in node.operands if not isinstance(o.result_type, TensorType)]
+        if several and not isinstance(node.structure, TupleGet):
+            yield f"{describe(node)}: operand %{several[0].name} has several results; read them through item"
             continue
         try:
             attrs = node.op.bind_attrs(node.attrs)
-            signature = Signature(node.op.name, tuple(o.result for o in node.operands), attrs)  # type: ignore[misc]
+            signature = Signature(node.op.name, tuple(o.result_type for o in node.operands), attrs)  # type: ignore[misc]
             if not several:
-                node.op.check(signature)
-            derived = node.op.result(signature)
+                node.op.check_operands(signature)
+            derived = node.op.infer_type(signature)
         except TypeRuleError as error:
-            yield f"{at(node)}: {error}"
+            yield f"{describe(node)}: {error}"
             continue
-        if logical(derived) != logical(node.result):
-            yield f"{at(node)}: the operands ({', '.join(str(o.result) for o in node.operands)}) give {derived}"
+        if without_layout(derived) != without_layout(node.result_type):
+            yield f"{describe(node)}: the operands ({', '.join(str(o.result_type) for o in node.operands)}) give {derived}"
 
 
 def outputs_are_single(graph: Graph) -> Iterator[str]:
     """Outputs have one result each."""
     for node in graph.outputs:
-        if not isinstance(node.result, TensorType):
-            yield f"{at(node)}: has several results; return its items"
+        if not isinstance(node.result_type, TensorType):
+            yield f"{describe(node)}: has several results; return its items"
 
 
 def aliases_fit(graph: Graph) -> Iterator[str]:
     """An output written back to an input has the input's type, and no input is written twice."""
-    for output, target in graph.aliases.items():
+    for output, target in graph.output_aliases.items():
         if not (0 <= output < len(graph.outputs) and 0 <= target < len(graph.inputs)):
             yield f"alias {output} -> {target}: there are {len(graph.outputs)} outputs and {len(graph.inputs)} inputs"
-        elif graph.outputs[output].result != graph.inputs[target].result:
-            yield f"{at(graph.outputs[output])}: is written back to {graph.inputs[target]!r}, of another type"
-    for target, count in Counter(graph.aliases.values()).items():
+        elif graph.outputs[output].result_type != graph.inputs[target].result_type:
+            yield f"{describe(graph.outputs[output])}: is written back to {graph.inputs[target]!r}, of another type"
+    for target, count in Counter(graph.output_aliases.values()).items():
         if count > 1:
             yield f"input number {target} is written back {count} times"
 
@@ -121,18 +121,18 @@ def bodies_fit(graph: Graph) -> Iterator[str]:
     """A graph inside a node takes what its operands give it and obeys every rule itself."""
     for node in graph.nodes:
         for body in (v for v in node.attrs.values() if isinstance(v, Graph)):
-            takes, given = [n.result for n in body.inputs], [o.result for o in node.operands]
+            takes, given = [n.result_type for n in body.inputs], [o.result_type for o in node.operands]
             if isinstance(node.structure, Recurrence):
-                given = list(taken_by_body([o.type for o in node.operands], node.attrs["sequences"]))
-            elif isinstance(node.structure, Control):
-                given = given[node.structure.leading :]
-            if list(map(logical, takes)) != list(map(logical, given)):
-                yield f"{at(node)}: its body takes ({', '.join(map(str, takes))}), not ({', '.join(map(str, given))})"
-            for rule in RULES:
-                yield from (f"{at(node)}: in its body: [{rule.__name__}] {problem}" for problem in rule(body))
+                given = list(body_input_types([o.type for o in node.operands], node.attrs["sequences"]))
+            elif isinstance(node.structure, ControlFlow):
+                given = given[node.structure.leading_operands :]
+            if list(map(without_layout, takes)) != list(map(without_layout, given)):
+                yield f"{describe(node)}: its body takes ({', '.join(map(str, takes))}), not ({', '.join(map(str, given))})"
+            for rule in GRAPH_RULES:
+                yield from (f"{describe(node)}: in its body: [{rule.__name__}] {problem}" for problem in rule(body))
 
 
-RULES: tuple[Callable[[Graph], Iterator[str]], ...] = (
+GRAPH_RULES: tuple[Callable[[Graph], Iterator[str]], ...] = (
     no_cycles,
     known_ops,
     inputs_are_leaves,

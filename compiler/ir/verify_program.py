@@ -9,13 +9,13 @@ from typing import TypeAlias
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir.atoms import Size
-from compiler.ir.binding import evaluate_arrays
-from compiler.ir.index import Dim, evaluate, interval, sizes, variables
-from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, entry_type, walk_steps
+from compiler.ir.atoms import DynamicSize
+from compiler.ir.binding import evaluate_broadcast
+from compiler.ir.index import Dim, dynamic_sizes, evaluate, interval, variables
+from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, view_type, walk_steps
 from compiler.ir.verify_tile import verify_kernel
 
-Counters: TypeAlias = Mapping[str, tuple[Dim, Dim]]
+CounterBounds: TypeAlias = Mapping[str, tuple[Dim, Dim]]
 """Inclusive lowest and highest value of the counters of repeated steps."""
 
 
@@ -24,18 +24,18 @@ def verify_program(program: Program) -> None:
     for kernel in program.kernels.values():
         verify_kernel(kernel)
     written = {*program.inputs, *program.constants}
-    problems = [*_buffers(program), *_slices(program), *_steps(program, program.steps, written, {})]
+    problems = [*_check_buffers(program), *_check_views(program), *_check_steps(program, program.steps, written, {})]
     problems += [f"output %{name} is never written" for name in program.outputs if name not in written]
     if problems:
         raise VerifyError("the program is not valid:\n  " + "\n  ".join(problems))
 
 
-def _buffers(program: Program) -> Iterator[str]:
+def _check_buffers(program: Program) -> Iterator[str]:
     """Inputs, outputs and constants are buffers whose sizes are known or declared; a constant's array fills its buffer."""
     for name in (*program.inputs, *program.outputs, *program.constants):
         if name not in program.buffers:
             yield f"%{name} is no buffer of the program"
-        if name in program.slices:
+        if name in program.views:
             yield f"%{name} is a slice; inputs, outputs and constants are whole buffers"
     for name, type_ in program.buffers.items():
         if any(map(variables, type_.shape)):
@@ -46,42 +46,42 @@ def _buffers(program: Program) -> Iterator[str]:
             yield f"constant %{name} has {array.size} elements for {known}"
 
 
-def _slices(program: Program) -> Iterator[str]:
+def _check_views(program: Program) -> Iterator[str]:
     """A slice is made once, of a buffer that is stored entry after entry."""
-    made = [s.name for s in walk_steps(program.steps) if isinstance(s, Slice)]
-    for name, s in program.slices.items():
+    made = [s.name for s in walk_steps(program.steps) if isinstance(s, View)]
+    for name, s in program.views.items():
         if made.count(name) > 1:
             yield f"slice %{name} is made twice"
         whole = program.buffers.get(s.buffer)
         if whole is None or name not in program.buffers:
             yield f"slice %{name} of %{s.buffer}: both must be buffers of the program"
-        elif not whole.rank or whole.layout is not None or program.buffers[name] != entry_type(whole):
+        elif not whole.rank or whole.layout is not None or program.buffers[name] != view_type(whole):
             yield f"slice %{name}: {program.buffers[name]} is no entry of %{s.buffer}: {whole}"
 
 
-def _steps(program: Program, steps: Iterable[Step], written: set[str], counters: Counters) -> Iterator[str]:
+def _check_steps(program: Program, steps: Iterable[Step], written: set[str], counters: CounterBounds) -> Iterator[str]:
     """Every step's buffers exist, fit and hold something when they are read; `written` grows by what the steps write."""
-    visible = dict[str, Slice]()
+    visible = dict[str, View]()
     for number, step in enumerate(steps):
         where = f"step {number}" + (f" repeated over %{list(counters)[-1]}" if counters else "")
-        if isinstance(step, Slice):
-            yield from (f"{where}: {problem}" for problem in _index_problems(program, step, counters))
+        if isinstance(step, View):
+            yield from (f"{where}: {problem}" for problem in _check_view_index(program, step, counters))
             visible[step.name] = step
             continue
         if isinstance(step, Repeat):
             least = interval(step.count, {})
             yield from (f"{where}: repeats nothing" for _ in range(least is None or least[0] <= 0))
-            yield from _steps(program, step.steps, written, {**counters, step.var: (0, step.count - 1)})
+            yield from _check_steps(program, step.steps, written, {**counters, step.var: (0, step.count - 1)})
             continue
-        reads, writes, problems = _uses(program, step)
+        reads, writes, problems = _step_accesses(program, step)
         yield from (f"{where}: {problem}" for problem in problems)
-        yield from (f"{where}: {problem}" for problem in _overlaps(program, step, writes, counters))
+        yield from (f"{where}: {problem}" for problem in _check_aliasing(program, step, writes, counters))
         if counters and isinstance(step, OpaqueCall):
             yield f"{where}: calls PyTorch, which only a program's own steps can"
         for name in (*reads, *writes):
             if name not in program.buffers:
                 yield f"{where}: %{name} is no buffer of the program"
-        whole = program.whole
+        whole = program.root_buffer
         yield from (f"{where}: %{name} is read before it is written" for name in reads if whole(name) not in written)
         yield from (
             f"{where}: %{name} is a constant and is written" for name in writes if whole(name) in program.constants
@@ -89,7 +89,7 @@ def _steps(program: Program, steps: Iterable[Step], written: set[str], counters:
         written |= {whole(name) for name in writes}
 
 
-def _index_problems(program: Program, s: Slice, counters: Counters) -> Iterator[str]:
+def _check_view_index(program: Program, s: View, counters: CounterBounds) -> Iterator[str]:
     """The index of a slice follows counters in scope and stays inside the buffer."""
     if unknown := variables(s.index) - set(counters):
         yield f"slice %{s.name} follows %{', %'.join(sorted(unknown))}, which counts nothing here"
@@ -100,7 +100,7 @@ def _index_problems(program: Program, s: Slice, counters: Counters) -> Iterator[
         yield f"slice %{s.name}: {s.index} is not in 0..{extent}"
 
 
-def _overlaps(program: Program, step: Step, writes: list[str], counters: Counters) -> Iterator[str]:
+def _check_aliasing(program: Program, step: Step, writes: list[str], counters: CounterBounds) -> Iterator[str]:
     """No two arguments are the same memory where one of them is written, unless a buffer's name says so."""
     named = (
         set(step.arguments)
@@ -112,29 +112,29 @@ def _overlaps(program: Program, step: Step, writes: list[str], counters: Counter
     for a, b in combinations(sorted(named & set(program.buffers)), 2):
         if (
             (a in writes or b in writes)
-            and program.whole(a) == program.whole(b)
-            and not _differ(program, a, b, counters)
+            and program.root_buffer(a) == program.root_buffer(b)
+            and not _are_disjoint_views(program, a, b, counters)
         ):
             yield f"%{a} and %{b} may be the same memory, and one of them is written"
 
 
-def _differ(program: Program, a: str, b: str, counters: Counters) -> bool:
+def _are_disjoint_views(program: Program, a: str, b: str, counters: CounterBounds) -> bool:
     """Whether two names are different entries of one buffer at every count."""
-    one, other = program.slices.get(a), program.slices.get(b)
+    one, other = program.views.get(a), program.views.get(b)
     if one is None or other is None or one.buffer != other.buffer:
         return False
     used = [v for v in sorted(variables(one.index) | variables(other.index)) if v in counters]
     ends = [counters[v][1] for v in used]
-    told = frozenset[Size]().union(*map(sizes, (one.index, other.index, *ends)))
-    for values in ({s.name: s.low for s in told}, {s.name: s.likely for s in told}):  # the fewest steps, and many
+    dynamic = frozenset[DynamicSize]().union(*map(dynamic_sizes, (one.index, other.index, *ends)))
+    for values in ({s.name: s.low for s in dynamic}, {s.name: s.hint for s in dynamic}):  # the fewest steps, and many
         grids = np.meshgrid(*(np.arange(evaluate(n, values) + 1) for n in ends), indexing="ij", sparse=True)
         known = {**values, **dict(zip(used, grids, strict=True))}
-        if np.any(evaluate_arrays(one.index, known) == evaluate_arrays(other.index, known)):
+        if np.any(evaluate_broadcast(one.index, known) == evaluate_broadcast(other.index, known)):
             return False
     return True
 
 
-def _uses(program: Program, step: Launch | OpaqueCall | Copy) -> tuple[list[str], list[str], list[str]]:
+def _step_accesses(program: Program, step: Launch | OpaqueCall | Copy) -> tuple[list[str], list[str], list[str]]:
     """Buffers read and written by a step, and what is wrong with their types."""
     if isinstance(step, OpaqueCall):
         return list(step.arguments), list(step.results), []
@@ -142,10 +142,10 @@ def _uses(program: Program, step: Launch | OpaqueCall | Copy) -> tuple[list[str]
         source, target = program.buffers.get(step.source), program.buffers.get(step.target)
         fits = source is None or target is None or source == target
         return [step.source], [step.target], [] if fits else [f"copies {source} to {target}"]
-    return _launch_uses(program, step)
+    return _launch_accesses(program, step)
 
 
-def _launch_uses(program: Program, step: Launch) -> tuple[list[str], list[str], list[str]]:
+def _launch_accesses(program: Program, step: Launch) -> tuple[list[str], list[str], list[str]]:
     kernel = program.kernels.get(step.kernel)
     if kernel is None:
         return [], [], [f"there is no kernel @{step.kernel}"]
@@ -157,12 +157,13 @@ def _launch_uses(program: Program, step: Launch) -> tuple[list[str], list[str], 
     problems = [
         f"@{kernel.name} takes %{p.name}: {p.type}, but %{a} is {program.buffers[a]}"
         for p, a in pairs
-        if a in program.buffers and not p.type.lies_in(program.buffers[a])
+        if a in program.buffers and not p.type.is_subview_of(program.buffers[a])
     ]
     twice = [
         a
         for k, (p, a) in enumerate(pairs)
-        if p.is_written and any(a == b and not p.type.is_apart_from(q.type) for j, (q, b) in enumerate(pairs) if j != k)
+        if p.is_written
+        and any(a == b and not p.type.is_disjoint_from(q.type) for j, (q, b) in enumerate(pairs) if j != k)
     ]
     problems += [f"@{kernel.name} writes %{a}, which it is also given as another argument" for a in twice]
     return reads, writes, problems

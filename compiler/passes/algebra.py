@@ -6,96 +6,96 @@ from collections.abc import Callable, Mapping
 from math import copysign
 from typing import TypeAlias
 
-from compiler.ir.scalar import Call, Const, Expr, transform
+from compiler.ir.scalar import Const, Expr, PrimitiveCall, transform
 from compiler.ir.types import DType, bf16, boolean, f16, f32, f64
 
-Rule: TypeAlias = Callable[[Call, "tuple[Expr, ...]"], Expr | None]
+SimplificationRule: TypeAlias = Callable[[PrimitiveCall, "tuple[Expr, ...]"], Expr | None]
 
 
-def simplify(e: Expr) -> Expr:
+def simplify_scalar(e: Expr) -> Expr:
     """`e` without the operations that do nothing."""
-    return transform(e, _simplify_one)
+    return transform(e, _simplify_call)
 
 
-def _simplify_one(e: Expr) -> Expr:
-    rule = RULES.get(e.primitive) if isinstance(e, Call) else None
-    return (rule(e, e.operands) if rule and isinstance(e, Call) else None) or e
+def _simplify_call(e: Expr) -> Expr:
+    rule = SIMPLIFICATIONS.get(e.primitive) if isinstance(e, PrimitiveCall) else None
+    return (rule(e, e.operands) if rule and isinstance(e, PrimitiveCall) else None) or e
 
 
-def _is(e: Expr, value: float) -> bool:
+def _is_constant(e: Expr, value: float) -> bool:
     """Whether `e` is the constant `value`, with its sign."""
     return isinstance(e, Const) and e.value == value and copysign(1, e.value) == copysign(1, value)
 
 
-def _nothing(dtype: DType) -> float:
+def _additive_identity(dtype: DType) -> float:
     """What can be added to any value of `dtype` and leave it as it was: for floats -0.0, as -0.0 + 0.0 is 0.0."""
     return -0.0 if dtype.is_float else 0
 
 
-def _either(unit: Callable[[DType], float]) -> Rule:
+def _two_sided_identity(unit: Callable[[DType], float]) -> SimplificationRule:
     """x op unit -> x, unit op x -> x."""
 
-    def rule(e: Call, args: tuple[Expr, ...]) -> Expr | None:
+    def rule(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
         x, y = args
-        return x if _is(y, unit(e.dtype)) else y if _is(x, unit(e.dtype)) else None
+        return x if _is_constant(y, unit(e.dtype)) else y if _is_constant(x, unit(e.dtype)) else None
 
     return rule
 
 
-def _right(unit: float) -> Rule:
+def _right_identity(unit: float) -> SimplificationRule:
     """x op unit -> x."""
-    return lambda e, args: args[0] if _is(args[1], unit) else None
+    return lambda e, args: args[0] if _is_constant(args[1], unit) else None
 
 
-def _twice(e: Call, args: tuple[Expr, ...]) -> Expr | None:
+def _involution(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
     """f(f(x)) -> x"""
     inner = args[0]
-    return inner.operands[0] if isinstance(inner, Call) and inner.primitive == e.primitive else None
+    return inner.operands[0] if isinstance(inner, PrimitiveCall) and inner.primitive == e.primitive else None
 
 
-def _once(e: Call, args: tuple[Expr, ...]) -> Expr | None:
+def _idempotent(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
     """f(f(x)) -> f(x)"""
-    return args[0] if isinstance(args[0], Call) and args[0].primitive == e.primitive else None
+    return args[0] if isinstance(args[0], PrimitiveCall) and args[0].primitive == e.primitive else None
 
 
-def _same(e: Call, args: tuple[Expr, ...]) -> Expr | None:
+def _equal_operands(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
     """x op x -> x"""
-    return args[0] if args[0].same(args[1]) else None
+    return args[0] if args[0].is_structurally_equal(args[1]) else None
 
 
-def _choose(e: Call, args: tuple[Expr, ...]) -> Expr | None:
+def _simplify_where(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
     """where(c, x, x) -> x; where(true, x, y) -> x"""
     choice, x, y = args
     if isinstance(choice, Const):
         return x if choice.value else y
-    return x if x.same(y) else None
+    return x if x.is_structurally_equal(y) else None
 
 
-def _bits(ones: bool) -> Rule:
+def _bitwise(ones: bool) -> SimplificationRule:
     """x op x -> x, and x op the neutral bits -> x."""
 
-    def rule(e: Call, args: tuple[Expr, ...]) -> Expr | None:
+    def rule(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
         neutral = (
             (True if e.dtype == boolean else -1 if e.dtype.kind == "int" else (1 << e.dtype.bits) - 1) if ones else 0
         )
-        return _same(e, args) or _either(lambda _: neutral)(e, args)
+        return _equal_operands(e, args) or _two_sided_identity(lambda _: neutral)(e, args)
 
     return rule
 
 
-def _cast(e: Call, args: tuple[Expr, ...]) -> Expr | None:
+def _simplify_cast(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
     """x to its own type; there and back through a type that holds every value of x."""
     inner = args[0]
     if inner.dtype == e.dtype:
         return inner
-    if isinstance(inner, Call) and inner.primitive == "cast":
+    if isinstance(inner, PrimitiveCall) and inner.primitive == "cast":
         source = inner.operands[0]
-        if source.dtype == e.dtype and holds(inner.dtype, source.dtype):
+        if source.dtype == e.dtype and can_represent(inner.dtype, source.dtype):
             return source
     return None
 
 
-def holds(wide: DType, narrow: DType) -> bool:
+def can_represent(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` survives a cast to `wide` and back."""
     if narrow in (wide, boolean):
         return True
@@ -108,26 +108,26 @@ def holds(wide: DType, narrow: DType) -> bool:
     return wide.kind == "int" and narrow.kind == "uint" and wide.bits > narrow.bits
 
 
-RULES: Mapping[str, Rule] = {
-    "add": _either(_nothing),
-    "sub": _right(0),  # x - 0.0 is x, -0.0 included
-    "mul": _either(lambda _: 1),
-    "div": _right(1),
-    "neg": _twice,
-    "not": _twice,
-    "abs": _once,
-    "floor": _once,
-    "ceil": _once,
-    "trunc": _once,
-    "round": _once,
-    "min": _same,
-    "max": _same,
-    "and": _bits(ones=True),
-    "or": _bits(ones=False),
-    "xor": lambda e, args: args[0] if _is(args[1], 0) else args[1] if _is(args[0], 0) else None,
-    "shl": _right(0),
-    "shr": _right(0),
-    "lshr": _right(0),
-    "where": _choose,
-    "cast": _cast,
+SIMPLIFICATIONS: Mapping[str, SimplificationRule] = {
+    "add": _two_sided_identity(_additive_identity),
+    "sub": _right_identity(0),  # x - 0.0 is x, -0.0 included
+    "mul": _two_sided_identity(lambda _: 1),
+    "div": _right_identity(1),
+    "neg": _involution,
+    "not": _involution,
+    "abs": _idempotent,
+    "floor": _idempotent,
+    "ceil": _idempotent,
+    "trunc": _idempotent,
+    "round": _idempotent,
+    "min": _equal_operands,
+    "max": _equal_operands,
+    "and": _bitwise(ones=True),
+    "or": _bitwise(ones=False),
+    "xor": lambda e, args: args[0] if _is_constant(args[1], 0) else args[1] if _is_constant(args[0], 0) else None,
+    "shl": _right_identity(0),
+    "shr": _right_identity(0),
+    "lshr": _right_identity(0),
+    "where": _simplify_where,
+    "cast": _simplify_cast,
 }

@@ -30,11 +30,11 @@ IR = TypeVar("IR", bound=Graph | Kernel | Program)
 
 
 @dataclass(frozen=True)
-class Offer:
+class Alternative:
     """A decision that was close: `instead` might serve as well as `pass_` did (None: to do without it)."""
 
     pass_: Pass[Any]
-    instead: Pass[Any] | None
+    replacement: Pass[Any] | None
 
 
 @dataclass
@@ -50,16 +50,16 @@ class Context:
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
-    repeated: frozenset[str] = frozenset()
-    offers: list[Offer] = field(default_factory=list)
-    otherwise_if_small: bool = False
-    _table: Accesses | None = None
+    repeated_kernels: frozenset[str] = frozenset()
+    alternatives: list[Alternative] = field(default_factory=list)
+    wants_small_variant: bool = False
+    _accesses: Accesses | None = None
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """The accesses of `kernel`, found once as long as passes leave it as it is."""
-        if self._table is None or self._table.kernel is not kernel:
-            self._table = Accesses(kernel)
-        return self._table
+        if self._accesses is None or self._accesses.kernel is not kernel:
+            self._accesses = Accesses(kernel)
+        return self._accesses
 
     def applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say that `pass_` changed something, and why that pays."""
@@ -77,9 +77,9 @@ class Context:
         """Add to the statistic `pass: what`."""
         self.statistics[f"{pass_.name}: {what}"] += amount
 
-    def offer(self, pass_: Pass[Any], *instead: Pass[Any] | None) -> None:
+    def propose(self, pass_: Pass[Any], *replacements: Pass[Any] | None) -> None:
         """Say what `pass_` might have done as well: the same pass with other options, or nothing at all (None)."""
-        self.offers += [Offer(pass_, other) for other in instead]
+        self.alternatives += [Alternative(pass_, other) for other in replacements]
 
     def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str) -> None:
         name, loc = (about, None) if isinstance(about, str) else (about.name or about.op.name, about.loc)
@@ -94,7 +94,7 @@ class Pass(ABC, Generic[IR]):
 
     name: str
     exact: bool = False
-    takes: ClassVar[type]
+    ir_type: ClassVar[type]
 
     @abstractmethod
     def run(self, ir: IR, context: Context) -> IR:
@@ -104,19 +104,19 @@ class Pass(ABC, Generic[IR]):
 class GraphPass(Pass[Graph]):
     """A pass from Graph IR to Graph IR."""
 
-    takes = Graph
+    ir_type = Graph
 
 
 class TilePass(Pass[Kernel]):
     """A pass from one kernel of Tile IR to another."""
 
-    takes = Kernel
+    ir_type = Kernel
 
 
 class ProgramPass(Pass[Program]):
     """A pass over all kernels and buffers of a program together."""
 
-    takes = Program
+    ir_type = Program
 
 
 PASSES: dict[str, Callable[..., Pass[Any]]] = {}
@@ -127,20 +127,20 @@ P = TypeVar("P", bound=type[Pass[Any]])
 
 def register(pass_class: P) -> P:
     """Enter a pass in the registry under its name."""
-    return add_pass(pass_class.name, pass_class)
+    return register_factory(pass_class.name, pass_class)
 
 
 F = TypeVar("F", bound=Callable[..., Pass[Any]])
 
 
-def add_pass(name: str, make: F) -> F:
+def register_factory(name: str, factory: F) -> F:
     """Enter `make`, which builds a pass from its options, under `name`; one of the same module and name is replaced."""
     known = PASSES.get(name)
-    if known is not None and _origin(known) != _origin(make):
+    if known is not None and _origin(known) != _origin(factory):
         raise ValueError(f"pass {name} is declared twice")
-    PASSES[name] = make
-    return make
+    PASSES[name] = factory
+    return factory
 
 
-def _origin(make: Callable[..., Pass[Any]]) -> tuple[str, str]:
-    return getattr(make, "__module__", ""), getattr(make, "__qualname__", repr(make))
+def _origin(factory: Callable[..., Pass[Any]]) -> tuple[str, str]:
+    return getattr(factory, "__module__", ""), getattr(factory, "__qualname__", repr(factory))

@@ -14,26 +14,26 @@ from compiler.ir.graph import Graph, Node, scalar_value
 from compiler.ir.index import Dim, var, variables
 from compiler.ir.scalar import PRIMITIVES
 from compiler.ir.structure import (
+    ConstantLinear,
     Elementwise,
     Gather,
     Generate,
     IndexMap,
     Leaf,
     Lookup,
-    Mix,
     Position,
     Reduction,
     Scan,
-    formula,
+    elementwise_expr,
     is_view,
 )
 from compiler.ir.types import broadcast_index
-from compiler.passes.nest import LowerError
+from compiler.passes.nest import LoweringError
 
-HEAVY = 6
+MAX_RECOMPUTE_COST = 6
 """Multiply-adds beyond which an element is kept rather than computed twice."""
 
-MANY = 2000
+MAX_REQUESTS = 2000
 """Requests beyond which a group is none: sums over rows of sums over columns, and so on, double them each time.  Networks have 200."""
 
 
@@ -43,9 +43,9 @@ class Request:
 
     index: Position
     loops: tuple[str, ...]
-    sink: Node
+    consumer: Node
 
-    def repeats(self) -> bool:
+    def is_recomputed(self) -> bool:
         """Whether a loop that the index does not follow runs around one that it does."""
         used = set().union(*(variables(d) for d in self.index), set())
         seen_other = False
@@ -64,7 +64,7 @@ class Demand:
     graph: Graph
     root: Node
     index: Position
-    kept: frozenset[Node] = frozenset()
+    materialized: frozenset[Node] = frozenset()
     requests: dict[Node, list[Request]] = field(default_factory=dict)
     _count: int = 0
 
@@ -72,133 +72,133 @@ class Demand:
         self._seen: set[tuple[object, ...]] = set()
         self._pending: dict[Node, Request] = {}
         order = {n: k for k, n in enumerate(self.graph.nodes)}
-        self.loops = tuple(v for d in self.index for v in sorted(variables(d)))
-        self.ask(self.root, self.index, self.loops, self.root)
+        self.root_loops = tuple(v for d in self.index for v in sorted(variables(d)))
+        self.add_request(self.root, self.index, self.root_loops, self.root)
         while self._pending:  # kept nodes fill their buffers once, latest first
             node = max(self._pending, key=lambda n: order[n])
-            self.fill(node, self._pending.pop(node))
+            self.visit_materialized(node, self._pending.pop(node))
 
-    def ask(self, node: Node, index: Position, loops: tuple[str, ...], sink: Node) -> None:
-        key = (node, index, loops, sink)
+    def add_request(self, node: Node, index: Position, loops: tuple[str, ...], consumer: Node) -> None:
+        key = (node, index, loops, consumer)
         if key in self._seen or (isinstance(node.structure, Leaf) and scalar_value(node) is not None):
             return
         self._seen.add(key)
-        if len(self._seen) > MANY:
-            raise LowerError(f"elements of {self.root} are asked for in too many ways")
-        self.requests.setdefault(node, []).append(Request(index, loops, sink))
-        if node in self.kept and node is not sink:
-            self._pending.setdefault(node, Request(index, loops, sink))
+        if len(self._seen) > MAX_REQUESTS:
+            raise LoweringError(f"elements of {self.root} are asked for in too many ways")
+        self.requests.setdefault(node, []).append(Request(index, loops, consumer))
+        if node in self.materialized and node is not consumer:
+            self._pending.setdefault(node, Request(index, loops, consumer))
             return
-        self.descend(node, index, loops, sink)
+        self.request_operands(node, index, loops, consumer)
 
-    def fill(self, node: Node, request: Request) -> None:
+    def visit_materialized(self, node: Node, request: Request) -> None:
         """A kept node computes all its elements under the loops it shares with the root."""
-        outer = [v for v in self.loops if any(v in variables(d) for d in request.index)]
+        outer = [v for v in self.root_loops if any(v in variables(d) for d in request.index)]
         index: list[Dim] = []
         own: list[str] = []
         for d in request.index:
             if isinstance(d, int) or all(v in outer for v in variables(d)):
                 index.append(d)
             else:
-                own.append(self._fresh())
+                own.append(self._fresh_var())
                 index.append(var(own[-1]))
-        self.descend(node, tuple(index), (*outer, *own), node)
+        self.request_operands(node, tuple(index), (*outer, *own), node)
 
-    def descend(self, node: Node, index: Position, loops: tuple[str, ...], sink: Node) -> None:
+    def request_operands(self, node: Node, index: Position, loops: tuple[str, ...], consumer: Node) -> None:
         s = node.structure
         if isinstance(s, Elementwise):
             for o in node.operands:
-                self.ask(o, broadcast_index(o.shape, index), loops, sink)
+                self.add_request(o, broadcast_index(o.shape, index), loops, consumer)
         elif isinstance(s, Scan):
             for o in node.operands:
-                self.ask(o, index, loops, sink)
-        elif isinstance(s, Mix):
-            dim, matrix = s.along(node)
+                self.add_request(o, index, loops, consumer)
+        elif isinstance(s, ConstantLinear):
+            dim, matrix = s.axis_and_matrix(node)
             for k in range(len(matrix[0])):
-                self.ask(node.operands[0], (*index[:dim], k, *index[dim + 1 :]), loops, sink)
+                self.add_request(node.operands[0], (*index[:dim], k, *index[dim + 1 :]), loops, consumer)
         elif isinstance(s, IndexMap):
-            for piece in s.pieces(node, index):
-                self.ask(node.operands[piece.operand], piece.position, loops, sink)
+            for piece in s.reads(node, index):
+                self.add_request(node.operands[piece.operand], piece.position, loops, consumer)
         elif isinstance(s, Gather):
             place: list[Dim] = []
             for d in s.position(node, index):
                 if isinstance(d, Lookup):
-                    self.ask(node.operands[d.operand], d.position, loops, sink)
+                    self.add_request(node.operands[d.operand], d.position, loops, consumer)
                     inner = sorted(set().union(*(variables(p) for p in d.position), set()))
                     place.append(
                         sum((var(v) for v in inner), start=0)
                     )  # depends on what the looked-up place depends on
                 else:
                     place.append(d)
-            self.ask(node.operands[0], tuple(place), loops, sink)
+            self.add_request(node.operands[0], tuple(place), loops, consumer)
         elif isinstance(s, Reduction):
-            space = s.space(node)
-            points = [self._fresh() if e != 1 else None for e in space.extents]
+            space = s.domain(node)
+            points = [self._fresh_var() if e != 1 else None for e in space.extents]
             red = tuple(var(p) if p else 0 for p in points)
             used = set().union(*(variables(d) for d in index), set())
             around = (*(v for v in loops if v in used), *(p for p in points if p))
             for o, place_ in zip(node.operands, space.positions(index, red), strict=True):
-                self.ask(o, place_, around, node)
+                self.add_request(o, place_, around, node)
 
-    def _fresh(self) -> str:
+    def _fresh_var(self) -> str:
         self._count += 1
         return f"?{self._count}"
 
     @cached_property
-    def rows(self) -> tuple[str, ...]:
+    def shared_loops(self) -> tuple[str, ...]:
         """Root loops shared by every reduction and kept node that does not follow all of them, in loop order."""
         shared: set[str] | None = None
         for node, asked in self.requests.items():
-            if not isinstance(node.structure, Reduction) and node not in self.kept:
+            if not isinstance(node.structure, Reduction) and node not in self.materialized:
                 continue
             for r in asked:
-                used = {v for d in r.index for v in variables(d)} & set(self.loops)
-                if used != set(self.loops):
+                used = {v for d in r.index for v in variables(d)} & set(self.root_loops)
+                if used != set(self.root_loops):
                     shared = used if shared is None else shared & used
-        return self.loops if shared is None else tuple(v for v in self.loops if v in shared)
+        return self.root_loops if shared is None else tuple(v for v in self.root_loops if v in shared)
 
-    def wants_keeping(self, node: Node) -> bool:
+    def should_materialize(self, node: Node) -> bool:
         """Whether `node` would be computed again at a price: for several sinks, or in loops it does not follow."""
-        if node is self.root or node in self.kept or isinstance(node.structure, (Leaf, Generate, Scan)):
+        if node is self.root or node in self.materialized or isinstance(node.structure, (Leaf, Generate, Scan)):
             return False
         asked = self.requests.get(node, [])
         used = {v for r in asked for d in r.index for v in variables(d)}
-        if used <= set(self.rows):
+        if used <= set(self.shared_loops):
             return False  # one value per row: placed in the row loop, computed once
-        if self.price(node) < HEAVY:
+        if self.recompute_cost(node) < MAX_RECOMPUTE_COST:
             return False
-        return len({r.sink for r in asked}) > 1 or any(r.repeats() for r in asked)
+        return len({r.consumer for r in asked}) > 1 or any(r.is_recomputed() for r in asked)
 
-    def price(self, node: Node) -> int:
+    def recompute_cost(self, node: Node) -> int:
         """Multiply-adds to compute one element from what is in memory or kept."""
-        if node in self.kept or isinstance(node.structure, Leaf):
+        if node in self.materialized or isinstance(node.structure, Leaf):
             return 0
         if isinstance(node.structure, (Reduction, Scan)):
             return 1000
         asked = self.requests.get(node, [])
-        if asked and {v for r in asked for d in r.index for v in variables(d)} < set(self.rows):
+        if asked and {v for r in asked for d in r.index for v in variables(d)} < set(self.shared_loops):
             return 0
         own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else 1
-        return own + sum(self.price(o) for o in node.operands)
+        return own + sum(self.recompute_cost(o) for o in node.operands)
 
 
 def elementwise_cost(node: Node) -> int:
     """Multiply-adds of one element of an elementwise node."""
-    return sum(PRIMITIVES[x.primitive].cost for x in formula(node).calls)
+    return sum(PRIMITIVES[x.primitive].cost for x in elementwise_expr(node).calls)
 
 
-def from_positions(node: Node) -> bool:
+def is_cheap_index_expr(node: Node) -> bool:
     """Whether a node takes an operation or two on indices: its users may learn more from them than from a tensor."""
     sources = [o.operands[0] if is_view(o.structure, o) else o for o in node.operands if scalar_value(o) is None]
     plain = isinstance(node.structure, Elementwise) and all(isinstance(o.structure, Generate) for o in sources)
     return plain and bool(sources) and elementwise_cost(node) <= 2
 
 
-def settle(graph: Graph, root: Node, index: Position) -> Demand:
+def solve_demand(graph: Graph, root: Node, index: Position) -> Demand:
     """The demand of a group with everything kept that is worth keeping, found latest node first."""
     demand = Demand(graph, root, index)
     while True:
-        late = next((n for n in reversed(graph.nodes) if demand.wants_keeping(n)), None)
+        late = next((n for n in reversed(graph.nodes) if demand.should_materialize(n)), None)
         if late is None:
             return demand
-        demand = Demand(graph, root, index, demand.kept | {late})
+        demand = Demand(graph, root, index, demand.materialized | {late})

@@ -6,9 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from compiler.ir.atoms import Size
-from compiler.ir.index import Dim, size, substitute
-from compiler.ir.sizes import program_sizes
+from compiler.ir.atoms import DynamicSize
+from compiler.ir.index import Dim, dynamic_size, substitute
+from compiler.ir.sizes import program_dynamic_sizes
 from compiler.ir.tile import Kernel, Program
 from compiler.ir.types import TensorType
 from compiler.passes.rename import map_indices
@@ -16,34 +16,36 @@ from compiler.passes.rename import map_indices
 W = TypeVar("W", bound=Hashable)
 
 
-def fewer(sizes: Iterable[Size], usual: int) -> dict[str, int]:
+def capped_hints(sizes: Iterable[DynamicSize], max_hint: int) -> dict[str, int]:
     """What is to be expected of sizes that are `usual` at most, if they may be that few."""
-    return {s.name: min(s.likely, max(s.low, usual)) for s in sizes}
+    return {s.name: min(s.hint, max(s.low, max_hint)) for s in sizes}
 
 
-def steadiest(times: Callable[[dict[str, int]], Mapping[W, float]], sizes: Iterable[Size], usual: int) -> W:
+def minimize_max_regret(
+    estimate_times: Callable[[dict[str, int]], Mapping[W, float]], sizes: Iterable[DynamicSize], max_hint: int
+) -> W:
     """The way that never takes much longer than the best at the sizes that are tried, for which `times` says what each way takes."""
     longest = dict[W, float]()  # how many times as long as the best way
-    for values in tried(sizes, usual):
-        found = times(values)
+    for values in hint_samples(sizes, max_hint):
+        found = estimate_times(values)
         longest = {way: max(longest.get(way, 1.0), t / min(found.values())) for way, t in found.items()}
     return min(longest, key=lambda way: longest[way])
 
 
-def tried(sizes: Iterable[Size], usual: int) -> list[dict[str, int]]:
+def hint_samples(sizes: Iterable[DynamicSize], max_hint: int) -> list[dict[str, int]]:
     """Sizes to weigh a decision by: those that are likely, none above `usual` that may be less, and half of them."""
     found = tuple(sizes)
-    likely = fewer(found, usual)
+    likely = capped_hints(found, max_hint)
     less = {s.name: max(s.low, likely[s.name] // 2) for s in found}
     return [likely, less] if found else [{}]
 
 
-def expecting(program: Program, usual: int) -> Program:
+def with_capped_hints(program: Program, max_hint: int) -> Program:
     """The buffers and kernels of a program whose sizes are expected to be `usual` at most; itself where they are."""
-    found = program_sizes(program)
-    likely = fewer(found, usual)
+    found = program_dynamic_sizes(program)
+    likely = capped_hints(found, max_hint)
     changed: dict[str, Dim] = {
-        s.name: size(s.name, s.low, s.high, likely[s.name]) for s in found if likely[s.name] != s.likely
+        s.name: dynamic_size(s.name, s.low, s.high, likely[s.name]) for s in found if likely[s.name] != s.hint
     }
     if not changed:
         return program
@@ -56,7 +58,12 @@ def expecting(program: Program, usual: int) -> Program:
 
     def resized(k: Kernel) -> Kernel:
         params = tuple(replace(p, type=retyped(p.type)) for p in k.params)
-        return replace(k, params=params, body=tuple(map_indices(s, dim) for s in k.body), surplus=dim(k.surplus))
+        return replace(
+            k,
+            params=params,
+            body=tuple(map_indices(s, dim) for s in k.body),
+            parallel_condition=dim(k.parallel_condition),
+        )
 
     buffers = {name: retyped(t) for name, t in program.buffers.items()}
     return replace(program, buffers=buffers, kernels={name: resized(k) for name, k in program.kernels.items()})

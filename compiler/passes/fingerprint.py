@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from compiler.ir.graph import Graph
 
 
-def fingerprint(g: Graph) -> Hashable:
+def structural_key(g: Graph) -> Hashable:
     """Equal for graphs that lower alike."""
     number = {n: k for k, n in enumerate(g.nodes)}
 
@@ -18,7 +18,7 @@ def fingerprint(g: Graph) -> Hashable:
         (
             n.op.name,
             tuple(number[o] for o in n.operands),
-            str(n.result),
+            str(n.result_type),
             tuple((k, attr(v)) for k, v in n.attrs.items() if k != "name"),
         )
         for n in g.nodes

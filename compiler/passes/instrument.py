@@ -13,13 +13,13 @@ import torch
 from compiler.errors import PassError, VerifyError
 from compiler.ir.graph import Graph
 from compiler.ir.interpret_graph import interpret
-from compiler.ir.interpret_tile import fresh, run_kernel, run_program
+from compiler.ir.interpret_tile import poisoned_array, run_kernel, run_program
 from compiler.ir.printer import print_graph
-from compiler.ir.random_inputs import Array, random_inputs, small_sizes
+from compiler.ir.random_inputs import Array, random_inputs, small_symbol_values
 from compiler.ir.tile import Kernel, Program, walk, walk_steps
 from compiler.ir.tile_printer import print_kernel, print_program
 from compiler.ir.torch_types import as_array
-from compiler.ir.trial import Sizes, interpreted_steps, trials
+from compiler.ir.trial import SizeValues, interpreted_statements, sample_sizes
 from compiler.ir.types import TensorType
 from compiler.ir.verify_graph import verify_graph
 from compiler.ir.verify_program import verify_program
@@ -33,27 +33,27 @@ AnyIR: TypeAlias = Graph | Kernel | Program
 AnyPass: TypeAlias = Pass[Any]
 
 
-class Watch:
+class PassInstrument:
     """An instrument that does nothing; derive from it."""
 
-    def before(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
+    def before_pass(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
         """Called with what `pass_` is given."""
 
-    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+    def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         """Called with what `pass_` was given and what it made of it."""
 
-    def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
+    def kernel_finished(self, kernel: Kernel, program: Program, context: Context) -> None:
         """Called with each kernel of `program` as no pass will change it any more, before the passes run on the next."""
 
 
-def size(ir: AnyIR) -> int:
+def ir_size(ir: AnyIR) -> int:
     """Nodes of a graph, statements of a kernel or steps of a program."""
     if isinstance(ir, Program):
         return sum(1 for _ in walk_steps(ir.steps))
     return len(ir.nodes) if isinstance(ir, Graph) else sum(1 for _ in walk(ir.body))
 
 
-def text(ir: AnyIR) -> str:
+def ir_text(ir: AnyIR) -> str:
     """The IR as it is printed."""
     if isinstance(ir, Program):
         return print_program(ir)
@@ -61,13 +61,13 @@ def text(ir: AnyIR) -> str:
 
 
 @dataclass
-class Timing(Watch):
+class PassTiming(PassInstrument):
     """Seconds and sizes of every pass run."""
 
     rows: list[tuple[str, float, int, int]] = field(default_factory=list)
 
-    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        self.rows.append((pass_.name, seconds, size(old), size(new)))
+    def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        self.rows.append((pass_.name, seconds, ir_size(old), ir_size(new)))
 
     def __str__(self) -> str:
         lines = [f"{'ms':>9}  {'size':>6} -> {'size':<6}  pass"]
@@ -76,33 +76,35 @@ class Timing(Watch):
 
 
 @dataclass
-class PrintIR(Watch):
+class PrintIR(PassInstrument):
     """Prints the IR before and after the passes named ("all" for every one); `changes` prints it whenever it changed."""
 
     before_passes: Sequence[str] = ()
     after_passes: Sequence[str] = ()
-    changes: bool = False
+    on_change: bool = False
     file: TextIO | None = None
 
-    def before(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
-        if _named(pass_, self.before_passes):
+    def before_pass(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
+        if _is_selected(pass_, self.before_passes):
             self._print(f"before {pass_.name}", ir)
 
-    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        if _named(pass_, self.after_passes) or (self.changes and new is not old and text(new) != text(old)):
+    def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+        if _is_selected(pass_, self.after_passes) or (
+            self.on_change and new is not old and ir_text(new) != ir_text(old)
+        ):
             self._print(f"after {pass_.name}", new)
 
     def _print(self, title: str, ir: AnyIR) -> None:
-        print(f"// {title} (@{ir.name})\n{text(ir)}", file=self.file or sys.stderr)
+        print(f"// {title} (@{ir.name})\n{ir_text(ir)}", file=self.file or sys.stderr)
 
 
-def _named(pass_: AnyPass, names: Sequence[str]) -> bool:
+def _is_selected(pass_: AnyPass, names: Sequence[str]) -> bool:
     return "all" in names or pass_.name in names
 
 
-def instruments_for(options: Options) -> list[Watch]:
+def instruments_for(options: Options) -> list[PassInstrument]:
     """What the user's options ask to watch."""
-    watches: list[Watch] = []
+    watches: list[PassInstrument] = []
     if options.verify:
         watches.append(Verify())
     if options.check:
@@ -123,10 +125,10 @@ def verify(ir: AnyIR) -> None:
         verify_kernel(ir)
 
 
-class Verify(Watch):
+class Verify(PassInstrument):
     """Verifies what every pass makes."""
 
-    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+    def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if new is old:
             return
         try:
@@ -136,7 +138,7 @@ class Verify(Watch):
 
 
 @dataclass
-class SemanticCheck(Watch):
+class SemanticCheck(PassInstrument):
     """Interprets the IR before and after every pass on random inputs and names the first pass that changes an answer.
 
     Graphs are interpreted in float64, kernels as they are, open ones at several sizes.  A kernel of more than `max_steps` steps is
@@ -146,52 +148,52 @@ class SemanticCheck(Watch):
     seed: int = 0
     max_steps: int = 200_000
     skipped: list[str] = field(default_factory=list)
-    _last: tuple[AnyIR, list[tuple[Sizes, list[Array]]]] | None = None
+    _last: tuple[AnyIR, list[tuple[SizeValues, list[Array]]]] | None = None
 
-    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+    def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if new is old:
             return
-        tried = list(trials(old, new))
-        if max(interpreted_steps(old, tried[0]), interpreted_steps(new, tried[0])) > self.max_steps:
+        tried = list(sample_sizes(old, new))
+        if max(interpreted_statements(old, tried[0]), interpreted_statements(new, tried[0])) > self.max_steps:
             self.skipped.append(pass_.name)
             context.note(pass_, f"semantic check skipped: @{old.name} has more than {self.max_steps} steps", old.name)
             return
         known = self._last[1] if self._last and self._last[0] is old else []
-        found: list[tuple[Sizes, list[Array]]] = []
+        found: list[tuple[SizeValues, list[Array]]] = []
         for sizes in tried:
             try:
-                expected = next((a for s, a in known if s == sizes), None) or answers(old, self.seed, sizes)
+                expected = next((a for s, a in known if s == sizes), None) or interpreted_outputs(old, self.seed, sizes)
             except (IndexError, RuntimeError):  # what is a position in a larger array is none in one of this size
                 continue
-            actual = answers(new, self.seed, sizes)
+            actual = interpreted_outputs(new, self.seed, sizes)
             found.append((sizes, actual))
             at = f" where {', '.join(f'{n} = {v}' for n, v in sizes.items())}" if sizes else ""
             for number, (want, got) in enumerate(zip(expected, actual, strict=True)):
-                if problem := difference(want, got, tolerance(old)):
+                if problem := describe_difference(want, got, tolerance(old)):
                     raise PassError(
                         f"pass {pass_.name} changed the answer of @{old.name}: output {number}: {problem}{at}"
                     )
         self._last = (new, found)
 
 
-def answers(ir: AnyIR, seed: int = 0, sizes: Sizes | None = None) -> list[Array]:
+def interpreted_outputs(ir: AnyIR, seed: int = 0, sizes: SizeValues | None = None) -> list[Array]:
     """What the interpreter makes of random inputs: a graph's outputs in float64, a kernel's out and inout buffers.
 
     `sizes` are those that the IR leaves open; symbols of a graph that are not among them are small.
     """
     sizes = sizes or {}
     if isinstance(ir, Graph):
-        fixed = ir.specialize({**small_sizes(ir), **sizes}) if ir.symbols else ir
+        fixed = ir.specialize({**small_symbol_values(ir), **sizes}) if ir.symbols else ir
         types = [n.type for n in fixed.inputs]
-        results = first_in_range(
+        results = run_with_valid_range(
             lambda low, high: interpret(fixed, random_inputs(types, seed, low, high), dtype=torch.float64)
         )
         return [as_array(r) for r in results]
-    given = given_to(ir, sizes)
-    return first_in_range(lambda low, high: run_on(ir, random_inputs(given, seed, low, high), sizes))
+    given = input_types(ir, sizes)
+    return run_with_valid_range(lambda low, high: interpret_on(ir, random_inputs(given, seed, low, high), sizes))
 
 
-def given_to(ir: Kernel | Program, sizes: Sizes) -> list[TensorType]:
+def input_types(ir: Kernel | Program, sizes: SizeValues) -> list[TensorType]:
     """The types of the arrays that a kernel or program is run on, with its open sizes fixed."""
     types = [p.type for p in ir.params] if isinstance(ir, Kernel) else [ir.buffers[n] for n in ir.inputs]
     return [t.specialize(sizes) for t in types]
@@ -207,26 +209,26 @@ def tolerance(ir: AnyIR) -> float:
     elif isinstance(ir, Kernel):
         dtypes = {p.type.dtype for p in ir.params}
     else:
-        dtypes = {n.dtype for n in ir.nodes if not isinstance(n.result, tuple)}
+        dtypes = {n.dtype for n in ir.nodes if not isinstance(n.result_type, tuple)}
     return max((TOLERANCES[d.name] for d in dtypes if d.is_float), default=TOLERANCES["f64"])
 
 
-def run_on(ir: Kernel | Program, given: Sequence[Array], sizes: Sizes | None = None) -> list[Array]:
+def interpret_on(ir: Kernel | Program, arrays: Sequence[Array], sizes: SizeValues | None = None) -> list[Array]:
     """The outputs of a program, or a kernel's out and inout buffers after a run on copies of `given`, one array per parameter.
 
     `sizes` are those that the arrays do not tell.
     """
     if isinstance(ir, Program):
-        return run_program(ir, given)
+        return run_program(ir, arrays)
     buffers = {
-        p.name: fresh(p.type.with_shape(x.shape)) if p.role == "out" else x.copy()
-        for p, x in zip(ir.params, given, strict=True)
+        p.name: poisoned_array(p.type.with_shape(x.shape)) if p.role == "out" else x.copy()
+        for p, x in zip(ir.params, arrays, strict=True)
     }
     run_kernel(ir, buffers, sizes)
     return [buffers[p.name] for p in ir.params if p.role in ("out", "inout")]
 
 
-def first_in_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
+def run_with_valid_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
     """`run(low, high)` with bounds on random integers that are valid wherever they are indices or divisors."""
     for low, high in ((0, 8), (0, 2), (1, 8)):
         try:
@@ -236,18 +238,20 @@ def first_in_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
     return run(0, 1)
 
 
-def difference(want: Array, got: Array, relative: float = 0.0) -> str:
+def describe_difference(expected: Array, actual: Array, relative: float = 0.0) -> str:
     """What is wrong with `got`, or nothing; 0 asks for the same bits (but any NaN equals another)."""
-    if want.shape != got.shape or want.dtype != got.dtype:
-        return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
-    if want.dtype.kind != "f":
-        same = want == got
+    if expected.shape != actual.shape or expected.dtype != actual.dtype:
+        return f"{actual.dtype}{list(actual.shape)} instead of {expected.dtype}{list(expected.shape)}"
+    if expected.dtype.kind != "f":
+        same = expected == actual
     elif relative == 0:
-        same = (want == got) & (np.signbit(want) == np.signbit(got)) | (np.isnan(want) & np.isnan(got))
+        same = (expected == actual) & (np.signbit(expected) == np.signbit(actual)) | (
+            np.isnan(expected) & np.isnan(actual)
+        )
     else:
-        largest = float(np.max(np.abs(want[np.isfinite(want)]), initial=1.0))
-        same = np.isclose(got, want, rtol=relative, atol=relative * largest, equal_nan=True)
+        largest = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=1.0))
+        same = np.isclose(actual, expected, rtol=relative, atol=relative * largest, equal_nan=True)
     if np.all(same):
         return ""
     place = tuple(int(i) for i in np.argwhere(~same)[0])
-    return f"{int(np.sum(~same))} of {same.size} elements differ; element {list(place)} is {got[place]} instead of {want[place]}"
+    return f"{int(np.sum(~same))} of {same.size} elements differ; element {list(place)} is {actual[place]} instead of {expected[place]}"

@@ -7,14 +7,14 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, unique_names
-from compiler.ir.structure import Fused, Item, Recurrence
-from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Slice, Step, expand_steps, walk_steps
+from compiler.ir.graph import CONSTANT, INPUT, ConstantData, Graph, Node, unique_names
+from compiler.ir.structure import Fused, Recurrence, TupleGet
+from compiler.ir.tile import Copy, Kernel, Launch, OpaqueCall, Program, Step, View, expand_steps, walk_steps
 from compiler.ir.types import TensorType
-from compiler.passes.fingerprint import fingerprint
+from compiler.passes.fingerprint import structural_key
 from compiler.passes.lower_kernel import lower_kernel
 from compiler.passes.lower_recurrence import RecurrenceLowering
-from compiler.passes.placement import inside, placements, putting, remainder
+from compiler.passes.placement import as_concat, copy_and_fill_kernel, find_placements, placed_type
 
 
 def lower(graph: Graph) -> Program:
@@ -29,31 +29,31 @@ class ProgramLowering:
         self.graph = graph
         self.names = unique_names(graph.nodes)
         self.buffers: dict[str, TensorType] = {}
-        self.place: dict[tuple[Node, int], str] = {}
-        self.targets: dict[Node, str] = {}
-        self.slices: set[str] = set()
-        self.constants: dict[str, Data] = {}
+        self.result_buffers: dict[tuple[Node, int], str] = {}
+        self.destinations: dict[Node, str] = {}
+        self.views: set[str] = set()
+        self.constants: dict[str, ConstantData] = {}
         self.kernels: dict[str, Kernel] = {}
-        self.known: dict[Hashable, str] = {}
+        self.kernel_names: dict[Hashable, str] = {}
         self.steps: list[Step] = []
-        self.placed = placements(graph)
+        self.placements = find_placements(graph)
 
-    def inside(self, body: Graph, name: str) -> ProgramLowering:
+    def nested_lowering(self, body: Graph, name: str) -> ProgramLowering:
         """The lowering of a loop's body into the same program, with steps of its own."""
         inner = copy(self)
-        inner.graph, inner.placed = body, placements(body)
+        inner.graph, inner.placements = body, find_placements(body)
         inner.names = {n: f"{name}.{own}" for n, own in unique_names(body.nodes).items()}
-        inner.place, inner.targets, inner.steps = {}, {}, []
+        inner.result_buffers, inner.destinations, inner.steps = {}, {}, []
         return inner
 
     def run(self) -> Program:
         for n in self.graph.nodes:
-            self.node(n)
+            self.lower_node(n)
         outputs = []
         for k, o in enumerate(self.graph.outputs):
-            source = self.buffer(o)
+            source = self.buffer_of(o)
             made_here = source not in self.constants and not any(source == self.names[i] for i in self.graph.inputs)
-            made_here &= source not in self.slices
+            made_here &= source not in self.views
             if made_here and source not in outputs:
                 outputs.append(source)
                 continue
@@ -64,101 +64,103 @@ class ProgramLowering:
         inputs = tuple(self.names[n] for n in self.graph.inputs)
         return Program(self.buffers, inputs, tuple(outputs), dict(self.constants), self.kernels, tuple(self.steps))
 
-    def own_buffer(self, n: Node) -> str:
+    def standalone_buffer(self, n: Node) -> str:
         """The buffer that holds a value and nothing else, for PyTorch to read: a slice is copied."""
-        name = self.buffer(n)
-        if name not in self.slices:
+        name = self.buffer_of(n)
+        if name not in self.views:
             return name
         own = f"{name}.own"
         self.buffers[own] = self.buffers[name]
         self.steps.append(Copy(name, own))
         return own
 
-    def buffer(self, n: Node) -> str:
+    def buffer_of(self, n: Node) -> str:
         """The buffer that holds a value; an item is its producer's buffer of that number."""
-        if isinstance(n.structure, Item):
-            return self.place[n.operands[0], n.attrs["index"]]
-        return self.place[n, 0]
+        if isinstance(n.structure, TupleGet):
+            return self.result_buffers[n.operands[0], n.attrs["index"]]
+        return self.result_buffers[n, 0]
 
-    def node(self, n: Node) -> None:
+    def lower_node(self, n: Node) -> None:
         name = self.names[n]
-        if (n, 0) in self.place:
+        if (n, 0) in self.result_buffers:
             return
         if n.op is INPUT or n.op is CONSTANT:
-            self.buffers[name], self.place[n, 0] = n.type, name
+            self.buffers[name], self.result_buffers[n, 0] = n.type, name
             if n.op is CONSTANT:
                 self.constants[name] = n.attrs["value"]
-        elif isinstance(n.structure, Item):
+        elif isinstance(n.structure, TupleGet):
             return
-        elif (inner := putting(n)) is not None:
-            self.put(n, inner, name)
+        elif (inner := as_concat(n)) is not None:
+            self.lower_concat(n, inner, name)
         elif isinstance(n.structure, Fused):
-            self.kernel(n, name)
+            self.lower_fused(n, name)
         elif isinstance(n.structure, Recurrence):
             RecurrenceLowering(self, n, name).run()
         else:
-            results = self.results(n, name)
-            arguments = tuple(self.own_buffer(o) for o in n.operands)
+            results = self.allocate_results(n, name)
+            arguments = tuple(self.standalone_buffer(o) for o in n.operands)
             self.steps.append(OpaqueCall(n.op.name, tuple(n.attrs.items()), arguments, results, name))
 
-    def results(self, n: Node, name: str) -> tuple[str, ...]:
+    def allocate_results(self, n: Node, name: str) -> tuple[str, ...]:
         """Buffers for the results of a node."""
-        types = n.result if isinstance(n.result, tuple) else (n.result,)
+        types = n.result_type if isinstance(n.result_type, tuple) else (n.result_type,)
         made = []
         for k, t in enumerate(types):
-            buffer = name if not isinstance(n.result, tuple) else f"{name}.{k}"
-            buffer = self.targets.get(self.value(n, k), buffer)
-            place = self.placed.get(self.value(n, k))
+            buffer = name if not isinstance(n.result_type, tuple) else f"{name}.{k}"
+            buffer = self.destinations.get(self.result_node(n, k), buffer)
+            place = self.placements.get(self.result_node(n, k))
             if place is not None:
-                buffer, t = self.targets.get(place.host, self.names[place.host]), place.host.type
-            self.buffers[buffer], self.place[n, k] = TensorType(t.dtype, t.shape), buffer
+                buffer, t = self.destinations.get(place.host, self.names[place.host]), place.host.type
+            self.buffers[buffer], self.result_buffers[n, k] = TensorType(t.dtype, t.shape), buffer
             made.append(buffer)
         return tuple(made)
 
-    def value(self, n: Node, k: int) -> Node:
+    def result_node(self, n: Node, k: int) -> Node:
         """The node that stands for result `k` of `n`."""
-        if not isinstance(n.result, tuple):
+        if not isinstance(n.result_type, tuple):
             return n
-        return next((u for u in self.graph.users[n] if isinstance(u.structure, Item) and u.attrs["index"] == k), n)
+        return next((u for u in self.graph.users[n] if isinstance(u.structure, TupleGet) and u.attrs["index"] == k), n)
 
-    def type_of(self, n: Node) -> TensorType:
+    def stored_type(self, n: Node) -> TensorType:
         """The type of a value as it is stored: on its own, or inside another."""
-        place = self.placed.get(n)
-        return n.type if place is None else inside(n.type, place)
+        place = self.placements.get(n)
+        return n.type if place is None else placed_type(n.type, place)
 
-    def put(self, n: Node, inner: Node, name: str) -> None:
+    def lower_concat(self, n: Node, inner: Node, name: str) -> None:
         """What is left of `inner`, which puts the operands of `n` side by side, once they are computed in place."""
-        self.results(n, name)
+        self.allocate_results(n, name)
         body: Graph = n.attrs["body"]
-        left = [k for k, o in enumerate(n.operands) if o not in self.placed or self.placed[o].user is not n]
-        kernel = remainder(inner, [body.inputs[k] for k in left], f"{inner.op.name}_{len(self.kernels)}")
+        left = [k for k, o in enumerate(n.operands) if o not in self.placements or self.placements[o].concat is not n]
+        kernel = copy_and_fill_kernel(inner, [body.inputs[k] for k in left], f"{inner.op.name}_{len(self.kernels)}")
         if kernel is not None:
             read = [n.operands[k] for k in left]
-            self.launch(n, name, lambda: kernel, read, ("put", fingerprint(body), tuple(left)))
+            self.add_launch(n, name, lambda: kernel, read, ("put", structural_key(body), tuple(left)))
 
-    def kernel(self, n: Node, name: str) -> None:
-        self.results(n, name)
+    def lower_fused(self, n: Node, name: str) -> None:
+        self.allocate_results(n, name)
         body: Graph = n.attrs["body"]
         name_ = f"{body.name}_{len(self.kernels)}"
-        self.launch(n, name, lambda: lower_kernel(body, name_), n.operands, fingerprint(body))
+        self.add_launch(n, name, lambda: lower_kernel(body, name_), n.operands, structural_key(body))
 
-    def launch(self, n: Node, name: str, make: Callable[[], Kernel], operands: Sequence[Node], key: Hashable) -> None:
+    def add_launch(
+        self, n: Node, name: str, build_kernel: Callable[[], Kernel], operands: Sequence[Node], key: Hashable
+    ) -> None:
         """Call the kernel known by `key` for operands and results like these; `make` it where there is none yet."""
-        count = len(n.result) if isinstance(n.result, tuple) else 1
-        values = [*operands, *(self.value(n, k) for k in range(count))]
-        types = [self.type_of(v) if not isinstance(v.result, tuple) else None for v in values]
-        constants = tuple(self.buffer(o) in self.constants for o in operands)
+        count = len(n.result_type) if isinstance(n.result_type, tuple) else 1
+        values = [*operands, *(self.result_node(n, k) for k in range(count))]
+        types = [self.stored_type(v) if not isinstance(v.result_type, tuple) else None for v in values]
+        constants = tuple(self.buffer_of(o) in self.constants for o in operands)
         full = (key, constants, tuple(map(str, types)))
-        if full not in self.known:
-            kernel = make()
+        if full not in self.kernel_names:
+            kernel = build_kernel()
             params = tuple(
                 replace(p, type=t or p.type, role="const" if k < len(constants) and constants[k] else p.role)
                 for k, (p, t) in enumerate(zip(kernel.params, types, strict=True))
             )
             self.kernels[kernel.name] = replace(kernel, params=params)
-            self.known[full] = kernel.name
-        arguments = (*(self.buffer(o) for o in operands), *(self.place[n, k] for k in range(count)))
-        self.steps.append(Launch(self.known[full], arguments, name))
+            self.kernel_names[full] = kernel.name
+        arguments = (*(self.buffer_of(o) for o in operands), *(self.result_buffers[n, k] for k in range(count)))
+        self.steps.append(Launch(self.kernel_names[full], arguments, name))
 
 
 def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
@@ -167,7 +169,7 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
     buffers = dict(program.buffers)
     constants: dict[str, Any] = dict(program.constants)
 
-    def with_packed(step: Step) -> Iterator[Step]:
+    def with_packed_arguments(step: Step) -> Iterator[Step]:
         if not isinstance(step, Launch):
             yield step
             return
@@ -175,7 +177,7 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
         for argument, param in zip(step.arguments, kernels[step.kernel].params, strict=True):
             if param.type.layout != buffers[argument].layout and argument in constants:
                 packed = (
-                    f"{argument}.{'_'.join(str(d).replace('/', 'o').replace('%', 'i') for d in param.type.layout.digits)}"
+                    f"{argument}.{'_'.join(str(d).replace('/', 'o').replace('%', 'i') for d in param.type.layout.physical_dims)}"
                     if param.type.layout
                     else argument
                 )
@@ -186,8 +188,8 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
             arguments.append(argument)
         yield replace(step, arguments=tuple(arguments))
 
-    steps = expand_steps(program.steps, with_packed)
-    used = {b for s in walk_steps(steps) for b in _touched(s)} | set(program.inputs) | set(program.outputs)
+    steps = expand_steps(program.steps, with_packed_arguments)
+    used = {b for s in walk_steps(steps) for b in _buffers_used(s)} | set(program.inputs) | set(program.outputs)
     return Program(
         {n: t for n, t in buffers.items() if n in used},
         program.inputs,
@@ -198,10 +200,10 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
     )
 
 
-def _touched(step: Step) -> tuple[str, ...]:
+def _buffers_used(step: Step) -> tuple[str, ...]:
     if isinstance(step, Copy):
         return (step.source, step.target)
-    if isinstance(step, Slice):
+    if isinstance(step, View):
         return (step.name, step.buffer)
     if isinstance(step, OpaqueCall):
         return (*step.arguments, *step.results)

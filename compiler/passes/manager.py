@@ -19,7 +19,7 @@ from dataclasses import Field, fields
 from functools import cache, partial
 from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from compiler.errors import OpenSizeError, PassError, TilewrightError
+from compiler.errors import DynamicShapeError, PassError, TilewrightError
 from compiler.ir.graph import Graph
 from compiler.ir.tile import Kernel, Program
 from compiler.passes.base import IR, PASSES, Context, Pass
@@ -31,13 +31,13 @@ Pipeline: TypeAlias = tuple[Pass[Any], ...]
 class Instrument(Protocol):
     """Something that watches a pipeline."""
 
-    def before(self, pass_: Pass[Any], ir: Any, context: Context) -> None:
+    def before_pass(self, pass_: Pass[Any], ir: Any, context: Context) -> None:
         """Called with what `pass_` is given."""
 
-    def after(self, pass_: Pass[Any], old: Any, new: Any, seconds: float, context: Context) -> None:
+    def after_pass(self, pass_: Pass[Any], old: Any, new: Any, seconds: float, context: Context) -> None:
         """Called with what `pass_` was given and what it made of it."""
 
-    def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
+    def kernel_finished(self, kernel: Kernel, program: Program, context: Context) -> None:
         """Called with each kernel of `program` as no pass will change it any more, before the passes run on the next."""
 
 
@@ -51,32 +51,34 @@ def run_pipeline(
     context = context or Context()
     passes = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
     if isinstance(ir, Program):
-        return run_on_program(ir, passes, context, instruments)  # type: ignore[return-value]  # IR is Program here
+        return run_program_pipeline(ir, passes, context, instruments)  # type: ignore[return-value]  # IR is Program here
     return run_passes(ir, passes, context, instruments)
 
 
-def run_on_program(ir: Program, passes: Pipeline, context: Context, instruments: Sequence[Instrument]) -> Program:
+def run_program_pipeline(ir: Program, passes: Pipeline, context: Context, instruments: Sequence[Instrument]) -> Program:
     """The program after passes over programs and passes over kernels, in order."""
     left = len(passes)
-    for takes, group in itertools.groupby(passes, key=lambda p: p.takes):
+    for takes, group in itertools.groupby(passes, key=lambda p: p.ir_type):
         some = tuple(group)
         left -= len(some)
         if takes is Kernel:
-            context.repeated = ir.repeated
-            run = partial(run_passes if left else partial(finish_kernel, ir), context=context, instruments=instruments)
+            context.repeated_kernels = ir.looped_kernels
+            run = partial(
+                run_passes if left else partial(run_final_kernel_passes, ir), context=context, instruments=instruments
+            )
             ir = map_kernels(ir, partial(run, passes=some))
         else:
             ir = run_passes(ir, some, context, instruments)
     return ir
 
 
-def finish_kernel(
+def run_final_kernel_passes(
     program: Program, kernel: Kernel, passes: Pipeline, context: Context, instruments: Sequence[Instrument]
 ) -> Kernel:
     """A kernel of `program` after its last passes."""
     made = run_passes(kernel, passes, context, instruments)
     for instrument in instruments:
-        instrument.ready(made, program, context)
+        instrument.kernel_finished(made, program, context)
     return made
 
 
@@ -84,14 +86,14 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
     """`ir` after passes that all take its kind."""
     for position, pass_ in enumerate(passes):
         where = f"pass {print_pass(pass_)} (number {position + 1} of {len(passes)}) on @{ir.name}"
-        if not isinstance(ir, pass_.takes):
-            raise PassError(f"{where}: takes a {pass_.takes.__name__}, not a {type(ir).__name__}")
+        if not isinstance(ir, pass_.ir_type):
+            raise PassError(f"{where}: takes a {pass_.ir_type.__name__}, not a {type(ir).__name__}")
         for instrument in instruments:
-            instrument.before(pass_, ir, context)
+            instrument.before_pass(pass_, ir, context)
         start, context.kernel = time.perf_counter(), ir.name if isinstance(ir, Kernel) else ""
         try:
-            new = run_inside(pass_, ir, context)
-        except OpenSizeError:
+            new = run_on_nested_graphs(pass_, ir, context)
+        except DynamicShapeError:
             raise  # the driver goes on without open sizes
         except TilewrightError as error:
             raise PassError(f"{where}: {error}") from error
@@ -99,18 +101,18 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
             raise PassError(f"{where} failed: {type(error).__name__}: {error}") from error
         seconds = time.perf_counter() - start
         for instrument in instruments:
-            instrument.after(pass_, ir, new, seconds, context)
+            instrument.after_pass(pass_, ir, new, seconds, context)
         ir = new
     return ir
 
 
-def run_inside(pass_: Pass[Any], ir: IR, context: Context) -> IR:
+def run_on_nested_graphs(pass_: Pass[Any], ir: IR, context: Context) -> IR:
     """What `pass_` makes of the bodies of loops in a graph, the innermost first, and then of the graph around them."""
-    given = ir.map_bodies(lambda body: run_inside(pass_, body, context)) if isinstance(ir, Graph) else ir
+    given = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context)) if isinstance(ir, Graph) else ir
     return pass_.run(given, context)  # type: ignore[no-any-return]
 
 
-def available() -> Mapping[str, Callable[..., Pass[Any]]]:
+def available_passes() -> Mapping[str, Callable[..., Pass[Any]]]:
     """Every pass by name: one per file of compiler/passes/{graph,program,tile}, and those the user registered."""
     _import_passes()
     return PASSES
@@ -126,7 +128,7 @@ def _import_passes() -> None:
 
 def parse_pipeline(text: str) -> Pipeline:
     """Passes from text such as "canonicalize,fuse{max-inputs=8},layout"; PassError says what is wrong and where."""
-    return _Parser(text).pipeline()
+    return _PipelineParser(text).pipeline()
 
 
 def print_pipeline(passes: Iterable[Pass[Any]]) -> str:
@@ -136,12 +138,12 @@ def print_pipeline(passes: Iterable[Pass[Any]]) -> str:
 
 def print_pass(pass_: Pass[Any]) -> str:
     """The name of a pass and the options that differ from their defaults."""
-    given = [(f, getattr(pass_, f.name)) for f in options(pass_)]
+    given = [(f, getattr(pass_, f.name)) for f in pass_options(pass_)]
     shown = [f"{_dashed(f.name)}={_print_value(value)}" for f, value in given if value != f.default]
     return pass_.name + ("{" + ", ".join(shown) + "}" if shown else "")
 
 
-def options(pass_: Callable[..., Pass[Any]] | Pass[Any]) -> tuple[Field[Any], ...]:
+def pass_options(pass_: Callable[..., Pass[Any]] | Pass[Any]) -> tuple[Field[Any], ...]:
     """The fields of a pass that text can set."""
     return tuple(f for f in fields(pass_) if f.init) if hasattr(pass_, "__dataclass_fields__") else ()  # type: ignore[arg-type]
 
@@ -156,7 +158,7 @@ def _print_value(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _closest(word: str, known: Iterable[str]) -> str:
+def _suggestion(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(word, names, 3)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
@@ -165,13 +167,13 @@ def _closest(word: str, known: Iterable[str]) -> str:
 _TOKEN = re.compile(r"\s*([A-Za-z0-9_.+\-]+|[{}\[\]=,])")
 
 
-class _Parser:
+class _PipelineParser:
     """One pipeline text being read."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
 
-    def fail(self, why: str) -> PassError:
+    def error(self, why: str) -> PassError:
         return PassError(f"pipeline, column {self.at + 1}: {why}\n  {self.text}\n  {' ' * self.at}^")
 
     def peek(self) -> str:
@@ -181,13 +183,15 @@ class _Parser:
     def next(self) -> str:
         match = _TOKEN.match(self.text, self.at)
         if not match:
-            raise self.fail("the text ends too early" if not self.text[self.at :].strip() else "this is not understood")
+            raise self.error(
+                "the text ends too early" if not self.text[self.at :].strip() else "this is not understood"
+            )
         self.at = match.end()
         return match[1]
 
     def word(self, what: str) -> str:
         if self.peek() in ("", *"{}[]=,"):
-            raise self.fail(f"expected {what}")
+            raise self.error(f"expected {what}")
         return self.next()
 
     def accept(self, token: str) -> bool:
@@ -195,39 +199,39 @@ class _Parser:
 
     def expect(self, token: str) -> None:
         if not self.accept(token):
-            raise self.fail(f"expected '{token}'")
+            raise self.error(f"expected '{token}'")
 
     def pipeline(self) -> Pipeline:
         passes: list[Pass[Any]] = []
         while self.text[self.at :].strip():
             if passes:
                 self.expect(",")
-            passes.append(self.one_pass())
+            passes.append(self.parse_pass())
         return tuple(passes)
 
-    def one_pass(self) -> Pass[Any]:
+    def parse_pass(self) -> Pass[Any]:
         start = self.at
-        name, known = self.word("the name of a pass"), available()
+        name, known = self.word("the name of a pass"), available_passes()
         if name not in known:
             self.at = start
-            raise self.fail(f"no pass is called {name}; {_closest(name, known)}")
+            raise self.error(f"no pass is called {name}; {_suggestion(name, known)}")
         make = known[name]
         given: dict[str, Any] = {}
         if self.accept("{"):
             kinds = get_type_hints(make) if isinstance(make, type) else {}
-            fields_by_name = {_dashed(f.name): f.name for f in options(make)}
+            fields_by_name = {_dashed(f.name): f.name for f in pass_options(make)}
             while not self.accept("}"):
                 if given:
                     self.expect(",")
                 start, option = self.at, self.word("the name of an option")
                 if option not in fields_by_name:
                     self.at = start
-                    raise self.fail(f"{name} has no option {option}; {_closest(option, fields_by_name)}")
+                    raise self.error(f"{name} has no option {option}; {_suggestion(option, fields_by_name)}")
                 self.expect("=")
-                given[fields_by_name[option]] = self.value(f"{name}{{{option}}}", kinds[fields_by_name[option]])
+                given[fields_by_name[option]] = self.parse_value(f"{name}{{{option}}}", kinds[fields_by_name[option]])
         return make(**given)
 
-    def value(self, what: str, kind: Any) -> Any:
+    def parse_value(self, what: str, kind: Any) -> Any:
         """A value of the field's type `kind`."""
         if get_origin(kind) in (Union, types.UnionType):
             if self.peek() == "none":
@@ -241,7 +245,7 @@ class _Parser:
             while not self.accept("]"):
                 if items:
                     self.expect(",")
-                items.append(self.value(what, item))
+                items.append(self.parse_value(what, item))
             return tuple(items)
         start, word = self.at, self.word(f"a value for {what}")
         try:
@@ -249,4 +253,4 @@ class _Parser:
         except (KeyError, ValueError):
             self.at = start
             names = {int: "an integer", float: "a number", bool: "true or false"}
-            raise self.fail(f"{what} takes {names.get(kind, kind)}, not {word}") from None
+            raise self.error(f"{what} takes {names.get(kind, kind)}, not {word}") from None

@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 
 from compiler.errors import PassError
 from compiler.ir.graph import CONSTANT, Graph, Node, scalar_value
-from compiler.ir.op import KINDS, Op, freeze
+from compiler.ir.op import OPERAND_KINDS, Op, freeze
 from compiler.ir.scalar import Number
-from compiler.passes.base import Context, GraphPass, add_pass
+from compiler.passes.base import Context, GraphPass, register_factory
 
 MAX_SWEEPS, MAX_GROWTH = 64, 16
 """How often rules are applied, and how often larger a graph may become, before they are said not to settle."""
@@ -34,13 +34,13 @@ class Pattern:
 
     def apply_op(self, op: Op, operands: Sequence[Pattern | Number], attrs: Mapping[str, Any]) -> Pattern:
         """The pattern of `op` applied to `operands`; attributes that are given must match, others may be anything."""
-        unknown = sorted(set(attrs) - set(op.attrs))
+        unknown = sorted(set(attrs) - set(op.attr_defaults))
         if unknown:
             raise PassError(
-                f"pattern {op.name}: no attribute {', '.join(unknown)} (there are {', '.join(op.attrs) or 'none'})"
+                f"pattern {op.name}: no attribute {', '.join(unknown)} (there are {', '.join(op.attr_defaults) or 'none'})"
             )
-        parts = tuple(o if isinstance(o, Pattern) else Literal(o) for o in operands)
-        return Applied(op, parts, tuple(sorted((k, freeze(v)) for k, v in attrs.items())))
+        parts = tuple(o if isinstance(o, Pattern) else ConstantPattern(o) for o in operands)
+        return OpPattern(op, parts, tuple(sorted((k, freeze(v)) for k, v in attrs.items())))
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class AnyValue(Pattern):
     is_constant: bool = False
 
     def accepts(self, node: Node) -> bool:
-        if isinstance(node.result, tuple) or (self.is_constant and node.op is not CONSTANT):
+        if isinstance(node.result_type, tuple) or (self.is_constant and node.op is not CONSTANT):
             return False
-        return KINDS[self.dtype](node.dtype) if self.dtype in KINDS else node.dtype.name == self.dtype
+        return OPERAND_KINDS[self.dtype](node.dtype) if self.dtype in OPERAND_KINDS else node.dtype.name == self.dtype
 
 
 @dataclass(frozen=True)
-class Applied(Pattern):
+class OpPattern(Pattern):
     """A node of `op` whose operands match."""
 
     op: Op
@@ -67,7 +67,7 @@ class Applied(Pattern):
 
 
 @dataclass(frozen=True)
-class Literal(Pattern):
+class ConstantPattern(Pattern):
     """A constant that holds `value` in every element it has; 0.0 is not -0.0."""
 
     value: Number
@@ -90,25 +90,25 @@ def any_constant(name: str, dtype: str = "any") -> AnyValue:
 Bindings: TypeAlias = Mapping[Pattern, Node]
 
 
-def matches(pattern: Pattern, node: Node, bound: Bindings | None = None) -> Iterator[Bindings]:
+def matches(pattern: Pattern, node: Node, bindings: Bindings | None = None) -> Iterator[Bindings]:
     """Every way in which `pattern` matches at `node`; commutative ops are tried both ways round."""
-    bound = bound or {}
-    if pattern in bound:
-        if bound[pattern] is node:
-            yield bound
+    bindings = bindings or {}
+    if pattern in bindings:
+        if bindings[pattern] is node:
+            yield bindings
         return
-    if isinstance(pattern, (AnyValue, Literal)):
+    if isinstance(pattern, (AnyValue, ConstantPattern)):
         if pattern.accepts(node):
-            yield {**bound, pattern: node}
+            yield {**bindings, pattern: node}
         return
-    assert isinstance(pattern, Applied)
+    assert isinstance(pattern, OpPattern)
     if node.op is not pattern.op or any(node.attrs.get(k) != v for k, v in pattern.attrs):
         return
     orders = [node.operands]
     if node.op.commutative and len(node.operands) == 2:
         orders.append(node.operands[::-1])
     for operands in orders:
-        for found in _match_all(pattern.operands, operands, bound):
+        for found in _match_all(pattern.operands, operands, bindings):
             yield {**found, pattern: node}
 
 
@@ -122,7 +122,7 @@ def _match_all(patterns: Sequence[Pattern], nodes: Sequence[Node], bound: Bindin
 
 
 @dataclass(frozen=True)
-class Refusal:
+class MatchFailure:
     """A rule's reason for leaving a match alone."""
 
     reason: str
@@ -134,72 +134,74 @@ class Match:
 
     graph: Graph
     root: Node
-    bound: Bindings
+    bindings: Bindings
 
     def __getitem__(self, pattern: Pattern) -> Node:
-        return self.bound[pattern]
+        return self.bindings[pattern]
 
-    def uses(self, pattern: Pattern) -> int:
+    def use_count(self, pattern: Pattern) -> int:
         """How often the node is read, the graph's outputs included."""
-        node = self.bound[pattern]
+        node = self.bindings[pattern]
         return len(self.graph.users[node]) + self.graph.outputs.count(node)
 
-    def number(self, pattern: Pattern) -> Number | None:
+    def constant_value(self, pattern: Pattern) -> Number | None:
         """The number a one-element constant holds, or None."""
-        return scalar_value(self.bound[pattern])
+        return scalar_value(self.bindings[pattern])
 
-    def refuse(self, reason: str) -> Refusal:
+    def fail(self, reason: str) -> MatchFailure:
         """Leave this match alone; the reason becomes a remark."""
-        return Refusal(reason)
+        return MatchFailure(reason)
 
 
-Replacement: TypeAlias = "Node | Refusal | None"
+Replacement: TypeAlias = "Node | MatchFailure | None"
 
 
 @dataclass(frozen=True)
-class Rule:
+class RewriteRule:
     """A declared rewrite: where `pattern` matches, `build` gives the replacement, a refusal, or None."""
 
     name: str
-    pattern: Applied
-    build: Callable[[Match], Replacement]
-    where: str
+    pattern: OpPattern
+    build_replacement: Callable[[Match], Replacement]
+    source_location: str
     exact: bool = False
 
     @property
     def summary(self) -> str:
         """The first line of the rule's docstring, or its name."""
-        return (self.build.__doc__ or self.name).strip().splitlines()[0]
+        return (self.build_replacement.__doc__ or self.name).strip().splitlines()[0]
 
     def apply(self, graph: Graph, node: Node) -> Replacement:
         """What replaces `node`: the first match that is not refused decides."""
         refusal: Replacement = None
         for bound in matches(self.pattern, node) if node.op is self.pattern.op else ():
-            made = self.build(Match(graph, node, bound))
-            if isinstance(made, Refusal) or made is None:
+            made = self.build_replacement(Match(graph, node, bound))
+            if isinstance(made, MatchFailure) or made is None:
                 refusal = refusal or made
                 continue
-            if made.result != node.result:
-                raise PassError(f"rule {self.name} ({self.where}) replaces {node!r} by a value of type {made.result}")
+            if made.result_type != node.result_type:
+                raise PassError(
+                    f"rule {self.name} ({self.source_location}) replaces {node!r} by a value of type {made.result_type}"
+                )
             return made
         return refusal
 
 
-def rewrite(pattern: Any, *, exact: bool = False) -> Callable[[Callable[[Match], Replacement]], Rule]:
+def rewrite(pattern: Any, *, exact: bool = False) -> Callable[[Callable[[Match], Replacement]], RewriteRule]:
     """Declare a rule, and a pass of its name; `exact` claims that results keep their bits."""
-    if not isinstance(pattern, Applied):
+    if not isinstance(pattern, OpPattern):
         raise PassError("a rule's pattern is an op applied to patterns")
 
-    def declare(build: Callable[[Match], Replacement]) -> Rule:
+    def declare(build: Callable[[Match], Replacement]) -> RewriteRule:
         code = build.__code__
         name = build.__name__.replace("_", "-")
-        rule = Rule(name, pattern, build, f"{code.co_filename}:{code.co_firstlineno}", exact)
+        rule = RewriteRule(name, pattern, build, f"{code.co_filename}:{code.co_firstlineno}", exact)
 
         def make() -> RulePass:
             return RulePass(name, (rule,))
 
         make.__module__, make.__qualname__ = build.__module__, build.__qualname__
-        add_pass(name, make)
+        register_factory(name, make)
         return rule
 
     return declare
@@ -208,7 +210,7 @@ def rewrite(pattern: Any, *, exact: bool = False) -> Callable[[Callable[[Match],
 class RulePass(GraphPass):
     """Applies rules everywhere until none of them has anything to do."""
 
-    def __init__(self, name: str, rules: Sequence[Rule]) -> None:
+    def __init__(self, name: str, rules: Sequence[RewriteRule]) -> None:
         self.name, self.rules = name, tuple(rules)
         self.exact = all(r.exact for r in rules)
 
@@ -223,7 +225,7 @@ class RulePass(GraphPass):
             ir = ir.replace_nodes(replacements)
             if len(ir.nodes) > limit:
                 break
-        raise PassError(f"the rules do not settle: {', '.join(f'{r.name} ({r.where})' for r in self.rules)}")
+        raise PassError(f"the rules do not settle: {', '.join(f'{r.name} ({r.source_location})' for r in self.rules)}")
 
     def _sweep(self, graph: Graph, context: Context) -> tuple[dict[Node, Node], list[tuple[Node, str]]]:
         """What replaces each node where a rule applies, and what was refused."""
@@ -234,8 +236,8 @@ class RulePass(GraphPass):
                 made = rule.apply(graph, node)
                 if isinstance(made, Node):
                     context.applied(self, rule.summary, node)
-                    replacements[node] = made if made in graph.users else made.named(node.name).at(node.loc)
+                    replacements[node] = made if made in graph.users else made.with_name(node.name).with_loc(node.loc)
                     break
                 if made is not None:
-                    refusals.append((node, f"{made.reason} ({rule.where})"))
+                    refusals.append((node, f"{made.reason} ({rule.source_location})"))
         return replacements, refusals

@@ -16,40 +16,42 @@ from typing import TypeAlias
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import Dim, maximum, minimum, var
 from compiler.ir.scalar import Expr, Load, const
-from compiler.ir.spans import is_at_most
-from compiler.ir.structure import Fused, IndexMap, Item, Position
+from compiler.ir.spans import is_provably_at_most
+from compiler.ir.structure import Fused, IndexMap, Position, TupleGet
 from compiler.ir.tile import Block, For, Kernel, Param, Range, Stmt, Store
-from compiler.ir.types import Digit, Layout, TensorType
+from compiler.ir.types import Layout, PhysicalDim, TensorType
 
 Box: TypeAlias = tuple[tuple[Dim, Dim], ...]
 """The first index and the end of each dimension."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """Where a value lies: in the array of `host`, `before` elements in along each dimension, as `user` would put it."""
 
     host: Node
-    before: tuple[int, ...]
-    user: Node
+    offsets: tuple[int, ...]
+    concat: Node
 
 
-def laid_side_by_side(n: Node) -> tuple[tuple[int, ...], ...] | None:
+def concat_offsets(n: Node) -> tuple[tuple[int, ...], ...] | None:
     """Where a node that puts its operands side by side puts each of them; None for any other node or unknown sizes."""
     s = n.structure
-    if not isinstance(s, IndexMap) or s.offsets is None:
+    if not isinstance(s, IndexMap) or s.operand_offsets is None:
         return None
-    found = tuple(tuple(d for d in offset if isinstance(d, int)) for offset in s.offsets(n))
+    found = tuple(tuple(d for d in offset if isinstance(d, int)) for offset in s.operand_offsets(n))
     known = all(len(f) == n.type.rank for f in found)
-    return found if known and all(fits(n, o, f) for f, o in zip(found, n.operands, strict=True)) else None
+    return found if known and all(fits_inside(n, o, f) for f, o in zip(found, n.operands, strict=True)) else None
 
 
-def fits(n: Node, operand: Node, offset: tuple[int, ...]) -> bool:
+def fits_inside(n: Node, operand: Node, offset: tuple[int, ...]) -> bool:
     """Whether `operand` is known to end inside `n` if it stands `offset` elements in."""
-    return all(is_at_most(at + own, size) for at, own, size in zip(offset, operand.shape, n.shape, strict=True))
+    return all(
+        is_provably_at_most(at + own, size) for at, own, size in zip(offset, operand.shape, n.shape, strict=True)
+    )
 
 
-def putting(n: Node) -> Node | None:
+def as_concat(n: Node) -> Node | None:
     """The one node of a group that does nothing but put its operands side by side."""
     if not isinstance(n.structure, Fused):
         return None
@@ -57,42 +59,42 @@ def putting(n: Node) -> Node | None:
     inner: Node = first
     if others or any(o not in n.attrs["body"].inputs for o in inner.operands):
         return None
-    return inner if laid_side_by_side(inner) is not None else None
+    return inner if concat_offsets(inner) is not None else None
 
 
-def placements(graph: Graph) -> dict[Node, Place]:
+def find_placements(graph: Graph) -> dict[Node, Placement]:
     """The values that are stored inside others, each with the outermost array around it."""
-    found: dict[Node, Place] = {}
+    found: dict[Node, Placement] = {}
     outputs = set(graph.outputs)
     for n in reversed(graph.nodes):
-        inner = putting(n)
+        inner = as_concat(n)
         if inner is None:
             continue
-        around = found.get(n, Place(n, (0,) * n.type.rank, n))
+        around = found.get(n, Placement(n, (0,) * n.type.rank, n))
         for o, i in zip(n.operands, n.attrs["body"].inputs, strict=True):
-            if o in found or o in outputs or inner.operands.count(i) != 1 or not is_free(graph, o):
+            if o in found or o in outputs or inner.operands.count(i) != 1 or not is_placeable(graph, o):
                 continue
-            offset = (laid_side_by_side(inner) or ())[inner.operands.index(i)]
-            found[o] = Place(around.host, tuple(a + b for a, b in zip(around.before, offset, strict=True)), n)
+            offset = (concat_offsets(inner) or ())[inner.operands.index(i)]
+            found[o] = Placement(around.host, tuple(a + b for a, b in zip(around.offsets, offset, strict=True)), n)
     return found
 
 
-def is_free(graph: Graph, n: Node) -> bool:
+def is_placeable(graph: Graph, n: Node) -> bool:
     """Whether kernels alone write and read a value, so that it may lie anywhere."""
-    maker = n.operands[0] if isinstance(n.structure, Item) else n
+    maker = n.operands[0] if isinstance(n.structure, TupleGet) else n
     return isinstance(maker.structure, Fused) and all(isinstance(u.structure, Fused) for u in graph.users[n])
 
 
-def inside(type: TensorType, place: Place) -> TensorType:
+def placed_type(type: TensorType, place: Placement) -> TensorType:
     """The type of a value that lies at `place`."""
     digits = tuple(
-        Digit(d, before=before, after=extent - before - size)
-        for d, (before, extent, size) in enumerate(zip(place.before, place.host.shape, type.shape, strict=True))
+        PhysicalDim(d, margin_before=before, margin_after=extent - before - size)
+        for d, (before, extent, size) in enumerate(zip(place.offsets, place.host.shape, type.shape, strict=True))
     )
     return TensorType(type.dtype, type.shape, Layout(digits))
 
 
-def remainder(inner: Node, copied: Sequence[Node], name: str) -> Kernel | None:
+def copy_and_fill_kernel(inner: Node, copied: Sequence[Node], name: str) -> Kernel | None:
     """The kernel that copies the operands in `copied`, its parameters, and fills the gaps; None where nothing is left to do."""
     assert isinstance(inner.structure, IndexMap)
     shape, boxes = inner.shape, list(operand_boxes(inner))
@@ -100,62 +102,64 @@ def remainder(inner: Node, copied: Sequence[Node], name: str) -> Kernel | None:
     body = list[Stmt]()
     for k, (o, box) in enumerate(zip(inner.operands, boxes, strict=True)):
         if o in params:
-            body += _stores(f"i{k}_", box, partial(_element, params[o], box))
+            body += _store_loops(f"i{k}_", box, partial(_load_element, params[o], box))
     if inner.structure.fill is not None:
         value = const(inner.structure.fill(inner), inner.dtype)
-        for k, gap in enumerate(reversed(uncovered(shape, boxes))):  # beside a row with the row, whose line is near
-            body += _stores(f"g{k}_", gap, lambda _: value)
+        for k, gap in enumerate(
+            reversed(uncovered_boxes(shape, boxes))
+        ):  # beside a row with the row, whose line is near
+            body += _store_loops(f"g{k}_", gap, lambda _: value)
     out = Param("out0", TensorType(inner.dtype, inner.shape), "out")
     return Kernel(name, (*params.values(), out), tuple(body)) if body else None
 
 
 def operand_boxes(inner: Node) -> Iterator[Box]:
     """Where each operand of a node that puts them side by side comes to lie."""
-    for offset, o in zip(laid_side_by_side(inner) or (), inner.operands, strict=True):
+    for offset, o in zip(concat_offsets(inner) or (), inner.operands, strict=True):
         yield tuple((at, at + size) for at, size in zip(offset, o.shape, strict=True))
 
 
-def uncovered(shape: Sequence[Dim], boxes: Sequence[Box]) -> list[Box]:
+def uncovered_boxes(shape: Sequence[Dim], boxes: Sequence[Box]) -> list[Box]:
     """The rest of an array as boxes that do not meet."""
     left: list[Box] = [tuple((0, size) for size in shape)]
     for hole in boxes:
-        left = [part for box in left for part in _without(box, hole)]
+        left = [part for box in left for part in _subtract_box(box, hole)]
     return left
 
 
-def _without(box: Box, hole: Box) -> Iterator[Box]:
+def _subtract_box(box: Box, hole: Box) -> Iterator[Box]:
     """`box` less `hole`: what is below and above it in the first dimension, then in the next of the rest, and so on."""
     for d, ((low, high), (first, end)) in enumerate(zip(box, hole, strict=True)):
         if (low, high) == (first, end):
             continue
-        first, end = (_clipped(place, low, high) for place in (first, end))
+        first, end = (_clamp(place, low, high) for place in (first, end))
         for start, stop in ((low, first), (end, high)):
-            if not is_at_most(stop, start):
+            if not is_provably_at_most(stop, start):
                 yield (*box[:d], (start, stop), *box[d + 1 :])
-        if is_at_most(end, first):
+        if is_provably_at_most(end, first):
             return
         box = (*box[:d], (first, end), *box[d + 1 :])
 
 
-def _clipped(place: Dim, low: Dim, high: Dim) -> Dim:
+def _clamp(place: Dim, low: Dim, high: Dim) -> Dim:
     """The place in low..high nearest to `place`."""
-    if is_at_most(place, low) or is_at_most(high, place):
-        return low if is_at_most(place, low) else high
-    place = place if is_at_most(low, place) else maximum(low, place)
-    return place if is_at_most(place, high) else minimum(place, high)
+    if is_provably_at_most(place, low) or is_provably_at_most(high, place):
+        return low if is_provably_at_most(place, low) else high
+    place = place if is_provably_at_most(low, place) else maximum(low, place)
+    return place if is_provably_at_most(place, high) else minimum(place, high)
 
 
-def _element(source: Param, box: Box, index: Position) -> Expr:
+def _load_element(source: Param, box: Box, index: Position) -> Expr:
     return Load(source.type.dtype, source.name, tuple(i - low for i, (low, _) in zip(index, box, strict=True)))
 
 
-def _stores(hint: str, box: Box, value: Callable[[Position], Expr]) -> Block:
+def _store_loops(prefix: str, box: Box, value: Callable[[Position], Expr]) -> Block:
     """Loops that store `value(index)` everywhere in a box of the output."""
     if any(isinstance(size := high - low, int) and size <= 0 for low, high in box):
         return ()
-    index: Position = tuple(low if high - low == 1 else var(f"{hint}{d}") for d, (low, high) in enumerate(box))
+    index: Position = tuple(low if high - low == 1 else var(f"{prefix}{d}") for d, (low, high) in enumerate(box))
     body: Block = (Store("out0", index, value(index)),)
     for d, (low, high) in reversed(list(enumerate(box))):
         if high - low != 1:
-            body = (For(Range(f"{hint}{d}", low, high), body, parallel=True),)
+            body = (For(Range(f"{prefix}{d}", low, high), body, parallel=True),)
     return body

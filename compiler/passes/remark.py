@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from compiler.errors import Loc
 
-KINDS = ("applied", "missed", "note")
+REMARK_KINDS = ("applied", "missed", "note")
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Remarks:
     items: list[Remark] = field(default_factory=list)
 
     def add(self, remark: Remark) -> None:
-        assert remark.kind in KINDS, remark.kind
+        assert remark.kind in REMARK_KINDS, remark.kind
         self.items.append(remark)
 
-    def of(self, pass_: str = "", kind: str = "") -> tuple[Remark, ...]:
+    def select(self, pass_: str = "", kind: str = "") -> tuple[Remark, ...]:
         """The remarks of one pass, of one kind, or both."""
         return tuple(r for r in self.items if pass_ in ("", r.pass_) and kind in ("", r.kind))
 

@@ -12,12 +12,12 @@ from typing import TypeVar
 from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, substitute, var
 from compiler.ir.scalar import Expr, Load, Ref
-from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
+from compiler.ir.tile import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
 
 S = TypeVar("S", bound=Stmt)
 
 
-class Fresh:
+class NameSupply:
     """Gives out names that a kernel does not use."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -27,59 +27,59 @@ class Fresh:
     @cached_property
     def used(self) -> set[str]:
         """The names in use; many passes never ask for one."""
-        return {p.name for p in self.kernel.params} | bound(self.kernel.body)
+        return {p.name for p in self.kernel.params} | bound_names(self.kernel.body)
 
-    def __call__(self, hint: str) -> str:
+    def __call__(self, prefix: str) -> str:
         """`hint` itself if it is free, else with a number behind it."""
-        name = hint
+        name = prefix
         while name in self.used:
-            self.counts[hint] += 1
-            name = f"{hint}_{self.counts[hint]}"
+            self.counts[prefix] += 1
+            name = f"{prefix}_{self.counts[prefix]}"
         self.used.add(name)
         return name
 
 
-def unused(name: str, used: Collection[str]) -> str:
+def unused_name(name: str, used: Collection[str]) -> str:
     """`name`, or with a number behind it that makes it new."""
     return next(n for n in chain([name], (f"{name}_{k}" for k in count(len(used)))) if n not in used)
 
 
-def bound(body: Block) -> set[str]:
+def bound_names(body: Block) -> set[str]:
     """Every name that a statement in `body` binds."""
-    return {name for s in tile.walk(body) for name in binds(s)}
+    return {name for s in tile.walk(body) for name in names_bound_by(s)}
 
 
-def binds(s: Stmt) -> list[str]:
+def names_bound_by(s: Stmt) -> list[str]:
     """The names that `s` itself binds: for what follows, and for what is inside it."""
-    return [*binds_after(s), *(r.var for r in tile.ranges(s))]
+    return [*names_bound_after(s), *(r.var for r in tile.stmt_ranges(s))]
 
 
-def binds_after(s: Stmt) -> list[str]:
+def names_bound_after(s: Stmt) -> list[str]:
     """The value or buffer that `s` gives to the statements behind it."""
     return [s.name] if isinstance(s, (Let, Reduce)) else [s.buffer] if isinstance(s, Local) else []
 
 
-def renamed(stmt: S, fresh: Fresh) -> S:
+def with_fresh_names(stmt: S, supply: NameSupply) -> S:
     """The statement with new names for all it binds, so that it can stand beside its twin."""
-    return substitute_names(stmt, {name: fresh(name) for name in sorted(bound((stmt,)))})
+    return substitute_names(stmt, {name: supply(name) for name in sorted(bound_names((stmt,)))})
 
 
 def with_unique_names(kernel: Kernel) -> Kernel:
     """The kernel with no name bound twice, not even in different blocks; itself where that is so."""
-    names = [name for s in tile.walk(kernel.body) for name in binds(s)]
+    names = [name for s in tile.walk(kernel.body) for name in names_bound_by(s)]
     if len(set(names)) == len(names):
         return kernel
-    fresh, seen = Fresh(kernel), set[str]()
+    fresh, seen = NameSupply(kernel), set[str]()
 
     def block(body: Block) -> Block:
         out: list[Stmt] = []
         pending = list(body)
         while pending:
             stmt = pending.pop(0)
-            again = {name: fresh(name) for name in binds(stmt) if name in seen}
-            after = {name: again[name] for name in binds_after(stmt) if name in again}
+            again = {name: fresh(name) for name in names_bound_by(stmt) if name in seen}
+            after = {name: again[name] for name in names_bound_after(stmt) if name in again}
             stmt, pending = substitute_names(stmt, again), [substitute_names(s, after) for s in pending]
-            seen.update(binds(stmt))
+            seen.update(names_bound_by(stmt))
             if isinstance(stmt, For):
                 stmt = replace(stmt, body=block(stmt.body))
             elif isinstance(stmt, Reduce):
@@ -95,20 +95,20 @@ def with_unique_names(kernel: Kernel) -> Kernel:
 def substitute_names(stmt: S, names: Mapping[str, str]) -> S:
     """The statement with every use and binding of a name in `names` replaced."""
     moved: dict[str, Dim] = {n: var(m) for n, m in names.items()}
-    return _rewritten(stmt, names, lambda d: substitute(d, moved))
+    return _rewrite(stmt, names, lambda d: substitute(d, moved))
 
 
 def substitute_indices(stmt: S, values: Mapping[str, Dim]) -> S:
     """The statement with loop variables from outside it replaced by index expressions."""
-    return _rewritten(stmt, {}, lambda d: substitute(d, values))
+    return _rewrite(stmt, {}, lambda d: substitute(d, values))
 
 
 def map_indices(stmt: S, rule: Callable[[Dim], Dim]) -> S:
     """The statement with every index expression replaced by `rule(expression)`."""
-    return _rewritten(stmt, {}, rule)
+    return _rewrite(stmt, {}, rule)
 
 
-def _rewritten(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> S:
+def _rewrite(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> S:
 
     def expr(e: Expr) -> Expr:
         def rule(x: Expr) -> Expr:
@@ -129,7 +129,7 @@ def _rewritten(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> 
         if isinstance(s, Let):
             return Let(names.get(s.name, s.name), expr(s.value))
         if isinstance(s, Store):
-            index, stream = tuple(dim(d) for d in s.index), None if s.stream is None else dim(s.stream)
+            index, stream = tuple(dim(d) for d in s.index), None if s.nontemporal is None else dim(s.nontemporal)
             return Store(names.get(s.buffer, s.buffer), index, expr(s.value), stream)
         if isinstance(s, Local):
             return replace(
@@ -137,8 +137,8 @@ def _rewritten(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> 
             )
         if isinstance(s, Prefetch):
             return replace(s, buffer=names.get(s.buffer, s.buffer), index=tuple(dim(d) for d in s.index))
-        if isinstance(s, Check):
-            return Check(names.get(s.name, s.name), dim(s.low), dim(s.high))
+        if isinstance(s, BoundsCheck):
+            return BoundsCheck(names.get(s.name, s.name), dim(s.low), dim(s.high))
         if isinstance(s, For):
             return replace(s, range=span(s.range), body=tuple(one(x) for x in s.body))
         return Reduce(

@@ -13,36 +13,40 @@ from compiler.ir.index import Bounds, Dim, interval, substitute, var, variables
 from compiler.ir.linear import coefficient
 from compiler.ir.structure import Guard, Position, Reduction, Scan
 from compiler.ir.tile import Range
-from compiler.passes.crop import changes, with_end
+from compiler.passes.crop import guard_interval, insert_split_point
 from compiler.passes.demand import Demand
 
 
-def cuts(graph: Graph, root: Node) -> dict[int, set[Dim]]:
+def split_points(graph: Graph, root: Node) -> dict[int, set[Dim]]:
     """Where along each dimension of the root, for whose elements a group's reductions are asked, the points that they add change."""
-    index, found = named("i", root.type.rank), dict[int, set[Dim]]()
+    index, found = index_vars("i", root.type.rank), dict[int, set[Dim]]()
     dims = {f"i{k}": k for k in range(root.type.rank)}
-    guarded = [n for n in graph.nodes if isinstance(n.structure, Reduction) and guards(n, named("i", n.type.rank))]
+    guarded = [
+        n
+        for n in graph.nodes
+        if isinstance(n.structure, Reduction) and reduction_guards(n, index_vars("i", n.type.rank))
+    ]
     if not guarded or any(isinstance(n.structure, Scan) for n in graph.nodes):
         return found  # a scan walks its loop from end to end
     demand = Demand(graph, root, index)
     for n in guarded:
         for request in demand.requests.get(n, ()):
-            for g in guards(n, request.index):
-                for v, places in turns(g, extents(n)):
+            for g in reduction_guards(n, request.index):
+                for v, places in change_points(g, reduction_extents(n)):
                     if v in dims:
                         found.setdefault(dims[v], set()).update(places)
-    return {k: inside(root.shape[k], places) for k, places in found.items()}
+    return {k: provable_split_points(root.shape[k], places) for k, places in found.items()}
 
 
-def inside(extent: Dim, places: Set[Dim]) -> set[Dim]:
+def provable_split_points(extent: Dim, points: Set[Dim]) -> set[Dim]:
     """Those places that certainly lie inside a loop of `extent`, one behind the other, whatever the sizes in them."""
     ends: Sequence[Dim] = (0, extent)
-    for place in sorted(places, key=str):
-        ends = with_end(ends, place) or ends
+    for place in sorted(points, key=str):
+        ends = insert_split_point(ends, place) or ends
     return set(ends[1:-1])
 
 
-def turns(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
+def change_points(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
     """The loop that decides with one range of the reduction whether a guard holds, and where it does so anew for some point."""
     inside = variables(g.index) & points.keys()
     around = variables(g.index) - inside
@@ -52,27 +56,27 @@ def turns(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, tuple[Dim,
     for r in inside or {""}:
         count = points.get(r, 1)
         for k in range(count if isinstance(count, int) else 0):
-            yield v, changes(Guard(substitute(g.index, {r: k}), g.low, g.high), v)
+            yield v, guard_interval(Guard(substitute(g.index, {r: k}), g.low, g.high), v)
 
 
-def guards(n: Node, index: Position) -> tuple[Guard, ...]:
+def reduction_guards(n: Node, index: Position) -> tuple[Guard, ...]:
     """What must hold for a point to take part in element `index` of a reduction."""
     assert isinstance(n.structure, Reduction)
-    return n.structure.space(n).guards(index, tuple(var(v) for v in extents(n)))
+    return n.structure.domain(n).guards(index, tuple(var(v) for v in reduction_extents(n)))
 
 
-def extents(n: Node) -> dict[str, Dim]:
+def reduction_extents(n: Node) -> dict[str, Dim]:
     """The ranges of a reduction under the names that `guards` gives them."""
     assert isinstance(n.structure, Reduction)
-    return {f"r{k}": size for k, size in enumerate(n.structure.space(n).extents)}
+    return {f"r{k}": size for k, size in enumerate(n.structure.domain(n).extents)}
 
 
-def named(hint: str, rank: int) -> Position:
+def index_vars(prefix: str, rank: int) -> Position:
     """One variable per dimension."""
-    return tuple(var(f"{hint}{k}") for k in range(rank))
+    return tuple(var(f"{prefix}{k}") for k in range(rank))
 
 
-def taking_part(ranges: Sequence[Range], tests: Sequence[Guard], bounds: Bounds) -> list[Range]:
+def tighten_ranges(ranges: Sequence[Range], tests: Sequence[Guard], bounds: Bounds) -> list[Range]:
     """`ranges` without the points at either end for which a test fails wherever the loops around stand."""
     left = list(ranges)
     for k, r in enumerate(left):
@@ -80,12 +84,12 @@ def taking_part(ranges: Sequence[Range], tests: Sequence[Guard], bounds: Bounds)
         if not own or not isinstance(r.lo, int) or not isinstance(r.hi, int):
             continue
         around: Bounds = {**bounds, **{x.var: (x.lo, x.hi - 1) for x in left}}
-        points = [p for p in range(r.lo, r.hi) if not any(never(g, {**around, r.var: (p, p)}) for g in own)]
+        points = [p for p in range(r.lo, r.hi) if not any(guard_never_holds(g, {**around, r.var: (p, p)}) for g in own)]
         left[k] = r.with_(lo=points[0], hi=points[-1] + 1) if points else r.with_(hi=r.lo)
     return left
 
 
-def never(g: Guard, bounds: Bounds) -> bool:
+def guard_never_holds(g: Guard, bounds: Bounds) -> bool:
     """Whether the guard fails everywhere within `bounds`."""
     low, high = interval(g.index - g.low, bounds), interval(g.index - g.high, bounds)
     return (low is not None and low[1] < 0) or (high is not None and high[0] >= 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-LINE = 64
+CACHE_LINE_BYTES = 64
 """Bytes of a cache line."""
 
 
@@ -24,9 +24,9 @@ class Machine:
     fma_per_cycle: int = 2
     fma_latency: int = 4
     loads_per_cycle: int = 2
-    broadcast: float = 1.15
+    loads_per_broadcast: float = 1.15
     instructions_per_cycle: int = 6
-    spread: bool = True
+    has_embedded_broadcast: bool = True
     l2_bytes_per_cycle: int = 32
     l3_bytes_per_cycle: int = 10
     l1_ways: int = 12
@@ -43,15 +43,17 @@ class Machine:
 AVX512 = Machine()
 """Where broadcasts bind, 20 or 28 rows of one vector reach 80 to 85 % of the peak."""
 
-AVX2 = Machine(vector_bits=256, registers=16, instructions_per_cycle=4, spread=False, l2_bytes_per_cycle=16)
+AVX2 = Machine(
+    vector_bits=256, registers=16, instructions_per_cycle=4, has_embedded_broadcast=False, l2_bytes_per_cycle=16
+)
 SSE = replace(AVX2, vector_bits=128)
 NEON = Machine(vector_bits=128, registers=32, instructions_per_cycle=4)
 
-ZEN4 = replace(AVX512, fma_per_cycle=1, loads_per_cycle=1, broadcast=0.5)
+ZEN4 = replace(AVX512, fma_per_cycle=1, loads_per_cycle=1, loads_per_broadcast=0.5)
 """Vectors go through units half as wide, in two halves; a broadcast is one load of a half."""
 
-MACHINES = {"x86-64-v4": AVX512, "x86-64-v3": AVX2, "x86-64": SSE, "aarch64": NEON}
+MACHINE_BY_TARGET = {"x86-64-v4": AVX512, "x86-64-v3": AVX2, "x86-64": SSE, "aarch64": NEON}
 """Machine of each code generation target by name."""
 
-CPUS = {"znver4": ZEN4}
+MACHINE_BY_CPU = {"znver4": ZEN4}
 """Machine by LLVM's name of a CPU, where its width alone would mislead."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.main import Action, emit_main
-from compiler.codegen.llvm.object import to_object
+from compiler.codegen.llvm.main import Action, emit_program_entry
+from compiler.codegen.llvm.object import emit_object
 from compiler.codegen.target import Target
 from compiler.ir.digest import kernel_digest
 from compiler.ir.tile import Kernel
@@ -36,9 +36,9 @@ class Build:
     objects: dict[str, bytes] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    hits: int = 0
-    _added: dict[str, Kernel] = field(default_factory=dict)
-    _started: dict[str, Future[bytes]] = field(default_factory=dict)
+    cache_hits: int = 0
+    _kernels: dict[str, Kernel] = field(default_factory=dict)
+    _pending: dict[str, Future[bytes]] = field(default_factory=dict)
     _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
 
     def add_kernels(self, kernels: Iterable[Kernel]) -> None:
@@ -49,46 +49,46 @@ class Build:
 
     def add(self, kernel: Kernel) -> None:
         """Begin to compile a kernel if its like is not here yet."""
-        if self._added.get(kernel.name) is kernel:
+        if self._kernels.get(kernel.name) is kernel:
             return
-        self._added[kernel.name] = kernel
+        self._kernels[kernel.name] = kernel
         digest = kernel_digest(kernel)
         symbol = self.symbols[kernel.name] = f"kernel_{digest}"
-        if symbol in self.objects or symbol in self._started:
+        if symbol in self.objects or symbol in self._pending:
             return
         key = object_key(digest, self.target)
         known = self.cache.get(key)
         if known is not None:
             self.objects[symbol] = known
-            self.hits += 1
+            self.cache_hits += 1
             return
         start = time.perf_counter()
         text = emit_kernel(replace(kernel, name=symbol), self.target)
         self.seconds[kernel.name] = time.perf_counter() - start
-        self._started[symbol] = self.beside("llvm", self._compile, kernel, text, key)
+        self._pending[symbol] = self.submit("llvm", self._compile, kernel, text, key)
 
-    def beside(self, thread: str, job: Callable[P, T], *args: P.args, **named: P.kwargs) -> Future[T]:
+    def submit(self, thread: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """`job(*args)` in a thread of that name, which does one job after the other."""
         if thread not in self._threads:
             self._threads[thread] = ThreadPoolExecutor(1, thread)
-        return self._threads[thread].submit(job, *args, **named)
+        return self._threads[thread].submit(job, *args, **kwargs)
 
     def finish(self) -> None:
         """Wait for all that has begun."""
         for thread in self._threads.values():
             thread.shutdown()
-        self.objects.update({symbol: code.result() for symbol, code in self._started.items()})
-        self._started.clear()
+        self.objects.update({symbol: code.result() for symbol, code in self._pending.items()})
+        self._pending.clear()
         self._threads.clear()
 
-    def add_main(self, name: str, actions: Iterable[Action], sizes: Mapping[str, int]) -> None:
+    def add_program_entry(self, name: str, actions: Iterable[Action], sizes: Mapping[str, int]) -> None:
         """Compile the function `name` that performs `actions`; cheap, so never cached."""
-        self.objects[name] = to_object(emit_main(name, tuple(actions), sizes), self.target, optimize=False)
+        self.objects[name] = emit_object(emit_program_entry(name, tuple(actions), sizes), self.target, optimize=False)
 
     def _compile(self, kernel: Kernel, text: str, key: str) -> bytes:
         """The object file for the text of a kernel, which the cache keeps."""
         start = time.perf_counter()
-        code = to_object(text, self.target)
+        code = emit_object(text, self.target)
         self.seconds[kernel.name] += time.perf_counter() - start
         self.cache.put(key, code)
         return code

@@ -23,11 +23,11 @@ import compiler.codegen
 import compiler.ir
 from compiler.codegen.target import Target
 
-MAGIC = b"TWOBJ\x00\x00\x01"
-DIGEST = hashlib.sha256().digest_size
+ENTRY_MAGIC = b"TWOBJ\x00\x00\x01"
+DIGEST_BYTES = hashlib.sha256().digest_size
 SIZE_LIMIT = 512 << 20
 """Bytes kept on disk, about; the entries used longest ago go first."""
-SHELVES = 256
+SHARD_COUNT = 256
 """Directories that keys are spread over, with an equal share of the limit each: storing an entry looks through one of them."""
 
 
@@ -45,10 +45,10 @@ class ObjectCache:
         path = self._path(key)
         try:
             with path.open("rb") as file:
-                entry = file.read() if _is_ours(os.fstat(file.fileno())) else b""
+                entry = file.read() if _is_owned(os.fstat(file.fileno())) else b""
         except OSError:
             return None
-        code = _unseal(key, entry)
+        code = _decode_entry(key, entry)
         if code is not None:
             with contextlib.suppress(OSError):
                 os.utime(path)
@@ -64,21 +64,21 @@ class ObjectCache:
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(_seal(key, code))
+                    file.write(_encode_entry(key, code))
                 os.replace(temporary, path)
-                self._trim(path.parent)
+                self._evict(path.parent)
             except OSError:
                 Path(temporary).unlink(missing_ok=True)
 
-    def _trim(self, shelf: Path) -> None:
+    def _evict(self, shard: Path) -> None:
         """Delete the entries of `shelf` used longest ago until the rest fits its share; never the last one used."""
         entries = []
-        with os.scandir(shelf) as files:
+        with os.scandir(shard) as files:
             for file in files:
                 with contextlib.suppress(OSError):
                     status = file.stat()
                     entries.append((status.st_mtime, status.st_size, file.path))
-        excess = sum(size for _, size, _ in entries) - self.size_limit // SHELVES
+        excess = sum(size for _, size, _ in entries) - self.size_limit // SHARD_COUNT
         for _, size, path in sorted(entries)[:-1]:
             if excess <= 0:
                 return
@@ -91,27 +91,27 @@ class ObjectCache:
         return self.directory / key[:2] / f"{key}.o"
 
 
-def object_key(what: str, target: Target) -> str:
+def object_key(content: str, target: Target) -> str:
     """The name of the code for `what` (a kernel's digest, LLVM IR text) on `target`, made by this very compiler."""
-    parts = (what, str(target), version(compiler.codegen, compiler.ir), llvmlite.__version__)
+    parts = (content, str(target), source_hash(compiler.codegen, compiler.ir), llvmlite.__version__)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _seal(key: str, code: bytes) -> bytes:
-    return MAGIC + bytes.fromhex(key) + hashlib.sha256(code).digest() + code
+def _encode_entry(key: str, code: bytes) -> bytes:
+    return ENTRY_MAGIC + bytes.fromhex(key) + hashlib.sha256(code).digest() + code
 
 
-def _unseal(key: str, entry: bytes) -> bytes | None:
-    code = entry[len(MAGIC) + 2 * DIGEST :]
-    return code if code and entry == _seal(key, code) else None
+def _decode_entry(key: str, entry: bytes) -> bytes | None:
+    code = entry[len(ENTRY_MAGIC) + 2 * DIGEST_BYTES :]
+    return code if code and entry == _encode_entry(key, code) else None
 
 
-def _is_ours(status: os.stat_result) -> bool:
+def _is_owned(status: os.stat_result) -> bool:
     return not hasattr(os, "getuid") or status.st_uid == os.getuid()
 
 
 @lru_cache(maxsize=2)
-def version(*packages: ModuleType) -> str:
+def source_hash(*packages: ModuleType) -> str:
     """A hash of the sources that lead from a kernel to code: right for a release and for a checkout being edited."""
     roots = [Path(package.__path__[0]) for package in packages]
     files = sorted(f for root in roots for f in root.rglob("*.py") if "triton" not in f.parts and "ops" not in f.parts)

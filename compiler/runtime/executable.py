@@ -12,38 +12,38 @@ from typing import Any
 import torch
 
 from compiler.codegen.llvm.main import (
-    CULPRIT,
+    FAILED_LAUNCH,
     FIRST_SLOT,
     WORKSPACE,
     Action,
+    BufferAddress,
     CopyBytes,
+    DynamicOffset,
+    FrameSlot,
     KernelCall,
     Loop,
-    Offset,
-    OpenOffset,
-    Part,
-    Place,
-    Slot,
+    SubBuffer,
+    WorkspaceOffset,
 )
 from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir import tile
 from compiler.ir.index import evaluate
-from compiler.ir.sizes import kernel_sizes, program_sizes, with_buffers_of
-from compiler.ir.team import is_shared
-from compiler.ir.tile import Check, Copy, Launch, OpaqueCall, Program, Repeat, Step
+from compiler.ir.sizes import kernel_dynamic_sizes, program_dynamic_sizes, specialize_buffers
+from compiler.ir.team import is_parallelizable
+from compiler.ir.tile import BoundsCheck, Copy, Launch, OpaqueCall, Program, Repeat, Step
 from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
-from compiler.runtime.constants import Array, stored_once
-from compiler.runtime.entry import LARGE, Entry, Foreign, Native, Run, strides
-from compiler.runtime.foreign import ForeignFunction, foreign_function
-from compiler.runtime.loader import load
-from compiler.runtime.memory import in_place_pairs, plan_memory, touched
-from compiler.runtime.pool import SHARED
+from compiler.runtime.constants import Array, pack_once
+from compiler.runtime.entry import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction, strides
+from compiler.runtime.foreign import EagerFunction, make_eager_function
+from compiler.runtime.loader import link_objects
+from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
+from compiler.runtime.pool import GLOBAL_POOL
 
-MainFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+EntryFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Frame = tuple[Any, int, Any]
 """The words of a call frame, their address, and the block of memory that is its workspace if it has its own."""
 
@@ -69,83 +69,85 @@ class Executable:
         build: Build | None = None,
     ) -> None:
         self.program, self.target = program, target or Target.host()
-        self.sizes = tuple(s.name for s in program_sizes(program))
-        _require_copies(program)
-        _require_machine(self.target)
-        outside = _outside(program)
-        self.words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
-        self.inside = [b for b in program.buffers if b not in self.words and b not in program.slices]
-        told = [*self.sizes, *self.inside] if self.sizes else []
-        self.told = {what: FIRST_SLOT + len(outside) + k for k, what in enumerate(told)}
-        self.pairs = in_place_pairs(program)
-        if not self.sizes:
-            self.memory = plan_memory(program, self.inside, self.pairs)
-        self.build = build or Build(self.target, cache_of(options or Options()))
-        packed = self.build.beside("packing", _packed, program)
+        self.size_names = tuple(s.name for s in program_dynamic_sizes(program))
+        _require_owned_outputs(program)
+        _require_runnable_target(self.target)
+        outside = _external_buffers(program)
+        self.frame_words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
+        self.workspace_buffers = [b for b in program.buffers if b not in self.frame_words and b not in program.views]
+        dynamic_words = [*self.size_names, *self.workspace_buffers] if self.size_names else []
+        self.told = {what: FIRST_SLOT + len(outside) + k for k, what in enumerate(dynamic_words)}
+        self.in_place_pairs = in_place_pairs(program)
+        if not self.size_names:
+            self.memory_plan = plan_memory(program, self.workspace_buffers, self.in_place_pairs)
+        self.build = build or Build(self.target, object_cache_for(options or Options()))
+        packed = self.build.submit("packing", _pack_constants, program)
         self.build.add_kernels(program.kernels.values())
         self.constants = packed.result()
-        for k, steps in enumerate(_segments(program)):
+        for k, steps in enumerate(_split_segments(program)):
             if not isinstance(steps, OpaqueCall):
-                self.build.add_main(f"main{k}", list(self._actions(steps)), self.told)
-        self.library = load(list(self.build.objects.values()), list(self.build.objects))
-        self.values: Mapping[str, int] = {}
-        if not self.sizes:
-            self._finish()
+                self.build.add_program_entry(f"main{k}", list(self._actions(steps)), self.told)
+        self.library = link_objects(list(self.build.objects.values()), list(self.build.objects))
+        self.size_values: Mapping[str, int] = {}
+        if not self.size_names:
+            self._prepare_calls()
 
-    def at(self, values: Mapping[str, int]) -> Executable:
+    def for_sizes(self, values: Mapping[str, int]) -> Executable:
         """The same code for inputs of the sizes `values`: memory is planned anew, nothing is compiled."""
         new = copy(self)
-        new.program, new.values = with_buffers_of(self.program, values), values
-        new.memory = plan_memory(new.program, new.inside, new.pairs)
-        new._finish()
+        new.program, new.size_values = specialize_buffers(self.program, values), values
+        new.memory_plan = plan_memory(new.program, new.workspace_buffers, new.in_place_pairs)
+        new._prepare_calls()
         return new
 
-    def _finish(self) -> None:
+    def _prepare_calls(self) -> None:
         """Make what a call needs, now that all sizes are known."""
         self._frames: list[Frame] = []
-        made = set(self.program.inputs)
-        self._parts = [
-            self._foreign(s, made) if isinstance(s, OpaqueCall) else self._native(f"main{k}", s, made)
-            for k, s in enumerate(_segments(self.program))
+        allocated = set(self.program.inputs)
+        self._call_segments = [
+            self._eager_segment(s, allocated)
+            if isinstance(s, OpaqueCall)
+            else self._native_segment(f"main{k}", s, allocated)
+            for k, s in enumerate(_split_segments(self.program))
         ]
 
     @cached_property
-    def _checked(self) -> tuple[Run, str]:
-        return self._entry().compile()
+    def _compiled_stub(self) -> tuple[RunFunction, str]:
+        return self._call_stub().compile()
 
     @property
-    def run(self) -> Run:
+    def run(self) -> RunFunction:
         """The function behind the call."""
-        return self._checked[0]
+        return self._compiled_stub[0]
 
     @property
     def source(self) -> str:
         """Its text."""
-        return self._checked[1]
+        return self._compiled_stub[1]
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return self.run(inputs)
 
-    def fits(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    def accepts_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether inputs have the shapes that the call takes."""
         return all(self.program.buffers[name].static_shape() == shape for name, shape in shapes.items())
 
-    def looked_up(self, names: Iterable[str]) -> Run:
+    def without_shape_checks(self, names: Iterable[str]) -> RunFunction:
         """`run` without a look at the shapes of the inputs `names`, by which the caller has found it."""
-        return self._entry(frozenset(names)).compile()[0]
+        return self._call_stub(frozenset(names)).compile()[0]
 
-    def place(self, name: str) -> Place:
+    def buffer_address(self, name: str) -> BufferAddress:
         """Where buffer `name` lies."""
-        if name in self.program.slices:
-            s = self.program.slices[name]
-            return Part(self.place(s.buffer), s.index, self.program.buffers[name].nbytes)
-        if name in self.words:
-            return Slot(self.words[name])
-        return OpenOffset(self.told[name]) if self.sizes else Offset(self.memory.offsets[name])
+        if name in self.program.views:
+            s = self.program.views[name]
+            return SubBuffer(self.buffer_address(s.buffer), s.index, self.program.buffers[name].nbytes)
+        if name in self.frame_words:
+            return FrameSlot(self.frame_words[name])
+        return DynamicOffset(self.told[name]) if self.size_names else WorkspaceOffset(self.memory_plan.offsets[name])
 
-    def sizes_of(self, kernel: str) -> tuple[str, ...]:
+    def kernel_size_names(self, kernel: str) -> tuple[str, ...]:
         """The sizes that a kernel is told."""
-        return tuple(s.name for s in kernel_sizes(self.program.kernels[kernel]))
+        return tuple(s.name for s in kernel_dynamic_sizes(self.program.kernels[kernel]))
 
     # compiling
 
@@ -154,63 +156,77 @@ class Executable:
         for step in steps:
             if isinstance(step, Copy):
                 yield CopyBytes(
-                    self.place(step.source), self.place(step.target), self.program.buffers[step.source].nbytes
+                    self.buffer_address(step.source),
+                    self.buffer_address(step.target),
+                    self.program.buffers[step.source].nbytes,
                 )
             elif isinstance(step, Repeat):
                 yield Loop(step.var, step.count, tuple(self._actions(step.steps)))
             elif isinstance(step, Launch):
-                checks = any(isinstance(s, Check) for s in tile.walk(self.program.kernels[step.kernel].body))
+                checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.program.kernels[step.kernel].body))
                 number = self.program.launches.index(step) + 1 if checks else 0
-                sizes = tuple(self.told[s] for s in self.sizes_of(step.kernel))
-                yield KernelCall(self.build.symbols[step.kernel], tuple(map(self.place, step.arguments)), number, sizes)
+                sizes = tuple(self.told[s] for s in self.kernel_size_names(step.kernel))
+                yield KernelCall(
+                    self.build.symbols[step.kernel], tuple(map(self.buffer_address, step.arguments)), number, sizes
+                )
 
-    def _native(self, name: str, steps: Sequence[Step], made: set[str]) -> Native:
+    def _native_segment(self, name: str, steps: Sequence[Step], allocated: set[str]) -> NativeSegment:
         """The call of one stretch of steps; the tensors it writes first of all are added to those that are `made`."""
-        written = dict.fromkeys(b for s in steps for b in touched(self.program, s)[1] if b in self.words)
-        new = tuple(b for b in written if b not in made)
-        made.update(new)
-        return Native(MainFunction(self.library[name]), new)
+        written = dict.fromkeys(b for s in steps for b in accessed_buffers(self.program, s)[1] if b in self.frame_words)
+        new = tuple(b for b in written if b not in allocated)
+        allocated.update(new)
+        return NativeSegment(EntryFunction(self.library[name]), new)
 
-    def _foreign(self, step: OpaqueCall, made: set[str]) -> Foreign:
-        made.update(step.results)
-        return Foreign(self.foreign_function(step), step.arguments, step.results)
+    def _eager_segment(self, step: OpaqueCall, allocated: set[str]) -> EagerSegment:
+        allocated.update(step.results)
+        return EagerSegment(self.eager_function(step), step.arguments, step.results)
 
-    def foreign_function(self, step: OpaqueCall) -> ForeignFunction:
+    def eager_function(self, step: OpaqueCall) -> EagerFunction:
         """The call into PyTorch that `step` stands for, on tensors."""
-        return foreign_function(step, [self.program.buffers[r] for r in step.results])
+        return make_eager_function(step, [self.program.buffers[r] for r in step.results])
 
-    def _entry(self, looked_up: frozenset[str] = frozenset()) -> Entry:
+    def _call_stub(self, unchecked_inputs: frozenset[str] = frozenset()) -> CallStub:
         p = self.program
-        names = {"frames": self._frames, "new_frame": self.new_frame, "fault": self._fault}
-        names |= {"admit": self._admit, "wrong_count": self._wrong_count, "not_tensors": self._not_tensors}
-        for part in self._parts:
-            for a in part.arguments if isinstance(part, Foreign) else ():
+        names = {"frames": self._frames, "new_frame": self.new_frame, "fault": self._index_error}
+        names |= {"admit": self._convert_input, "wrong_count": self._wrong_count, "not_tensors": self._not_tensors}
+        for part in self._call_segments:
+            for a in part.arguments if isinstance(part, EagerSegment) else ():
                 if a in self.constants:
-                    names[f"t{self.words[a]}"] = as_tensor(self.constants[a], p.buffers[a].dtype)
-        parallel = any(evaluate(k.surplus, self.values) >= 0 and is_shared(k) for k in p.kernels.values())
-        return Entry(
-            p.buffers, self.words, p.inputs, p.outputs, self._parts, self.memory.size, parallel, looked_up, names
+                    names[f"t{self.frame_words[a]}"] = as_tensor(self.constants[a], p.buffers[a].dtype)
+        parallel = any(
+            evaluate(k.parallel_condition, self.size_values) >= 0 and is_parallelizable(k) for k in p.kernels.values()
+        )
+        return CallStub(
+            p.buffers,
+            self.frame_words,
+            p.inputs,
+            p.outputs,
+            self._call_segments,
+            self.memory_plan.size,
+            parallel,
+            unchecked_inputs,
+            names,
         )
 
     # calling
 
     def new_frame(self) -> Frame:
         """A frame with the addresses and sizes that never change."""
-        words = (ctypes.c_uint64 * (FIRST_SLOT + len(self.words) + len(self.told)))()
+        words = (ctypes.c_uint64 * (FIRST_SLOT + len(self.frame_words) + len(self.told)))()
         for what, word in self.told.items():
-            words[word] = self._told(what)
+            words[word] = self._dynamic_value(what)
         for name, array in self.constants.items():
-            words[self.words[name]] = array.ctypes.data
-        block = SHARED.take(self.memory.size) if 0 < self.memory.size < LARGE else None
+            words[self.frame_words[name]] = array.ctypes.data
+        block = GLOBAL_POOL.allocate(self.memory_plan.size) if 0 < self.memory_plan.size < POOL_THRESHOLD else None
         if block is not None:
             words[WORKSPACE] = block.address
         return words, ctypes.addressof(words), block
 
-    def _told(self, what: str) -> int:
+    def _dynamic_value(self, what: str) -> int:
         """A size, or how far into the workspace a buffer lies."""
-        return self.values[what] if what in self.values else self.memory.offsets.get(what, 0)
+        return self.size_values[what] if what in self.size_values else self.memory_plan.offsets.get(what, 0)
 
-    def _admit(self, k: int, given: torch.Tensor) -> torch.Tensor:
+    def _convert_input(self, k: int, given: torch.Tensor) -> torch.Tensor:
         """Input `k` made fit for the kernels; ArgumentError where it cannot be."""
         name = self.program.inputs[k]
         expected = self.program.buffers[name]
@@ -230,28 +246,28 @@ class Executable:
         expected = self.program.buffers[name]
         return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(given).__name__}")
 
-    def _fault(self, words: Any) -> IndexError:
-        step = self.program.launches[words[CULPRIT] - 1]
+    def _index_error(self, words: Any) -> IndexError:
+        step = self.program.launches[words[FAILED_LAUNCH] - 1]
         return IndexError(f"an index is out of range in {step.node or step.kernel}")
 
 
-def cache_of(options: Options) -> ObjectCache:
+def object_cache_for(options: Options) -> ObjectCache:
     """The store that the user chose."""
     return ObjectCache(Path(options.cache) if options.cache else None)
 
 
-def _packed(program: Program) -> dict[str, Array]:
+def _pack_constants(program: Program) -> dict[str, Array]:
     """The constants as kernels read them."""
-    return {name: stored_once(c, program.buffers[name]) for name, c in program.constants.items()}
+    return {name: pack_once(c, program.buffers[name]) for name, c in program.constants.items()}
 
 
-def _outside(program: Program) -> tuple[str, ...]:
+def _external_buffers(program: Program) -> tuple[str, ...]:
     """Buffers that lie outside the workspace: inputs, outputs, constants and whatever PyTorch reads or writes in between."""
     foreign = [b for s in program.steps if isinstance(s, OpaqueCall) for b in (*s.arguments, *s.results)]
     return tuple(dict.fromkeys((*program.inputs, *program.outputs, *program.constants, *foreign)))
 
 
-def _segments(program: Program) -> Iterable[list[Step] | OpaqueCall]:
+def _split_segments(program: Program) -> Iterable[list[Step] | OpaqueCall]:
     """The steps as runs of consecutive native ones, and the calls between them."""
     run: list[Step] = []
     for step in program.steps:
@@ -266,12 +282,12 @@ def _segments(program: Program) -> Iterable[list[Step] | OpaqueCall]:
         yield run
 
 
-def _require_machine(target: Target) -> None:
-    if lacking := target.lacking_here():
+def _require_runnable_target(target: Target) -> None:
+    if lacking := target.missing_host_features():
         raise TilewrightError(f"code for {target.name} cannot run here: this machine has no {lacking}")
 
 
-def _require_copies(program: Program) -> None:
+def _require_owned_outputs(program: Program) -> None:
     given = {*program.inputs, *program.constants}
     for name in program.outputs:
         if name in given:

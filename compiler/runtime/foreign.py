@@ -15,10 +15,10 @@ from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import TensorType
 from compiler.runtime.entry import strides
 
-ForeignFunction: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
+EagerFunction: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
 
-def foreign_function(step: OpaqueCall, types: Sequence[TensorType]) -> ForeignFunction:
+def make_eager_function(step: OpaqueCall, types: Sequence[TensorType]) -> EagerFunction:
     """A call of the op's reference whose results are dense tensors of `types` that share memory with nothing.
 
     It raises VerifyError where PyTorch returns another shape than the graph says.
@@ -30,26 +30,26 @@ def foreign_function(step: OpaqueCall, types: Sequence[TensorType]) -> ForeignFu
     def call(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
             given = reference(*(a.detach() for a in arguments), **attrs)
-        taken = {0, *(_storage(a) for a in arguments)}
+        taken = {0, *(_storage_address(a) for a in arguments)}
         results = []
         for tensor, type in zip(given if isinstance(given, (tuple, list)) else (given,), types, strict=True):
-            results.append(_own(tensor, type, taken, name))
-            taken.add(_storage(results[-1]))
+            results.append(_as_owned_dense(tensor, type, taken, name))
+            taken.add(_storage_address(results[-1]))
         return tuple(results)
 
     return call
 
 
-def _own(tensor: torch.Tensor, type: TensorType, taken: set[int], name: str) -> torch.Tensor:
+def _as_owned_dense(tensor: torch.Tensor, type: TensorType, used_storages: set[int], name: str) -> torch.Tensor:
     """`tensor`, or a copy where it is stored otherwise than `type` says or in memory that is taken."""
     shape, stride, dtype = type.static_shape(), strides(type), TORCH_DTYPES[type.dtype]
     if tensor.shape != shape:
         raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)} where the graph says {type}")
-    if tensor.dtype == dtype and tensor.stride() == stride and _storage(tensor) not in taken:
+    if tensor.dtype == dtype and tensor.stride() == stride and _storage_address(tensor) not in used_storages:
         return tensor
     return torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def _storage_address(tensor: torch.Tensor) -> int:
     """Where a tensor lies in memory; 0 for zeros that lie nowhere."""
     return 0 if tensor._is_zerotensor() else tensor.untyped_storage().data_ptr()

@@ -10,7 +10,7 @@ from itertools import count
 
 import llvmlite.binding as llvm
 
-from compiler.codegen.llvm.object import target_machine, to_object
+from compiler.codegen.llvm.object import emit_object, target_machine
 from compiler.codegen.target import Target
 from compiler.runtime import threads
 
@@ -31,24 +31,24 @@ class Library:
         return int(self._tracker[symbol])
 
 
-def load(objects: Sequence[bytes], exports: Sequence[str]) -> Library:
+def link_objects(objects: Sequence[bytes], exports: Sequence[str]) -> Library:
     """Link object files with each other and with what generated code calls; RuntimeError where a symbol is missing."""
     builder = llvm.JITLibraryBuilder()
     for image in objects:
         builder.add_object_img(image)
-    parallel = threads.openmp()
+    parallel = threads.openmp_addresses()
     if parallel is None:
-        builder.add_object_img(_serial_object())
+        builder.add_object_img(_serial_runtime_object())
     for name, where in {**_system_symbols(), **(parallel or {})}.items():
         builder.import_symbol(name, where)
     for name in exports:
         builder.export_symbol(name)
-    with _LOCK:
-        return Library(builder.link(_jit(), f"tilewright{next(_NUMBERS)}"))
+    with _LINK_LOCK:
+        return Library(builder.link(_jit(), f"tilewright{next(_LIBRARY_NUMBERS)}"))
 
 
-_LOCK = threading.Lock()
-_NUMBERS = count()
+_LINK_LOCK = threading.Lock()
+_LIBRARY_NUMBERS = count()
 
 
 @lru_cache(maxsize=1)
@@ -57,8 +57,8 @@ def _jit() -> llvm.LLJIT:
 
 
 @lru_cache(maxsize=1)
-def _serial_object() -> bytes:
-    return to_object(threads.SERIAL, Target.host())
+def _serial_runtime_object() -> bytes:
+    return emit_object(threads.SERIAL_RUNTIME_IR, Target.host())
 
 
 @lru_cache(maxsize=1)
@@ -67,7 +67,7 @@ def _system_symbols() -> Mapping[str, int]:
     for file, names in ((None, (*LIBC, *LIBM)), ("libgcc_s.so.1", LIBGCC)):
         for name in names:
             try:
-                found[name] = threads.address(ctypes.CDLL(file), name)
+                found[name] = threads.symbol_address(ctypes.CDLL(file), name)
             except (OSError, AttributeError):  # not every C library has roundeven, nor every system libgcc
                 continue
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.errors import VerifyError
-from compiler.ir.inplace import shareable
+from compiler.ir.inplace import aliasable_pairs
 from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Step, walk_steps
 
 ALIGNMENT = 64
@@ -26,11 +26,11 @@ class Lifetime:
     last: int
     size: int
 
-    def meets(self, other: Lifetime) -> bool:
+    def overlaps(self, other: Lifetime) -> bool:
         """Whether both are alive in some step."""
         return self.first <= other.last and other.first <= self.last
 
-    def joined(self, other: Lifetime) -> Lifetime:
+    def union(self, other: Lifetime) -> Lifetime:
         """The lifetime of memory that holds one, then the other."""
         return Lifetime(min(self.first, other.first), max(self.last, other.last), max(self.size, other.size))
 
@@ -41,29 +41,29 @@ class MemoryPlan:
 
     offsets: Mapping[str, int]
     size: int
-    unshared: int
+    size_without_reuse: int
 
 
-Pairs: TypeAlias = Mapping[str, Collection[tuple[str, str]]]
+InPlacePairs: TypeAlias = Mapping[str, Collection[tuple[str, str]]]
 """For each kernel its pairs (input, output) of parameters that may be the same memory."""
 
 
-def in_place_pairs(program: Program) -> Pairs:
+def in_place_pairs(program: Program) -> InPlacePairs:
     """What every kernel may write over: see compiler.ir.inplace."""
-    return {name: shareable(kernel) for name, kernel in program.kernels.items()}
+    return {name: aliasable_pairs(kernel) for name, kernel in program.kernels.items()}
 
 
-def plan_memory(program: Program, placed: Collection[str], pairs: Pairs) -> MemoryPlan:
+def plan_memory(program: Program, names: Collection[str], pairs: InPlacePairs) -> MemoryPlan:
     """Offsets for the buffers `placed`; a kernel writes over an input that dies with it where `pairs` say it may."""
-    lives = lifetimes(program, placed)
-    owner = _share_in_place(program, lives, pairs)
+    lives = lifetimes(program, names)
+    owner = _assign_in_place(program, lives, pairs)
     blocks: dict[str, Lifetime] = {}
     for name, life in lives.items():
         block = owner[name]
-        blocks[block] = blocks[block].joined(life) if block in blocks else life
+        blocks[block] = blocks[block].union(life) if block in blocks else life
     offsets = assign_offsets(blocks)
-    size = max((offsets[b] + aligned(life.size) for b, life in blocks.items()), default=0)
-    return MemoryPlan({n: offsets[owner[n]] for n in lives}, size, sum(aligned(life.size) for life in lives.values()))
+    size = max((offsets[b] + align_up(life.size) for b, life in blocks.items()), default=0)
+    return MemoryPlan({n: offsets[owner[n]] for n in lives}, size, sum(align_up(life.size) for life in lives.values()))
 
 
 def lifetimes(program: Program, names: Collection[str]) -> dict[str, Lifetime]:
@@ -71,7 +71,7 @@ def lifetimes(program: Program, names: Collection[str]) -> dict[str, Lifetime]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for k, step in enumerate(program.steps):
-        reads, writes = touched(program, step)
+        reads, writes = accessed_buffers(program, step)
         for name in reads:
             if name in names and name not in first:
                 raise VerifyError(f"buffer %{name} is read by step {k} ({step}) before it is written")
@@ -82,17 +82,17 @@ def lifetimes(program: Program, names: Collection[str]) -> dict[str, Lifetime]:
     return {n: Lifetime(first[n], last[n], _bytes(program, n)) for n in names if n in first}
 
 
-def touched(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def accessed_buffers(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The whole buffers that `step` reads (for repeated steps: before they write them), and those that it writes."""
     reads, writes = dict[str, None](), dict[str, None]()
     for inner in walk_steps((step,)):
-        read, written = _named(program, inner)
-        reads.update((b, None) for b in map(program.whole, read) if b not in writes)
-        writes.update((b, None) for b in map(program.whole, written))
+        read, written = _step_accesses(program, inner)
+        reads.update((b, None) for b in map(program.root_buffer, read) if b not in writes)
+        writes.update((b, None) for b in map(program.root_buffer, written))
     return tuple(reads), tuple(writes)
 
 
-def _named(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _step_accesses(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names that `step` itself reads, and those that it writes."""
     if isinstance(step, Copy):
         return (step.source,), (step.target,)
@@ -104,22 +104,22 @@ def _named(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ..
     return tuple(a for p, a in pairs if not p.is_written), tuple(a for p, a in pairs if p.is_written)
 
 
-def assign_offsets(lives: Mapping[str, Lifetime]) -> dict[str, int]:
+def assign_offsets(lives_by_name: Mapping[str, Lifetime]) -> dict[str, int]:
     """An offset for each lifetime such that no two alive together overlap."""
     placed: list[tuple[int, Lifetime]] = []
     offsets: dict[str, int] = {}
-    for name, life in sorted(lives.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
-        taken = sorted((at, at + aligned(other.size)) for at, other in placed if other.meets(life))
-        offsets[name] = _best_gap(taken, aligned(life.size))
+    for name, life in sorted(lives_by_name.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
+        taken = sorted((at, at + align_up(other.size)) for at, other in placed if other.overlaps(life))
+        offsets[name] = _best_gap(taken, align_up(life.size))
         placed.append((offsets[name], life))
     return offsets
 
 
-def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+def _best_gap(occupied: Sequence[tuple[int, int]], size: int) -> int:
     """The start of the smallest gap of at least `size` bytes between the intervals `taken`, or their end."""
     best: tuple[int, int] | None = None
     end = 0
-    for start, stop in taken:
+    for start, stop in occupied:
         room = start - end
         if room >= size and (best is None or room < best[0]):
             best = room, end
@@ -127,17 +127,17 @@ def _best_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
     return best[1] if best else end
 
 
-def _share_in_place(program: Program, lives: Mapping[str, Lifetime], pairs: Pairs) -> dict[str, str]:
+def _assign_in_place(program: Program, lives: Mapping[str, Lifetime], pairs: InPlacePairs) -> dict[str, str]:
     """For each buffer, the one whose memory it takes over: itself, or an input of the kernel that writes it."""
     owner = {name: name for name in lives}
-    for k, source, target in _hand_overs(program, pairs):
+    for k, source, target in _in_place_candidates(program, pairs):
         fits = source in lives and target in lives and lives[source].size == lives[target].size
         if fits and lives[source].last == k == lives[target].first and owner[target] == target:
             owner[target] = owner[source]
     return owner
 
 
-def _hand_overs(program: Program, pairs: Pairs) -> Iterator[tuple[int, str, str]]:
+def _in_place_candidates(program: Program, pairs: InPlacePairs) -> Iterator[tuple[int, str, str]]:
     """(step, input buffer, output buffer) wherever a kernel that runs once may write its output over an input; no buffer gives twice a step."""
     for k, step in enumerate(program.steps):
         if not isinstance(step, Launch):
@@ -146,7 +146,7 @@ def _hand_overs(program: Program, pairs: Pairs) -> Iterator[tuple[int, str, str]
         given: set[str] = set()
         for source, target in sorted(pairs.get(step.kernel, ())):
             one, other = argument[source], argument[target]
-            if [program.whole(a) for a in step.arguments].count(one) == 1 and not given & {one, other}:
+            if [program.root_buffer(a) for a in step.arguments].count(one) == 1 and not given & {one, other}:
                 given |= {one, other}
                 yield k, one, other
 
@@ -160,6 +160,6 @@ def _bytes(program: Program, name: str) -> int:
     return size
 
 
-def aligned(size: int, unit: int = ALIGNMENT) -> int:
+def align_up(size: int, unit: int = ALIGNMENT) -> int:
     """`size` rounded up to whole units."""
     return -(-size // unit) * unit

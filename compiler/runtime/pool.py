@@ -24,13 +24,13 @@ IDLE_LIMIT = 1 << 30
 
 
 @dataclass(eq=False)
-class Block:
+class PooledBlock:
     """`size` bytes at `address`, aligned to a page, or to a huge page from 2 MiB on.  `region` unmaps them when it dies."""
 
     address: int
     size: int
     region: mmap.mmap
-    returned: int = 0
+    returned_at: int = 0
 
     @property
     def offset(self) -> int:
@@ -38,41 +38,43 @@ class Block:
         return self.address - ctypes.addressof(ctypes.c_char.from_buffer(self.region))
 
 
-class Pool:
+class MemoryPool:
     """Blocks by size.  Any thread may take and return them."""
 
     def __init__(self, idle_limit: int = IDLE_LIMIT) -> None:
         self.idle_limit = idle_limit
         self.idle_bytes = 0
-        self._idle: dict[int, list[Block]] = {}
+        self._idle: dict[int, list[PooledBlock]] = {}
         self._clock = 0
         self._lock = threading.Lock()
         # A block may come back from a finalizer in the midst of our own work on this thread: finalizers only append here.
-        self._back: deque[Block] = deque()
+        self._returned: deque[PooledBlock] = deque()
 
-    def take(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> PooledBlock:
         """A block of at least `nbytes` (at least one); its contents are arbitrary."""
         size = size_class(nbytes)
         with self._lock:
-            self._collect()
+            self._reclaim()
             stack = self._idle.get(size)
             if stack:
                 self.idle_bytes -= size
                 return stack.pop()
-        return mapped(size)
+        return map_block(size)
 
-    def give(self, block: Block) -> None:
+    def release(self, block: PooledBlock) -> None:
         """Take `block` back; beyond the limit, the blocks idle for longest are unmapped."""
-        self._back.append(block)
+        self._returned.append(block)
         if self._lock.acquire(blocking=False):
             try:
-                self._collect()
+                self._reclaim()
             finally:
                 self._lock.release()
 
-    def tensor(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
+    def empty_tensor(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, count: int
+    ) -> torch.Tensor:
         """An uninitialised tensor of `count` > 0 elements in all, on a block that comes back when its storage dies."""
-        block = self.take(count * dtype.itemsize)
+        block = self.allocate(count * dtype.itemsize)
         lease = _lease_type(block.size).from_address(block.address)
         lease.pool, lease.block = self, block
         return torch.frombuffer(lease, dtype=dtype, count=count).as_strided_(shape, stride)
@@ -80,20 +82,20 @@ class Pool:
     def clear(self) -> None:
         """Unmap every idle block."""
         with self._lock:
-            self._collect()
+            self._reclaim()
             self._idle.clear()
             self.idle_bytes = 0
 
-    def _collect(self) -> None:
+    def _reclaim(self) -> None:
         """Shelve the blocks that came back, then trim to the limit.  Called with the lock held."""
-        while self._back:
-            block = self._back.popleft()
+        while self._returned:
+            block = self._returned.popleft()
             self._clock += 1
-            block.returned = self._clock
+            block.returned_at = self._clock
             self._idle.setdefault(block.size, []).append(block)
             self.idle_bytes += block.size
         while self.idle_bytes > self.idle_limit:
-            oldest = min((stack for stack in self._idle.values() if stack), key=lambda stack: stack[0].returned)
+            oldest = min((stack for stack in self._idle.values() if stack), key=lambda stack: stack[0].returned_at)
             self.idle_bytes -= oldest.pop(0).size
 
 
@@ -104,7 +106,7 @@ def size_class(nbytes: int) -> int:
     return -(-pages // step) * step * PAGE
 
 
-def mapped(size: int) -> Block:
+def map_block(size: int) -> PooledBlock:
     """Fresh memory; on Linux large blocks are put on huge pages."""
     alignment = HUGE_PAGE if size >= HUGE_PAGE else PAGE
     spare = alignment if alignment > PAGE else 0
@@ -116,7 +118,7 @@ def mapped(size: int) -> Block:
     address = -(-start // alignment) * alignment
     if spare and hasattr(mmap, "MADV_HUGEPAGE"):
         region.madvise(mmap.MADV_HUGEPAGE, address - start, size)
-    return Block(address, size, region)
+    return PooledBlock(address, size, region)
 
 
 @lru_cache(maxsize=1024)
@@ -124,23 +126,23 @@ def _lease_type(size: int) -> Any:
     """A type whose objects expose `size` bytes as a buffer, and return the block behind them when they die."""
 
     class Lease(ctypes.c_char * size):  # type: ignore[misc]  # the length is known only now
-        pool: Pool
-        block: Block
+        pool: MemoryPool
+        block: PooledBlock
 
         def __del__(self) -> None:
-            self.pool.give(self.block)
+            self.pool.release(self.block)
 
     return Lease
 
 
-SHARED = Pool()
+GLOBAL_POOL = MemoryPool()
 """The pool of every compiled program in this process."""
 
 
-def _forget_lock() -> None:
+def _reset_lock() -> None:
     """In a forked child: another thread may have held the lock, and will never release it here."""
-    SHARED._lock = threading.Lock()
+    GLOBAL_POOL._lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_lock)
+    os.register_at_fork(after_in_child=_reset_lock)

@@ -11,16 +11,16 @@ from functools import partial
 
 import torch
 
-from compiler.codegen.llvm.main import WORKSPACE, Part
+from compiler.codegen.llvm.main import WORKSPACE, SubBuffer
 from compiler.ir.index import evaluate
-from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Slice, Step, runs
+from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, execution_counts
 from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.ir.types import TensorType
 from compiler.perf.cost import count_bytes, count_flops
 from compiler.runtime import threads
 from compiler.runtime.entry import empty_strided, strides
 from compiler.runtime.executable import Executable
-from compiler.runtime.pool import SHARED
+from compiler.runtime.pool import GLOBAL_POOL
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,18 @@ class StepProfile:
         return self.flops / self.seconds / 1e9 if self.seconds else 0.0
 
     @property
-    def gigabytes(self) -> float:
+    def gbytes_per_second(self) -> float:
         """Memory rate in 10^9 bytes per second."""
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
-def profile(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) -> list[StepProfile]:
+def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) -> list[StepProfile]:
     """Run the program `repeats` times step by step and time each step; `inputs` as for a call."""
     exe.run(inputs)  # refuses what does not fit
-    bound = _Bound(exe, inputs)
-    rows = list(runs(exe.program.steps))
+    bound = _BoundSteps(exe, inputs)
+    rows = list(execution_counts(exe.program.steps))
     times: list[list[float]] = [[] for _ in rows]
-    threads.settle()
+    threads.sync_thread_count()
     for _ in range(repeats):
         for seen in times:
             seen.append(0.0)
@@ -62,42 +62,42 @@ def profile(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) 
             start = time.perf_counter()
             step()
             times[number][-1] += time.perf_counter() - start
-    return [_describe(exe, *row, statistics.median(seen)) for row, seen in zip(rows, times, strict=True)]
+    return [_make_step_profile(exe, *row, statistics.median(seen)) for row, seen in zip(rows, times, strict=True)]
 
 
-def _describe(exe: Executable, step: Step, times: int, seconds: float) -> StepProfile:
+def _make_step_profile(exe: Executable, step: Step, times: int, seconds: float) -> StepProfile:
     program = exe.program
     if isinstance(step, Launch):
         kernel = program.kernels[step.kernel]
-        work = times * count_flops(kernel, exe.values), times * count_bytes(kernel, exe.values)
+        work = times * count_flops(kernel, exe.size_values), times * count_bytes(kernel, exe.size_values)
         return StepProfile(kernel.name, step.node, seconds, *work, times)
     if isinstance(step, OpaqueCall):
         return StepProfile(step.op, step.node, seconds, 0, 0, times)
     assert isinstance(step, Copy)
-    return StepProfile("copy", "", seconds, 0, 2 * times * _bytes(program, step), times)
+    return StepProfile("copy", "", seconds, 0, 2 * times * _copied_bytes(program, step), times)
 
 
-def _bytes(program: Program, step: Copy) -> int:
+def _copied_bytes(program: Program, step: Copy) -> int:
     size = program.buffers[step.source].nbytes
     assert isinstance(size, int)
     return size
 
 
-class _Bound:
+class _BoundSteps:
     """The program's steps as functions without arguments, on buffers made once, each with the number of its row."""
 
     def __init__(self, exe: Executable, inputs: Sequence[torch.Tensor]) -> None:
         self.exe, self.program = exe, exe.program
         self.words, self.frame, self.block = exe.new_frame()
-        if self.block is None and exe.memory.size:
-            self.block = SHARED.take(exe.memory.size)
+        if self.block is None and exe.memory_plan.size:
+            self.block = GLOBAL_POOL.allocate(exe.memory_plan.size)
             self.words[WORKSPACE] = self.block.address
         types = self.program.buffers
-        self.tensors = {name: _dense(types[name]) for name in exe.words if name not in exe.constants}
+        self.tensors = {name: _empty_tensor(types[name]) for name in exe.frame_words if name not in exe.constants}
         self.tensors |= {name: as_tensor(a, types[name].dtype) for name, a in exe.constants.items()}
         for name, x in zip(self.program.inputs, inputs, strict=True):
             self.tensors[name].copy_(x.detach())
-        for name, word in exe.words.items():
+        for name, word in exe.frame_words.items():
             if name not in exe.constants:
                 self.words[word] = self.tensors[name].data_ptr()
         self.steps = list(self._bind(self.program.steps, {}, 0))
@@ -110,38 +110,38 @@ class _Bound:
             if isinstance(step, Repeat):
                 for k in range(evaluate(step.count, {})):
                     yield from self._bind(step.steps, {**counters, step.var: k}, row)
-                row += sum(1 for _ in runs(step.steps))
-            elif not isinstance(step, Slice):
-                yield row, self._step(step, counters)
+                row += sum(1 for _ in execution_counts(step.steps))
+            elif not isinstance(step, View):
+                yield row, self._bind_step(step, counters)
                 row += 1
 
-    def _step(self, step: Launch | OpaqueCall | Copy, counters: Mapping[str, int]) -> Callable[[], object]:
+    def _bind_step(self, step: Launch | OpaqueCall | Copy, counters: Mapping[str, int]) -> Callable[[], object]:
         if isinstance(step, Copy):
             ends = self._address(step.target, counters), self._address(step.source, counters)
-            return partial(ctypes.memmove, *ends, _bytes(self.program, step))
+            return partial(ctypes.memmove, *ends, _copied_bytes(self.program, step))
         if isinstance(step, OpaqueCall):
-            return partial(self._foreign, step, self.exe.foreign_function(step))
-        sizes = [self.exe.values[s] for s in self.exe.sizes_of(step.kernel)]
+            return partial(self._run_eager, step, self.exe.eager_function(step))
+        sizes = [self.exe.size_values[s] for s in self.exe.kernel_size_names(step.kernel)]
         signature = ctypes.CFUNCTYPE(
             None, *[ctypes.c_void_p] * len(step.arguments), *[ctypes.c_int64] * len(sizes), ctypes.c_void_p
         )
         kernel = signature(self.exe.library[self.exe.build.symbols[step.kernel]])
         return partial(kernel, *(self._address(a, counters) for a in step.arguments), *sizes, self.frame)
 
-    def _foreign(self, step: OpaqueCall, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
+    def _run_eager(self, step: OpaqueCall, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
         for name, result in zip(step.results, function(*(self.tensors[a] for a in step.arguments)), strict=True):
             self.tensors[name].copy_(result)
 
     def _address(self, name: str, counters: Mapping[str, int]) -> int:
-        if name in self.program.slices:
-            place = self.exe.place(name)
-            assert isinstance(place, Part)
-            whole = self._address(self.program.slices[name].buffer, counters)
-            return whole + evaluate(place.index, counters) * evaluate(place.bytes, {})
-        if name in self.exe.words:
-            return int(self.words[self.exe.words[name]])
-        return int(self.words[WORKSPACE] + self.exe.memory.offsets[name])
+        if name in self.program.views:
+            place = self.exe.buffer_address(name)
+            assert isinstance(place, SubBuffer)
+            whole = self._address(self.program.views[name].buffer, counters)
+            return whole + evaluate(place.index, counters) * evaluate(place.entry_bytes, {})
+        if name in self.exe.frame_words:
+            return int(self.words[self.exe.frame_words[name]])
+        return int(self.words[WORKSPACE] + self.exe.memory_plan.offsets[name])
 
 
-def _dense(t: TensorType) -> torch.Tensor:
+def _empty_tensor(t: TensorType) -> torch.Tensor:
     return empty_strided(t.static_shape(), strides(t), TORCH_DTYPES[t.dtype])

@@ -11,20 +11,20 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from compiler.runtime.memory import aligned
-from compiler.runtime.pool import PAGE, Block, mapped
+from compiler.runtime.memory import align_up
+from compiler.runtime.pool import PAGE, PooledBlock, map_block
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
-MOST = 1 << 30
+MAX_CHUNK_BYTES = 1 << 30
 """Bytes that are claimed at once, at most."""
 
 
 @dataclass
-class Room:
+class ArenaChunk:
     """A block whose first `used` bytes are taken."""
 
-    block: Block
+    block: PooledBlock
     used: int = 0
 
     def bytes(self, start: int, count: int) -> Bytes:
@@ -32,30 +32,30 @@ class Room:
 
 
 @dataclass
-class Reserve:
+class PrefaultedArena:
     """Rooms from which arrays are cut one after the other; for one thread at a time."""
 
-    rooms: list[Room] = field(default_factory=list)
+    chunks: list[ArenaChunk] = field(default_factory=list)
 
-    def claim(self, nbytes: int) -> None:
+    def reserve(self, nbytes: int) -> None:
         """Have the machine provide so much memory."""
-        room = Room(mapped(aligned(min(nbytes, MOST), PAGE)))
+        room = ArenaChunk(map_block(align_up(min(nbytes, MAX_CHUNK_BYTES), PAGE)))
         room.bytes(0, room.block.size)[::PAGE] = 0
-        self.rooms.append(room)
+        self.chunks.append(room)
 
-    def take(self, nbytes: int) -> Bytes | None:
+    def allocate(self, nbytes: int) -> Bytes | None:
         """Memory that begins on a cache line; None where there is not so much."""
-        for room in self.rooms:
+        for room in self.chunks:
             start, end = room.used, room.used + nbytes
             if end <= room.block.size:
-                room.used = aligned(end)
+                room.used = align_up(end)
                 return room.bytes(start, nbytes)
         return None
 
-    def release(self) -> None:
+    def trim(self) -> None:
         """Give back what nobody has taken."""
-        for room in self.rooms:
-            rest = aligned(room.used, PAGE)
+        for room in self.chunks:
+            rest = align_up(room.used, PAGE)
             if rest < room.block.size and hasattr(mmap, "MADV_DONTNEED"):
                 room.block.region.madvise(mmap.MADV_DONTNEED, room.block.offset + rest, room.block.size - rest)
-        self.rooms.clear()
+        self.chunks.clear()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from native import runnable
+from native import runnable_targets
 
 
-@pytest.fixture(params=runnable())
+@pytest.fixture(params=runnable_targets())
 def target(request: pytest.FixtureRequest) -> str:
     return str(request.param)

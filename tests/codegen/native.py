@@ -13,10 +13,10 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import to_object
-from compiler.codegen.target import TARGETS, Target
+from compiler.codegen.llvm.object import emit_object
+from compiler.codegen.target import CPU_TARGETS, Target
 from compiler.ir import graph
-from compiler.ir.interpret_tile import fresh, held, run_kernel
+from compiler.ir.interpret_tile import poisoned_array, run_kernel, to_interpreter_array
 from compiler.ir.random_inputs import Array, random_array, special_array
 from compiler.ir.tile import Kernel, Param, map_ranges
 from compiler.ir.tile_parser import parse_kernel
@@ -27,82 +27,86 @@ from compiler.runtime import loader
 from compiler.runtime.constants import pack
 from compiler.runtime.memory import ALIGNMENT
 
-GUARD = 64
+GUARD_BYTES = 64
 """Bytes around each buffer that no kernel may change: all ones, which is NaN to floats."""
 
 
 @lru_cache(maxsize=1)
-def runnable() -> tuple[str, ...]:
+def runnable_targets() -> tuple[str, ...]:
     """The targets this machine can run."""
     llvm.initialize_native_target()
     has = llvm.get_host_cpu_features()
     if not llvm.get_process_triple().startswith("x86_64"):
         return ("host",)
-    needs = {t.name: re.findall(r"\+([\w.]+)", t.features) for t in TARGETS.values() if t.triple.startswith("x86_64")}
+    needs = {
+        t.name: re.findall(r"\+([\w.]+)", t.features) for t in CPU_TARGETS.values() if t.triple.startswith("x86_64")
+    }
     return tuple(
         name for name, features in needs.items() if all(has.get(f, f in ("cx8", "fxsr", "mmx")) for f in features)
     )
 
 
 @lru_cache(maxsize=8)
-def compiled(kernel: Kernel, target: str) -> loader.Library:
+def compile_kernel(kernel: Kernel, target: str) -> loader.Library:
     """The kernel as the function `tested`; tiles that are not full are peeled first."""
     kernel = replace(run_pipeline(kernel, "peel"), name="tested")
     verify_kernel(kernel)
-    code = to_object(emit_kernel(kernel, Target.named(target)), Target.named(target))
-    return loader.load([code], ["tested"])
+    code = emit_object(emit_kernel(kernel, Target.by_name(target)), Target.by_name(target))
+    return loader.link_objects([code], ["tested"])
 
 
-class Outcome(dict[str, Array]):
+class KernelOutcome(dict[str, Array]):
     """The out and inout buffers by name, those for work, and whether a `check` failed."""
 
-    failed = False
+    check_failed = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.work = dict[str, Array]()
+        self.scratch = dict[str, Array]()
 
 
-def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") -> Outcome:
+def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") -> KernelOutcome:
     """The kernel on copies of `inputs`, one per parameter that is read."""
-    library = compiled(kernel, target)
+    library = compile_kernel(kernel, target)
     given = iter(inputs)
-    memory = {p.name: _guarded(p, next(given) if p.role != "out" else fresh(p.type)) for p in kernel.params}
+    memory = {
+        p.name: _guarded_memory(p, next(given) if p.role != "out" else poisoned_array(p.type)) for p in kernel.params
+    }
     status = (ctypes.c_int32 * 4)()
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(memory) + 1))(library["tested"])
-    function(*(_address(raw) + GUARD for raw in memory.values()), ctypes.addressof(status))
-    result = Outcome()
-    result.failed = status[0] != 0
+    function(*(_address(raw) + GUARD_BYTES for raw in memory.values()), ctypes.addressof(status))
+    result = KernelOutcome()
+    result.check_failed = status[0] != 0
     assert not any(status[1:])
     for p in kernel.params:
         raw = memory[p.name][_start(memory[p.name]) :]
-        end = GUARD + int(p.type.nbytes)
-        assert np.all(raw[:GUARD] == 255), f"bytes before %{p.name} were changed"
-        assert np.all(raw[end : end + GUARD] == 255), f"bytes behind %{p.name} were changed"
+        end = GUARD_BYTES + int(p.type.nbytes)
+        assert np.all(raw[:GUARD_BYTES] == 255), f"bytes before %{p.name} were changed"
+        assert np.all(raw[end : end + GUARD_BYTES] == 255), f"bytes behind %{p.name} were changed"
         if p.role in ("out", "inout", "work"):
-            (result.work if p.role == "work" else result)[p.name] = _logical(p.type, raw[GUARD:end])
+            (result.scratch if p.role == "work" else result)[p.name] = _logical_array(p.type, raw[GUARD_BYTES:end])
     return result
 
 
-def plain(kernel: Kernel) -> Kernel:
+def as_scalar_loops(kernel: Kernel) -> Kernel:
     """The same kernel with every loop one step at a time."""
     return kernel.with_body(map_ranges(kernel.body, lambda r, _: r.with_(tile=1, lanes=0, unroll=1)))
 
 
-def run_interpreter(kernel: Kernel, inputs: Sequence[Array]) -> Outcome:
+def run_interpreter(kernel: Kernel, inputs: Sequence[Array]) -> KernelOutcome:
     """What the definition of Tile IR says of the kernel with its tiles, lanes and threads taken away."""
     given = iter(inputs)
-    buffers = {p.name: fresh(p.type) if p.role == "out" else next(given).copy() for p in kernel.params}
-    result = Outcome()
+    buffers = {p.name: poisoned_array(p.type) if p.role == "out" else next(given).copy() for p in kernel.params}
+    result = KernelOutcome()
     try:
-        run_kernel(plain(kernel), buffers)
+        run_kernel(as_scalar_loops(kernel), buffers)
     except IndexError:
-        result.failed = True
+        result.check_failed = True
     result.update({p.name: buffers[p.name] for p in kernel.params if p.role in ("out", "inout")})
     return result
 
 
-def inputs_of(kernel: Kernel, seed: int = 0, special: bool = False, high: int = 8) -> list[Array]:
+def kernel_inputs(kernel: Kernel, seed: int = 0, special: bool = False, high: int = 8) -> list[Array]:
     """Random arrays for the parameters that are read, or arrays of the values that break careless code."""
     read = [p.type for p in kernel.params if p.role != "out"]
     if special:
@@ -111,7 +115,7 @@ def inputs_of(kernel: Kernel, seed: int = 0, special: bool = False, high: int = 
     return [random_array(t, rng, high=high) for t in read]
 
 
-def assert_bits(want: Array, got: Array, where: str = "", zero_sign: bool = True) -> None:
+def assert_same_bits(want: Array, got: Array, where: str = "", zero_sign: bool = True) -> None:
     """The same values, NaN for NaN and, unless told otherwise, zero sign for zero sign."""
     same = want == got
     if want.dtype.kind == "f":
@@ -123,14 +127,14 @@ def assert_bits(want: Array, got: Array, where: str = "", zero_sign: bool = True
     )
 
 
-def _guarded(param: Param, array: Array) -> Array:
+def _guarded_memory(param: Param, array: Array) -> Array:
     """Memory that holds `array` in the parameter's layout between two guards, the array aligned."""
     dtype = param.type.dtype
-    bits = graph.stored(array, dtype) if dtype.name == "bf16" else array
+    bits = graph.to_storage(array, dtype) if dtype.name == "bf16" else array
     physical = pack(bits, param.type.layout) if param.type.layout else bits
     size = int(param.type.nbytes)
-    raw = np.full(size + 2 * GUARD + ALIGNMENT, 255, np.uint8)
-    start = _start(raw) + GUARD
+    raw = np.full(size + 2 * GUARD_BYTES + ALIGNMENT, 255, np.uint8)
+    start = _start(raw) + GUARD_BYTES
     raw[start : start + size] = np.ascontiguousarray(physical).reshape(-1).view(np.uint8)
     return raw
 
@@ -143,7 +147,7 @@ def _address(raw: Array) -> int:
     return int(raw.ctypes.data) + _start(raw)
 
 
-def _logical(type_: TensorType, raw: Array) -> Array:
+def _logical_array(type_: TensorType, raw: Array) -> Array:
     """The array that lies in `raw`, as interpreters hold it."""
     dtype = type_.dtype
     values: Any = raw.view(np.uint16 if dtype.name == "bf16" else dtype.numpy)
@@ -153,14 +157,14 @@ def _logical(type_: TensorType, raw: Array) -> Array:
         dense = np.empty(number.size, values.dtype)
         dense[order[order > 0] - 1] = values[order > 0]
         values = dense
-    return held(values, dtype).reshape(type_.static_shape())
+    return to_interpreter_array(values, dtype).reshape(type_.static_shape())
 
 
-def check(text: str, target: str = "host", *, seed: int = 0, special: bool = False, high: int = 8) -> None:
+def check_kernel(text: str, target: str = "host", *, seed: int = 0, special: bool = False, high: int = 8) -> None:
     """Machine code against the interpreter: bit for bit, or for sums against float64 within the error of any order of adding."""
     kernel = parse_kernel(text)
     verify_kernel(kernel)
-    inputs = inputs_of(kernel, seed, special, high)
+    inputs = kernel_inputs(kernel, seed, special, high)
     got = run_native(kernel, inputs, target)
     if "f32" in text and re.search(r"reduce (add|mul)", text):
         exact = parse_kernel(text.replace("f32", "f64"))
@@ -173,6 +177,6 @@ def check(text: str, target: str = "host", *, seed: int = 0, special: bool = Fal
             np.testing.assert_allclose(array, truth[name], rtol=2e-5, atol=2e-5, err_msg=name)
         return
     want = run_interpreter(kernel, inputs)
-    assert want.failed == got.failed
+    assert want.check_failed == got.check_failed
     for name, array in want.items():
-        assert_bits(array, got[name], name)
+        assert_same_bits(array, got[name], name)

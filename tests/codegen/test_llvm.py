@@ -6,14 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
-from native import assert_bits, check, inputs_of, plain, run_interpreter, run_native
+from native import as_scalar_loops, assert_same_bits, check_kernel, kernel_inputs, run_interpreter, run_native
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import to_assembly, to_object
-from compiler.codegen.target import TARGETS, Target
+from compiler.codegen.llvm.object import emit_assembly, emit_object
+from compiler.codegen.target import CPU_TARGETS, Target
 from compiler.ir.interpret_tile import run_kernel
 from compiler.ir.tile_parser import parse_kernel
-from compiler.ir.types import COMPUTED
+from compiler.ir.types import KERNEL_DTYPES
 
 # reductions
 
@@ -33,28 +33,28 @@ FORMS = [
 @pytest.mark.parametrize(("i", "k"), FORMS)
 @pytest.mark.parametrize("op", ["add", "mul", "max", "min"])
 def test_reductions(op: str, i: str, k: str) -> None:
-    check(REDUCE.format(d="f32", op=op, i=i, k=k))
+    check_kernel(REDUCE.format(d="f32", op=op, i=i, k=k))
     if op in ("max", "min"):
-        check(REDUCE.format(d="f32", op=op, i=i, k=k).replace("29", "3"), special=True)
+        check_kernel(REDUCE.format(d="f32", op=op, i=i, k=k).replace("29", "3"), special=True)
 
 
-@pytest.mark.parametrize("dtype", COMPUTED)
+@pytest.mark.parametrize("dtype", KERNEL_DTYPES)
 @pytest.mark.parametrize("op", ["add", "mul", "max", "min"])
 def test_reductions_of_every_type(op: str, dtype: str, target: str) -> None:
     if dtype == "bool" and op in ("add", "mul"):
         pytest.skip("verify refuses it")
-    if op in ("max", "min") or COMPUTED[dtype].is_integer:
-        check(REDUCE.format(d=dtype, op=op, i="", k=" tile 8 lanes 8"), target)
+    if op in ("max", "min") or KERNEL_DTYPES[dtype].is_integer:
+        check_kernel(REDUCE.format(d=dtype, op=op, i="", k=" tile 8 lanes 8"), target)
         return
     kernel = parse_kernel(REDUCE.format(d=dtype, op=op, i="", k=" tile 8 lanes 4"))
-    (x,) = inputs_of(kernel)
+    (x,) = kernel_inputs(kernel)
     truth = getattr(x.astype(float), {"add": "sum", "mul": "prod"}[op])(axis=1)
     tolerance = {"f64": 1e-14, "f32": 1e-5, "f16": 1e-2, "bf16": 8e-2}[dtype]
     np.testing.assert_allclose(run_native(kernel, [x], target)["y"], truth, rtol=tolerance, atol=tolerance)
 
 
 def test_reducing_over_several_loops(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[3, 4, 5, 18], out %y: f32[3]) {
       for %i in 0..3 { %s = reduce add %a in 0..4, %b in 1..5 tile 2, %c in 0..18 tile 8 lanes 4 { yield %x[%i, %a, %b, %c] }
         store %s, %y[%i] }
@@ -62,7 +62,7 @@ def test_reducing_over_several_loops(target: str) -> None:
 
 
 def test_a_value_that_does_not_vary_counts_once_for_each_index(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[6], out %y: f32[6], out %z: i64[6]) {
       for %i in 0..6 {
         %s = reduce add %k in 0..21 tile 16 lanes 8 { yield %x[%i] }
@@ -74,7 +74,7 @@ def test_a_value_that_does_not_vary_counts_once_for_each_index(target: str) -> N
 
 
 def test_nothing_to_reduce_gives_the_identity() -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[4, 0], out %y: f32[4], out %z: f32[4]) {
       for %i in 0..4 tile 4 lanes 4 {
         %s = reduce add %k in 0..0 { yield %x[%i, %k] }
@@ -86,7 +86,7 @@ def test_nothing_to_reduce_gives_the_identity() -> None:
 
 
 def test_a_reduction_in_a_reduction(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[4, 6, 19], out %y: f32[4]) {
       for %i in 0..4 {
         %m = reduce max %a in 0..6 tile 2 {
@@ -100,7 +100,7 @@ def test_a_reduction_in_a_reduction(target: str) -> None:
 
 
 def test_a_reduction_that_stores_what_it_reduces(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @softmax_like(in %x: f32[5, 27], out %y: f32[5, 27]) {
       for %i in 0..5 tile 2 {
         local %e: f32[27]
@@ -135,14 +135,14 @@ TILES = [
 @pytest.mark.parametrize(("i", "j", "k"), TILES)
 @pytest.mark.parametrize("layout", ["", "{0/16, 1, 0%16}", "{1, 0}"])
 def test_contractions(layout: str, i: str, j: str, k: str) -> None:
-    check(MATMUL.format(layout=layout, outer="for", inner="for", i=i, j=j, k=k))
+    check_kernel(MATMUL.format(layout=layout, outer="for", inner="for", i=i, j=j, k=k))
 
 
 @pytest.mark.parametrize("loops", itertools.product(("for", "parallel"), repeat=2))
 def test_contractions_on_threads(loops: tuple[str, str], target: str) -> None:
     if loops == ("for", "parallel"):
         return  # verify refuses it
-    check(
+    check_kernel(
         MATMUL.format(
             layout="{0/24, 1, 0%24}", outer=loops[0], inner=loops[1], i=" tile 4", j=" tile 24 lanes 8", k=""
         ),
@@ -154,7 +154,7 @@ def test_products_are_added_by_the_instruction_that_does_both() -> None:
     """And by two instructions, not by a call, where there is none."""
     text = MATMUL.format(layout="", outer="for", inner="for", i="", j=" tile 21 lanes 4", k="")
     for name, expected in (("x86-64-v3", "vfmadd"), ("x86-64-v4", "vfmadd"), ("x86-64", "mulps"), ("aarch64", "fmla")):
-        assembly = to_assembly(emit_kernel(parse_kernel(text), Target.named(name)), Target.named(name))
+        assembly = emit_assembly(emit_kernel(parse_kernel(text), Target.by_name(name)), Target.by_name(name))
         assert expected in assembly
         assert "fmaf" not in assembly
 
@@ -172,8 +172,8 @@ def test_accumulators_stay_in_registers() -> None:
         }
       }
     }"""
-    target = Target.named("x86-64-v4")
-    assembly = to_assembly(emit_kernel(parse_kernel(text), target), target)
+    target = Target.by_name("x86-64-v4")
+    assembly = emit_assembly(emit_kernel(parse_kernel(text), target), target)
     assert assembly.count("vfmadd") == 8 * 2 * 9
     assert not [line for line in assembly.splitlines() if "zmm" in line and "(%rsp)" in line]
 
@@ -187,7 +187,7 @@ def test_two_registers_are_computed_side_by_side() -> None:
         store sqrt(%r + 1.0), %y[%i]
       }
     }"""
-    lines = emit_kernel(parse_kernel(text), Target.named("x86-64-v4")).splitlines()
+    lines = emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4")).splitlines()
     order = "".join({"load": "l", "call": "c", "fadd": "+", "store": "s"}.get(w, "") for t in lines for w in t.split())
     assert order == "llcc++ccss" * 2
 
@@ -203,12 +203,12 @@ def test_names_that_are_used_twice_are_computed_once() -> None:
         store %v40, %y[%i]
       }}
     }}"""
-    assert emit_kernel(parse_kernel(text), Target.named("x86-64-v4")).count("fmul") <= 4 * 40
+    assert emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4")).count("fmul") <= 4 * 40
 
 
 def test_a_windowed_contraction(target: str) -> None:
     """A convolution with a border: masked loads, strides, floor division."""
-    check("""
+    check_kernel("""
     kernel @conv(in %x: f32[3, 10, 10], const %w: f32[10, 3, 3, 3]{0/8, 1, 2, 3, 0%8}, out %y: f32[10, 25]) {
       parallel %o in 0..10 tile 8 lanes 8 {
         parallel %p in 0..25 tile 2 {
@@ -247,15 +247,15 @@ LOADS = {
 @pytest.mark.parametrize("form", ["", " tile 16 lanes 8", " tile 8", " tile 32 lanes 16 unroll 2"])
 @pytest.mark.parametrize("case", LOADS)
 def test_loads(case: str, form: str) -> None:
-    check(f"""
+    check_kernel(f"""
     kernel @k(in %x: f32[81], in %t: i64[37], in %u: u8[37], in %c: bool[37], out %y: f32[37]) {{
       for %i in 0..37{form} {{ %n = %t[%i] %m = %u[%i] store {LOADS[case]} + 1.0, %y[%i] }}
     }}""")
 
 
-@pytest.mark.parametrize("dtype", COMPUTED)
+@pytest.mark.parametrize("dtype", KERNEL_DTYPES)
 def test_masked_and_gathered_loads_of_every_type(dtype: str, target: str) -> None:
-    check(f"""
+    check_kernel(f"""
     kernel @k(in %x: {dtype}[40], in %t: i64[37], in %c: bool[37], out %y: {dtype}[37], out %z: {dtype}[37], out %w: {dtype}[74]) {{
       for %i in 0..37 tile 16 lanes 8 {{
         store load(%x[%i], %c[%i], %x[39]), %y[%i]
@@ -269,7 +269,7 @@ def test_masked_and_gathered_loads_of_every_type(dtype: str, target: str) -> Non
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "i8", "bool"])
 @pytest.mark.parametrize("count", range(9, 17))
 def test_a_partial_register_of_narrow_elements_is_stored_alone(count: int, dtype: str) -> None:
-    check(f"""
+    check_kernel(f"""
     kernel @k(in %x: {dtype}[{count}], out %y: {dtype}[{count}]) {{
       for %i in 0..{count} tile {count} lanes 8 {{ %v = %x[%i] store max(%v, %v), %y[%i] }}
     }}""")
@@ -292,9 +292,9 @@ def test_stores(case: str, form: str) -> None:
     kernel @k(in %x: f32[37], in %t: i64[37], inout %y: f32[{size}]) {{
       for %i in 0..37{form} {{ %n = %t[%i] store %x[%i] * 2.0, {place} }}
     }}""")
-    inputs = inputs_of(kernel)
+    inputs = kernel_inputs(kernel)
     inputs[1][...] = np.random.default_rng(0).permutation(37)
-    assert_bits(run_interpreter(kernel, inputs)["y"], run_native(kernel, inputs)["y"])
+    assert_same_bits(run_interpreter(kernel, inputs)["y"], run_native(kernel, inputs)["y"])
 
 
 LAYOUTS = ["{1, 0}", "{0/8, 1, 0%8}", "{1, 0/4, 0%4}", "{1/16, 0, 1%16}", "{0/4, 1/8, 0%4, 1%8}"]
@@ -303,7 +303,7 @@ LAYOUTS = ["{1, 0}", "{0/8, 1, 0%8}", "{1, 0/4, 0%4}", "{1/16, 0, 1%16}", "{0/4,
 @pytest.mark.parametrize("forms", [("", " tile 8 lanes 8"), (" tile 8 lanes 8", " tile 3"), (" tile 4", " tile 5")])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_of_operands_and_results(layout: str, forms: tuple[str, str]) -> None:
-    check(f"""
+    check_kernel(f"""
     kernel @k(in %x: f32[11, 21]{layout}, in %z: i8[11, 21], out %y: f32[11, 21]{layout}, out %w: i8[11, 21]{layout}) {{
       for %i in 0..11{forms[0]} {{ for %j in 0..21{forms[1]} {{
         store %x[%i, %j] + 1.0, %y[%i, %j]
@@ -313,7 +313,7 @@ def test_layouts_of_operands_and_results(layout: str, forms: tuple[str, str]) ->
 
 
 def test_transposing_lanes_are_not_the_innermost_axis(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[19, 22], out %y: f32[22, 19], out %s: f32[19]) {
       for %i in 0..19 tile 8 lanes 8 {
         for %j in 0..22 tile 3 { store %x[%i, %j] + index_of, %y[%j, %i] }
@@ -329,8 +329,8 @@ def test_other_targets_compile() -> None:
     text = MATMUL.format(
         layout="{0/16, 1, 0%16}", outer="parallel", inner="for", i=" tile 1", j=" tile 21 lanes 4", k=" unroll 2"
     )
-    for target in TARGETS.values():
-        assert to_object(emit_kernel(parse_kernel(text), target), target)
+    for target in CPU_TARGETS.values():
+        assert emit_object(emit_kernel(parse_kernel(text), target), target)
 
 
 def test_a_partial_tile_must_be_peeled() -> None:
@@ -345,9 +345,9 @@ def test_a_plain_kernel_means_the_same() -> None:
     kernel = parse_kernel(
         MATMUL.format(layout="", outer="for", inner="for", i=" tile 4", j=" tile 16 lanes 8", k=" tile 2")
     )
-    given = dict(zip("xwb", inputs_of(kernel), strict=True))
+    given = dict(zip("xwb", kernel_inputs(kernel), strict=True))
     results = []
-    for k in (kernel, plain(kernel)):
+    for k in (kernel, as_scalar_loops(kernel)):
         results.append(np.zeros((7, 21), "f"))
         run_kernel(k, {**given, "y": results[-1]})
     np.testing.assert_allclose(results[0], results[1], rtol=1e-5, atol=1e-5)
@@ -367,12 +367,12 @@ def test_each_line_is_asked_for_once(dtype: str, tile: int, lanes: int, lines: i
         %s = reduce add %i in 0..100 {{ prefetch %x[%i + 9, %j]  yield %x[%i, %j] }}
         store %s, %y[%j]
       }} }}""")
-    assert emit_kernel(kernel, Target.named("x86-64-v3")).count("call void @llvm.prefetch") == lines
+    assert emit_kernel(kernel, Target.by_name("x86-64-v3")).count("call void @llvm.prefetch") == lines
 
 
 @pytest.mark.parametrize(("level", "instruction"), [(1, "prefetcht0"), (2, "prefetcht1"), (3, "prefetcht2")])
 def test_a_line_waits_in_the_cache_of_its_level(level: int, instruction: str) -> None:
     kernel = parse_kernel(f"""kernel @k(in %x: f32[100], out %y: f32[100]) {{
       for %i in 0..92 {{ prefetch %x[%i + 8] level {level}  store %x[%i], %y[%i] }} }}""")
-    target = Target.named("x86-64-v3")
-    assert instruction in to_assembly(emit_kernel(kernel, target), target)
+    target = Target.by_name("x86-64-v3")
+    assert instruction in emit_assembly(emit_kernel(kernel, target), target)

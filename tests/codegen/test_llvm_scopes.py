@@ -6,10 +6,10 @@ import re
 
 import pytest
 import torch
-from native import assert_bits, check, inputs_of, run_interpreter, run_native
+from native import assert_same_bits, check_kernel, kernel_inputs, run_interpreter, run_native
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import to_assembly
+from compiler.codegen.llvm.object import emit_assembly
 from compiler.codegen.target import Target
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.verify_tile import verify_kernel
@@ -22,7 +22,7 @@ from compiler.ir.verify_tile import verify_kernel
 )
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "bool", "i8"])
 def test_local_buffers_have_a_copy_per_tiled_index(dtype: str, forms: tuple[str, str]) -> None:
-    check(f"""
+    check_kernel(f"""
     kernel @k(in %x: {dtype}[18, 13], out %y: {dtype}[18, 13]) {{
       for %i in 0..18{forms[0]} {{
         local %row: {dtype}[13]
@@ -33,7 +33,7 @@ def test_local_buffers_have_a_copy_per_tiled_index(dtype: str, forms: tuple[str,
 
 
 def test_locals_in_locals_loops(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[6, 5, 20], out %y: f32[6, 5, 20]) {
       parallel %i in 0..6 tile 2 {
         local %total: f32[1]
@@ -51,7 +51,7 @@ def test_locals_in_locals_loops(target: str) -> None:
 
 def test_a_local_of_the_whole_kernel_holds_what_does_not_vary(target: str) -> None:
     """Stores to a buffer around a tiled loop, of values that do not vary over its lanes."""
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[20], in %t: i64[20], out %y: f32[20]) {
       local %small: f32[4]{0}
       for %a in 0..4 { store %x[%a], %small[%a] }
@@ -63,7 +63,7 @@ def test_a_local_of_the_whole_kernel_holds_what_does_not_vary(target: str) -> No
 
 
 def test_values_from_outside_are_computed_before_the_loop(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[6], inout %y: f32[6, 17]) {
       %two = %x[0] * 2.0
       for %i in 0..6 tile 2 {
@@ -84,12 +84,12 @@ def test_values_from_outside_are_computed_in_the_order_they_were_bound() -> None
       {" ".join(f"%v{k} = %x[{k}]" for k in names)}
       for %j in 0..9 {{ store {" + ".join(f"%v{k}" for k in reversed(names))}, %y[%j] }}
     }}""")
-    places = re.findall(r"ptr %p0, i64 (\d+)", emit_kernel(kernel, Target.named("x86-64-v3")))
+    places = re.findall(r"ptr %p0, i64 (\d+)", emit_kernel(kernel, Target.by_name("x86-64-v3")))
     assert [int(p) for p in places] == list(names)
 
 
 def test_siblings_may_use_the_same_names(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %x: f32[16], in %t: i64[16], out %y: f32[16], out %z: f32[16]) {
       for %i in 0..16 tile 4 { %v = %x[%i] %n = %t[%i] store %x[%n] + %v, %y[%i] }
       for %i in 0..16 tile 8 lanes 8 { %v = 2.0:f32 %n = %t[15 - %i] store %x[%n] * %v, %z[%i] }
@@ -98,7 +98,7 @@ def test_siblings_may_use_the_same_names(target: str) -> None:
 
 def test_a_value_is_read_when_it_is_bound(target: str) -> None:
     """Not when it is used: the buffer may have changed by then."""
-    check("""
+    check_kernel("""
     kernel @swap(inout %y: f32[32], inout %z: f32[32]) {
       for %i in 0..32 tile 16 lanes 8 {
         %a = %y[%i]
@@ -125,17 +125,17 @@ def test_checks_report_an_index_out_of_range(bad: int | None, form: str) -> None
         store %x[%safe], %y[%i]
       }}
     }}""")
-    t, x = inputs_of(kernel)
+    t, x = kernel_inputs(kernel)
     t[::2] -= 9
     if bad is not None:
         t[bad] = 9 if bad % 2 else -10
     want, got = run_interpreter(kernel, [t, x]), run_native(kernel, [t, x])
-    assert want.failed == got.failed == (bad is not None)
-    assert_bits(want["y"], got["y"])
+    assert want.check_failed == got.check_failed == (bad is not None)
+    assert_same_bits(want["y"], got["y"])
 
 
 def test_the_bounds_of_a_check_may_vary(target: str) -> None:
-    check("""
+    check_kernel("""
     kernel @k(in %t: i64[4], out %y: f32[4, 9]) {
       for %i in 0..4 { %n = %t[%i] for %j in 0..9 tile 8 lanes 8 { check %n in -%j..%j + 9 store 1.0, %y[%i, %j] } }
     }""", target)  # fmt: skip
@@ -154,7 +154,7 @@ def three_threads():
 
 @pytest.mark.parametrize("trips", [1, 2, 7, 31])
 def test_threads_share_any_number_of_steps(trips: int, three_threads: None) -> None:
-    check(f"""
+    check_kernel(f"""
     kernel @k(in %x: f32[{trips}, 5, 9], out %y: f32[{trips}, 5, 9]) {{
       parallel %i in 0..{trips} {{ parallel %j in 0..5 tile 2 {{ parallel %k in 0..9 tile 8 lanes 8 {{
         store %x[%i, %j, %k] * 3.0, %y[%i, %j, %k]
@@ -173,10 +173,10 @@ WORK = """kernel @k(in %x: f32[{n}, 9], work %t: f32[{n}, 11], out %y: f32[{n}, 
 @pytest.mark.parametrize(("n", "tile"), [(1, 1), (7, 1), (32, 1), (32, 4)])
 def test_each_thread_works_in_the_part_of_its_first_step(n: int, tile: int, three_threads: None) -> None:
     text = WORK.format(n=n, tile=f" tile {tile}" if tile > 1 else "")
-    check(text)
+    check_kernel(text)
     kernel = parse_kernel(text)
-    given = inputs_of(kernel)
-    touched = (run_native(kernel, given).work["t"] != given[1]).any(axis=1)
+    given = kernel_inputs(kernel)
+    touched = (run_native(kernel, given).scratch["t"] != given[1]).any(axis=1)
     assert touched.sum() == min(3, n // tile) * tile
 
 
@@ -216,10 +216,10 @@ NESTED = {
 def test_parallel_loops_beside_other_statements(case: str, three_threads: None) -> None:
     kernel = parse_kernel(f"kernel @k(in %x: f32[14, 9], inout %y: f32[14, 9]) {{ {NESTED[case]} }}")
     verify_kernel(kernel)
-    inputs = inputs_of(kernel)
+    inputs = kernel_inputs(kernel)
     want = run_interpreter(kernel, inputs)["y"]
     for _ in range(20):  # a race would not lose every time
-        assert_bits(want, run_native(kernel, inputs)["y"], case)
+        assert_same_bits(want, run_native(kernel, inputs)["y"], case)
 
 
 def test_threads_wait_only_where_order_matters() -> None:
@@ -242,7 +242,7 @@ def test_threads_wait_only_where_order_matters() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "bool", "bf16"])
 def test_streaming_stores(dtype: str, target: str) -> None:
-    check(
+    check_kernel(
         f"""
     kernel @k(in %x: {dtype}[5, 131], out %y: {dtype}[5, 131], out %z: {dtype}[640]) {{
       parallel %i in 0..5 {{ for %j in 0..131 tile 64 lanes 16 {{ store %x[%i, %j], %y[%i, %j] stream }} }}
@@ -254,10 +254,10 @@ def test_streaming_stores(dtype: str, target: str) -> None:
 
 def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
     text = "kernel @k(in %x: f32[64], {r} %y: f32[64]) {{ for %i in 0..64 tile 16 lanes 16 {{ store %x[%i], %y[%i] stream }} }}"
-    code = emit_kernel(parse_kernel(text.format(r="out")), Target.named("x86-64-v4"))
+    code = emit_kernel(parse_kernel(text.format(r="out")), Target.by_name("x86-64-v4"))
     assert "!nontemporal" in code
     assert "sfence" in code
-    assert "!nontemporal" not in emit_kernel(parse_kernel(text.format(r="inout")), Target.named("x86-64-v4"))
+    assert "!nontemporal" not in emit_kernel(parse_kernel(text.format(r="inout")), Target.by_name("x86-64-v4"))
 
 
 def test_blocks_that_are_turned_bypass_the_cache_by_whole_lines() -> None:
@@ -267,8 +267,8 @@ def test_blocks_that_are_turned_bypass_the_cache_by_whole_lines() -> None:
       for %j in 0..32 tile 16 lanes 16 {{ for %i in 0..{n} tile {tile} {{ store %x[%i, %j], %y[%j, %i] stream }} }}
     }}"""
     for n, tile, past in ((64, 16, 16), (64, 8, 0), (64, 32, 32), (72, 24, 0)):
-        check(text.format(n=n, tile=tile))
-        code = emit_kernel(parse_kernel(text.format(n=n, tile=tile)), Target.named("x86-64-v4"))
+        check_kernel(text.format(n=n, tile=tile))
+        code = emit_kernel(parse_kernel(text.format(n=n, tile=tile)), Target.by_name("x86-64-v4"))
         assert code.count("!nontemporal") == past
 
 
@@ -277,12 +277,12 @@ def test_each_call_decides_whether_open_results_bypass_the_cache() -> None:
     text = """kernel @k(size n in 1..100 like 50, in %x: f32[n, 64], out %y: f32[n, 64]) {
       for %i in 0..n { for %j in 0..64 tile 16 lanes 16 { store %x[%i, %j] + 1.0, %y[%i, %j] stream if n*256 >= 5000 } }
     }"""
-    target = Target.named("x86-64-v4")
+    target = Target.by_name("x86-64-v4")
     code = emit_kernel(parse_kernel(text), target)
     assert code.count("!nontemporal") == 1
     assert "sfence" in code
-    assert {"vmovntps", "vmovups"} <= set(re.findall(r"vmov\w+", to_assembly(code, target)))
-    assert "vmovntps" not in to_assembly(
+    assert {"vmovntps", "vmovups"} <= set(re.findall(r"vmov\w+", emit_assembly(code, target)))
+    assert "vmovntps" not in emit_assembly(
         emit_kernel(parse_kernel(text.replace("stream if n*256 >= 5000", "")), target), target
     )
 
@@ -300,6 +300,6 @@ def test_sizes_decide_whether_open_rows_are_aligned(index: str, past: int) -> No
     text = f"""kernel @k(size n in 1..200 like 50, in %x: f32[200], out %y: f32[900000]) {{
       for %i in 0..3 {{ for %j in 0..16 tile 16 lanes 16 {{ store %x[%j], %y[{index}] stream }} }}
     }}"""
-    code = emit_kernel(parse_kernel(text), Target.named("x86-64-v4"))
+    code = emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4"))
     assert code.count("!nontemporal") == past
     assert ("srem" in code or "and i64" in code) == (index == "%i*n + %j")

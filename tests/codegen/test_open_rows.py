@@ -11,7 +11,7 @@ import torch
 
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.target import Target
-from compiler.errors import OpenSizeError
+from compiler.errors import DynamicShapeError
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.ir.verify_program import verify_program
 from compiler.options import Options
@@ -66,7 +66,7 @@ def check(text: str) -> None:
     rng = np.random.default_rng(0)
     for n in SIZES:
         x, w = rng.standard_normal((n, 6), np.float32), rng.standard_normal((6, 32), np.float32)
-        (y,) = code.at({"n": n})([torch.from_numpy(x), torch.from_numpy(w)])
+        (y,) = code.for_sizes({"n": n})([torch.from_numpy(x), torch.from_numpy(w)])
         np.testing.assert_allclose(y.numpy(), x.astype(np.float64) @ w.astype(np.float64), rtol=1e-5, atol=1e-5)
 
 
@@ -152,7 +152,7 @@ def test_any_number_of_vectors_may_be_left(loop: str, step: int, threads: int) -
     rng = np.random.default_rng(0)
     for n in (1, 7, 8, 9, 24, 25, 31, 32, 33, 48):
         x, w = rng.standard_normal((3, 6), np.float32), rng.standard_normal((6, n * step), np.float32)
-        (y,) = code.at({"n": n})([torch.from_numpy(x), torch.from_numpy(w)])
+        (y,) = code.for_sizes({"n": n})([torch.from_numpy(x), torch.from_numpy(w)])
         np.testing.assert_allclose(
             y.numpy(), x.astype(np.float64) @ w[:, ::step].astype(np.float64), rtol=1e-5, atol=1e-5
         )
@@ -208,7 +208,7 @@ def test_local_buffers_that_may_be_larger_than_a_stack_are_refused() -> None:
       for %i in 0..n {{ store %t[-%i + n - 1], %y[%i] }}
     }}"""
     assert "alloca [1000000 x float]" in emit_kernel(parse_kernel(text.format(most=1000001)), Target.host())
-    with pytest.raises(OpenSizeError, match="up to 7 MiB do not fit the stack"):
+    with pytest.raises(DynamicShapeError, match="up to 7 MiB do not fit the stack"):
         emit_kernel(parse_kernel(text.format(most=2000001)), Target.host())
 
 
@@ -238,5 +238,5 @@ def test_rows_of_any_length_may_go_past_the_cache(n: int) -> None:
     }}""")
     verify_program(made)
     x = torch.arange(5.0 * n).view(5, n)
-    (y,) = Executable(made, options=Options(cache="")).at({"n": n})([x])
+    (y,) = Executable(made, options=Options(cache="")).for_sizes({"n": n})([x])
     assert torch.equal(x, y)

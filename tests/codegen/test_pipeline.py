@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native import assert_bits, inputs_of, run_interpreter, run_native, runnable
+from native import assert_same_bits, kernel_inputs, run_interpreter, run_native, runnable_targets
 
 from compiler.codegen.target import Target
-from compiler.ir.tile import Kernel, Range, Reduce, Stmt, map_ranges, ranges, walk
+from compiler.ir.tile import Kernel, Range, Reduce, Stmt, map_ranges, stmt_ranges, walk
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.verify_tile import verify_kernel
 from compiler.passes.base import Context
 from compiler.passes.instrument import Verify
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import TILE_PASSES, machine_of
+from compiler.pipeline import TILE_PASSES, machine_for
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 13, 16, 17, 33])
 DTYPES = st.sampled_from(["f32", "f32", "f64", "f16", "bf16", "i32", "i64", "i8", "u8", "bool"])
@@ -27,30 +27,30 @@ RULES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCh
 def compiled(kernel: Kernel, target: str, passes: str = EAGER) -> Kernel:
     """The kernel after every tile pass, each one verified; small kernels are shared among threads too."""
     verify_kernel(kernel)
-    return run_pipeline(kernel, passes, Context(machine=machine_of(Target.named(target))), [Verify()])
+    return run_pipeline(kernel, passes, Context(machine=machine_for(Target.by_name(target))), [Verify()])
 
 
 def check_bits(text: str, target: str, passes: str = EAGER) -> None:
     """Machine code and the scalar loops give the same bits."""
     kernel = parse_kernel(text)
-    inputs = inputs_of(kernel)
+    inputs = kernel_inputs(kernel)
     want, got = run_interpreter(kernel, inputs), run_native(compiled(kernel, target, passes), inputs, target)
-    assert want.failed == got.failed
+    assert want.check_failed == got.check_failed
     for name, array in want.items():
-        assert_bits(array, got[name], f"%{name}")
+        assert_same_bits(array, got[name], f"%{name}")
 
 
 def check_close(text: str, target: str, tolerance: float = 3e-5) -> None:
     """Machine code in f32 is as near to the loops in f64 as adding in any order is."""
     kernel, exact = parse_kernel(text), parse_kernel(text.replace("f32", "f64"))
-    inputs = inputs_of(kernel)
+    inputs = kernel_inputs(kernel)
     wide = [x.astype(float) if x.dtype == np.float32 else x for x in inputs]
     want, got = run_interpreter(exact, wide), run_native(compiled(kernel, target), inputs, target)
     for name, array in want.items():
         np.testing.assert_allclose(got[name], array, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-TARGETS = st.sampled_from(runnable())
+TARGETS = st.sampled_from(runnable_targets())
 
 
 # elementwise
@@ -159,7 +159,7 @@ def rows(draw: st.DrawFn) -> str:
 def test_rows(text: str, target: str) -> None:
     exact = text.replace("f32", "f64")
     kernel, wide = parse_kernel(text), parse_kernel(exact)
-    inputs = inputs_of(kernel)
+    inputs = kernel_inputs(kernel)
     want = run_interpreter(wide, [x.astype(float) for x in inputs])
     got = run_native(compiled(kernel, target), inputs, target)
     for name, array in want.items():  # exp(x - a) is up to e^66 where a is a sum
@@ -274,7 +274,7 @@ def test_gathers(text: str, target: str) -> None:
 def schedules(draw: st.DrawFn) -> tuple[Kernel, Kernel]:
     """A random kernel, and the same with random tiles, lanes and unrolling."""
     kernel = parse_kernel(draw(st.one_of(elementwise(), rows(), contractions(), gathers())))
-    names = [r.var for s in walk(kernel.body) for r in ranges(s)]
+    names = [r.var for s in walk(kernel.body) for r in stmt_ranges(s)]
     sizes = draw(st.fixed_dictionaries({n: st.sampled_from([1, 1, 2, 3, 4, 8, 11]) for n in names}))
     unroll = draw(st.fixed_dictionaries({n: st.sampled_from([1, 1, 2, 3]) for n in names}))
     lane = draw(st.sampled_from(names))
@@ -291,12 +291,12 @@ def schedules(draw: st.DrawFn) -> tuple[Kernel, Kernel]:
 def test_any_schedule(kernels: tuple[Kernel, Kernel], target: str) -> None:
     kernel, scheduled = (run_pipeline(k, "expand-math") for k in kernels)
     verify_kernel(scheduled)
-    inputs = inputs_of(kernel)
+    inputs = kernel_inputs(kernel)
     want, got = run_interpreter(kernel, inputs), run_native(scheduled, inputs, target)
-    assert want.failed == got.failed
+    assert want.check_failed == got.check_failed
     summed = any(isinstance(s, Reduce) for s in walk(kernel.body))
     for name, array in want.items():
         if summed:
             np.testing.assert_allclose(got[name], array, rtol=5e-4, atol=2e-4, err_msg=name)
         else:
-            assert_bits(array, got[name], f"%{name}")
+            assert_same_bits(array, got[name], f"%{name}")

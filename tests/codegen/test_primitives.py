@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from native import assert_bits, inputs_of, run_interpreter, run_native, runnable
+from native import assert_same_bits, kernel_inputs, run_interpreter, run_native, runnable_targets
 
 from compiler.ir.scalar import round_to
 from compiler.ir.tile_parser import parse_kernel
-from compiler.ir.types import COMPUTED, DType
+from compiler.ir.types import KERNEL_DTYPES, DType
 
 COUNT = 37
 LANES = 8
@@ -54,47 +54,47 @@ def elementwise(dtype: DType, exprs: tuple[str, ...], form: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("form", "target"), [("scalars", "host"), ("unrolled", "host"), *(("vectors", t) for t in runnable())]
+    ("form", "target"), [("scalars", "host"), ("unrolled", "host"), *(("vectors", t) for t in runnable_targets())]
 )
-@pytest.mark.parametrize("dtype", COMPUTED)
+@pytest.mark.parametrize("dtype", KERNEL_DTYPES)
 def test_primitives(dtype: str, form: str, target: str) -> None:
-    exprs = primitives(COMPUTED[dtype])
-    kernel = parse_kernel(elementwise(COMPUTED[dtype], exprs, FORMS[form]))
+    exprs = primitives(KERNEL_DTYPES[dtype])
+    kernel = parse_kernel(elementwise(KERNEL_DTYPES[dtype], exprs, FORMS[form]))
     for special in (False, True):
-        inputs = inputs_of(kernel, special=special)
+        inputs = kernel_inputs(kernel, special=special)
         want, got = run_interpreter(kernel, inputs), run_native(kernel, inputs, target)
         for k, e in enumerate(exprs):
             inexact = dtype == "f64" and e.startswith("fma") and not special  # NumPy rounds twice
             if inexact:
                 np.testing.assert_allclose(got[f"y{k}"], want[f"y{k}"], rtol=1e-14, atol=1e-15)
             elif not (dtype == "f64" and e.startswith("fma")):
-                assert_bits(want[f"y{k}"], got[f"y{k}"], e, zero_sign=not e.startswith(("min", "max")))
+                assert_same_bits(want[f"y{k}"], got[f"y{k}"], e, zero_sign=not e.startswith(("min", "max")))
 
 
 WHOLE = (-3.0, -2.5, -1.0, -0.0, 0.0, 0.4, 1.0, 2.5, 3.0, 100.0, 127.0)
 WRAPPING = (-129.0, -1.5, 255.0, 300.0)
 
 
-@pytest.mark.parametrize(("form", "target"), [("scalars", "host"), *(("vectors", t) for t in runnable())])
-@pytest.mark.parametrize("source", COMPUTED)
+@pytest.mark.parametrize(("form", "target"), [("scalars", "host"), *(("vectors", t) for t in runnable_targets())])
+@pytest.mark.parametrize("source", KERNEL_DTYPES)
 def test_casts(source: str, form: str, target: str) -> None:
-    exprs = tuple(f"cast<{d}>({{a}})" for d in COMPUTED)
-    outs = ", ".join(f"out %y{k}: {d}[{COUNT}]" for k, d in enumerate(COMPUTED))
+    exprs = tuple(f"cast<{d}>({{a}})" for d in KERNEL_DTYPES)
+    outs = ", ".join(f"out %y{k}: {d}[{COUNT}]" for k, d in enumerate(KERNEL_DTYPES))
     stores = "\n".join(f"store {e.format(a='%a[%i]')}, %y{k}[%i]" for k, e in enumerate(exprs))
     kernel = parse_kernel(
         f"kernel @casts(in %a: {source}[{COUNT}], {outs}) {{ for %i in 0..{COUNT}{FORMS[form]} {{ {stores} }} }}"
     )
-    dtype = COMPUTED[source]
+    dtype = KERNEL_DTYPES[source]
     values = WHOLE if dtype.is_float else (-128, -1, 0, 1, 2, 127, 200)
-    (given,) = inputs_of(kernel)
+    (given,) = kernel_inputs(kernel)
     with np.errstate(invalid="ignore"):
         given[...] = round_to(np.resize(np.array(values), COUNT), dtype)
     want, got = run_interpreter(kernel, [given]), run_native(kernel, [given], target)
     for k, e in enumerate(exprs):
-        assert_bits(want[f"y{k}"], got[f"y{k}"], f"{e} of {source}")
+        assert_same_bits(want[f"y{k}"], got[f"y{k}"], f"{e} of {source}")
 
 
-@pytest.mark.parametrize("target", runnable())
+@pytest.mark.parametrize("target", runnable_targets())
 def test_narrow_integers_wrap(target: str) -> None:
     text = """kernel @wrap(in %a: f32[4], out %u: u8[4], out %s: i8[4]) {
       for %i in 0..4 tile 4 lanes 4 { store cast<u8>(%a[%i]), %u[%i] store cast<i8>(%a[%i]), %s[%i] }
@@ -113,13 +113,13 @@ kernel @division(in %a: {d}[16], in %b: {d}[16], out %q: {d}[16, 16], out %r: {d
 }}"""
 
 
-@pytest.mark.parametrize("target", runnable())
-@pytest.mark.parametrize("dtype", [d for d in COMPUTED if COMPUTED[d].is_integer])
+@pytest.mark.parametrize("target", runnable_targets())
+@pytest.mark.parametrize("dtype", [d for d in KERNEL_DTYPES if KERNEL_DTYPES[d].is_integer])
 def test_integer_division_never_traps(dtype: str, target: str) -> None:
-    info = np.iinfo(COMPUTED[dtype].numpy)
+    info = np.iinfo(KERNEL_DTYPES[dtype].numpy)
     edges = [info.min, info.min + 1, info.max, info.max - 1, 0, 1, 2, 3, 7, 10]
     signed = [-1, -2, -3, -7, -10, -64] if info.min else [4, 5, 6, 8, 100, 254]
-    values = np.array(edges + signed, COMPUTED[dtype].numpy)
+    values = np.array(edges + signed, KERNEL_DTYPES[dtype].numpy)
     got = run_native(parse_kernel(DIVISION.format(d=dtype)), [values, values], target)
     for (i, j), q in np.ndenumerate(got["q"]):
         a, b = int(values[i]), int(values[j])
@@ -133,7 +133,7 @@ def test_literals_are_rounded_to_their_type() -> None:
     text = "kernel @k(out %y: {d}[4]) {{ for %i in 0..4 tile 4 lanes 4 {{ store 0.1, %y[%i] }} }}"
     for name in ("f64", "f32", "f16", "bf16"):
         kernel = parse_kernel(text.format(d=name))
-        assert_bits(run_interpreter(kernel, [])["y"], run_native(kernel, [])["y"], name)
+        assert_same_bits(run_interpreter(kernel, [])["y"], run_native(kernel, [])["y"], name)
 
 
 BITCASTS = """
@@ -151,10 +151,10 @@ kernel @bitcasts(in %f: f32[16], in %d: f64[16], in %h: f16[16], in %b: bf16[16]
 }"""
 
 
-@pytest.mark.parametrize("target", runnable())
+@pytest.mark.parametrize("target", runnable_targets())
 def test_bitcasts(target: str) -> None:
     kernel = parse_kernel(BITCASTS)
-    inputs = inputs_of(kernel, seed=3)
+    inputs = kernel_inputs(kernel, seed=3)
     want, got = run_interpreter(kernel, inputs), run_native(kernel, inputs, target)
     for name, array in want.items():
-        assert_bits(array, got[name], name)
+        assert_same_bits(array, got[name], name)

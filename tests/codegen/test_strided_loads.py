@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from native import check
+from native import check_kernel
 
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.target import Target
 from compiler.ir.tile_parser import parse_kernel
-from compiler.perf.shuffles import picked
+from compiler.perf.shuffles import is_deinterleaved
 
 
 def kernel(step: int, count: int, tile: int, lanes: int, dtype: str = "f32") -> str:
@@ -21,17 +21,17 @@ def kernel(step: int, count: int, tile: int, lanes: int, dtype: str = "f32") -> 
 @pytest.mark.parametrize("step", range(2, 10))
 @pytest.mark.parametrize(("count", "tile", "lanes"), [(1, 8, 8), (5, 8, 8), (16, 16, 8), (21, 16, 16), (7, 7, 4)])
 def test_elements_some_steps_apart(step: int, count: int, tile: int, lanes: int, target: str) -> None:
-    check(kernel(step, count, tile, lanes), target)
+    check_kernel(kernel(step, count, tile, lanes), target)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "i8", "bf16", "bool"])
 def test_other_types(dtype: str, target: str) -> None:
-    check(kernel(3, 20, 16, 8, dtype), target)
+    check_kernel(kernel(3, 20, 16, 8, dtype), target)
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_short_steps_need_no_gather(lanes: int) -> None:
     """As the passes count on."""
     for step in range(2, lanes + 2):
-        text = emit_kernel(parse_kernel(kernel(step, 64, 16, lanes)), Target.named("x86-64-v4"))
-        assert ("gather" not in text) == picked(step, lanes) == (step <= lanes // 2)
+        text = emit_kernel(parse_kernel(kernel(step, 64, 16, lanes)), Target.by_name("x86-64-v4"))
+        assert ("gather" not in text) == is_deinterleaved(step, lanes) == (step <= lanes // 2)

@@ -18,12 +18,12 @@ import torch
 
 from compiler.codegen.triton import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
-from compiler.codegen.triton.load import TARGETS, compile_offline, load_triton
+from compiler.codegen.triton.load import GPU_TARGETS, compile_offline, load_triton
 from compiler.codegen.triton.vocabulary import TritonError
 from compiler.ir import ops
-from compiler.ir.graph import Data, Graph, Node, input_node
+from compiler.ir.graph import ConstantData, Graph, Node, input_node
 from compiler.ir.interpret_graph import interpret
-from compiler.ir.op import OPS, Op, Sample
+from compiler.ir.op import OPS, Op, SampleInput
 from compiler.ir.scalar import round_to
 from compiler.ir.structure import Opaque
 from compiler.ir.tile import Copy, Launch, Program
@@ -101,7 +101,7 @@ def interpreted(pool: ProcessPoolExecutor, graph: Graph, arrays: Sequence[Array]
     buffers = {}
     for name, type_ in program.buffers.items():
         value = given.get(name, np.full(type_.static_shape(), 77).astype(type_.dtype.numpy))
-        array = value.numbers if isinstance(value, Data) else np.asarray(value)
+        array = value.numpy_values if isinstance(value, ConstantData) else np.asarray(value)
         buffers[name] = (array.reshape(type_.static_shape()), type_.dtype.name)
     return pool.submit(run_steps, steps, buffers, program.outputs).result()
 
@@ -120,7 +120,7 @@ def check(pool: ProcessPoolExecutor, graph: Graph, arrays: Sequence[Array]) -> N
         np.testing.assert_allclose(got.astype(float), wanted, rtol=tolerance, atol=tolerance * scale)
 
 
-def elements(type_: TensorType, s: Sample, rng: np.random.Generator) -> Array:
+def elements(type_: TensorType, s: SampleInput, rng: np.random.Generator) -> Array:
     """Random elements of an operand within a sample's bounds."""
     shape = type_.static_shape()
     if type_.dtype.is_float:
@@ -216,7 +216,7 @@ def test_kernels_in_the_interpreter(interpreter: ProcessPoolExecutor, build: Cal
 
 
 @one_of
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", GPU_TARGETS)
 def test_kernels_compile_without_a_gpu(offline: ProcessPoolExecutor, build: Callable[[], Graph], target: str) -> None:
     for kernel in scheduled(build()).kernels.values():
         sizes = offline.submit(compile_offline, emit_triton(kernel), target).result()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from native import check
+from native import check_kernel
 
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.target import Target
@@ -31,17 +31,17 @@ SIZES = [
 @pytest.mark.parametrize(("n", "m", "rows", "columns", "lanes"), SIZES)
 @pytest.mark.parametrize("form", [LOADS, STORES])
 def test_blocks_of_any_size(form: str, n: int, m: int, rows: int, columns: int, lanes: int, target: str) -> None:
-    check(form.format(dtype="f32", n=n, m=m, rows=rows, columns=columns, lanes=lanes), target)
+    check_kernel(form.format(dtype="f32", n=n, m=m, rows=rows, columns=columns, lanes=lanes), target)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16", "i8", "i64", "bool"])
 @pytest.mark.parametrize("form", [LOADS, STORES])
 def test_other_types(form: str, dtype: str, target: str) -> None:
-    check(form.format(dtype=dtype, n=21, m=13, rows=16, columns=13, lanes=8), target)
+    check_kernel(form.format(dtype=dtype, n=21, m=13, rows=16, columns=13, lanes=8), target)
 
 
 def test_values_are_computed_column_by_column(target: str) -> None:
-    check(
+    check_kernel(
         """
 kernel @sums(in %x: f32[20, 12, 9], in %b: f32[12], out %y: f32[20, 9]) {
   for %i in 0..20 tile 16 lanes 16 { for %j in 0..9 tile 5 {
@@ -57,7 +57,7 @@ def test_no_element_is_gathered_or_scattered() -> None:
     for form in (LOADS, STORES):
         for columns, plain in ((4, True), (3, False)):
             text = form.format(dtype="f32", n=48, m=48, rows=16, columns=columns, lanes=16)
-            module = emit_kernel(parse_kernel(text), Target.named("x86-64-v4"))
+            module = emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4"))
             assert ("gather" not in module and "scatter" not in module) == plain
 
 
@@ -74,9 +74,9 @@ kernel @turn(in %x: f32[21, {n}], in %z: f32[{m}, {e}, 21], out %y: f32[21, {n}]
 @pytest.mark.parametrize("lanes", [8, 16])
 def test_columns_may_be_on_two_axes(m: int, e: int, t: int, lanes: int, target: str) -> None:
     text = BESIDE.format(m=m, e=e, n=m * e, t=t, lanes=lanes)
-    check(text, target)
+    check_kernel(text, target)
     whole = text.replace("21", "32").replace(f"0..{m}", f"0..{m // t * t}")
-    module = emit_kernel(parse_kernel(whole), Target.named("x86-64-v4"))
+    module = emit_kernel(parse_kernel(whole), Target.by_name("x86-64-v4"))
     assert "gather" not in module
     assert "scatter" not in module
 
@@ -88,6 +88,6 @@ def test_rows_may_be_open_lengths_apart() -> None:
 kernel @turn(size s in 1..99 like 50, in %x: f32[(s + 1)//2, 16], out %y: f32[16, (s + 1)//2]) {
   for %j in 0..16 tile 16 lanes 16 { for %i in 0..((s + 1)//2)//4*4 tile 4 { store %x[%i, %j], %y[%j, %i] } }
 }"""),
-        Target.named("x86-64-v4"),
+        Target.by_name("x86-64-v4"),
     )
     assert "scatter" not in module

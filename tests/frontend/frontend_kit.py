@@ -9,13 +9,20 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
-from compiler.frontend.export import Element, GraphOutput, Imported, Literal, UserInput, import_module
+from compiler.frontend.export import (
+    ConstantOutput,
+    GraphOutput,
+    ImportedProgram,
+    ScalarOutput,
+    UserInput,
+    import_module,
+)
 from compiler.ir.binding import bind_symbols
 from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import interpret
 
 
-class Call(torch.nn.Module):
+class FunctionModule(torch.nn.Module):
     """A function as a module."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -27,15 +34,18 @@ class Call(torch.nn.Module):
 
 
 def as_module(program: Callable[..., Any]) -> torch.nn.Module:
-    return program if isinstance(program, torch.nn.Module) else Call(program)
+    return program if isinstance(program, torch.nn.Module) else FunctionModule(program)
 
 
-def run(
-    imported: Imported, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None
+def interpret_imported(
+    imported: ImportedProgram,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Any:
     """The result of the imported program, interpreted."""
     leaves = tree_leaves((tuple(args), dict(kwargs or {})))
-    feeds = [leaves[s.position] if isinstance(s, UserInput) else s.tensor.clone() for s in imported.inputs]
+    feeds = [leaves[s.position] if isinstance(s, UserInput) else s.tensor.clone() for s in imported.input_sources]
     sizes = [
         (d, n)
         for node, x in zip(imported.graph.inputs, feeds, strict=True)
@@ -46,7 +56,7 @@ def run(
     for leaf in imported.results:
         if isinstance(leaf, GraphOutput):
             found.append(outputs[leaf.index])
-        elif isinstance(leaf, Element):
+        elif isinstance(leaf, ScalarOutput):
             found.append(outputs[leaf.index].item())
         else:
             told = [
@@ -54,28 +64,32 @@ def run(
                 for n, x in zip(imported.graph.outputs, outputs, strict=True)
                 for p in zip(n.shape, x.shape, strict=True)
             ]
-            found.append(leaf.value if isinstance(leaf, Literal) else evaluate(leaf.dim, bind_symbols(sizes + told)))
+            found.append(
+                leaf.value if isinstance(leaf, ConstantOutput) else evaluate(leaf.dim, bind_symbols(sizes + told))
+            )
     return tree_unflatten(found, imported.out_spec)
 
 
-def wide(value: Any) -> Any:
+def to_float64(value: Any) -> Any:
     """Floating-point tensors in float64."""
     return torch.utils._pytree.tree_map(
         lambda v: v.double() if isinstance(v, torch.Tensor) and v.is_floating_point() else v, value
     )
 
 
-def check(program: Callable[..., Any], *args: Any, tolerance: float = 1e-9, **options: Any) -> Imported:
+def check_import(program: Callable[..., Any], *args: Any, tolerance: float = 1e-9, **options: Any) -> ImportedProgram:
     """Import `program` and compare its meaning with eager, both in float64; returns what was imported."""
     module = as_module(program).eval()
     imported = import_module(module, args, **options)
-    compare(imported, module, args, tolerance)
+    check_against_eager(imported, module, args, tolerance)
     return imported
 
 
-def compare(imported: Imported, module: torch.nn.Module, args: Sequence[Any], tolerance: float = 1e-9) -> None:
+def check_against_eager(
+    imported: ImportedProgram, module: torch.nn.Module, args: Sequence[Any], tolerance: float = 1e-9
+) -> None:
     """The imported program and eager agree on `args`."""
-    got = run(imported, args, dtype=torch.float64)
+    got = interpret_imported(imported, args, dtype=torch.float64)
     with torch.no_grad():
-        truth = copy.deepcopy(module).double()(*wide(tuple(args)))
-    torch.testing.assert_close(wide(got), wide(truth), rtol=tolerance, atol=tolerance, equal_nan=True)
+        truth = copy.deepcopy(module).double()(*to_float64(tuple(args)))
+    torch.testing.assert_close(to_float64(got), to_float64(truth), rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from frontend_kit import Call, import_module, run
+from frontend_kit import FunctionModule, import_module, interpret_imported
 from torch import Tensor
 
 from compiler.backend import tilewright
-from compiler.frontend.calls import reason_to_call
+from compiler.frontend.calls import opaque_reason
 from compiler.ir import ops
 from compiler.ir.parser import parse_graph
 from compiler.ir.printer import print_graph
@@ -35,13 +35,13 @@ CALLS: dict[str, Callable[..., Any]] = {
 def test_without_fallback(case: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        imported = import_module(Call(CALLS[case]), (x,))
+        imported = import_module(FunctionModule(CALLS[case]), (x,))
     verify_graph(imported.graph)
-    torch.testing.assert_close(run(imported, (x,)), CALLS[case](x))
+    torch.testing.assert_close(interpret_imported(imported, (x,)), CALLS[case](x))
 
 
 def test_complex_types_have_text() -> None:
-    graph = import_module(Call(CALLS["fourier"]), (x,)).graph
+    graph = import_module(FunctionModule(CALLS["fourier"]), (x,)).graph
     assert "c64[4, 5]" in print_graph(graph)
     assert print_graph(parse_graph(print_graph(graph))) == print_graph(graph)
 
@@ -65,12 +65,12 @@ def test_an_effect_is_kept() -> None:
 
 
 def test_reasons() -> None:
-    assert reason_to_call(torch.ops.aten.randperm.default) == "draws random numbers"
-    assert reason_to_call(torch.ops.aten.add.Tensor) == ""
+    assert opaque_reason(torch.ops.aten.randperm.default) == "draws random numbers"
+    assert opaque_reason(torch.ops.aten.add.Tensor) == ""
 
 
 def test_calls_that_decide_sizes() -> None:
-    imported = import_module(Call(lambda a: a.nonzero().sum()), (x,))
+    imported = import_module(FunctionModule(lambda a: a.nonzero().sum()), (x,))
     (call,) = [n for n in imported.graph if n.op is ops.eager]
-    assert str(call.result) == "i64[u0, 2]"
-    torch.testing.assert_close(run(imported, (x,)), x.nonzero().sum())
+    assert str(call.result_type) == "i64[u0, 2]"
+    torch.testing.assert_close(interpret_imported(imported, (x,)), x.nonzero().sum())

@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
-from compiler.frontend.decompositions import for_autograd
-from compiler.frontend.dynamo import Functional, Passed, Viewed, Witness, import_functional
-from compiler.frontend.results import GraphOutput, Literal, Size
+from compiler.frontend.decompositions import autograd_decompositions
+from compiler.frontend.dynamo import FunctionalGraph, InputView, PassthroughInput, SizeCarrier, import_functional
+from compiler.frontend.results import ConstantOutput, GraphOutput, SizeOutput
 from compiler.ir.binding import bind_symbols
 from compiler.ir.index import evaluate
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.verify_graph import verify_graph
 
 
-def backend(seen: list[Functional], fallback: str = "error") -> Callable[..., Any]:
+def backend(seen: list[FunctionalGraph], fallback: str = "error") -> Callable[..., Any]:
     """A backend that interprets, and keeps what it imported."""
 
     def compile_functional(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
@@ -29,23 +29,23 @@ def backend(seen: list[Functional], fallback: str = "error") -> Callable[..., An
         seen.append(imported)
 
         def run(arguments: list[Any]) -> list[Any]:
-            tensors = [torch.empty(arguments[f.position], dtype=torch.uint8) if isinstance(f, Witness) else arguments[f.position]
-                       for f in imported.feeds]  # fmt: skip
+            tensors = [torch.empty(arguments[f.position], dtype=torch.uint8) if isinstance(f, SizeCarrier) else arguments[f.position]
+                       for f in imported.input_sources]  # fmt: skip
             outputs = interpret(imported.graph, [t.detach() for t in tensors])
             found: list[Any] = []
             for r in imported.results:
                 match r:
                     case GraphOutput(index):
                         found.append(outputs[index])
-                    case Passed(position):
+                    case PassthroughInput(position):
                         found.append(arguments[position])
-                    case Literal(value):
+                    case ConstantOutput(value):
                         found.append(value)
-                    case Viewed(position, shape, strides, offset):
+                    case InputView(position, shape, strides, offset):
                         sizes = symbols(imported, tensors)
                         place = [[evaluate(d, sizes) for d in dims] for dims in (shape, strides)]
                         found.append(arguments[position].as_strided(*place, evaluate(offset, sizes)))
-                    case Size(dim):
+                    case SizeOutput(dim):
                         found.append(evaluate(dim, symbols(imported, tensors)))
             arguments.clear()
             return found
@@ -53,10 +53,10 @@ def backend(seen: list[Functional], fallback: str = "error") -> Callable[..., An
         run._boxed_call = True  # type: ignore[attr-defined]  # how AOTAutograd is told
         return run
 
-    return aot_autograd(fw_compiler=compile_functional, decompositions=for_autograd())  # type: ignore[no-any-return]  # untyped in PyTorch
+    return aot_autograd(fw_compiler=compile_functional, decompositions=autograd_decompositions())  # type: ignore[no-any-return]  # untyped in PyTorch
 
 
-def symbols(imported: Functional, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
+def symbols(imported: FunctionalGraph, tensors: Sequence[torch.Tensor]) -> dict[str, int]:
     """The sizes of a call."""
     pairs = zip(imported.graph.inputs, tensors, strict=True)
     return bind_symbols((d, s) for node, t in pairs for d, s in zip(node.shape, t.shape, strict=True))
@@ -76,9 +76,9 @@ def train(model: nn.Module, step: Callable[..., Any], *args: Tensor) -> tuple[Te
     return loss, [p.grad for p in model.parameters()]
 
 
-def check_training(model: nn.Module, *args: Tensor) -> list[Functional]:
+def check_training(model: nn.Module, *args: Tensor) -> list[FunctionalGraph]:
     """Loss and gradients agree with eager."""
-    seen: list[Functional] = []
+    seen: list[FunctionalGraph] = []
     expected = train(model, model, *args)
     torch.testing.assert_close(
         train(model, torch.compile(model, backend=backend(seen)), *args), expected, rtol=1e-4, atol=1e-5
@@ -88,7 +88,7 @@ def check_training(model: nn.Module, *args: Tensor) -> list[Functional]:
 
 
 def test_inference() -> None:
-    seen: list[Functional] = []
+    seen: list[FunctionalGraph] = []
     model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8)).eval()
     x = torch.randn(3, 4)
     with torch.no_grad():
@@ -102,19 +102,19 @@ def test_mutation_and_results_that_are_no_tensors() -> None:
         x.add_(1)
         return y, x.shape[0] * 2, None, x
 
-    seen: list[Functional] = []
+    seen: list[FunctionalGraph] = []
     compiled = torch.compile(program, backend=backend(seen), dynamic=True)
     for shape, n in (((3, 4), 5), ((6, 4), 7)):
         a, b = torch.ones(shape), torch.ones(shape)
         torch.testing.assert_close(compiled(a, n), program(b, n))
         torch.testing.assert_close(a, b)
     assert len(seen) == 1
-    assert any(isinstance(f, Witness) for f in seen[0].feeds)
+    assert any(isinstance(f, SizeCarrier) for f in seen[0].input_sources)
 
 
 def test_training_a_perceptron_keeps_saved_arguments_as_they_are() -> None:
     seen = check_training(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.randn(3, 4))
-    assert any(isinstance(r, Passed) for r in seen[0].results)
+    assert any(isinstance(r, PassthroughInput) for r in seen[0].results)
 
 
 class Attention(nn.Module):
@@ -175,7 +175,7 @@ def test_training_with_an_embedding_and_a_loss() -> None:
 
 
 def test_random_numbers_come_from_pytorch_and_differ_each_time() -> None:
-    seen: list[Functional] = []
+    seen: list[FunctionalGraph] = []
 
     def program(x: Tensor) -> Tensor:
         return x + torch.rand(8) - torch.rand(8)

@@ -10,11 +10,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from frontend_kit import Call, check, compare, run
+from frontend_kit import FunctionModule, check_against_eager, check_import, interpret_imported
 from torch import Tensor, nn
 
 from compiler.errors import Loc, UnsupportedOpError
-from compiler.frontend.export import GraphOutput, Literal, Size, StateInput, UserInput, import_file, import_module
+from compiler.frontend.export import (
+    ConstantOutput,
+    GraphOutput,
+    SizeOutput,
+    StateInput,
+    UserInput,
+    import_file,
+    import_module,
+)
 from compiler.frontend.source import source_of
 from compiler.ir.graph import Graph
 from compiler.ir.verify_graph import verify_graph
@@ -70,7 +78,7 @@ class Decoder(nn.Module):
 
 def test_convolutional_network() -> None:
     torch.manual_seed(0)
-    imported = check(Convolutional(), torch.randn(2, 3, 32, 32), tolerance=1e-6)
+    imported = check_import(Convolutional(), torch.randn(2, 3, 32, 32), tolerance=1e-6)
     verify_graph(imported.graph)
     names = [n.op.name for n in imported.graph.nodes]
     assert names.count("convolution") == 6
@@ -80,7 +88,7 @@ def test_convolutional_network() -> None:
 def test_decoder_with_tied_weights() -> None:
     torch.manual_seed(0)
     module = Decoder()
-    imported = check(module, torch.randint(0, 50, (2, 7)), tolerance=1e-6)
+    imported = check_import(module, torch.randint(0, 50, (2, 7)), tolerance=1e-6)
     weights = [n.attrs["value"] for n in imported.graph.constants if n.shape == (50, 16)]
     assert len(weights) == 1
     assert np.shares_memory(weights[0].array, module.tokens.weight.detach().numpy())
@@ -100,7 +108,7 @@ class Twins(nn.Module):
 
 
 def test_parameters_over_one_memory_are_one_constant() -> None:
-    assert len(check(Twins(), torch.randn(2, 4), tolerance=1e-6).graph.constants) == 1
+    assert len(check_import(Twins(), torch.randn(2, 4), tolerance=1e-6).graph.constants) == 1
 
 
 def test_symbolic_sizes() -> None:
@@ -110,7 +118,7 @@ def test_symbolic_sizes() -> None:
     verify_graph(imported.graph)
     assert len(imported.graph.symbols) == 2
     for shape in ((2, 7), (5, 3), (3, 20)):
-        compare(imported, copy.deepcopy(module), (torch.randint(0, 50, shape),), 1e-6)
+        check_against_eager(imported, copy.deepcopy(module), (torch.randint(0, 50, shape),), 1e-6)
 
 
 def test_sizes_in_the_program() -> None:
@@ -120,11 +128,11 @@ def test_sizes_in_the_program() -> None:
 
     n, m = torch.export.Dim("n", min=2), torch.export.Dim("m")
     args = (torch.randn(6, 3), torch.randn(4, 3))
-    imported = import_module(Call(program), args, dynamic_shapes={"args": ({0: 2 * n}, {0: m})})
-    assert isinstance(imported.results[2], Size)
+    imported = import_module(FunctionModule(program), args, dynamic_shapes={"args": ({0: 2 * n}, {0: m})})
+    assert isinstance(imported.results[2], SizeOutput)
     for a, b in ((6, 4), (10, 1)):
         args = (torch.randn(a, 3), torch.randn(b, 3))
-        torch.testing.assert_close(run(imported, args), program(*args))
+        torch.testing.assert_close(interpret_imported(imported, args), program(*args))
 
 
 def test_arguments_and_results_of_any_structure() -> None:
@@ -132,11 +140,11 @@ def test_arguments_and_results_of_any_structure() -> None:
         return {"sum": (pair[0] + pair[1]) * scale, "list": [extra["z"], None, 3], "first": pair[0]}
 
     args, kwargs = ((torch.ones(3), torch.ones(3)),), {"scale": 2.0, "extra": {"z": torch.zeros(2)}}
-    imported = import_module(Call(program), args, kwargs)
-    torch.testing.assert_close(run(imported, args, kwargs), program(*args, **kwargs))
-    assert imported.inputs == (UserInput(0), UserInput(1), UserInput(3))
-    assert imported.expected == {2: 2.0}
-    assert imported.results.count(Literal(None)) == 1
+    imported = import_module(FunctionModule(program), args, kwargs)
+    torch.testing.assert_close(interpret_imported(imported, args, kwargs), program(*args, **kwargs))
+    assert imported.input_sources == (UserInput(0), UserInput(1), UserInput(3))
+    assert imported.specialized_arguments == {2: 2.0}
+    assert imported.results.count(ConstantOutput(None)) == 1
 
 
 class Counter(nn.Module):
@@ -154,10 +162,10 @@ class Counter(nn.Module):
 def test_buffers_written_are_inputs_with_an_aliased_output() -> None:
     module = Counter()
     imported = import_module(module, (torch.randn(3),))
-    assert [s.name for s in imported.inputs if isinstance(s, StateInput)] == ["count", "cache"]
-    assert sorted(imported.graph.aliases.values()) == [0, 1]
+    assert [s.name for s in imported.input_sources if isinstance(s, StateInput)] == ["count", "cache"]
+    assert sorted(imported.graph.output_aliases.values()) == [0, 1]
     assert imported.results == (GraphOutput(2),)
-    torch.testing.assert_close(run(imported, (torch.ones(3),)), torch.tensor(4.0))
+    torch.testing.assert_close(interpret_imported(imported, (torch.ones(3),)), torch.tensor(4.0))
 
 
 def test_arguments_written() -> None:
@@ -165,9 +173,9 @@ def test_arguments_written() -> None:
         x.add_(1)
         return x * 2
 
-    imported = import_module(Call(program), (torch.zeros(3),))
-    assert imported.graph.aliases == {0: 0}
-    torch.testing.assert_close(run(imported, (torch.ones(3),)), torch.full((3,), 4.0))
+    imported = import_module(FunctionModule(program), (torch.zeros(3),))
+    assert imported.graph.output_aliases == {0: 0}
+    torch.testing.assert_close(interpret_imported(imported, (torch.ones(3),)), torch.full((3,), 4.0))
 
 
 class Regions(nn.Module):
@@ -187,7 +195,7 @@ class Regions(nn.Module):
 
 def test_regions_of_other_modes() -> None:
     module, x = Regions(), torch.randn(2, 3)
-    torch.testing.assert_close(run(import_module(module, (x,)), (x,)), module(x).detach())
+    torch.testing.assert_close(interpret_imported(import_module(module, (x,)), (x,)), module(x).detach())
 
 
 class Statistics(nn.Module):
@@ -203,8 +211,8 @@ class Statistics(nn.Module):
 def test_running_statistics_are_written_in_training() -> None:
     module, x = Statistics(), torch.randn(5, 3)
     imported = import_module(module, (x,))
-    assert sorted(imported.graph.aliases.values()) == [0, 1]
-    torch.testing.assert_close(run(imported, (x,)), copy.deepcopy(module)(x).detach())
+    assert sorted(imported.graph.output_aliases.values()) == [0, 1]
+    torch.testing.assert_close(interpret_imported(imported, (x,)), copy.deepcopy(module)(x).detach())
 
 
 def test_sentence_encoder() -> None:
@@ -235,7 +243,7 @@ def test_sentence_encoder() -> None:
         6,
     )
     shorter = (args[0][:2, :5], args[1][:2, :5])
-    compare(imported, module, shorter, 1e-6)
+    check_against_eager(imported, module, shorter, 1e-6)
 
 
 def test_half_types() -> None:
@@ -250,14 +258,14 @@ def test_half_types() -> None:
     module = Model().bfloat16()
     x = torch.randn(3, 8, dtype=torch.bfloat16)
     imported = import_module(module, (x,))
-    torch.testing.assert_close(run(imported, (x,)), module(x).detach())
+    torch.testing.assert_close(interpret_imported(imported, (x,)), module(x).detach())
 
 
 def test_a_saved_program(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     x = torch.randn(2, 4)
     torch.export.save(torch.export.export(module, (x,)), tmp_path / "m.pt2")
-    torch.testing.assert_close(run(import_file(tmp_path / "m.pt2"), (x,)), module(x).detach())
+    torch.testing.assert_close(interpret_imported(import_file(tmp_path / "m.pt2"), (x,)), module(x).detach())
 
 
 class Unsupported(nn.Module):
@@ -270,7 +278,7 @@ class Unsupported(nn.Module):
 def test_everything_unsupported_is_named_at_once() -> None:
     with pytest.raises(UnsupportedOpError) as caught:
         import_module(Unsupported(), (torch.ones(3),))
-    first, second = caught.value.items
+    first, second = caught.value.unsupported_ops
     assert (first.target, first.loc and first.loc.code) == (
         "aten.special_airy_ai.default",
         "y = torch.special.airy_ai(x)",
@@ -288,7 +296,7 @@ def test_fallback_to_eager() -> None:
         imported = import_module(Unsupported(), (x,), fallback="eager")
     verify_graph(imported.graph)
     assert sum(n.op.name == "eager" for n in imported.graph.nodes) == 2
-    torch.testing.assert_close(run(imported, (x,)), Unsupported()(x))
+    torch.testing.assert_close(interpret_imported(imported, (x,)), Unsupported()(x))
 
 
 def test_fallback_keeps_lists_and_several_results() -> None:
@@ -298,8 +306,8 @@ def test_fallback_keeps_lists_and_several_results() -> None:
 
     x = torch.randn(3, 5)
     with pytest.warns(UserWarning, match="run in PyTorch"):
-        imported = import_module(Call(program), (x,), fallback="eager")
-    torch.testing.assert_close(run(imported, (x,)), program(x))
+        imported = import_module(FunctionModule(program), (x,), fallback="eager")
+    torch.testing.assert_close(interpret_imported(imported, (x,)), program(x))
 
 
 class Located(nn.Module):

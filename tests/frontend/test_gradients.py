@@ -11,8 +11,8 @@ from functorch.compile import aot_function
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from compiler.frontend.decompositions import for_autograd
-from compiler.frontend.dynamo import Functional, import_functional
+from compiler.frontend.decompositions import autograd_decompositions
+from compiler.frontend.dynamo import FunctionalGraph, import_functional
 from compiler.frontend.results import GraphOutput
 from compiler.ir.interpret_graph import interpret
 
@@ -54,7 +54,7 @@ def test_gradient(case: str) -> None:
 
 def _traced(gradients: Callable[..., list[Tensor]], arguments: tuple[Tensor, ...]) -> list[Tensor]:
     """The gradients as the importer has them, interpreted in float64."""
-    seen: list[Functional] = []
+    seen: list[FunctionalGraph] = []
 
     def compiler(module: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
         with _disable_current_modes():
@@ -62,10 +62,10 @@ def _traced(gradients: Callable[..., list[Tensor]], arguments: tuple[Tensor, ...
         return module
 
     with torch.no_grad():
-        function = aot_function(_enabled(gradients), fw_compiler=compiler, decompositions=for_autograd())
+        function = aot_function(_enabled(gradients), fw_compiler=compiler, decompositions=autograd_decompositions())
         function(*(a.clone().requires_grad_() for a in arguments))
     (imported,) = seen
-    outputs = interpret(imported.graph, [arguments[f.position] for f in imported.feeds], dtype=torch.float64)
+    outputs = interpret(imported.graph, [arguments[f.position] for f in imported.input_sources], dtype=torch.float64)
     return [outputs[r.index] for r in imported.results if isinstance(r, GraphOutput)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from frontend_kit import Call, import_module, run, wide
+from frontend_kit import FunctionModule, import_module, interpret_imported, to_float64
 from torch import Tensor
 
 NAN, INF = float("nan"), float("inf")
@@ -125,12 +125,14 @@ def test_import(family: str) -> None:
         return {name: case[0](*arguments[name]) for name, case in cases.items()}
 
     with torch.no_grad():
-        imported = import_module(Call(program), (arguments,))
-        got, truth = run(imported, (arguments,), dtype=torch.float64), program(wide(arguments))
+        imported = import_module(FunctionModule(program), (arguments,))
+        got, truth = interpret_imported(imported, (arguments,), dtype=torch.float64), program(to_float64(arguments))
     wrong = {}
     for name in cases:
         try:
-            torch.testing.assert_close(wide(got[name]), wide(truth[name]), rtol=1e-6, atol=1e-6, equal_nan=True)
+            torch.testing.assert_close(
+                to_float64(got[name]), to_float64(truth[name]), rtol=1e-6, atol=1e-6, equal_nan=True
+            )
         except AssertionError as problem:
             wrong[name] = str(problem)
     assert not wrong
@@ -156,6 +158,6 @@ def test_grouped_products(case: str) -> None:
     a, b, ends, truth = GROUPED[case]
     a, b = a.bfloat16(), b.bfloat16()
     arguments = (a, b) if ends is None else (a, b, torch.tensor(ends, dtype=torch.int32))
-    imported = import_module(Call(torch.ops.aten._grouped_mm), arguments)
-    got = run(imported, arguments, dtype=torch.float64)
+    imported = import_module(FunctionModule(torch.ops.aten._grouped_mm), arguments)
+    got = interpret_imported(imported, arguments, dtype=torch.float64)
     torch.testing.assert_close(got, truth(a.double(), b.double()), rtol=1e-9, atol=1e-9)

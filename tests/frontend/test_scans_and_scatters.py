@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from frontend_kit import Call, check, wide
+from frontend_kit import FunctionModule, check_import, to_float64
 
 import compiler
 from compiler import Options
@@ -123,12 +123,14 @@ def test_native(family: str, fuse: bool) -> None:
     def program(arguments: dict[str, Any]) -> dict[str, Any]:
         return {name: case[0](*arguments[name]) for name, case in cases.items()}
 
-    module = compiler.compile(Call(program), (arguments,), options=Options(fuse=fuse))
-    got, want = module(arguments), program(wide(arguments))
+    module = compiler.compile(FunctionModule(program), (arguments,), options=Options(fuse=fuse))
+    got, want = module(arguments), program(to_float64(arguments))
     wrong = {}
     for name in cases:
         try:
-            torch.testing.assert_close(wide(got[name]), wide(want[name]), rtol=2e-6, atol=2e-6, equal_nan=True)
+            torch.testing.assert_close(
+                to_float64(got[name]), to_float64(want[name]), rtol=2e-6, atol=2e-6, equal_nan=True
+            )
         except AssertionError as problem:
             wrong[name] = str(problem)
     assert not wrong
@@ -137,14 +139,14 @@ def test_native(family: str, fuse: bool) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nothing_is_left_to_pytorch(family: str) -> None:
     for name, (function, *args) in FAMILIES[family].items():
-        imported = import_module(Call(function), tuple(args))
+        imported = import_module(FunctionModule(function), tuple(args))
         assert not [n for n in imported.graph if isinstance(n.structure, Opaque)], name
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["f16", "bf16"])
 def test_half_types_accumulate_in_f32(dtype: torch.dtype) -> None:
     a = torch.rand(4, 3000, generator=torch.Generator().manual_seed(1)).to(dtype)
-    got = compiler.compile(Call(lambda a: a.cumsum(1)), (a,))(a)
+    got = compiler.compile(FunctionModule(lambda a: a.cumsum(1)), (a,))(a)
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), a.double().cumsum(1), rtol=torch.finfo(dtype).eps, atol=0)
 
@@ -152,14 +154,14 @@ def test_half_types_accumulate_in_f32(dtype: torch.dtype) -> None:
 def test_long_sums_lose_nothing() -> None:
     """PyTorch carries f64 on a CPU; carrying f32 would be wrong by 1e-4 here."""
     a = torch.rand(1, 1_000_003, generator=torch.Generator().manual_seed(1))
-    got = compiler.compile(Call(lambda a: a.cumsum(1)), (a,))(a)
+    got = compiler.compile(FunctionModule(lambda a: a.cumsum(1)), (a,))(a)
     torch.testing.assert_close(got.double(), a.double().cumsum(1), rtol=2e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("index", [5, -1])
 def test_an_index_out_of_range_is_an_error(index: int) -> None:
     a, v = x(5, 3), x(1, 3)
-    module = compiler.compile(Call(lambda a, i, v: a.index_add(0, i, v)), (a, whole(1), v))
+    module = compiler.compile(FunctionModule(lambda a, i, v: a.index_add(0, i, v)), (a, whole(1), v))
     with pytest.raises(IndexError):
         module(a, torch.tensor([index]), v)
     torch.testing.assert_close(module(a, torch.tensor([4]), v), a.index_add(0, torch.tensor([4]), v))
@@ -167,7 +169,7 @@ def test_an_index_out_of_range_is_an_error(index: int) -> None:
 
 def test_a_duplicate_leaves_one_of_its_values() -> None:
     a, i, v = x(3, 4), torch.tensor([1, 1, 1]), x(3, 4)
-    got = compiler.compile(Call(lambda a, i, v: a.index_put((i,), v)), (a, i, v))(a, i, v)
+    got = compiler.compile(FunctionModule(lambda a, i, v: a.index_put((i,), v)), (a, i, v))(a, i, v)
     assert any(torch.equal(got[1], row) for row in v)
     assert torch.equal(got[[0, 2]], a[[0, 2]])
 
@@ -192,15 +194,15 @@ def test_gradients_of_look_ups() -> None:
 
 
 def test_no_value_for_a_mask_that_never_holds() -> None:
-    check(lambda a, m, v: a.masked_scatter(m, v), x(3), torch.zeros(3, dtype=torch.bool), x(0))
+    check_import(lambda a, m, v: a.masked_scatter(m, v), x(3), torch.zeros(3, dtype=torch.bool), x(0))
 
 
 def test_values_for_the_places_where_a_mask_holds() -> None:
     """PyTorch finds the places; that there are as many as values is checked by the call."""
     mask = torch.tensor([True, False, True])
-    check(lambda a, m, v: a.index_put((m,), v), x(3), mask, x(2))
-    check(lambda a, m, v: a.index_put((m,), v), x(3, 4), mask, x(2, 4))
+    check_import(lambda a, m, v: a.index_put((m,), v), x(3), mask, x(2))
+    check_import(lambda a, m, v: a.index_put((m,), v), x(3, 4), mask, x(2, 4))
     put = torch.ops.aten.index_put
-    check(lambda a, m, v: put(a, [None, m], v, accumulate=True), x(4, 3), mask, x(4, 2))
-    check(lambda a, m, v: put(a, [None, m], v), x(4, 3), mask, x(4, 1))
-    check(lambda a, m, v: put(a, [None, m], v), x(4, 3, 2), mask, x(2))
+    check_import(lambda a, m, v: put(a, [None, m], v, accumulate=True), x(4, 3), mask, x(4, 2))
+    check_import(lambda a, m, v: put(a, [None, m], v), x(4, 3), mask, x(4, 1))
+    check_import(lambda a, m, v: put(a, [None, m], v), x(4, 3, 2), mask, x(2))

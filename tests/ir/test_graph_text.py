@@ -11,13 +11,22 @@ from hypothesis import strategies as st
 
 from compiler.errors import Loc, ParseError
 from compiler.ir import ops
-from compiler.ir.graph import Data, Graph, Node, constant, input_node, scalar_constant, scalar_value, stored
+from compiler.ir.graph import (
+    ConstantData,
+    Graph,
+    Node,
+    constant_node,
+    input_node,
+    scalar_constant,
+    scalar_value,
+    to_storage,
+)
 from compiler.ir.index import var
-from compiler.ir.op import OPS, Signature, op
+from compiler.ir.op import OPS, Signature, declare_op
 from compiler.ir.parser import parse_graph, parse_type
 from compiler.ir.printer import graph_resources, print_graph
 from compiler.ir.structure import Opaque
-from compiler.ir.types import COMPUTED, DTYPES, DType, Layout, TensorType, bf16, f32, i64
+from compiler.ir.types import DTYPES, KERNEL_DTYPES, DType, Layout, TensorType, bf16, f32, i64
 
 EVERYTHING = """
 graph @all(%x: f32[4, s0*4], %"odd name": f32[4, s0*4], %layers.0.bias: f32[4, 1]) {
@@ -43,13 +52,13 @@ def test_only_ops() -> Iterator[None]:
         return (s.types[0], s.types[0].with_dtype(i64))
 
     before = set(OPS)
-    op("test_attrs", "x: float, y: float", Opaque("a test"), type=lambda s: s.types[0], attrs=ATTRS)
-    op("test_body", "x*: any", Opaque("a test"), type=lambda s: s.types[0], attrs={"body": None})
-    op("test_ones", "x: any", Opaque("a test"), type=lambda s: s.types[0], attrs={"a": 1, "b": 0.0})
-    op("test_columns", "x: any", Opaque("a test"), type=lambda s: parse_type("f32[4, 8]{1, 0}"))
-    op("test_pair", "x: any", Opaque("a test"), type=pair)
-    op("test_where", "c: bool, x: any, y: any", Opaque("a test"), type=lambda s: s.types[1])
-    op("test_bad", "x: any", Opaque("a test"), type=lambda s: s.types[1], attrs={"dim": 0})
+    declare_op("test_attrs", "x: float, y: float", Opaque("a test"), type_rule=lambda s: s.types[0], attrs=ATTRS)
+    declare_op("test_body", "x*: any", Opaque("a test"), type_rule=lambda s: s.types[0], attrs={"body": None})
+    declare_op("test_ones", "x: any", Opaque("a test"), type_rule=lambda s: s.types[0], attrs={"a": 1, "b": 0.0})
+    declare_op("test_columns", "x: any", Opaque("a test"), type_rule=lambda s: parse_type("f32[4, 8]{1, 0}"))
+    declare_op("test_pair", "x: any", Opaque("a test"), type_rule=pair)
+    declare_op("test_where", "c: bool, x: any, y: any", Opaque("a test"), type_rule=lambda s: s.types[1])
+    declare_op("test_bad", "x: any", Opaque("a test"), type_rule=lambda s: s.types[1], attrs={"dim": 0})
     yield
     for name in set(OPS) - before:
         del OPS[name]
@@ -98,7 +107,7 @@ def test_everything_round_trips(locations: bool, types: bool) -> None:
     graph = round_trip(parse_graph(EVERYTHING), locations=locations, types=types)
     q, d, v, w, x = graph.outputs
     assert graph.name == "all"
-    assert graph.aliases == {4: 0}
+    assert graph.output_aliases == {4: 0}
     assert x is graph.inputs[0]
     assert [n.name for n in graph.inputs] == ["x", "odd name", "layers.0.bias"]
     assert d.type == TensorType(bf16, (2, 2))
@@ -107,7 +116,7 @@ def test_everything_round_trips(locations: bool, types: bool) -> None:
     assert v.attrs["value"].name == "empty"
     assert q.operands[0].attrs == {
         "a": -3, "b": -0.0, "c": "s", "d": (1, (True, None)), "e": var("s0") * 2 - 1, "f": bf16,
-        "g": TensorType(f32, (4,), Layout.permuted([0])), "h": Layout.permuted([1, 0]), "i": None,
+        "g": TensorType(f32, (4,), Layout.from_order([0])), "h": Layout.from_order([1, 0]), "i": None,
     }  # fmt: skip
     assert str(q.operands[0].attrs["b"]) == "-0.0"
     y = q.operands[0].operands[0]
@@ -148,7 +157,7 @@ def test_a_graph_inside_a_graph() -> None:
     inner = "graph @inner(%a: f32[4]) { %c = constant f32[20] @w %b = silu %a return %b }"
     text = print_graph(parse_graph(
         f"graph(%x: f32[4]) {{ %y = test_body %x {{body={inner}}} return %y }}",
-        {"w": Data(f32, np.zeros(20, np.float32), "w")},
+        {"w": ConstantData(f32, np.zeros(20, np.float32), "w")},
     ))  # fmt: skip
     assert text == (
         "graph(%x: f32[4]) {\n"
@@ -164,7 +173,7 @@ def test_a_graph_inside_a_graph() -> None:
 
 def test_two_results() -> None:
     graph = round_trip(body("%t: (f32[4], i64[4]) = test_pair %x return %t"))
-    assert graph.outputs[0].result == (parse_type("f32[4]"), parse_type("i64[4]"))
+    assert graph.outputs[0].result_type == (parse_type("f32[4]"), parse_type("i64[4]"))
     with pytest.raises(ParseError, match="the op gives"):
         body("%t: (f32[4], f32[4]) = test_pair %x return %t")
     with pytest.raises(ParseError, match="the op gives"):
@@ -181,26 +190,26 @@ def test_every_bit_of_a_constant_survives(dtype: DType, raw: bytes) -> None:
     if dtype.kind == "bool":
         raw = bytes(b & 1 for b in raw)
     array = np.frombuffer(raw, np.uint16 if dtype is bf16 else dtype.numpy)
-    again = round_trip(Graph((), (constant(Data(dtype, array)),))).outputs[0]
+    again = round_trip(Graph((), (constant_node(ConstantData(dtype, array)),))).outputs[0]
     assert again.attrs["value"].array.tobytes() == raw
     assert again.dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", COMPUTED.values(), ids=str)
+@pytest.mark.parametrize("dtype", KERNEL_DTYPES.values(), ids=str)
 @given(raw=st.binary(min_size=16, max_size=16))
 @settings(max_examples=40, deadline=None)
 def test_every_bit_of_a_scalar_operand_survives(dtype: DType, raw: bytes) -> None:
     storage = np.dtype(np.uint16) if dtype is bf16 else dtype.numpy
     raw = raw[: storage.itemsize] if dtype.kind != "bool" else bytes([raw[0] & 1])
-    scalar = constant(Data(dtype, np.frombuffer(raw, storage).reshape(())))
+    scalar = constant_node(ConstantData(dtype, np.frombuffer(raw, storage).reshape(())))
     x = input_node("x", TensorType(dtype, (4,)))
     again = round_trip(Graph((x,), (ops.eq(x, scalar),))).outputs[0]
     assert again.operands[1].attrs["value"].array.tobytes() == raw
 
 
 def test_contents_come_from_resources_or_from_the_text() -> None:
-    data = Data(f32, np.arange(20, dtype=np.float32), "w")
-    graph = Graph((), (constant(data), constant(data, name="again")))
+    data = ConstantData(f32, np.arange(20, dtype=np.float32), "w")
+    graph = Graph((), (constant_node(data), constant_node(data, name="again")))
     assert graph_resources(graph) == {"w": data}
     shared = parse_graph(print_graph(graph), {"w": data})
     assert [n.attrs["value"] for n in shared.outputs] == [data, data]
@@ -210,8 +219,8 @@ def test_contents_come_from_resources_or_from_the_text() -> None:
 
 
 def test_equal_names_of_different_contents_are_told_apart() -> None:
-    one, two = (Data(f32, np.full(20, k, np.float32), "w") for k in (1, 2))
-    again = round_trip(Graph((), (constant(one), constant(two))))
+    one, two = (ConstantData(f32, np.full(20, k, np.float32), "w") for k in (1, 2))
+    again = round_trip(Graph((), (constant_node(one), constant_node(two))))
     assert [n.attrs["value"].array[0] for n in again.outputs] == [1, 2]
 
 
@@ -237,14 +246,14 @@ def test_a_scalar_that_is_an_output_has_a_name() -> None:
 
 def test_unnamed_and_equally_named_values_are_told_apart() -> None:
     x = input_node("x", parse_type("f32[4]"))
-    one, two = ops.silu(x).named("x"), ops.silu(ops.silu(x))
+    one, two = ops.silu(x).with_name("x"), ops.silu(ops.silu(x))
     again = round_trip(Graph((x,), (ops.add(one, two),)))
     assert len({n.name for n in again.nodes}) == len(again.nodes) == 5
 
 
 def test_bf16_bits_are_printed_as_the_numbers_they_denote() -> None:
-    data = Data(bf16, stored(np.array([1.5, -2.0], np.float32), bf16))
-    assert "constant bf16[2] [1.5, -2.0]" in print_graph(Graph((), (constant(data),)))
+    data = ConstantData(bf16, to_storage(np.array([1.5, -2.0], np.float32), bf16))
+    assert "constant bf16[2] [1.5, -2.0]" in print_graph(Graph((), (constant_node(data),)))
 
 
 # errors
@@ -297,7 +306,7 @@ def test_bad_resources(section: str, message: str) -> None:
 
 def test_resources_of_another_type() -> None:
     with pytest.raises(ParseError, match=r"holds f32\[3\], not f32\[20\]"):
-        parse_graph("graph() { %y = constant f32[20] @w return %y }", {"w": Data(f32, np.zeros(3, np.float32))})
+        parse_graph("graph() { %y = constant f32[20] @w return %y }", {"w": ConstantData(f32, np.zeros(3, np.float32))})
 
 
 def test_nesting_without_end() -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from compiler.ir.inplace import shareable
+from compiler.ir.inplace import aliasable_pairs
 from compiler.ir.tile_parser import parse_kernel
 
 
 def pairs(body: str, params: str = "in %x: f32[8, 8], out %y: f32[8, 8]") -> set[tuple[str, str]]:
-    return set(shareable(parse_kernel(f"kernel @k({params}) {{ {body} }}")))
+    return set(aliasable_pairs(parse_kernel(f"kernel @k({params}) {{ {body} }}")))
 
 
 def over(body: str) -> str:

@@ -10,12 +10,12 @@ import torch
 
 from compiler.errors import ArgumentError
 from compiler.ir import ops
-from compiler.ir.graph import Data, Graph, constant, input_node, stored
+from compiler.ir.graph import ConstantData, Graph, constant_node, input_node, to_storage
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_structure import evaluate_graph, evaluate_structure
-from compiler.ir.op import OPS, op
+from compiler.ir.op import OPS, declare_op
 from compiler.ir.parser import parse_graph
-from compiler.ir.structure import Composite, Gather, Guard, IndexMap, Lookup, Piece, Reduction, Space
+from compiler.ir.structure import Composite, Gather, Guard, GuardedRead, IndexMap, Lookup, Reduction, ReductionDomain
 from compiler.ir.torch_types import as_array, as_tensor
 from compiler.ir.types import TensorType, bf16, f32, i64
 
@@ -45,8 +45,8 @@ def test_bits_are_reread_in_their_own_width() -> None:
 
 
 def test_constants_of_bf16_are_bits() -> None:
-    data = Data(bf16, stored(np.array([1.0, 2.5], np.float32), bf16))
-    (y,) = interpret(Graph((), (constant(data),)), [])
+    data = ConstantData(bf16, to_storage(np.array([1.0, 2.5], np.float32), bf16))
+    (y,) = interpret(Graph((), (constant_node(data),)), [])
     assert y.dtype == torch.bfloat16
     assert y.tolist() == [1.0, 2.5]
 
@@ -92,13 +92,13 @@ def test_arrays_and_tensors_convert_both_ways(dtype) -> None:  # type: ignore[no
 
 def declare(name, structure, type_, operands="x: any"):  # type: ignore[no-untyped-def]
     """An op that is not left in the registry."""
-    op(name, operands, structure, type=type_)
+    declare_op(name, operands, structure, type_rule=type_)
     return OPS.pop(name)
 
 
 def test_pieces_are_guarded_and_the_rest_is_filled() -> None:
     def pieces(n, i):  # type: ignore[no-untyped-def]
-        return (Piece(0, (i[0] - 1,), (Guard(i[0], 1, 5),)),)
+        return (GuardedRead(0, (i[0] - 1,), (Guard(i[0], 1, 5),)),)
 
     shifted = declare("test_shift", IndexMap(pieces, fill=lambda n: 9), lambda s: s.types[0].with_shape((6,)))
     np.testing.assert_array_equal(evaluate_structure(shifted(X), [VALUES]), [9, 0.5, -1, 2, 3, 9])
@@ -106,7 +106,7 @@ def test_pieces_are_guarded_and_the_rest_is_filled() -> None:
 
 def test_lookups_wrap_and_are_checked() -> None:
     def position(n, i):  # type: ignore[no-untyped-def]
-        return (Lookup(1, i, 4, wrap=True),)
+        return (Lookup(1, i, 4, wrap_negative=True),)
 
     take = declare(
         "test_take", Gather(position), lambda s: s.types[0].with_shape(s.types[1].shape), "x: any, i!: integer"
@@ -119,7 +119,7 @@ def test_lookups_wrap_and_are_checked() -> None:
 
 def test_reductions_read_affine_positions() -> None:
     """A convolution in one dimension."""
-    space = Space((2,), lambda i, r: ((i[0] + r[0],), (r[0],)))
+    space = ReductionDomain((2,), lambda i, r: ((i[0] + r[0],), (r[0],)))
     products = Reduction("add", lambda n: space, lambda x, w: x * w)
     conv = declare("test_conv", products, lambda s: s.types[0].with_shape((3,)), "x: any, w: any")
     node = conv(X, input_node("w", TensorType(f32, (2,))))

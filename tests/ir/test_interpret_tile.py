@@ -14,7 +14,7 @@ from compiler.ir.index import var
 from compiler.ir.interpret_tile import run_kernel, run_program
 from compiler.ir.scalar import Const, Load, Ref
 from compiler.ir.tile import (
-    Check,
+    BoundsCheck,
     Copy,
     For,
     Kernel,
@@ -138,7 +138,7 @@ def test_masked_loads_read_nothing_where_false(tile: int) -> None:
 
 def gather_kernel(tile: int) -> Kernel:
     params = (Param("t", tensor(4)), Param("n", tensor(3, dtype=i64)), Param("y", tensor(3), "out"))
-    body = (Let("at", load("n", i, dtype=i64)), Check("at", 0, 4), Store("y", (i,), load("t", var("at"))))
+    body = (Let("at", load("n", i, dtype=i64)), BoundsCheck("at", 0, 4), Store("y", (i,), load("t", var("at"))))
     return Kernel("gather", params, (For(Range("i", 0, 3, tile), body),))
 
 

@@ -118,12 +118,12 @@ def fractions(value: Any) -> Iterator[Any]:
         yield from ([*value[:k], spoiled, *value[k + 1 :]] for spoiled in fractions(part))
 
 
-@pytest.mark.parametrize("op", [o for o in OPS.values() if o.whole and o.samples], ids=lambda o: o.name)
+@pytest.mark.parametrize("op", [o for o in OPS.values() if o.integer_attrs and o.samples], ids=lambda o: o.name)
 def test_sizes_and_places_have_no_fractions(op: Op) -> None:
     for s in op.samples:
         inputs = tuple(input_node(f"x{k}", parse_type(t)) for k, t in enumerate(s.types))
-        node = op(*inputs, **s.attrs).named("y")
-        for name in op.whole:
+        node = op(*inputs, **s.attrs).with_name("y")
+        for name in op.integer_attrs:
             for spoiled in fractions(node.attrs[name]):
                 wrong = replace(node, attrs={**node.attrs, name: spoiled})
                 check_refusal(op, name, print_graph(Graph(inputs, (wrong,))))
@@ -139,8 +139,8 @@ def check_refusal(op: Op, name: str, text: str) -> None:
 def test_what_the_samples_show_in_fractions_takes_them() -> None:
     parse_graph("graph(%x: f32[4]) { %y = pad %x {before=[1], after=[0], value=0.5}  return %y }")
     parse_graph("graph(%x: f32[4]) { %y = var %x {dims=[0], correction=0.5}  return %y }")
-    assert OPS["reshape"].whole == {"shape"}
-    assert OPS["conv"].whole == {"stride", "dilation", "groups", "before", "after"}
+    assert OPS["reshape"].integer_attrs == {"shape"}
+    assert OPS["conv"].integer_attrs == {"stride", "dilation", "groups", "before", "after"}
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from compiler.ir.graph import Graph, Node, input_node
 from compiler.ir.index import var
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_structure import evaluate_structure
-from compiler.ir.op import OPS, Op, Sample
+from compiler.ir.op import OPS, Op, SampleInput
 from compiler.ir.scalar import round_to
-from compiler.ir.structure import Control, Fused, IndexMap, Leaf, Opaque, Recurrence
+from compiler.ir.structure import ControlFlow, Fused, IndexMap, Leaf, Opaque, Recurrence
 from compiler.ir.torch_types import as_array, to_torch
 from compiler.ir.type_parser import parse_type
 from compiler.ir.types import DType, TensorType, f32, i64
@@ -24,7 +24,7 @@ CASES = [pytest.param(o, s, id=f"{o.name}-{k}") for o in OPS.values() for k, s i
 TOLERANCE = {"f64": 1e-12, "f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
 
 
-def _elements(t: TensorType, s: Sample, rng: np.random.Generator) -> np.ndarray:
+def _elements(t: TensorType, s: SampleInput, rng: np.random.Generator) -> np.ndarray:
     shape = t.static_shape()
     if t.dtype.is_float:
         return np.asarray(round_to(rng.uniform(s.low, s.high, shape), t.dtype))
@@ -34,7 +34,7 @@ def _elements(t: TensorType, s: Sample, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(low, max(int(s.high), low + 1), shape).astype(t.dtype.numpy)
 
 
-def _case(op: Op, s: Sample) -> tuple[Node, list[np.ndarray]]:
+def _case(op: Op, s: SampleInput) -> tuple[Node, list[np.ndarray]]:
     rng = np.random.default_rng(sum(map(ord, op.name)))
     types = [parse_type(t) for t in s.types]
     inputs = [input_node(f"x{k}", t) for k, t in enumerate(types)]
@@ -42,11 +42,11 @@ def _case(op: Op, s: Sample) -> tuple[Node, list[np.ndarray]]:
 
 
 def _result_types(node: Node) -> tuple[TensorType, ...]:
-    return node.result if isinstance(node.result, tuple) else (node.result,)
+    return node.result_type if isinstance(node.result_type, tuple) else (node.result_type,)
 
 
 @pytest.mark.parametrize(("op", "s"), CASES)
-def test_type_rule(op: Op, s: Sample) -> None:
+def test_type_rule(op: Op, s: SampleInput) -> None:
     node, arrays = _case(op, s)
     tensors = [torch.from_numpy(a).to(to_torch(o.dtype)) for a, o in zip(arrays, node.operands, strict=True)]
     result = op.reference(*tensors, **node.attrs)  # type: ignore[misc]
@@ -55,7 +55,7 @@ def test_type_rule(op: Op, s: Sample) -> None:
 
 
 @pytest.mark.parametrize(("op", "s"), [c for c in CASES if not isinstance(c.values[0].structure, Opaque)])
-def test_structure(op: Op, s: Sample) -> None:
+def test_structure(op: Op, s: SampleInput) -> None:
     node, arrays = _case(op, s)
     graph = Graph(node.operands, (node,))
     wide = None if op is ops.bitcast else torch.float64  # bits are not numbers
@@ -84,7 +84,7 @@ def test_every_op_is_tried() -> None:
     missing = [
         o.name
         for o in OPS.values()
-        if not o.samples and not isinstance(o.structure, (Leaf, Fused, Recurrence, Control))
+        if not o.samples and not isinstance(o.structure, (Leaf, Fused, Recurrence, ControlFlow))
     ]
     assert missing == ["item", "eager", "effect", "count"]
 
@@ -111,20 +111,22 @@ def test_reshape_keeps_dimensions_apart_that_need_no_mixing() -> None:
     x = _x(s, 12, 64)
     y = ops.reshape(x, shape=(1, s, 4, 3, 64))
     i, j, k = var("i"), var("j"), var("k")
-    (piece,) = y.structure.pieces(y, (0, i, j, 0, k))  # type: ignore[union-attr]
+    (piece,) = y.structure.reads(y, (0, i, j, 0, k))  # type: ignore[union-attr]
     assert piece.position == (i, j * 3, k)
-    assert y.structure.push(y, (i, 0, k)) == (0, i, 0, 0, k)  # type: ignore[union-attr, misc]
+    assert y.structure.inverse(y, (i, 0, k)) == (0, i, 0, 0, k)  # type: ignore[union-attr, misc]
 
 
-@pytest.mark.parametrize(("op", "s"), [c for c in CASES if isinstance(m := c.values[0].structure, IndexMap) and m.push])
-def test_elements_are_stored_where_they_are_read(op: Op, s: Sample) -> None:
+@pytest.mark.parametrize(
+    ("op", "s"), [c for c in CASES if isinstance(m := c.values[0].structure, IndexMap) and m.inverse]
+)
+def test_elements_are_stored_where_they_are_read(op: Op, s: SampleInput) -> None:
     """`push` of a view undoes its map; a slice with steps has none."""
     node, _ = _case(op, s)
     assert isinstance(node.structure, IndexMap)
-    assert node.structure.push is not None
+    assert node.structure.inverse is not None
     for place in np.ndindex(*node.type.static_shape()):
-        (piece,) = node.structure.pieces(node, place)
-        assert node.structure.push(node, piece.position) == (place if abs(node.attrs.get("step", 1)) == 1 else None)
+        (piece,) = node.structure.reads(node, place)
+        assert node.structure.inverse(node, piece.position) == (place if abs(node.attrs.get("step", 1)) == 1 else None)
 
 
 def grouped_attention(q: Node) -> Node:
@@ -179,8 +181,8 @@ def test_refusals(build: object, message: str) -> None:
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, np.inf, -np.inf, np.nan, 1e-30, 88.0, -104.0, 1e30, 3.5], np.float32
 )
-UNARY = [o for o in OPS.values() if len(o.operands) == 1 and not o.operands[0].variadic and o.samples and not o.attrs
-         and type(o.structure).__name__ == "Elementwise" and o.operands[0].kind in ("float", "number")]  # fmt: skip
+UNARY = [o for o in OPS.values() if len(o.operand_specs) == 1 and not o.operand_specs[0].variadic and o.samples and not o.attr_defaults
+         and type(o.structure).__name__ == "Elementwise" and o.operand_specs[0].kind in ("float", "number")]  # fmt: skip
 BINARY = [
     OPS[n]
     for n in (

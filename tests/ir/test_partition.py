@@ -11,8 +11,8 @@ from compiler.errors import ArgumentError, VerifyError
 from compiler.ir.index import var
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.parser import parse_graph
-from compiler.ir.partition import is_partitioned, partition
-from compiler.ir.parts import Condition, Parts
+from compiler.ir.partition import needs_partitioning, partition
+from compiler.ir.parts import PartitionExecutor, RuntimeAssertion
 from compiler.ir.printer import print_graph
 
 NONZERO = 'eager %m {overload="aten.nonzero.default", args=["%0"], dtypes=[i64], shapes=[[u0, 1]]}'
@@ -75,15 +75,15 @@ def test_a_size_that_two_calls_tell_is_told_by_the_first() -> None:
     source = CHOSEN.replace("%q =", f"%k2: i64[u0, 1] = {NONZERO}\n  %q =").replace("reshape %k ", "reshape %k2 ")
     source = source.replace("return %v", "return %k, %v")
     parts = partition(parse_graph(source))
-    assert [[c.name for c in p.calls] for p in parts] == [["k"], []]
+    assert [[c.name for c in p.eager_calls] for p in parts] == [["k"], []]
     assert "%k2: i64[u0, 1] = eager" in print_graph(parts[1].graph)
 
 
 def test_a_size_alone_needs_what_tells_it() -> None:
     source = f"graph @g(%m: bool[n]) {{\n  %k: i64[u0, 1] = {NONZERO}\n  %i = iota {{size=u0}}\n  return %i, %k\n}}"
     first, second = partition(parse_graph(source))
-    assert (first.gives, len(first.calls)) == ((), 1)
-    assert [n.name for n in second.takes] == ["k"]
+    assert (first.outputs, len(first.eager_calls)) == ((), 1)
+    assert [n.name for n in second.inputs] == ["k"]
     with pytest.raises(VerifyError, match="nothing tells the size u1"):
         partition(parse_graph(source.replace("size=u0", "size=u1")))
 
@@ -98,7 +98,7 @@ def test_numbers_become_sizes() -> None:
   return %j, %h, %e, %f
 }"""
     graph = parse_graph(source)
-    assert is_partitioned(graph)
+    assert needs_partitioning(graph)
     assert [x.tolist() for x in interpret(graph, [torch.tensor(2)])[:2]] == [[0, 2], [0, 1, 2, 3]]
     with pytest.raises(ArgumentError, match="must not be negative, but is -1"):
         interpret(graph, [torch.tensor(-1)])
@@ -116,9 +116,9 @@ def test_the_parts_mean_what_the_graph_means() -> None:
 def test_conditions_are_checked_when_their_sizes_are_known() -> None:
     graph = parse_graph(CHOSEN)
     parts = partition(graph)
-    condition = Condition(var("u0"), "<=", var("n") - 1, "not all of them")
+    condition = RuntimeAssertion(var("u0"), "<=", var("n") - 1, "not all of them")
     compute = partial(partial, interpret)
-    run = Parts(graph, parts, tuple(compute(p.graph) for p in parts), compute, (condition,))
+    run = PartitionExecutor(graph, parts, tuple(compute(p.graph) for p in parts), compute, (condition,))
     x = torch.tensor([float("inf"), 1.0])
     assert run([x, torch.ones(4)])[1] == {"n": 2, "u0": 1}
     with pytest.raises(ArgumentError, match=r"not all of them \(n = 1, u0 = 1\)"):
@@ -126,4 +126,4 @@ def test_conditions_are_checked_when_their_sizes_are_known() -> None:
 
 
 def test_what_only_has_sizes_of_its_inputs_is_one_part() -> None:
-    assert not is_partitioned(parse_graph("graph @g(%x: f32[n]) {\n  %y = exp %x\n  return %y\n}"))
+    assert not needs_partitioning(parse_graph("graph @g(%x: f32[n]) {\n  %y = exp %x\n  return %y\n}"))

@@ -10,7 +10,7 @@ from compiler.errors import ParseError, TypeRuleError, VerifyError
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
-from compiler.ir.tile import Repeat, Slice, runs
+from compiler.ir.tile import Repeat, View, execution_counts
 from compiler.ir.tile_parser import parse_program
 from compiler.ir.tile_printer import print_program
 from compiler.ir.verify_graph import verify_graph
@@ -87,8 +87,8 @@ def test_repeated_steps_round_trip_and_run() -> None:
     assert print_program(program) == SUMS
     verify_program(program)
     assert isinstance(program.steps[2], Repeat)
-    assert program.slices["old"].buffer == program.whole("old") == "y"
-    assert [(type(s).__name__, times) for s, times in runs(program.steps)] == [("Copy", 1), ("Launch", 4)]
+    assert program.views["old"].buffer == program.root_buffer("old") == "y"
+    assert [(type(s).__name__, times) for s, times in execution_counts(program.steps)] == [("Copy", 1), ("Launch", 4)]
     x = np.arange(8, dtype=np.float32).reshape(4, 2)
     assert np.array_equal(run_program(program, [x])[0], np.cumsum(x, 0))
 
@@ -117,4 +117,4 @@ def test_a_slice_needs_a_name_of_its_own() -> None:
         parse_program(SUMS.replace("%new", "%x.t"))
     with pytest.raises(ParseError, match="counted from 0"):
         parse_program(SUMS.replace("in 0..4 {\n    slice", "in 1..4 {\n    slice"))
-    assert isinstance(parse_program(SUMS).steps[0], Slice)
+    assert isinstance(parse_program(SUMS).steps[0], View)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.ir.index import Dim, ceildiv, interval, size
-from compiler.ir.spans import is_at_most, least
+from compiler.ir.index import Dim, ceildiv, dynamic_size, interval
+from compiler.ir.spans import is_provably_at_most, lower_bound
 
-S = size("s", 4, 1000, 100)
+S = dynamic_size("s", 4, 1000, 100)
 
 
 @pytest.mark.parametrize(
@@ -26,13 +26,13 @@ S = size("s", 4, 1000, 100)
     ids=str,
 )
 def test_what_holds_for_every_size_is_known_and_nothing_else_is_claimed(a: Dim, b: Dim, known: bool) -> None:
-    assert is_at_most(a, b) == known
+    assert is_provably_at_most(a, b) == known
 
 
 def test_two_quotients_are_bounded_together() -> None:
     """Apart, they might differ by hundreds."""
-    assert least(ceildiv(S, 4) - ceildiv(S - 3, 4)) == 0
-    assert least(ceildiv(S - 3, 4) - ceildiv(S, 4)) == -1
+    assert lower_bound(ceildiv(S, 4) - ceildiv(S - 3, 4)) == 0
+    assert lower_bound(ceildiv(S - 3, 4) - ceildiv(S, 4)) == -1
     assert interval((S + 1) // 2 - S // 2, {}) == (0, 1)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from compiler.ir import ops
 from compiler.ir.op import Op
-from compiler.ir.scalar import Call, Const, Ref, evaluate_call
+from compiler.ir.scalar import Const, PrimitiveCall, Ref, evaluate_call
 from compiler.ir.structure import Elementwise
 from compiler.ir.types import DType, f32, f64
 
@@ -32,8 +32,8 @@ def values_of(op: Op, xs: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any,
     """What the op's rule makes of `xs`, in NumPy."""
     assert isinstance(op.structure, Elementwise)
     known: dict[int, Any] = {}
-    for node in op.structure.fn(Ref(dtype, "x")).parts:
-        if isinstance(node, Call):
+    for node in op.structure.fn(Ref(dtype, "x")).subexprs:
+        if isinstance(node, PrimitiveCall):
             known[id(node)] = evaluate_call(node, tuple(known[id(a)] for a in node.operands))
         else:
             known[id(node)] = dtype.numpy.type(node.value) if isinstance(node, Const) else xs

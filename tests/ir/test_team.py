@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.ir.team import is_shared, meetings
+from compiler.ir.team import barrier_points, is_parallelizable
 from compiler.ir.tile import Kernel
 from compiler.ir.tile_parser import parse_kernel
 
@@ -32,12 +32,12 @@ ALONE = {
 
 @pytest.mark.parametrize("case", SHARED)
 def test_kernels_for_a_team(case: str) -> None:
-    assert is_shared(kernel(SHARED[case]))
+    assert is_parallelizable(kernel(SHARED[case]))
 
 
 @pytest.mark.parametrize("case", ALONE)
 def test_kernels_for_one_thread(case: str) -> None:
-    assert not is_shared(kernel(ALONE[case]))
+    assert not is_parallelizable(kernel(ALONE[case]))
 
 
 MEETINGS = {
@@ -77,4 +77,4 @@ MEETINGS = {
 @pytest.mark.parametrize("case", MEETINGS)
 def test_threads_meet_where_the_order_matters(case: str) -> None:
     body, expected = MEETINGS[case]
-    assert meetings(kernel(body)) == expected
+    assert barrier_points(kernel(body)) == expected

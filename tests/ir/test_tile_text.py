@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from compiler.errors import ParseError
 from compiler.ir import scalar as s
 from compiler.ir import tile
-from compiler.ir.graph import Data
+from compiler.ir.graph import ConstantData
 from compiler.ir.index import var
 from compiler.ir.interpret_tile import run_kernel
-from compiler.ir.scalar import PRIMITIVES, Call, Expr, IndexValue, Load, Ref, call, const
+from compiler.ir.scalar import PRIMITIVES, Expr, IndexValue, Load, PrimitiveCall, Ref, call_primitive, const
 from compiler.ir.tile import Kernel, Let, Param, Program, Range, Reduce, Store
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile_printer import print_expr, print_kernel, print_program, program_resources
 from compiler.ir.type_parser import parse_type
-from compiler.ir.types import COMPUTED, DType, boolean, f32, i8, i32, i64
+from compiler.ir.types import KERNEL_DTYPES, DType, boolean, f32, i8, i32, i64
 
 LINEAR_GELU = """\
 kernel @linear_gelu(in %x: f32[m, 768], in %w: f32[3072, 768]{0/32, 1, 0%32}, out %y: f32[m, 3072]) {
@@ -79,16 +79,16 @@ def test_statements_round_trip() -> None:
     body = (
         tile.Local("tmp", parse_type("i32[4]{0}")),
         Let("q", Load(i64, "idx", (i // 2 + i % 2,)) - 1),
-        tile.Check("q", -1, m),
+        tile.BoundsCheck("q", -1, m),
         tile.Prefetch("x", (var("q") + 1, 0)),
-        tile.Prefetch("x", (var("q") + 2, 0), level=2, uses=(3, None)),
-        tile.Prefetch("x", (var("q") + 3, 0), uses=(2, 7)),
+        tile.Prefetch("x", (var("q") + 2, 0), level=2, reuse=(3, None)),
+        tile.Prefetch("x", (var("q") + 3, 0), reuse=(2, 7)),
         Let("p", (Ref(i64, "q") < 3) & (IndexValue(i64, i * 4 + m) >= Ref(i64, "i"))),
         Store("tmp", (var("q") % 4,), const(-3, i32)),
         Let("e", Load(f32, "x", (var("q"), 0), Ref(boolean, "p"), const(float("-inf"), f32))),
         Let("g", Load(f32, "x", (var("q"), 0), Ref(boolean, "p"))),
         Reduce("r", "min", (Range("l", i, i + 4),), (Store("tmp", (var("l"),), const(1, i32)),), const(1.0, f32)),
-        Store("odd \"name\"", (), Ref(f32, "e") * Ref(f32, "r"), stream=0),
+        Store("odd \"name\"", (), Ref(f32, "e") * Ref(f32, "r"), nontemporal=0),
     )  # fmt: skip
     params = (
         Param("x", parse_type("f32[m, 4]")),
@@ -173,19 +173,21 @@ def expressions(dtype: DType) -> st.SearchStrategy[Expr]:
     def grow(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         def apply(name: str) -> st.SearchStrategy[Expr]:
             rule = PRIMITIVES[name]
-            if rule.result == "branch":
-                return st.tuples(inner, inner, inner).map(lambda e: call(name, call("lt", e[0], e[1]), e[1], e[2]))
-            if rule.result == "given":
-                return inner.map(lambda e: call("cast", call("cast", e, dtype=i64), dtype=dtype))
-            built = st.tuples(*[inner] * rule.arity).map(lambda e: call(name, *e))
-            return built if rule.result == "same" else built.map(lambda e: call("cast", e, dtype=dtype))
+            if rule.result_rule == "branch":
+                return st.tuples(inner, inner, inner).map(
+                    lambda e: call_primitive(name, call_primitive("lt", e[0], e[1]), e[1], e[2])
+                )
+            if rule.result_rule == "given":
+                return inner.map(lambda e: call_primitive("cast", call_primitive("cast", e, dtype=i64), dtype=dtype))
+            built = st.tuples(*[inner] * rule.arity).map(lambda e: call_primitive(name, *e))
+            return built if rule.result_rule == "same" else built.map(lambda e: call_primitive("cast", e, dtype=dtype))
 
         return st.sampled_from(sorted(PRIMITIVES)).flatmap(apply)
 
     return st.recursive(leaves, grow, max_leaves=12)
 
 
-@pytest.mark.parametrize("dtype", COMPUTED.values(), ids=str)
+@pytest.mark.parametrize("dtype", KERNEL_DTYPES.values(), ids=str)
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_any_expression_round_trips(dtype: DType, data: st.DataObject) -> None:
@@ -193,9 +195,9 @@ def test_any_expression_round_trips(dtype: DType, data: st.DataObject) -> None:
 
 
 def test_a_number_that_needs_its_type_has_it() -> None:
-    k = kernel(call("add", const(1, i32), const(2, i32)), out=i32)
+    k = kernel(call_primitive("add", const(1, i32), const(2, i32)), out=i32)
     assert "1:i32 + 2" in round_trip(k)
-    assert "store 1.0:f32 < 2.0, " in round_trip(kernel(call("lt", const(1, f32), const(2, f32))))
+    assert "store 1.0:f32 < 2.0, " in round_trip(kernel(call_primitive("lt", const(1, f32), const(2, f32))))
     assert "store 7, " in round_trip(kernel(const(7, i8)))
 
 
@@ -215,7 +217,7 @@ def test_shared_parts_are_printed_once(depth: int) -> None:
 def test_leaves_are_not_bound() -> None:
     value: Expr = (x := a())
     for _ in range(120):
-        value = call("max", value, x)
+        value = call_primitive("max", value, x)
     text = print_kernel(kernel(value))
     assert "%t0 = " in text
     assert " = %a[%i]\n" not in text
@@ -290,7 +292,7 @@ program {
 
 def test_programs_round_trip() -> None:
     big = np.arange(20, dtype=np.float32)
-    program = parse_program(PROGRAM, {"big": Data(f32, big)})
+    program = parse_program(PROGRAM, {"big": ConstantData(f32, big)})
     assert print_program(program) == PROGRAM
     assert program.inputs == ("x", "s")
     assert program.outputs == ("y", "s")
@@ -387,4 +389,4 @@ def test_nesting_without_end(opening: str) -> None:
 
 
 def test_calls_print_without_surprise() -> None:
-    assert print_expr(Call(f32, "neg", (const(-1.0, f32),))) == "-(-1.0:f32)"
+    assert print_expr(PrimitiveCall(f32, "neg", (const(-1.0, f32),))) == "-(-1.0:f32)"

@@ -8,7 +8,7 @@ from compiler.errors import ParseError
 from compiler.ir.index import Dim, evaluate, floordiv, minimum, mod, var
 from compiler.ir.lexer import Cursor, tokenize
 from compiler.ir.type_parser import parse_dim, parse_type
-from compiler.ir.types import Digit, Layout, TensorType, f32
+from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
 
 
 def combine(children: st.SearchStrategy[Dim]) -> st.SearchStrategy[Dim]:
@@ -80,7 +80,7 @@ def test_a_margin_of_nothing_is_none() -> None:
 
 
 def test_a_type_is_what_it_says() -> None:
-    layout = Layout((Digit(0, 16), Digit(1), Digit(0, 16, True)))
+    layout = Layout((PhysicalDim(0, 16), PhysicalDim(1), PhysicalDim(0, 16, True)))
     assert parse_type("f32[ 128,s0 * 4 ]{0/16,1,0 % 16}") == TensorType(f32, (128, var("s0") * 4), layout)
 
 
@@ -141,4 +141,4 @@ def test_a_range_is_not_a_number() -> None:
 
 
 def test_an_error_shows_the_line() -> None:
-    assert str(Cursor("ab\n  cd").fail("no", list(tokenize("ab\n  cd"))[1])) == "line 2, column 3: no\n    cd\n    ^"
+    assert str(Cursor("ab\n  cd").error("no", list(tokenize("ab\n  cd"))[1])) == "line 2, column 3: no\n    cd\n    ^"

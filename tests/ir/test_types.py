@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compiler.ir.type_parser import parse_type
-from compiler.ir.types import Digit, Layout, TensorType, f32
+from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
 
 
 @st.composite
@@ -17,7 +17,9 @@ def boxes(draw: st.DrawFn) -> TensorType:
     shape = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple))
     order = draw(st.permutations(range(len(shape))))
     margin = st.integers(0, 2)
-    return TensorType(f32, shape, Layout(tuple(Digit(d, before=draw(margin), after=draw(margin)) for d in order)))
+    return TensorType(
+        f32, shape, Layout(tuple(PhysicalDim(d, margin_before=draw(margin), margin_after=draw(margin)) for d in order))
+    )
 
 
 @given(boxes())
@@ -25,9 +27,9 @@ def boxes(draw: st.DrawFn) -> TensorType:
 def test_a_box_is_a_part_of_its_array(t: TensorType) -> None:
     """Element offsets are those of NumPy's view of the same array."""
     assert t.layout is not None
-    order = [g.dim for g in t.layout.digits]
+    order = [g.dim for g in t.layout.physical_dims]
     whole = np.arange(np.prod(t.physical_shape)).reshape(t.physical_shape)
-    logical = whole.transpose([order.index(d) for d in range(t.rank)])[t.box()]
+    logical = whole.transpose([order.index(d) for d in range(t.rank)])[t.subview_slices()]
     assert logical.shape == t.shape
     assert t.nbytes == whole.size * 4
     for index in np.ndindex(*t.static_shape()):
@@ -69,7 +71,7 @@ def test_permutations(text: str, expected: bool) -> None:
     ],
 )
 def test_lying_in(part: str, whole: str, expected: bool) -> None:
-    assert parse_type(part).lies_in(parse_type(whole)) == expected
+    assert parse_type(part).is_subview_of(parse_type(whole)) == expected
 
 
 @pytest.mark.parametrize(
@@ -84,4 +86,4 @@ def test_lying_in(part: str, whole: str, expected: bool) -> None:
 )
 def test_boxes_apart(one: str, other: str, expected: bool) -> None:
     a, b = parse_type(one), parse_type(other)
-    assert a.is_apart_from(b) == b.is_apart_from(a) == expected
+    assert a.is_disjoint_from(b) == b.is_disjoint_from(a) == expected

@@ -9,13 +9,13 @@ import pytest
 
 from compiler.errors import Loc, VerifyError
 from compiler.ir import ops
-from compiler.ir.graph import Data, Graph, Node, constant, input_node
+from compiler.ir.graph import ConstantData, Graph, Node, constant_node, input_node
 from compiler.ir.parser import parse_graph
 from compiler.ir.types import Layout, TensorType, f32, i64
 from compiler.ir.verify_graph import verify_graph
 
 X = input_node("x", TensorType(f32, (4,)))
-Y = ops.exp(X, loc=Loc("model.py", 12)).named("y")
+Y = ops.exp(X, loc=Loc("model.py", 12)).with_name("y")
 
 
 def refuse(graph: Graph, message: str) -> None:
@@ -43,7 +43,7 @@ def test_operands_an_op_does_not_take_are_named() -> None:
 
 
 def test_a_layout_is_no_matter_of_the_type_rule() -> None:
-    verify_graph(Graph((X,), (replace(Y, result=TensorType(f32, (4,), Layout.permuted([0]))),)))
+    verify_graph(Graph((X,), (replace(Y, result=TensorType(f32, (4,), Layout.from_order([0]))),)))
 
 
 def test_inputs_are_distinct_and_complete() -> None:
@@ -53,17 +53,22 @@ def test_inputs_are_distinct_and_complete() -> None:
 
 
 def test_constants_have_the_type_of_their_data() -> None:
-    three = constant(np.zeros(3, np.float32))
+    three = constant_node(np.zeros(3, np.float32))
     refuse(Graph((), (replace(three, result=TensorType(f32, (4,))),)), r"its data is f32\[3\]")
     refuse(Graph((), (replace(three, attrs={"value": None}),)), "holds no data")
-    refuse(Graph((), (replace(three, attrs={"value": Data(i64, np.zeros(3, np.int64))}),)), r"its data is i64\[3\]")
+    refuse(
+        Graph((), (replace(three, attrs={"value": ConstantData(i64, np.zeros(3, np.int64))}),)), r"its data is i64\[3\]"
+    )
 
 
 def test_aliases_fit() -> None:
-    verify_graph(Graph((X,), (Y,), aliases={0: 0}))
-    refuse(Graph((X,), (ops.reshape(Y, shape=(2, 2)),), aliases={0: 0}), "is written back to %x: .*, of another type")
-    refuse(Graph((X,), (Y,), aliases={1: 0}), "alias 1 -> 0: there are 1 outputs")
-    refuse(Graph((X,), (Y, Y), aliases={0: 0, 1: 0}), "input number 0 is written back 2 times")
+    verify_graph(Graph((X,), (Y,), output_aliases={0: 0}))
+    refuse(
+        Graph((X,), (ops.reshape(Y, shape=(2, 2)),), output_aliases={0: 0}),
+        "is written back to %x: .*, of another type",
+    )
+    refuse(Graph((X,), (Y,), output_aliases={1: 0}), "alias 1 -> 0: there are 1 outputs")
+    refuse(Graph((X,), (Y, Y), output_aliases={0: 0, 1: 0}), "input number 0 is written back 2 times")
 
 
 def test_several_results_are_read_through_items() -> None:

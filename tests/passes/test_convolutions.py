@@ -18,8 +18,8 @@ from compiler.ir.tile import Kernel, Program
 from compiler.ir.torch_types import as_array
 from compiler.ir.types import TensorType, f32
 from compiler.ir.verify_program import verify_program
-from compiler.passes.access import Accesses, divisions
-from compiler.passes.instrument import Verify, difference, tolerance
+from compiler.passes.access import Accesses, count_divisions
+from compiler.passes.instrument import Verify, describe_difference, tolerance
 from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
@@ -37,7 +37,7 @@ def scheduled(node: Node, inputs: tuple[Node, ...]) -> Program:
     for p in (program, ordered):
         verify_program(p)
         (got,) = run_program(p, given)
-        problem = difference(truth.astype(got.dtype), got, tolerance(graph))
+        problem = describe_difference(truth.astype(got.dtype), got, tolerance(graph))
         assert not problem, f"{problem}\n{graph}"
     return ordered
 
@@ -104,7 +104,7 @@ def test_windows_beyond_the_image(w: dict[str, Any], data: st.DataObject) -> Non
     for n, k, s, d, b, a in sizes:
         places = range(-b, n + a - d * (k - 1), s)
         inside *= sum(0 <= p + t * d < n for p in places for t in range(k))
-    reads = sum(r.count for r in Accesses(kernel).all if r.buffer == kernel.params[0].name)
+    reads = sum(r.execution_count for r in Accesses(kernel).all if r.buffer == kernel.params[0].name)
     assert reads == inside * w["batch"] * w["channels"] * w["outputs"] * w["groups"]
 
 
@@ -117,8 +117,8 @@ def test_a_transposed_convolution_divides_nothing_and_multiplies_no_zeros() -> N
     node = ops.conv_transposed(x, w, stride=(2,), padding=(1,), dilation=(1,), output_padding=(0,))
     (kernel,) = sums(scheduled(node, (x, w)))
     table = Accesses(kernel)
-    assert not any(divisions(d) for a in table.all for d in a.index)
-    products = sum(a.count for a in table.all if not a.is_store) // 2
+    assert not any(count_divisions(d) for a in table.all for d in a.index)
+    products = sum(a.execution_count for a in table.all if not a.is_store) // 2
     assert products == 10 * 3 * 2 * 2  # results, outputs, inputs, taps of each remainder
 
 
@@ -131,7 +131,7 @@ def test_each_remainder_has_its_own_taps(padding: int) -> None:
     weights = kernel.params[1].name
     assert not any(e.mask is not None for e in tile.loads(kernel.body) if e.buffer == weights)
     even, odd = (6, 5) if padding == 0 else (4, 5)
-    assert sum(a.count for a in Accesses(kernel).all if a.buffer == weights) == (even * 2 + odd) * 3 * 2
+    assert sum(a.execution_count for a in Accesses(kernel).all if a.buffer == weights) == (even * 2 + odd) * 3 * 2
 
 
 def test_a_window_as_wide_as_the_stride_reads_each_input_where_it_is() -> None:

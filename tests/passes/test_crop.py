@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from compiler.ir.graph import Graph
-from compiler.ir.index import size
+from compiler.ir.index import dynamic_size
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
@@ -15,11 +15,11 @@ from compiler.ir.random_inputs import random_inputs
 from compiler.ir.tile_printer import print_kernel, print_program
 from compiler.ir.torch_types import as_array
 from compiler.ir.verify_program import verify_program
-from compiler.passes.crop import cut
+from compiler.passes.crop import order_split_points
 from compiler.passes.lower import lower
 from compiler.passes.lower_kernel import lower_kernel
 from compiler.passes.manager import run_pipeline
-from compiler.passes.nest import LowerError
+from compiler.passes.nest import LoweringError
 
 SUMS = "graph(%x: f32[5, 3]) {{ %m = mix %x {{dim=1, matrix=[[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]}}  {rest}  return %y }}"
 """Two sums of neighbours for each of five rows."""
@@ -86,7 +86,7 @@ def test_any_part_of_a_mix_is_one_kernel(rest: str) -> None:
 def test_what_two_loops_decide_together_is_refused() -> None:
     text = """graph(%x: f32[3, 4, 2]) { %m = mix %x {dim=2, matrix=[[1.0, 1.0]]}
       %r = reshape %m {shape=[12]}  %y = slice %r {dim=0, size=7}  return %y }"""
-    with pytest.raises(LowerError, match=r"no loop alone decides whether element .* is left out"):
+    with pytest.raises(LoweringError, match=r"no loop alone decides whether element .* is left out"):
         lower_kernel(parse_graph(text), "k")
 
 
@@ -106,5 +106,5 @@ def test_of_an_open_length_each_point_of_the_last_step_has_a_loop(rows: int) -> 
 
 def test_what_an_open_loop_leaves_out_unevenly_is_refused() -> None:
     """Whether three is inside the loop is not known, so nothing may be dropped."""
-    with pytest.raises(LowerError, match="is not known"):
-        cut(size("s", 1, 9, 5), {3})
+    with pytest.raises(LoweringError, match="is not known"):
+        order_split_points(dynamic_size("s", 1, 9, 5), {3})

@@ -16,7 +16,7 @@ from compiler.ir.structure import Leaf
 from compiler.ir.torch_types import as_array
 from compiler.ir.type_parser import parse_type
 from compiler.ir.verify_program import verify_program
-from compiler.passes.instrument import SemanticCheck, Verify, difference, first_in_range, tolerance
+from compiler.passes.instrument import SemanticCheck, Verify, describe_difference, run_with_valid_range, tolerance
 from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
@@ -29,8 +29,8 @@ def test_samples_keep_their_meaning(declared: Op) -> None:
     for sample in declared.samples:
         inputs = tuple(input_node(f"x{k}", parse_type(t)) for k, t in enumerate(sample.types))
         node = declared(*inputs, **sample.attrs)
-        several = isinstance(node.result, tuple)
-        outputs = tuple(ops.item(node, index=k) for k in range(len(node.result))) if several else (node,)  # type: ignore[arg-type]
+        several = isinstance(node.result_type, tuple)
+        outputs = tuple(ops.item(node, index=k) for k in range(len(node.result_type))) if several else (node,)  # type: ignore[arg-type]
         check_lowering(Graph(inputs, outputs))
 
 
@@ -44,6 +44,6 @@ def check_lowering(graph: Graph) -> None:
         truth = [as_array(r) for r in interpret(graph, given, dtype=torch.float64)]
         return [truth, run_program(program, given)]
 
-    for truth, got in zip(*first_in_range(both), strict=True):
-        problem = difference(truth.astype(got.dtype), np.asarray(got), tolerance(graph))
+    for truth, got in zip(*run_with_valid_range(both), strict=True):
+        problem = describe_difference(truth.astype(got.dtype), np.asarray(got), tolerance(graph))
         assert not problem, f"{graph}\n{problem}"

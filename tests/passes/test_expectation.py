@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.ir.index import size, sizes
+from compiler.ir.index import dynamic_size, dynamic_sizes
 from compiler.ir.tile_printer import print_program
-from compiler.passes.expectation import expecting, fewer
-from compiler.testing import parse
+from compiler.passes.expectation import capped_hints, with_capped_hints
+from compiler.testing import parse_ir
 
 TEXT = """program {{
   size n in 1..1001 like {n}
@@ -28,17 +28,17 @@ TEXT = """program {{
 
 @pytest.mark.parametrize(("usual", "n", "m"), [(50, 50, 70), (200, 200, 200), (300, 300, 250)])
 def test_programs_are_the_same_but_for_what_is_expected(usual: int, n: int, m: int) -> None:
-    made = expecting(parse(TEXT.format(n=400, m=250)), usual)
-    assert print_program(made) == print_program(parse(TEXT.format(n=n, m=m)))
-    found = {s for k in made.kernels.values() for p in k.params for d in p.type.shape for s in sizes(d)}
-    assert {s.name: s.likely for s in found} == {"n": n, "m": m}
+    made = with_capped_hints(parse_ir(TEXT.format(n=400, m=250)), usual)
+    assert print_program(made) == print_program(parse_ir(TEXT.format(n=n, m=m)))
+    found = {s for k in made.kernels.values() for p in k.params for d in p.type.shape for s in dynamic_sizes(d)}
+    assert {s.name: s.hint for s in found} == {"n": n, "m": m}
 
 
 def test_a_program_that_expects_no_more_stays() -> None:
-    made = parse(TEXT.format(n=400, m=250))
-    assert expecting(made, 400) is made
+    made = parse_ir(TEXT.format(n=400, m=250))
+    assert with_capped_hints(made, 400) is made
 
 
 def test_no_more_is_expected_than_was() -> None:
-    (s,) = sizes(size("s", 5, 90, 40))
-    assert [fewer([s], usual) for usual in (2, 20, 80)] == [{"s": 5}, {"s": 20}, {"s": 40}]
+    (s,) = dynamic_sizes(dynamic_size("s", 5, 90, 40))
+    assert [capped_hints([s], usual) for usual in (2, 20, 80)] == [{"s": 5}, {"s": 20}, {"s": 40}]

@@ -6,7 +6,7 @@ import pytest
 
 from compiler.ir.tile_parser import parse_kernel
 from compiler.passes.access import Accesses
-from compiler.passes.lanes import best_set, lanes_for, score_loops
+from compiler.passes.lanes import best_disjoint_loops, lane_count, score_loops
 from compiler.perf.machine import AVX2, AVX512, Machine
 
 
@@ -125,7 +125,7 @@ def test_a_loop_or_those_inside_it(given: dict[str, int], chosen: tuple[str, ...
     kernel = parse_kernel("""kernel @k(in %x: f32[8, 8], out %y: f32[8, 8]) { for %i in 0..8 {
       %s = reduce max %j in 0..8 { yield %x[%i, %j] }
       for %k in 0..8 { store %s, %y[%i, %k] } } }""")
-    assert best_set(kernel.body, given) == (total, chosen)
+    assert best_disjoint_loops(kernel.body, given) == (total, chosen)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_register_of_the_widest_type(types: tuple[str, str], lanes: int) -> No
     x, y = types
     value = "%x[%i]" if x == y else f"cast<{y}>(%x[%i])"
     kernel = parse_kernel(f"kernel @k(in %x: {x}[4], out %y: {y}[4]) {{ for %i in 0..4 {{ store {value}, %y[%i] }} }}")
-    assert lanes_for(kernel, AVX2) == lanes
+    assert lane_count(kernel, AVX2) == lanes
 
 
 def test_blocks_are_turned_where_another_loop_walks_along_memory() -> None:

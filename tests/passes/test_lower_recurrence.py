@@ -11,13 +11,13 @@ from compiler.errors import ArgumentError
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
-from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, runs, walk_steps
+from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, execution_counts, walk_steps
 from compiler.ir.verify_program import verify_program
 from compiler.options import Options
 from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
-from compiler.passes.nest import LowerError
-from compiler.pipeline import run_passes
+from compiler.passes.nest import LoweringError
+from compiler.pipeline import lower_and_schedule
 from compiler.testing import check_pass
 
 CELL = """graph @cell(%x: f32[STEPS, 2, 8], %h: f32[2, 8], %w: f32[8, 8]) {
@@ -48,20 +48,25 @@ def test_a_sequence_of_states_is_their_ring() -> None:
     program = lowered(cell())
     (loop,) = (s for s in program.steps if isinstance(s, Repeat))
     assert loop.count == 6
-    assert [str(program.slices[n].index) for n in ("r.x0", "r.old0", "r.new0")] == ["r.t", "(r.t + 5)%6", "r.t"]
-    assert {program.whole(n) for n in ("r.old0", "r.new0", "r.first0", "r.last0")} == {"r.1"}
-    assert [type(s) for s, _ in runs(program.steps)] == [Copy, Launch, Launch, Copy]  # in, the step, mul, out
+    assert [str(program.views[n].index) for n in ("r.x0", "r.old0", "r.new0")] == ["r.t", "(r.t + 5)%6", "r.t"]
+    assert {program.root_buffer(n) for n in ("r.old0", "r.new0", "r.first0", "r.last0")} == {"r.1"}
+    assert [type(s) for s, _ in execution_counts(program.steps)] == [
+        Copy,
+        Launch,
+        Launch,
+        Copy,
+    ]  # in, the step, mul, out
 
 
 def test_a_lone_state_goes_between_two_entries() -> None:
     program = lowered(cell(kept=False))
     assert program.buffers["r.state0"].shape == (2, 2, 8)
-    assert [str(program.slices[n].index) for n in ("r.old0", "r.new0", "r.last0")] == ["(r.t + 1)%2", "r.t%2", "1"]
+    assert [str(program.views[n].index) for n in ("r.old0", "r.new0", "r.last0")] == ["(r.t + 1)%2", "r.t%2", "1"]
 
 
 def test_backward_the_last_entry_is_the_first() -> None:
     program = lowered(cell(reverse=True))
-    indices = [str(program.slices[n].index) for n in ("r.x0", "r.old0", "r.new0", "r.first0", "r.last0")]
+    indices = [str(program.views[n].index) for n in ("r.x0", "r.old0", "r.new0", "r.first0", "r.last0")]
     assert indices == ["-r.t + 5", "(-r.t)%6", "-r.t + 5", "0", "0"]
 
 
@@ -72,7 +77,7 @@ def test_every_stage_means_what_the_graph_means(steps: int, kept: bool, reverse:
     graph = parse_graph(cell(steps, kept, reverse))
     inputs = [torch.randn(*n.shape) for n in graph.inputs]
     expected = interpret(graph, inputs, dtype=torch.float64)
-    stages = run_passes(graph, Options(verify=True, check=True))
+    stages = lower_and_schedule(graph, Options(verify=True, check=True))
     results = CompiledGraph(graph)(inputs)
     for program in (stages.lowered, stages.scheduled):
         for want, got in zip(expected, run_program(program, [x.numpy() for x in inputs]), strict=True):
@@ -82,7 +87,7 @@ def test_every_stage_means_what_the_graph_means(steps: int, kept: bool, reverse:
 
 
 def test_kernels_and_steps_do_not_grow_with_the_sequence() -> None:
-    short, long = (run_passes(parse_graph(cell(steps)), Options()).scheduled for steps in (3, 300))
+    short, long = (lower_and_schedule(parse_graph(cell(steps)), Options()).scheduled for steps in (3, 300))
     assert list(short.kernels) == list(long.kernels)
     assert sum(1 for _ in walk_steps(short.steps)) == sum(1 for _ in walk_steps(long.steps))
 
@@ -142,7 +147,7 @@ def test_a_call_into_pytorch_has_no_place_in_a_loop() -> None:
       }}
       return %r
     }"""
-    with pytest.raises(LowerError, match="the body of %r calls PyTorch"):
+    with pytest.raises(LoweringError, match="the body of %r calls PyTorch"):
         lowered(text)
     assert not any(isinstance(s, OpaqueCall) for s in lowered(cell()).steps)
 
@@ -159,15 +164,15 @@ def test_one_compilation_serves_every_number_of_steps_and_rows(fewest: int, reve
         expected = interpret(graph.specialize({"t": steps, "b": rows}), inputs, dtype=torch.float64)
         for want, result in zip(expected, compiled(inputs), strict=True):
             torch.testing.assert_close(result.double(), want, atol=1e-5, rtol=0)
-    (once,) = compiled.compilations
-    assert once.usual.code.sizes == ("b", "t")
-    rings = {once.usual.stages.lowered.whole(n) for n in once.usual.stages.lowered.slices}
+    (once,) = compiled.specializations
+    assert once.default_variant.executable.size_names == ("b", "t")
+    rings = {once.default_variant.stages.lowered.root_buffer(n) for n in once.default_variant.stages.lowered.views}
     assert ("r.state0" in rings) == (fewest == 1)
 
 
 def test_steps_that_may_be_none_are_known_when_compiled() -> None:
     compiled = CompiledGraph(parse_graph(cell("t")), bounds={"t": (0, 500)})
     compiled([torch.randn(6, 2, 8), torch.randn(2, 8), torch.randn(8, 8)])
-    assert "takes t steps, which may be none" in str(compiled.compilations[0].usual.stages.context.remarks)
+    assert "takes t steps, which may be none" in str(compiled.specializations[0].default_variant.stages.context.remarks)
     with pytest.raises(ArgumentError, match="of a step or more"):
         compiled([torch.randn(0, 2, 8), torch.randn(2, 8), torch.randn(8, 8)])

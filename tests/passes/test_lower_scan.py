@@ -11,7 +11,7 @@ from compiler.ir.tile_printer import print_kernel
 from compiler.passes.lower import lower
 from compiler.passes.lower_kernel import lower_kernel
 from compiler.passes.manager import run_pipeline
-from compiler.passes.nest import LowerError
+from compiler.passes.nest import LoweringError
 
 
 def kernel(text: str) -> str:
@@ -88,5 +88,5 @@ def test_extremes_and_their_places_are_found_together() -> None:
     ids=["two ways", "both ends", "reduced", "reduced in a step", "guarded"],
 )
 def test_what_is_no_kernel(body: str, reason: str) -> None:
-    with pytest.raises(LowerError, match=reason):
+    with pytest.raises(LoweringError, match=reason):
         kernel(f"graph(%x: f32[8, 8]) {{ {body} return %y }}")

@@ -9,7 +9,7 @@ from compiler.ir.tile import Kernel
 from compiler.ir.tile_printer import print_kernel
 from compiler.passes.lower_kernel import lower_kernel
 from compiler.passes.manager import run_pipeline
-from compiler.passes.nest import LowerError
+from compiler.passes.nest import LoweringError
 
 
 def lowered(text: str) -> Kernel:
@@ -44,10 +44,10 @@ def test_long_rows_are_shared_in_blocks() -> None:
 
 def test_the_base_is_never_written_over() -> None:
     """The output is read and written in places that the data names: it cannot be the memory of an input."""
-    from compiler.ir.inplace import shareable
+    from compiler.ir.inplace import aliasable_pairs
 
     text = 'graph(%x: f32[9], %i: i64[5], %v: f32[5]) {{ %y = scatter %x, %i, %v {{dim=0, reduce="{}"}} return %y }}'
-    assert not any(shareable(lowered(text.format(reduce))) for reduce in ("add", "set"))
+    assert not any(aliasable_pairs(lowered(text.format(reduce))) for reduce in ("add", "set"))
 
 
 def test_where_there_is_no_place_nothing_is_written() -> None:
@@ -60,7 +60,7 @@ def test_where_there_is_no_place_nothing_is_written() -> None:
 def test_a_scan_is_no_part_of_a_scatter() -> None:
     text = """graph(%x: f32[9], %v: f32[5], %i: i64[5]) {
       %s = cumsum %i {dim=0} %y = scatter %x, %s, %v {dim=0} return %y }"""
-    with pytest.raises(LowerError, match=r"do not come in the order in which %s: .* is made"):
+    with pytest.raises(LoweringError, match=r"do not come in the order in which %s: .* is made"):
         lowered(text)
 
 
@@ -70,7 +70,7 @@ def test_what_feeds_a_scatter_fuses_and_what_follows_does_not() -> None:
     fused = run_pipeline(parse_graph(text), "fuse")
     bodies = [[n.op.name for n in f.attrs["body"].nodes if n.operands] for f in fused.nodes if f.op.name == "fused"]
     assert bodies == [["mul", "exp", "scatter"], ["relu"]]
-    with pytest.raises(LowerError, match="only when all of it is written"):
+    with pytest.raises(LoweringError, match="only when all of it is written"):
         lowered(text)
 
 

@@ -15,7 +15,7 @@ from compiler.ir.parser import parse_graph
 from compiler.ir.tile import Kernel, Program
 from compiler.ir.tile_parser import parse_kernel, parse_program
 from compiler.passes.base import Context, GraphPass, ProgramPass, TilePass, register
-from compiler.passes.instrument import PrintIR, SemanticCheck, Timing, Verify, Watch
+from compiler.passes.instrument import PassInstrument, PassTiming, PrintIR, SemanticCheck, Verify
 from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
 
 GRAPH = "graph @g(%x: f32[4]) { %a = add %x, 1.0  %y = exp %a  return %y }"
@@ -51,7 +51,7 @@ class WrongAnswer(GraphPass):
     name = "test-wrong"
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        return replace(ir, outputs=tuple(ops.tanh(n.operands[0]).named(n.name) for n in ir.outputs))
+        return replace(ir, outputs=tuple(ops.tanh(n.operands[0]).with_name(n.name) for n in ir.outputs))
 
 
 @register
@@ -143,7 +143,7 @@ def test_bad_pipelines_say_what_is_wrong(text: str, message: str) -> None:
 def test_remarks_name_the_pass_and_the_node() -> None:
     context = Context()
     run_pipeline(parse_graph(GRAPH), "test-tuned{width=2}", context)
-    (remark,) = context.remarks.of("test-tuned", "applied")
+    (remark,) = context.remarks.select("test-tuned", "applied")
     assert str(remark) == "applied test-tuned: width 2 (%y)"
 
 
@@ -186,7 +186,7 @@ def test_the_other_kind_of_ir_is_refused() -> None:
 
 
 def test_a_pipeline_over_a_program_mixes_both_kinds() -> None:
-    timing = Timing()
+    timing = PassTiming()
     result = run_pipeline(parse_program(PROGRAM), "unroll,layout,peel,unroll,split", instruments=[timing, Verify()])
     assert isinstance(result, Program)
     names = [row[0] for row in timing.rows]
@@ -213,8 +213,8 @@ def test_a_program_pass_takes_programs() -> None:
 
 
 def test_printing_and_timing() -> None:
-    out, timing = io.StringIO(), Timing()
-    printer = PrintIR(before_passes=["test-tuned"], changes=True, file=out)
+    out, timing = io.StringIO(), PassTiming()
+    printer = PrintIR(before_passes=["test-tuned"], on_change=True, file=out)
     run_pipeline(parse_graph(GRAPH), "cse,test-tuned,test-wrong", instruments=[printer, timing])
     titles = [line for line in out.getvalue().splitlines() if line.startswith("//")]
     assert titles == ["// before test-tuned (@g)", "// after test-wrong (@g)"]
@@ -225,7 +225,7 @@ def test_kernels_are_ready_one_by_one() -> None:
     """After the last passes over kernels, not after those that a pass over programs follows; each before the passes run on the next."""
     seen: list[str] = []
 
-    class Log(Watch):
+    class Log(PassInstrument):
         def after(self, pass_: Any, old: Any, new: Any, seconds: float, context: Context) -> None:
             seen.append(f"{pass_.name} {new.name}")
 

@@ -9,17 +9,17 @@ from torch import nn
 
 import compiler
 from compiler.ir import ops
-from compiler.ir.graph import Graph, Node, constant, input_node
-from compiler.ir.index import Dim, size
+from compiler.ir.graph import Graph, Node, constant_node, input_node
+from compiler.ir.index import Dim, dynamic_size
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
 from compiler.passes.graph import winograd
 from compiler.passes.graph.winograd import Winograd
-from compiler.passes.overhang import Overhangs, part, reaching
+from compiler.passes.overhang import PaddedTiles, extend_to, slice_region
 
-H = size("h", 4, 800, 500)
+H = dynamic_size("h", 4, 800, 500)
 
 
 def image(channels: int = 64, side: Dim = H) -> Node:
@@ -29,12 +29,12 @@ def image(channels: int = 64, side: Dim = H) -> Node:
 def conv(x: Node) -> Node:
     """A convolution of `x` with zeros around it, as large as `x`."""
     wide = ops.pad(x, before=[0, 0, 1, 1], after=[0, 0, 1, 1])
-    w = constant(np.ones((64, x.shape[1], 3, 3), np.float32))
+    w = constant_node(np.ones((64, x.shape[1], 3, 3), np.float32))
     return ops.conv(wide, w, stride=[1, 1], dilation=[1, 1])
 
 
 def rewritten(x: Node, *outputs: Node) -> str:
-    return print_graph(Winograd(gain=9.0).run(Graph((x,), outputs), Context()))
+    return print_graph(Winograd(max_time_ratio=9.0).run(Graph((x,), outputs), Context()))
 
 
 def test_what_follows_a_convolution_is_computed_as_far_as_it() -> None:
@@ -80,30 +80,30 @@ def test_known_sizes_that_tiles_divide_stay() -> None:
 
 def test_inputs_stay_as_they_are() -> None:
     x = image()
-    new = Winograd(gain=9.0).run(Graph((x,), (conv(x), ops.relu(x))), Context())
+    new = Winograd(max_time_ratio=9.0).run(Graph((x,), (conv(x), ops.relu(x))), Context())
     assert new.inputs == (x,)
     assert new.outputs[1].operands == (x,)
 
 
 def test_more_of_a_part_is_more_of_the_whole() -> None:
     x = image(1, 9)
-    mid = part(x, (0, 0, 2, 2), (1, 1, 3, 3))
-    more = reaching(mid, (1, 1, 5, 4))
+    mid = slice_region(x, (0, 0, 2, 2), (1, 1, 3, 3))
+    more = extend_to(mid, (1, 1, 5, 4))
     assert print_graph(Graph((x,), (more,))).count("= slice") == 2
     assert "pad" not in print_graph(Graph((x,), (more,)))
-    assert reaching(mid, mid.shape) is mid
-    beyond = reaching(mid, (1, 1, 8, 3))  # 2 + 8 elements of 9
+    assert extend_to(mid, mid.shape) is mid
+    beyond = extend_to(mid, (1, 1, 8, 3))  # 2 + 8 elements of 9
     assert beyond.op is ops.pad
     assert beyond.attrs["after"] == (0, 0, 5, 0)
 
 
 def test_other_nodes_than_elementwise_ones_end_where_they_did() -> None:
     x = image()
-    over = Overhangs(Graph((x,), (x,)), {})
-    cut = over.cut(x, (1, 64, H - 1, H - 1))
+    over = PaddedTiles(Graph((x,), (x,)), {})
+    cut = over.crop(x, (1, 64, H - 1, H - 1))
     total = ops.sum_(cut, dims=[1], keepdim=True)
-    assert over.sunk(total) is total
-    assert over.sunk(ops.relu(cut)).shape == cut.shape
+    assert over.sink_crop(total) is total
+    assert over.sink_crop(ops.relu(cut)).shape == cut.shape
 
 
 def test_what_has_several_results_ends_where_it_did() -> None:
@@ -124,7 +124,7 @@ def test_convolutions_in_tiles_of_several_sizes_may_read_one_image_and_each_othe
         return ops.pad(image, before=[0, 0, 1, 1], after=[0, 0, 1, 1])
 
     def tiled(image: Node, m: int) -> Node:
-        w = constant(rng.standard_normal((m, image.shape[1], 3, 3), np.float32))
+        w = constant_node(rng.standard_normal((m, image.shape[1], 3, 3), np.float32))
         return ops.conv(image, w, stride=[1, 1], dilation=[1, 1])
 
     block = ops.relu(x)
@@ -219,7 +219,7 @@ def test_open_images_of_every_size_are_close_to_float64() -> None:
             model.float()
         for got, exact in zip(compiled(x), wanted, strict=True):
             torch.testing.assert_close(got.double(), exact, rtol=1e-4, atol=2e-5)
-    assert len(compiled.graph.compilations) == 1
+    assert len(compiled.compiled_graph.specializations) == 1
 
 
 @pytest.mark.parametrize("side", [7, 14])

@@ -18,8 +18,8 @@ c = any_constant("c", dtype="float")
 @rewrite(ops.mul(x, ops.sigmoid(x)))
 def rule_form_silu(m: Match) -> Replacement:
     """x * sigmoid(x) -> silu(x)"""
-    if m.uses(ops.sigmoid(x)) > 1:
-        return m.refuse("sigmoid has other uses")
+    if m.use_count(ops.sigmoid(x)) > 1:
+        return m.fail("sigmoid has other uses")
     return ops.silu(m[x])
 
 

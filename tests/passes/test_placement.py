@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node, input_node
-from compiler.ir.index import evaluate, size
+from compiler.ir.index import dynamic_size, evaluate
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
@@ -20,10 +20,10 @@ from compiler.ir.tile_printer import print_program
 from compiler.ir.torch_types import as_array
 from compiler.ir.types import TensorType, f32
 from compiler.ir.verify_program import verify_program
-from compiler.passes.instrument import SemanticCheck, Verify, difference, tolerance
+from compiler.passes.instrument import SemanticCheck, Verify, describe_difference, tolerance
 from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
-from compiler.passes.placement import uncovered
+from compiler.passes.placement import uncovered_boxes
 
 APART = "fuse{enabled=false}"
 """A kernel for every op, so that small examples keep theirs."""
@@ -36,7 +36,7 @@ def lowered(graph: Graph, pipeline: str = APART) -> Program:
     given = random_inputs([n.type for n in graph.inputs], 0)
     truth = [as_array(r) for r in interpret(graph, given, dtype=torch.float64)]
     for want, got in zip(truth, run_program(program, given), strict=True):
-        problem = difference(want.astype(got.dtype), got, tolerance(graph))
+        problem = describe_difference(want.astype(got.dtype), got, tolerance(graph))
         assert not problem, f"{problem}\n{graph}\n{print_program(program)}"
     return program
 
@@ -234,7 +234,7 @@ def graphs(draw: st.DrawFn) -> Graph:
         else:
             made = {"neg": ops.neg, "relu": ops.relu}[kind](a)
         if isinstance(made.type.numel, int) and made.type.numel <= 160:
-            values.append(made.named(f"v{k}"))
+            values.append(made.with_name(f"v{k}"))
     others = draw(st.lists(st.sampled_from(values[1:] or values), max_size=1))
     return Graph((x,), (values[-1], *others), "random")
 
@@ -265,7 +265,7 @@ def boxes(draw: st.DrawFn) -> tuple[tuple[int, ...], list[tuple[tuple[int, int],
 def test_what_is_uncovered_is_covered_once(case: tuple[tuple[int, ...], list[tuple[tuple[int, int], ...]]]) -> None:
     shape, holes = case
     count = np.zeros(shape, int)
-    for box in uncovered(shape, holes):
+    for box in uncovered_boxes(shape, holes):
         count[tuple(slice(*ends) for ends in box)] += 1
     expected = np.ones(shape, int)
     for hole in holes:
@@ -276,10 +276,10 @@ def test_what_is_uncovered_is_covered_once(case: tuple[tuple[int, ...], list[tup
 @pytest.mark.parametrize("n", range(12))
 def test_what_is_uncovered_of_an_open_array_is_covered_once_at_any_size(n: int) -> None:
     """Also where the end of one hole may lie before the beginning of the other."""
-    rows = size("n", 0, 4096, 500)
+    rows = dynamic_size("n", 0, 4096, 500)
     shape, holes = (rows + 5, 4), [((2, rows + 3), (0, 2)), ((1, rows + 1), (2, 4))]
     count = np.zeros((n + 5, 4), int)
-    for box in uncovered(shape, holes):
+    for box in uncovered_boxes(shape, holes):
         low, high = ([evaluate(end, {"n": n}) for end in ends] for ends in zip(*box, strict=True))
         assert all(0 <= a <= b <= whole for a, b, whole in zip(low, high, count.shape, strict=True))
         count[tuple(map(slice, low, high))] += 1

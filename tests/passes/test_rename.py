@@ -7,8 +7,15 @@ from dataclasses import replace
 from compiler.ir.index import var
 from compiler.ir.tile import For, Reduce, walk
 from compiler.ir.tile_parser import parse_kernel
-from compiler.passes.rename import Fresh, binds, map_indices, renamed, substitute_indices, with_unique_names
-from compiler.testing import check_same_meaning, normal
+from compiler.passes.rename import (
+    NameSupply,
+    map_indices,
+    names_bound_by,
+    substitute_indices,
+    with_fresh_names,
+    with_unique_names,
+)
+from compiler.testing import canonical_text, check_equivalent
 
 TWICE = """
 kernel @k(in %x: f32[4], in %t: i64[4], out %y: f32[4], out %z: f32[4]) {
@@ -28,7 +35,7 @@ kernel @k(in %x: f32[4], in %t: i64[4], out %y: f32[4], out %z: f32[4]) {
 
 
 def names(text: str) -> list[str]:
-    return [n for s in walk(with_unique_names(parse_kernel(text)).body) for n in binds(s)]
+    return [n for s in walk(with_unique_names(parse_kernel(text)).body) for n in names_bound_by(s)]
 
 
 def test_names_bound_twice_become_unique() -> None:
@@ -36,12 +43,12 @@ def test_names_bound_twice_become_unique() -> None:
     new = with_unique_names(old)
     found = names(TWICE)
     assert len(set(found)) == len(found) == 14
-    check_same_meaning(old, new, exact=True)
+    check_equivalent(old, new, exact=True)
     assert with_unique_names(new) is new
 
 
 def test_a_fresh_name_is_in_no_use() -> None:
-    fresh = Fresh(parse_kernel(TWICE))
+    fresh = NameSupply(parse_kernel(TWICE))
     assert [fresh("q"), fresh("q"), fresh("v"), fresh("x"), fresh("q")] == ["q", "q_1", "v_1", "x_1", "q_2"]
 
 
@@ -53,9 +60,9 @@ def test_a_renamed_statement_means_the_same() -> None:
     }""")
     reduce = kernel.body[1]
     assert isinstance(reduce, Reduce)
-    twin = renamed(reduce, Fresh(kernel))
-    assert not set(binds(reduce)) & set(binds(twin))
-    assert normal(kernel.with_body((kernel.body[0], twin, kernel.body[2]))) == normal(kernel)
+    twin = with_fresh_names(reduce, NameSupply(kernel))
+    assert not set(names_bound_by(reduce)) & set(names_bound_by(twin))
+    assert canonical_text(kernel.with_body((kernel.body[0], twin, kernel.body[2]))) == canonical_text(kernel)
 
 
 EVERYWHERE = """kernel @k(in %x: f32[40], out %y: f32[40]) {{ parallel %i in 0..4 {{

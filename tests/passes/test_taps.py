@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.ir.index import size
+from compiler.ir.index import dynamic_size
 from compiler.ir.interpret_graph import interpret
 from compiler.ir.interpret_tile import run_program
 from compiler.ir.parser import parse_graph
@@ -16,7 +16,7 @@ from compiler.ir.torch_types import as_array
 from compiler.ir.verify_program import verify_program
 from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
-from compiler.passes.taps import inside
+from compiler.passes.taps import provable_split_points
 
 STRIDED = """graph(size s in 4..500 like 84, %x: f32[1, 2, s], %w: f32[3, 2, 3]) {
   %y = conv %x, %w {stride=[2], dilation=[1], before=[1], after=[1]}  return %y }"""
@@ -46,6 +46,6 @@ def test_every_size_has_the_answers_of_the_graph(length: int) -> None:
 
 
 def test_places_that_may_lie_on_either_side_of_one_another_are_left_out() -> None:
-    s, t = size("s", 4, 500, 84), size("t", 4, 500, 84)
-    assert inside(s, {1, s - 1, s + 2, 0}) == {1, s - 1}
-    assert inside(s + t, {s, t, 1}) in ({1, s}, {1, t})
+    s, t = dynamic_size("s", 4, 500, 84), dynamic_size("t", 4, 500, 84)
+    assert provable_split_points(s, {1, s - 1, s + 2, 0}) == {1, s - 1}
+    assert provable_split_points(s + t, {s, t, 1}) in ({1, s}, {1, t})

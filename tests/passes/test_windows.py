@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from compiler.ir import ops
-from compiler.ir.graph import Graph, Node, constant, input_node
+from compiler.ir.graph import Graph, Node, constant_node, input_node
 from compiler.ir.op import OPS, Op
 from compiler.ir.type_parser import parse_type
 from compiler.ir.types import TensorType, f32
-from compiler.passes.graph.unpad import padded, rewritten
-from compiler.passes.taps import cuts
-from compiler.passes.windows import Windows, windows, zeros_around
+from compiler.passes.graph.unpad import match_padded_convolution, without_padding
+from compiler.passes.taps import split_points
+from compiler.passes.windows import ConvolutionWindow, match_convolution, match_zero_padding
 
-WITH_ATTRS = [pytest.param(o, id=o.name) for o in OPS.values() if o.attrs and o.samples]
+WITH_ATTRS = [pytest.param(o, id=o.name) for o in OPS.values() if o.attr_defaults and o.samples]
 
 
 def nodes(op: Op) -> list[Node]:
@@ -25,14 +25,16 @@ def nodes(op: Op) -> list[Node]:
 def test_convolutions_alone_have_windows(op: Op) -> None:
     for n in nodes(op):
         plain = op is ops.conv and n.attrs["groups"] == 1 and not n.attrs["before"]
-        assert windows(n) == (Windows(n.attrs["stride"], n.attrs["dilation"]) if plain else None)
+        assert match_convolution(n) == (ConvolutionWindow(n.attrs["stride"], n.attrs["dilation"]) if plain else None)
 
 
 @pytest.mark.parametrize("op", WITH_ATTRS)
 def test_paddings_alone_put_zeros_around(op: Op) -> None:
     for n in nodes(op):
         zeros = op is ops.pad and n.attrs["value"] == 0
-        assert zeros_around(n) == (tuple(zip(n.attrs["before"], n.attrs["after"], strict=True)) if zeros else None)
+        assert match_zero_padding(n) == (
+            tuple(zip(n.attrs["before"], n.attrs["after"], strict=True)) if zeros else None
+        )
 
 
 @pytest.mark.parametrize(("stride", "dilation"), [(1, 1), (2, 1), (1, 5), (3, 2), (2, 9)])
@@ -42,10 +44,10 @@ def test_stretches_end_where_lowering_parts_loops(
 ) -> None:
     x = input_node("x", TensorType(f32, (1, 4, 30)))
     wide = ops.pad(x, before=(0, 0, before), after=(0, 0, after))
-    y = ops.conv(wide, constant(np.ones((16, 4, taps), np.float32)), stride=[stride], dilation=[dilation])
-    c = padded(y)
+    y = ops.conv(wide, constant_node(np.ones((16, 4, taps), np.float32)), stride=[stride], dilation=[dilation])
+    c = match_padded_convolution(y)
     assert c is not None
-    ends = np.cumsum([length for length, _ in c.stretches[0]])
-    new = rewritten(y, c, (True,))
-    assert {*ends[:-1]} == {p for p in cuts(Graph((x,), (new,)), new).get(2, ()) if 0 < p < ends[-1]}
+    ends = np.cumsum([length for length, _ in c.output_segments[0]])
+    new = without_padding(y, c, (True,))
+    assert {*ends[:-1]} == {p for p in split_points(Graph((x,), (new,)), new).get(2, ()) if 0 < p < ends[-1]}
     assert ends[-1] == y.shape[2]

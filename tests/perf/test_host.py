@@ -27,7 +27,10 @@ def test_caches_are_as_the_system_lists_them(tmp_path: Path) -> None:
     )
     machine = host_machine("znver3", 256, 16, folder)
     assert (machine.l1, machine.l1_ways, machine.l2, machine.l3) == (32 << 10, 8, 512 << 10, 16 << 20)
-    assert (machine.instructions_per_cycle, machine.spread) == (AVX2.instructions_per_cycle, AVX2.spread)
+    assert (machine.instructions_per_cycle, machine.has_embedded_broadcast) == (
+        AVX2.instructions_per_cycle,
+        AVX2.has_embedded_broadcast,
+    )
 
 
 def test_what_is_not_listed_is_as_usual(tmp_path: Path) -> None:

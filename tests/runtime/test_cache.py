@@ -8,9 +8,9 @@ import pytest
 from compiler.codegen.target import Target
 from compiler.ir.tile_parser import parse_kernel
 from compiler.runtime.build import Build
-from compiler.runtime.cache import SHELVES, ObjectCache, object_key
+from compiler.runtime.cache import SHARD_COUNT, ObjectCache, object_key
 
-KEY, OTHER = object_key("one", Target.named("x86-64")), object_key("other", Target.named("x86-64"))
+KEY, OTHER = object_key("one", Target.by_name("x86-64")), object_key("other", Target.by_name("x86-64"))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_returns_what_was_put(cache):
 
 
 def test_keys_tell_targets_apart():
-    assert object_key("one", Target.named("x86-64-v3")) != KEY != OTHER
+    assert object_key("one", Target.by_name("x86-64-v3")) != KEY != OTHER
 
 
 @pytest.mark.parametrize("position", [0, 20, 50, -1])
@@ -61,7 +61,7 @@ def test_an_entry_under_another_name_is_absent(cache):
 
 
 def test_the_oldest_of_a_shelf_go_first(tmp_path):
-    cache = ObjectCache(tmp_path, size_limit=250 * SHELVES)
+    cache = ObjectCache(tmp_path, size_limit=250 * SHARD_COUNT)
     first, second, third, last = (f"ab{k:062x}" for k in range(4))
     elsewhere = "cd" + "0" * 62
     for age, key in enumerate([first, second, elsewhere]):
@@ -106,7 +106,7 @@ def test_the_next_build_finds_them(cache):
     first, second = Build(Target.host(), cache), Build(Target.host(), cache)
     first.add_kernels([kernel])
     second.add_kernels([kernel])
-    assert (first.hits, second.hits) == (0, 1)
+    assert (first.cache_hits, second.cache_hits) == (0, 1)
     assert second.objects == first.objects
 
 
@@ -117,5 +117,5 @@ def test_a_damaged_kernel_is_compiled_again(cache):
     entry(cache).write_bytes(entry(cache).read_bytes()[:-1] + b"?")
     second.add_kernels([kernel])
     third.add_kernels([kernel])
-    assert (second.hits, third.hits) == (0, 1)
+    assert (second.cache_hits, third.cache_hits) == (0, 1)
     assert second.objects == first.objects

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.target import TARGETS, Target
+from compiler.codegen.target import CPU_TARGETS, Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
-from compiler.ir.graph import Data
+from compiler.ir.graph import ConstantData
 from compiler.ir.op import OPS, Op
 from compiler.ir.structure import Opaque
 from compiler.ir.tile import Program
@@ -17,9 +17,9 @@ from compiler.ir.types import f32
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
-from compiler.runtime.entry import LARGE
+from compiler.runtime.entry import POOL_THRESHOLD
 from compiler.runtime.executable import Executable
-from compiler.runtime.pool import SHARED, size_class
+from compiler.runtime.pool import GLOBAL_POOL, size_class
 
 MATMUL = """
 program {
@@ -57,7 +57,7 @@ program {{
 
 
 def build(text: str, **arrays: np.ndarray) -> Executable:
-    program = parse_program(text, {name: Data(f32, array) for name, array in arrays.items()})
+    program = parse_program(text, {name: ConstantData(f32, array) for name, array in arrays.items()})
     return Executable(program, options=Options(cache=""))
 
 
@@ -153,7 +153,7 @@ def test_empty_and_scalar(shape):
 
 
 def test_large_outputs_are_recycled():
-    n = LARGE // 4
+    n = POOL_THRESHOLD // 4
     exe = adding(n)
     a = torch.randn(n)
     (y,) = exe([a, a])
@@ -179,7 +179,7 @@ program {{
 """
 
 
-@pytest.mark.parametrize("n", [1024, LARGE], ids=["small workspace", "large workspace"])
+@pytest.mark.parametrize("n", [1024, POOL_THRESHOLD], ids=["small workspace", "large workspace"])
 def test_threads_do_not_disturb_each_other(n):
     exe, wrong = build(TWICE.format(n=n)), []
 
@@ -195,7 +195,7 @@ def test_threads_do_not_disturb_each_other(n):
     for w in workers:
         w.join()
     assert not wrong
-    assert exe.memory.size == 4 * n
+    assert exe.memory_plan.size == 4 * n
 
 
 GATHER = """
@@ -291,28 +291,28 @@ def test_code_for_another_machine_is_refused():
     other = "aarch64" if Target.host().triple.startswith("x86") else "x86-64"
     program = parse_program(TWICE.format(n=64))
     with pytest.raises(TilewrightError, match=f"code for {other} cannot run here"):
-        Executable(program, Target.named(other), Options(cache=""))
+        Executable(program, Target.by_name(other), Options(cache=""))
 
 
-@pytest.mark.parametrize("name", [n for n, t in TARGETS.items() if not t.lacking_here()])
+@pytest.mark.parametrize("name", [n for n, t in CPU_TARGETS.items() if not t.missing_host_features()])
 def test_every_target_that_runs_here_agrees(name):
-    exe = Executable(parse_program(TWICE.format(n=64)), Target.named(name), Options(cache=""))
+    exe = Executable(parse_program(TWICE.format(n=64)), Target.by_name(name), Options(cache=""))
     x = torch.randn(64)
     assert torch.equal(exe([x])[0], 4 * x)
 
 
 def test_workspaces_come_back():
-    exe = build(TWICE.format(n=LARGE))
-    SHARED.clear()
-    exe([torch.randn(LARGE)])
-    assert SHARED.idle_bytes == 2 * size_class(4 * LARGE), "the workspace and the output"
+    exe = build(TWICE.format(n=POOL_THRESHOLD))
+    GLOBAL_POOL.clear()
+    exe([torch.randn(POOL_THRESHOLD)])
+    assert GLOBAL_POOL.idle_bytes == 2 * size_class(4 * POOL_THRESHOLD), "the workspace and the output"
 
 
 def test_a_cache_serves_the_next_executable(tmp_path):
     program = parse_program(TWICE.format(n=64))
     options = Options(cache=str(tmp_path))
     first, second = (Executable(program, options=options) for _ in range(2))
-    assert (first.build.hits, second.build.hits) == (0, 1)
+    assert (first.build.cache_hits, second.build.cache_hits) == (0, 1)
     x = torch.randn(64)
     assert torch.equal(first([x])[0], second([x])[0])
 

@@ -56,7 +56,7 @@ def test_no_larger_than_side_by_side(lives):
 
 def test_a_chain_needs_two_buffers():
     plan = plan_memory(parse_program(CHAIN), INSIDE, {})
-    assert (plan.size, plan.unshared) == (2 * 256, 3 * 256)
+    assert (plan.size, plan.size_without_reuse) == (2 * 256, 3 * 256)
     assert plan.offsets["a"] == plan.offsets["c"] != plan.offsets["b"]
 
 

@@ -9,17 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler.runtime.pool import HUGE_PAGE, PAGE, Pool, size_class
+from compiler.runtime.pool import HUGE_PAGE, PAGE, MemoryPool, size_class
 
 MIB = 1 << 20
 
 
-def vector(pool: Pool, nbytes: int = MIB) -> torch.Tensor:
-    return pool.tensor((nbytes // 4,), (1,), torch.float32, nbytes // 4)
+def vector(pool: MemoryPool, nbytes: int = MIB) -> torch.Tensor:
+    return pool.empty_tensor((nbytes // 4,), (1,), torch.float32, nbytes // 4)
 
 
 def test_a_dead_tensor_serves_the_next_request():
-    pool = Pool()
+    pool = MemoryPool()
     x = vector(pool)
     address = x.data_ptr()
     assert vector(pool).data_ptr() != address
@@ -28,7 +28,7 @@ def test_a_dead_tensor_serves_the_next_request():
 
 
 def test_a_view_keeps_the_block():
-    pool = Pool()
+    pool = MemoryPool()
     x = vector(pool)
     view = x[1000:1004].fill_(7)
     del x
@@ -42,7 +42,7 @@ def test_a_view_keeps_the_block():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
 def test_tensors_are_what_they_say(dtype):
-    x = Pool().tensor((3, 5, 7), (1, 3, 15), dtype, 105)
+    x = MemoryPool().empty_tensor((3, 5, 7), (1, 3, 15), dtype, 105)
     assert (x.shape, x.stride(), x.dtype) == ((3, 5, 7), (1, 3, 15), dtype)
     assert not x._is_view()
     values = torch.arange(105).reshape(3, 5, 7).to(dtype)
@@ -50,9 +50,9 @@ def test_tensors_are_what_they_say(dtype):
 
 
 def test_alignment():
-    pool = Pool()
-    assert pool.take(100).address % PAGE == 0
-    assert pool.take(5 * MIB).address % HUGE_PAGE == 0
+    pool = MemoryPool()
+    assert pool.allocate(100).address % PAGE == 0
+    assert pool.allocate(5 * MIB).address % HUGE_PAGE == 0
 
 
 @given(st.integers(0, 1 << 40))
@@ -63,12 +63,12 @@ def test_a_size_class_wastes_little(nbytes):
 
 
 def test_every_byte_is_there():
-    block = Pool().take(3 * MIB + 5)
+    block = MemoryPool().allocate(3 * MIB + 5)
     ctypes.memset(block.address, 1, block.size)
 
 
 def test_idle_memory_is_bounded():
-    pool = Pool(idle_limit=4 * MIB)
+    pool = MemoryPool(idle_limit=4 * MIB)
     tensors = [vector(pool, MIB) for _ in range(8)]
     newest = tensors[-1].data_ptr()
     while tensors:
@@ -78,23 +78,23 @@ def test_idle_memory_is_bounded():
 
 
 def test_sizes_idle_for_longest_go_first():
-    pool = Pool(idle_limit=4 * MIB)
-    old, new = pool.take(3 * MIB), pool.take(2 * MIB)
-    pool.give(old)
-    pool.give(new)
-    assert pool.take(2 * MIB) is new
+    pool = MemoryPool(idle_limit=4 * MIB)
+    old, new = pool.allocate(3 * MIB), pool.allocate(2 * MIB)
+    pool.release(old)
+    pool.release(new)
+    assert pool.allocate(2 * MIB) is new
     assert pool.idle_bytes == 0
 
 
 def test_clear():
-    pool = Pool()
-    pool.give(pool.take(MIB))
+    pool = MemoryPool()
+    pool.release(pool.allocate(MIB))
     pool.clear()
     assert pool.idle_bytes == 0
 
 
 def test_threads_never_share_a_block():
-    pool, wrong = Pool(), []
+    pool, wrong = MemoryPool(), []
 
     def work(mark: int) -> None:
         for _ in range(200):

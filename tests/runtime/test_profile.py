@@ -3,13 +3,13 @@
 import torch
 
 from compiler.runtime.executable import Executable
-from compiler.runtime.profile import profile
+from compiler.runtime.profile import profile_steps
 from tests.runtime.test_executable import MATMUL, OPAQUE, build
 
 
 def test_a_row_for_each_step():
     exe = build(MATMUL, w=torch.randn(40, 32).numpy())
-    rows = profile(exe, [torch.randn(6, 40)], repeats=3)
+    rows = profile_steps(exe, [torch.randn(6, 40)], repeats=3)
     assert [r.name for r in rows] == ["matmul", "relu", "copy"]
     assert [r.flops for r in rows] == [2 * 6 * 40 * 32, 6 * 32, 0]
     assert [r.bytes for r in rows] == [4 * (6 * 40 + 40 * 32 + 6 * 32), 8 * 6 * 32, 8 * 6 * 32]
@@ -19,4 +19,4 @@ def test_a_row_for_each_step():
 
 def test_calls_into_pytorch_are_timed_too():
     exe: Executable = build(OPAQUE, c=torch.randn(8, 4).numpy())
-    assert [r.name for r in profile(exe, [torch.randn(8, 4)], repeats=2)] == ["inc", "exp", "inc", "exp"]
+    assert [r.name for r in profile_steps(exe, [torch.randn(8, 4)], repeats=2)] == ["inc", "exp", "inc", "exp"]

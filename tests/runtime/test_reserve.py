@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from compiler.ir.type_parser import parse_type
-from compiler.runtime.constants import stored
+from compiler.runtime.constants import pack_aligned
 from compiler.runtime.memory import ALIGNMENT
 from compiler.runtime.pool import PAGE
-from compiler.runtime.reserve import Reserve
+from compiler.runtime.reserve import PrefaultedArena
 
 
 def address(array):
@@ -17,45 +17,45 @@ def address(array):
 
 
 def test_arrays_lie_one_after_the_other_on_cache_lines_and_keep_what_is_written():
-    reserve = Reserve()
-    reserve.claim(2 * PAGE)
-    first, second = reserve.take(100), reserve.take(PAGE)
+    reserve = PrefaultedArena()
+    reserve.reserve(2 * PAGE)
+    first, second = reserve.allocate(100), reserve.allocate(PAGE)
     assert address(first) % ALIGNMENT == 0
     assert address(second) == address(first) + 128
     first[:], second[:] = 1, 2
-    reserve.release()
+    reserve.trim()
     assert (first == 1).all()
     assert (second == 2).all()
 
 
 def test_what_does_not_fit_is_refused_and_smaller_arrays_are_not():
-    reserve = Reserve()
-    assert reserve.take(1) is None
-    reserve.claim(PAGE)
-    assert reserve.take(PAGE + 1) is None
-    assert reserve.take(PAGE) is not None
-    assert reserve.take(1) is None
+    reserve = PrefaultedArena()
+    assert reserve.allocate(1) is None
+    reserve.reserve(PAGE)
+    assert reserve.allocate(PAGE + 1) is None
+    assert reserve.allocate(PAGE) is not None
+    assert reserve.allocate(1) is None
 
 
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="memory that is given back reads as zero on Linux alone"
 )
 def test_what_nobody_took_is_given_back():
-    reserve = Reserve()
-    reserve.claim(3 * PAGE)
-    rest = reserve.rooms[0].bytes(PAGE, 2 * PAGE)
+    reserve = PrefaultedArena()
+    reserve.reserve(3 * PAGE)
+    rest = reserve.chunks[0].bytes(PAGE, 2 * PAGE)
     rest[:] = 7
-    taken = reserve.take(PAGE + 1)
-    reserve.release()
+    taken = reserve.allocate(PAGE + 1)
+    reserve.trim()
     assert (taken == [7 if k >= PAGE else 0 for k in range(PAGE + 1)]).all()
     assert (rest[:PAGE] == 7).all()
     assert not rest[PAGE:].any()
-    assert reserve.take(1) is None
+    assert reserve.allocate(1) is None
 
 
 def test_weights_are_packed_in_memory_of_the_reserve():
-    reserve, array = Reserve(), np.arange(64, dtype=np.float32).reshape(8, 8)
-    reserve.claim(PAGE)
-    packed = stored(array, parse_type("f32[8, 8]{1, 0}"), reserve)
-    assert address(packed) == address(reserve.rooms[0].bytes(0, 1))
+    reserve, array = PrefaultedArena(), np.arange(64, dtype=np.float32).reshape(8, 8)
+    reserve.reserve(PAGE)
+    packed = pack_aligned(array, parse_type("f32[8, 8]{1, 0}"), reserve)
+    assert address(packed) == address(reserve.chunks[0].bytes(0, 1))
     assert np.array_equal(packed, array.T)

@@ -11,7 +11,7 @@ from compiler.ir.tile import Kernel, Param
 from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.types import DTYPES, TensorType
 from compiler.runtime import stopwatch
-from compiler.runtime.stopwatch import Stopwatch, buffer
+from compiler.runtime.stopwatch import KernelTimer, random_buffer
 
 
 def kernel(tile: int) -> Kernel:
@@ -32,53 +32,53 @@ class Calls:
 
 
 @pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Stopwatch:
+def watch(monkeypatch: pytest.MonkeyPatch) -> KernelTimer:
     monkeypatch.setattr(stopwatch, "PAUSE", 0.0)
-    return Stopwatch(Target.host())
+    return KernelTimer(Target.host())
 
 
-def test_the_fastest_burst_counts(watch: Stopwatch) -> None:
+def test_the_fastest_burst_counts(watch: KernelTimer) -> None:
     calls = Calls(2e-3, 1e-3)
     watch.clock = lambda: calls.now
-    assert watch._fastest(calls.all) == pytest.approx([2e-3, 1e-3])
+    assert watch._min_seconds(calls.all) == pytest.approx([2e-3, 1e-3])
 
 
-def test_the_hopeless_are_not_called_again(watch: Stopwatch) -> None:
+def test_the_hopeless_are_not_called_again(watch: KernelTimer) -> None:
     calls = Calls(1e-3, 1.0)
     watch.clock = lambda: calls.now
-    watch._fastest(calls.all)
+    watch._min_seconds(calls.all)
     assert calls.made[1] == 2
-    assert calls.made[0] > stopwatch.LEAST
+    assert calls.made[0] > stopwatch.MIN_BURSTS
 
 
-def test_short_calls_are_made_many_at_a_time(watch: Stopwatch) -> None:
+def test_short_calls_are_made_many_at_a_time(watch: KernelTimer) -> None:
     calls = Calls(1e-6)
     watch.clock = lambda: calls.now
-    watch._fastest(calls.all)
-    assert calls.made[0] > stopwatch.MOST * stopwatch.BURST / 1e-6
+    watch._min_seconds(calls.all)
+    assert calls.made[0] > stopwatch.MAX_BURSTS * stopwatch.BURST_SECONDS / 1e-6
 
 
-def test_kernels_run(watch: Stopwatch) -> None:
+def test_kernels_run(watch: KernelTimer) -> None:
     seconds = watch([kernel(4), kernel(16), kernel(4)])
     assert len(seconds) == 3
     assert min(seconds) > 0
     assert len(watch.build.objects) == 2
 
 
-def test_calls_take_turns_in_the_copies_of_constants(watch: Stopwatch) -> None:
+def test_calls_take_turns_in_the_copies_of_constants(watch: KernelTimer) -> None:
     seen: list[tuple[int, ...]] = []
     signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
     note = signature(lambda *arguments: seen.append(arguments))
-    call = watch._call(ctypes.cast(note, ctypes.c_void_p).value or 0, [[1], [20, 30, 40]], 9)
+    call = watch._bind_call(ctypes.cast(note, ctypes.c_void_p).value or 0, [[1], [20, 30, 40]], 9)
     for _ in range(4):
         call()
     assert seen == [(1, 20, 9), (1, 30, 9), (1, 40, 9), (1, 20, 9)]
 
 
-@pytest.mark.parametrize(("spread", "copies"), [(0, 1), (255, 1), (1024, 5), (1 << 26, stopwatch.COPIES)])
-def test_constants_are_spread(watch: Stopwatch, monkeypatch: pytest.MonkeyPatch, spread: int, copies: int) -> None:
+@pytest.mark.parametrize(("spread", "copies"), [(0, 1), (255, 1), (1024, 5), (1 << 26, stopwatch.MAX_CONSTANT_COPIES)])
+def test_constants_are_spread(watch: KernelTimer, monkeypatch: pytest.MonkeyPatch, spread: int, copies: int) -> None:
     made: list[str] = []
-    monkeypatch.setattr(stopwatch, "buffer", lambda p: made.append(p.name) or buffer(p))
+    monkeypatch.setattr(stopwatch, "buffer", lambda p: made.append(p.name) or random_buffer(p))
     text = "kernel @k(in %x: f32[64], const %w: f32[64], out %y: f32[64]) { store %x[0] + %w[0], %y[0] }"
     watch([parse_kernel(text)], spread)
     assert sorted(made) == ["w"] * copies + ["x", "y"]
@@ -86,4 +86,4 @@ def test_constants_are_spread(watch: Stopwatch, monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_buffers_of_every_type(name: str) -> None:
-    assert len(buffer(Param("x", TensorType(DTYPES[name], (5, 3))))) == 15 * DTYPES[name].bytes
+    assert len(random_buffer(Param("x", TensorType(DTYPES[name], (5, 3))))) == 15 * DTYPES[name].bytes

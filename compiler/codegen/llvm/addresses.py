@@ -5,33 +5,33 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-from compiler.codegen.llvm.builder import Builder, llvm_type, memory_type
+from compiler.codegen.llvm.builder import IRBuilder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
-from compiler.codegen.llvm.scope import LANE, Axis, Buffer, Coord, Scope
-from compiler.ir.atoms import Atom, FloorDiv, Min, Mod, Size, constant, operands
+from compiler.codegen.llvm.scope import LANE_VAR, Axis, CodegenScope, Coord, StorageBuffer
+from compiler.ir.atoms import Atom, DynamicSize, FloorDiv, Min, Mod, constant_term, operands
 from compiler.ir.index import Dim, variables
 from compiler.ir.types import boolean, i64
 
 
 @dataclass
-class Addresses(ABC):
+class AddressEmitter(ABC):
     """Computes indices in one scope.  `memo` holds what this block has computed."""
 
-    b: Builder
-    scope: Scope
+    b: IRBuilder
+    scope: CodegenScope
     memo: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     @abstractmethod
-    def bound(self, name: str, coord: Coord) -> str:
+    def bound_element(self, name: str, coord: Coord) -> str:
         """Element `coord` of a value that has a name; indices may hold those of integers."""
 
-    def integer(self, d: Dim, coord: Coord) -> str:
+    def emit_index(self, d: Dim, coord: Coord) -> str:
         """Index `d` as i64: a scalar, or a vector where it varies across lanes."""
-        lane = self.scope.lane_axis(self.scope.depends(d))
+        lane = self.scope.lane_axis(self.scope.varying_axes(d))
         form = self.scope.resolve(d)
-        return self.polynomial(form, coord, lane)
+        return self.emit_resolved_index(form, coord, lane)
 
-    def polynomial(self, d: Dim, coord: Coord, lane: Axis | None) -> str:
+    def emit_resolved_index(self, d: Dim, coord: Coord, lane: Axis | None) -> str:
         """The value of a resolved index; vectors of `lane.lanes` where `lane` is given."""
         lanes = lane.lanes if lane else 0
         ty = llvm_type(i64, lanes)
@@ -42,7 +42,7 @@ class Addresses(ABC):
         for mono, coef in d.terms:
             term = ""
             for atom in mono:
-                factor = self._atom(atom, coord, lane)
+                factor = self._emit_atom(atom, coord, lane)
                 term = factor if not term else self.b.emit(f"mul nsw {ty} {term}, {factor}")
             if not term:
                 term = number(coef)
@@ -51,11 +51,11 @@ class Addresses(ABC):
             total = term if not total else self.b.emit(f"add nsw {ty} {total}, {term}")
         return total
 
-    def _atom(self, atom: Atom, coord: Coord, lane: Axis | None) -> str:
+    def _emit_atom(self, atom: Atom, coord: Coord, lane: Axis | None) -> str:
         lanes = lane.lanes if lane else 0
         if isinstance(atom, (FloorDiv, Mod, Min)):
             ty = llvm_type(i64, lanes)
-            num, den = (self.polynomial(d, coord, lane) for d in operands(atom))
+            num, den = (self.emit_resolved_index(d, coord, lane) for d in operands(atom))
             if isinstance(atom, Min):
                 less = self.b.emit(f"icmp slt {ty} {num}, {den}")
                 return self.b.emit(f"select {llvm_type(boolean, lanes)} {less}, {ty} {num}, {ty} {den}")
@@ -65,22 +65,22 @@ class Addresses(ABC):
                 return quotient
             back = self.b.emit(f"mul nsw {ty} {quotient}, {den}")
             return self.b.emit(f"sub nsw {ty} {num}, {back}")
-        if isinstance(atom, Size):
-            return self.b.splat("i64", size_name(atom), lanes) if lanes else size_name(atom)
+        if isinstance(atom, DynamicSize):
+            return self.b.splat("i64", size_param_name(atom), lanes) if lanes else size_param_name(atom)
         name = atom.name
-        if name == LANE or (lane and name == f"{lane.var}@"):
+        if name == LANE_VAR or (lane and name == f"{lane.var}@"):
             assert lane is not None
-            start = 0 if name == LANE else coord[lane.var] * lane.lanes
+            start = 0 if name == LANE_VAR else coord[lane.var] * lane.lanes
             return "<" + ", ".join(f"i64 {start + k}" for k in range(lane.lanes)) + ">"
         if name.endswith("@"):
             value = str(coord[name[:-1]])
             return f"splat (i64 {value})" if lanes else value
-        if name in self.scope.names:
-            bound = self.scope.names[name]
+        if name in self.scope.values:
+            bound = self.scope.values[name]
             across = lanes if self.scope.lane_axis(bound.axes) else 0
-            value = emit_cast(self.b, bound.dtype, i64, self.bound(name, coord), across)
+            value = emit_cast(self.b, bound.dtype, i64, self.bound_element(name, coord), across)
             return self.b.splat("i64", value, lanes) if lanes and not across else value
-        value = self.scope.ssa[name]
+        value = self.scope.ssa_names[name]
         return self.b.splat("i64", value, lanes) if lanes else value
 
     def _floor_divide(self, ty: str, num: str, den: str, lanes: int) -> str:
@@ -92,23 +92,23 @@ class Addresses(ABC):
         step = self.b.emit(f"sext {flag} {negative} to {ty}")
         return self.b.emit(f"add nsw {ty} {quotient}, {step}")
 
-    def pointer(self, buffer: Buffer, offset: Dim, coord: Coord, within: str = "inbounds") -> str:
+    def emit_pointer(self, buffer: StorageBuffer, offset: Dim, coord: Coord, gep_flags: str = "inbounds") -> str:
         """Address of element `offset` (a resolved index without lanes); constants stay in the address mode."""
-        fixed = constant(offset)
+        fixed = constant_term(offset)
         rest = offset - fixed
         element = memory_type(buffer.type.dtype)
         base = buffer.pointer
         if rest != 0:
             key = ("pointer", buffer.pointer, rest, tuple(coord[v[:-1]] for v in sorted(variables(rest)) if v.endswith("@")),
-                   tuple(tuple(coord[a] for a in self.scope.names[v].axes) for v in sorted(variables(rest)) if v in self.scope.names))  # fmt: skip
+                   tuple(tuple(coord[a] for a in self.scope.values[v].axes) for v in sorted(variables(rest)) if v in self.scope.values))  # fmt: skip
             if key not in self.memo:
                 self.memo[key] = self.b.emit(
-                    f"getelementptr inbounds {element}, ptr {base}, i64 {self.polynomial(rest, coord, None)}"
+                    f"getelementptr inbounds {element}, ptr {base}, i64 {self.emit_resolved_index(rest, coord, None)}"
                 )
             base = self.memo[key]
-        return base if fixed == 0 else self.b.emit(f"getelementptr {within} {element}, ptr {base}, i64 {fixed}")
+        return base if fixed == 0 else self.b.emit(f"getelementptr {gep_flags} {element}, ptr {base}, i64 {fixed}")
 
 
-def size_name(s: Size) -> str:
+def size_param_name(s: DynamicSize) -> str:
     """The parameter of the kernel's function that holds a size."""
     return f"%size.{s.name}"

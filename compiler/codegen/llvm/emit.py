@@ -12,32 +12,45 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from compiler.codegen.llvm.addresses import size_name
-from compiler.codegen.llvm.builder import Builder, first_lanes, literal, llvm_type
-from compiler.codegen.llvm.expressions import Evaluator, coordinates
-from compiler.codegen.llvm.primitives import emit_call, suffix
-from compiler.codegen.llvm.scope import Bound, Buffer, Scope, trip_count
-from compiler.codegen.llvm.steps import digits, keep_place
+from compiler.codegen.llvm.addresses import size_param_name
+from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, literal, llvm_type
+from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
+from compiler.codegen.llvm.primitives import emit_primitive, intrinsic_suffix
+from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, trip_count
+from compiler.codegen.llvm.steps import delinearize_step, reuse_thread_scratch
 from compiler.codegen.target import Target
 from compiler.ir import scalar, tile
 from compiler.ir.index import Dim, ceildiv, interval, product, substitute, var, variables
-from compiler.ir.inplace import shareable
-from compiler.ir.names import referenced
-from compiler.ir.scalar import Call, Ref
-from compiler.ir.sizes import kernel_sizes
+from compiler.ir.inplace import aliasable_pairs
+from compiler.ir.names import used_names
+from compiler.ir.scalar import PrimitiveCall, Ref
+from compiler.ir.sizes import kernel_dynamic_sizes
 from compiler.ir.structure import IDENTITIES
-from compiler.ir.team import is_shared, meetings
-from compiler.ir.tile import Block, Check, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store, leaves_rest
+from compiler.ir.team import barrier_points, is_parallelizable
+from compiler.ir.tile import (
+    Block,
+    BoundsCheck,
+    For,
+    Kernel,
+    Let,
+    Local,
+    Prefetch,
+    Range,
+    Reduce,
+    Stmt,
+    Store,
+    has_partial_tile,
+)
 from compiler.ir.types import DType, boolean, i64
 
-Carried = list[str]
+CarriedValues = list[str]
 
 
 def emit_kernel(kernel: Kernel, target: Target) -> str:
     """LLVM IR text of the module for `kernel`."""
     work = KernelEmitter(kernel, target)
     work.emit()
-    return work.text()
+    return work.module_text()
 
 
 class KernelEmitter:
@@ -45,122 +58,132 @@ class KernelEmitter:
 
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self.kernel, self.target = kernel, target
-        self.shared = {name for pair in shareable(kernel) for name in pair}
-        self.sizes = [size_name(s) for s in kernel_sizes(kernel)]
-        self.b = Builder()
-        self.parallel = is_shared(kernel)
-        self.meetings = meetings(kernel) if self.parallel else frozenset()
+        self.aliased_params = {name for pair in aliasable_pairs(kernel) for name in pair}
+        self.sizes = [size_param_name(s) for s in kernel_dynamic_sizes(kernel)]
+        self.b = IRBuilder()
+        self.parallel = is_parallelizable(kernel)
+        self.barrier_points = barrier_points(kernel) if self.parallel else frozenset()
         # of local buffers; rows that are written out again use them again
-        self.rooms: dict[tuple[object, ...], tuple[str, int]] = {}
-        self.noted = ""  # where a thread remembers that a check failed
-        self.streams = any(isinstance(s, Store) and s.stream is not None for s in tile.walk(kernel.body))
+        self.local_allocas: dict[tuple[object, ...], tuple[str, int]] = {}
+        self.failed_flag = ""  # where a thread remembers that a check failed
+        self.has_nontemporal_stores = any(
+            isinstance(s, Store) and s.nontemporal is not None for s in tile.walk(kernel.body)
+        )
 
     def emit(self) -> None:
-        scope = Scope()
+        scope = CodegenScope()
         for k, p in enumerate(self.kernel.params):
-            scope.buffers[p.name] = Buffer(f"%p{k}", p.type, writable=p.is_written, aligned=p.role in ("out", "work"))
-        self.block(self.kernel.body, Evaluator(self.b, scope))
-        self.report()
-        if self.streams and self.target.triple.startswith("x86"):
+            scope.buffers[p.name] = StorageBuffer(
+                f"%p{k}", p.type, is_writable=p.is_written, is_aligned=p.role in ("out", "work")
+            )
+        self.emit_block(self.kernel.body, ExprEmitter(self.b, scope))
+        self.emit_status()
+        if self.has_nontemporal_stores and self.target.triple.startswith("x86"):
             self.b.intrinsic("void", "llvm.x86.sse.sfence")
 
     # statements
 
-    def block(self, body: Block, ev: Evaluator) -> None:
+    def emit_block(self, body: Block, ev: ExprEmitter) -> None:
         """Emit statements in order; values bound by Let wait until they are needed."""
         outermost = body is self.kernel.body
         for k, stmt in enumerate(body):
-            if outermost and k in self.meetings:
-                self.meet()
+            if outermost and k in self.barrier_points:
+                self.emit_barrier()
             if isinstance(stmt, (For, Reduce)):
-                read = referenced(stmt)
-                for name in [n for n in ev.scope.names if n in read]:  # a set has another order in every process
-                    ev.force(name)
+                read = used_names(stmt)
+                for name in [n for n in ev.scope.values if n in read]:  # a set has another order in every process
+                    ev.materialize(name)
             if outermost and self.parallel and isinstance(stmt, For) and stmt.parallel:
-                self.share(stmt, ev)
+                self.emit_worksharing_loop(stmt, ev)
             else:
-                self.statement(stmt, ev)
+                self.emit_stmt(stmt, ev)
             ev.memo = {k: v for k, v in ev.memo.items() if k[0] == "pointer"}
 
-    def meet(self) -> None:
+    def emit_barrier(self) -> None:
         """Wait for the other threads, if there are any."""
-        self.b.choose("%threads", 2, lambda count: self.b.intrinsic("void", "GOMP_barrier") if count > 1 else None)
+        self.b.switch("%threads", 2, lambda count: self.b.intrinsic("void", "GOMP_barrier") if count > 1 else None)
 
-    def statement(self, stmt: Stmt, ev: Evaluator) -> None:
+    def emit_stmt(self, stmt: Stmt, ev: ExprEmitter) -> None:
         if isinstance(stmt, Let):
-            ev.bind(stmt.name, stmt.value)
-            if any(ev.scope.buffers[e.buffer].writable for e in stmt.value.loads):
-                ev.force(stmt.name)
+            ev.bind_lazily(stmt.name, stmt.value)
+            if any(ev.scope.buffers[e.buffer].is_writable for e in stmt.value.loads):
+                ev.materialize(stmt.name)
         elif isinstance(stmt, Store):
-            self.store(stmt, ev)
+            self.emit_store(stmt, ev)
         elif isinstance(stmt, Local):
             most = interval(product(stmt.type.physical_shape), {})
             assert most is not None, f"%{stmt.buffer}: {stmt.type} has no greatest size"
             private = tuple(ev.scope.axes.values())
             count = most[1] * prod(a.tile for a in private)
-            key = id(stmt), tuple((a.var, a.tile, bool(a.left)) for a in private if a.lanes)
-            if self.rooms.get(key, ("", -1))[1] < count:
-                self.rooms[key] = self.b.room(count, stmt.type.dtype), count
-            ev.scope.buffers[stmt.buffer] = Buffer(self.rooms[key][0], stmt.type, private, writable=True)
-        elif isinstance(stmt, Check):
-            self.check(stmt, ev)
+            key = id(stmt), tuple((a.var, a.tile, bool(a.remaining)) for a in private if a.lanes)
+            if self.local_allocas.get(key, ("", -1))[1] < count:
+                self.local_allocas[key] = self.b.alloca_array(count, stmt.type.dtype), count
+            ev.scope.buffers[stmt.buffer] = StorageBuffer(
+                self.local_allocas[key][0], stmt.type, private, is_writable=True
+            )
+        elif isinstance(stmt, BoundsCheck):
+            self.emit_check(stmt, ev)
         elif isinstance(stmt, Prefetch):
-            axes = ev.scope.ordered({a for d in stmt.index for a in ev.scope.depends(d)})
-            if stmt.serves(prod(a.tile for a in ev.scope.axes.values() if a.var not in axes)):
-                ev.prefetch(stmt, coordinates(ev.scope, axes))
+            axes = ev.scope.in_scope_order({a for d in stmt.index for a in ev.scope.varying_axes(d)})
+            if stmt.applies_to(prod(a.tile for a in ev.scope.axes.values() if a.var not in axes)):
+                ev.emit_prefetch(stmt, tile_coords(ev.scope, axes))
         elif isinstance(stmt, Reduce):
-            self.reduce(stmt, ev)
+            self.emit_reduce(stmt, ev)
         else:
-            self.loop(stmt.range, ev, [], partial(self.run_body, stmt.body))
+            self.emit_loop(stmt.range, ev, [], partial(self.run_body, stmt.body))
 
-    def run_body(self, body: Block, ev: Evaluator, carried: Carried) -> Carried:
+    def run_body(self, body: Block, ev: ExprEmitter, carried: CarriedValues) -> CarriedValues:
         """The statements of a loop that carries no values."""
-        self.block(body, ev)
+        self.emit_block(body, ev)
         return carried
 
-    def store(self, stmt: Store, ev: Evaluator) -> None:
-        private = {a.var for a in ev.scope.buffers[stmt.buffer].private}
+    def emit_store(self, stmt: Store, ev: ExprEmitter) -> None:
+        private = {a.var for a in ev.scope.buffers[stmt.buffer].private_axes}
         place: set[str] = set(private) | set(ev.axes(stmt.value))
         for d in stmt.index:
-            place |= set(ev.scope.depends(d))
-        ev.store(stmt.buffer, stmt.index, stmt.value, ev.scope.ordered(place), stmt.stream)
+            place |= set(ev.scope.varying_axes(d))
+        ev.emit_store(stmt.buffer, stmt.index, stmt.value, ev.scope.in_scope_order(place), stmt.nontemporal)
 
-    def check(self, stmt: Check, ev: Evaluator) -> None:
+    def emit_check(self, stmt: BoundsCheck, ev: ExprEmitter) -> None:
         """Note whether the value is out of range, without a branch; `report` tells the caller once, at the end."""
-        bound = ev.scope.names[stmt.name]
+        bound = ev.scope.values[stmt.name]
         value = Ref(bound.dtype, stmt.name).to(i64)
         bad = (value < scalar.index_value(stmt.low)) | (value >= scalar.index_value(stmt.high))
-        if not self.noted:
-            self.noted = self.b.alloca("i1, align 1")
-            self.b.allocas.append(f"  store i1 false, ptr {self.noted}, align 1")
-        for coord in coordinates(ev.scope, ev.axes(bad)):
+        if not self.failed_flag:
+            self.failed_flag = self.b.alloca("i1, align 1")
+            self.b.allocas.append(f"  store i1 false, ptr {self.failed_flag}, align 1")
+        for coord in tile_coords(ev.scope, ev.axes(bad)):
             lanes = ev.lanes(bad)
-            flag = ev.at(bad, coord)
+            flag = ev.emit_element(bad, coord)
             if lanes:
-                mask = ev.mask(None, coord, lanes)
+                mask = ev.lane_mask(None, coord, lanes)
                 flags = llvm_type(boolean, lanes)
                 flag = self.b.emit(f"and {flags} {flag}, {mask}") if mask else flag
                 flag = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, flag))
-            before = self.b.emit(f"load i1, ptr {self.noted}, align 1")
-            self.b.do(f"store i1 {self.b.emit(f'or i1 {before}, {flag}')}, ptr {self.noted}, align 1")
+            before = self.b.emit(f"load i1, ptr {self.failed_flag}, align 1")
+            self.b.emit_void(f"store i1 {self.b.emit(f'or i1 {before}, {flag}')}, ptr {self.failed_flag}, align 1")
 
-    def report(self) -> None:
+    def emit_status(self) -> None:
         """Set the status word if a check has failed on this thread; it may be read by others, so nothing else is written."""
-        if not self.noted:
+        if not self.failed_flag:
             return
-        failed = self.b.emit(f"load i1, ptr {self.noted}, align 1")
+        failed = self.b.emit(f"load i1, ptr {self.failed_flag}, align 1")
         ignored = self.b.alloca("i32, align 4")
         where = self.b.emit(f"select i1 {failed}, ptr %status, ptr {ignored}")
-        self.b.do(f"store i32 1, ptr {where}, align 4")
+        self.b.emit_void(f"store i32 1, ptr {where}, align 4")
 
     # loops
 
-    def loop(
-        self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]
-    ) -> Carried:
+    def emit_loop(
+        self,
+        r: Range,
+        ev: ExprEmitter,
+        carried: list[tuple[str, str]],
+        body: Callable[[ExprEmitter, CarriedValues], CarriedValues],
+    ) -> CarriedValues:
         """Run `body` for every step of `r`, `unroll` steps per jump, passing carried values along."""
         if not isinstance(r.extent, int):
-            return self.open_loop(r, ev, carried, body)
+            return self.emit_dynamic_loop(r, ev, carried, body)
         trips = trip_count(r)
         if trips == 0:
             return [v for _, v in carried]
@@ -170,19 +193,19 @@ class KernelEmitter:
         main, rest = divmod(trips, unroll)
         values = [v for _, v in carried]
 
-        def steps(counter: Dim, count: int, values: Carried, scope: Scope) -> Carried:
+        def steps(counter: Dim, count: int, values: CarriedValues, scope: CodegenScope) -> CarriedValues:
             for u in range(count):
-                inner = Evaluator(self.b, scope.inner(), self._pointers(ev))
-                inner.scope.enter(r, counter + u)
+                inner = ExprEmitter(self.b, scope.inner(), self._pointer_memo(ev))
+                inner.scope.enter_loop(r, counter + u)
                 values = body(inner, values)
             return values
 
         if main > 1:
-            name = f"{r.var}#{self.b.fresh('n')[1:]}"
+            name = f"{r.var}#{self.b.fresh_name('n')[1:]}"
 
             def jump(counter: str, current: list[str]) -> list[str]:
                 scope = ev.scope.inner()
-                scope.ssa[name] = counter
+                scope.ssa_names[name] = counter
                 scope.bounds[name] = (0, main - 1)
                 return steps(var(name) * unroll, unroll, current, scope)
 
@@ -192,40 +215,44 @@ class KernelEmitter:
             values = steps(0, unroll * main, values, ev.scope)
         return steps(main * unroll, rest, values, ev.scope) if rest else values
 
-    def open_loop(
-        self, r: Range, ev: Evaluator, carried: list[tuple[str, str]], body: Callable[[Evaluator, Carried], Carried]
-    ) -> Carried:
+    def emit_dynamic_loop(
+        self,
+        r: Range,
+        ev: ExprEmitter,
+        carried: list[tuple[str, str]],
+        body: Callable[[ExprEmitter, CarriedValues], CarriedValues],
+    ) -> CarriedValues:
         """A loop of as many steps as sizes or the loops around it say, perhaps none; the last tile may be partial."""
-        trips = substitute(trip_count(r), ev.scope.forms, ev.scope.bounds)
-        name, known = f"{r.var}#{self.b.fresh('n')[1:]}", interval(trips, ev.scope.bounds)
+        trips = substitute(trip_count(r), ev.scope.affine_forms, ev.scope.bounds)
+        name, known = f"{r.var}#{self.b.fresh_name('n')[1:]}", interval(trips, ev.scope.bounds)
 
-        def step(counter: str, current: Carried) -> Carried:
-            inner = Evaluator(self.b, ev.scope.inner(), self._pointers(ev))
-            inner.scope.ssa[name] = counter
+        def step(counter: str, current: CarriedValues) -> CarriedValues:
+            inner = ExprEmitter(self.b, ev.scope.inner(), self._pointer_memo(ev))
+            inner.scope.ssa_names[name] = counter
             if not variables(trips):
                 inner.scope.bounds[name] = (0, trips - 1)
-            if leaves_rest(r):
+            if has_partial_tile(r):
                 assert not carried, f"%{r.var}: a partial tile is left; run peel first"
-                self.rest(r, var(name), inner, lambda part: body(part, []))
+                self.emit_partial_tile(r, var(name), inner, lambda part: body(part, []))
                 return []
-            inner.scope.enter(r, var(name), self.left(r, var(name), inner))
+            inner.scope.enter_loop(r, var(name), self.remaining_indices(r, var(name), inner))
             return body(inner, current)
 
         may_be_empty = known is None or known[0] < 1
-        return self.b.loop("0", ev.polynomial(trips, {}, None), 1, carried, step, may_be_empty=may_be_empty)
+        return self.b.loop("0", ev.emit_resolved_index(trips, {}, None), 1, carried, step, may_be_empty=may_be_empty)
 
     @staticmethod
-    def left(r: Range, counter: Dim, ev: Evaluator) -> str:
+    def remaining_indices(r: Range, counter: Dim, ev: ExprEmitter) -> str:
         """How many indices of `r` are left from tile `counter` on, where the tile may be partial."""
         if r.extent % r.tile == 0:
             return ""
-        return ev.polynomial(ev.scope.resolve(r.extent) - counter * r.tile, {}, None)
+        return ev.emit_resolved_index(ev.scope.resolve(r.extent) - counter * r.tile, {}, None)
 
     @staticmethod
-    def _pointers(ev: Evaluator) -> dict[tuple[object, ...], str]:
+    def _pointer_memo(ev: ExprEmitter) -> dict[tuple[object, ...], str]:
         return {k: v for k, v in ev.memo.items() if k[0] == "pointer"}
 
-    def share(self, stmt: For, ev: Evaluator) -> None:
+    def emit_worksharing_loop(self, stmt: For, ev: ExprEmitter) -> None:
         """Parallel loops nested directly: one run of steps, of which this thread takes its share."""
         nest: list[Range] = []
         body: Block = (stmt,)
@@ -233,36 +260,36 @@ class KernelEmitter:
             nest.append(body[0].range)
             body = body[0].body
         trips = [trip_count(r) for r in nest]
-        counts = [ev.polynomial(n, {}, None) for n in trips]
+        counts = [ev.emit_resolved_index(n, {}, None) for n in trips]
         if product(trips) == 0:
             return
-        total = ev.polynomial(product(trips), {}, None)
-        start = self._fraction("%thread", total)
-        stop = self._fraction(self.b.emit("add i64 %thread, 1"), total)
-        work = [p for p in self.kernel.params if p.role == "work"]
-        first = digits(self.b, ev.scope, nest, counts, start) if work else []
+        total = ev.emit_resolved_index(product(trips), {}, None)
+        start = self._chunk_start("%thread", total)
+        stop = self._chunk_start(self.b.emit("add i64 %thread, 1"), total)
+        scratch = [p for p in self.kernel.params if p.role == "work"]
+        first = delinearize_step(self.b, ev.scope, nest, counts, start) if scratch else []
 
         def step(counter: str, _: list[str]) -> list[str]:
-            inner = Evaluator(self.b, ev.scope.inner())
-            numbers = digits(self.b, inner.scope, nest, counts, counter)
-            for p in work:
-                keep_place(inner.scope, p, body, nest, numbers, first)
-            self.enter(list(zip(nest, numbers, strict=True)), inner, body)
+            inner = ExprEmitter(self.b, ev.scope.inner())
+            numbers = delinearize_step(self.b, inner.scope, nest, counts, counter)
+            for p in scratch:
+                reuse_thread_scratch(inner.scope, p, body, nest, numbers, first)
+            self.emit_nested_loops(list(zip(nest, numbers, strict=True)), inner, body)
             return []
 
         self.b.loop(start, stop, 1, [], step, may_be_empty=True)
 
-    def enter(self, loops: list[tuple[Range, Dim]], ev: Evaluator, body: Block) -> None:
+    def emit_nested_loops(self, loops: list[tuple[Range, Dim]], ev: ExprEmitter, body: Block) -> None:
         """The statements of nested loops, for the tile of each that has this number."""
         if not loops:
-            return self.block(body, ev)
+            return self.emit_block(body, ev)
         (r, counter), *more = loops
-        if leaves_rest(r):
-            return self.rest(r, counter, ev, lambda part: self.enter(more, part, body))
-        ev.scope.enter(r, counter, self.left(r, counter, ev))
-        return self.enter(more, ev, body)
+        if has_partial_tile(r):
+            return self.emit_partial_tile(r, counter, ev, lambda part: self.emit_nested_loops(more, part, body))
+        ev.scope.enter_loop(r, counter, self.remaining_indices(r, counter, ev))
+        return self.emit_nested_loops(more, ev, body)
 
-    def rest(self, r: Range, counter: Dim, ev: Evaluator, body: Callable[[Evaluator], object]) -> None:
+    def emit_partial_tile(self, r: Range, counter: Dim, ev: ExprEmitter, body: Callable[[ExprEmitter], object]) -> None:
         """`body` for tile `counter` of a loop that may end inside it: code for every number of rows, or of vectors, that a tile may have.
 
         Fewer vectors are left to the last tile.  Rows are left to the last two: few rows use what they load less often.
@@ -270,50 +297,52 @@ class KernelEmitter:
         unit, bounds = r.lanes or 1, interval(r.extent, ev.scope.bounds)
         most = min(r.tile, bounds[1]) if bounds else r.tile
         whole = ev.scope.resolve(r.extent)
-        start, left, ends = counter * r.tile, ev.polynomial(whole - counter * r.tile, {}, None), ""
+        start, left, ends = counter * r.tile, ev.emit_resolved_index(whole - counter * r.tile, {}, None), ""
         if unit == 1:
-            start, number = self.halved(r, whole, left, counter, ev)
+            start, number = self.balance_last_tiles(r, whole, left, counter, ev)
         else:
-            number = ev.polynomial(ceildiv(whole - start, unit), {}, None)
+            number = ev.emit_resolved_index(ceildiv(whole - start, unit), {}, None)
             ends = left if r.extent % unit != 0 else ""
 
         def some(count: int) -> None:
-            part = Evaluator(self.b, ev.scope.inner(), self._pointers(ev))
-            part.scope.enter(r.with_(lo=r.lo + start, tile=count * unit), 0, ends)
+            part = ExprEmitter(self.b, ev.scope.inner(), self._pointer_memo(ev))
+            part.scope.enter_loop(r.with_(lo=r.lo + start, tile=count * unit), 0, ends)
             body(part)
 
-        self.b.choose(number, -(-most // unit), some)
+        self.b.switch(number, -(-most // unit), some)
 
-    def halved(self, r: Range, whole: Dim, left: str, counter: Dim, ev: Evaluator) -> tuple[Dim, str]:
+    def balance_last_tiles(
+        self, r: Range, total_rows: Dim, left: str, counter: Dim, ev: ExprEmitter
+    ) -> tuple[Dim, str]:
         """Where tile `counter` begins, before which `left` of all rows are left, and how many it has: the last two have halves."""
         emit, t = self.b.emit, r.tile
         half = emit(f"lshr i64 {emit(f'add i64 {left}, 1')}, 1")
         usual = self.b.intrinsic("i64", "llvm.umin.i64", ("i64", half), ("i64", str(t)))
         second = emit(f"lshr i64 {emit(f'add i64 {left}, {t}')}, 1")
-        at, total = (ev.polynomial(d, {}, None) for d in (counter * t, whole))
+        at, total = (ev.emit_resolved_index(d, {}, None) for d in (counter * t, total_rows))
         alone = emit(f"icmp eq i64 {at}, 0")
         final = emit(f"select i1 {alone}, i64 {left}, i64 {second}")
         ends = emit(f"icmp ule i64 {left}, {t}")
         number = emit(f"select i1 {ends}, i64 {final}, i64 {usual}")
         start = emit(f"select i1 {ends}, i64 {emit(f'sub i64 {total}, {final}')}, i64 {at}")
         name = f"start#{start[1:]}"
-        ev.scope.ssa[name] = start
+        ev.scope.ssa_names[name] = start
         return var(name), number
 
-    def _fraction(self, thread: str, total: str) -> str:
+    def _chunk_start(self, thread: str, total: str) -> str:
         share = self.b.emit(f"mul i64 {thread}, {total}")
         return self.b.emit(f"udiv i64 {share}, %threads")
 
     # reductions
 
-    def reduce(self, stmt: Reduce, ev: Evaluator) -> None:
+    def emit_reduce(self, stmt: Reduce, ev: ExprEmitter) -> None:
         """Accumulate every coordinate of the tile by itself, then combine along the reduced axes."""
         dtype = stmt.value.dtype
-        stmt = self.in_chains(stmt, _with_ranges(ev.scope, stmt))
-        probe = _with_ranges(ev.scope, stmt)
+        stmt = self.with_accumulators(stmt, _enter_ranges(ev.scope, stmt))
+        probe = _enter_ranges(ev.scope, stmt)
         own = {r.var for r in stmt.ranges if r.var in probe.axes}
-        axes = probe.ordered(own | self._value_axes(stmt, probe))
-        places = coordinates(probe, axes)
+        axes = probe.in_scope_order(own | self._value_axes(stmt, probe))
+        places = tile_coords(probe, axes)
         lane = probe.lane_axis(axes)
         lanes = lane.lanes if lane else 0
         across = lane if lane and lane.var in own else None
@@ -321,84 +350,86 @@ class KernelEmitter:
         identity = literal(IDENTITIES[stmt.op](dtype), dtype)
         start = f"splat ({llvm_type(dtype)} {identity})" if lanes else identity
 
-        def nest(ranges: tuple[Range, ...], inner: Evaluator, values: Carried) -> Carried:
+        def nest(ranges: tuple[Range, ...], inner: ExprEmitter, values: CarriedValues) -> CarriedValues:
             if ranges:
                 typed = [(ty, v) for v in values]
-                return self.loop(ranges[0], inner, typed, lambda deeper, now: nest(ranges[1:], deeper, now))
-            self.block(stmt.body, inner)
+                return self.emit_loop(ranges[0], inner, typed, lambda deeper, now: nest(ranges[1:], deeper, now))
+            self.emit_block(stmt.body, inner)
             sums = [self._accumulate(stmt, inner, c, v, lanes) for c, v in zip(places, values, strict=True)]
-            if across is None or not inner.scope.axes[across.var].left:
+            if across is None or not inner.scope.axes[across.var].remaining:
                 return sums
-            masks = [inner.mask(None, c, lanes) or "" for c in places]
+            masks = [inner.lane_mask(None, c, lanes) or "" for c in places]
             return [self._select(m, new, old, ty, lanes) for m, new, old in zip(masks, sums, values, strict=True)]
 
         finals = nest(stmt.ranges, ev, [start] * len(places))
         kept = tuple(a for a in axes if a not in own)
         groups: dict[tuple[int, ...], list[str]] = {}
         for coord, value in zip(places, finals, strict=True):
-            inside = across.active(coord[across.var]) if across else lanes
-            whole = value if inside == lanes else self._select(first_lanes(inside, lanes), value, start, ty, lanes)
+            inside = across.active_lanes(coord[across.var]) if across else lanes
+            whole = value if inside == lanes else self._select(first_lanes_mask(inside, lanes), value, start, ty, lanes)
             groups.setdefault(tuple(coord[a] for a in kept), []).append(whole)
         elements = {}
         for key, parts in groups.items():
-            joined = self._combine_all(stmt.op, dtype, parts, lanes)
-            elements[key] = self._across(stmt.op, dtype, joined, lanes) if across else joined
-        ev.scope.names[stmt.name] = Bound(dtype, kept, elements)
+            joined = self._combine_tree(stmt.op, dtype, parts, lanes)
+            elements[key] = self._reduce_lanes(stmt.op, dtype, joined, lanes) if across else joined
+        ev.scope.values[stmt.name] = BoundValue(dtype, kept, elements)
 
-    def in_chains(self, stmt: Reduce, probe: Scope) -> Reduce:
+    def with_accumulators(self, stmt: Reduce, probe: CodegenScope) -> Reduce:
         """As many steps of the last range in a tile as its chains allow beside the sums that grow anyway."""
         *outer, last = stmt.ranges
-        if last.chains == 1 or not isinstance(last.extent, int):
+        if last.accumulators == 1 or not isinstance(last.extent, int):
             return stmt
-        most = max(1, last.chains // len(coordinates(probe, probe.ordered(self._value_axes(stmt, probe)))))
-        turns = next(n for n in range(most, 0, -1) if last.extent % n == 0)
-        return replace(stmt, ranges=(*outer, last.with_(tile=turns)))
+        most = max(1, last.accumulators // len(tile_coords(probe, probe.in_scope_order(self._value_axes(stmt, probe)))))
+        accumulators = next(n for n in range(most, 0, -1) if last.extent % n == 0)
+        return replace(stmt, ranges=(*outer, last.with_(tile=accumulators)))
 
     def _select(self, mask: str, value: str, other: str, ty: str, lanes: int) -> str:
         """Lanes of `value` where the mask holds, of `other` elsewhere."""
         return self.b.emit(f"select {llvm_type(boolean, lanes)} {mask}, {ty} {value}, {ty} {other}")
 
-    def _value_axes(self, stmt: Reduce, scope: Scope) -> set[str]:
+    def _value_axes(self, stmt: Reduce, scope: CodegenScope) -> set[str]:
         """The axes the reduced value varies over; bindings inside the body are looked through."""
-        ev = Evaluator(Builder(), scope)
+        ev = ExprEmitter(IRBuilder(), scope)
 
         def declare(body: Block) -> None:
             for s in body:
                 if isinstance(s, Let):
-                    ev.bind(s.name, s.value)
+                    ev.bind_lazily(s.name, s.value)
                 elif isinstance(s, Local):
-                    scope.buffers[s.buffer] = Buffer("", s.type, tuple(scope.axes.values()))
+                    scope.buffers[s.buffer] = StorageBuffer("", s.type, tuple(scope.axes.values()))
                 elif isinstance(s, Reduce):
-                    scope.names[s.name] = Bound(
-                        s.value.dtype, scope.ordered(self._value_axes(s, _with_ranges(scope, s)))
+                    scope.values[s.name] = BoundValue(
+                        s.value.dtype, scope.in_scope_order(self._value_axes(s, _enter_ranges(scope, s)))
                     )
 
         declare(stmt.body)
         own = {r.var for r in stmt.ranges}
         return {a for a in ev.axes(stmt.value) if a not in own}
 
-    def _accumulate(self, stmt: Reduce, ev: Evaluator, coord: dict[str, int], total: str, lanes: int) -> str:
+    def _accumulate(self, stmt: Reduce, ev: ExprEmitter, coord: dict[str, int], total: str, lanes: int) -> str:
         """One more term; a product added in floating point is rounded once where the target has an instruction for it."""
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
         wide = value.dtype.is_float and not value.dtype.is_half
-        if stmt.op == "add" and wide and isinstance(value, Call) and value.primitive == "mul":
-            x, y = (ev.at(a, coord, lanes) for a in value.operands)
-            return self.b.intrinsic(ty, f"llvm.fmuladd.{suffix(value.dtype, lanes)}", (ty, x), (ty, y), (ty, total))
-        return self._combine(stmt.op, value.dtype, total, ev.at(value, coord, lanes), lanes)
+        if stmt.op == "add" and wide and isinstance(value, PrimitiveCall) and value.primitive == "mul":
+            x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)
+            return self.b.intrinsic(
+                ty, f"llvm.fmuladd.{intrinsic_suffix(value.dtype, lanes)}", (ty, x), (ty, y), (ty, total)
+            )
+        return self._combine(stmt.op, value.dtype, total, ev.emit_element(value, coord, lanes), lanes)
 
     def _combine(self, op: str, dtype: DType, x: str, y: str, lanes: int) -> str:
         operand = Ref(dtype, "")
-        return emit_call(self.b, Call(dtype, op, (operand, operand)), [x, y], lanes)
+        return emit_primitive(self.b, PrimitiveCall(dtype, op, (operand, operand)), [x, y], lanes)
 
-    def _combine_all(self, op: str, dtype: DType, parts: list[str], lanes: int) -> str:
+    def _combine_tree(self, op: str, dtype: DType, parts: list[str], lanes: int) -> str:
         """Pairwise, so that the chain of dependent steps is short."""
         while len(parts) > 1:
             pairs = [self._combine(op, dtype, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=False)]
             parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
         return parts[0]
 
-    def _across(self, op: str, dtype: DType, vector: str, lanes: int) -> str:
+    def _reduce_lanes(self, op: str, dtype: DType, vector: str, lanes: int) -> str:
         """Combine the lanes of one register by halving it."""
         half = lanes
         while half > 1:
@@ -415,12 +446,12 @@ class KernelEmitter:
 
     # the module
 
-    def text(self) -> str:
+    def module_text(self) -> str:
         """The finished module."""
         n = len(self.kernel.params)
         name = self.kernel.name
         attrs = f'"target-cpu"="{self.target.cpu}" "target-features"="{self.target.features}" "prefer-vector-width"="{self.target.vector_bits}" nounwind'
-        noalias = [("noalias " if self._unaliased(k) else "") for k in range(n)]
+        noalias = [("noalias " if self._is_noalias(k) else "") for k in range(n)]
         params = [f"ptr {noalias[k]}%p{k}" for k in range(n)] + [f"i64 {s}" for s in self.sizes] + ["ptr %status"]
         lines = [f'target triple = "{self.target.triple}"', ""]
         work_params = ", ".join([*params, "i64 %thread", "i64 %threads"] if self.parallel else params)
@@ -428,27 +459,29 @@ class KernelEmitter:
         lines += [f"define {'internal ' if self.parallel else ''}void @{work_name}({work_params}) {'noinline ' if self.parallel else ''}#0 {{",
                   "entry:", *self.b.allocas, *self.b.lines, "  ret void", "}", ""]  # fmt: skip
         if self.parallel:
-            lines += self._entry(name, n)
-        lines += sorted(self.b.declared)
+            lines += self._parallel_entry(name, n)
+        lines += sorted(self.b.declarations)
         lines += ["", f"attributes #0 = {{ {attrs} }}", "!0 = !{i32 1}"]
         return "\n".join(lines) + "\n"
 
-    def _unaliased(self, k: int) -> bool:
+    def _is_noalias(self, k: int) -> bool:
         """Whether no other parameter can be the same memory: one that is updated, or an input written over."""
         roles = {p.role for p in self.kernel.params}
         param = self.kernel.params[k]
-        return param.name not in self.shared and (param.role in ("const", "out") or "inout" not in roles)
+        return param.name not in self.aliased_params and (param.role in ("const", "out") or "inout" not in roles)
 
-    def _alone(self, call: str) -> list[str]:
+    def _serial_fallback(self, call: str) -> list[str]:
         """Leave the work to the calling thread where there is too little of it."""
-        if self.kernel.surplus == 0:
+        if self.kernel.parallel_condition == 0:
             return []
-        b = Builder()
-        flag = b.emit(f"icmp slt i64 {Evaluator(b, Scope()).polynomial(self.kernel.surplus, {}, None)}, 0")
-        b.do(f"br i1 {flag}, label %alone, label %together")
+        b = IRBuilder()
+        flag = b.emit(
+            f"icmp slt i64 {ExprEmitter(b, CodegenScope()).emit_resolved_index(self.kernel.parallel_condition, {}, None)}, 0"
+        )
+        b.emit_void(f"br i1 {flag}, label %alone, label %together")
         return [*b.lines, "alone:", call, "  ret void", "together:"]
 
-    def _entry(self, name: str, n: int) -> list[str]:
+    def _parallel_entry(self, name: str, n: int) -> list[str]:
         values = [*(f"ptr %p{k}" for k in range(n)), *(f"i64 {s}" for s in self.sizes), "ptr %status"]
         frame = f"[{len(values)} x ptr]"
         pack, unpack = [], []
@@ -477,7 +510,7 @@ class KernelEmitter:
             f"define void @{name}({arguments}) #0 {{",
             "entry:",
             f"  %frame = alloca {frame}, align 8",
-            *self._alone(f"  call void @{name}.work({arguments}, i64 0, i64 1)"),
+            *self._serial_fallback(f"  call void @{name}.work({arguments}, i64 0, i64 1)"),
             *pack,
             f"  call void @GOMP_parallel(ptr @{name}.thread, ptr %frame, i32 0, i32 0)",
             "  ret void",
@@ -489,8 +522,8 @@ class KernelEmitter:
         ]
 
 
-def _with_ranges(scope: Scope, stmt: Reduce) -> Scope:
+def _enter_ranges(scope: CodegenScope, stmt: Reduce) -> CodegenScope:
     inner = scope.inner()
     for r in stmt.ranges:
-        inner.enter(r, 0)
+        inner.enter_loop(r, 0)
     return inner

@@ -18,9 +18,9 @@ import llvmlite.binding as llvm
 from compiler.codegen.target import Target
 from compiler.errors import TilewrightError
 
-Machine: TypeAlias = "llvm.TargetMachine"
+TargetMachine: TypeAlias = "llvm.TargetMachine"
 
-CODEGEN_LEVEL = 2
+CODEGEN_OPT_LEVEL = 2
 """How hard LLVM's backend tries, of 0..3."""
 
 
@@ -28,34 +28,34 @@ class LLVMError(TilewrightError):
     """LLVM refused the text that codegen wrote: a bug in this compiler."""
 
 
-def to_object(llvm_ir: str, target: Target, optimize: bool = True) -> bytes:
+def emit_object(llvm_ir: str, target: Target, optimize: bool = True) -> bytes:
     """The relocatable object file of an LLVM module; LLVMError where it does not parse or verify.
 
     `optimize=False` takes a tenth of the time: for code that does no work of its own.
     """
-    machine = target_machine(target, CODEGEN_LEVEL if optimize else 0)
-    module = _optimized(llvm_ir, machine) if optimize else _parsed(llvm_ir, machine)
+    machine = target_machine(target, CODEGEN_OPT_LEVEL if optimize else 0)
+    module = _optimize_module(llvm_ir, machine) if optimize else _parse_module(llvm_ir, machine)
     return bytes(machine.emit_object(module))
 
 
-def to_assembly(llvm_ir: str, target: Target) -> str:
+def emit_assembly(llvm_ir: str, target: Target) -> str:
     """The assembly text of the same code, for reading."""
     machine = target_machine(target)
-    return str(machine.emit_assembly(_optimized(llvm_ir, machine)))
+    return str(machine.emit_assembly(_optimize_module(llvm_ir, machine)))
 
 
-def optimized_ir(llvm_ir: str, target: Target) -> str:
+def emit_optimized_ir(llvm_ir: str, target: Target) -> str:
     """The module after LLVM's own passes, for reading."""
-    return str(_optimized(llvm_ir, target_machine(target)))
+    return str(_optimize_module(llvm_ir, target_machine(target)))
 
 
 @cache
-def target_machine(target: Target, level: int = CODEGEN_LEVEL) -> Machine:
+def target_machine(target: Target, level: int = CODEGEN_OPT_LEVEL) -> TargetMachine:
     """The LLVM target machine for `target`; LLVMError where this LLVM has no such backend.
 
     Made once, because the first module that a machine compiles takes a millisecond more than the others.
     """
-    initialize()
+    initialize_llvm()
     try:
         backend = llvm.Target.from_triple(target.triple)
     except RuntimeError as error:
@@ -66,7 +66,7 @@ def target_machine(target: Target, level: int = CODEGEN_LEVEL) -> Machine:
 
 
 @cache
-def initialize() -> None:
+def initialize_llvm() -> None:
     """Register every backend of LLVM, once, and keep instructions in order (in the whole process: LLVM has one setting)."""
     llvm.set_option("tilewright", "-enable-misched=false")
     llvm.initialize_all_targets()
@@ -74,7 +74,7 @@ def initialize() -> None:
     llvm.initialize_native_asmparser()
 
 
-def _parsed(llvm_ir: str, machine: Machine) -> llvm.ModuleRef:
+def _parse_module(llvm_ir: str, machine: TargetMachine) -> llvm.ModuleRef:
     try:
         module = llvm.parse_assembly(llvm_ir, llvm.create_context())
         module.data_layout = data_layout(machine)
@@ -84,15 +84,15 @@ def _parsed(llvm_ir: str, machine: Machine) -> llvm.ModuleRef:
     return module
 
 
-def _optimized(llvm_ir: str, machine: Machine) -> llvm.ModuleRef:
-    module = _parsed(llvm_ir, machine)
-    passes, builder = pipeline(machine)
+def _optimize_module(llvm_ir: str, machine: TargetMachine) -> llvm.ModuleRef:
+    module = _parse_module(llvm_ir, machine)
+    passes, builder = pass_pipeline(machine)
     passes.run(module, builder)
     return module
 
 
 @cache
-def pipeline(machine: Machine) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
+def pass_pipeline(machine: TargetMachine) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
     """LLVM's own passes, made once: a thread asks for Python's lock after each call of LLVM, and waits for it."""
     passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
@@ -102,6 +102,6 @@ def pipeline(machine: Machine) -> tuple[llvm.ModulePassManager, llvm.PassBuilder
 
 
 @cache
-def data_layout(machine: Machine) -> str:
+def data_layout(machine: TargetMachine) -> str:
     """How large and aligned the machine's types are, as LLVM spells it."""
     return str(machine.target_data)

@@ -7,37 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.codegen.llvm.builder import Builder, llvm_type
-from compiler.ir.scalar import Call, Ref
+from compiler.codegen.llvm.builder import IRBuilder, llvm_type
+from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.types import DType, boolean, f32
 
-COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
-FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
-INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
-MOVES = ("where", "cast", "bitcast")
+FCMP_PREDICATES = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+FLOAT_OPCODES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+INTEGER_OPCODES = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
+NON_ARITHMETIC = ("where", "cast", "bitcast")
 FLOAT_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
                     "copysign": "copysign", "fma": "fma"}  # fmt: skip
 
 
-def suffix(dtype: DType, lanes: int) -> str:
+def intrinsic_suffix(dtype: DType, lanes: int) -> str:
     """The type mangled as intrinsics want it: v16f32, i64."""
     base = f"{'f' if dtype.is_float else 'i'}{dtype.bits}"
     return f"v{lanes}{base}" if lanes else base
 
 
-def constant_of(text: str, dtype: DType, lanes: int) -> str:
+def splat_constant(text: str, dtype: DType, lanes: int) -> str:
     """Scalar constant `text` as a value of the (vector) type."""
     return f"splat ({llvm_type(dtype)} {text})" if lanes else text
 
 
-def emit_call(b: Builder, e: Call, args: list[str], lanes: int) -> str:
+def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str:
     """The value of primitive `e` on `args`, all of `lanes` (0: scalars)."""
     dtype = e.operands[-1].dtype
     ty = llvm_type(dtype, lanes)
     name = e.primitive
-    if dtype.is_half and name not in MOVES:
-        return _in_f32(b, e, args, lanes)
-    if name in COMPARE:
+    if dtype.is_half and name not in NON_ARITHMETIC:
+        return _compute_in_f32(b, e, args, lanes)
+    if name in FCMP_PREDICATES:
         return emit_compare(b, name, dtype, args, lanes)
     if name == "where":
         return b.emit(f"select {llvm_type(boolean, lanes)} {args[0]}, {ty} {args[1]}, {ty} {args[2]}")
@@ -46,39 +46,39 @@ def emit_call(b: Builder, e: Call, args: list[str], lanes: int) -> str:
     if name == "bitcast":
         source, target = llvm_type(dtype, lanes), llvm_type(e.dtype, lanes)
         return args[0] if source == target else b.emit(f"bitcast {source} {args[0]} to {target}")
-    if dtype.is_float and name in FLOAT:
-        return b.emit(f"{FLOAT[name]} {ty} {args[0]}, {args[1]}")
+    if dtype.is_float and name in FLOAT_OPCODES:
+        return b.emit(f"{FLOAT_OPCODES[name]} {ty} {args[0]}, {args[1]}")
     if dtype.is_float and name in FLOAT_INTRINSICS:
-        intrinsic = f"llvm.{FLOAT_INTRINSICS[name]}.{suffix(dtype, lanes)}"
+        intrinsic = f"llvm.{FLOAT_INTRINSICS[name]}.{intrinsic_suffix(dtype, lanes)}"
         return b.intrinsic(ty, intrinsic, *((ty, a) for a in args))
-    if not dtype.is_float and name in INTEGER:
-        return b.emit(f"{INTEGER[name]} {ty} {args[0]}, {args[1]}")
-    rule = SPECIAL.get(name)
+    if not dtype.is_float and name in INTEGER_OPCODES:
+        return b.emit(f"{INTEGER_OPCODES[name]} {ty} {args[0]}, {args[1]}")
+    rule = EXPANSIONS.get(name)
     if rule is None:
         raise NotImplementedError(f"primitive {name} on {dtype} has no instruction; run expand-math first")
     return rule(b, dtype, args, lanes)
 
 
-def _in_f32(b: Builder, e: Call, args: list[str], lanes: int) -> str:
+def _compute_in_f32(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str:
     """A half type's arithmetic: in f32, rounded once."""
     dtype = e.operands[0].dtype
     wide = [emit_cast(b, dtype, f32, a, lanes) for a in args]
     result = boolean if e.dtype == boolean else f32
-    value = emit_call(b, Call(result, e.primitive, (Ref(f32, ""),) * len(args)), wide, lanes)
+    value = emit_primitive(b, PrimitiveCall(result, e.primitive, (Ref(f32, ""),) * len(args)), wide, lanes)
     return value if result == boolean else emit_cast(b, f32, dtype, value, lanes)
 
 
-def emit_compare(b: Builder, name: str, dtype: DType, args: list[str], lanes: int) -> str:
+def emit_compare(b: IRBuilder, name: str, dtype: DType, args: list[str], lanes: int) -> str:
     """A comparison; ordered, so false on NaN, but for `ne`."""
     ty = llvm_type(dtype, lanes)
     if dtype.is_float:
-        return b.emit(f"fcmp {COMPARE[name]} {ty} {args[0]}, {args[1]}")
+        return b.emit(f"fcmp {FCMP_PREDICATES[name]} {ty} {args[0]}, {args[1]}")
     sign = "s" if dtype.kind == "int" else "u"
     code = name if name in ("eq", "ne") else sign + name
     return b.emit(f"icmp {code} {ty} {args[0]}, {args[1]}")
 
 
-def emit_cast(b: Builder, source: DType, target: DType, value: str, lanes: int) -> str:
+def emit_cast(b: IRBuilder, source: DType, target: DType, value: str, lanes: int) -> str:
     """Conversion by value; to and from half types by way of f32."""
     if source == target:
         return value
@@ -92,7 +92,7 @@ def emit_cast(b: Builder, source: DType, target: DType, value: str, lanes: int) 
         return _narrow_bf16(b, value, lanes)
     s, t = llvm_type(source, lanes), llvm_type(target, lanes)
     if target.kind == "bool":
-        zero = constant_of("0", source, lanes) if not source.is_float else "zeroinitializer" if lanes else "0.0"
+        zero = splat_constant("0", source, lanes) if not source.is_float else "zeroinitializer" if lanes else "0.0"
         return b.emit(f"{'fcmp une' if source.is_float else 'icmp ne'} {s} {value}, {zero}")
     if source.is_float and target.is_float:
         return b.emit(f"{'fpext' if target.bits > source.bits else 'fptrunc'} {s} {value} to {t}")
@@ -106,7 +106,7 @@ def emit_cast(b: Builder, source: DType, target: DType, value: str, lanes: int) 
     return b.emit(f"{widen if target.bits > source.bits else 'trunc'} {s} {value} to {t}")
 
 
-def _float_to_integer(b: Builder, source: DType, target: DType, value: str, lanes: int) -> str:
+def _float_to_integer(b: IRBuilder, source: DType, target: DType, value: str, lanes: int) -> str:
     """Truncation toward zero.  Narrow types go through a wide one and wrap, as PyTorch's do on x86."""
     wide = "i64" if target.bits == 64 or source.bits == 64 else "i32"
     s = llvm_type(source, lanes)
@@ -117,14 +117,14 @@ def _float_to_integer(b: Builder, source: DType, target: DType, value: str, lane
     return exact if t == wide_ty else b.emit(f"trunc {wide_ty} {exact} to {t}")
 
 
-def _widen_bf16(b: Builder, value: str, lanes: int) -> str:
+def _widen_bf16(b: IRBuilder, value: str, lanes: int) -> str:
     v = f"<{lanes} x %s>" if lanes else "%s"
     wide = b.emit(f"zext {v % 'i16'} {value} to {v % 'i32'}")
     high = b.emit(f"shl {v % 'i32'} {wide}, {'splat (i32 16)' if lanes else '16'}")
     return b.emit(f"bitcast {v % 'i32'} {high} to {v % 'float'}")
 
 
-def _narrow_bf16(b: Builder, value: str, lanes: int) -> str:
+def _narrow_bf16(b: IRBuilder, value: str, lanes: int) -> str:
     """Round to nearest even in the bits; a NaN stays one (quiet)."""
     v = f"<{lanes} x %s>" if lanes else "%s"
     c = (lambda n: f"splat (i32 {n})") if lanes else str
@@ -139,58 +139,58 @@ def _narrow_bf16(b: Builder, value: str, lanes: int) -> str:
     return b.emit(f"trunc {v % 'i32'} {chosen} to {v % 'i16'}")
 
 
-def _shr16(b: Builder, bits: str, lanes: int) -> str:
+def _shr16(b: IRBuilder, bits: str, lanes: int) -> str:
     ty = f"<{lanes} x i32>" if lanes else "i32"
     return b.emit(f"lshr {ty} {bits}, {'splat (i32 16)' if lanes else '16'}")
 
 
-def _neg(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+def _neg(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
     ty = llvm_type(dtype, lanes)
     if dtype.is_float:
         return b.emit(f"fneg {ty} {args[0]}")
-    return b.emit(f"sub {ty} {constant_of('0', dtype, lanes)}, {args[0]}")
+    return b.emit(f"sub {ty} {splat_constant('0', dtype, lanes)}, {args[0]}")
 
 
-def _abs(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+def _abs(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
     if dtype.kind != "int":
         return args[0]
     ty = llvm_type(dtype, lanes)
-    return b.intrinsic(ty, f"llvm.abs.{suffix(dtype, lanes)}", (ty, args[0]), ("i1", "false"))
+    return b.intrinsic(ty, f"llvm.abs.{intrinsic_suffix(dtype, lanes)}", (ty, args[0]), ("i1", "false"))
 
 
-def _not(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+def _not(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
     ones = "true" if dtype.kind == "bool" else "-1"
-    return b.emit(f"xor {llvm_type(dtype, lanes)} {args[0]}, {constant_of(ones, dtype, lanes)}")
+    return b.emit(f"xor {llvm_type(dtype, lanes)} {args[0]}, {splat_constant(ones, dtype, lanes)}")
 
 
-def _shift(opcode: str) -> Callable[[Builder, DType, list[str], int], str]:
+def _shift(opcode: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
     """Shifting by the width or more (or by a negative number) leaves no bit of the operand: 0, or its sign."""
 
-    def emit(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+    def emit(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
         x, amount = args
         ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
-        known = b.emit(f"icmp ult {ty} {amount}, {constant_of(str(dtype.bits), dtype, lanes)}")
+        in_range = b.emit(f"icmp ult {ty} {amount}, {splat_constant(str(dtype.bits), dtype, lanes)}")
         if opcode == "shr" and dtype.kind == "int":
-            most = constant_of(str(dtype.bits - 1), dtype, lanes)
-            return b.emit(f"ashr {ty} {x}, {b.emit(f'select {flag} {known}, {ty} {amount}, {ty} {most}')}")
+            most = splat_constant(str(dtype.bits - 1), dtype, lanes)
+            return b.emit(f"ashr {ty} {x}, {b.emit(f'select {flag} {in_range}, {ty} {amount}, {ty} {most}')}")
         shifted = b.emit(f"{'shl' if opcode == 'shl' else 'lshr'} {ty} {x}, {amount}")
-        return b.emit(f"select {flag} {known}, {ty} {shifted}, {ty} {constant_of('0', dtype, lanes)}")
+        return b.emit(f"select {flag} {in_range}, {ty} {shifted}, {ty} {splat_constant('0', dtype, lanes)}")
 
     return emit
 
 
-def _pick(order: str) -> Callable[[Builder, DType, list[str], int], str]:
+def _min_or_max(predicate: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
     """min or max.  The select alone is one instruction but drops a NaN on the left, which a second select restores."""
 
-    def emit(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+    def emit(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
         x, y = args
         ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
         if not dtype.is_float:
             if dtype.kind == "bool":
-                return b.emit(f"{'or' if order == 'gt' else 'and'} {ty} {x}, {y}")
-            better = b.emit(f"icmp {'s' if dtype.kind == 'int' else 'u'}{order} {ty} {x}, {y}")
+                return b.emit(f"{'or' if predicate == 'gt' else 'and'} {ty} {x}, {y}")
+            better = b.emit(f"icmp {'s' if dtype.kind == 'int' else 'u'}{predicate} {ty} {x}, {y}")
             return b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
-        better = b.emit(f"fcmp o{order} {ty} {x}, {y}")
+        better = b.emit(f"fcmp o{predicate} {ty} {x}, {y}")
         chosen = b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
         missing = b.emit(f"fcmp uno {ty} {x}, {x}")
         return b.emit(f"select {flag} {missing}, {ty} {x}, {ty} {chosen}")
@@ -198,15 +198,15 @@ def _pick(order: str) -> Callable[[Builder, DType, list[str], int], str]:
     return emit
 
 
-def _integer_division(opcode: str) -> Callable[[Builder, DType, list[str], int], str]:
+def _integer_division(opcode: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
     """Toward zero.  Dividing by 0 or the lowest value by -1 must not trap: by 0 gives x, by -1 gives -x, remainder 0."""
 
-    def emit(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+    def emit(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
         x, y = args
         ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
 
         def c(n: int) -> str:
-            return constant_of(str(n), dtype, lanes)
+            return splat_constant(str(n), dtype, lanes)
 
         zero = b.emit(f"icmp eq {ty} {y}, {c(0)}")
         if dtype.kind != "int":
@@ -224,20 +224,20 @@ def _integer_division(opcode: str) -> Callable[[Builder, DType, list[str], int],
     return emit
 
 
-def _integer_fma(b: Builder, dtype: DType, args: list[str], lanes: int) -> str:
+def _integer_fma(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
     ty = llvm_type(dtype, lanes)
     return b.emit(f"add {ty} {b.emit(f'mul {ty} {args[0]}, {args[1]}')}, {args[2]}")
 
 
-SPECIAL: dict[str, Callable[[Builder, DType, list[str], int], str]] = {
+EXPANSIONS: dict[str, Callable[[IRBuilder, DType, list[str], int], str]] = {
     "neg": _neg,
     "abs": _abs,
     "not": _not,
     "shl": _shift("shl"),
     "shr": _shift("shr"),
     "lshr": _shift("lshr"),
-    "min": _pick("lt"),
-    "max": _pick("gt"),
+    "min": _min_or_max("lt"),
+    "max": _min_or_max("gt"),
     "div": _integer_division("div"),
     "rem": _integer_division("rem"),
     "fma": _integer_fma,

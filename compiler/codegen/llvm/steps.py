@@ -9,34 +9,44 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from compiler.codegen.llvm.builder import Builder
-from compiler.codegen.llvm.scope import Scope, trip_count
+from compiler.codegen.llvm.builder import IRBuilder
+from compiler.codegen.llvm.scope import CodegenScope, trip_count
 from compiler.ir import tile
 from compiler.ir.index import Dim, var
 from compiler.ir.tile import Block, Param, Range
 
 
-def digits(b: Builder, scope: Scope, nest: Sequence[Range], counts: Sequence[str], number: str) -> list[Dim]:
+def delinearize_step(
+    b: IRBuilder, scope: CodegenScope, nest: Sequence[Range], counts: Sequence[str], step_number: str
+) -> list[Dim]:
     """Which tile of each loop comes in step `number` of all of them, `counts` of each; bound in `scope`."""
-    found, rest = list[Dim](), number
+    found, rest = list[Dim](), step_number
     for r, count in reversed(list(zip(nest, counts, strict=True))):
-        name = f"{r.var}#{b.fresh('n')[1:]}"
+        name = f"{r.var}#{b.fresh_name('n')[1:]}"
         digit = b.emit(f"urem i64 {rest}, {count}") if r is not nest[0] else rest
         rest = b.emit(f"udiv i64 {rest}, {count}") if r is not nest[0] else rest
-        scope.ssa[name], scope.bounds[name] = digit, (0, trip_count(r) - 1)
+        scope.ssa_names[name], scope.bounds[name] = digit, (0, trip_count(r) - 1)
         found.insert(0, var(name))
     return found
 
 
-def keep_place(
-    scope: Scope, p: Param, body: Block, nest: Sequence[Range], numbers: Sequence[Dim], first: Sequence[Dim]
+def reuse_thread_scratch(
+    scope: CodegenScope,
+    p: Param,
+    body: Block,
+    nest: Sequence[Range],
+    tile_numbers: Sequence[Dim],
+    first_tile_numbers: Sequence[Dim],
 ) -> None:
     """Let the step of these `numbers` work in the part of buffer `p` that the first step of its thread has, if each loop has its own
     dimension of the buffer: the parts of two threads then differ.
     """
-    passed = {var(r.var): (here - there) * r.tile for r, here, there in zip(nest, numbers, first, strict=True)}
-    places = zip(*tile.places(body, p.name), strict=True)
-    follow = [along[0] if len(set(along)) == 1 else None for along in places]
-    if passed.keys() <= set(follow):
-        shift = tuple(0 if d is None else passed.get(d, 0) for d in follow)
-        scope.buffers[p.name] = replace(scope.buffers[p.name], shift=shift)
+    distance = {
+        var(r.var): (here - there) * r.tile
+        for r, here, there in zip(nest, tile_numbers, first_tile_numbers, strict=True)
+    }
+    places = zip(*tile.access_indices(body, p.name), strict=True)
+    loop_indices = [along[0] if len(set(along)) == 1 else None for along in places]
+    if distance.keys() <= set(loop_indices):
+        shift = tuple(0 if d is None else distance.get(d, 0) for d in loop_indices)
+        scope.buffers[p.name] = replace(scope.buffers[p.name], index_shift=shift)

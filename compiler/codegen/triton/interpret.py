@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+LIBDEVICE_IN_NUMPY: dict[str, Callable[..., Any]] = {
     "expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "pow": np.power, "trunc": np.trunc, "rint": np.rint,
     "copysign": np.copysign,
 }  # fmt: skip
 
 
-def install() -> None:
+def patch_interpreter() -> None:
     """Complete the interpreter; does nothing where kernels are compiled."""
     import triton
     from triton.language.extra import libdevice
@@ -24,13 +24,13 @@ def install() -> None:
         return
     from triton.runtime.interpreter import InterpreterBuilder
 
-    for name, function in FUNCTIONS.items():
-        setattr(libdevice, name, elementwise(function))
+    for name, function in LIBDEVICE_IN_NUMPY.items():
+        setattr(libdevice, name, elementwise_function(function))
     if not hasattr(InterpreterBuilder.create_dot, "__wrapped__"):
-        InterpreterBuilder.create_dot = widened(InterpreterBuilder.create_dot)
+        InterpreterBuilder.create_dot = widen_bf16_dot(InterpreterBuilder.create_dot)
 
 
-def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
+def elementwise_function(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` on the interpreter's tensors."""
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
@@ -44,7 +44,7 @@ def elementwise(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
-def widened(dot: Callable[..., Any]) -> Callable[..., Any]:
+def widen_bf16_dot(dot: Callable[..., Any]) -> Callable[..., Any]:
     """The interpreter's `dot`, given the numbers of bf16 blocks where it would multiply their bits."""
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle

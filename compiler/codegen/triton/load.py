@@ -10,23 +10,23 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from compiler.codegen.triton.interpret import install
+from compiler.codegen.triton.interpret import patch_interpreter
 
-TARGETS: dict[str, tuple[str, int | str, int]] = {"sm90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+GPU_TARGETS: dict[str, tuple[str, int | str, int]] = {"sm90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
 """GPUs by name: Triton's backend, architecture and threads per warp."""
 
 
 @lru_cache(maxsize=1)
-def _sources() -> tempfile.TemporaryDirectory[str]:
+def _source_directory() -> tempfile.TemporaryDirectory[str]:
     """Where modules lie: Triton reads a function's source from its file, even when it is first called."""
     return tempfile.TemporaryDirectory(prefix="tilewright-triton-")
 
 
 def load_module(source: str) -> ModuleType:
     """The module that `emit_triton` wrote.  With TRITON_INTERPRET=1 (set before Triton is imported) it runs on CPU tensors."""
-    install()
+    patch_interpreter()
     name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
-    path = Path(_sources().name, f"{name}.py")
+    path = Path(_source_directory().name, f"{name}.py")
     path.write_text(source)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -50,5 +50,5 @@ def compile_offline(source: str, target: str) -> dict[str, int]:
 
     module = load_module(source)
     program = ASTSource(module.kernel, module.signature)
-    compiled = triton.compile(program, target=GPUTarget(*TARGETS[target]), options=module.options)
+    compiled = triton.compile(program, target=GPUTarget(*GPU_TARGETS[target]), options=module.options)
     return {kind: len(text) for kind, text in compiled.asm.items() if kind in ("ptx", "cubin", "amdgcn", "hsaco")}

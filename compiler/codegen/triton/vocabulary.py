@@ -31,12 +31,12 @@ DTYPES: Mapping[str, tuple[str, str]] = {
 }
 """Each dtype as source names it, and as a signature does."""
 
-INFIX: Mapping[str, str] = {**{p.name: p.infix for p in PRIMITIVES.values() if p.infix}, "rem": "%"}
+INFIX_OPERATORS: Mapping[str, str] = {**{p.name: p.infix for p in PRIMITIVES.values() if p.infix}, "rem": "%"}
 """Primitives that are operators."""
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
-FUNCTIONS: Mapping[str, str] = {
+TRITON_FUNCTIONS: Mapping[str, str] = {
     **{p: f"tl.{p}" for p in ("where", "fma", "abs")}, "max": "maximum", "min": "minimum",
     **{p: f"tl.{p}" for p in ("floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "erf", "sin", "cos")},
     **{p: f"libdevice.{p}" for p in ("expm1", "log1p", "tanh", "tan", "asin", "acos", "atan", "sinh", "cosh", "pow")},
@@ -44,10 +44,10 @@ FUNCTIONS: Mapping[str, str] = {
 }  # fmt: skip
 """Primitives that are functions; names without a module are `HELPERS`."""
 
-EXACT: Mapping[str, str] = {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn"}
+EXACT_FUNCTIONS: Mapping[str, str] = {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn"}
 """f32 primitives whose plain spelling would be approximate."""
 
-ANY_DTYPE = ("where", "fma", "abs", "max", "min")
+ANY_DTYPE_FUNCTIONS = ("where", "fma", "abs", "max", "min")
 """Functions that are not of f32 and f64 alone."""
 
 HELPERS: Mapping[str, str] = {
@@ -66,7 +66,7 @@ RESERVED = {*MODULE_NAMES, "pid", "range", "float", *HELPERS, *kwlist}
 """Names that no value of a kernel may take."""
 
 
-def combiner(op: str, dtype: DType) -> str:
+def reduce_helper(op: str, dtype: DType) -> str:
     """The helper that combines two values of a reduction; "" for a sum."""
     if dtype.kind == "bool":
         return {"max": "either", "min": "both"}[op]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.frontend.aten.contraction import attention_scores, convolution, default_scale
-from compiler.frontend.aten.pooling import each
-from compiler.frontend.promotion import Scalar, apply, as_node
+from compiler.frontend.aten.pooling import per_dim
+from compiler.frontend.promotion import SymbolicScalar, apply_promoted, as_node
 from compiler.frontend.registry import converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -31,11 +31,11 @@ def threshold_backward(gradient: Node, x: Node, threshold: float) -> Node:
 @converts("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
 def attention_backward(
     gradient: Node, q: Node, k: Node, v: Node, y: Node, logsumexp: Node, dropout_p: float, is_causal: bool,
-    attn_mask: Node | None = None, scale: float | Scalar | None = None,
+    attn_mask: Node | None = None, scale: float | SymbolicScalar | None = None,
 ) -> tuple[Node, Node, Node]:  # fmt: skip
     """With p the probabilities, found again from the log of their sums (Dao and others, 2022, algorithm 4)."""
     of_keys, of_values = k.shape[-3], v.shape[-3]
-    k, v = (ops.shared_heads(x, q.shape[-3]) for x in (k, v))
+    k, v = (ops.expand_kv_heads(x, q.shape[-3]) for x in (k, v))
     factor = default_scale(q, scale)
     scores = attention_scores(q, k, attn_mask, is_causal, factor)
     wide = scores.dtype
@@ -44,42 +44,48 @@ def attention_backward(
     g, last = ops.as_dtype(gradient, wide), (scores.type.rank - 1,)
     share = ops.sum_(ops.mul(g, ops.as_dtype(y, wide)), dims=last, keepdim=True)
     inner = ops.sub(ops.matmul(gradient, ops.transpose(v, -1, -2), dtype=wide), share)
-    ds = ops.as_dtype(apply(ops.mul, ops.mul(p, inner), factor), q.dtype)
+    ds = ops.as_dtype(apply_promoted(ops.mul, ops.mul(p, inner), factor), q.dtype)
     dk = ops.matmul(ops.transpose(ds, -1, -2), q)
     dv = ops.matmul(ops.transpose(ops.as_dtype(p, v.dtype), -1, -2), gradient)
-    return ops.matmul(ds, k), _of_shared(dk, of_keys), _of_shared(dv, of_values)
+    return ops.matmul(ds, k), _sum_shared_heads(dk, of_keys), _sum_shared_heads(dv, of_values)
 
 
-def _of_shared(gradient: Node, heads: Dim) -> Node:
+def _sum_shared_heads(gradient: Node, heads: Dim) -> Node:
     """The gradient of each of `heads` that several heads share."""
     *front, own, rows, columns = gradient.shape
     if own == heads:
         return gradient
-    apart = ops.reshape(gradient, shape=(*front, heads, floordiv(own, heads), rows, columns))
-    return ops.sum_(apart, dims=(apart.type.rank - 3,))
+    grouped = ops.reshape(gradient, shape=(*front, heads, floordiv(own, heads), rows, columns))
+    return ops.sum_(grouped, dims=(grouped.type.rank - 3,))
 
 
 @converts("aten.convolution_backward.default")
 def convolution_backward(
     gradient: Node, x: Node, weight: Node, bias_sizes: Sequence[int] | None, stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, wanted: Sequence[bool],
+    dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[Node | None, Node | None, Node | None]:  # fmt: skip
     axes = (0, *range(2, x.type.rank))
-    stride, padding, dilation = (each(v, x.type.rank - 2) for v in (stride, padding, dilation))
+    stride, padding, dilation = (per_dim(v, x.type.rank - 2) for v in (stride, padding, dilation))
     if transposed:
         return (
-            _transposed_input(gradient, x, weight, stride, padding, dilation, groups) if wanted[0] else None,
-            _convolution_weight(x, gradient, weight, stride, padding, dilation, groups) if wanted[1] else None,
-            ops.sum_(gradient, dims=axes) if wanted[2] else None,
+            _transposed_input_gradient(gradient, x, weight, stride, padding, dilation, groups)
+            if output_mask[0]
+            else None,
+            _convolution_weight_gradient(x, gradient, weight, stride, padding, dilation, groups)
+            if output_mask[1]
+            else None,
+            ops.sum_(gradient, dims=axes) if output_mask[2] else None,
         )
     return (
-        convolution_input(gradient, x, weight, stride, padding, dilation, groups) if wanted[0] else None,
-        _convolution_weight(gradient, x, weight, stride, padding, dilation, groups) if wanted[1] else None,
-        ops.sum_(gradient, dims=axes) if wanted[2] else None,
+        convolution_input_gradient(gradient, x, weight, stride, padding, dilation, groups) if output_mask[0] else None,
+        _convolution_weight_gradient(gradient, x, weight, stride, padding, dilation, groups)
+        if output_mask[1]
+        else None,
+        ops.sum_(gradient, dims=axes) if output_mask[2] else None,
     )
 
 
-def _transposed_input(
+def _transposed_input_gradient(
     gradient: Node,
     x: Node,
     weight: Node,
@@ -96,7 +102,7 @@ def _transposed_input(
     return result
 
 
-def convolution_input(
+def convolution_input_gradient(
     gradient: Node,
     x: Node,
     weight: Node,
@@ -115,7 +121,7 @@ def convolution_input(
     return result
 
 
-def _convolution_weight(
+def _convolution_weight_gradient(
     gradient: Node,
     x: Node,
     weight: Node,
@@ -127,12 +133,10 @@ def _convolution_weight(
     """Input and gradient convolved with batch and channels exchanged, stride and dilation too."""
     batch, _, *area = x.shape
     spatial = tuple(range(3, x.type.rank + 1))
-    apart = ops.reshape(x, shape=(batch, groups, weight.shape[1], *area))
-    turned = ops.reshape(ops.permute(apart, dims=(2, 1, 0, *spatial)), shape=(weight.shape[1], groups * batch, *area))
+    grouped = ops.reshape(x, shape=(batch, groups, weight.shape[1], *area))
+    image = ops.reshape(ops.permute(grouped, dims=(2, 1, 0, *spatial)), shape=(weight.shape[1], groups * batch, *area))
     window = ops.transpose(gradient, 0, 1)
-    result = ops.conv(
-        ops.pad_spatial(turned, padding, padding), window, stride=dilation, dilation=stride, groups=groups
-    )
+    result = ops.conv(ops.pad_spatial(image, padding, padding), window, stride=dilation, dilation=stride, groups=groups)
     for d in range(2, x.type.rank):
         result = ops.slice_(result, dim=d, size=weight.shape[d])
     return ops.transpose(result, 0, 1)

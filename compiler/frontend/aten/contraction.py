@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from compiler.frontend.aten.elementwise import add as add_scaled
-from compiler.frontend.aten.pooling import each
+from compiler.frontend.aten.pooling import per_dim
 from compiler.frontend.aten.views import view
-from compiler.frontend.promotion import Scalar, Value, apply, as_node, cut
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.promotion import SymbolicScalar, TensorOrNumber, apply_promoted, as_node, truncate_scalar
+from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim
@@ -43,20 +43,20 @@ def matmul(x: Node, y: Node) -> Node:
 @converts("aten.mv.default", "aten.dot.default", "aten.vdot.default", "aten.inner.default")
 def dot(x: Node, y: Node) -> Node:
     if max(x.type.rank, y.type.rank) > 1 and y.type.rank > 1:
-        raise Refusal("inner products of matrices")
+        raise ConversionError("inner products of matrices")
     return matmul(x, y)
 
 
 @converts("aten.outer.default", "aten.ger.default")
 def outer(x: Node, y: Node) -> Node:
-    return apply(ops.mul, ops.unsqueeze(x, 1), y)
+    return apply_promoted(ops.mul, ops.unsqueeze(x, 1), y)
 
 
 @converts("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
-def addmm(bias: Node, x: Node, y: Node, beta: Value = 1, alpha: Value = 1) -> Node:
+def addmm(bias: Node, x: Node, y: Node, beta: TensorOrNumber = 1, alpha: TensorOrNumber = 1) -> Node:
     """beta * bias + alpha * x @ y, rounded once; beta 0 ignores even NaN.  Integers take factors without their fraction."""
     dtype = x.dtype
-    beta, alpha = cut(beta, dtype), cut(alpha, dtype)
+    beta, alpha = truncate_scalar(beta, dtype), truncate_scalar(alpha, dtype)
     column = y.type.rank == 1
     product = ops.matmul(x, ops.unsqueeze(y, 1) if column else y, dtype=f32 if dtype.is_half else None)
     product = view(product, product.shape[:-1]) if column else product
@@ -68,7 +68,7 @@ def addmm(bias: Node, x: Node, y: Node, beta: Value = 1, alpha: Value = 1) -> No
 
 
 @converts("aten.addbmm.default")
-def addbmm(bias: Node, x: Node, y: Node, beta: Value = 1, alpha: Value = 1) -> Node:
+def addbmm(bias: Node, x: Node, y: Node, beta: TensorOrNumber = 1, alpha: TensorOrNumber = 1) -> Node:
     """The products of a batch summed: one product over batch and inner dimension together."""
     (batch, rows, inner), columns = x.shape, y.shape[2]
     wide = ops.reshape(ops.transpose(x, 0, 1), shape=(rows, batch * inner))
@@ -97,24 +97,26 @@ def grouped_matmul(
     """One product per group; `offs` says where each group of rows, columns or inner elements ends."""
     wide = f32 if x.dtype.is_half else x.dtype
     if bias is not None or (x.type.rank < 3 or y.type.rank < 3) != (offs is not None):
-        raise Refusal("grouped products with a bias, or without offsets")
+        raise ConversionError("grouped products with a bias, or without offsets")
     if offs is None:
         product = ops.matmul(x, y, dtype=wide)
     elif x.type.rank == 2 and y.type.rank == 2:
-        inside = ops.eq(ops.unsqueeze(_group(offs, x.shape[1]), 0), ops.unsqueeze(ops.iota(size=offs.shape[0]), 1))
-        product = ops.matmul(ops.where(ops.unsqueeze(inside, 1), x, 0.0), y, dtype=wide)
+        in_group = ops.eq(
+            ops.unsqueeze(_group_ids(offs, x.shape[1]), 0), ops.unsqueeze(ops.iota(size=offs.shape[0]), 1)
+        )
+        product = ops.matmul(ops.where(ops.unsqueeze(in_group, 1), x, 0.0), y, dtype=wide)
     elif x.type.rank == 2:
-        rows = ops.take(y, _group(offs, x.shape[0]), dim=0)
+        rows = ops.take(y, _group_ids(offs, x.shape[0]), dim=0)
         product = view(ops.matmul(ops.unsqueeze(x, 1), rows, dtype=wide), (x.shape[0], y.shape[2]))
     else:
-        columns = ops.take(x, _group(offs, y.shape[1]), dim=0)
+        columns = ops.take(x, _group_ids(offs, y.shape[1]), dim=0)
         product = ops.matmul(columns, ops.unsqueeze(ops.transpose(y, 0, 1), 2), dtype=wide)
         product = ops.transpose(view(product, (y.shape[1], x.shape[1])), 0, 1)
     return ops.as_dtype(product, x.dtype if out_dtype is None else from_torch(out_dtype))
 
 
 @converts("transformers.grouped_mm_fallback.default")
-def expert_products(x: Node, weight: Node, offs: Node) -> Node:
+def grouped_mm_fallback(x: Node, weight: Node, offs: Node) -> Node:
     """The operator that `transformers` puts in place of `_grouped_mm`: rows after the last group are zero."""
     end = ops.as_dtype(ops.slice_(offs, dim=0, start=offs.shape[0] - 1, size=1), i64)
     inside = ops.lt(ops.iota(size=x.shape[0]), end)
@@ -122,19 +124,19 @@ def expert_products(x: Node, weight: Node, offs: Node) -> Node:
 
 
 @converts("transformers.grouped_mm_fallback_backward.default")
-def expert_products_backward(x: Node, weight: Node, offs: Node, gradient: Node) -> tuple[Node, Node]:
+def grouped_mm_fallback_backward(x: Node, weight: Node, offs: Node, gradient: Node) -> tuple[Node, Node]:
     by_weight = grouped_matmul(ops.transpose(x, 0, 1), gradient, offs)
-    return expert_products(gradient, ops.transpose(weight, 1, 2), offs), by_weight
+    return grouped_mm_fallback(gradient, ops.transpose(weight, 1, 2), offs), by_weight
 
 
-def _group(ends: Node, size: Dim) -> Node:
+def _group_ids(ends: Node, size: Dim) -> Node:
     """The group of each of `size` elements: the number of groups that end before it; the last takes what is left."""
     before = ops.le(ops.unsqueeze(ops.as_dtype(ends, i64), 0), ops.unsqueeze(ops.iota(size=size), 1))
     last = as_node(ends.shape[0] - 1, i64)
     return ops.minimum(ops.sum_(ops.as_dtype(before, i64), dims=(1,)), last)
 
 
-def _batched(x: Node, spatial: int) -> Node:
+def _with_batch_dim(x: Node, spatial: int) -> Node:
     return x if x.type.rank == spatial + 2 else ops.unsqueeze(x, 0)
 
 
@@ -144,15 +146,15 @@ def convolution(
     transposed: bool, output_padding: Sequence[int], groups: int,
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
-    operands = [v for v in (_batched(x, n), weight, bias) if v is not None]
+    operands = [v for v in (_with_batch_dim(x, n), weight, bias) if v is not None]
     attrs: dict[str, Any] = {
-        "stride": each(stride, n),
-        "padding": each(padding, n),
-        "dilation": each(dilation, n),
+        "stride": per_dim(stride, n),
+        "padding": per_dim(padding, n),
+        "dilation": per_dim(dilation, n),
         "groups": groups,
     }
     if transposed:
-        y = ops.conv_transposed(*operands, **attrs, output_padding=each(output_padding, n))
+        y = ops.conv_transposed(*operands, **attrs, output_padding=per_dim(output_padding, n))
     else:
         y = ops.convolution(*operands, **attrs)
     return y if x.type.rank == n + 2 else view(y, y.shape[1:])
@@ -164,7 +166,9 @@ def conv(
     dilation: int | Sequence[int] = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
-    return convolution(x, weight, bias, each(stride, n), each(padding, n), each(dilation, n), False, (0,) * n, groups)
+    return convolution(
+        x, weight, bias, per_dim(stride, n), per_dim(padding, n), per_dim(dilation, n), False, (0,) * n, groups
+    )
 
 
 @converts("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
@@ -175,7 +179,7 @@ def conv_named_padding(
     """ "same" pads so that the size stays, an odd element going to the end."""
     n = weight.type.rank - 2
     if padding == "same":
-        total = [d * (k - 1) for d, k in zip(each(dilation, n), weight.shape[2:], strict=True)]
+        total = [d * (k - 1) for d, k in zip(per_dim(dilation, n), weight.shape[2:], strict=True)]
         low = [t // 2 for t in total]
         x = ops.pad_spatial(x, low, [t - a for t, a in zip(total, low, strict=True)])
     return conv(x, weight, bias, stride, 0, dilation, groups)
@@ -187,51 +191,51 @@ def conv_transpose(
     output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1,
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
-    step, pads, gaps, extra = (each(v, n) for v in (stride, padding, dilation, output_padding))
+    step, pads, gaps, extra = (per_dim(v, n) for v in (stride, padding, dilation, output_padding))
     return convolution(x, weight, bias, step, pads, gaps, True, extra, groups)
 
 
 @converts("aten.scaled_dot_product_attention.default")
 def attention(
     q: Node, k: Node, v: Node, mask: Node | None = None, dropout_p: float = 0.0, is_causal: bool = False,
-    scale: float | Scalar | None = None, enable_gqa: bool = False,
+    scale: float | SymbolicScalar | None = None, enable_gqa: bool = False,
 ) -> Node:  # fmt: skip
     if dropout_p > 0:
-        raise Refusal("draws random numbers")
+        raise ConversionError("draws random numbers")
     dtype, factor = q.dtype, default_scale(q, scale)
-    if isinstance(factor, Scalar):  # not known when compiling: the queries take it
-        q, k, v = (ops.as_dtype(x, _wide(dtype)) for x in (q, k, v))
-        q, factor = apply(ops.mul, q, factor), 1.0
+    if isinstance(factor, SymbolicScalar):  # not known when compiling: the queries take it
+        q, k, v = (ops.as_dtype(x, _sum_dtype(dtype)) for x in (q, k, v))
+        q, factor = apply_promoted(ops.mul, q, factor), 1.0
     operands = [x for x in (q, k, v, mask) if x is not None]
     return ops.as_dtype(ops.attention(*operands, scale=factor, causal=is_causal, grouped=enable_gqa), dtype)
 
 
-def _wide(dtype: DType) -> DType:
+def _sum_dtype(dtype: DType) -> DType:
     """What sums of products of `dtype` are taken in."""
     return f32 if dtype.is_half else dtype
 
 
-def default_scale(q: Node, scale: float | Scalar | None) -> float | Scalar:
+def default_scale(q: Node, scale: float | SymbolicScalar | None) -> float | SymbolicScalar:
     """`scale`, or 1 / sqrt(size of a head)."""
     if scale is not None:
-        return scale if isinstance(scale, Scalar) else float(scale)
+        return scale if isinstance(scale, SymbolicScalar) else float(scale)
     size = q.shape[-1]
-    return 1.0 / math.sqrt(size) if isinstance(size, int) else Scalar(ops.rsqrt(as_node(size, f64)))
+    return 1.0 / math.sqrt(size) if isinstance(size, int) else SymbolicScalar(ops.rsqrt(as_node(size, f64)))
 
 
-def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float | Scalar) -> Node:
+def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float | SymbolicScalar) -> Node:
     """q k^T * scale with what is masked at -inf, in f32 or wider."""
-    scores = apply(ops.mul, ops.matmul(q, ops.transpose(k, -1, -2), dtype=_wide(q.dtype)), scale)
+    scores = apply_promoted(ops.mul, ops.matmul(q, ops.transpose(k, -1, -2), dtype=_sum_dtype(q.dtype)), scale)
     return ops.masked_scores(scores, mask, causal)
 
 
 @converts("aten._scaled_dot_product_flash_attention_for_cpu.default")
 def flash_attention(
     q: Node, k: Node, v: Node, dropout_p: float = 0.0, is_causal: bool = False, attn_mask: Node | None = None,
-    scale: float | Scalar | None = None,
+    scale: float | SymbolicScalar | None = None,
 ) -> tuple[Node, Node]:  # fmt: skip
     """The result, and for the backward pass the log of each row's sum of exponentials; heads may share keys and values."""
-    k, v = (ops.shared_heads(x, q.shape[-3]) for x in (k, v))
+    k, v = (ops.expand_kv_heads(x, q.shape[-3]) for x in (k, v))
     y = attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
     scores = attention_scores(q, k, attn_mask, is_causal, default_scale(q, scale))
     return y, ops.logsumexp(scores, dims=(scores.type.rank - 1,))

@@ -9,37 +9,37 @@ from typing import Any
 import torch
 
 from compiler.frontend.aten.views import expand
-from compiler.frontend.promotion import Value, as_node, cut, default_float, from_kind
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.promotion import TensorOrNumber, as_node, default_float, torch_dtype_of, truncate_scalar
+from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
-from compiler.ir.index import Dim, Index, floordiv
+from compiler.ir.index import Dim, IndexExpr, floordiv
 from compiler.ir.torch_types import from_torch
 from compiler.ir.types import DType, f64, i64
 
 
-def _named(dtype: torch.dtype | None, default: DType) -> DType:
+def _dtype_or_default(dtype: torch.dtype | None, default: DType) -> DType:
     return default if dtype is None else from_torch(dtype)
 
 
-def filled(shape: Sequence[Dim], value: Value, dtype: DType) -> Node:
+def filled(shape: Sequence[Dim], value: TensorOrNumber, dtype: DType) -> Node:
     """`value` everywhere."""
     return expand(as_node(value, dtype), tuple(shape))
 
 
 @converts("aten.full.default")
-def full(shape: Sequence[Dim], value: Value, dtype: torch.dtype | None = None) -> Node:
-    return filled(shape, value, _named(dtype, from_torch(from_kind(value))))
+def full(shape: Sequence[Dim], value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, value, _dtype_or_default(dtype, from_torch(torch_dtype_of(value))))
 
 
 @converts("aten.ones.default")
 def ones(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
-    return filled(shape, 1, _named(dtype, default_float()))
+    return filled(shape, 1, _dtype_or_default(dtype, default_float()))
 
 
 @converts("aten.zeros.default", "aten.empty.memory_format", "aten._efficientzerotensor.default")
 def zeros(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
-    return filled(shape, 0, _named(dtype, default_float()))
+    return filled(shape, 0, _dtype_or_default(dtype, default_float()))
 
 
 @converts("aten.empty_strided.default", "aten.empty_permuted.default")
@@ -48,8 +48,8 @@ def empty(shape: Sequence[Dim], order: Sequence[Dim], dtype: torch.dtype | None 
 
 
 @converts("aten.full_like.default")
-def full_like(x: Node, value: Value, dtype: torch.dtype | None = None) -> Node:
-    return filled(x.shape, value, _named(dtype, x.dtype))
+def full_like(x: Node, value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return filled(x.shape, value, _dtype_or_default(dtype, x.dtype))
 
 
 @converts("aten.ones_like.default")
@@ -63,8 +63,8 @@ def zeros_like(x: Node, dtype: torch.dtype | None = None) -> Node:
 
 
 @converts("aten.new_full.default")
-def new_full(x: Node, shape: Sequence[Dim], value: Value, dtype: torch.dtype | None = None) -> Node:
-    return filled(shape, value, _named(dtype, x.dtype))
+def new_full(x: Node, shape: Sequence[Dim], value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, value, _dtype_or_default(dtype, x.dtype))
 
 
 @converts("aten.new_ones.default")
@@ -83,34 +83,34 @@ def new_empty_strided(x: Node, shape: Sequence[Dim], strides: Sequence[Dim], dty
 
 
 @converts("aten.scalar_tensor.default")
-def scalar_tensor(value: Value, dtype: torch.dtype | None = None) -> Node:
-    return as_node(value, _named(dtype, default_float()))
+def scalar_tensor(value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return as_node(value, _dtype_or_default(dtype, default_float()))
 
 
 @converts("aten.arange.start_step")
 def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None) -> Node:
     """Integer types take cut numbers; how many elements there are, PyTorch asks of the cut ones for i64 alone."""
     given = (start, end, step)
-    wanted = _named(dtype, i64 if _whole(*given) else default_float())
-    size = _count(*(cut(v, i64) for v in given) if wanted == i64 else given)
-    start, end, step = (cut(v, wanted) for v in given)
-    place, whole = ops.iota(size=size), _whole(start, end, step)
-    if whole and step == 1 and not isinstance(start, Index) and start == 0:
+    wanted = _dtype_or_default(dtype, i64 if _all_integers(*given) else default_float())
+    size = _range_length(*(truncate_scalar(v, i64) for v in given) if wanted == i64 else given)
+    start, end, step = (truncate_scalar(v, wanted) for v in given)
+    place, whole = ops.iota(size=size), _all_integers(start, end, step)
+    if whole and step == 1 and not isinstance(start, IndexExpr) and start == 0:
         return ops.as_dtype(place, wanted)
     dtype_ = i64 if whole else f64
     scaled = ops.mul(ops.as_dtype(place, dtype_), as_node(step, dtype_))
     return ops.as_dtype(ops.add(scaled, as_node(start, dtype_)), wanted)
 
 
-def _whole(*numbers: Any) -> bool:
-    return all(isinstance(v, (int, Index)) for v in numbers)
+def _all_integers(*numbers: Any) -> bool:
+    return all(isinstance(v, (int, IndexExpr)) for v in numbers)
 
 
-def _count(start: Any, end: Any, step: Any) -> Dim:
+def _range_length(start: Any, end: Any, step: Any) -> Dim:
     """How many steps there are from `start` to before `end`."""
-    if not _whole(start, end, step):
-        if any(isinstance(v, Index) for v in (start, end, step)):
-            raise Refusal("a symbolic range with a fractional step")
+    if not _all_integers(start, end, step):
+        if any(isinstance(v, IndexExpr) for v in (start, end, step)):
+            raise ConversionError("a symbolic range with a fractional step")
         steps: int = math.ceil((end - start) / step)
         return max(steps, 0)
     back = isinstance(step, int) and step < 0  # a step that is a size is none
@@ -132,10 +132,10 @@ def arange_start(start: Any, end: Any, dtype: torch.dtype | None = None) -> Node
     "aten.linspace.default",
     *(f"aten.linspace.{kinds}" for kinds in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")),
 )
-def linspace(start: Value, end: Value, steps: int, dtype: torch.dtype | None = None) -> Node:
+def linspace(start: TensorOrNumber, end: TensorOrNumber, steps: int, dtype: torch.dtype | None = None) -> Node:
     """Counted from the nearer end, so that both ends are exact; those of integers are cut to integers first."""
-    wanted = _named(dtype, default_float())
-    first, last = (as_node(cut(v, wanted), f64) for v in (start, end))
+    wanted = _dtype_or_default(dtype, default_float())
+    first, last = (as_node(truncate_scalar(v, wanted), f64) for v in (start, end))
     place = ops.as_dtype(ops.iota(size=steps), f64)
     step = ops.div(ops.sub(last, first), float(max(steps - 1, 1)))
     low = ops.add(ops.mul(place, step), first)
@@ -164,11 +164,11 @@ def triu(x: Node, diagonal: int = 0) -> Node:
 def eye(rows: Dim, columns: Dim | None = None, dtype: torch.dtype | None = None) -> Node:
     wide = rows if columns is None else columns
     hit = ops.eq(ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=wide))
-    return ops.as_dtype(hit, _named(dtype, default_float()))
+    return ops.as_dtype(hit, _dtype_or_default(dtype, default_float()))
 
 
 @converts("aten.one_hot.default")
 def one_hot(x: Node, classes: int = -1) -> Node:
     if classes == -1:
-        raise Refusal("the number of classes depends on data; give num_classes")
+        raise ConversionError("the number of classes depends on data; give num_classes")
     return ops.as_dtype(ops.eq(ops.unsqueeze(x, -1), ops.as_dtype(ops.iota(size=classes), x.dtype)), i64)

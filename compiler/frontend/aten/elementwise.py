@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from compiler.frontend.promotion import Scalar, Value, apply, as_float, as_node, common_dtype
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.promotion import SymbolicScalar, TensorOrNumber, apply_promoted, as_float, as_node, common_dtype
+from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.op import Op
@@ -18,59 +18,59 @@ from compiler.ir.types import DType, boolean, f32, i64
 INF = float("inf")
 
 
-def _scaled(y: Value, alpha: Value) -> Value:
+def _scale_by_alpha(y: TensorOrNumber, alpha: TensorOrNumber) -> TensorOrNumber:
     """`y * alpha`, a number kept a number."""
     if not isinstance(alpha, Node) and alpha == 1:
         return y
-    if isinstance(y, (Node, Scalar)) or isinstance(alpha, (Node, Scalar)):
-        return apply(ops.mul, y, alpha)
+    if isinstance(y, (Node, SymbolicScalar)) or isinstance(alpha, (Node, SymbolicScalar)):
+        return apply_promoted(ops.mul, y, alpha)
     return y * alpha  # type: ignore[operator]
 
 
 @converts("aten.add.Tensor", "aten.add.Scalar")
-def add(x: Value, y: Value, alpha: Value = 1) -> Node:
-    return apply(ops.add, x, _scaled(y, alpha))
+def add(x: TensorOrNumber, y: TensorOrNumber, alpha: TensorOrNumber = 1) -> Node:
+    return apply_promoted(ops.add, x, _scale_by_alpha(y, alpha))
 
 
 @converts("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor")
-def sub(x: Value, y: Value, alpha: Value = 1) -> Node:
-    return apply(ops.sub, x, _scaled(y, alpha))
+def sub(x: TensorOrNumber, y: TensorOrNumber, alpha: TensorOrNumber = 1) -> Node:
+    return apply_promoted(ops.sub, x, _scale_by_alpha(y, alpha))
 
 
 @converts("aten.rsub.Tensor", "aten.rsub.Scalar")
-def rsub(x: Value, y: Value, alpha: Value = 1) -> Node:
-    return apply(ops.sub, y, _scaled(x, alpha))
+def rsub(x: TensorOrNumber, y: TensorOrNumber, alpha: TensorOrNumber = 1) -> Node:
+    return apply_promoted(ops.sub, y, _scale_by_alpha(x, alpha))
 
 
 @converts("aten.mul.Scalar", "aten.multiply.Tensor")
-def mul(x: Value, y: Value) -> Node:
-    return apply(ops.mul, x, y)
+def mul(x: TensorOrNumber, y: TensorOrNumber) -> Node:
+    return apply_promoted(ops.mul, x, y)
 
 
 @converts("aten.div.Scalar", "aten.true_divide.Tensor", "aten.divide.Tensor")
-def div(x: Value, y: Value) -> Node:
-    return apply(ops.div, x, y)
+def div(x: TensorOrNumber, y: TensorOrNumber) -> Node:
+    return apply_promoted(ops.div, x, y)
 
 
 @converts("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def div_mode(x: Value, y: Value, rounding_mode: str | None = None) -> Node:
+def div_mode(x: TensorOrNumber, y: TensorOrNumber, rounding_mode: str | None = None) -> Node:
     modes = {None: ops.div, "floor": ops.floor_divide, "trunc": ops.divide_toward_zero}
-    return apply(modes[rounding_mode], x, y)
+    return apply_promoted(modes[rounding_mode], x, y)
 
 
 @converts("aten.floor_divide.Scalar")
-def floor_divide(x: Value, y: Value) -> Node:
-    return apply(ops.floor_divide, x, y)
+def floor_divide(x: TensorOrNumber, y: TensorOrNumber) -> Node:
+    return apply_promoted(ops.floor_divide, x, y)
 
 
 @converts("aten.remainder.Scalar_Tensor")
-def remainder(x: Value, y: Value) -> Node:
-    return apply(ops.remainder, x, y)
+def remainder(x: TensorOrNumber, y: TensorOrNumber) -> Node:
+    return apply_promoted(ops.remainder, x, y)
 
 
 @converts("aten.square.default")
 def square(x: Node) -> Node:
-    return apply(ops.mul, x, x)
+    return apply_promoted(ops.mul, x, x)
 
 
 @converts("aten.pow.Tensor_Scalar")
@@ -107,14 +107,14 @@ def _integer_power(x: Node, exponent: int) -> Node:
 
 
 @converts("aten.pow.Tensor_Tensor", "aten.pow.Scalar", "aten.float_power.Tensor_Scalar")
-def power(x: Value, y: Value) -> Node:
+def power(x: TensorOrNumber, y: TensorOrNumber) -> Node:
     if not common_dtype(x, y).is_float:
-        return apply(ops.integer_power, x, y)
-    return apply(ops.pow_, x, y)
+        return apply_promoted(ops.integer_power, x, y)
+    return apply_promoted(ops.pow_, x, y)
 
 
 @converts("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
-def clamp(x: Node, min: Value | None = None, max: Value | None = None) -> Node:
+def clamp(x: Node, min: TensorOrNumber | None = None, max: TensorOrNumber | None = None) -> Node:
     """The upper bound wins where the bounds cross; NaN stays."""
     dtype = common_dtype(*(v for v in (x, min, max) if v is not None))
     y = as_node(x, dtype)
@@ -123,12 +123,12 @@ def clamp(x: Node, min: Value | None = None, max: Value | None = None) -> Node:
 
 
 @converts("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def clamp_min(x: Node, min: Value) -> Node:
+def clamp_min(x: Node, min: TensorOrNumber) -> Node:
     return clamp(x, min)
 
 
 @converts("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def clamp_max(x: Node, max: Value) -> Node:
+def clamp_max(x: Node, max: TensorOrNumber) -> Node:
     return clamp(x, None, max)
 
 
@@ -143,29 +143,29 @@ def relu6(x: Node) -> Node:
     return clamp(x, 0, 6)
 
 
-def truth(x: Value) -> Node:
+def as_bool(x: TensorOrNumber) -> Node:
     """Whether each element of `x` is not zero."""
     return as_node(x, boolean)
 
 
 @converts("aten.logical_and.default")
 def logical_and(x: Node, y: Node) -> Node:
-    return ops.and_(truth(x), truth(y))
+    return ops.and_(as_bool(x), as_bool(y))
 
 
 @converts("aten.logical_or.default")
 def logical_or(x: Node, y: Node) -> Node:
-    return ops.or_(truth(x), truth(y))
+    return ops.or_(as_bool(x), as_bool(y))
 
 
 @converts("aten.logical_xor.default")
 def logical_xor(x: Node, y: Node) -> Node:
-    return ops.xor(truth(x), truth(y))
+    return ops.xor(as_bool(x), as_bool(y))
 
 
 @converts("aten.logical_not.default")
 def logical_not(x: Node) -> Node:
-    return ops.not_(truth(x))
+    return ops.not_(as_bool(x))
 
 
 @converts("aten.isnan.default")
@@ -189,13 +189,13 @@ def signbit(x: Node) -> Node:
 
 
 @converts("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
-def where(condition: Node, x: Value, y: Value) -> Node:
+def where(condition: Node, x: TensorOrNumber, y: TensorOrNumber) -> Node:
     dtype = common_dtype(x, y)
-    return ops.where(truth(condition), as_node(x, dtype), as_node(y, dtype))
+    return ops.where(as_bool(condition), as_node(x, dtype), as_node(y, dtype))
 
 
 @converts("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def masked_fill(x: Node, mask: Node, value: Value) -> Node:
+def masked_fill(x: Node, mask: Node, value: TensorOrNumber) -> Node:
     return ops.where(mask, as_node(value, x.dtype), x)
 
 
@@ -205,23 +205,23 @@ def fma(x: Node, y: Node, z: Node) -> Node:
 
 
 @converts("aten.addcmul.default")
-def addcmul(x: Node, a: Node, b: Node, value: Value = 1) -> Node:
-    return add(x, apply(ops.mul, a, b), value)
+def addcmul(x: Node, a: Node, b: Node, value: TensorOrNumber = 1) -> Node:
+    return add(x, apply_promoted(ops.mul, a, b), value)
 
 
 @converts("aten.addcdiv.default")
-def addcdiv(x: Node, a: Node, b: Node, value: Value = 1) -> Node:
-    return add(x, apply(ops.div, a, b), value)
+def addcdiv(x: Node, a: Node, b: Node, value: TensorOrNumber = 1) -> Node:
+    return add(x, apply_promoted(ops.div, a, b), value)
 
 
 @converts("aten.lerp.Scalar", "aten.lerp.Tensor")
-def lerp(x: Node, end: Node, weight: Value) -> Node:
+def lerp(x: Node, end: Node, weight: TensorOrNumber) -> Node:
     """From the nearer end, so that weight 1 gives `end` exactly."""
-    span = apply(ops.sub, end, x)
-    low = apply(ops.add, x, apply(ops.mul, span, weight))
-    if not isinstance(weight, (Node, Scalar)):
-        return low if abs(weight) < 0.5 else apply(ops.sub, end, apply(ops.mul, span, 1 - weight))  # type: ignore[arg-type]
-    high = apply(ops.sub, end, apply(ops.mul, span, apply(ops.sub, 1, weight)))
+    span = apply_promoted(ops.sub, end, x)
+    low = apply_promoted(ops.add, x, apply_promoted(ops.mul, span, weight))
+    if not isinstance(weight, (Node, SymbolicScalar)):
+        return low if abs(weight) < 0.5 else apply_promoted(ops.sub, end, apply_promoted(ops.mul, span, 1 - weight))  # type: ignore[arg-type]
+    high = apply_promoted(ops.sub, end, apply_promoted(ops.mul, span, apply_promoted(ops.sub, 1, weight)))
     return ops.where(ops.lt(ops.abs_(as_node(weight)), 0.5), low, high)
 
 
@@ -287,7 +287,7 @@ def logit(x: Node, eps: float | None = None) -> Node:
 
 
 @converts("aten.xlogy.Tensor", "aten.xlogy.Scalar_Other", "aten.xlogy.Scalar_Self")
-def xlogy(x: Value, y: Value) -> Node:
+def xlogy(x: TensorOrNumber, y: TensorOrNumber) -> Node:
     dtype = as_float(as_node(0, common_dtype(x, y))).dtype
     a, b = as_node(x, dtype), as_node(y, dtype)
     zero = ops.and_(ops.eq(a, 0.0), ops.not_(ops.isnan(b)))
@@ -332,23 +332,23 @@ def nan_to_num(x: Node, nan: float | None = None, posinf: float | None = None, n
 _TORCH_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
-def _but_nan(op: Op, x: Value, y: Value) -> Node:
+def _minmax_ignoring_nan(op: Op, x: TensorOrNumber, y: TensorOrNumber) -> Node:
     """The extreme of two elements where NaN loses to any number."""
     dtype = common_dtype(x, y)
     if not dtype.is_float:
-        return apply(op, x, y)
+        return apply_promoted(op, x, y)
     a, b = as_node(x, dtype), as_node(y, dtype)
     return ops.where(ops.isnan(a), b, ops.where(ops.isnan(b), a, op(a, b)))
 
 
 @converts("aten.fmax.default")
-def fmax(x: Value, y: Value) -> Node:
-    return _but_nan(ops.maximum, x, y)
+def fmax(x: TensorOrNumber, y: TensorOrNumber) -> Node:
+    return _minmax_ignoring_nan(ops.maximum, x, y)
 
 
 @converts("aten.fmin.default")
-def fmin(x: Value, y: Value) -> Node:
-    return _but_nan(ops.minimum, x, y)
+def fmin(x: TensorOrNumber, y: TensorOrNumber) -> Node:
+    return _minmax_ignoring_nan(ops.minimum, x, y)
 
 
 @converts("aten.angle.default")
@@ -368,7 +368,7 @@ def heaviside(x: Node, values: Node) -> Node:
     "aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.contiguous.default", "aten.lift_fresh_copy.default",
     "aten.lift_fresh.default", "aten.positive.default", "aten.lift.default", "aten.detach_.default",
 )  # fmt: skip
-def same(x: Node) -> Node:
+def identity(x: Node) -> Node:
     """Copies and aliases: values have no memory here."""
     return x
 
@@ -377,26 +377,26 @@ def same(x: Node) -> Node:
 def dropout(x: Node, p: float, train: bool) -> Node:
     """What it draws in training is spelled out before."""
     if train and p > 0:
-        raise Refusal("draws random numbers")
+        raise ConversionError("draws random numbers")
     return x
 
 
-def _dtype(dtype: torch.dtype) -> DType:
+def _supported_dtype(dtype: torch.dtype) -> DType:
     try:
         return from_torch(dtype)
     except KeyError:
-        raise Refusal(f"{dtype} is not supported") from None
+        raise ConversionError(f"{dtype} is not supported") from None
 
 
 @converts("aten._to_copy.default", "aten.to.dtype", "aten.to.device", "aten.to.dtype_layout")
 def to_copy(x: Node, *arguments: Any, dtype: torch.dtype | None = None, **placement: Any) -> Node:
     named = dtype or next((a for a in arguments if isinstance(a, torch.dtype)), None)
-    return x if named is None else ops.as_dtype(x, _dtype(named))
+    return x if named is None else ops.as_dtype(x, _supported_dtype(named))
 
 
 @converts("prims.convert_element_type.default")
 def convert_element_type(x: Node, dtype: torch.dtype) -> Node:
-    return ops.as_dtype(x, _dtype(dtype))
+    return ops.as_dtype(x, _supported_dtype(dtype))
 
 
 @converts("aten.type_as.default")
@@ -406,9 +406,9 @@ def type_as(x: Node, other: Node) -> Node:
 
 @converts("aten.view.dtype")
 def view_dtype(x: Node, dtype: torch.dtype) -> Node:
-    wanted = _dtype(dtype)
+    wanted = _supported_dtype(dtype)
     if wanted.bytes != x.dtype.bytes:
-        raise Refusal(f"{dtype} has another width than {x.dtype}")
+        raise ConversionError(f"{dtype} has another width than {x.dtype}")
     return x if wanted == x.dtype else ops.bitcast(x, dtype=wanted)
 
 
@@ -419,6 +419,6 @@ def copy(x: Node, source: Node) -> Node:
 
 
 @converts("aten.fill.Scalar", "aten.fill.Tensor")
-def fill(x: Node, value: Value) -> Node:
+def fill(x: Node, value: TensorOrNumber) -> Node:
     scalar = as_node(value, x.dtype)
     return ops.expand(scalar, shape=x.shape) if x.type.rank else scalar

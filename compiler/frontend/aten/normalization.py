@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, floordiv, product
@@ -14,20 +14,20 @@ from compiler.ir.torch_types import to_torch
 from compiler.ir.types import f32
 
 
-def _given(*operands: Node | None) -> list[Node]:
+def _drop_none(*operands: Node | None) -> list[Node]:
     """`operands` up to the last one given."""
     return [x for x in operands if x is not None]
 
 
-def _wide(x: Node) -> Node:
+def _widen_half(x: Node) -> Node:
     return ops.as_dtype(x, f32) if x.dtype.is_half else x
 
 
-def _affine(like: Node, weight: Node | None, bias: Node | None, shape: Sequence[Dim]) -> list[Node]:
+def _affine_params(like: Node, weight: Node | None, bias: Node | None, shape: Sequence[Dim]) -> list[Node]:
     """Weight and bias in the dtype of `like`; ones where there is a bias alone."""
     if weight is None and bias is not None:
         weight = ops.full(shape, 1.0, like.dtype)
-    return [ops.as_dtype(v, like.dtype) for v in _given(weight, bias)]
+    return [ops.as_dtype(v, like.dtype) for v in _drop_none(weight, bias)]
 
 
 @converts("aten.layer_norm.default")
@@ -39,12 +39,12 @@ def layer_norm(
     eps: float = 1e-5,
     cudnn: bool = True,
 ) -> Node:
-    return ops.layer_norm(x, *_affine(x, weight, bias, shape), dims=len(shape), eps=eps)
+    return ops.layer_norm(x, *_affine_params(x, weight, bias, shape), dims=len(shape), eps=eps)
 
 
 def _statistics(x: Node, dims: tuple[int, ...], eps: float) -> tuple[Node, Node]:
     """Mean and reciprocal deviation over `dims`, kept as 1; in f32 for half types."""
-    wide = _wide(x)
+    wide = _widen_half(x)
     variance = ops.var(wide, dims=dims, keepdim=True, correction=0)
     return ops.mean(wide, dims=dims, keepdim=True), ops.rsqrt(ops.add(variance, eps))
 
@@ -60,8 +60,10 @@ def native_layer_norm(
 
 @converts("aten.rms_norm.default")
 def rms_norm(x: Node, shape: Sequence[Dim], weight: Node | None = None, eps: float | None = None) -> Node:
-    smallest = torch.finfo(to_torch(_wide(x).dtype)).eps
-    return ops.rms_norm(x, *_affine(x, weight, None, shape), dims=len(shape), eps=smallest if eps is None else eps)
+    smallest = torch.finfo(to_torch(_widen_half(x).dtype)).eps
+    return ops.rms_norm(
+        x, *_affine_params(x, weight, None, shape), dims=len(shape), eps=smallest if eps is None else eps
+    )
 
 
 @converts("aten.batch_norm.default")
@@ -71,21 +73,23 @@ def batch_norm(
 ) -> Node:  # fmt: skip
     if training or mean is None or variance is None:
         return _batch_statistics_norm(x, weight, bias, eps)[0]
-    return _with_statistics(x, mean, variance, weight, bias, eps)
+    return _norm_with_statistics(x, mean, variance, weight, bias, eps)
 
 
-def _with_statistics(x: Node, mean: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float) -> Node:
+def _norm_with_statistics(
+    x: Node, mean: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float
+) -> Node:
     """Computed in f32 where the statistics are and `x` is not."""
     wide = ops.as_dtype(x, mean.dtype) if mean.dtype != x.dtype else x
-    y = ops.batch_norm(wide, mean, variance, *_affine(wide, weight, bias, (x.shape[1],)), eps=eps)
+    y = ops.batch_norm(wide, mean, variance, *_affine_params(wide, weight, bias, (x.shape[1],)), eps=eps)
     return ops.as_dtype(y, x.dtype)
 
 
 def _batch_statistics_norm(x: Node, weight: Node | None, bias: Node | None, eps: float) -> tuple[Node, Node, Node]:
     """Normalised by the batch's own statistics; with mean and variance per channel."""
-    wide, dims = _wide(x), tuple(d for d in range(x.type.rank) if d != 1)
+    wide, dims = _widen_half(x), tuple(d for d in range(x.type.rank) if d != 1)
     mean, variance = ops.mean(wide, dims=dims), ops.var(wide, dims=dims, correction=0)
-    y = ops.batch_norm(wide, mean, variance, *_affine(wide, weight, bias, (x.shape[1],)), eps=eps)
+    y = ops.batch_norm(wide, mean, variance, *_affine_params(wide, weight, bias, (x.shape[1],)), eps=eps)
     return ops.as_dtype(y, x.dtype), mean, variance
 
 
@@ -94,7 +98,7 @@ def native_batch_norm_inference(
     x: Node, weight: Node | None, bias: Node | None, mean: Node, variance: Node, momentum: float, eps: float
 ) -> tuple[Node, Node, Node]:
     nothing = ops.full((0,), 0.0, mean.dtype)
-    return _with_statistics(x, mean, variance, weight, bias, eps), nothing, nothing
+    return _norm_with_statistics(x, mean, variance, weight, bias, eps), nothing, nothing
 
 
 @converts("aten._native_batch_norm_legit.no_stats")
@@ -102,10 +106,10 @@ def native_batch_norm_stateless(
     x: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
 ) -> tuple[Node, Node, Node]:
     y, mean, variance = _batch_statistics_norm(x, weight, bias, eps)
-    return y, *_saved(x, mean, variance, eps)
+    return y, *_saved_statistics(x, mean, variance, eps)
 
 
-def _saved(x: Node, mean: Node, variance: Node, eps: float) -> tuple[Node, Node]:
+def _saved_statistics(x: Node, mean: Node, variance: Node, eps: float) -> tuple[Node, Node]:
     """Mean and reciprocal deviation as PyTorch keeps them for the backward pass: in the type of `x`."""
     return ops.as_dtype(mean, x.dtype), ops.as_dtype(ops.rsqrt(ops.add(variance, eps)), x.dtype)
 
@@ -122,9 +126,9 @@ def native_batch_norm_training(
     eps: float,
 ) -> tuple[Node, ...]:
     """Result, saved mean, saved reciprocal deviation, and the two running statistics moved on, in f32 for half types."""
-    wide = _wide(x).dtype
+    wide = _widen_half(x).dtype
     if not training:
-        y, nothing = _with_statistics(x, mean, variance, weight, bias, eps), ops.full((0,), 0.0, x.dtype)
+        y, nothing = _norm_with_statistics(x, mean, variance, weight, bias, eps), ops.full((0,), 0.0, x.dtype)
         return y, nothing, nothing, ops.as_dtype(mean, wide), ops.as_dtype(variance, wide)
     y, batch_mean, batch_variance = _batch_statistics_norm(x, weight, bias, eps)
     count = ops.as_dtype(ops.dim_value(value=product((x.shape[0], *x.shape[2:]))), batch_variance.dtype)
@@ -133,14 +137,14 @@ def native_batch_norm_training(
         ops.add(ops.mul(ops.as_dtype(old, wide), 1 - momentum), ops.mul(new, momentum))
         for old, new in ((mean, batch_mean), (variance, unbiased))
     ]
-    return y, *_saved(x, batch_mean, batch_variance, eps), *moved
+    return y, *_saved_statistics(x, batch_mean, batch_variance, eps), *moved
 
 
 @converts("aten.group_norm.default")
 def group_norm(
     x: Node, groups: int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5, cudnn: bool = True
 ) -> Node:
-    return ops.group_norm(x, *_affine(x, weight, bias, (x.shape[1],)), groups=groups, eps=eps)
+    return ops.group_norm(x, *_affine_params(x, weight, bias, (x.shape[1],)), groups=groups, eps=eps)
 
 
 @converts("aten.native_group_norm.default")
@@ -160,8 +164,8 @@ def instance_norm(
     momentum: float, eps: float, cudnn: bool,
 ) -> Node:  # fmt: skip
     if not use_input_stats and mean is not None and variance is not None:
-        return _with_statistics(x, mean, variance, weight, bias, eps)
+        return _norm_with_statistics(x, mean, variance, weight, bias, eps)
     if mean is not None:
-        raise Refusal("instance norm that updates running statistics")
+        raise ConversionError("instance norm that updates running statistics")
     channels = x.shape[1]
-    return ops.group_norm(x, *_affine(x, weight, bias, (channels,)), groups=channels, eps=eps)
+    return ops.group_norm(x, *_affine_params(x, weight, bias, (channels,)), groups=channels, eps=eps)

@@ -6,27 +6,27 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, TypeAlias
 
-from compiler.frontend.aten.places import clipped, positions, settled
+from compiler.frontend.aten.places import clamp_positions, fold_if_static, positions
 from compiler.frontend.aten.views import expand, view
 from compiler.frontend.promotion import as_node
-from compiler.frontend.registry import Refusal, converts
-from compiler.frontend.symbols import ratio
+from compiler.frontend.registry import ConversionError, converts
+from compiler.frontend.symbols import exact_ratio
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, ceildiv, floordiv, maximum, minimum, product
 from compiler.ir.structure import lowest
 from compiler.ir.types import boolean, f32, f64, i64
 
-Sizes = int | Sequence[int]
+IntOrInts = int | Sequence[int]
 
 
-def each(value: Sizes, count: int) -> tuple[int, ...]:
+def per_dim(value: IntOrInts, count: int) -> tuple[int, ...]:
     """One entry per window dimension; a single one serves all."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * count if len(values) == 1 else values
 
 
-def _ends(
+def _end_padding(
     x: Node, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil: bool
 ) -> list[Dim]:
     """Padding after each dimension, enough for the last window where sizes round up.
@@ -43,48 +43,58 @@ def _ends(
     return ends
 
 
-def _max_pool(
-    x: Node, count: int, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil: bool
+def _padded_window(
+    x: Node, count: int, kernel: IntOrInts, stride: IntOrInts, padding: IntOrInts, dilation: IntOrInts, ceil: bool
 ) -> tuple[Node, Any]:
-    size, pads, gaps = each(kernel, count), each(padding, count), each(dilation, count)
-    steps = each(stride, count) if stride != () else size
-    padded = ops.pad_spatial(x, pads, _ends(x, size, steps, pads, gaps, ceil), lowest(x.dtype))
+    size, pads, gaps = per_dim(kernel, count), per_dim(padding, count), per_dim(dilation, count)
+    steps = per_dim(stride, count) if stride != () else size
+    padded = ops.pad_spatial(x, pads, _end_padding(x, size, steps, pads, gaps, ceil), lowest(x.dtype))
     return padded, {"size": size, "stride": steps, "dilation": gaps}
 
 
-def _max_pooled(count: int) -> Any:
+def _make_max_pool(count: int) -> Any:
     def max_pool(
-        x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil_mode: bool = False
+        x: Node,
+        kernel: IntOrInts,
+        stride: IntOrInts = (),
+        padding: IntOrInts = 0,
+        dilation: IntOrInts = 1,
+        ceil_mode: bool = False,
     ) -> Node:
-        padded, window = _max_pool(x, count, kernel, stride, padding, dilation, ceil_mode)
+        padded, window = _padded_window(x, count, kernel, stride, padding, dilation, ceil_mode)
         return ops.max_pool(padded, **window)
 
     return max_pool
 
 
 for _count in (1, 2, 3):
-    converts(f"aten.max_pool{_count}d.default")(_max_pooled(_count))
+    converts(f"aten.max_pool{_count}d.default")(_make_max_pool(_count))
 
 
-def _indexed(count: int) -> Any:
+def _make_max_pool_with_indices(count: int) -> Any:
     """Max pooling that also says where in the unpadded input each maximum lies."""
 
     def max_pool(
-        x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, dilation: Sizes = 1, ceil_mode: bool = False
+        x: Node,
+        kernel: IntOrInts,
+        stride: IntOrInts = (),
+        padding: IntOrInts = 0,
+        dilation: IntOrInts = 1,
+        ceil_mode: bool = False,
     ) -> tuple[Node, Node]:
-        padded, window = _max_pool(x, count, kernel, stride, padding, dilation, ceil_mode)
+        padded, window = _padded_window(x, count, kernel, stride, padding, dilation, ceil_mode)
         pooled, first = ops.max_pool(padded, **window), x.type.rank - count
         windows = padded
         for k, (size, step, gap) in enumerate(zip(*window.values(), strict=True)):
             windows = ops.unfold(windows, dim=first + k, size=size, step=step, dilation=gap)
         flat = view(windows, (*pooled.shape, prod(window["size"])))
         best = ops.argmax(flat, dim=pooled.type.rank)
-        return pooled, _flat_place(best, x, window, each(padding, count))
+        return pooled, _flat_index(best, x, window, per_dim(padding, count))
 
     return max_pool
 
 
-def _flat_place(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Node:
+def _flat_index(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Node:
     """Number `best` inside each window as a place in the flattened last dimensions of `x`."""
     size, stride, dilation = window.values()
     count, first = len(size), x.type.rank - len(size)
@@ -101,17 +111,17 @@ def _flat_place(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Nod
 
 
 for _count in (2, 3):
-    converts(f"aten.max_pool{_count}d_with_indices.default")(_indexed(_count))
+    converts(f"aten.max_pool{_count}d_with_indices.default")(_make_max_pool_with_indices(_count))
 
 
-def _averaged(count: int) -> Any:
+def _make_avg_pool(count: int) -> Any:
     def avg_pool(
-        x: Node, kernel: Sizes, stride: Sizes = (), padding: Sizes = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+        x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, ceil_mode: bool = False, count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Node:  # fmt: skip
-        size, pads, ones = each(kernel, count), each(padding, count), (1,) * count
-        steps = each(stride, count) if stride != () else size
-        ends, first = _ends(x, size, steps, pads, ones, ceil_mode), x.type.rank - count
+        size, pads, ones = per_dim(kernel, count), per_dim(padding, count), (1,) * count
+        steps = per_dim(stride, count) if stride != () else size
+        ends, first = _end_padding(x, size, steps, pads, ones, ceil_mode), x.type.rank - count
         window: dict[str, Any] = {"size": size, "stride": steps, "dilation": ones}
         wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
         total = ops.sum_pool(ops.pad_spatial(wide, pads, ends), **window)
@@ -131,10 +141,10 @@ def _averaged(count: int) -> Any:
 
 
 for _count in (1, 2, 3):
-    converts(f"aten.avg_pool{_count}d.default")(_averaged(_count))
+    converts(f"aten.avg_pool{_count}d.default")(_make_avg_pool(_count))
 
 
-def _adaptive(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
+def _adaptive_pool(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
     """Windows of equal size where the target divides the input; else one slice per result and dimension."""
     first = x.type.rank - len(target)
     for k, wanted in enumerate(target):
@@ -145,7 +155,7 @@ def _adaptive(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
         if m == 1:
             x = reduce(x, d)
         elif isinstance(m, int):
-            x = _adaptive_dim(x, d, n, m, reduce)
+            x = _adaptive_pool_dim(x, d, n, m, reduce)
         else:
             x = _average_of_windows(x, d, n, m)
     return x
@@ -160,7 +170,7 @@ def _average_of_windows(x: Node, d: int, n: Dim, m: Dim) -> Node:
     return ops.div(ops.sum_(windows, dims=(d + 1,)), members)
 
 
-def _adaptive_dim(x: Node, d: int, n: Dim, m: int, reduce: Any) -> Node:
+def _adaptive_pool_dim(x: Node, d: int, n: Dim, m: int, reduce: Any) -> Node:
     if n % m == 0:
         apart = view(x, (*x.shape[:d], m, n // m, *x.shape[d + 1 :]))
         reduced = reduce(apart, d + 1)
@@ -174,7 +184,7 @@ def _adaptive_average(x: Node, target: Sequence[int]) -> Node:
     if all(t == 1 for t in target):
         pooled = ops.mean(wide, dims=tuple(range(x.type.rank - len(target), x.type.rank)), keepdim=True)
     else:
-        pooled = _adaptive(wide, target, lambda y, d: ops.mean(y, dims=(d,), keepdim=True))
+        pooled = _adaptive_pool(wide, target, lambda y, d: ops.mean(y, dims=(d,), keepdim=True))
     return ops.as_dtype(pooled, x.dtype)
 
 
@@ -186,7 +196,7 @@ def adaptive_avg_pool(x: Node, output_size: Sequence[int]) -> Node:
     return _adaptive_average(x, output_size)
 
 
-def bounds_of_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
+def window_bounds(n: Dim, m: Dim) -> tuple[Node, Node]:
     """Where each of `m` windows over `n` elements begins and ends, i64[m]."""
 
     def bound(steps: Node, more: Dim) -> Node:
@@ -197,12 +207,12 @@ def bounds_of_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
 
 def _adaptive_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
     """Positions [m, w] of `m` windows over `n` elements, all as wide as the widest may be, and which of them belong."""
-    low, high = (ops.unsqueeze(b, 1) for b in bounds_of_windows(n, m))
+    low, high = (ops.unsqueeze(b, 1) for b in window_bounds(n, m))
     at = ops.add(low, positions(ceildiv(n, m) if n % m == 0 else ceildiv(n, m) + 1))
-    return settled(clipped(at, n), n, m), settled(ops.lt(at, high), n, m)
+    return fold_if_static(clamp_positions(at, n), n, m), fold_if_static(ops.lt(at, high), n, m)
 
 
-def _adaptive_max(count: int) -> Any:
+def _make_adaptive_max_pool(count: int) -> Any:
     def adaptive_max_pool(x: Node, output_size: Sequence[int]) -> tuple[Node, Node]:
         """The maximum of each window, and where it lies in the flattened last dimensions."""
         first = x.type.rank - count
@@ -230,19 +240,19 @@ def _adaptive_max(count: int) -> Any:
 
 
 for _count in (2, 3):
-    converts(f"aten.adaptive_max_pool{_count}d.default")(_adaptive_max(_count))
+    converts(f"aten.adaptive_max_pool{_count}d.default")(_make_adaptive_max_pool(_count))
 
 
-Resize: TypeAlias = Callable[[Node, int, Dim, Dim, int], Node]
+ResizeDim: TypeAlias = Callable[[Node, int, Dim, Dim, int], Node]
 """How dimension `d` of a node goes from `n` elements to `m`, as the last dimension number `k`: of (x, d, n, m, k)."""
 
 
-def _resized(
+def _resize_dims(
     x: Node,
     target: Sequence[Dim],
     scales: Sequence[float | None],
-    resize: Resize,
-    grow: Callable[[Node, int, int], Node] | None,
+    resize: ResizeDim,
+    upscale: Callable[[Node, int, int], Node] | None,
 ) -> Node:
     """Each of the last dimensions resized; `grow(x, d, times)`, if it is there, serves whole numbers where sizes are symbolic."""
     first = x.type.rank - len(target)
@@ -251,52 +261,52 @@ def _resized(
         if m == n:
             continue
         known = isinstance(n, int) and isinstance(m, int)
-        times = None if known or grow is None else _times(n, m, scale)
-        x = grow(x, d, times) if grow and times else resize(x, d, n, m, d - first)
+        times = None if known or upscale is None else _integer_factor(n, m, scale)
+        x = upscale(x, d, times) if upscale and times else resize(x, d, n, m, d - first)
     return x
 
 
-def _times(n: Dim, m: Dim, scale: float | None) -> int | None:
+def _integer_factor(n: Dim, m: Dim, scale: float | None) -> int | None:
     """The whole number by which `n` elements become `m`, where `scale` says nothing else."""
     times = floordiv(m, n)
     return times if isinstance(times, int) and n * times == m and scale in (None, times) else None
 
 
-def _target(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], count: int) -> tuple[Dim, ...]:
+def _target_size(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], count: int) -> tuple[Dim, ...]:
     if size is not None:
         return tuple(size)
-    return tuple(map(_scaled, x.shape[x.type.rank - count :], scales))
+    return tuple(map(_scaled_size, x.shape[x.type.rank - count :], scales))
 
 
-def _scaled(n: Dim, scale: float | None) -> Dim:
+def _scaled_size(n: Dim, scale: float | None) -> Dim:
     assert scale is not None
     if isinstance(n, int):
         return int(n * scale)
-    if times := ratio(scale):
+    if times := exact_ratio(scale):
         return floordiv(n * times.numerator, times.denominator)
-    raise Refusal(f"a symbolic size times {scale}, which rounds as no quotient of integers does")
+    raise ConversionError(f"a symbolic size times {scale}, which rounds as no quotient of integers does")
 
 
-def _nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], exact: bool = False) -> Node:
+def _resize_nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], exact: bool = False) -> Node:
     count = x.type.rank - 2
     scales = tuple(scales) or (None,) * count
 
     def look_up(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
-        if times := _times(n, m, scales[k]):
-            return _repeated(x, d, times)
+        if times := _integer_factor(n, m, scales[k]):
+            return _repeat_elements(x, d, times)
         at = ops.add(ops.as_dtype(positions(m), f32), 0.5 if exact else 0.0)
-        place = ops.floor(ops.mul(at, ops.as_dtype(_step(n, m, scales[k]), f32)))
-        return ops.take(x, settled(clipped(ops.as_dtype(place, i64), n), n, m), dim=d)
+        place = ops.floor(ops.mul(at, ops.as_dtype(_sampling_step(n, m, scales[k]), f32)))
+        return ops.take(x, fold_if_static(clamp_positions(ops.as_dtype(place, i64), n), n, m), dim=d)
 
-    return _resized(x, _target(x, size, scales, count), scales, look_up, _repeated)
+    return _resize_dims(x, _target_size(x, size, scales, count), scales, look_up, _repeat_elements)
 
 
-def _step(n: Dim, m: Dim, scale: float | None) -> Node:
+def _sampling_step(n: Dim, m: Dim, scale: float | None) -> Node:
     """How many of `n` elements lie between two of `m`, f64."""
     return as_node(1.0 / scale, f64) if scale else ops.div(as_node(n, f64), as_node(m, f64))
 
 
-def _repeated(x: Node, d: int, times: int) -> Node:
+def _repeat_elements(x: Node, d: int, times: int) -> Node:
     """Each element along dimension `d` as often as `times` says."""
     apart = ops.expand(ops.unsqueeze(x, d + 1), shape=(*x.shape[: d + 1], times, *x.shape[d + 1 :]))
     return view(apart, (*x.shape[:d], x.shape[d] * times, *x.shape[d + 1 :]))
@@ -304,15 +314,15 @@ def _repeated(x: Node, d: int, times: int) -> Node:
 
 @converts("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
 def upsample_nearest(x: Node, size: Sequence[Dim], *scales: float | None) -> Node:
-    return _nearest(x, size, scales)
+    return _resize_nearest(x, size, scales)
 
 
 @converts("aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec")
 def upsample_nearest_vec(x: Node, size: Sequence[Dim] | None, scales: Sequence[float] | None) -> Node:
-    return _nearest(x, size, scales or ())
+    return _resize_nearest(x, size, scales or ())
 
 
-def _linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Sequence[float | None]) -> Node:
+def _resize_linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Sequence[float | None]) -> Node:
     """Between the two nearest elements, one dimension after the other."""
     count = x.type.rank - 2
     scales = tuple(scales) or (None,) * count
@@ -320,22 +330,22 @@ def _linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Sequence[f
     def look_up(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
         at = ops.as_dtype(positions(m), f64)
         if align:
-            place = ops.mul(at, _step(n - 1, maximum(m - 1, 1), None))
+            place = ops.mul(at, _sampling_step(n - 1, maximum(m - 1, 1), None))
         else:
-            place = ops.maximum(ops.sub(ops.mul(ops.add(at, 0.5), _step(n, m, scales[k])), 0.5), 0.0)
-        low = clipped(ops.as_dtype(place, i64), n)
-        a, b = (ops.take(x, settled(p, n, m), dim=d) for p in (low, clipped(ops.add(low, 1), n)))
-        share = settled(ops.as_dtype(ops.sub(place, ops.as_dtype(low, f64)), f32), n, m)
+            place = ops.maximum(ops.sub(ops.mul(ops.add(at, 0.5), _sampling_step(n, m, scales[k])), 0.5), 0.0)
+        low = clamp_positions(ops.as_dtype(place, i64), n)
+        a, b = (ops.take(x, fold_if_static(p, n, m), dim=d) for p in (low, clamp_positions(ops.add(low, 1), n)))
+        share = fold_if_static(ops.as_dtype(ops.sub(place, ops.as_dtype(low, f64)), f32), n, m)
         weight = ops.reshape(share, shape=(m, *(1,) * (x.type.rank - 1 - d)))
         near, far = ops.mul(a, ops.as_dtype(ops.sub(1.0, weight), x.dtype)), ops.mul(b, ops.as_dtype(weight, x.dtype))
         return ops.add(near, far)
 
     wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
-    grow = None if align else _between_neighbours
-    return ops.as_dtype(_resized(wide, _target(x, size, scales, count), scales, look_up, grow), x.dtype)
+    grow = None if align else _interpolate_integer_factor
+    return ops.as_dtype(_resize_dims(wide, _target_size(x, size, scales, count), scales, look_up, grow), x.dtype)
 
 
-def _between_neighbours(x: Node, d: int, times: int) -> Node:
+def _interpolate_integer_factor(x: Node, d: int, times: int) -> Node:
     """`times` elements for each one along dimension `d`, evenly around it: each lies between two neighbours, equally far everywhere."""
     n = x.shape[d]
     first, last = (ops.slice_(x, dim=d, start=at, size=1) for at in (0, n - 1))
@@ -350,11 +360,11 @@ def _between_neighbours(x: Node, d: int, times: int) -> Node:
 
 @converts("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")
 def upsample_linear(x: Node, size: Sequence[Dim], align_corners: bool, *scales: float | None) -> Node:
-    return _linear(x, size, align_corners, scales)
+    return _resize_linear(x, size, align_corners, scales)
 
 
 @converts("aten.upsample_linear1d.vec", "aten.upsample_bilinear2d.vec", "aten.upsample_trilinear3d.vec")
 def upsample_linear_vec(
     x: Node, size: Sequence[Dim] | None, align_corners: bool, scales: Sequence[float] | None
 ) -> Node:
-    return _linear(x, size, align_corners, scales or ())
+    return _resize_linear(x, size, align_corners, scales or ())

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from compiler.frontend.aten.elementwise import truth
-from compiler.frontend.aten.views import axes, axis, view
+from compiler.frontend.aten.elementwise import as_bool
+from compiler.frontend.aten.views import canonicalize_dim, canonicalize_dims, view
 from compiler.frontend.promotion import as_float, as_node
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
 from compiler.ir.op import Op
@@ -22,10 +22,10 @@ INF = float("inf")
 
 
 def _reduced(op: Op, x: Node, dims: Dims, keepdim: bool = False, **attrs: Any) -> Node:
-    return op(x, dims=axes(dims, x.type.rank), keepdim=keepdim, **attrs)
+    return op(x, dims=canonicalize_dims(dims, x.type.rank), keepdim=keepdim, **attrs)
 
 
-def summable(x: Node, dtype: torch.dtype | None) -> Node:
+def as_sum_dtype(x: Node, dtype: torch.dtype | None) -> Node:
     """`x` in the dtype PyTorch sums it in: i64 for integers and bools."""
     if dtype is not None:
         return ops.as_dtype(x, from_torch(dtype))
@@ -36,20 +36,20 @@ def summable(x: Node, dtype: torch.dtype | None) -> Node:
 def sum_(x: Node, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
     if dtype is not None and x.dtype.is_half and from_torch(dtype) == x.dtype:
         dtype = None
-    return _reduced(ops.sum_, summable(x, dtype), dim, keepdim)
+    return _reduced(ops.sum_, as_sum_dtype(x, dtype), dim, keepdim)
 
 
 @converts("aten.mean.dim", "aten.mean.default")
 def mean(x: Node, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
-    return _reduced(ops.mean, summable(x, dtype), dim, keepdim)
+    return _reduced(ops.mean, as_sum_dtype(x, dtype), dim, keepdim)
 
 
 @converts("aten.prod.dim_int", "aten.prod.default")
 def prod(x: Node, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
-    return _reduced(ops.prod, summable(x, dtype), dim, keepdim)
+    return _reduced(ops.prod, as_sum_dtype(x, dtype), dim, keepdim)
 
 
-def _extreme(op: Op, x: Node, dims: Dims, keepdim: bool) -> Node:
+def _minmax(op: Op, x: Node, dims: Dims, keepdim: bool) -> Node:
     if x.dtype == boolean:
         return ops.as_dtype(_reduced(op, ops.as_dtype(x, u8), dims, keepdim), boolean)
     return _reduced(op, x, dims, keepdim)
@@ -57,12 +57,12 @@ def _extreme(op: Op, x: Node, dims: Dims, keepdim: bool) -> Node:
 
 @converts("aten.amax.default", "aten.max.default")
 def amax(x: Node, dim: Dims = None, keepdim: bool = False) -> Node:
-    return _extreme(ops.amax, x, dim, keepdim)
+    return _minmax(ops.amax, x, dim, keepdim)
 
 
 @converts("aten.amin.default", "aten.min.default")
 def amin(x: Node, dim: Dims = None, keepdim: bool = False) -> Node:
-    return _extreme(ops.amin, x, dim, keepdim)
+    return _minmax(ops.amin, x, dim, keepdim)
 
 
 @converts("aten.aminmax.default")
@@ -80,25 +80,25 @@ def min_other(x: Node, y: Node) -> Node:
     return ops.minimum(x, y)
 
 
-def _place(op: Op, x: Node, dim: int | None, keepdim: bool) -> Node:
+def _argminmax(op: Op, x: Node, dim: int | None, keepdim: bool) -> Node:
     """The first position of the extreme, in the flattened tensor where `dim` is None."""
     x = ops.as_dtype(x, u8) if x.dtype == boolean else x
     flat = view(x, (x.type.numel,)) if dim is None or not x.type.rank else x
-    result = op(flat, dim=axis(dim or 0, flat.type.rank), keepdim=False)
+    result = op(flat, dim=canonicalize_dim(dim or 0, flat.type.rank), keepdim=False)
     if keepdim and x.type.rank:
-        d = None if dim is None else axis(dim, x.type.rank)
+        d = None if dim is None else canonicalize_dim(dim, x.type.rank)
         return view(result, tuple(1 if d is None or k == d else size for k, size in enumerate(x.shape)))
     return result
 
 
 @converts("aten.argmax.default")
 def argmax(x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
-    return _place(ops.argmax, x, dim, keepdim)
+    return _argminmax(ops.argmax, x, dim, keepdim)
 
 
 @converts("aten.argmin.default")
 def argmin(x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
-    return _place(ops.argmin, x, dim, keepdim)
+    return _argminmax(ops.argmin, x, dim, keepdim)
 
 
 @converts("aten.max.dim")
@@ -113,22 +113,22 @@ def min_dim(x: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
 
 @converts("aten.any.default", "aten.any.dim", "aten.any.dims")
 def any_(x: Node, dim: Dims = None, keepdim: bool = False) -> Node:
-    return _truth_like(x, _reduced(ops.any_, truth(x), dim, keepdim))
+    return _bool_result_like(x, _reduced(ops.any_, as_bool(x), dim, keepdim))
 
 
 @converts("aten.all.default", "aten.all.dim", "aten.all.dims")
 def all_(x: Node, dim: Dims = None, keepdim: bool = False) -> Node:
-    return _truth_like(x, _reduced(ops.all_, truth(x), dim, keepdim))
+    return _bool_result_like(x, _reduced(ops.all_, as_bool(x), dim, keepdim))
 
 
-def _truth_like(x: Node, result: Node) -> Node:
+def _bool_result_like(x: Node, result: Node) -> Node:
     """PyTorch answers in u8 about u8."""
     return ops.as_dtype(result, u8) if x.dtype == u8 else result
 
 
 @converts("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
 def count_nonzero(x: Node, dim: Dims = None) -> Node:
-    return sum_(truth(x), dim)
+    return sum_(as_bool(x), dim)
 
 
 @converts("aten.var.correction")
@@ -138,7 +138,7 @@ def var(x: Node, dim: Dims = None, correction: float | None = None, keepdim: boo
 
 @converts("aten.var.dim", "aten.var.default")
 def var_dim(x: Node, *arguments: Any, unbiased: bool = True, keepdim: bool = False) -> Node:
-    dims, unbiased, keepdim = _old_style(arguments, unbiased, keepdim)
+    dims, unbiased, keepdim = _legacy_var_args(arguments, unbiased, keepdim)
     return var(x, dims, int(unbiased), keepdim)
 
 
@@ -152,7 +152,7 @@ def std_dim(x: Node, *arguments: Any, unbiased: bool = True, keepdim: bool = Fal
     return ops.sqrt(var_dim(x, *arguments, unbiased=unbiased, keepdim=keepdim))
 
 
-def _old_style(arguments: Sequence[Any], unbiased: bool, keepdim: bool) -> tuple[Dims, bool, bool]:
+def _legacy_var_args(arguments: Sequence[Any], unbiased: bool, keepdim: bool) -> tuple[Dims, bool, bool]:
     """(dim?, unbiased, keepdim) of the signatures with and without dimensions."""
     dims = arguments[0] if arguments and not isinstance(arguments[0], bool) else None
     flags = arguments[1:] if dims is not None or (arguments and arguments[0] is None) else arguments
@@ -199,29 +199,29 @@ def norm(
     return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype)
 
 
-def _normalised(op: Op, x: Node, dim: int, dtype: torch.dtype | None) -> Node:
+def _softmax_along(op: Op, x: Node, dim: int, dtype: torch.dtype | None) -> Node:
     x = as_float(x) if dtype is None else ops.as_dtype(x, from_torch(dtype))
-    return op(x, dim=axis(dim, x.type.rank))
+    return op(x, dim=canonicalize_dim(dim, x.type.rank))
 
 
 @converts("aten.softmax.int")
 def softmax(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
-    return _normalised(ops.softmax, x, dim, dtype)
+    return _softmax_along(ops.softmax, x, dim, dtype)
 
 
 @converts("aten.log_softmax.int")
 def log_softmax(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
-    return _normalised(ops.log_softmax, x, dim, dtype)
+    return _softmax_along(ops.log_softmax, x, dim, dtype)
 
 
 @converts("aten._softmax.default")
 def _softmax(x: Node, dim: int, half_to_float: bool) -> Node:
-    return _normalised(ops.softmax, x, dim, torch.float32 if half_to_float else None)
+    return _softmax_along(ops.softmax, x, dim, torch.float32 if half_to_float else None)
 
 
 @converts("aten._log_softmax.default")
 def _log_softmax(x: Node, dim: int, half_to_float: bool) -> Node:
-    return _normalised(ops.log_softmax, x, dim, torch.float32 if half_to_float else None)
+    return _softmax_along(ops.log_softmax, x, dim, torch.float32 if half_to_float else None)
 
 
 @converts("aten._safe_softmax.default")
@@ -233,17 +233,19 @@ def safe_softmax(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
 
 @converts("aten.topk.default")
 def topk(x: Node, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Node, ...]:
-    return ops.results(ops.topk(x, k=k, dim=axis(dim, x.type.rank), largest=largest, sorted=sorted))
+    return ops.result_nodes(ops.topk(x, k=k, dim=canonicalize_dim(dim, x.type.rank), largest=largest, sorted=sorted))
 
 
 @converts("aten.sort.default")
 def sort(x: Node, dim: int = -1, descending: bool = False) -> tuple[Node, ...]:
-    return ops.results(ops.sort(x, dim=axis(dim, x.type.rank), descending=descending))
+    return ops.result_nodes(ops.sort(x, dim=canonicalize_dim(dim, x.type.rank), descending=descending))
 
 
 @converts("aten.sort.stable")
 def sort_stable(x: Node, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Node, ...]:
-    return ops.results(ops.sort(x, dim=axis(dim, x.type.rank), descending=descending, stable=bool(stable)))
+    return ops.result_nodes(
+        ops.sort(x, dim=canonicalize_dim(dim, x.type.rank), descending=descending, stable=bool(stable))
+    )
 
 
 @converts("aten.argsort.default")
@@ -256,7 +258,7 @@ def argsort_stable(x: Node, stable: bool, dim: int = -1, descending: bool = Fals
     return sort_stable(x, stable, dim, descending)[1]
 
 
-def _averaged(losses: Node, reduction: int) -> Node:
+def _apply_reduction(losses: Node, reduction: int) -> Node:
     """PyTorch's reduction: 0 for none, 1 for the mean, 2 for the sum."""
     return losses if reduction == 0 else mean(losses) if reduction == 1 else sum_(losses)
 
@@ -264,21 +266,21 @@ def _averaged(losses: Node, reduction: int) -> Node:
 @converts("aten.mse_loss.default")
 def mse_loss(x: Node, y: Node, reduction: int = 1) -> Node:
     gap = ops.sub(x, y)
-    return _averaged(ops.mul(gap, gap), reduction)
+    return _apply_reduction(ops.mul(gap, gap), reduction)
 
 
 @converts("aten.l1_loss.default")
 def l1_loss(x: Node, y: Node, reduction: int = 1) -> Node:
-    return _averaged(ops.abs_(ops.sub(x, y)), reduction)
+    return _apply_reduction(ops.abs_(ops.sub(x, y)), reduction)
 
 
 @converts("aten.nll_loss_forward.default")
-def nll_loss(x: Node, target: Node, weight: Node | None, reduction: int, ignored: int) -> tuple[Node, Node]:
+def nll_loss(x: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int) -> tuple[Node, Node]:
     """The loss and the weight it was divided by; targets equal to `ignored` do not count."""
     if x.type.rank > 2:
-        raise Refusal("losses over images")
+        raise ConversionError("losses over images")
     d = x.type.rank - 1
-    counts = ops.ne(target, ignored)
+    counts = ops.ne(target, ignore_index)
     label = ops.where(counts, target, 0)
     picked = ops.gather(x, ops.unsqueeze(label, d), dim=d)
     scale = as_node(1, x.dtype) if weight is None else ops.take(weight, label)

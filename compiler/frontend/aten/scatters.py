@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.frontend.aten.creation import zeros_like
-from compiler.frontend.aten.indexing import is_mask, located
-from compiler.frontend.aten.views import axis, expand, view
-from compiler.frontend.promotion import Value, as_node
+from compiler.frontend.aten.indexing import index_vectors, is_mask
+from compiler.frontend.aten.views import canonicalize_dim, expand, view
+from compiler.frontend.promotion import TensorOrNumber, as_node
 from compiler.frontend.registry import converts
 from compiler.ir import ops
 from compiler.ir.graph import Node
@@ -15,104 +15,104 @@ from compiler.ir.index import Dim, product
 from compiler.ir.structure import IDENTITIES
 from compiler.ir.types import boolean, broadcast_shapes, i64
 
-REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+REDUCE_KINDS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 """PyTorch's names for how a write joins what is there."""
 
 
-def _kind(reduce: str, x: Node) -> str:
+def _reduce_kind(reduce: str, x: Node) -> str:
     """The reduction as `x` has it: bools add by "or" and multiply by "and"."""
     return {"add": "max", "mul": "min"}.get(reduce, reduce) if x.dtype == boolean else reduce
 
 
-def _scattered(x: Node, dim: int, indices: Node, values: Node, reduce: str = "set") -> Node:
+def _scatter(x: Node, dim: int, indices: Node, values: Node, reduce: str = "set") -> Node:
     """What has rank 0 counts as one element of a vector."""
     a, i, v = (n if n.type.rank else view(n, (1,)) for n in (x, indices, ops.as_dtype(values, x.dtype)))
-    result = ops.scatter(a, i, v, dim=axis(dim, a.type.rank), reduce=_kind(reduce, x))
+    result = ops.scatter(a, i, v, dim=canonicalize_dim(dim, a.type.rank), reduce=_reduce_kind(reduce, x))
     return result if x.type.rank else view(result, ())
 
 
-def _reduced(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool) -> Node:
+def _scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool) -> Node:
     """A scatter with one of PyTorch's reductions; without `include_self`, what is written to begins afresh."""
     touched: Node | None = None
     if not include_self:
         nowhere = ops.full(x.shape, False, boolean)
-        touched = _scattered(nowhere, dim, indices, ops.full(indices.shape, True, boolean))
+        touched = _scatter(nowhere, dim, indices, ops.full(indices.shape, True, boolean))
 
     def begin(base: Node, kind: str) -> Node:
         return base if touched is None else ops.where(touched, as_node(IDENTITIES[kind](base.dtype), base.dtype), base)
 
     if reduce != "mean":
-        kind = _kind(REDUCTIONS[reduce], x)
-        return _scattered(begin(x, kind), dim, indices, values, kind)
-    total = _scattered(begin(x, "add"), dim, indices, values, "add")
+        kind = _reduce_kind(REDUCE_KINDS[reduce], x)
+        return _scatter(begin(x, kind), dim, indices, values, kind)
+    total = _scatter(begin(x, "add"), dim, indices, values, "add")
     ones = ops.full(x.shape, 1, i64), ops.full(indices.shape, 1, i64)
-    count = ops.as_dtype(_scattered(begin(ones[0], "add"), dim, indices, ones[1], "add"), x.dtype)
+    count = ops.as_dtype(_scatter(begin(ones[0], "add"), dim, indices, ones[1], "add"), x.dtype)
     return (ops.div if x.dtype.is_float else ops.floor_divide)(total, count)
 
 
 @converts("aten.scatter.src")
 def scatter(x: Node, dim: int, indices: Node, values: Node) -> Node:
-    return _scattered(x, dim, indices, values)
+    return _scatter(x, dim, indices, values)
 
 
 @converts("aten.scatter.value")
 def scatter_value(x: Node, dim: int, indices: Node, value: float) -> Node:
-    return _scattered(x, dim, indices, expand(as_node(value, x.dtype), indices.shape))
+    return _scatter(x, dim, indices, expand(as_node(value, x.dtype), indices.shape))
 
 
 @converts("aten.scatter.reduce")
-def scatter_with(x: Node, dim: int, indices: Node, values: Node, reduce: str) -> Node:
-    return _scattered(x, dim, indices, values, REDUCTIONS[reduce])
+def scatter_with_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str) -> Node:
+    return _scatter(x, dim, indices, values, REDUCE_KINDS[reduce])
 
 
 @converts("aten.scatter.value_reduce")
-def scatter_value_with(x: Node, dim: int, indices: Node, value: float, reduce: str) -> Node:
-    return scatter_with(x, dim, indices, expand(as_node(value, x.dtype), indices.shape), reduce)
+def scatter_value_with_reduce(x: Node, dim: int, indices: Node, value: float, reduce: str) -> Node:
+    return scatter_with_reduce(x, dim, indices, expand(as_node(value, x.dtype), indices.shape), reduce)
 
 
 @converts("aten.scatter_add.default")
 def scatter_add(x: Node, dim: int, indices: Node, values: Node) -> Node:
-    return _scattered(x, dim, indices, values, "add")
+    return _scatter(x, dim, indices, values, "add")
 
 
 @converts("aten.scatter_reduce.two")
 def scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool = True) -> Node:
-    return _reduced(x, dim, indices, values, reduce, include_self)
+    return _scatter_reduce(x, dim, indices, values, reduce, include_self)
 
 
-def _spread(x: Node, dim: int, indices: Node, values: Node) -> tuple[int, Node]:
+def _expand_index_vector(x: Node, dim: int, indices: Node, values: Node) -> tuple[int, Node]:
     """A vector of indices along `dim`, repeated for every element of `values`."""
     if not x.type.rank:
         return 0, view(indices, (indices.type.numel,))
-    d = axis(dim, x.type.rank)
+    d = canonicalize_dim(dim, x.type.rank)
     along = view(indices, tuple(indices.type.numel if k == d else 1 for k in range(x.type.rank)))
     return d, expand(along, values.shape)
 
 
 @converts("aten.index_add.default")
 def index_add(x: Node, dim: int, indices: Node, values: Node, alpha: float = 1) -> Node:
-    d, places = _spread(x, dim, indices, values)
-    return _scattered(x, d, places, values if alpha == 1 else ops.mul(values, as_node(alpha, values.dtype)), "add")
+    d, places = _expand_index_vector(x, dim, indices, values)
+    return _scatter(x, d, places, values if alpha == 1 else ops.mul(values, as_node(alpha, values.dtype)), "add")
 
 
 @converts("aten.index_copy.default")
 def index_copy(x: Node, dim: int, indices: Node, values: Node) -> Node:
-    d, places = _spread(x, dim, indices, values)
-    return _scattered(x, d, places, values)
+    d, places = _expand_index_vector(x, dim, indices, values)
+    return _scatter(x, d, places, values)
 
 
 @converts("aten.index_reduce.default")
 def index_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool = True) -> Node:
-    d, places = _spread(x, dim, indices, values)
-    return _reduced(x, d, places, values, reduce, include_self)
+    d, places = _expand_index_vector(x, dim, indices, values)
+    return _scatter_reduce(x, d, places, values, reduce, include_self)
 
 
 @converts("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
-def index_fill(x: Node, dim: int, indices: Node, value: Value) -> Node:
+def index_fill(x: Node, dim: int, indices: Node, value: TensorOrNumber) -> Node:
     if not x.type.rank:
         return view(index_fill(view(x, (1,)), 0, indices, value), ())
     places = view(indices, (indices.type.numel,))
-    return ops.index_put(x, as_node(value, x.dtype), places, dims=(axis(dim, x.type.rank),))
+    return ops.index_put(x, as_node(value, x.dtype), places, dims=(canonicalize_dim(dim, x.type.rank),))
 
 
 @converts("aten.index_put.default", "aten._unsafe_index_put.default")
@@ -122,19 +122,19 @@ def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate:
     mask = given[0] if len(given) == 1 and is_mask(given[0]) else None
     count = None
     if mask is not None:
-        behind = x.type.rank - mask.type.rank - indices.index(mask)
-        if values.type.rank <= behind or values.shape[-1 - behind] == 1:
-            return _put_where(x, mask, behind, values, accumulate)
-        count = values.shape[-1 - behind]
-    places, dims = located(indices, count)
-    return ops.index_put(x, values, *places, dims=dims, reduce=_kind("add" if accumulate else "set", x))
+        trailing_dims = x.type.rank - mask.type.rank - indices.index(mask)
+        if values.type.rank <= trailing_dims or values.shape[-1 - trailing_dims] == 1:
+            return _masked_put(x, mask, trailing_dims, values, accumulate)
+        count = values.shape[-1 - trailing_dims]
+    places, dims = index_vectors(indices, count)
+    return ops.index_put(x, values, *places, dims=dims, reduce=_reduce_kind("add" if accumulate else "set", x))
 
 
-def _put_where(x: Node, mask: Node, behind: int, values: Node, accumulate: bool) -> Node:
+def _masked_put(x: Node, mask: Node, trailing_dims: int, values: Node, accumulate: bool) -> Node:
     """An assignment of the same values wherever a mask holds, which leaves the `behind` last dimensions out."""
-    chosen = view(ops.as_dtype(mask, boolean), (*mask.shape, *(1,) * behind))
-    if values.type.rank > behind:
-        front, back = values.shape[: -1 - behind], values.shape[values.type.rank - behind :]
+    chosen = view(ops.as_dtype(mask, boolean), (*mask.shape, *(1,) * trailing_dims))
+    if values.type.rank > trailing_dims:
+        front, back = values.shape[: -1 - trailing_dims], values.shape[values.type.rank - trailing_dims :]
         values = view(values, (*front, *(1,) * mask.type.rank, *back))
     if accumulate:
         values = ops.or_(x, values) if x.dtype == boolean else ops.add(x, values)
@@ -186,20 +186,20 @@ def max_pool_backward(
     gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
     ceil_mode: bool, indices: Node,
 ) -> Node:  # fmt: skip
-    return _returned(gradient, x, indices, len(kernel))
+    return _scatter_gradient(gradient, x, indices, len(kernel))
 
 
 @converts("aten.adaptive_max_pool2d_backward.default")
 def adaptive_max_pool2d_backward(gradient: Node, x: Node, indices: Node) -> Node:
-    return _returned(gradient, x, indices, 2)
+    return _scatter_gradient(gradient, x, indices, 2)
 
 
 @converts("aten.adaptive_max_pool3d_backward.default")
 def adaptive_max_pool3d_backward(gradient: Node, x: Node, indices: Node) -> Node:
-    return _returned(gradient, x, indices, 3)
+    return _scatter_gradient(gradient, x, indices, 3)
 
 
-def _returned(gradient: Node, x: Node, indices: Node, count: int) -> Node:
+def _scatter_gradient(gradient: Node, x: Node, indices: Node, count: int) -> Node:
     """Each gradient of a maximum added where that maximum was; positions number the last `count` dimensions together."""
     flat = [view(v, (*v.shape[:-count], product(v.shape[-count:]))) for v in (zeros_like(x), indices, gradient)]
     return view(ops.scatter(*flat, dim=x.type.rank - count, reduce="add"), x.shape)

@@ -6,21 +6,21 @@ import numpy as np
 
 from compiler.frontend.aten.reductions import vector_norm
 from compiler.frontend.aten.views import expand, view
-from compiler.frontend.promotion import Value, as_float, as_node, common_dtype
-from compiler.frontend.registry import Refusal, converts
+from compiler.frontend.promotion import TensorOrNumber, as_float, as_node, common_dtype
+from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
-from compiler.ir.graph import Node, constant
+from compiler.ir.graph import Node, constant_node
 from compiler.ir.types import i32, i64
 
-MANY = 256
+MAX_BOUNDARIES = 256
 """Boundaries beyond which a binary search would beat counting."""
 
 
 @converts("aten.bucketize.Tensor", "aten.bucketize.Scalar")
-def bucketize(x: Value, boundaries: Node, out_int32: bool = False, right: bool = False) -> Node:
+def bucketize(x: TensorOrNumber, boundaries: Node, out_int32: bool = False, right: bool = False) -> Node:
     """The number of boundaries below each element (not above it, with `right`); NaN is above them all."""
-    if not isinstance(boundaries.shape[-1], int) or boundaries.shape[-1] > MANY:
-        raise Refusal(f"a search among more than {MANY} boundaries")
+    if not isinstance(boundaries.shape[-1], int) or boundaries.shape[-1] > MAX_BOUNDARIES:
+        raise ConversionError(f"a search among more than {MAX_BOUNDARIES} boundaries")
     dtype = common_dtype(x, boundaries) if isinstance(x, Node) else boundaries.dtype
     element = ops.unsqueeze(as_node(x, dtype), -1)
     below = (ops.le if right else ops.lt)(ops.as_dtype(boundaries, dtype), element)
@@ -32,7 +32,7 @@ def bucketize(x: Value, boundaries: Node, out_int32: bool = False, right: bool =
 @converts("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
 def searchsorted(
     boundaries: Node,
-    x: Value,
+    x: TensorOrNumber,
     out_int32: bool = False,
     right: bool = False,
     side: str | None = None,
@@ -55,9 +55,9 @@ def cdist(x: Node, y: Node, p: float, compute_mode: int | None) -> Node:
 def pdist(x: Node, p: float = 2) -> Node:
     """The distance of every pair of rows, the first before the second."""
     if not isinstance(x.shape[0], int):
-        raise Refusal("distances of a symbolic number of rows")
+        raise ConversionError("distances of a symbolic number of rows")
     first, second = np.triu_indices(x.shape[0], 1)
-    gap = ops.sub(ops.take(x, constant(first), dim=0), ops.take(x, constant(second), dim=0))
+    gap = ops.sub(ops.take(x, constant_node(first), dim=0), ops.take(x, constant_node(second), dim=0))
     return vector_norm(gap, p, (1,))
 
 
@@ -76,7 +76,7 @@ def histc(x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
     return ops.scatter(ops.full((bins,), 0, x.dtype), place, ops.as_dtype(inside, x.dtype), dim=0, reduce="add")
 
 
-MEAN, LARGEST = 1, 2
+MEAN_MODE, MAX_MODE = 1, 2
 """Modes of an embedding bag besides 0, the sum."""
 
 
@@ -94,14 +94,14 @@ def embedding_bag(
     sizes = ops.scatter(ops.full((bags,), 0, i64), bag, ops.as_dtype(kept, i64), dim=0, reduce="add")
     rows = ops.take(weight, indices, dim=0)
     rows = rows if per_sample_weights is None else ops.mul(rows, ops.unsqueeze(per_sample_weights, 1))
-    lowest = float("-inf") if mode == LARGEST else 0.0
+    lowest = float("-inf") if mode == MAX_MODE else 0.0
     rows = ops.where(ops.unsqueeze(kept, 1), rows, lowest)
     begin = ops.full((bags, weight.shape[1]), lowest, weight.dtype)
     places = expand(ops.unsqueeze(bag, 1), rows.shape)
-    y = ops.scatter(begin, places, rows, dim=0, reduce="max" if mode == LARGEST else "add")
+    y = ops.scatter(begin, places, rows, dim=0, reduce="max" if mode == MAX_MODE else "add")
     column = ops.unsqueeze(sizes, 1)
-    if mode == MEAN:
+    if mode == MEAN_MODE:
         y = ops.div(y, ops.as_dtype(ops.maximum(column, 1), y.dtype))
-    if mode == LARGEST:
+    if mode == MAX_MODE:
         y = ops.where(ops.eq(column, 0), 0.0, y)
     return y, None, None, None

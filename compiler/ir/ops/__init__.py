@@ -36,9 +36,9 @@ from compiler.ir.ops.arithmetic import (
     sqrt,
     sub,
 )  # fmt: skip
-from compiler.ir.ops.attention import attention, masked_scores, probabilities, shared_heads
+from compiler.ir.ops.attention import attention, attention_probabilities, expand_kv_heads, masked_scores
 from compiler.ir.ops.bessel import i0, i0e, i1, i1e
-from compiler.ir.ops.branches import choose, repeat_while
+from compiler.ir.ops.branches import cond, while_loop
 from compiler.ir.ops.cast import as_dtype, bitcast, cast
 from compiler.ir.ops.contraction import (
     conv,
@@ -72,7 +72,7 @@ from compiler.ir.ops.logic import (
 )  # fmt: skip
 from compiler.ir.ops.mix import mix
 from compiler.ir.ops.normalization import batch_norm, group_norm, layer_norm, log_softmax, rms_norm, softmax
-from compiler.ir.ops.opaque import results, sort, topk
+from compiler.ir.ops.opaque import result_nodes, sort, topk
 from compiler.ir.ops.pieces import cat, insert, pad
 from compiler.ir.ops.pooling import max_pool, sum_pool
 from compiler.ir.ops.recurrence import recurrence
@@ -125,13 +125,14 @@ __all__ = [
     "atan2",
     "atanh",
     "attention",
+    "attention_probabilities",
     "batch_norm",
     "before",
     "bitcast",
     "cast",
     "cat",
     "ceil",
-    "choose",
+    "cond",
     "conv",
     "conv_phases",
     "conv_transposed",
@@ -160,6 +161,7 @@ __all__ = [
     "exp",
     "exp2",
     "expand",
+    "expand_kv_heads",
     "expm1",
     "flip",
     "floor",
@@ -220,21 +222,18 @@ __all__ = [
     "pad_spatial",
     "permute",
     "pow_",
-    "probabilities",
     "prod",
     "reciprocal",
     "recurrence",
     "relu",
     "remainder",
-    "repeat_while",
     "reshape",
-    "results",
+    "result_nodes",
     "rms_norm",
     "round_",
     "rsqrt",
     "scatter",
     "select",
-    "shared_heads",
     "shift_left",
     "shift_right",
     "sigmoid",
@@ -261,5 +260,6 @@ __all__ = [
     "unsqueeze",
     "var",
     "where",
+    "while_loop",
     "xor",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from compiler.ir import scalar as s
-from compiler.ir.op import op, sample
+from compiler.ir.op import declare_op, sample_input
 from compiler.ir.ops.rules import unary
 from compiler.ir.scalar import Expr
 from compiler.ir.structure import Elementwise
@@ -47,23 +47,23 @@ def _elu_reference(x: torch.Tensor, alpha: float, scale: float, input_scale: flo
     return torch.ops.aten.elu.default(x, alpha, scale, input_scale)
 
 
-relu = op("relu", "x: number", Elementwise(lambda x: s.maximum(x, 0)), aten="aten.relu.default", reference=torch.relu,
+relu = declare_op("relu", "x: number", Elementwise(lambda x: s.maximum(x, 0)), aten="aten.relu.default", reference=torch.relu,
           samples=unary(dtypes=("f32", "i64", "bf16")))  # fmt: skip
-silu = op("silu", "x: float", Elementwise(lambda x: x / (1 + s.exp(-x))), aten="aten.silu.default", reference=F.silu,
+silu = declare_op("silu", "x: float", Elementwise(lambda x: x / (1 + s.exp(-x))), aten="aten.silu.default", reference=F.silu,
           samples=unary(dtypes=FLOATS))  # fmt: skip
-gelu = op("gelu", "x: float", Elementwise(_gelu), attrs={"approximate": "none"}, aten="aten.gelu.default", reference=F.gelu,
+gelu = declare_op("gelu", "x: float", Elementwise(_gelu), attrs={"approximate": "none"}, aten="aten.gelu.default", reference=F.gelu,
           samples=[*unary(dtypes=FLOATS), *unary(approximate="tanh")])  # fmt: skip
-softplus = op("softplus", "x: float", Elementwise(_softplus), attrs={"beta": 1.0, "threshold": 20.0}, aten="aten.softplus.default",
-              reference=F.softplus, samples=[*unary(), sample("f32[9]", beta=2.0, threshold=3.0)])  # fmt: skip
-elu = op("elu", "x: float", Elementwise(_elu), attrs={"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}, aten="aten.elu.default",
-         reference=_elu_reference, samples=[*unary(), sample("f32[9]", alpha=1.5, scale=2.0, input_scale=0.5)])  # fmt: skip
-leaky_relu = op("leaky_relu", "x: float", Elementwise(lambda x, negative_slope: s.where(x > 0, x, x * negative_slope)),
+softplus = declare_op("softplus", "x: float", Elementwise(_softplus), attrs={"beta": 1.0, "threshold": 20.0}, aten="aten.softplus.default",
+              reference=F.softplus, samples=[*unary(), sample_input("f32[9]", beta=2.0, threshold=3.0)])  # fmt: skip
+elu = declare_op("elu", "x: float", Elementwise(_elu), attrs={"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}, aten="aten.elu.default",
+         reference=_elu_reference, samples=[*unary(), sample_input("f32[9]", alpha=1.5, scale=2.0, input_scale=0.5)])  # fmt: skip
+leaky_relu = declare_op("leaky_relu", "x: float", Elementwise(lambda x, negative_slope: s.where(x > 0, x, x * negative_slope)),
                 attrs={"negative_slope": 0.01}, aten="aten.leaky_relu.default", reference=F.leaky_relu,
-                samples=[*unary(), sample("f32[9]", negative_slope=0.2)])  # fmt: skip
-mish = op("mish", "x: float", Elementwise(_mish), aten="aten.mish.default", reference=F.mish, samples=unary())
-hardsigmoid = op("hardsigmoid", "x: float", Elementwise(_hard_sigmoid), aten="aten.hardsigmoid.default", reference=F.hardsigmoid,
+                samples=[*unary(), sample_input("f32[9]", negative_slope=0.2)])  # fmt: skip
+mish = declare_op("mish", "x: float", Elementwise(_mish), aten="aten.mish.default", reference=F.mish, samples=unary())
+hardsigmoid = declare_op("hardsigmoid", "x: float", Elementwise(_hard_sigmoid), aten="aten.hardsigmoid.default", reference=F.hardsigmoid,
                  samples=unary(dtypes=FLOATS))  # fmt: skip
-hardswish = op("hardswish", "x: float", Elementwise(lambda x: x * _hard_sigmoid(x)), aten="aten.hardswish.default",
+hardswish = declare_op("hardswish", "x: float", Elementwise(lambda x: x * _hard_sigmoid(x)), aten="aten.hardswish.default",
                reference=F.hardswish, samples=unary(dtypes=FLOATS))  # fmt: skip
-log_sigmoid = op("log_sigmoid", "x: float", Elementwise(lambda x: s.minimum(x, 0) - s.log1p(s.exp(-s.absolute(x)))),
+log_sigmoid = declare_op("log_sigmoid", "x: float", Elementwise(lambda x: s.minimum(x, 0) - s.log1p(s.exp(-s.absolute(x)))),
                  aten="aten.log_sigmoid.default", reference=F.logsigmoid, samples=unary())  # fmt: skip

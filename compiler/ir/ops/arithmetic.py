@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import op, sample
+from compiler.ir.op import declare_op, sample_input
 from compiler.ir.ops.rules import binary, unary
 from compiler.ir.scalar import Const, Expr
 from compiler.ir.structure import Elementwise
@@ -81,37 +81,37 @@ def _atan2(y: Expr, x: Expr) -> Expr:
     return s.copysign(s.where(negative, pi - first, first), y)
 
 
-add = op("add", "x: number, y: number", Elementwise(lambda x, y: x + y), reference=torch.add, commutative=True,
+add = declare_op("add", "x: number, y: number", Elementwise(lambda x, y: x + y), reference=torch.add, commutative=True,
          samples=binary(dtypes=NUMBERS))  # fmt: skip
-sub = op(
+sub = declare_op(
     "sub", "x: number, y: number", Elementwise(lambda x, y: x - y), reference=torch.sub, samples=binary(dtypes=NUMBERS)
 )
-mul = op("mul", "x: number, y: number", Elementwise(lambda x, y: x * y), aten="aten.mul.Tensor", reference=torch.mul,
+mul = declare_op("mul", "x: number, y: number", Elementwise(lambda x, y: x * y), aten="aten.mul.Tensor", reference=torch.mul,
          commutative=True, samples=binary(dtypes=NUMBERS))  # fmt: skip
-div = op("div", "x: float, y: float", Elementwise(lambda x, y: x / y), aten="aten.div.Tensor", reference=torch.div,
+div = declare_op("div", "x: float, y: float", Elementwise(lambda x, y: x / y), aten="aten.div.Tensor", reference=torch.div,
          samples=binary(dtypes=FLOATS))  # fmt: skip
-divide_toward_zero = op(
+divide_toward_zero = declare_op(
     "divide_toward_zero", "x: number, y: number", Elementwise(_divide_toward_zero),
     reference=lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-    samples=[*binary(dtypes=FLOATS), sample("i64[20]", "i64[20]", low=1, high=9), sample("i32[8]", "i32[1]", low=-9, high=-1)],
+    samples=[*binary(dtypes=FLOATS), sample_input("i64[20]", "i64[20]", low=1, high=9), sample_input("i32[8]", "i32[1]", low=-9, high=-1)],
 )  # fmt: skip
-floor_divide = op(
+floor_divide = declare_op(
     "floor_divide", "x: number, y: number", Elementwise(_floor_divide), aten="aten.floor_divide.default",
     reference=torch.floor_divide,
-    samples=[*binary(dtypes=FLOATS), sample("i64[20]", "i64[20]", low=1, high=9), sample("i32[8]", "i32[1]", low=-9, high=-1)],
+    samples=[*binary(dtypes=FLOATS), sample_input("i64[20]", "i64[20]", low=1, high=9), sample_input("i32[8]", "i32[1]", low=-9, high=-1)],
 )  # fmt: skip
-remainder = op(
+remainder = declare_op(
     "remainder", "x: number, y: number", Elementwise(_remainder), aten=("aten.remainder.Tensor", "aten.remainder.Scalar"),
     reference=torch.remainder,
-    samples=[*binary(), sample("i64[20]", "i64[20]", low=1, high=9), sample("i32[8]", "i32[1]", low=-9, high=-1)],
+    samples=[*binary(), sample_input("i64[20]", "i64[20]", low=1, high=9), sample_input("i32[8]", "i32[1]", low=-9, high=-1)],
 )  # fmt: skip
-fmod = op(
+fmod = declare_op(
     "fmod", "x: number, y: number", Elementwise(_fmod), aten=("aten.fmod.Tensor", "aten.fmod.Scalar"), reference=torch.fmod,
-    samples=[*binary(), sample("i64[20]", "i64[20]", low=1, high=9)],
+    samples=[*binary(), sample_input("i64[20]", "i64[20]", low=1, high=9)],
 )  # fmt: skip
-pow_ = op("pow", "x: float, y: float", Elementwise(s.power), reference=torch.pow,
-          samples=[*binary(low=0.1, dtypes=FLOATS), sample("f32[9]", "f32[9]")])  # fmt: skip
-atan2 = op(
+pow_ = declare_op("pow", "x: float, y: float", Elementwise(s.power), reference=torch.pow,
+          samples=[*binary(low=0.1, dtypes=FLOATS), sample_input("f32[9]", "f32[9]")])  # fmt: skip
+atan2 = declare_op(
     "atan2",
     "y: float, x: float",
     Elementwise(_atan2),
@@ -119,14 +119,14 @@ atan2 = op(
     reference=torch.atan2,
     samples=binary(),
 )
-minimum = op("minimum", "x: number, y: number", Elementwise(s.minimum), aten="aten.minimum.default", reference=torch.minimum,
+minimum = declare_op("minimum", "x: number, y: number", Elementwise(s.minimum), aten="aten.minimum.default", reference=torch.minimum,
              commutative=True, samples=binary(dtypes=NUMBERS))  # fmt: skip
-maximum = op("maximum", "x: number, y: number", Elementwise(s.maximum), aten="aten.maximum.default", reference=torch.maximum,
+maximum = declare_op("maximum", "x: number, y: number", Elementwise(s.maximum), aten="aten.maximum.default", reference=torch.maximum,
              commutative=True, samples=binary(dtypes=NUMBERS))  # fmt: skip
-copysign = op("copysign", "x: float, y: float", Elementwise(s.copysign), aten="aten.copysign.Tensor", reference=torch.copysign,
+copysign = declare_op("copysign", "x: float, y: float", Elementwise(s.copysign), aten="aten.copysign.Tensor", reference=torch.copysign,
               samples=binary())  # fmt: skip
 
-neg = op(
+neg = declare_op(
     "neg",
     "x: number",
     Elementwise(lambda x: -x),
@@ -134,13 +134,13 @@ neg = op(
     reference=torch.neg,
     samples=unary(dtypes=NUMBERS),
 )
-abs_ = op("abs", "x: number", Elementwise(s.absolute), aten="aten.abs.default", reference=torch.abs,
+abs_ = declare_op("abs", "x: number", Elementwise(s.absolute), aten="aten.abs.default", reference=torch.abs,
           samples=unary(dtypes=("f32", "i64", "bf16")))  # fmt: skip
-sign = op("sign", "x: number", Elementwise(_sign), aten=("aten.sign.default", "aten.sgn.default"), reference=torch.sign,
+sign = declare_op("sign", "x: number", Elementwise(_sign), aten=("aten.sign.default", "aten.sgn.default"), reference=torch.sign,
           samples=unary(dtypes=NUMBERS))  # fmt: skip
-sqrt = op("sqrt", "x: float", Elementwise(s.sqrt), aten="aten.sqrt.default", reference=torch.sqrt,
+sqrt = declare_op("sqrt", "x: float", Elementwise(s.sqrt), aten="aten.sqrt.default", reference=torch.sqrt,
           samples=unary(low=0, dtypes=FLOATS))  # fmt: skip
-rsqrt = op("rsqrt", "x: float", Elementwise(s.rsqrt), aten="aten.rsqrt.default", reference=torch.rsqrt,
+rsqrt = declare_op("rsqrt", "x: float", Elementwise(s.rsqrt), aten="aten.rsqrt.default", reference=torch.rsqrt,
            samples=unary(low=0.1, dtypes=FLOATS))  # fmt: skip
-reciprocal = op("reciprocal", "x: float", Elementwise(lambda x: 1 / x), aten="aten.reciprocal.default", reference=torch.reciprocal,
+reciprocal = declare_op("reciprocal", "x: float", Elementwise(lambda x: 1 / x), aten="aten.reciprocal.default", reference=torch.reciprocal,
                 samples=unary(low=0.1, dtypes=FLOATS))  # fmt: skip

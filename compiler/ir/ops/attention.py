@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.ops.arithmetic import add, div, mul, sub
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.contraction import matmul
@@ -25,11 +25,11 @@ from compiler.ir.types import TensorType, boolean, broadcast_shapes, f32
 def _attention_type(s: Signature) -> TensorType:
     q, k, v = s.types[:3]
     if min(q.rank, k.rank, v.rank) < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise s.fail("takes q [..., L, E], k [..., S, E] and v [..., S, F]")
+        raise s.error("takes q [..., L, E], k [..., S, E] and v [..., S, F]")
     heads = _grouped_heads(s) if s.attrs["grouped"] else broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
     scores = (*heads, q.shape[-2], k.shape[-2])
     if len(s.types) > 3 and broadcast_shapes(s.types[3].shape, scores) != scores:
-        raise s.fail(f"a mask of {list(s.types[3].shape)} is larger than the scores, {list(scores)}")
+        raise s.error(f"a mask of {list(s.types[3].shape)} is larger than the scores, {list(scores)}")
     return TensorType(q.dtype, (*heads, q.shape[-2], v.shape[-1]))
 
 
@@ -37,20 +37,20 @@ def _grouped_heads(s: Signature) -> tuple[Dim, ...]:
     """The leading dimensions of the result where a head of k or v serves as many heads of q as are there for each."""
     q, k, v = s.types[:3]
     if min(q.rank, k.rank, v.rank) < 3:
-        raise s.fail("takes q, k and v with a dimension of heads where grouped")
+        raise s.error("takes q, k and v with a dimension of heads where grouped")
     heads, shared = q.shape[-3], (k.shape[-3], v.shape[-3])
     if any(h != heads and isinstance(h, int) and isinstance(heads, int) and (h == 0 or heads % h) for h in shared):
-        raise s.fail(f"cannot share {shared[0]} and {shared[1]} heads among {heads}")
+        raise s.error(f"cannot share {shared[0]} and {shared[1]} heads among {heads}")
     return (*broadcast_shapes(*(t.shape[:-3] for t in (q, k, v))), heads)
 
 
-def shared_heads(x: Node, heads: Any) -> Node:
+def expand_kv_heads(x: Node, heads: Any) -> Node:
     """Each head of `x` [..., H, S, E] as often as makes `heads` of them."""
     *front, own, rows, columns = x.shape
     if own == heads:
         return x
-    apart = reshape(x, shape=(*front, own, 1, rows, columns))
-    wide = expand(apart, shape=(*front, own, heads // own, rows, columns))
+    grouped = reshape(x, shape=(*front, own, 1, rows, columns))
+    wide = expand(grouped, shape=(*front, own, heads // own, rows, columns))
     return reshape(wide, shape=(*front, heads, rows, columns))
 
 
@@ -66,24 +66,24 @@ def masked_scores(scores: Node, mask: Node | None, causal: bool) -> Node:
     return scores
 
 
-def probabilities(scores: Node, may_be_empty: bool) -> Node:
+def attention_probabilities(scores: Node, may_have_empty_rows: bool) -> Node:
     """Softmax over the last dimension; a row with everything masked becomes zeros, as in PyTorch."""
     last = (scores.type.rank - 1,)
     top = amax(scores, dims=last, keepdim=True)
-    if may_be_empty:
+    if may_have_empty_rows:
         top = where(eq(top, float("-inf")), 0.0, top)
     e = exp(sub(scores, top))
     total = sum_(e, dims=last, keepdim=True)
-    return div(e, where(eq(total, 0.0), 1.0, total) if may_be_empty else total)
+    return div(e, where(eq(total, 0.0), 1.0, total) if may_have_empty_rows else total)
 
 
 def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
     """softmax(q k^T * scale + mask) v, the scores held in f32 or wider."""
     if node.attrs["grouped"]:
-        k, v = (shared_heads(x, q.shape[-3]) for x in (k, v))
+        k, v = (expand_kv_heads(x, q.shape[-3]) for x in (k, v))
     wide = f32 if q.dtype.is_half else q.dtype
     scores = mul(matmul(q, transpose(k, -1, -2), dtype=wide), node.attrs["scale"])
-    p = probabilities(masked_scores(scores, mask, node.attrs["causal"]), mask is not None)
+    p = attention_probabilities(masked_scores(scores, mask, node.attrs["causal"]), mask is not None)
     return as_dtype(matmul(as_dtype(p, v.dtype), v), node.dtype)
 
 
@@ -93,37 +93,37 @@ def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bo
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     wide = torch.promote_types(q.dtype, torch.float32)
     scores = torch.matmul(q.to(wide), k.mT.to(wide)) * scale
-    behind = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    causal_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     if not bool(scores.isfinite().all()):
-        return torch.matmul(_shares(scores, mask, behind if causal else None).to(v.dtype), v)
+        return torch.matmul(_masked_softmax(scores, mask, causal_mask if causal else None).to(v.dtype), v)
     if mask is not None and causal:  # PyTorch takes one of them
-        mask, causal = mask.masked_fill(behind, False if mask.dtype == torch.bool else float("-inf")), False
+        mask, causal = mask.masked_fill(causal_mask, False if mask.dtype == torch.bool else float("-inf")), False
     if mask is not None and mask.is_floating_point():
         mask = mask.to(q.dtype)
     return F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=scale)
 
 
-def _shares(scores: Any, mask: Any, behind: Any) -> Any:
+def _masked_softmax(scores: Any, mask: Any, causal_mask: Any) -> Any:
     """Softmax of tensors of scores; zeros where a mask leaves nothing of a row."""
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-    if behind is not None:
-        scores = scores.masked_fill(behind, float("-inf"))
+    if causal_mask is not None:
+        scores = scores.masked_fill(causal_mask, float("-inf"))
     empty = (scores == float("-inf")).all(-1, keepdim=True) & (mask is not None)
     return scores.softmax(-1).masked_fill(empty, 0.0)
 
 
-attention = op(
-    "attention", "q: float, k: float, v: float, mask?!: any", Composite(_attention), type=_attention_type,
+attention = declare_op(
+    "attention", "q: float, k: float, v: float, mask?!: any", Composite(_attention), type_rule=_attention_type,
     attrs={"scale": REQUIRED, "causal": False, "grouped": False}, reference=_attention_reference,
     samples=[
-        sample("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 4]", scale=0.35), sample("f32[5, 8]", "f32[7, 8]", "f32[7, 8]", scale=1.0),
-        sample("f32[2, 3, 6, 8]", "f32[2, 3, 6, 8]", "f32[2, 3, 6, 8]", scale=0.35, causal=True),
-        sample("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 8]", "bool[2, 1, 1, 7]", scale=0.35),
-        sample("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 8]", "f32[5, 7]", scale=0.35),
-        sample("f32[5, 8]", "f32[7, 8]", "f32[7, 8]", "bool[5, 7]", scale=0.35, causal=True),
-        sample("f32[1, 4, 5, 8]", "f32[1, 2, 5, 8]", "f32[1, 2, 5, 8]", scale=0.35, grouped=True),
-        sample("bf16[1, 2, 5, 8]", "bf16[1, 2, 7, 8]", "bf16[1, 2, 7, 8]", "bool[5, 7]", scale=0.35),
+        sample_input("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 4]", scale=0.35), sample_input("f32[5, 8]", "f32[7, 8]", "f32[7, 8]", scale=1.0),
+        sample_input("f32[2, 3, 6, 8]", "f32[2, 3, 6, 8]", "f32[2, 3, 6, 8]", scale=0.35, causal=True),
+        sample_input("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 8]", "bool[2, 1, 1, 7]", scale=0.35),
+        sample_input("f32[2, 3, 5, 8]", "f32[2, 3, 7, 8]", "f32[2, 3, 7, 8]", "f32[5, 7]", scale=0.35),
+        sample_input("f32[5, 8]", "f32[7, 8]", "f32[7, 8]", "bool[5, 7]", scale=0.35, causal=True),
+        sample_input("f32[1, 4, 5, 8]", "f32[1, 2, 5, 8]", "f32[1, 2, 5, 8]", scale=0.35, grouped=True),
+        sample_input("bf16[1, 2, 5, 8]", "bf16[1, 2, 7, 8]", "bf16[1, 2, 7, 8]", "bool[5, 7]", scale=0.35),
     ],
 )  # fmt: skip
 """q [..., L, E], k [..., S, E], v [..., S, F]; a bool mask says what takes part; `grouped` lets heads share k and v."""

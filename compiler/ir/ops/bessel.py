@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import op
+from compiler.ir.op import declare_op
 from compiler.ir.ops.rules import unary
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr
 from compiler.ir.structure import Elementwise
 from compiler.ir.types import DType, f32, f64
 
-FROM = {f32: 8.0, f64: 16.0}
+ASYMPTOTIC_THRESHOLD = {f32: 8.0, f64: 16.0}
 """Up to here a polynomial in x^2 stands for the function, beyond it one in 1 / x for what is left of it without exp(x) / sqrt(x):
 as the power series and the asymptotic one (NIST Digital Library of Mathematical Functions, 10.25.2 and 10.40.1), but minimax fits
 of relative error, found by Remez's algorithm in 50 digits."""
@@ -74,13 +74,13 @@ I1_FAR = {
 }  # fmt: skip
 
 
-Table = Mapping[DType, Sequence[float]]
+CoefficientTable = Mapping[DType, Sequence[float]]
 
 
-def _bessel(near: Table, far: Table, x: Expr, *, odd: bool, scaled: bool) -> Expr:
+def _bessel(near: CoefficientTable, far: CoefficientTable, x: Expr, *, odd: bool, scaled: bool) -> Expr:
     """I0 or I1 of |x|, times exp(-|x|) where `scaled`.  The power is taken by halves: exp(x) leaves the range before I0(x) does."""
     a = s.absolute(x)
-    low = a < FROM[x.dtype]
+    low = a < ASYMPTOTIC_THRESHOLD[x.dtype]
     inner, outer = s.where(low, a, 0), s.where(low, 1, a)
     small = polynomial(inner * inner, near[x.dtype])
     if odd:
@@ -118,16 +118,16 @@ def _i1e(x: Expr) -> Expr:
     return _signed(_bessel(I1_NEAR, I1_FAR, x, odd=True, scaled=True), x)
 
 
-def _wide(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+def _in_f64(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
     """PyTorch's function taken in f64: in f32 it takes exp(x), which leaves the range before the result does."""
     return lambda x: function(x.double()).to(x.dtype)
 
 
-i0 = op("i0", "x: float", Elementwise(_i0), aten=("aten.i0.default", "aten.special_modified_bessel_i0.default"),
-        reference=_wide(torch.special.i0), samples=[*unary(dtypes=("f32", "f64", "bf16")), *unary(low=6, high=40)])  # fmt: skip
-i0e = op("i0e", "x: float", Elementwise(_i0e), aten="aten.special_i0e.default", reference=torch.special.i0e,
+i0 = declare_op("i0", "x: float", Elementwise(_i0), aten=("aten.i0.default", "aten.special_modified_bessel_i0.default"),
+        reference=_in_f64(torch.special.i0), samples=[*unary(dtypes=("f32", "f64", "bf16")), *unary(low=6, high=40)])  # fmt: skip
+i0e = declare_op("i0e", "x: float", Elementwise(_i0e), aten="aten.special_i0e.default", reference=torch.special.i0e,
          samples=[*unary(dtypes=("f32", "f64")), *unary(low=6, high=400)])  # fmt: skip
-i1 = op("i1", "x: float", Elementwise(_i1), aten=("aten.special_i1.default", "aten.special_modified_bessel_i1.default"),
-        reference=_wide(torch.special.i1), samples=[*unary(dtypes=("f32", "f64")), *unary(low=6, high=40)])  # fmt: skip
-i1e = op("i1e", "x: float", Elementwise(_i1e), aten="aten.special_i1e.default", reference=torch.special.i1e,
+i1 = declare_op("i1", "x: float", Elementwise(_i1), aten=("aten.special_i1.default", "aten.special_modified_bessel_i1.default"),
+        reference=_in_f64(torch.special.i1), samples=[*unary(dtypes=("f32", "f64")), *unary(low=6, high=40)])  # fmt: skip
+i1e = declare_op("i1e", "x: float", Elementwise(_i1e), aten="aten.special_i1e.default", reference=torch.special.i1e,
          samples=[*unary(dtypes=("f32", "f64")), *unary(low=-400, high=-6)])  # fmt: skip

@@ -8,54 +8,58 @@ from typing import TypeAlias
 import torch
 
 from compiler.ir.graph import Graph
-from compiler.ir.op import REQUIRED, Signature, op
-from compiler.ir.ops.rules import one_or_all
-from compiler.ir.structure import Control
+from compiler.ir.op import REQUIRED, Signature, declare_op
+from compiler.ir.ops.rules import single_or_tuple
+from compiler.ir.structure import ControlFlow
 from compiler.ir.types import TensorType, boolean
 
-Body: TypeAlias = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+SubgraphFunction: TypeAlias = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
-def _results(graph: Graph) -> tuple[TensorType, ...]:
+def _output_types(graph: Graph) -> tuple[TensorType, ...]:
     return tuple(n.type for n in graph.outputs)
 
 
-def _choose_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
-    then, otherwise = _results(s.attrs["then"]), _results(s.attrs["otherwise"])
+def _cond_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
+    then, otherwise = _output_types(s.attrs["then"]), _output_types(s.attrs["otherwise"])
     if then != otherwise:
-        raise s.fail(f"one graph gives ({', '.join(map(str, then))}), the other ({', '.join(map(str, otherwise))})")
-    return one_or_all(then)
+        raise s.error(f"one graph gives ({', '.join(map(str, then))}), the other ({', '.join(map(str, otherwise))})")
+    return single_or_tuple(then)
 
 
-def _choose(given: torch.Tensor, *operands: torch.Tensor, then: Body, otherwise: Body) -> tuple[torch.Tensor, ...]:
+def _cond_reference(
+    given: torch.Tensor, *operands: torch.Tensor, then: SubgraphFunction, otherwise: SubgraphFunction
+) -> tuple[torch.Tensor, ...]:
     return tuple((then if bool(given) else otherwise)(operands))
 
 
-choose = op(
-    "choose", "given!: any, operands*!: any", Control(leading=1), type=_choose_type, attrs={"then": REQUIRED, "otherwise": REQUIRED},
-    reference=_choose,
+cond = declare_op(
+    "choose", "given!: any, operands*!: any", ControlFlow(leading_operands=1), type_rule=_cond_type, attrs={"then": REQUIRED, "otherwise": REQUIRED},
+    reference=_cond_reference,
 )  # fmt: skip
 """The graph `then` on the operands where the one element of `given` holds, else the graph `otherwise`."""
 
 
-def _repeat_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
-    made, states = _results(s.attrs["body"]), s.types[: s.attrs["states"]]
-    if _results(s.attrs["test"]) != (TensorType(boolean, ()),):
-        raise s.fail("the test does not give one bool")
+def _while_loop_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
+    made, states = _output_types(s.attrs["body"]), s.types[: s.attrs["states"]]
+    if _output_types(s.attrs["test"]) != (TensorType(boolean, ()),):
+        raise s.error("the test does not give one bool")
     if made != states or not states:
-        raise s.fail(f"the body makes ({', '.join(map(str, made))}) of states ({', '.join(map(str, states))})")
-    return one_or_all(made)
+        raise s.error(f"the body makes ({', '.join(map(str, made))}) of states ({', '.join(map(str, states))})")
+    return single_or_tuple(made)
 
 
-def _repeat(*operands: torch.Tensor, test: Body, body: Body, states: int) -> tuple[torch.Tensor, ...]:
+def _while_loop_reference(
+    *operands: torch.Tensor, test: SubgraphFunction, body: SubgraphFunction, states: int
+) -> tuple[torch.Tensor, ...]:
     carried, fixed = tuple(operands[:states]), operands[states:]
     while bool(test((*carried, *fixed))[0]):
         carried = tuple(body((*carried, *fixed)))
     return carried
 
 
-repeat_while = op(
-    "repeat_while", "operands*!: any", Control(), type=_repeat_type, attrs={"test": REQUIRED, "body": REQUIRED, "states": REQUIRED},
-    reference=_repeat,
+while_loop = declare_op(
+    "repeat_while", "operands*!: any", ControlFlow(), type_rule=_while_loop_type, attrs={"test": REQUIRED, "body": REQUIRED, "states": REQUIRED},
+    reference=_while_loop_reference,
 )  # fmt: skip
 """The graph `body` again and again, as long as the graph `test` holds: it makes the first `states` operands anew, the others stay."""

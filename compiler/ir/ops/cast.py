@@ -3,47 +3,47 @@
 from __future__ import annotations
 
 from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.scalar import Expr
 from compiler.ir.structure import Elementwise
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, bf16, boolean, f16, f32, i16, i32, i64, u8
 
 
-def _converted_type(s: Signature) -> TensorType:
+def _cast_type(s: Signature) -> TensorType:
     return TensorType(s.attrs["dtype"], s.types[0].shape)
 
 
-def _reread_type(s: Signature) -> TensorType:
+def _bitcast_type(s: Signature) -> TensorType:
     if s.attrs["dtype"].bytes != s.types[0].dtype.bytes:
-        raise s.fail(f"{s.attrs['dtype']} has another width")
+        raise s.error(f"{s.attrs['dtype']} has another width")
     if s.attrs["dtype"] == boolean != s.types[0].dtype:
-        raise s.fail("not every byte is a bool; compare with 0")
-    return _converted_type(s)
+        raise s.error("not every byte is a bool; compare with 0")
+    return _cast_type(s)
 
 
 def _convert(x: Expr, dtype: DType) -> Expr:
     return x.ne(0) if dtype == boolean and x.dtype != boolean else x.to(dtype)
 
 
-cast = op(
+cast = declare_op(
     "cast", "x: any", Elementwise(_convert),
-    type=_converted_type, attrs={"dtype": REQUIRED},
+    type_rule=_cast_type, attrs={"dtype": REQUIRED},
     reference=lambda x, dtype: x.to(to_torch(dtype)),
     samples=[
-        sample("f32[4, 5]", dtype=i64), sample("i64[3]", dtype=f32), sample("f32[0, 3]", dtype=i32), sample("bool[]", dtype=f32),
-        sample("f32[2, 3]", dtype=boolean), sample("f32[7]", dtype=bf16), sample("bf16[7]", dtype=f32), sample("f16[5]", dtype=i32),
-        sample("i64[5]", dtype=f16), sample("i64[5]", dtype=boolean), sample("f32[6]", dtype=u8, low=0, high=255),
-        sample("bool[6]", dtype=i64),
+        sample_input("f32[4, 5]", dtype=i64), sample_input("i64[3]", dtype=f32), sample_input("f32[0, 3]", dtype=i32), sample_input("bool[]", dtype=f32),
+        sample_input("f32[2, 3]", dtype=boolean), sample_input("f32[7]", dtype=bf16), sample_input("bf16[7]", dtype=f32), sample_input("f16[5]", dtype=i32),
+        sample_input("i64[5]", dtype=f16), sample_input("i64[5]", dtype=boolean), sample_input("f32[6]", dtype=u8, low=0, high=255),
+        sample_input("bool[6]", dtype=i64),
     ],
 )  # fmt: skip
 
-bitcast = op(
-    "bitcast", "x: any", Elementwise(lambda x, dtype: x.to(dtype) if x.dtype == boolean else x.bitcast(dtype), wide=False),
-    type=_reread_type, attrs={"dtype": REQUIRED},
+bitcast = declare_op(
+    "bitcast", "x: any", Elementwise(lambda x, dtype: x.to(dtype) if x.dtype == boolean else x.bitcast(dtype), promotes_half=False),
+    type_rule=_bitcast_type, attrs={"dtype": REQUIRED},
     reference=lambda x, dtype: x.view(to_torch(dtype)),
-    samples=[sample("i32[4, 5]", dtype=f32), sample("i32[0]", dtype=f32), sample("i64[]", dtype=i64), sample("bool[3]", dtype=u8),
-             sample("bf16[5]", dtype=f16), sample("f16[3]", dtype=i16), sample("i16[2, 9]", dtype=bf16)],
+    samples=[sample_input("i32[4, 5]", dtype=f32), sample_input("i32[0]", dtype=f32), sample_input("i64[]", dtype=i64), sample_input("bool[3]", dtype=u8),
+             sample_input("bf16[5]", dtype=f16), sample_input("f16[3]", dtype=i16), sample_input("i16[2, 9]", dtype=bf16)],
 )  # fmt: skip
 
 

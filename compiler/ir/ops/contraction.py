@@ -11,13 +11,13 @@ import torch.nn.functional as F
 
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, ceildiv, floordiv, mod
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.ops.arithmetic import add
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.pieces import pad
-from compiler.ir.ops.rules import check_counts, check_steps, window_count
+from compiler.ir.ops.rules import check_lengths, check_positive_attrs, window_count
 from compiler.ir.ops.views import permute, reshape, slice_
-from compiler.ir.structure import Composite, Guard, Position, Reduction, Space
+from compiler.ir.structure import Composite, Guard, Position, Reduction, ReductionDomain
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32
 
@@ -27,50 +27,50 @@ def sum_dtype(s: Signature) -> DType:
     own: DType = s.types[0].dtype
     asked: DType = s.attrs.get("dtype") or own
     if asked.kind != own.kind or asked.bits < own.bits:
-        raise s.fail(f"a sum of {own} cannot be {asked}")
+        raise s.error(f"a sum of {own} cannot be {asked}")
     return asked
 
 
 def _matmul_type(s: Signature) -> TensorType:
     x, y = s.types
     if x.rank < 2 or y.rank < 2:
-        raise s.fail("takes matrices or stacks of them")
+        raise s.error("takes matrices or stacks of them")
     if x.shape[-1] != y.shape[-2]:
-        raise s.fail(f"{x.shape[-1]} columns meet {y.shape[-2]} rows")
+        raise s.error(f"{x.shape[-1]} columns meet {y.shape[-2]} rows")
     try:
         stack = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     except ValueError as error:
-        raise s.fail(str(error)) from None
+        raise s.error(str(error)) from None
     return TensorType(sum_dtype(s), (*stack, x.shape[-2], y.shape[-1]))
 
 
-def _matmul_space(n: Node) -> Space:
+def _matmul_space(n: Node) -> ReductionDomain:
     x, y = (o.shape for o in n.operands)
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
         *stack, row, column = i
         return (*broadcast_index(x[:-2], stack), row, r[0]), (*broadcast_index(y[:-2], stack), r[0], column)
 
-    return Space((x[-1],), positions)
+    return ReductionDomain((x[-1],), positions)
 
 
 def _matmul_reference(x: torch.Tensor, y: torch.Tensor, dtype: DType | None) -> torch.Tensor:
     return torch.matmul(x, y) if dtype is None else torch.matmul(x.to(to_torch(dtype)), y.to(to_torch(dtype)))
 
 
-matmul = op(
+matmul = declare_op(
     "matmul", "x: number, y: number", Reduction("add", _matmul_space, lambda x, y: x * y),
-    type=_matmul_type, attrs={"dtype": None}, reference=_matmul_reference,
+    type_rule=_matmul_type, attrs={"dtype": None}, reference=_matmul_reference,
     samples=[
-        sample("f32[4, 6]", "f32[6, 5]"), sample("f32[2, 4, 6]", "f32[2, 6, 5]"), sample("f32[3, 1, 2, 4]", "f32[2, 4, 5]"),
-        sample("f32[2, 4, 6]", "f32[6, 5]"), sample("i64[3, 4]", "i64[4, 2]"), sample("bf16[4, 32]", "bf16[32, 5]"),
-        sample("f32[3, 0]", "f32[0, 2]"), sample("f32[0, 3]", "f32[3, 2]"), sample("bf16[4, 32]", "bf16[32, 5]", dtype=f32),
+        sample_input("f32[4, 6]", "f32[6, 5]"), sample_input("f32[2, 4, 6]", "f32[2, 6, 5]"), sample_input("f32[3, 1, 2, 4]", "f32[2, 4, 5]"),
+        sample_input("f32[2, 4, 6]", "f32[6, 5]"), sample_input("i64[3, 4]", "i64[4, 2]"), sample_input("bf16[4, 32]", "bf16[32, 5]"),
+        sample_input("f32[3, 0]", "f32[0, 2]"), sample_input("f32[0, 3]", "f32[3, 2]"), sample_input("bf16[4, 32]", "bf16[32, 5]", dtype=f32),
     ],
 )  # fmt: skip
 """Stacks of matrix products; `dtype` is the result's where it is wider than the operands' (their sum, not yet rounded)."""
 
 
-def _wide(dtype: DType) -> DType | None:
+def _sum_dtype_for_half(dtype: DType) -> DType | None:
     """What a product of `dtype` is summed in, for `matmul`'s and `conv`'s attribute `dtype`."""
     return f32 if dtype.is_half else None
 
@@ -78,29 +78,29 @@ def _wide(dtype: DType) -> DType | None:
 def _linear_type(s: Signature) -> TensorType:
     x, weight = s.types[0], s.types[1]
     if weight.rank != 2 or x.rank < 1 or x.shape[-1] != weight.shape[1]:
-        raise s.fail(
+        raise s.error(
             f"a weight of shape {list(weight.shape)} does not apply to rows of {x.shape[-1] if x.rank else 'no'} elements"
         )
     if len(s.types) > 2 and s.types[2].shape not in ((weight.shape[0],), (1,), ()):
-        raise s.fail(f"the bias must have {weight.shape[0]} elements")
+        raise s.error(f"the bias must have {weight.shape[0]} elements")
     return TensorType(x.dtype, (*x.shape[:-1], weight.shape[0]))
 
 
 def _linear(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
     rows = x if x.type.rank > 1 else reshape(x, shape=(1, *x.shape))
-    wide = _wide(x.dtype) if bias is not None else None
+    wide = _sum_dtype_for_half(x.dtype) if bias is not None else None
     y = matmul(rows, permute(weight, dims=(1, 0)), dtype=wide)
     if bias is not None:
         y = as_dtype(add(y, as_dtype(bias, y.dtype)), node.dtype)
     return y if x.type.rank > 1 else reshape(y, shape=node.shape)
 
 
-linear = op(
-    "linear", "x: number, weight: number, bias?: number", Composite(_linear), type=_linear_type,
+linear = declare_op(
+    "linear", "x: number, weight: number, bias?: number", Composite(_linear), type_rule=_linear_type,
     reference=lambda x, weight, bias=None: F.linear(x, weight, bias),
     samples=[
-        sample("f32[4, 6]", "f32[5, 6]"), sample("f32[2, 4, 6]", "f32[5, 6]", "f32[5]"), sample("f32[6]", "f32[5, 6]", "f32[5]"),
-        sample("bf16[4, 32]", "bf16[5, 32]", "bf16[5]"), sample("f32[0, 6]", "f32[5, 6]", "f32[5]"),
+        sample_input("f32[4, 6]", "f32[5, 6]"), sample_input("f32[2, 4, 6]", "f32[5, 6]", "f32[5]"), sample_input("f32[6]", "f32[5, 6]", "f32[5]"),
+        sample_input("bf16[4, 32]", "bf16[5, 32]", "bf16[5]"), sample_input("f32[0, 6]", "f32[5, 6]", "f32[5]"),
     ],
 )  # fmt: skip
 """x @ weight^T + bias, weight being [outputs, inputs]."""
@@ -112,37 +112,37 @@ CONV_ATTRS: dict[str, Any] = {"stride": REQUIRED, "dilation": REQUIRED, "groups"
 def _check_groups(s: Signature, channels: Dim) -> None:
     """The groups share the channels evenly."""
     if isinstance(channels, int) and channels % s.attrs["groups"]:
-        raise s.fail(f"{channels} channels do not form {s.attrs['groups']} groups")
+        raise s.error(f"{channels} channels do not form {s.attrs['groups']} groups")
 
 
 def _conv_type(s: Signature) -> TensorType:
-    check_steps(s)
+    check_positive_attrs(s)
     x, w, groups = s.types[0], s.types[1], s.attrs["groups"]
     spatial = x.rank - 2
     if w.rank != x.rank or spatial < 1 or not len(s.attrs["stride"]) == len(s.attrs["dilation"]) == spatial:
-        raise s.fail(
+        raise s.error(
             "takes [batch, channels, ...] and [outputs, channels / groups, ...] with a stride per window dimension"
         )
     if x.shape[1] != w.shape[1] * groups or (isinstance(w.shape[0], int) and w.shape[0] % groups):
-        raise s.fail(f"{x.shape[1]} channels in {groups} groups do not meet a weight of shape {list(w.shape)}")
-    before, after = beyond(s.attrs, spatial)
+        raise s.error(f"{x.shape[1]} channels in {groups} groups do not meet a weight of shape {list(w.shape)}")
+    before, after = implicit_padding(s.attrs, spatial)
     if not len(before) == len(after) == spatial or any(isinstance(p, int) and p < 0 for p in (*before, *after)):
-        raise s.fail("before and after need one entry per window dimension, none of them negative")
+        raise s.error("before and after need one entry per window dimension, none of them negative")
     wide = (b + n + a for b, n, a in zip(before, x.shape[2:], after, strict=True))
     sizes = zip(wide, w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
     return TensorType(sum_dtype(s), (x.shape[0], w.shape[0], *(window_count(s, *size) for size in sizes)))
 
 
-def beyond(attrs: Mapping[str, Any], spatial: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+def implicit_padding(attrs: Mapping[str, Any], spatial: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     """How far a convolution's windows reach beyond the image in front and behind, in each window dimension."""
     none = (0,) * spatial
     return attrs.get("before") or none, attrs.get("after") or none
 
 
-def _conv_space(n: Node) -> Space:
+def _conv_space(n: Node) -> ReductionDomain:
     x, w = (o.shape for o in n.operands)
     stride, dilation, groups = n.attrs["stride"], n.attrs["dilation"], n.attrs["groups"]
-    before, after = beyond(n.attrs, len(stride))
+    before, after = implicit_padding(n.attrs, len(stride))
     per_group = w[0] // groups
 
     def image(place: Position, offset: Position) -> Position:
@@ -159,7 +159,7 @@ def _conv_space(n: Node) -> Space:
         first = out // per_group * w[1] if groups > 1 else 0
         return (batch, first + channel, *image(tuple(place), tuple(offset))), (out, channel, *offset)
 
-    return Space(tuple(w[1:]), positions, guards)
+    return ReductionDomain(tuple(w[1:]), positions, guards)
 
 
 def _conv_reference(
@@ -202,19 +202,19 @@ def _tap_by_tap(
     return total
 
 
-conv = op(
+conv = declare_op(
     "conv", "x: number, weight: number", Reduction("add", _conv_space, lambda x, w: x * w),
-    type=_conv_type, attrs={**CONV_ATTRS, "before": (), "after": (), "dtype": None}, reference=_conv_reference,
+    type_rule=_conv_type, attrs={**CONV_ATTRS, "before": (), "after": (), "dtype": None}, reference=_conv_reference,
     samples=[
-        sample("f32[2, 3, 8]", "f32[4, 3, 3]", stride=[2], dilation=[1]),
-        sample("f32[1, 4, 7, 6]", "f32[6, 2, 3, 2]", stride=[1, 2], dilation=[2, 1], groups=2),
-        sample("f32[1, 3, 5, 5]", "f32[3, 1, 3, 3]", stride=[1, 1], dilation=[1, 1], groups=3),
-        sample("bf16[1, 4, 5, 5]", "bf16[2, 4, 3, 3]", stride=[1, 1], dilation=[1, 1]),
-        sample("f32[1, 2, 4, 4, 4]", "f32[2, 2, 2, 2, 2]", stride=[2, 1, 1], dilation=[1, 1, 1]),
-        sample("f32[0, 2, 5]", "f32[3, 2, 3]", stride=[1], dilation=[1]),
-        sample("f32[2, 3, 8]", "f32[4, 3, 4]", stride=[2], dilation=[2], before=[3], after=[1]),
-        sample("f32[1, 4, 7, 6]", "f32[6, 2, 3, 2]", stride=[1, 2], dilation=[5, 1], groups=2, before=[5, 0], after=[7, 2]),
-        sample("f32[1, 2, 3, 2, 4]", "f32[2, 2, 3, 3, 2]", stride=[1, 1, 2], dilation=[1, 1, 1], before=[1, 0, 2], after=[1, 3, 2]),
+        sample_input("f32[2, 3, 8]", "f32[4, 3, 3]", stride=[2], dilation=[1]),
+        sample_input("f32[1, 4, 7, 6]", "f32[6, 2, 3, 2]", stride=[1, 2], dilation=[2, 1], groups=2),
+        sample_input("f32[1, 3, 5, 5]", "f32[3, 1, 3, 3]", stride=[1, 1], dilation=[1, 1], groups=3),
+        sample_input("bf16[1, 4, 5, 5]", "bf16[2, 4, 3, 3]", stride=[1, 1], dilation=[1, 1]),
+        sample_input("f32[1, 2, 4, 4, 4]", "f32[2, 2, 2, 2, 2]", stride=[2, 1, 1], dilation=[1, 1, 1]),
+        sample_input("f32[0, 2, 5]", "f32[3, 2, 3]", stride=[1], dilation=[1]),
+        sample_input("f32[2, 3, 8]", "f32[4, 3, 4]", stride=[2], dilation=[2], before=[3], after=[1]),
+        sample_input("f32[1, 4, 7, 6]", "f32[6, 2, 3, 2]", stride=[1, 2], dilation=[5, 1], groups=2, before=[5, 0], after=[7, 2]),
+        sample_input("f32[1, 2, 3, 2, 4]", "f32[2, 2, 3, 3, 2]", stride=[1, 1, 2], dilation=[1, 1, 1], before=[1, 0, 2], after=[1, 3, 2]),
     ],
 )  # fmt: skip
 """Convolution (cross-correlation) over any number of window dimensions.  Windows may reach `before` and `after` elements beyond
@@ -223,7 +223,7 @@ the image, where nothing takes part."""
 
 def _convolution_type(s: Signature) -> TensorType:
     x, padding = s.types[0], s.attrs["padding"]
-    check_counts(s, x.rank - 2, ["padding"])
+    check_lengths(s, x.rank - 2, ["padding"])
     wide = (*x.shape[:2], *(d + 2 * p for d, p in zip(x.shape[2:], padding, strict=True)))
     attrs = {k: s.attrs[k] for k in CONV_ATTRS}
     result = _conv_type(Signature(s.op, (TensorType(x.dtype, wide), s.types[1]), attrs))
@@ -234,7 +234,7 @@ def _convolution_type(s: Signature) -> TensorType:
 def _check_bias(s: Signature, channels: Dim) -> None:
     """The third operand, if there is one, holds a number for every channel."""
     if len(s.types) > 2 and s.types[2].shape != (channels,):
-        raise s.fail(f"the bias must have {channels} elements")
+        raise s.error(f"the bias must have {channels} elements")
 
 
 def _with_bias(y: Node, bias: Node | None, dtype: DType) -> Node:
@@ -256,7 +256,12 @@ def pad_spatial(x: Node, low: Sequence[Dim], high: Sequence[Dim], value: float =
 def _convolution(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
     padding = node.attrs["padding"]
     attrs = {k: node.attrs[k] for k in CONV_ATTRS}
-    y = conv(pad_spatial(x, padding, padding), weight, **attrs, dtype=_wide(x.dtype) if bias is not None else None)
+    y = conv(
+        pad_spatial(x, padding, padding),
+        weight,
+        **attrs,
+        dtype=_sum_dtype_for_half(x.dtype) if bias is not None else None,
+    )
     return _with_bias(y, bias, node.dtype)
 
 
@@ -266,24 +271,24 @@ def _convolution_reference(
     return torch.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups)
 
 
-convolution = op(
-    "convolution", "x: number, weight: number, bias?: number", Composite(_convolution), type=_convolution_type,
+convolution = declare_op(
+    "convolution", "x: number, weight: number, bias?: number", Composite(_convolution), type_rule=_convolution_type,
     attrs={**CONV_ATTRS, "padding": REQUIRED}, reference=_convolution_reference,
     samples=[
-        sample("f32[2, 3, 8]", "f32[4, 3, 3]", "f32[4]", stride=[2], padding=[1], dilation=[1]),
-        sample("f32[1, 4, 7, 6]", "f32[6, 2, 3, 3]", stride=[1, 2], padding=[2, 0], dilation=[2, 1], groups=2),
-        sample("bf16[1, 3, 5, 5]", "bf16[3, 1, 3, 3]", "bf16[3]", stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=3),
+        sample_input("f32[2, 3, 8]", "f32[4, 3, 3]", "f32[4]", stride=[2], padding=[1], dilation=[1]),
+        sample_input("f32[1, 4, 7, 6]", "f32[6, 2, 3, 3]", stride=[1, 2], padding=[2, 0], dilation=[2, 1], groups=2),
+        sample_input("bf16[1, 3, 5, 5]", "bf16[3, 1, 3, 3]", "bf16[3]", stride=[1, 1], padding=[1, 1], dilation=[1, 1], groups=3),
     ],
 )  # fmt: skip
 
 
 def _transposed_type(s: Signature) -> TensorType:
-    check_steps(s)
+    check_positive_attrs(s)
     x, w, a = s.types[0], s.types[1], s.attrs
     if w.rank != x.rank or x.rank < 3 or x.shape[1] != w.shape[0]:
-        raise s.fail("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
+        raise s.error("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
     _check_groups(s, x.shape[1])
-    check_counts(s, x.rank - 2, ["stride", "dilation", "padding", "output_padding"])
+    check_lengths(s, x.rank - 2, ["stride", "dilation", "padding", "output_padding"])
     sizes = zip(x.shape[2:], w.shape[2:], a["stride"], a["padding"], a["dilation"], a["output_padding"], strict=True)
     spatial = tuple((n - 1) * st - 2 * p + d * (k - 1) + extra + 1 for n, k, st, p, d, extra in sizes)
     _check_bias(s, w.shape[1] * a["groups"])
@@ -291,12 +296,12 @@ def _transposed_type(s: Signature) -> TensorType:
 
 
 def _phases_type(s: Signature) -> TensorType:
-    check_steps(s)
+    check_positive_attrs(s)
     x, w, size = s.types[0], s.types[1], s.attrs["size"]
     groups = s.attrs["groups"]
     if w.rank != x.rank or x.rank < 3 or x.shape[1] != w.shape[0]:
-        raise s.fail("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
-    check_counts(s, x.rank - 2, ["stride", "start", "size"])
+        raise s.error("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
+    check_lengths(s, x.rank - 2, ["stride", "start", "size"])
     _check_groups(s, x.shape[1])
     for n, k, count, step, start in zip(
         x.shape[2:], w.shape[2:], size, s.attrs["stride"], s.attrs["start"], strict=True
@@ -304,13 +309,13 @@ def _phases_type(s: Signature) -> TensorType:
         if not all(isinstance(d, int) for d in (n, k, count, step, start)):
             continue
         if start < 0 or count < 0 or (count and (start + count - 1) // step - (-k // step) > n):
-            raise s.fail(
+            raise s.error(
                 f"{n} elements do not reach results {start}..{start + count - 1} of windows of {k}, {step} apart"
             )
     return TensorType(sum_dtype(s), (x.shape[0], w.shape[1] * groups, *size))
 
 
-def _phases_space(n: Node) -> Space:
+def _phases_space(n: Node) -> ReductionDomain:
     w, stride, start, groups = n.operands[1].shape, n.attrs["stride"], n.attrs["start"], n.attrs["groups"]
     taps = tuple(ceildiv(k, s) for k, s in zip(w[2:], stride, strict=True))
     inputs = w[0] // groups
@@ -332,7 +337,7 @@ def _phases_space(n: Node) -> Space:
         filtered = out % w[1] if groups > 1 else out
         return (batch, first + channel, *image), (first + channel, filtered, *window(tuple(place), tuple(tap)))
 
-    return Space((inputs, *taps), positions, guards)
+    return ReductionDomain((inputs, *taps), positions, guards)
 
 
 def _phases_reference(
@@ -349,16 +354,16 @@ def _phases_reference(
     return whole
 
 
-conv_phases = op(
+conv_phases = declare_op(
     "conv_phases", "x: number, weight: number", Reduction("add", _phases_space, lambda x, w: x * w),
-    type=_phases_type, attrs={"stride": REQUIRED, "start": REQUIRED, "size": REQUIRED, "groups": 1, "dtype": None},
+    type_rule=_phases_type, attrs={"stride": REQUIRED, "start": REQUIRED, "size": REQUIRED, "groups": 1, "dtype": None},
     reference=_phases_reference,
     samples=[
-        sample("f32[2, 3, 6]", "f32[3, 4, 4]", stride=[2], start=[1], size=[9]),
-        sample("f32[1, 4, 4, 3]", "f32[4, 2, 2, 3]", stride=[2, 1], start=[0, 0], size=[8, 1], groups=2),
-        sample("bf16[1, 4, 5]", "bf16[4, 2, 3]", stride=[3], start=[0], size=[14], dtype=f32),
-        sample("f32[1, 2, 4, 5]", "f32[2, 3, 3, 3]", stride=[2, 2], start=[1, 0], size=[4, 8]),
-        sample("f32[1, 2, 4]", "f32[2, 3, 1]", stride=[2], start=[0], size=[8]),
+        sample_input("f32[2, 3, 6]", "f32[3, 4, 4]", stride=[2], start=[1], size=[9]),
+        sample_input("f32[1, 4, 4, 3]", "f32[4, 2, 2, 3]", stride=[2, 1], start=[0, 0], size=[8, 1], groups=2),
+        sample_input("bf16[1, 4, 5]", "bf16[4, 2, 3]", stride=[3], start=[0], size=[14], dtype=f32),
+        sample_input("f32[1, 2, 4, 5]", "f32[2, 3, 3, 3]", stride=[2, 2], start=[1, 0], size=[4, 8]),
+        sample_input("f32[1, 2, 4]", "f32[2, 3, 1]", stride=[2], start=[0], size=[8]),
     ],
 )  # fmt: skip
 """Transposed convolution of an input so wide that every tap exists: each remainder of the result's index by the stride has a
@@ -369,25 +374,25 @@ def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> 
     """The weight with room for the dilation, and the input padded so that every tap exists."""
     a, size = node.attrs, node.shape[2:]
     for k, step in enumerate(a["dilation"]):
-        weight = _spread(weight, 2 + k, step)
+        weight = _dilate(weight, 2 + k, step)
     taps = [ceildiv(k, s) for k, s in zip(weight.shape[2:], a["stride"], strict=True)]
     low = [t - 1 for t in taps]
     last = [floordiv(n - 1 + p, s) for n, p, s in zip(size, a["padding"], a["stride"], strict=True)]
-    beyond = [e - n + 1 for e, n in zip(last, x.shape[2:], strict=True)]
-    high = [max(e, 0) if isinstance(e, int) else e for e in beyond]
-    wide = _wide(x.dtype) if bias is not None else None
+    overhang = [e - n + 1 for e, n in zip(last, x.shape[2:], strict=True)]
+    high = [max(e, 0) if isinstance(e, int) else e for e in overhang]
+    wide = _sum_dtype_for_half(x.dtype) if bias is not None else None
     attrs = {"stride": a["stride"], "start": a["padding"], "size": size, "groups": a["groups"], "dtype": wide}
     return _with_bias(conv_phases(pad_spatial(x, low, high), weight, **attrs), bias, node.dtype)
 
 
-def _spread(x: Node, dim: int, step: int) -> Node:
+def _dilate(x: Node, dim: int, step: int) -> Node:
     """`step - 1` zeros between neighbours along `dim`."""
     if step == 1:
         return x
     shape, n = x.shape, x.shape[dim]
-    apart = reshape(x, shape=(*shape[: dim + 1], 1, *shape[dim + 1 :]))
-    none = [0] * apart.type.rank
-    filled = pad(apart, before=none, after=[*none[: dim + 1], step - 1, *none[dim + 2 :]])
+    unsqueezed = reshape(x, shape=(*shape[: dim + 1], 1, *shape[dim + 1 :]))
+    none = [0] * unsqueezed.type.rank
+    filled = pad(unsqueezed, before=none, after=[*none[: dim + 1], step - 1, *none[dim + 2 :]])
     flat = reshape(filled, shape=(*shape[:dim], n * step, *shape[dim + 1 :]))
     return slice_(flat, dim=dim, size=(n - 1) * step + 1)
 
@@ -398,12 +403,12 @@ def _transposed_reference(x: Any, weight: Any, bias: Any = None, **a: Any) -> An
     )
 
 
-conv_transposed = op(
-    "conv_transposed", "x: number, weight: number, bias?: number", Composite(_transposed), type=_transposed_type,
+conv_transposed = declare_op(
+    "conv_transposed", "x: number, weight: number, bias?: number", Composite(_transposed), type_rule=_transposed_type,
     attrs={**CONV_ATTRS, "padding": REQUIRED, "output_padding": REQUIRED}, reference=_transposed_reference,
     samples=[
-        sample("f32[2, 3, 5]", "f32[3, 4, 3]", "f32[4]", stride=[2], padding=[1], dilation=[1], output_padding=[1]),
-        sample("f32[1, 4, 3, 4]", "f32[4, 2, 2, 3]", stride=[2, 1], padding=[0, 1], dilation=[1, 2], output_padding=[0, 0], groups=2),
-        sample("f32[1, 2, 4]", "f32[2, 3, 2]", stride=[3], padding=[2], dilation=[1], output_padding=[0]),
+        sample_input("f32[2, 3, 5]", "f32[3, 4, 3]", "f32[4]", stride=[2], padding=[1], dilation=[1], output_padding=[1]),
+        sample_input("f32[1, 4, 3, 4]", "f32[4, 2, 2, 3]", stride=[2, 1], padding=[0, 1], dilation=[1, 2], output_padding=[0, 0], groups=2),
+        sample_input("f32[1, 2, 4]", "f32[2, 3, 2]", stride=[3], padding=[2], dilation=[1], output_padding=[0]),
     ],
 )  # fmt: skip

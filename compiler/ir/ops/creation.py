@@ -10,17 +10,17 @@ import torch
 
 from compiler.ir.graph import Node, scalar_constant
 from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.ops.views import expand
 from compiler.ir.scalar import Expr, Number, const, index_value
 from compiler.ir.structure import Generate, Position
 from compiler.ir.types import DType, TensorType, boolean, i64
 
-iota = op(
+iota = declare_op(
     "iota", "", Generate(lambda n, i: index_value(i[0])),
-    type=lambda s: TensorType(i64, (s.attrs["size"],)), attrs={"size": REQUIRED},
+    type_rule=lambda s: TensorType(i64, (s.attrs["size"],)), attrs={"size": REQUIRED},
     reference=lambda size: torch.arange(size),
-    samples=[sample(size=5), sample(size=0), sample(size=1)],
+    samples=[sample_input(size=5), sample_input(size=0), sample_input(size=1)],
 )  # fmt: skip
 """0, 1, ..., size - 1"""
 
@@ -29,11 +29,11 @@ def _dim_value_type(s: Signature) -> TensorType:
     return TensorType(i64, ())
 
 
-dim_value = op(
+dim_value = declare_op(
     "dim_value", "", Generate(lambda n, i: index_value(n.attrs["value"])),
-    type=_dim_value_type, attrs={"value": REQUIRED},
+    type_rule=_dim_value_type, attrs={"value": REQUIRED},
     reference=lambda value: torch.tensor(value),
-    samples=[sample(value=5), sample(value=-1)],
+    samples=[sample_input(value=5), sample_input(value=-1)],
 )  # fmt: skip
 """A symbolic dimension as a tensor of rank 0."""
 
@@ -41,7 +41,7 @@ dim_value = op(
 def _before_type(s: Signature) -> TensorType:
     shape, ends = s.attrs["shape"], s.attrs["ends"]
     if len(shape) != len(ends):
-        raise s.fail("takes an end for each dimension")
+        raise s.error("takes an end for each dimension")
     return TensorType(boolean, shape)
 
 
@@ -60,9 +60,9 @@ def _before_reference(shape: Sequence[int], ends: Sequence[int]) -> torch.Tensor
     return inside
 
 
-before = op(
-    "before", "", Generate(_before), type=_before_type, attrs={"shape": REQUIRED, "ends": REQUIRED}, reference=_before_reference,
-    samples=[sample(shape=[4, 5], ends=[3, 5]), sample(shape=[4], ends=[0]), sample(shape=[], ends=[]), sample(shape=[2, 3, 4], ends=[1, 2, 3])],
+before = declare_op(
+    "before", "", Generate(_before), type_rule=_before_type, attrs={"shape": REQUIRED, "ends": REQUIRED}, reference=_before_reference,
+    samples=[sample_input(shape=[4, 5], ends=[3, 5]), sample_input(shape=[4], ends=[0]), sample_input(shape=[], ends=[]), sample_input(shape=[2, 3, 4], ends=[1, 2, 3])],
 )  # fmt: skip
 """Whether an element lies before `ends` along every dimension."""
 

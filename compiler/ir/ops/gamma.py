@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import op
+from compiler.ir.op import declare_op
 from compiler.ir.ops.rules import unary
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr
@@ -96,7 +96,7 @@ def _lgamma(x: Expr) -> Expr:
     """
     low = x < 0.5
     z = s.where(low, 1 - x, x)
-    n = s.nearest(z)
+    n = s.round_even(z)
     n = s.where(n > 7, s.const(7, x.dtype), s.where(n < 1, s.const(1, x.dtype), n))
     t = z - n
     product: Expr = s.const(1, x.dtype)
@@ -108,14 +108,14 @@ def _lgamma(x: Expr) -> Expr:
     u = 1 / z
     far = s.fma(z - 0.5, log - 1, s.fma(u, polynomial(u * u, LGAMMA_FAR[x.dtype]), LOG_ROOT_TAU - 0.5))
     above = s.where(near, s.fma(t, polynomial(t, LGAMMA_NEAR_2[x.dtype]), s.where(first, -log, log)), far)
-    r = x - s.nearest(x)
+    r = x - s.round_even(x)
     below = -s.log(s.absolute(r) * polynomial(r * r, SIN_PI[x.dtype])) - above
-    return s.where(low, s.where(x.eq(s.nearest(x)), s.const(inf, x.dtype), below), above)
+    return s.where(low, s.where(x.eq(s.round_even(x)), s.const(inf, x.dtype), below), above)
 
 
 def _cot_pi(x: Expr) -> Expr:
     """pi cot(pi x)."""
-    r = x - s.nearest(x)
+    r = x - s.round_even(x)
     square = r * r
     return polynomial(square, COS_PI[x.dtype]) / (r * polynomial(square, SIN_PI[x.dtype]))
 
@@ -142,7 +142,9 @@ def _digamma(x: Expr) -> Expr:
     u = 1 / z
     far = s.log(z) - s.fma(u, u * polynomial(u * u, DIGAMMA_FAR[x.dtype]), u * 0.5)
     right = s.where(z < 7, near, far)
-    left = s.where(x.eq(0), s.copysign(s.const(inf, x.dtype), -x), s.where(x.eq(s.nearest(x)), nan, right - _cot_pi(x)))
+    left = s.where(
+        x.eq(0), s.copysign(s.const(inf, x.dtype), -x), s.where(x.eq(s.round_even(x)), nan, right - _cot_pi(x))
+    )
     return s.where(low, left, right)
 
 
@@ -154,7 +156,7 @@ def _digamma_reference(x: Any) -> Any:
 
 FLOATS = ("f32", "f64", "bf16", "f16")
 
-lgamma = op("lgamma", "x: float", Elementwise(_lgamma), aten="aten.lgamma.default", reference=torch.lgamma,
+lgamma = declare_op("lgamma", "x: float", Elementwise(_lgamma), aten="aten.lgamma.default", reference=torch.lgamma,
             samples=[*unary(dtypes=FLOATS), *unary(low=0.5, high=40)])  # fmt: skip
-digamma = op("digamma", "x: float", Elementwise(_digamma), aten="aten.digamma.default", reference=_digamma_reference,
+digamma = declare_op("digamma", "x: float", Elementwise(_digamma), aten="aten.digamma.default", reference=_digamma_reference,
              samples=[*unary(dtypes=("f32", "f64"), low=0.01, high=20), *unary(dtypes=("bf16",), low=0.5, high=40)])  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.ops.rules import check_dims
 from compiler.ir.structure import Gather, Lookup, Position
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
@@ -32,11 +32,11 @@ def _take_reference(x: torch.Tensor, indices: torch.Tensor, dim: int) -> torch.T
     return picked.reshape((*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :]))
 
 
-take = op(
-    "take", "x: any, indices!: integer", Gather(_take_position), type=_take_type, attrs={"dim": 0}, reference=_take_reference,
+take = declare_op(
+    "take", "x: any, indices!: integer", Gather(_take_position), type_rule=_take_type, attrs={"dim": 0}, reference=_take_reference,
     samples=[
-        sample("f32[9, 4]", "i64[2, 3]", low=0, high=9), sample("f32[3, 7, 2]", "i32[4]", dim=1, low=0, high=7),
-        sample("bool[5]", "i64[]", low=0, high=5), sample("i64[5, 2]", "i64[0]", low=0, high=5), sample("bf16[6, 3]", "i64[4]", low=0, high=6),
+        sample_input("f32[9, 4]", "i64[2, 3]", low=0, high=9), sample_input("f32[3, 7, 2]", "i32[4]", dim=1, low=0, high=7),
+        sample_input("bool[5]", "i64[]", low=0, high=5), sample_input("i64[5, 2]", "i64[0]", low=0, high=5), sample_input("bf16[6, 3]", "i64[4]", low=0, high=6),
     ],
 )  # fmt: skip
 """Slices of `x` along `dim`, one per index: an embedding where `dim` is 0.  Indices lie in 0..extent-1."""
@@ -46,10 +46,10 @@ def _gather_type(s: Signature) -> TensorType:
     x, indices, dim = s.types[0], s.types[1], s.attrs["dim"]
     check_dims(s, [dim])
     if x.rank != indices.rank:
-        raise s.fail("indices need a dimension for each of x")
+        raise s.error("indices need a dimension for each of x")
     sizes = zip(x.shape, indices.shape, strict=True)
     if any(k != dim and isinstance(a, int) and isinstance(b, int) and b > a for k, (a, b) in enumerate(sizes)):
-        raise s.fail("indices reach outside x")
+        raise s.error("indices reach outside x")
     return TensorType(x.dtype, indices.shape)
 
 
@@ -58,24 +58,24 @@ def _gather_position(n: Node, i: Position) -> tuple[Dim | Lookup, ...]:
     return (*i[:dim], Lookup(1, i, n.operands[0].shape[dim]), *i[dim + 1 :])
 
 
-gather = op(
-    "gather", "x: any, indices!: integer", Gather(_gather_position), type=_gather_type, attrs={"dim": REQUIRED},
+gather = declare_op(
+    "gather", "x: any, indices!: integer", Gather(_gather_position), type_rule=_gather_type, attrs={"dim": REQUIRED},
     reference=lambda x, indices, dim: torch.gather(x, dim, indices.to(torch.int64)),
     samples=[
-        sample("f32[4, 9]", "i64[4, 3]", dim=1, low=0, high=9), sample("f32[7, 4]", "i64[5, 2]", dim=0, low=0, high=7),
-        sample("i64[3, 4]", "i64[0, 4]", dim=0, low=0, high=3), sample("bool[6]", "i64[2]", dim=0, low=0, high=6),
+        sample_input("f32[4, 9]", "i64[4, 3]", dim=1, low=0, high=9), sample_input("f32[7, 4]", "i64[5, 2]", dim=0, low=0, high=7),
+        sample_input("i64[3, 4]", "i64[0, 4]", dim=0, low=0, high=3), sample_input("bool[6]", "i64[2]", dim=0, low=0, high=6),
     ],
 )  # fmt: skip
 """Element (..., indices[...], ...) of `x`, the looked-up place being dimension `dim`."""
 
 
-def _together(dims: Sequence[int]) -> bool:
+def _are_adjacent(dims: Sequence[int]) -> bool:
     return list(dims) == list(range(dims[0], dims[0] + len(dims)))
 
 
-def _index_parts(indices: Sequence[TensorType], dims: Sequence[int]) -> tuple[tuple[Dim, ...], int]:
+def _index_shape_and_dim(indices: Sequence[TensorType], dims: Sequence[int]) -> tuple[tuple[Dim, ...], int]:
     """The broadcast shape of the indices, and the dimension of the result at which it stands."""
-    return broadcast_shapes(*(t.shape for t in indices)), dims[0] if _together(dims) else 0
+    return broadcast_shapes(*(t.shape for t in indices)), dims[0] if _are_adjacent(dims) else 0
 
 
 def index_type(s: Signature, first: int = 1) -> TensorType:
@@ -83,11 +83,11 @@ def index_type(s: Signature, first: int = 1) -> TensorType:
     x, dims = s.types[0], s.attrs["dims"]
     check_dims(s, dims)
     if len(dims) != len(s.types) - first or list(dims) != sorted(dims):
-        raise s.fail("needs one increasing dimension per operand of indices")
+        raise s.error("needs one increasing dimension per operand of indices")
     try:
-        looked_up, at = _index_parts(s.types[first:], dims)
+        looked_up, at = _index_shape_and_dim(s.types[first:], dims)
     except ValueError as error:
-        raise s.fail(str(error)) from None
+        raise s.error(str(error)) from None
     rest = [d for k, d in enumerate(x.shape) if k not in dims]
     return TensorType(x.dtype, (*rest[:at], *looked_up, *rest[at:]))
 
@@ -95,11 +95,11 @@ def index_type(s: Signature, first: int = 1) -> TensorType:
 def index_position(n: Node, i: Position, first: int = 1) -> tuple[Dim | Lookup, ...]:
     """The place in operand 0 of element `i` of `x[indices]`."""
     dims, x = n.attrs["dims"], n.operands[0]
-    looked_up, at = _index_parts([o.type for o in n.operands[first:]], dims)
+    looked_up, at = _index_shape_and_dim([o.type for o in n.operands[first:]], dims)
     inner = i[at : at + len(looked_up)]
     rest = iter((*i[:at], *i[at + len(looked_up) :]))
     lookups = {
-        d: Lookup(k, broadcast_index(n.operands[k].shape, inner), x.shape[d], wrap=True)
+        d: Lookup(k, broadcast_index(n.operands[k].shape, inner), x.shape[d], wrap_negative=True)
         for k, d in enumerate(dims, start=first)
     }
     return tuple(lookups[k] if k in lookups else next(rest) for k in range(x.type.rank))
@@ -112,14 +112,14 @@ def index_reference(x: torch.Tensor, *indices: torch.Tensor, dims: Any) -> torch
     return torch.ops.aten.index.Tensor(x, key)  # type: ignore[no-any-return]
 
 
-index = op(
-    "index", "x: any, first!: integer, rest*!: integer", Gather(index_position), type=index_type, attrs={"dims": REQUIRED},
+index = declare_op(
+    "index", "x: any, first!: integer, rest*!: integer", Gather(index_position), type_rule=index_type, attrs={"dims": REQUIRED},
     reference=index_reference,
     samples=[
-        sample("f32[9, 9]", "i64[3]", "i64[3]", dims=[0, 1], low=-8, high=8), sample("f32[4, 9, 2]", "i64[3, 1]", dims=[1], low=-8, high=8),
-        sample("bool[9, 9]", "i64[2, 1]", "i64[1, 3]", dims=[0, 1], low=0, high=9),
-        sample("f32[9, 2, 9]", "i64[3]", "i64[3]", dims=[0, 2], low=0, high=9), sample("f32[2, 9, 8]", "i64[]", "i32[5]", dims=[1, 2], low=0, high=8),
-        sample("f32[9, 3, 8]", "i64[]", "i32[5]", dims=[0, 2], low=0, high=8),
+        sample_input("f32[9, 9]", "i64[3]", "i64[3]", dims=[0, 1], low=-8, high=8), sample_input("f32[4, 9, 2]", "i64[3, 1]", dims=[1], low=-8, high=8),
+        sample_input("bool[9, 9]", "i64[2, 1]", "i64[1, 3]", dims=[0, 1], low=0, high=9),
+        sample_input("f32[9, 2, 9]", "i64[3]", "i64[3]", dims=[0, 2], low=0, high=9), sample_input("f32[2, 9, 8]", "i64[]", "i32[5]", dims=[1, 2], low=0, high=8),
+        sample_input("f32[9, 3, 8]", "i64[]", "i32[5]", dims=[0, 2], low=0, high=8),
     ],
 )  # fmt: skip
 """NumPy's advanced indexing by integers along `dims`; negative indices count from the end."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.ops.rules import check_dims
-from compiler.ir.structure import Mix
+from compiler.ir.structure import ConstantLinear
 from compiler.ir.types import TensorType
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -17,7 +17,7 @@ def _mix_type(s: Signature) -> TensorType:
     (x,), dim, matrix = s.types, s.attrs["dim"], s.attrs["matrix"]
     check_dims(s, [dim])
     if len({len(row) for row in matrix}) != 1 or x.shape[dim] != len(matrix[0]):
-        raise s.fail(
+        raise s.error(
             f"the rows of the matrix must have {x.shape[dim]} entries, one for each element of dimension {dim}"
         )
     return TensorType(x.dtype, (*x.shape[:dim], len(matrix), *x.shape[dim + 1 :]))
@@ -32,15 +32,15 @@ def _mix_reference(x: torch.Tensor, dim: int, matrix: Matrix) -> torch.Tensor:
     return torch.stack(rows, dim).to(x.dtype)
 
 
-def _along(n: Node) -> tuple[int, Matrix]:
+def _dim_and_matrix(n: Node) -> tuple[int, Matrix]:
     return n.attrs["dim"], n.attrs["matrix"]
 
 
-mix = op(
-    "mix", "x: float", Mix(_along), type=_mix_type, attrs={"dim": REQUIRED, "matrix": REQUIRED}, reference=_mix_reference,
+mix = declare_op(
+    "mix", "x: float", ConstantLinear(_dim_and_matrix), type_rule=_mix_type, attrs={"dim": REQUIRED, "matrix": REQUIRED}, reference=_mix_reference,
     samples=[
-        sample("f32[3, 2]", dim=1, matrix=[[1.0, -1.0], [0.5, 2.0], [0.0, 1.0]]), sample("f64[2, 3]", dim=0, matrix=[[0.0, -2.0]]),
-        sample("bf16[2, 5]", dim=0, matrix=[[1.0, 1.0], [1.0, -1.0]]), sample("f32[2, 0]", dim=0, matrix=[[0.0, 0.0]]),
+        sample_input("f32[3, 2]", dim=1, matrix=[[1.0, -1.0], [0.5, 2.0], [0.0, 1.0]]), sample_input("f64[2, 3]", dim=0, matrix=[[0.0, -2.0]]),
+        sample_input("bf16[2, 5]", dim=0, matrix=[[1.0, 1.0], [1.0, -1.0]]), sample_input("f32[2, 0]", dim=0, matrix=[[0.0, 0.0]]),
     ],
 )  # fmt: skip
 """`matrix` times every line of `x` along `dim`: element p of the result is the sum of matrix[p][k] * x[k].

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.ops.arithmetic import add, div, mul, rsqrt, sub
 from compiler.ir.ops.reductions import amax, mean, sum_
 from compiler.ir.ops.rules import check_dims, in_f32, same_type
@@ -23,7 +23,7 @@ def _one_dim_type(s: Signature) -> TensorType:
     return same_type(s)
 
 
-def _shifted(x: Node, dims: tuple[int, ...]) -> Node:
+def _subtract_max(x: Node, dims: tuple[int, ...]) -> Node:
     """`x` less its maximum: no exponential overflows, and the sum is at least 1."""
     return sub(x, amax(x, dims=dims, keepdim=True)) if dims else sub(x, x)
 
@@ -33,31 +33,31 @@ def _dims(node: Node) -> tuple[int, ...]:
 
 
 def _softmax(node: Node, x: Node) -> Node:
-    e = exp(_shifted(x, _dims(node)))
+    e = exp(_subtract_max(x, _dims(node)))
     return div(e, sum_(e, dims=_dims(node), keepdim=True))
 
 
 def _log_softmax(node: Node, x: Node) -> Node:
-    shifted = _shifted(x, _dims(node))
+    shifted = _subtract_max(x, _dims(node))
     return sub(shifted, log(sum_(exp(shifted), dims=_dims(node), keepdim=True)))
 
 
-ROWS = (
-    sample("f32[4, 5]", dim=1), sample("f32[2, 3, 4]", dim=1), sample("f32[]", dim=0), sample("bf16[3, 8]", dim=1),
-    sample("f32[0, 3]", dim=1), sample("f32[3, 5]", dim=0, low=-200.0, high=200.0),
+SOFTMAX_SAMPLES = (
+    sample_input("f32[4, 5]", dim=1), sample_input("f32[2, 3, 4]", dim=1), sample_input("f32[]", dim=0), sample_input("bf16[3, 8]", dim=1),
+    sample_input("f32[0, 3]", dim=1), sample_input("f32[3, 5]", dim=0, low=-200.0, high=200.0),
 )  # fmt: skip
-softmax = op("softmax", "x: float", Composite(in_f32(_softmax)), type=_one_dim_type, attrs={"dim": REQUIRED},
-             reference=torch.softmax, samples=ROWS)  # fmt: skip
-log_softmax = op("log_softmax", "x: float", Composite(in_f32(_log_softmax)), type=_one_dim_type, attrs={"dim": REQUIRED},
-                 reference=torch.log_softmax, samples=ROWS)  # fmt: skip
+softmax = declare_op("softmax", "x: float", Composite(in_f32(_softmax)), type_rule=_one_dim_type, attrs={"dim": REQUIRED},
+             reference=torch.softmax, samples=SOFTMAX_SAMPLES)  # fmt: skip
+log_softmax = declare_op("log_softmax", "x: float", Composite(in_f32(_log_softmax)), type_rule=_one_dim_type, attrs={"dim": REQUIRED},
+                 reference=torch.log_softmax, samples=SOFTMAX_SAMPLES)  # fmt: skip
 
 
-def _scaled(y: Node, weight: Node | None, bias: Node | None) -> Node:
+def _apply_affine(y: Node, weight: Node | None, bias: Node | None) -> Node:
     y = y if weight is None else mul(y, weight)
     return y if bias is None else add(y, bias)
 
 
-def moments(x: Node, dims: tuple[int, ...]) -> tuple[Node, Node]:
+def deviation_and_variance(x: Node, dims: tuple[int, ...]) -> tuple[Node, Node]:
     """Deviation from the mean over `dims`, and the mean of its square, in two passes."""
     deviation = sub(x, mean(x, dims=dims, keepdim=True))
     return deviation, mean(mul(deviation, deviation), dims=dims, keepdim=True)
@@ -70,25 +70,25 @@ def _last_dims(node: Node) -> tuple[int, ...]:
 def _last_dims_type(s: Signature) -> TensorType:
     x, count = s.types[0], s.attrs["dims"]
     if not 1 <= count <= x.rank or any(t.shape != x.shape[x.rank - count :] for t in s.types[1:]):
-        raise s.fail(f"weight and bias must have the shape of the last {count} dimensions")
+        raise s.error(f"weight and bias must have the shape of the last {count} dimensions")
     return same_type(s)
 
 
 def _layer_norm(node: Node, x: Node, weight: Node | None = None, bias: Node | None = None) -> Node:
-    deviation, variance = moments(x, _last_dims(node))
-    return _scaled(mul(deviation, rsqrt(add(variance, node.attrs["eps"]))), weight, bias)
+    deviation, variance = deviation_and_variance(x, _last_dims(node))
+    return _apply_affine(mul(deviation, rsqrt(add(variance, node.attrs["eps"]))), weight, bias)
 
 
 def _layer_norm_reference(x: Any, weight: Any = None, bias: Any = None, *, dims: int, eps: float) -> Any:
     return F.layer_norm(x, x.shape[x.ndim - dims :], weight, bias, eps)
 
 
-layer_norm = op(
-    "layer_norm", "x: float, weight?: float, bias?: float", Composite(in_f32(_layer_norm)), type=_last_dims_type,
+layer_norm = declare_op(
+    "layer_norm", "x: float, weight?: float, bias?: float", Composite(in_f32(_layer_norm)), type_rule=_last_dims_type,
     attrs={"dims": 1, "eps": 1e-5}, reference=_layer_norm_reference,
     samples=[
-        sample("f32[4, 8]"), sample("f32[4, 8]", "f32[8]", "f32[8]"), sample("f32[2, 3, 4]", "f32[3, 4]", dims=2, eps=1e-3),
-        sample("bf16[4, 16]", "bf16[16]", "bf16[16]"), sample("f32[0, 8]", "f32[8]", "f32[8]"),
+        sample_input("f32[4, 8]"), sample_input("f32[4, 8]", "f32[8]", "f32[8]"), sample_input("f32[2, 3, 4]", "f32[3, 4]", dims=2, eps=1e-3),
+        sample_input("bf16[4, 16]", "bf16[16]", "bf16[16]"), sample_input("f32[0, 8]", "f32[8]", "f32[8]"),
     ],
 )  # fmt: skip
 """Normalised over the last `dims` dimensions."""
@@ -96,28 +96,28 @@ layer_norm = op(
 
 def _rms_norm(node: Node, x: Node, weight: Node | None = None) -> Node:
     square = mean(mul(x, x), dims=_last_dims(node), keepdim=True)
-    return _scaled(mul(x, rsqrt(add(square, node.attrs["eps"]))), weight, None)
+    return _apply_affine(mul(x, rsqrt(add(square, node.attrs["eps"]))), weight, None)
 
 
 def _rms_norm_reference(x: Any, weight: Any = None, *, dims: int, eps: float) -> Any:
     return F.rms_norm(x, x.shape[x.ndim - dims :], weight, eps)
 
 
-rms_norm = op(
-    "rms_norm", "x: float, weight?: float", Composite(in_f32(_rms_norm)), type=_last_dims_type,
+rms_norm = declare_op(
+    "rms_norm", "x: float, weight?: float", Composite(in_f32(_rms_norm)), type_rule=_last_dims_type,
     attrs={"dims": 1, "eps": REQUIRED}, reference=_rms_norm_reference,
-    samples=[sample("f32[4, 8]", eps=1e-6), sample("f32[2, 3, 4]", "f32[3, 4]", dims=2, eps=1e-5), sample("bf16[4, 16]", "bf16[16]", eps=1e-6)],
+    samples=[sample_input("f32[4, 8]", eps=1e-6), sample_input("f32[2, 3, 4]", "f32[3, 4]", dims=2, eps=1e-5), sample_input("bf16[4, 16]", "bf16[16]", eps=1e-6)],
 )  # fmt: skip
 
 
 def _per_channel_type(s: Signature) -> TensorType:
     x = s.types[0]
     if x.rank < 2 or any(t.shape != (x.shape[1],) for t in s.types[1:]):
-        raise s.fail("the statistics must have one element per channel (dimension 1)")
+        raise s.error("the statistics must have one element per channel (dimension 1)")
     return same_type(s)
 
 
-def _channelwise(v: Node, like: Node) -> Node:
+def _broadcast_channels(v: Node, like: Node) -> Node:
     """One number per channel, shaped to stretch over `like`."""
     return reshape(v, shape=(like.shape[1], *(1,) * (like.type.rank - 2)))
 
@@ -130,7 +130,7 @@ def _batch_norm(
     slope = slope if weight is None else mul(slope, weight)
     offset = mul(mean_, slope)
     offset = sub(0.0, offset) if bias is None else sub(bias, offset)
-    return add(mul(x, _channelwise(slope, x)), _channelwise(offset, x))
+    return add(mul(x, _broadcast_channels(slope, x)), _broadcast_channels(offset, x))
 
 
 def _batch_norm_reference(
@@ -139,12 +139,12 @@ def _batch_norm_reference(
     return F.batch_norm(x, mean_, variance, weight, bias, False, 0.0, eps)
 
 
-batch_norm = op(
+batch_norm = declare_op(
     "batch_norm", "x: float, mean: float, variance: float, weight?: float, bias?: float", Composite(in_f32(_batch_norm)),
-    type=_per_channel_type, attrs={"eps": 1e-5}, reference=_batch_norm_reference,
+    type_rule=_per_channel_type, attrs={"eps": 1e-5}, reference=_batch_norm_reference,
     samples=[
-        sample("f32[2, 3, 4, 4]", "f32[3]", "f32[3]", "f32[3]", "f32[3]", low=0.5), sample("f32[4, 3]", "f32[3]", "f32[3]", low=0.5),
-        sample("f32[0, 3, 2]", "f32[3]", "f32[3]", "f32[3]", "f32[3]", low=0.5),
+        sample_input("f32[2, 3, 4, 4]", "f32[3]", "f32[3]", "f32[3]", "f32[3]", low=0.5), sample_input("f32[4, 3]", "f32[3]", "f32[3]", low=0.5),
+        sample_input("f32[0, 3, 2]", "f32[3]", "f32[3]", "f32[3]", "f32[3]", low=0.5),
     ],
 )  # fmt: skip
 """Normalised with statistics given per channel, as batch norm is in inference."""
@@ -154,23 +154,23 @@ def _group_type(s: Signature) -> TensorType:
     _per_channel_type(s)
     channels = s.types[0].shape[1]
     if isinstance(channels, int) and channels % s.attrs["groups"]:
-        raise s.fail(f"{channels} channels do not form {s.attrs['groups']} groups")
+        raise s.error(f"{channels} channels do not form {s.attrs['groups']} groups")
     return same_type(s)
 
 
 def _group_norm(node: Node, x: Node, weight: Node | None = None, bias: Node | None = None) -> Node:
     groups = node.attrs["groups"]
     grouped = reshape(x, shape=(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
-    deviation, variance = moments(grouped, tuple(range(2, grouped.type.rank)))
+    deviation, variance = deviation_and_variance(grouped, tuple(range(2, grouped.type.rank)))
     y = reshape(mul(deviation, rsqrt(add(variance, node.attrs["eps"]))), shape=x.shape)
-    return _scaled(y, *(None if v is None else _channelwise(v, x) for v in (weight, bias)))
+    return _apply_affine(y, *(None if v is None else _broadcast_channels(v, x) for v in (weight, bias)))
 
 
-group_norm = op(
-    "group_norm", "x: float, weight?: float, bias?: float", Composite(in_f32(_group_norm)), type=_group_type,
+group_norm = declare_op(
+    "group_norm", "x: float, weight?: float, bias?: float", Composite(in_f32(_group_norm)), type_rule=_group_type,
     attrs={"groups": REQUIRED, "eps": 1e-5},
     reference=lambda x, weight=None, bias=None, *, groups, eps: F.group_norm(x, groups, weight, bias, eps),
     samples=[
-        sample("f32[2, 6, 3, 3]", "f32[6]", "f32[6]", groups=2), sample("f32[2, 4, 5]", groups=4), sample("bf16[2, 4, 8]", groups=1),
+        sample_input("f32[2, 6, 3, 3]", "f32[6]", "f32[6]", groups=2), sample_input("f32[2, 4, 5]", groups=4), sample_input("bf16[2, 4, 8]", groups=1),
     ],
 )  # fmt: skip

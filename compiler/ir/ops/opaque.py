@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.ops.control import item
 from compiler.ir.ops.rules import check_dims, same_type
 from compiler.ir.structure import Opaque
@@ -21,25 +21,25 @@ def _topk_type(s: Signature) -> tuple[TensorType, TensorType]:
     x, dim, k = s.types[0], s.attrs["dim"], s.attrs["k"]
     check_dims(s, [dim] if x.rank else [])
     if x.rank and isinstance(x.shape[dim], int) and isinstance(k, int) and k > x.shape[dim]:
-        raise s.fail(f"dimension {dim} has only {x.shape[dim]} elements")
+        raise s.error(f"dimension {dim} has only {x.shape[dim]} elements")
     shape = (*x.shape[:dim], k, *x.shape[dim + 1 :]) if x.rank else ()
     return TensorType(x.dtype, shape), TensorType(i64, shape)
 
 
-sort = op(
-    "sort", "x: any", Opaque("sorting"), type=_sort_type, attrs={"dim": REQUIRED, "descending": False, "stable": False},
+sort = declare_op(
+    "sort", "x: any", Opaque("sorting"), type_rule=_sort_type, attrs={"dim": REQUIRED, "descending": False, "stable": False},
     reference=lambda x, dim, descending, stable: tuple(torch.sort(x, dim=dim, descending=descending, stable=stable)),
-    samples=[sample("f32[4, 9]", dim=1), sample("i64[5, 2]", dim=0, descending=True, stable=True), sample("f32[]", dim=0)],
+    samples=[sample_input("f32[4, 9]", dim=1), sample_input("i64[5, 2]", dim=0, descending=True, stable=True), sample_input("f32[]", dim=0)],
 )  # fmt: skip
-topk = op(
-    "topk", "x: any", Opaque("sorting"), type=_topk_type, attrs={"k": REQUIRED, "dim": REQUIRED, "largest": True, "sorted": True},
+topk = declare_op(
+    "topk", "x: any", Opaque("sorting"), type_rule=_topk_type, attrs={"k": REQUIRED, "dim": REQUIRED, "largest": True, "sorted": True},
     reference=lambda x, k, dim, largest, sorted: tuple(torch.topk(x, k, dim, largest, sorted)),
-    samples=[sample("f32[4, 9]", k=3, dim=1), sample("f32[9, 2]", k=2, dim=0, largest=False)],
+    samples=[sample_input("f32[4, 9]", k=3, dim=1), sample_input("f32[9, 2]", k=2, dim=0, largest=False)],
 )  # fmt: skip
 
 
-def results(node: Node) -> tuple[Node, ...]:
+def result_nodes(node: Node) -> tuple[Node, ...]:
     """Every result of a node, be it one or several."""
-    if not isinstance(node.result, tuple):
+    if not isinstance(node.result_type, tuple):
         return (node,)
-    return tuple(item(node, index=k) for k in range(len(node.result)))
+    return tuple(item(node, index=k) for k in range(len(node.result_type)))

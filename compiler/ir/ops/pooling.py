@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, op, sample
-from compiler.ir.ops.rules import check_steps, window_count
-from compiler.ir.structure import Position, Reduction, Space
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.ops.rules import check_positive_attrs, window_count
+from compiler.ir.structure import Position, Reduction, ReductionDomain
 from compiler.ir.types import TensorType
 
 ATTRS: dict[str, Any] = {"size": REQUIRED, "stride": REQUIRED, "dilation": REQUIRED}
@@ -22,8 +22,8 @@ def _window_type(s: Signature) -> TensorType:
     x, attrs = s.types[0], [s.attrs[a] for a in ATTRS]
     count = len(attrs[0])
     if count > x.rank or any(len(a) != count for a in attrs):
-        raise s.fail("needs a stride and a dilation for every window dimension")
-    check_steps(s)
+        raise s.error("needs a stride and a dilation for every window dimension")
+    check_positive_attrs(s)
     windows = tuple(window_count(s, *each) for each in zip(x.shape[x.rank - count :], *attrs, strict=True))
     return TensorType(x.dtype, (*x.shape[: x.rank - count], *windows))
 
@@ -35,10 +35,10 @@ def window_index(
     return tuple(p * s + o * d for p, o, s, d in zip(place, offset, stride, dilation, strict=True))
 
 
-def _window_space(n: Node) -> Space:
+def _window_space(n: Node) -> ReductionDomain:
     size, stride, dilation = (n.attrs[a] for a in ATTRS)
     front = n.type.rank - len(size)
-    return Space(tuple(size), lambda i, r: ((*i[:front], *window_index(i[front:], r, stride, dilation)),))
+    return ReductionDomain(tuple(size), lambda i, r: ((*i[:front], *window_index(i[front:], r, stride, dilation)),))
 
 
 def _windows(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> torch.Tensor:
@@ -60,12 +60,12 @@ def _max_reference(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> to
 
 
 SAMPLES = (
-    sample("f32[2, 3, 8]", size=[3], stride=[2], dilation=[1]), sample("f32[1, 2, 7, 6]", size=[3, 2], stride=[2, 1], dilation=[1, 2]),
-    sample("bf16[1, 2, 4, 4]", size=[2, 2], stride=[2, 2], dilation=[1, 1]), sample("f32[0, 5]", size=[2], stride=[1], dilation=[1]),
-    sample("f32[2, 4, 4, 4]", size=[2, 2, 2], stride=[2, 2, 2], dilation=[1, 1, 1]),
+    sample_input("f32[2, 3, 8]", size=[3], stride=[2], dilation=[1]), sample_input("f32[1, 2, 7, 6]", size=[3, 2], stride=[2, 1], dilation=[1, 2]),
+    sample_input("bf16[1, 2, 4, 4]", size=[2, 2], stride=[2, 2], dilation=[1, 1]), sample_input("f32[0, 5]", size=[2], stride=[1], dilation=[1]),
+    sample_input("f32[2, 4, 4, 4]", size=[2, 2, 2], stride=[2, 2, 2], dilation=[1, 1, 1]),
 )  # fmt: skip
 
-max_pool = op("max_pool", "x: number", Reduction("max", _window_space), type=_window_type, attrs=ATTRS, reference=_max_reference,
+max_pool = declare_op("max_pool", "x: number", Reduction("max", _window_space), type_rule=_window_type, attrs=ATTRS, reference=_max_reference,
               samples=SAMPLES)  # fmt: skip
-sum_pool = op("sum_pool", "x: number", Reduction("add", _window_space), type=_window_type, attrs=ATTRS, reference=_sum_reference,
+sum_pool = declare_op("sum_pool", "x: number", Reduction("add", _window_space), type_rule=_window_type, attrs=ATTRS, reference=_sum_reference,
               samples=SAMPLES)  # fmt: skip

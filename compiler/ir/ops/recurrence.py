@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from compiler.ir.graph import Graph, Node
 from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, op
-from compiler.ir.ops.rules import one_or_all
+from compiler.ir.op import REQUIRED, Signature, declare_op
+from compiler.ir.ops.rules import single_or_tuple
 from compiler.ir.structure import Recurrence
 from compiler.ir.types import TensorType
 
@@ -19,22 +19,24 @@ def _recurrence_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     body: Graph = s.attrs["body"]
     count, states = s.attrs["sequences"], s.attrs["states"]
     if not 0 < count <= count + states <= len(s.types):
-        raise s.fail(f"there are no {count} sequences and {states} states among the operands, one sequence at least")
+        raise s.error(f"there are no {count} sequences and {states} states among the operands, one sequence at least")
     lengths = {t.shape[0] if t.rank else None for t in s.types[:count]}
     steps = lengths.pop()
     if lengths or steps is None or steps == 0:
-        raise s.fail("the sequences must have one length, of a step or more")
-    given = taken_by_body(s.types, count)
+        raise s.error("the sequences must have one length, of a step or more")
+    given = body_input_types(s.types, count)
     formal = tuple(n.type for n in body.inputs)
     if given != formal:
-        raise s.fail(f"the body takes ({', '.join(map(str, formal))}) at each step, not ({', '.join(map(str, given))})")
+        raise s.error(
+            f"the body takes ({', '.join(map(str, formal))}) at each step, not ({', '.join(map(str, given))})"
+        )
     made = tuple(n.type for n in body.outputs)
     if made[:states] != s.types[count : count + states]:
-        raise s.fail(f"the body makes ({', '.join(map(str, made))}), which does not begin with the states' types")
-    return one_or_all((*made[:states], *(stacked_type(t, steps) for t in made[states:])))
+        raise s.error(f"the body makes ({', '.join(map(str, made))}), which does not begin with the states' types")
+    return single_or_tuple((*made[:states], *(stacked_type(t, steps) for t in made[states:])))
 
 
-def taken_by_body(types: Sequence[TensorType], sequences: int) -> tuple[TensorType, ...]:
+def body_input_types(types: Sequence[TensorType], sequences: int) -> tuple[TensorType, ...]:
     """What a recurrence's body takes, given its operands' types: an entry of each sequence, and the others as they are."""
     return (*(t.with_shape(t.shape[1:]) for t in types[:sequences]), *types[sequences:])
 
@@ -61,8 +63,8 @@ def run_steps(
     return (*carried, *map(stack, zip(*rows, strict=True)))
 
 
-recurrence = op(
-    "recurrence", "operands*!: any", Recurrence(), type=_recurrence_type,
+recurrence = declare_op(
+    "recurrence", "operands*!: any", Recurrence(), type_rule=_recurrence_type,
     attrs={"body": REQUIRED, "sequences": 1, "states": 1, "reverse": False},
 )  # fmt: skip
 """`body` for every entry of the first `sequences` operands, from the last one with `reverse`.

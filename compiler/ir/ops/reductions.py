@@ -9,7 +9,7 @@ import torch
 
 from compiler.ir.graph import Node, scalar_constant
 from compiler.ir.index import Dim, product
-from compiler.ir.op import REQUIRED, Op, Sample, Signature, op, sample
+from compiler.ir.op import REQUIRED, Op, SampleInput, Signature, declare_op, sample_input
 from compiler.ir.ops.arithmetic import abs_, add, div, mul, sqrt, sub
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.creation import dim_value, iota
@@ -17,19 +17,19 @@ from compiler.ir.ops.logic import eq, isnan, or_, where
 from compiler.ir.ops.rules import check_dims, in_f32, reduced_shape, reduction_type
 from compiler.ir.ops.transcendental import exp, log
 from compiler.ir.ops.views import reshape
-from compiler.ir.structure import Composite, Position, Reduction, Space
+from compiler.ir.structure import Composite, Position, Reduction, ReductionDomain
 from compiler.ir.types import TensorType, i64
 
 SAMPLES = (
-    sample("f32[4, 5]", dims=[1]), sample("f32[4, 5]", dims=[0], keepdim=True), sample("f32[2, 3, 4]", dims=[0, 2]),
-    sample("f32[3, 2]", dims=[0, 1]), sample("f32[]", dims=[]), sample("bf16[4, 6]", dims=[1]), sample("f32[0, 3]", dims=[1]),
+    sample_input("f32[4, 5]", dims=[1]), sample_input("f32[4, 5]", dims=[0], keepdim=True), sample_input("f32[2, 3, 4]", dims=[0, 2]),
+    sample_input("f32[3, 2]", dims=[0, 1]), sample_input("f32[]", dims=[]), sample_input("bf16[4, 6]", dims=[1]), sample_input("f32[0, 3]", dims=[1]),
 )  # fmt: skip
-EMPTY = (sample("f32[3, 0]", dims=[1]), sample("f32[0]", dims=[0], keepdim=True))
-INTEGERS = (sample("i64[4, 5]", dims=[0]), sample("i32[7]", dims=[0]))
+EMPTY_SAMPLES = (sample_input("f32[3, 0]", dims=[1]), sample_input("f32[0]", dims=[0], keepdim=True))
+INTEGER_SAMPLES = (sample_input("i64[4, 5]", dims=[0]), sample_input("i32[7]", dims=[0]))
 ATTRS = {"dims": REQUIRED, "keepdim": False}
 
 
-def reduced_space(node: Node) -> Space:
+def reduced_space(node: Node) -> ReductionDomain:
     """The dimensions in `dims` of operand 0."""
     dims, keepdim, shape = node.attrs["dims"], node.attrs["keepdim"], node.operands[0].shape
 
@@ -38,45 +38,61 @@ def reduced_space(node: Node) -> Space:
         inner = dict(zip(dims, r, strict=True))
         return (tuple(inner[k] if k in inner else next(kept) for k in range(len(shape))),)
 
-    return Space(tuple(shape[d] for d in dims), positions)
+    return ReductionDomain(tuple(shape[d] for d in dims), positions)
 
 
-def _over(x: torch.Tensor, one: Callable[..., torch.Tensor], dims: tuple[int, ...], keepdim: bool) -> torch.Tensor:
+def _reduce_each_dim(
+    x: torch.Tensor, one: Callable[..., torch.Tensor], dims: tuple[int, ...], keepdim: bool
+) -> torch.Tensor:
     """A reference that reduces one dimension at a time."""
     for d in sorted(dims, reverse=True):
         x = one(x, d, keepdim)
     return x
 
 
-def _reduction(name: str, kind: str, combine: str, reference: Callable[..., Any], samples: tuple[Sample, ...]) -> Op:
-    return op(name, f"x: {kind}", Reduction(combine, reduced_space), type=reduction_type(), attrs=ATTRS,
+def _reduction(
+    name: str, kind: str, combine: str, reference: Callable[..., Any], samples: tuple[SampleInput, ...]
+) -> Op:
+    return declare_op(name, f"x: {kind}", Reduction(combine, reduced_space), type_rule=reduction_type(), attrs=ATTRS,
               reference=reference, samples=[*samples])  # fmt: skip
 
 
 sum_ = _reduction(
     "sum", "number", "add",
-    lambda x, dims, keepdim: torch.sum(x, dims, keepdim, dtype=x.dtype) if dims else x, (*SAMPLES, *EMPTY, *INTEGERS),
+    lambda x, dims, keepdim: torch.sum(x, dims, keepdim, dtype=x.dtype) if dims else x, (*SAMPLES, *EMPTY_SAMPLES, *INTEGER_SAMPLES),
 )  # fmt: skip
 prod = _reduction(
     "prod", "number", "mul",
-    lambda x, dims, keepdim: _over(x, lambda x, d, k: torch.prod(x, d, k, dtype=x.dtype), dims, keepdim), (*SAMPLES, *EMPTY),
+    lambda x, dims, keepdim: _reduce_each_dim(x, lambda x, d, k: torch.prod(x, d, k, dtype=x.dtype), dims, keepdim), (*SAMPLES, *EMPTY_SAMPLES),
 )  # fmt: skip
 amax = _reduction(
-    "amax", "number", "max", lambda x, dims, keepdim: torch.amax(x, dims, keepdim) if dims else x, (*SAMPLES, *INTEGERS)
+    "amax",
+    "number",
+    "max",
+    lambda x, dims, keepdim: torch.amax(x, dims, keepdim) if dims else x,
+    (*SAMPLES, *INTEGER_SAMPLES),
 )
 amin = _reduction(
-    "amin", "number", "min", lambda x, dims, keepdim: torch.amin(x, dims, keepdim) if dims else x, (*SAMPLES, *INTEGERS)
+    "amin",
+    "number",
+    "min",
+    lambda x, dims, keepdim: torch.amin(x, dims, keepdim) if dims else x,
+    (*SAMPLES, *INTEGER_SAMPLES),
 )
-BOOLS = (
-    sample("bool[4, 5]", dims=[1]),
-    sample("bool[2, 3, 4]", dims=[0, 2], keepdim=True),
-    sample("bool[3, 0]", dims=[1]),
+BOOL_SAMPLES = (
+    sample_input("bool[4, 5]", dims=[1]),
+    sample_input("bool[2, 3, 4]", dims=[0, 2], keepdim=True),
+    sample_input("bool[3, 0]", dims=[1]),
 )
-any_ = _reduction("any", "bool", "max", lambda x, dims, keepdim: _over(x, torch.any, dims, keepdim), BOOLS)
-all_ = _reduction("all", "bool", "min", lambda x, dims, keepdim: _over(x, torch.all, dims, keepdim), BOOLS)
+any_ = _reduction(
+    "any", "bool", "max", lambda x, dims, keepdim: _reduce_each_dim(x, torch.any, dims, keepdim), BOOL_SAMPLES
+)
+all_ = _reduction(
+    "all", "bool", "min", lambda x, dims, keepdim: _reduce_each_dim(x, torch.all, dims, keepdim), BOOL_SAMPLES
+)
 
 
-def count(x: Node, dims: tuple[int, ...]) -> Node | float:
+def element_count(x: Node, dims: tuple[int, ...]) -> Node | float:
     """The number of elements that `dims` of `x` hold: a Python number where known, else a scalar of x's dtype."""
     size: Dim = product(x.shape[d] for d in dims)
     return float(size) if isinstance(size, int) else as_dtype(dim_value(value=size), x.dtype)
@@ -84,7 +100,7 @@ def count(x: Node, dims: tuple[int, ...]) -> Node | float:
 
 def _mean(node: Node, x: Node) -> Node:
     dims = node.attrs["dims"]
-    return div(sum_(x, dims=dims, keepdim=node.attrs["keepdim"]), count(x, dims))
+    return div(sum_(x, dims=dims, keepdim=node.attrs["keepdim"]), element_count(x, dims))
 
 
 def _var(node: Node, x: Node) -> Node:
@@ -92,7 +108,7 @@ def _var(node: Node, x: Node) -> Node:
     dims, correction = node.attrs["dims"], node.attrs["correction"]
     deviation = sub(x, mean(x, dims=dims, keepdim=True))
     total = sum_(mul(deviation, deviation), dims=dims, keepdim=node.attrs["keepdim"])
-    size = count(x, dims)
+    size = element_count(x, dims)
     return div(
         total, max(size - correction, 0.0) if isinstance(size, float) else sub(size, correction) if correction else size
     )
@@ -107,32 +123,32 @@ def _logsumexp(node: Node, x: Node) -> Node:
     return add(log(total), reshape(shift, shape=node.shape))
 
 
-mean = op(
-    "mean", "x: float", Composite(in_f32(_mean)), type=reduction_type(), attrs=ATTRS,
-    reference=lambda x, dims, keepdim: torch.mean(x, dims, keepdim) if dims else x, samples=[*SAMPLES, *EMPTY],
+mean = declare_op(
+    "mean", "x: float", Composite(in_f32(_mean)), type_rule=reduction_type(), attrs=ATTRS,
+    reference=lambda x, dims, keepdim: torch.mean(x, dims, keepdim) if dims else x, samples=[*SAMPLES, *EMPTY_SAMPLES],
 )  # fmt: skip
-var = op(
-    "var", "x: float", Composite(in_f32(_var)), type=reduction_type(), attrs={**ATTRS, "correction": 1},
+var = declare_op(
+    "var", "x: float", Composite(in_f32(_var)), type_rule=reduction_type(), attrs={**ATTRS, "correction": 1},
     reference=lambda x, dims, keepdim, correction: torch.var(x, dims, correction=correction, keepdim=keepdim),
     samples=[
-        sample("f32[4, 5]", dims=[1]), sample("f32[4, 5]", dims=[0], keepdim=True, correction=0),
-        sample("f32[2, 3, 4]", dims=[1, 2], low=99.0, high=101.0), sample("bf16[3, 8]", dims=[1]),
-        sample("f32[3, 8]", dims=[1], correction=2.5),
+        sample_input("f32[4, 5]", dims=[1]), sample_input("f32[4, 5]", dims=[0], keepdim=True, correction=0),
+        sample_input("f32[2, 3, 4]", dims=[1, 2], low=99.0, high=101.0), sample_input("bf16[3, 8]", dims=[1]),
+        sample_input("f32[3, 8]", dims=[1], correction=2.5),
     ],
 )  # fmt: skip
-logsumexp = op(
-    "logsumexp", "x: float", Composite(in_f32(_logsumexp)), type=reduction_type(), attrs=ATTRS,
+logsumexp = declare_op(
+    "logsumexp", "x: float", Composite(in_f32(_logsumexp)), type_rule=reduction_type(), attrs=ATTRS,
     reference=lambda x, dims, keepdim: torch.logsumexp(x, dims, keepdim),
-    samples=[sample("f32[4, 5]", dims=[1]), sample("f32[4, 5]", dims=[0], keepdim=True), sample("f32[2, 3, 4]", dims=[0, 2])],
+    samples=[sample_input("f32[4, 5]", dims=[1]), sample_input("f32[4, 5]", dims=[0], keepdim=True), sample_input("f32[2, 3, 4]", dims=[0, 2])],
 )  # fmt: skip
 
 
-def _extreme_type(s: Signature) -> TensorType:
+def _argminmax_type(s: Signature) -> TensorType:
     check_dims(s, [s.attrs["dim"]])
     return TensorType(i64, reduced_shape(s.types[0].shape, [s.attrs["dim"]], s.attrs["keepdim"]))
 
 
-def _first_extreme(extreme: Op) -> Callable[..., Node]:
+def _first_minmax_index(extreme: Op) -> Callable[..., Node]:
     """The first position of the extreme value; a NaN is more extreme than any number."""
 
     def expand(node: Node, x: Node) -> Node:
@@ -148,17 +164,17 @@ def _first_extreme(extreme: Op) -> Callable[..., Node]:
     return expand
 
 
-EXTREMES = (
-    sample("f32[4, 5]", dim=1), sample("f32[4, 5]", dim=0, keepdim=True), sample("i64[9, 3]", dim=0, low=0, high=3),
-    sample("bf16[2, 40]", dim=1),
+ARGMINMAX_SAMPLES = (
+    sample_input("f32[4, 5]", dim=1), sample_input("f32[4, 5]", dim=0, keepdim=True), sample_input("i64[9, 3]", dim=0, low=0, high=3),
+    sample_input("bf16[2, 40]", dim=1),
 )  # fmt: skip
-argmax = op(
-    "argmax", "x: number", Composite(_first_extreme(amax)), type=_extreme_type, attrs={"dim": REQUIRED, "keepdim": False},
-    reference=torch.argmax, samples=EXTREMES,
+argmax = declare_op(
+    "argmax", "x: number", Composite(_first_minmax_index(amax)), type_rule=_argminmax_type, attrs={"dim": REQUIRED, "keepdim": False},
+    reference=torch.argmax, samples=ARGMINMAX_SAMPLES,
 )  # fmt: skip
-argmin = op(
-    "argmin", "x: number", Composite(_first_extreme(amin)), type=_extreme_type, attrs={"dim": REQUIRED, "keepdim": False},
-    reference=torch.argmin, samples=EXTREMES,
+argmin = declare_op(
+    "argmin", "x: number", Composite(_first_minmax_index(amin)), type_rule=_argminmax_type, attrs={"dim": REQUIRED, "keepdim": False},
+    reference=torch.argmin, samples=ARGMINMAX_SAMPLES,
 )  # fmt: skip
 
 
@@ -167,8 +183,8 @@ def _norm(node: Node, x: Node) -> Node:
     return sqrt(sum_(mul(x, x), dims=node.attrs["dims"], keepdim=node.attrs["keepdim"]))
 
 
-norm = op(
-    "norm", "x: float", Composite(in_f32(_norm)), type=reduction_type(), attrs=ATTRS,
+norm = declare_op(
+    "norm", "x: float", Composite(in_f32(_norm)), type_rule=reduction_type(), attrs=ATTRS,
     reference=lambda x, dims, keepdim: torch.linalg.vector_norm(x, 2, dims or None, keepdim) if dims else x.abs(),
-    samples=[*SAMPLES, *EMPTY],
+    samples=[*SAMPLES, *EMPTY_SAMPLES],
 )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import op
+from compiler.ir.op import declare_op
 from compiler.ir.ops.rules import unary
 from compiler.ir.scalar import Expr
 from compiler.ir.structure import Elementwise
@@ -15,30 +15,30 @@ from compiler.ir.structure import Elementwise
 NUMBERS = ("f32", "f64", "bf16", "i64")
 
 
-def _floats(rounded: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
+def _floats_only(rounded: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
     """`rounded` where that changes anything: integers stay."""
     return lambda x: rounded(x) if x.dtype.is_float else x
 
 
-floor = op(
+floor = declare_op(
     "floor",
     "x: number",
-    Elementwise(_floats(s.floor)),
+    Elementwise(_floats_only(s.floor)),
     aten="aten.floor.default",
     reference=torch.floor,
     samples=unary(dtypes=NUMBERS),
 )
-ceil = op(
+ceil = declare_op(
     "ceil",
     "x: number",
-    Elementwise(_floats(s.ceil)),
+    Elementwise(_floats_only(s.ceil)),
     aten="aten.ceil.default",
     reference=torch.ceil,
     samples=unary(dtypes=NUMBERS),
 )
-trunc = op("trunc", "x: number", Elementwise(_floats(s.trunc)), aten=("aten.trunc.default", "aten.fix.default"), reference=torch.trunc,
+trunc = declare_op("trunc", "x: number", Elementwise(_floats_only(s.trunc)), aten=("aten.trunc.default", "aten.fix.default"), reference=torch.trunc,
            samples=unary(dtypes=NUMBERS))  # fmt: skip
-round_ = op("round", "x: number", Elementwise(_floats(s.nearest)), aten="aten.round.default", reference=torch.round,
+round_ = declare_op("round", "x: number", Elementwise(_floats_only(s.round_even)), aten="aten.round.default", reference=torch.round,
             samples=unary(dtypes=NUMBERS))  # fmt: skip
-frac = op("frac", "x: float", Elementwise(lambda x: x - s.trunc(x)), aten="aten.frac.default", reference=torch.frac,
+frac = declare_op("frac", "x: float", Elementwise(lambda x: x - s.trunc(x)), aten="aten.frac.default", reference=torch.frac,
           samples=unary())  # fmt: skip

@@ -8,25 +8,27 @@ from typing import Any
 
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, floordiv
-from compiler.ir.op import Sample, Signature, TypeRule, sample
+from compiler.ir.op import SampleInput, Signature, TypeRule, sample_input
 from compiler.ir.types import TensorType, f32
 
 UNARY_SHAPES = ("4, 5", "0, 3", "", "7", "2, 1, 3")
 """Shapes every elementwise op is tried on: plain, empty, rank 0, odd, with a stretched dimension."""
 
 
-def unary(*, low: float = -4.0, high: float = 4.0, dtypes: Sequence[str] = ("f32",), **attrs: Any) -> list[Sample]:
+def unary(*, low: float = -4.0, high: float = 4.0, dtypes: Sequence[str] = ("f32",), **attrs: Any) -> list[SampleInput]:
     """Samples of one operand: every shape in the first dtype, one shape in the others."""
-    shapes = [sample(f"{dtypes[0]}[{shape}]", low=low, high=high, **attrs) for shape in UNARY_SHAPES]
-    return shapes + [sample(f"{d}[3, 4]", low=low, high=high, **attrs) for d in dtypes[1:]]
+    shapes = [sample_input(f"{dtypes[0]}[{shape}]", low=low, high=high, **attrs) for shape in UNARY_SHAPES]
+    return shapes + [sample_input(f"{d}[3, 4]", low=low, high=high, **attrs) for d in dtypes[1:]]
 
 
-def binary(*, low: float = -4.0, high: float = 4.0, dtypes: Sequence[str] = ("f32",), **attrs: Any) -> list[Sample]:
+def binary(
+    *, low: float = -4.0, high: float = 4.0, dtypes: Sequence[str] = ("f32",), **attrs: Any
+) -> list[SampleInput]:
     """Samples of two operands that broadcast against each other."""
     first = dtypes[0]
     pairs = [("4, 5", "4, 5"), ("4, 5", "5"), ("2, 1, 3", "4, 1"), ("", "3"), ("0, 3", "1, 3"), ("", "")]
-    shapes = [sample(f"{first}[{a}]", f"{first}[{b}]", low=low, high=high, **attrs) for a, b in pairs]
-    return shapes + [sample(f"{d}[3, 4]", f"{d}[4]", low=low, high=high, **attrs) for d in dtypes[1:]]
+    shapes = [sample_input(f"{first}[{a}]", f"{first}[{b}]", low=low, high=high, **attrs) for a, b in pairs]
+    return shapes + [sample_input(f"{d}[3, 4]", f"{d}[4]", low=low, high=high, **attrs) for d in dtypes[1:]]
 
 
 def same_type(s: Signature) -> TensorType:
@@ -34,7 +36,7 @@ def same_type(s: Signature) -> TensorType:
     return TensorType(s.types[0].dtype, s.types[0].shape)
 
 
-def one_or_all(types: tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
+def single_or_tuple(types: tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
     """The result of an op that may have one or several."""
     return types[0] if len(types) == 1 else types
 
@@ -44,31 +46,31 @@ def check_dims(s: Signature, dims: Sequence[int]) -> None:
     rank = s.types[0].rank
     for d in dims:
         if not 0 <= d < rank:
-            raise s.fail(f"there is no dimension {d} (they are 0..{rank - 1})")
+            raise s.error(f"there is no dimension {d} (they are 0..{rank - 1})")
     if len(set(dims)) != len(dims):
-        raise s.fail(f"a dimension is named twice in {list(dims)}")
+        raise s.error(f"a dimension is named twice in {list(dims)}")
 
 
-def check_steps(s: Signature) -> None:
+def check_positive_attrs(s: Signature) -> None:
     """Strides, dilations and groups count from 1."""
     for name in ("stride", "step", "dilation", "groups"):
         given = s.attrs.get(name, 1)
         if least := [n for n in (given if isinstance(given, tuple) else (given,)) if isinstance(n, int) and n < 1]:
-            raise s.fail(f"{name} must be positive, not {least[0]}")
+            raise s.error(f"{name} must be positive, not {least[0]}")
 
 
-def check_counts(s: Signature, count: int, names: Sequence[str]) -> None:
+def check_lengths(s: Signature, count: int, names: Sequence[str]) -> None:
     """The lists of these names have an entry for each of `count` window dimensions."""
     for name in names:
         if len(s.attrs[name]) != count:
-            raise s.fail(f"{name} has {len(s.attrs[name])} entries for {count} window dimensions")
+            raise s.error(f"{name} has {len(s.attrs[name])} entries for {count} window dimensions")
 
 
 def window_count(s: Signature, extent: Dim, size: Dim, stride: int, dilation: int) -> Dim:
     """How many windows of `size` elements, `dilation` apart, start every `stride` elements inside `extent`: one at least."""
     count = floordiv(extent - dilation * (size - 1) - 1, stride) + 1
     if isinstance(count, int) and count < 1:
-        raise s.fail(f"a window of {size} elements, {dilation} apart, is larger than the input's {extent}")
+        raise s.error(f"a window of {size} elements, {dilation} apart, is larger than the input's {extent}")
     return count
 
 
@@ -99,7 +101,7 @@ def in_f32(expand: Callable[..., Node]) -> Callable[..., Node]:
         if not node.dtype.is_half:
             return expand(node, *operands)
         wide = tuple(cast(o, dtype=f32) if o.dtype.is_half else o for o in operands)
-        widened = replace(node, operands=wide, result=node.type.with_dtype(f32))
+        widened = replace(node, operands=wide, result_type=node.type.with_dtype(f32))
         return cast(expand(widened, *wide), dtype=node.dtype)
 
     return expand_wide

@@ -12,37 +12,39 @@ import torch
 
 from compiler.ir import scalar
 from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Op, Signature, op, sample
+from compiler.ir.op import REQUIRED, Op, Signature, declare_op, sample_input
 from compiler.ir.ops.creation import iota
 from compiler.ir.ops.logic import eq, isnan, or_
 from compiler.ir.ops.rules import check_dims, same_type
 from compiler.ir.ops.views import expand, reshape
-from compiler.ir.scalar import Const, Expr, call, const
-from compiler.ir.structure import IDENTITIES, Along, Composite, Scan
+from compiler.ir.scalar import Const, Expr, call_primitive, const
+from compiler.ir.structure import IDENTITIES, Composite, Scan, ScanAxis
 from compiler.ir.tile import accumulator_dtype
 from compiler.ir.types import DType, TensorType, f32, f64, i64
 
 ATTRS = {"dim": REQUIRED, "reverse": False, "exclusive": False}
 
 
-def along(node: Node) -> Along:
+def scan_axis(node: Node) -> ScanAxis:
     """The walk that the attributes ask for."""
-    return Along(**{name: node.attrs[name] for name in ATTRS})
+    return ScanAxis(**{name: node.attrs[name] for name in ATTRS})
 
 
-def running_total(dtype: DType) -> DType:
+def scan_sum_dtype(dtype: DType) -> DType:
     """The type in which sums and products of `dtype` are carried."""
     return f64 if dtype == f32 else accumulator_dtype(dtype)
 
 
-def combining(combine: str, carried: Callable[[DType], DType] = accumulator_dtype) -> Scan:
+def reduction_scan(combine: str, carried_dtype: Callable[[DType], DType] = accumulator_dtype) -> Scan:
     """A scan with one of the reductions' operations."""
 
     def initial(node: Node) -> tuple[Const, ...]:
-        dtype = carried(node.dtype)
+        dtype = carried_dtype(node.dtype)
         return (const(IDENTITIES[combine](dtype), dtype),)
 
-    return Scan(along, initial, lambda total, x: (call(combine, total, x.to(total.dtype)),), combine=combine)
+    return Scan(
+        scan_axis, initial, lambda total, x: (call_primitive(combine, total, x.to(total.dtype)),), combine=combine
+    )
 
 
 def _scan_type(s: Signature) -> TensorType:
@@ -64,17 +66,17 @@ def _reference(inclusive: Callable[..., torch.Tensor], identity: float) -> Calla
 
 
 SAMPLES = (
-    sample("f32[4, 5]", dim=1), sample("f32[4, 5]", dim=0), sample("i64[2, 4, 3]", dim=1), sample("f32[0]", dim=0), sample("bf16[3, 9]", dim=1),
-    sample("f32[3, 1]", dim=1), sample("f32[5, 6]", dim=1, reverse=True), sample("f32[5, 6]", dim=0, exclusive=True), sample("i32[7]", dim=0, reverse=True, exclusive=True),
+    sample_input("f32[4, 5]", dim=1), sample_input("f32[4, 5]", dim=0), sample_input("i64[2, 4, 3]", dim=1), sample_input("f32[0]", dim=0), sample_input("bf16[3, 9]", dim=1),
+    sample_input("f32[3, 1]", dim=1), sample_input("f32[5, 6]", dim=1, reverse=True), sample_input("f32[5, 6]", dim=0, exclusive=True), sample_input("i32[7]", dim=0, reverse=True, exclusive=True),
 )  # fmt: skip
 
-cumsum = op("cumsum", "x: number", combining("add", running_total), type=_scan_type, attrs=ATTRS,
+cumsum = declare_op("cumsum", "x: number", reduction_scan("add", scan_sum_dtype), type_rule=_scan_type, attrs=ATTRS,
             reference=_reference(lambda x, dim: torch.cumsum(x, dim, dtype=x.dtype), 0), samples=SAMPLES)  # fmt: skip
-cumprod = op("cumprod", "x: number", combining("mul", running_total), type=_scan_type, attrs=ATTRS,
+cumprod = declare_op("cumprod", "x: number", reduction_scan("mul", scan_sum_dtype), type_rule=_scan_type, attrs=ATTRS,
              reference=_reference(lambda x, dim: torch.cumprod(x, dim, dtype=x.dtype), 1), samples=SAMPLES)  # fmt: skip
 
 
-def _extreme(name: str, combine: str, inclusive: Any) -> Op:
+def _minmax_scan(name: str, combine: str, inclusive: Any) -> Op:
     def reference(x: torch.Tensor, dim: int, reverse: bool, exclusive: bool) -> torch.Tensor:
         ends = (
             (float("-inf"), float("inf"))
@@ -84,14 +86,22 @@ def _extreme(name: str, combine: str, inclusive: Any) -> Op:
         scan = _reference(lambda x, dim: inclusive(x, dim)[0], ends[combine == "min"])
         return scan(x, dim, reverse, exclusive)
 
-    return op(name, "x: number", combining(combine), type=_scan_type, attrs=ATTRS, reference=reference, samples=SAMPLES)
+    return declare_op(
+        name,
+        "x: number",
+        reduction_scan(combine),
+        type_rule=_scan_type,
+        attrs=ATTRS,
+        reference=reference,
+        samples=SAMPLES,
+    )
 
 
-cummax = _extreme("cummax", "max", torch.cummax)
-cummin = _extreme("cummin", "min", torch.cummin)
+cummax = _minmax_scan("cummax", "max", torch.cummax)
+cummin = _minmax_scan("cummin", "min", torch.cummin)
 
 
-def _place_type(s: Signature) -> TensorType:
+def _index_type(s: Signature) -> TensorType:
     check_dims(s, [s.attrs["dim"]])
     return TensorType(i64, s.types[0].shape)
 
@@ -100,11 +110,11 @@ def _latest_type(s: Signature) -> TensorType:
     here, x = s.types
     check_dims(s, [s.attrs["dim"]])
     if here.shape != x.shape:
-        raise s.fail("both operands need the same shape")
+        raise s.error("both operands need the same shape")
     return TensorType(x.dtype, x.shape)
 
 
-def _nothing(node: Node) -> tuple[Const, ...]:
+def _zero_initial(node: Node) -> tuple[Const, ...]:
     return (const(0, accumulator_dtype(node.dtype)),)
 
 
@@ -114,16 +124,16 @@ def _latest_reference(here: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Te
     return torch.where(last < 0, torch.zeros_like(x), x.gather(dim, last.clamp(min=0)))
 
 
-latest = op(
+latest = declare_op(
     "latest", "here: bool, x: any",
-    Scan(lambda n: Along(n.attrs["dim"]), _nothing, lambda last, here, x: (scalar.where(here, x, last),)),
-    type=_latest_type, attrs={"dim": REQUIRED}, reference=_latest_reference,
-    samples=[sample("bool[4, 9]", "f32[4, 9]", dim=1), sample("bool[7, 2]", "i64[7, 2]", dim=0), sample("bool[9]", "bf16[9]", dim=0)],
+    Scan(lambda n: ScanAxis(n.attrs["dim"]), _zero_initial, lambda last, here, x: (scalar.where(here, x, last),)),
+    type_rule=_latest_type, attrs={"dim": REQUIRED}, reference=_latest_reference,
+    samples=[sample_input("bool[4, 9]", "f32[4, 9]", dim=1), sample_input("bool[7, 2]", "i64[7, 2]", dim=0), sample_input("bool[9]", "bf16[9]", dim=0)],
 )  # fmt: skip
 """The element of `x` where `here` held last; 0 before it first does."""
 
 
-def _last_extreme(extreme: Op) -> Callable[..., Node]:
+def _last_minmax_index(extreme: Op) -> Callable[..., Node]:
     """Where the extreme so far was met last: an element equal to it, or a NaN, is there itself."""
 
     def expansion(node: Node, x: Node) -> Node:
@@ -138,23 +148,23 @@ def _last_extreme(extreme: Op) -> Callable[..., Node]:
     return expansion
 
 
-PLACES = (
-    sample("f32[4, 5]", dim=1), sample("i64[9, 3]", dim=0, low=0, high=3), sample("bf16[2, 40]", dim=1), sample("f32[0, 2]", dim=0),
+INDEX_SAMPLES = (
+    sample_input("f32[4, 5]", dim=1), sample_input("i64[9, 3]", dim=0, low=0, high=3), sample_input("bf16[2, 40]", dim=1), sample_input("f32[0, 2]", dim=0),
 )  # fmt: skip
-cummax_index = op("cummax_index", "x: number", Composite(_last_extreme(cummax)), type=_place_type, attrs={"dim": REQUIRED},
-                  reference=lambda x, dim: torch.cummax(x, dim)[1], samples=PLACES)  # fmt: skip
+cummax_index = declare_op("cummax_index", "x: number", Composite(_last_minmax_index(cummax)), type_rule=_index_type, attrs={"dim": REQUIRED},
+                  reference=lambda x, dim: torch.cummax(x, dim)[1], samples=INDEX_SAMPLES)  # fmt: skip
 """Where `cummax` found its values: the last of equals, and the last NaN."""
-cummin_index = op("cummin_index", "x: number", Composite(_last_extreme(cummin)), type=_place_type, attrs={"dim": REQUIRED},
-                  reference=lambda x, dim: torch.cummin(x, dim)[1], samples=PLACES)  # fmt: skip
+cummin_index = declare_op("cummin_index", "x: number", Composite(_last_minmax_index(cummin)), type_rule=_index_type, attrs={"dim": REQUIRED},
+                  reference=lambda x, dim: torch.cummin(x, dim)[1], samples=INDEX_SAMPLES)  # fmt: skip
 """Where `cummin` found its values."""
 
 
-def _exponents(node: Node) -> tuple[Const, ...]:
+def _logcumsumexp_initial(node: Node) -> tuple[Const, ...]:
     wide = accumulator_dtype(node.dtype)
     return const(float("-inf"), wide), const(-1.0, f64)
 
 
-def _add_exponential(top: Expr, rest: Expr, x: Expr) -> tuple[Expr, Expr]:
+def _logcumsumexp_step(top: Expr, rest: Expr, x: Expr) -> tuple[Expr, Expr]:
     """The maximum so far, and the sum of exp(x - maximum) over all elements but that one, scaled down where the maximum has grown.
 
     Without the maximum's own 1, a tiny rest beside it is not rounded away.  Equal infinities are no distance apart.
@@ -163,9 +173,9 @@ def _add_exponential(top: Expr, rest: Expr, x: Expr) -> tuple[Expr, Expr]:
     return scalar.maximum(top, x), scalar.where(x > top, (rest + 1) * down, rest + down)
 
 
-logcumsumexp = op(
+logcumsumexp = declare_op(
     "logcumsumexp", "x: float",
-    Scan(along, _exponents, _add_exponential, lambda top, rest: scalar.log1p(rest.to(top.dtype)) + top),
-    type=_scan_type, attrs=ATTRS, reference=_reference(torch.logcumsumexp, float("-inf")),
+    Scan(scan_axis, _logcumsumexp_initial, _logcumsumexp_step, lambda top, rest: scalar.log1p(rest.to(top.dtype)) + top),
+    type_rule=_scan_type, attrs=ATTRS, reference=_reference(torch.logcumsumexp, float("-inf")),
     samples=[s for s in SAMPLES if s.types[0].startswith(("f", "b"))],
 )  # fmt: skip

@@ -8,13 +8,13 @@ import torch
 
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, op, sample
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
 from compiler.ir.ops.gather import index_position, index_reference, index_type
 from compiler.ir.ops.rules import check_dims, same_type
-from compiler.ir.structure import Lookup, Piece, Position, Scatter, Writes
+from compiler.ir.structure import GuardedRead, Lookup, Position, Scatter, ScatterWrites
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
 
-REDUCTIONS = {"set": "set", "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+TORCH_REDUCE_NAMES = {"set": "set", "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 """How a write joins what is there, and what PyTorch calls it."""
 
 
@@ -23,9 +23,9 @@ def _combine(n: Node) -> str:
 
 
 def _check_reduce(s: Signature) -> None:
-    allowed = [r for r in REDUCTIONS if r not in ("add", "mul") or s.types[0].dtype.kind != "bool"]
+    allowed = [r for r in TORCH_REDUCE_NAMES if r not in ("add", "mul") or s.types[0].dtype.kind != "bool"]
     if s.attrs["reduce"] not in allowed:
-        raise s.fail(f"reduce is {s.attrs['reduce']}, none of {', '.join(allowed)}")
+        raise s.error(f"reduce is {s.attrs['reduce']}, none of {', '.join(allowed)}")
 
 
 def _scatter_type(s: Signature) -> TensorType:
@@ -33,20 +33,20 @@ def _scatter_type(s: Signature) -> TensorType:
     check_dims(s, [dim])
     _check_reduce(s)
     if not x.rank == indices.rank == values.rank:
-        raise s.fail("indices and values need a dimension for each of x")
+        raise s.error("indices and values need a dimension for each of x")
     for k, (n, m, v) in enumerate(zip(x.shape, indices.shape, values.shape, strict=True)):
         if isinstance(m, int) and ((k != dim and isinstance(n, int) and m > n) or (isinstance(v, int) and m > v)):
-            raise s.fail(f"there are {m} indices along dimension {k}: more than x or the values have")
+            raise s.error(f"there are {m} indices along dimension {k}: more than x or the values have")
     return same_type(s)
 
 
-def _scatter_writes(n: Node) -> Writes:
+def _scatter_writes(n: Node) -> ScatterWrites:
     (x, indices, _), dim = n.operands, n.attrs["dim"]
 
     def position(u: Position) -> tuple[Dim | Lookup, ...]:
         return (*u[:dim], Lookup(1, u, x.shape[dim]), *u[dim + 1 :])
 
-    return Writes(indices.shape, position, lambda u: Piece(2, u))
+    return ScatterWrites(indices.shape, position, lambda u: GuardedRead(2, u))
 
 
 def _scatter_reference(x: Any, indices: Any, values: Any, dim: int, reduce: str) -> Any:
@@ -55,44 +55,46 @@ def _scatter_reference(x: Any, indices: Any, values: Any, dim: int, reduce: str)
         return torch.scatter(x, dim, indices, values)
     if x.dtype == torch.bool:
         return _scatter_reference(x.int(), indices, values.int(), dim, reduce).bool()
-    return torch.scatter_reduce(x, dim, indices, values, REDUCTIONS[reduce])
+    return torch.scatter_reduce(x, dim, indices, values, TORCH_REDUCE_NAMES[reduce])
 
 
-scatter = op(
-    "scatter", "x: any, indices!: integer, values: any", Scatter(_combine, _scatter_writes), type=_scatter_type,
+scatter = declare_op(
+    "scatter", "x: any, indices!: integer, values: any", Scatter(_combine, _scatter_writes), type_rule=_scatter_type,
     attrs={"dim": REQUIRED, "reduce": "set"}, reference=_scatter_reference,
     samples=[
-        sample("f32[4, 9]", "i64[4, 3]", "f32[4, 3]", dim=1, low=0, high=9, reduce="add"),
-        sample("f32[9, 4]", "i64[2, 4]", "f32[2, 4]", dim=0, low=0, high=9, reduce="max"),
-        sample("i64[9, 4]", "i32[5, 3]", "i64[6, 4]", dim=0, low=0, high=9, reduce="mul"), sample("f32[8, 1]", "i64[1, 1]", "f32[1, 1]", dim=0, low=0, high=8),
-        sample("bf16[2, 8]", "i64[2, 3]", "bf16[2, 3]", dim=1, low=0, high=8, reduce="add"), sample("bool[8]", "i64[5]", "bool[5]", dim=0, low=0, high=8, reduce="min"),
-        sample("f32[2, 8, 20]", "i64[2, 6, 20]", "f32[2, 6, 20]", dim=1, low=0, high=8, reduce="add"), sample("f32[3]", "i64[0]", "f32[0]", dim=0, reduce="add"),
+        sample_input("f32[4, 9]", "i64[4, 3]", "f32[4, 3]", dim=1, low=0, high=9, reduce="add"),
+        sample_input("f32[9, 4]", "i64[2, 4]", "f32[2, 4]", dim=0, low=0, high=9, reduce="max"),
+        sample_input("i64[9, 4]", "i32[5, 3]", "i64[6, 4]", dim=0, low=0, high=9, reduce="mul"), sample_input("f32[8, 1]", "i64[1, 1]", "f32[1, 1]", dim=0, low=0, high=8),
+        sample_input("bf16[2, 8]", "i64[2, 3]", "bf16[2, 3]", dim=1, low=0, high=8, reduce="add"), sample_input("bool[8]", "i64[5]", "bool[5]", dim=0, low=0, high=8, reduce="min"),
+        sample_input("f32[2, 8, 20]", "i64[2, 6, 20]", "f32[2, 6, 20]", dim=1, low=0, high=8, reduce="add"), sample_input("f32[3]", "i64[0]", "f32[0]", dim=0, reduce="add"),
     ],
 )  # fmt: skip
 """`x` with `values` combined into the places that `indices` name along `dim`; indices lie in 0..extent-1."""
 
 
-def _written(s: Signature) -> TensorType:
+def _written_type(s: Signature) -> TensorType:
     """The type of `x[indices]`, which is written."""
     return index_type(s, first=2)
 
 
 def _put_type(s: Signature) -> TensorType:
     _check_reduce(s)
-    written, values = _written(s).shape, s.types[1].shape
+    written, values = _written_type(s).shape, s.types[1].shape
     try:
         fits = broadcast_shapes(written, values) == written
     except ValueError as error:
-        raise s.fail(str(error)) from None
+        raise s.error(str(error)) from None
     if not fits:
-        raise s.fail(f"values of shape {list(values)} do not fit into {list(written)}")
+        raise s.error(f"values of shape {list(values)} do not fit into {list(written)}")
     return same_type(s)
 
 
-def _put_writes(n: Node) -> Writes:
-    written = _written(Signature(n.op.name, tuple(o.type for o in n.operands), n.attrs)).shape
-    return Writes(
-        written, lambda u: index_position(n, u, first=2), lambda u: Piece(1, broadcast_index(n.operands[1].shape, u))
+def _put_writes(n: Node) -> ScatterWrites:
+    written = _written_type(Signature(n.op.name, tuple(o.type for o in n.operands), n.attrs)).shape
+    return ScatterWrites(
+        written,
+        lambda u: index_position(n, u, first=2),
+        lambda u: GuardedRead(1, broadcast_index(n.operands[1].shape, u)),
     )
 
 
@@ -103,13 +105,13 @@ def _put_reference(x: Any, values: Any, *indices: Any, dims: Any, reduce: str) -
     return _scatter_reference(x.reshape(-1), places.reshape(-1), flat, 0, reduce).reshape(x.shape)
 
 
-index_put = op(
-    "index_put", "x: any, values: any, first!: integer, rest*!: integer", Scatter(_combine, _put_writes), type=_put_type,
+index_put = declare_op(
+    "index_put", "x: any, values: any, first!: integer, rest*!: integer", Scatter(_combine, _put_writes), type_rule=_put_type,
     attrs={"dims": REQUIRED, "reduce": "set"}, reference=_put_reference,
     samples=[
-        sample("f32[9, 4]", "f32[3, 4]", "i64[3]", dims=[0], reduce="add", low=-8, high=8), sample("f32[9, 9]", "f32[]", "i64[1]", "i64[1]", dims=[0, 1], low=0, high=8),
-        sample("f32[2, 9, 3, 9]", "f32[4, 2, 3]", "i64[4]", "i32[4]", dims=[1, 3], low=0, high=8, reduce="add"),
-        sample("i64[9, 3]", "i64[3]", "i64[2, 3]", dims=[0], low=0, high=8, reduce="min"), sample("f16[8, 9]", "f16[2, 9]", "i64[2]", dims=[0], low=0, high=8, reduce="add"),
+        sample_input("f32[9, 4]", "f32[3, 4]", "i64[3]", dims=[0], reduce="add", low=-8, high=8), sample_input("f32[9, 9]", "f32[]", "i64[1]", "i64[1]", dims=[0, 1], low=0, high=8),
+        sample_input("f32[2, 9, 3, 9]", "f32[4, 2, 3]", "i64[4]", "i32[4]", dims=[1, 3], low=0, high=8, reduce="add"),
+        sample_input("i64[9, 3]", "i64[3]", "i64[2, 3]", dims=[0], low=0, high=8, reduce="min"), sample_input("f16[8, 9]", "f16[2, 9]", "i64[2]", dims=[0], low=0, high=8, reduce="add"),
     ],
 )  # fmt: skip
 """`x` with `values` combined into the places of `x[indices]`; negative indices count from the end."""

@@ -7,14 +7,14 @@ from functools import reduce
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import op, sample
+from compiler.ir.op import declare_op, sample_input
 from compiler.ir.ops.rules import binary, unary
 from compiler.ir.scalar import Expr
 from compiler.ir.structure import Elementwise
 
 FLOATS = ("f32", "f64", "bf16", "f16")
 
-_SCALED_TAIL = (
+_ERFCX_CHEBYSHEV = (
     0.5770337386164697, 0.3554369212704985, 0.06509515882878653, 0.003671142395836639, -0.0011128447433526325,
     -0.0001607582991537808, 3.278031574173137e-05, 5.442441645505016e-06, -1.5154665553171482e-06, -1.4297608181169865e-07,
     8.234608827419493e-08, -1.2962846852306563e-09, -4.154721631015199e-09, 6.347058278362811e-10, 1.4320822712256245e-10,
@@ -29,11 +29,11 @@ ZERO_FROM = 30.0
 """erfc is 0 in every float type from here on."""
 
 
-def _scaled_tail(x: Expr) -> Expr:
+def _erfcx_nonnegative(x: Expr) -> Expr:
     """exp(x^2) erfc(x) for x >= 0, by Clenshaw's recurrence."""
     t = 2 / (2 + x)
     u = 2 * t - 1
-    coefficients = _SCALED_TAIL if x.dtype.bits == 64 else _SCALED_TAIL[:13]
+    coefficients = _ERFCX_CHEBYSHEV if x.dtype.bits == 64 else _ERFCX_CHEBYSHEV[:13]
     first: Expr = s.const(0, x.dtype)
     second = first
     for c in reversed(coefficients[1:]):
@@ -49,13 +49,13 @@ def _exp_of_square(x: Expr, sign: float) -> Expr:
 
 def _erfc(x: Expr) -> Expr:
     a = s.minimum(s.absolute(x), ZERO_FROM)
-    tail = _scaled_tail(a) * _exp_of_square(a, -1.0)
+    tail = _erfcx_nonnegative(a) * _exp_of_square(a, -1.0)
     return s.where(x < 0, 2 - tail, tail)
 
 
 def _erfcx(x: Expr) -> Expr:
     a = s.absolute(x)
-    tail = _scaled_tail(a)
+    tail = _erfcx_nonnegative(a)
     return s.where(x < 0, 2 * _exp_of_square(s.minimum(a, ZERO_FROM), 1.0) - tail, tail)
 
 
@@ -74,13 +74,13 @@ def _integer_power(x: Expr, y: Expr) -> Expr:
     return s.where(y < 0, s.where(x.eq(1) | x.eq(-1), sign, s.const(0, x.dtype)), power)
 
 
-erfc = op("erfc", "x: float", Elementwise(_erfc), aten=("aten.erfc.default", "aten.special_erfc.default"),
+erfc = declare_op("erfc", "x: float", Elementwise(_erfc), aten=("aten.erfc.default", "aten.special_erfc.default"),
           reference=torch.erfc, samples=[*unary(dtypes=FLOATS), *unary(low=0, high=9)])  # fmt: skip
-erfcx = op("erfcx", "x: float", Elementwise(_erfcx), aten="aten.special_erfcx.default", reference=torch.special.erfcx,
+erfcx = declare_op("erfcx", "x: float", Elementwise(_erfcx), aten="aten.special_erfcx.default", reference=torch.special.erfcx,
            samples=[*unary(dtypes=("f32", "f64")), *unary(low=0, high=90)])  # fmt: skip
 """exp(x^2) erfc(x)"""
 
-integer_power = op(
+integer_power = declare_op(
     "integer_power", "x: integer, y: integer", Elementwise(_integer_power), reference=torch.pow,
-    samples=[*binary(dtypes=("i64", "i32", "u8"), low=0, high=5), sample("i64[50]", "i64[50]", low=0, high=70), sample("i32[9]", "i32[]", low=-1, high=-1)],
+    samples=[*binary(dtypes=("i64", "i32", "u8"), low=0, high=5), sample_input("i64[50]", "i64[50]", low=0, high=70), sample_input("i32[9]", "i32[]", low=-1, high=-1)],
 )  # fmt: skip

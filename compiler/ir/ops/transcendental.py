@@ -7,7 +7,7 @@ import math
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import op
+from compiler.ir.op import declare_op
 from compiler.ir.ops.rules import unary
 from compiler.ir.scalar import Expr
 from compiler.ir.structure import Elementwise
@@ -35,10 +35,10 @@ def _atanh(x: Expr) -> Expr:
     return s.copysign(0.5 * s.log1p(2 * a / (1 - a)), x)
 
 
-exp = op(
+exp = declare_op(
     "exp", "x: float", Elementwise(s.exp), aten="aten.exp.default", reference=torch.exp, samples=unary(dtypes=FLOATS)
 )
-exp2 = op(
+exp2 = declare_op(
     "exp2",
     "x: float",
     Elementwise(s.exp2),
@@ -46,7 +46,7 @@ exp2 = op(
     reference=torch.exp2,
     samples=unary(dtypes=FLOATS),
 )
-expm1 = op(
+expm1 = declare_op(
     "expm1",
     "x: float",
     Elementwise(s.expm1),
@@ -54,7 +54,7 @@ expm1 = op(
     reference=torch.expm1,
     samples=unary(dtypes=FLOATS),
 )
-log = op(
+log = declare_op(
     "log",
     "x: float",
     Elementwise(s.log),
@@ -62,7 +62,7 @@ log = op(
     reference=torch.log,
     samples=unary(low=0, dtypes=FLOATS),
 )
-log2 = op(
+log2 = declare_op(
     "log2",
     "x: float",
     Elementwise(s.log2),
@@ -70,17 +70,17 @@ log2 = op(
     reference=torch.log2,
     samples=unary(low=0, dtypes=FLOATS),
 )
-log10 = op("log10", "x: float", Elementwise(lambda x: s.log(x) / math.log(10)), aten="aten.log10.default", reference=torch.log10,
+log10 = declare_op("log10", "x: float", Elementwise(lambda x: s.log(x) / math.log(10)), aten="aten.log10.default", reference=torch.log10,
            samples=unary(low=0, dtypes=FLOATS))  # fmt: skip
-log1p = op("log1p", "x: float", Elementwise(s.log1p), aten="aten.log1p.default", reference=torch.log1p,
+log1p = declare_op("log1p", "x: float", Elementwise(s.log1p), aten="aten.log1p.default", reference=torch.log1p,
            samples=unary(low=-0.9, dtypes=FLOATS))  # fmt: skip
-sin = op(
+sin = declare_op(
     "sin", "x: float", Elementwise(s.sin), aten="aten.sin.default", reference=torch.sin, samples=unary(dtypes=FLOATS)
 )
-cos = op(
+cos = declare_op(
     "cos", "x: float", Elementwise(s.cos), aten="aten.cos.default", reference=torch.cos, samples=unary(dtypes=FLOATS)
 )
-tan = op(
+tan = declare_op(
     "tan",
     "x: float",
     Elementwise(s.tan),
@@ -88,7 +88,7 @@ tan = op(
     reference=torch.tan,
     samples=unary(low=-1.4, high=1.4),
 )
-asin = op(
+asin = declare_op(
     "asin",
     "x: float",
     Elementwise(s.asin),
@@ -96,7 +96,7 @@ asin = op(
     reference=torch.asin,
     samples=unary(low=-1, high=1),
 )
-acos = op(
+acos = declare_op(
     "acos",
     "x: float",
     Elementwise(s.acos),
@@ -104,10 +104,16 @@ acos = op(
     reference=torch.acos,
     samples=unary(low=-1, high=1),
 )
-atan = op("atan", "x: float", Elementwise(s.atan), aten="aten.atan.default", reference=torch.atan, samples=unary())
-sinh = op("sinh", "x: float", Elementwise(s.sinh), aten="aten.sinh.default", reference=torch.sinh, samples=unary())
-cosh = op("cosh", "x: float", Elementwise(s.cosh), aten="aten.cosh.default", reference=torch.cosh, samples=unary())
-tanh = op(
+atan = declare_op(
+    "atan", "x: float", Elementwise(s.atan), aten="aten.atan.default", reference=torch.atan, samples=unary()
+)
+sinh = declare_op(
+    "sinh", "x: float", Elementwise(s.sinh), aten="aten.sinh.default", reference=torch.sinh, samples=unary()
+)
+cosh = declare_op(
+    "cosh", "x: float", Elementwise(s.cosh), aten="aten.cosh.default", reference=torch.cosh, samples=unary()
+)
+tanh = declare_op(
     "tanh",
     "x: float",
     Elementwise(s.tanh),
@@ -115,8 +121,10 @@ tanh = op(
     reference=torch.tanh,
     samples=unary(dtypes=FLOATS),
 )
-asinh = op("asinh", "x: float", Elementwise(_asinh), aten="aten.asinh.default", reference=torch.asinh, samples=unary())
-acosh = op(
+asinh = declare_op(
+    "asinh", "x: float", Elementwise(_asinh), aten="aten.asinh.default", reference=torch.asinh, samples=unary()
+)
+acosh = declare_op(
     "acosh",
     "x: float",
     Elementwise(_acosh),
@@ -124,10 +132,10 @@ acosh = op(
     reference=torch.acosh,
     samples=unary(low=1, high=1e9),
 )
-atanh = op("atanh", "x: float", Elementwise(_atanh), aten="aten.atanh.default", reference=torch.atanh,
+atanh = declare_op("atanh", "x: float", Elementwise(_atanh), aten="aten.atanh.default", reference=torch.atanh,
            samples=unary(low=-0.99, high=0.99))  # fmt: skip
-erf = op("erf", "x: float", Elementwise(s.erf), aten=("aten.erf.default", "aten.special_erf.default"), reference=torch.erf,
+erf = declare_op("erf", "x: float", Elementwise(s.erf), aten=("aten.erf.default", "aten.special_erf.default"), reference=torch.erf,
          samples=unary(dtypes=FLOATS))  # fmt: skip
-sigmoid = op("sigmoid", "x: float", Elementwise(lambda x: 1 / (1 + s.exp(-x))),
+sigmoid = declare_op("sigmoid", "x: float", Elementwise(lambda x: 1 / (1 + s.exp(-x))),
              aten=("aten.sigmoid.default", "aten.special_expit.default"), reference=torch.sigmoid,
              samples=unary(dtypes=FLOATS))  # fmt: skip

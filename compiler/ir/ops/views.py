@@ -9,9 +9,9 @@ import torch
 
 from compiler.ir.graph import Node
 from compiler.ir.index import Dim, floordiv, mod, product
-from compiler.ir.op import REQUIRED, Signature, op, sample
-from compiler.ir.ops.rules import check_dims, check_steps, window_count
-from compiler.ir.structure import IndexMap, Piece, Position
+from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.ops.rules import check_dims, check_positive_attrs, window_count
+from compiler.ir.structure import GuardedRead, IndexMap, Position
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
 
 
@@ -19,11 +19,11 @@ def _reshape_type(s: Signature) -> TensorType:
     shape = s.attrs["shape"]
     old, new = s.types[0].numel, product(shape)
     if isinstance(old, int) and isinstance(new, int) and old != new:
-        raise s.fail(f"{old} elements cannot have shape {list(shape)}")
+        raise s.error(f"{old} elements cannot have shape {list(shape)}")
     return TensorType(s.types[0].dtype, shape)
 
 
-def _groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[tuple[range, range]]:
+def _reassociation_groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[tuple[range, range]]:
     """Runs of dimensions of `source` and `target` that hold the same number of elements, as short as they come.
 
     No dimension is 1: those are taken out before.
@@ -45,7 +45,7 @@ def _groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[tuple[range, r
     return groups
 
 
-def linear(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
+def linearize_index(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
     """The row-major number of element `index`."""
     total: Dim = 0
     for i, size in zip(index, shape, strict=True):
@@ -53,7 +53,7 @@ def linear(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
     return total
 
 
-def unlinear(number: Dim, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+def delinearize_index(number: Dim, shape: Sequence[Dim]) -> tuple[Dim, ...]:
     """The index of element `number` in row-major order."""
     index: list[Dim] = []
     for k in range(len(shape)):
@@ -64,32 +64,32 @@ def unlinear(number: Dim, shape: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 @lru_cache(maxsize=65536)
-def renumber(index: Position, source: tuple[Dim, ...], target: tuple[Dim, ...]) -> Position:
+def reshape_index(index: Position, source: tuple[Dim, ...], target: tuple[Dim, ...]) -> Position:
     """Where element `index` of shape `source` lies in shape `target` of the same row-major order."""
     if 0 in source:
         return (0,) * len(target)
     wide, narrow = ([k for k, d in enumerate(shape) if d != 1] for shape in (source, target))
     sizes, places = [source[k] for k in wide], [index[k] for k in wide]
     result: list[Dim] = [0] * len(target)
-    for run, new in _groups(sizes, [target[k] for k in narrow]):
-        number = linear([places[k] for k in run], [sizes[k] for k in run])
-        for k, i in zip(new, unlinear(number, [target[narrow[n]] for n in new]), strict=True):
+    for run, new in _reassociation_groups(sizes, [target[k] for k in narrow]):
+        number = linearize_index([places[k] for k in run], [sizes[k] for k in run])
+        for k, i in zip(new, delinearize_index(number, [target[narrow[n]] for n in new]), strict=True):
             result[narrow[k]] = i
     return tuple(result)
 
 
-reshape = op(
+reshape = declare_op(
     "reshape", "x: any",
     IndexMap(
-        pieces=lambda n, i: (Piece(0, renumber(i, n.shape, n.operands[0].shape)),),
-        push=lambda n, j: renumber(j, n.operands[0].shape, n.shape),
+        reads=lambda n, i: (GuardedRead(0, reshape_index(i, n.shape, n.operands[0].shape)),),
+        inverse=lambda n, j: reshape_index(j, n.operands[0].shape, n.shape),
     ),
-    type=_reshape_type, attrs={"shape": REQUIRED},
+    type_rule=_reshape_type, attrs={"shape": REQUIRED},
     reference=lambda x, shape: x.reshape(shape),
     samples=[
-        sample("f32[4, 6]", shape=[2, 12]), sample("f32[4, 6]", shape=[24]), sample("i64[2, 3, 4]", shape=[6, 4]),
-        sample("f32[2, 3, 4]", shape=[2, 1, 12, 1]), sample("bool[1, 1]", shape=[]), sample("f32[]", shape=[1, 1]),
-        sample("f32[0, 3]", shape=[5, 0]), sample("f32[6, 4]", shape=[4, 6]), sample("f32[2, 6, 5]", shape=[2, 3, 2, 5]),
+        sample_input("f32[4, 6]", shape=[2, 12]), sample_input("f32[4, 6]", shape=[24]), sample_input("i64[2, 3, 4]", shape=[6, 4]),
+        sample_input("f32[2, 3, 4]", shape=[2, 1, 12, 1]), sample_input("bool[1, 1]", shape=[]), sample_input("f32[]", shape=[1, 1]),
+        sample_input("f32[0, 3]", shape=[5, 0]), sample_input("f32[6, 4]", shape=[4, 6]), sample_input("f32[2, 6, 5]", shape=[2, 3, 2, 5]),
     ],
 )  # fmt: skip
 
@@ -97,21 +97,21 @@ reshape = op(
 def _permute_type(s: Signature) -> TensorType:
     dims, x = s.attrs["dims"], s.types[0]
     if sorted(dims) != list(range(x.rank)):
-        raise s.fail(f"{list(dims)} is no order of the dimensions 0..{x.rank - 1}")
+        raise s.error(f"{list(dims)} is no order of the dimensions 0..{x.rank - 1}")
     return TensorType(x.dtype, tuple(x.shape[d] for d in dims))
 
 
-permute = op(
+permute = declare_op(
     "permute", "x: any",
     IndexMap(
-        pieces=lambda n, i: (Piece(0, tuple(i[n.attrs["dims"].index(d)] for d in range(len(i)))),),
-        push=lambda n, j: tuple(j[d] for d in n.attrs["dims"]),
+        reads=lambda n, i: (GuardedRead(0, tuple(i[n.attrs["dims"].index(d)] for d in range(len(i)))),),
+        inverse=lambda n, j: tuple(j[d] for d in n.attrs["dims"]),
     ),
-    type=_permute_type, attrs={"dims": REQUIRED},
+    type_rule=_permute_type, attrs={"dims": REQUIRED},
     reference=lambda x, dims: x.permute(dims),
     samples=[
-        sample("f32[4, 5]", dims=[1, 0]), sample("i64[2, 3, 4]", dims=[2, 0, 1]), sample("f32[2, 3, 4, 5]", dims=[0, 2, 1, 3]),
-        sample("f32[0, 3]", dims=[1, 0]), sample("bool[]", dims=[]),
+        sample_input("f32[4, 5]", dims=[1, 0]), sample_input("i64[2, 3, 4]", dims=[2, 0, 1]), sample_input("f32[2, 3, 4, 5]", dims=[0, 2, 1, 3]),
+        sample_input("f32[0, 3]", dims=[1, 0]), sample_input("bool[]", dims=[]),
     ],
 )  # fmt: skip
 
@@ -123,18 +123,18 @@ def _expand_type(s: Signature) -> TensorType:
     except ValueError:
         fits = False
     if not fits:
-        raise s.fail(f"does not stretch to {list(shape)}")
+        raise s.error(f"does not stretch to {list(shape)}")
     return TensorType(x.dtype, shape)
 
 
-expand = op(
+expand = declare_op(
     "expand", "x: any",
-    IndexMap(pieces=lambda n, i: (Piece(0, broadcast_index(n.operands[0].shape, i)),)),
-    type=_expand_type, attrs={"shape": REQUIRED},
+    IndexMap(reads=lambda n, i: (GuardedRead(0, broadcast_index(n.operands[0].shape, i)),)),
+    type_rule=_expand_type, attrs={"shape": REQUIRED},
     reference=lambda x, shape: x.expand(shape),
     samples=[
-        sample("f32[4, 1]", shape=[4, 5]), sample("i64[]", shape=[2, 3]), sample("bool[3]", shape=[2, 3]), sample("f32[1]", shape=[0]),
-        sample("f32[]", shape=[]),
+        sample_input("f32[4, 1]", shape=[4, 5]), sample_input("i64[]", shape=[2, 3]), sample_input("bool[3]", shape=[2, 3]), sample_input("f32[1]", shape=[0]),
+        sample_input("f32[]", shape=[]),
     ],
 )  # fmt: skip
 
@@ -146,7 +146,7 @@ def _slice_type(s: Signature) -> TensorType:
     if all(isinstance(d, int) for d in (start, size, extent)) and size > 0:
         last = start + (size - 1) * step
         if not (0 <= start < extent and 0 <= last < extent):
-            raise s.fail(f"elements {start}..{last} of dimension {dim} are not all inside its extent of {extent}")
+            raise s.error(f"elements {start}..{last} of dimension {dim} are not all inside its extent of {extent}")
     return TensorType(x.dtype, (*x.shape[:dim], size, *x.shape[dim + 1 :]))
 
 
@@ -164,13 +164,13 @@ def _slice_reference(x: torch.Tensor, dim: int, start: int, size: int, step: int
     return x.index_select(dim, start + step * torch.arange(size))
 
 
-slice_ = op(
-    "slice", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _slice_source(n, i)),), push=_slice_target),
-    type=_slice_type, attrs={"dim": REQUIRED, "start": 0, "size": REQUIRED, "step": 1},
+slice_ = declare_op(
+    "slice", "x: any", IndexMap(reads=lambda n, i: (GuardedRead(0, _slice_source(n, i)),), inverse=_slice_target),
+    type_rule=_slice_type, attrs={"dim": REQUIRED, "start": 0, "size": REQUIRED, "step": 1},
     reference=_slice_reference,
     samples=[
-        sample("f32[4, 5]", dim=1, start=1, size=3), sample("f32[9]", dim=0, start=0, size=5, step=2), sample("i64[3, 4]", dim=0, size=0),
-        sample("bool[3, 4]", dim=0, start=2, size=1), sample("f32[7]", dim=0, start=6, size=7, step=-1),
+        sample_input("f32[4, 5]", dim=1, start=1, size=3), sample_input("f32[9]", dim=0, start=0, size=5, step=2), sample_input("i64[3, 4]", dim=0, size=0),
+        sample_input("bool[3, 4]", dim=0, start=2, size=1), sample_input("f32[7]", dim=0, start=6, size=7, step=-1),
     ],
 )  # fmt: skip
 
@@ -184,17 +184,17 @@ def _flip_type(s: Signature) -> TensorType:
     return TensorType(s.types[0].dtype, s.types[0].shape)
 
 
-flip = op(
-    "flip", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _flip_source(n, i)),), push=_flip_source),
-    type=_flip_type, attrs={"dims": REQUIRED}, reference=lambda x, dims: x.flip(dims),
-    samples=[sample("f32[4, 5]", dims=[0]), sample("i64[4, 5]", dims=[0, 1]), sample("f32[0]", dims=[0]), sample("bool[]", dims=[])],
+flip = declare_op(
+    "flip", "x: any", IndexMap(reads=lambda n, i: (GuardedRead(0, _flip_source(n, i)),), inverse=_flip_source),
+    type_rule=_flip_type, attrs={"dims": REQUIRED}, reference=lambda x, dims: x.flip(dims),
+    samples=[sample_input("f32[4, 5]", dims=[0]), sample_input("i64[4, 5]", dims=[0, 1]), sample_input("f32[0]", dims=[0]), sample_input("bool[]", dims=[])],
 )  # fmt: skip
 
 
 def _unfold_type(s: Signature) -> TensorType:
     x, (dim, size, step, dilation) = s.types[0], (s.attrs[a] for a in ("dim", "size", "step", "dilation"))
     check_dims(s, [dim])
-    check_steps(s)
+    check_positive_attrs(s)
     count = window_count(s, x.shape[dim], size, step, dilation)
     return TensorType(x.dtype, (*x.shape[:dim], count, *x.shape[dim + 1 :], size))
 
@@ -208,12 +208,12 @@ def _unfold_reference(x: torch.Tensor, dim: int, size: int, step: int, dilation:
     return x.unfold(dim, dilation * (size - 1) + 1, step)[..., ::dilation]
 
 
-unfold = op(
-    "unfold", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _unfold_source(n, i)),)),
-    type=_unfold_type, attrs={"dim": REQUIRED, "size": REQUIRED, "step": 1, "dilation": 1}, reference=_unfold_reference,
+unfold = declare_op(
+    "unfold", "x: any", IndexMap(reads=lambda n, i: (GuardedRead(0, _unfold_source(n, i)),)),
+    type_rule=_unfold_type, attrs={"dim": REQUIRED, "size": REQUIRED, "step": 1, "dilation": 1}, reference=_unfold_reference,
     samples=[
-        sample("f32[9]", dim=0, size=3, step=2), sample("f32[4, 8, 2]", dim=1, size=3), sample("i64[9]", dim=0, size=2, dilation=3),
-        sample("f32[0, 5]", dim=1, size=2),
+        sample_input("f32[9]", dim=0, size=3, step=2), sample_input("f32[4, 8, 2]", dim=1, size=3), sample_input("i64[9]", dim=0, size=2, dilation=3),
+        sample_input("f32[0, 5]", dim=1, size=2),
     ],
 )  # fmt: skip
 """Windows of a dimension: the last dimension of the result runs inside the window."""
@@ -222,11 +222,11 @@ unfold = op(
 def _strided_type(s: Signature) -> TensorType:
     x, shape, strides, offset = s.types[0], *(s.attrs[a] for a in ("shape", "strides", "offset"))
     if x.rank != 1 or len(shape) != len(strides):
-        raise s.fail("takes a vector, and a stride for each dimension of the result")
+        raise s.error("takes a vector, and a stride for each dimension of the result")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     inside = not isinstance(last, int) or not isinstance(x.shape[0], int) or 0 in shape or last < x.shape[0]
     if not inside or any(isinstance(v, int) and v < 0 for v in (offset, *strides)):
-        raise s.fail(f"elements {offset}..{last} are not all inside its extent of {x.shape[0]}")
+        raise s.error(f"elements {offset}..{last} are not all inside its extent of {x.shape[0]}")
     return TensorType(x.dtype, tuple(shape))
 
 
@@ -235,13 +235,13 @@ def _strided_source(n: Node, i: Position) -> Position:
     return (sum(steps, n.attrs["offset"]),)
 
 
-strided = op(
-    "strided", "x: any", IndexMap(pieces=lambda n, i: (Piece(0, _strided_source(n, i)),)),
-    type=_strided_type, attrs={"shape": REQUIRED, "strides": REQUIRED, "offset": 0},
+strided = declare_op(
+    "strided", "x: any", IndexMap(reads=lambda n, i: (GuardedRead(0, _strided_source(n, i)),)),
+    type_rule=_strided_type, attrs={"shape": REQUIRED, "strides": REQUIRED, "offset": 0},
     reference=lambda x, shape, strides, offset: x.clone(memory_format=torch.contiguous_format).as_strided(shape, strides, offset),
     samples=[
-        sample("f32[9]", shape=[3, 4], strides=[2, 1], offset=1), sample("i64[6]", shape=[2, 3], strides=[1, 2]),
-        sample("f32[4]", shape=[0, 3], strides=[1, 1]), sample("bool[4]", shape=[], strides=[], offset=2), sample("f32[3]", shape=[2, 3], strides=[0, 1]),
+        sample_input("f32[9]", shape=[3, 4], strides=[2, 1], offset=1), sample_input("i64[6]", shape=[2, 3], strides=[1, 2]),
+        sample_input("f32[4]", shape=[0, 3], strides=[1, 1]), sample_input("bool[4]", shape=[], strides=[], offset=2), sample_input("f32[3]", shape=[2, 3], strides=[0, 1]),
     ],
 )  # fmt: skip
 """Elements a fixed number of places apart along each dimension of the result, which may overlap."""

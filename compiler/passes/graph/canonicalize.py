@@ -12,9 +12,9 @@ from compiler.ir import ops
 from compiler.ir.graph import CONSTANT, Graph, Node, scalar_value
 from compiler.ir.index import interval, substitute, var
 from compiler.ir.scalar import Const, Expr, Ref, const
-from compiler.ir.structure import Elementwise, Guard, IndexMap, Item, Leaf, Opaque, Position, is_view
+from compiler.ir.structure import Elementwise, Guard, IndexMap, Leaf, Opaque, Position, TupleGet, is_view
 from compiler.ir.types import f32
-from compiler.passes.algebra import simplify
+from compiler.passes.algebra import simplify_scalar
 from compiler.passes.base import Context, GraphPass, register
 
 
@@ -42,7 +42,7 @@ class Canonicalize(GraphPass):
                     changed, new = True, found
             return new
 
-        rebuilt = ir.rebuild(rule)
+        rebuilt = ir.map_nodes(rule)
         return rebuilt if changed else ir
 
 
@@ -67,18 +67,18 @@ def elementwise_identity(n: Node) -> Node | None:
     def inner(x: Node) -> Expr:
         return trace(x, [leaf(o) for o in x.operands]) if isinstance(x.structure, Elementwise) else leaf(x)
 
-    simple = simplify(trace(n, [inner(o) for o in n.operands]))
+    simple = simplify_scalar(trace(n, [inner(o) for o in n.operands]))
     if not isinstance(simple, Ref):  # the operand's own maths may hide that `n` adds none
-        simple = simplify(trace(n, [leaf(o) for o in n.operands]))
+        simple = simplify_scalar(trace(n, [leaf(o) for o in n.operands]))
     found = next((x for x, name in names.items() if isinstance(simple, Ref) and simple.name == name), None)
-    return found if found is not None and found.result == n.result else None
+    return found if found is not None and found.result_type == n.result_type else None
 
 
 def trace(n: Node, operands: Sequence[Expr]) -> Expr:
     """One element of elementwise node `n` in terms of one element of each operand."""
     assert isinstance(n.structure, Elementwise)
-    taken = [_widened(o) for o in operands] if n.structure.wide else operands
-    return n.structure.fn(*taken, **n.attrs).to(n.dtype)
+    widened = [_widened(o) for o in operands] if n.structure.promotes_half else operands
+    return n.structure.fn(*widened, **n.attrs).to(n.dtype)
 
 
 def _widened(e: Expr) -> Expr:
@@ -90,22 +90,22 @@ def _widened(e: Expr) -> Expr:
 
 def view_identity(n: Node) -> Node | None:
     """A chain of views that ends where it began gives what it began with."""
-    place = tuple(var(f"i{k}") for k in range(n.type.rank)) if isinstance(n.structure, IndexMap) else ()
-    at: Position = place
+    identity = tuple(var(f"i{k}") for k in range(n.type.rank)) if isinstance(n.structure, IndexMap) else ()
+    at: Position = identity
     value = n
-    while (seen := _sees(value, at, n)) is not None:
+    while (seen := _view_source(value, at, n)) is not None:
         value, at = seen
-        if value.result == n.result and _same_place(at, place, n):
+        if value.result_type == n.result_type and _same_position(at, identity, n):
             return value
     return None
 
 
-def _sees(n: Node, at: Position, result: Node) -> tuple[Node, Position] | None:
+def _view_source(n: Node, at: Position, result: Node) -> tuple[Node, Position] | None:
     """The operand, and the position in it, that element `at` of view `n` is, for every element of `result`."""
     if not isinstance(n.structure, IndexMap):
         return None
-    pieces = n.structure.pieces(n, at)
-    if not pieces or not all(_always(g, result) for g in pieces[0].guards):
+    pieces = n.structure.reads(n, at)
+    if not pieces or not all(_always_holds(g, result) for g in pieces[0].guards):
         return None
     return n.operands[pieces[0].operand], pieces[0].position
 
@@ -114,28 +114,28 @@ def _bounds(n: Node) -> dict[str, tuple[int, int]]:
     return {f"i{k}": (0, d - 1) for k, d in enumerate(n.shape) if isinstance(d, int) and d > 0}
 
 
-def _always(g: Guard, n: Node) -> bool:
+def _always_holds(g: Guard, n: Node) -> bool:
     """Whether the guard holds for every element of `n`."""
     low, high = interval(g.index - g.low, _bounds(n)), interval(g.high - g.index, _bounds(n))
     return low is not None and high is not None and low[0] >= 0 and high[0] > 0
 
 
-def _same_place(at: Position, place: Position, n: Node) -> bool:
+def _same_position(at: Position, identity: Position, n: Node) -> bool:
     """Whether the positions agree for every element of `n`; a dimension of size 1 has only index 0."""
     ones = {f"i{k}": 0 for k, d in enumerate(n.shape) if d == 1}
     bounds = _bounds(n)
-    return len(at) == len(place) and all(
-        substitute(a, ones, bounds) == substitute(p, ones, bounds) for a, p in zip(at, place, strict=True)
+    return len(at) == len(identity) and all(
+        substitute(a, ones, bounds) == substitute(p, ones, bounds) for a, p in zip(at, identity, strict=True)
     )
 
 
-def no_elements(n: Node) -> Node | None:
+def empty_tensor(n: Node) -> Node | None:
     """A tensor without elements depends on nothing."""
-    if isinstance(n.structure, (Leaf, Opaque, Item)) or isinstance(n.result, tuple) or n.type.numel != 0:
+    if isinstance(n.structure, (Leaf, Opaque, TupleGet)) or isinstance(n.result_type, tuple) or n.type.numel != 0:
         return None
     if is_view(n.structure, n) and scalar_value(n.operands[0]) is not None:
         return None  # it is a number already
     return replace(ops.full(n.shape, 0, n.dtype), name=n.name, loc=n.loc)
 
 
-RULES: tuple[Callable[[Node], Node | None], ...] = (constants_last, elementwise_identity, view_identity, no_elements)
+RULES: tuple[Callable[[Node], Node | None], ...] = (constants_last, elementwise_identity, view_identity, empty_tensor)

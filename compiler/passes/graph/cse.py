@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from compiler.ir.graph import CONSTANT, INPUT, Computed, Data, Graph, Node
-from compiler.ir.structure import Item, Opaque
+from compiler.ir.graph import CONSTANT, INPUT, ConstantData, Graph, LazyConstant, Node
+from compiler.ir.structure import Opaque, TupleGet
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.fingerprint import attribute_key
 
-SMALL = 4096
+MAX_COMPARED_BYTES = 4096
 """Constants up to this many bytes are compared by content, larger ones by address."""
 
 
@@ -30,27 +30,27 @@ class CSE(GraphPass):
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)
-            if n.op is INPUT or isinstance(n.structure, (Opaque, Item)):
+            if n.op is INPUT or isinstance(n.structure, (Opaque, TupleGet)):
                 return new
-            kept = first.setdefault(_key(new), new)
+            kept = first.setdefault(_value_key(new), new)
             if kept is not new:
                 context.count(self, "merged")
             return kept
 
-        rebuilt = ir.rebuild(rule)
+        rebuilt = ir.map_nodes(rule)
         return rebuilt if len(rebuilt.nodes) < len(ir.nodes) else ir
 
 
-def _key(n: Node) -> Hashable:
+def _value_key(n: Node) -> Hashable:
     """Equal for nodes that compute the same value."""
     if n.op is CONSTANT:
         return _data_key(n.attrs["value"])
-    return n.op.name, n.operands, tuple((k, attribute_key(v)) for k, v in n.attrs.items()), n.result
+    return n.op.name, n.operands, tuple((k, attribute_key(v)) for k, v in n.attrs.items()), n.result_type
 
 
-def _data_key(data: Data) -> Hashable:
-    if isinstance(data, Computed):
+def _data_key(data: ConstantData) -> Hashable:
+    if isinstance(data, LazyConstant):
         return "constant", data
     array = data.array
-    content = array.tobytes() if array.nbytes <= SMALL else array.__array_interface__["data"][0]
-    return "constant", data.dtype.name, array.shape, array.strides if array.nbytes > SMALL else (), content
+    content = array.tobytes() if array.nbytes <= MAX_COMPARED_BYTES else array.__array_interface__["data"][0]
+    return "constant", data.dtype.name, array.shape, array.strides if array.nbytes > MAX_COMPARED_BYTES else (), content

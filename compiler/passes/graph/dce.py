@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.ir.graph import Graph, Node
-from compiler.ir.structure import Fused, Item, Recurrence
+from compiler.ir.structure import Fused, Recurrence, TupleGet
 from compiler.passes.base import Context, GraphPass, register
 
 
@@ -42,16 +42,16 @@ class DCE(GraphPass):
             if n in pruned:
                 left = pruned[n]
                 return replace(n.op(*(operands[k] for k in left.operands), loc=n.loc, **left.attrs), name=n.name)
-            source = n.operands[0] if isinstance(n.structure, Item) else None
+            source = n.operands[0] if isinstance(n.structure, TupleGet) else None
             if source not in pruned:
                 return n.with_operands(operands)
             assert source is not None
-            if not isinstance(operands[0].result, tuple):
+            if not isinstance(operands[0].result_type, tuple):
                 return operands[0]
             index = pruned[source].results.index(n.attrs["index"])
             return replace(n.op(operands[0], loc=n.loc, index=index), name=n.name)
 
-        return ir.rebuild(rule)
+        return ir.map_nodes(rule)
 
 
 def _prune(n: Node, ir: Graph) -> Pruned | None:
@@ -63,7 +63,7 @@ def _prune(n: Node, ir: Graph) -> Pruned | None:
         return None
     body: Graph = n.attrs["body"]
     sequences, states = (n.attrs["sequences"], n.attrs["states"]) if isinstance(n.structure, Recurrence) else (0, 0)
-    read = {user.attrs["index"] for user in ir.users[n]} if isinstance(n.result, tuple) else {0}
+    read = {user.attrs["index"] for user in ir.users[n]} if isinstance(n.result_type, tuple) else {0}
     results = sorted(read | set(range(states)))
     smaller = replace(body, inputs=(), outputs=tuple(body.outputs[k] for k in results))
     carried = range(sequences, sequences + states)

@@ -22,30 +22,30 @@ class Decompose(GraphPass):
     keep: tuple[str, ...] = ()
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        if not any(self._expands(n) for n in ir.nodes):
+        if not any(self._should_expand(n) for n in ir.nodes):
             return ir
-        return ir.rebuild(lambda n, operands: self._expand(n.with_operands(operands), context))
+        return ir.map_nodes(lambda n, operands: self._expand(n.with_operands(operands), context))
 
-    def _expands(self, n: Node) -> bool:
+    def _should_expand(self, n: Node) -> bool:
         return isinstance(n.structure, Composite) and n.op.name not in self.keep
 
     def _expand(self, n: Node, context: Context) -> Node:
         """`n` in ops that need no expansion; its operands need none already."""
-        if not self._expands(n):
+        if not self._should_expand(n):
             return n
         assert isinstance(n.structure, Composite)
         context.count(self, n.op.name)
         root = n.structure.expand(n, *n.operands)
-        if root.result != n.result:
-            raise PassError(f"{n!r} expands to a value of type {root.result}")
+        if root.result_type != n.result_type:
+            raise PassError(f"{n!r} expands to a value of type {root.result_type}")
         new: dict[Node, Node] = {o: o for o in n.operands}
-        for inner in _above(root, set(n.operands)):
+        for inner in _expansion_nodes(root, set(n.operands)):
             placed = replace(inner, loc=n.loc or inner.loc)
             new[inner] = self._expand(placed.with_operands(tuple(new[o] for o in inner.operands)), context)
         return new[root] if root in n.operands else replace(new[root], name=n.name)
 
 
-def _above(root: Node, leaves: set[Node]) -> list[Node]:
+def _expansion_nodes(root: Node, leaves: set[Node]) -> list[Node]:
     """The nodes that `root` is computed by, those in and below `leaves` left out, operands before users."""
     order: list[Node] = []
     seen, stack = set(leaves), [(root, False)]

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from compiler.ir.graph import CONSTANT, INPUT, Data, Graph, Node, constant, stored
-from compiler.ir.index import Dim, Index
-from compiler.ir.interpret_graph import interpret_precisely
-from compiler.ir.structure import Generate, Item, Opaque, Recurrence, is_view
+from compiler.ir.graph import CONSTANT, INPUT, ConstantData, Graph, Node, constant_node, to_storage
+from compiler.ir.index import Dim, IndexExpr
+from compiler.ir.interpret_graph import interpret_in_float64
+from compiler.ir.structure import Generate, Opaque, Recurrence, TupleGet, is_view
 from compiler.ir.torch_types import as_array
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.demand import from_positions
+from compiler.passes.demand import is_cheap_index_expr
 
 
 @register
@@ -38,9 +38,9 @@ class Fold(GraphPass):
         if not folded:
             return ir
         new: dict[Node, Node] = {}
-        for n, value in _values(folded):
-            data = Data(n.dtype, stored(as_array(value), n.dtype))
-            new[n] = constant(data, loc=n.loc).named(n.name)
+        for n, value in _evaluate(folded):
+            data = ConstantData(n.dtype, to_storage(as_array(value), n.dtype))
+            new[n] = constant_node(data, loc=n.loc).with_name(n.name)
             context.count(self, "folded")
         return ir.replace_nodes(new)
 
@@ -53,46 +53,52 @@ class Fold(GraphPass):
             if n in seen or n not in sources or n.op is CONSTANT:
                 continue
             seen.add(n)
-            if self._pays(n, sources[n], any(isinstance(u.structure, Recurrence) for u in ir.users[n])):
+            if self._is_profitable(n, sources[n], any(isinstance(u.structure, Recurrence) for u in ir.users[n])):
                 yield n
             else:
                 pending.extend(n.operands)
 
-    def _pays(self, n: Node, sources: frozenset[Node], stored: bool) -> bool:
-        if isinstance(n.result, tuple) or isinstance(n.structure, Generate) or (is_view(n.structure, n) and not stored):
+    def _is_profitable(self, n: Node, sources: frozenset[Node], read_by_recurrence: bool) -> bool:
+        if (
+            isinstance(n.result_type, tuple)
+            or isinstance(n.structure, Generate)
+            or (is_view(n.structure, n) and not read_by_recurrence)
+        ):
             return False
-        if from_positions(n):
+        if is_cheap_index_expr(n):
             return False
-        read = sum(_static(s.type.nbytes) for s in sources)
-        return _static(n.type.nbytes) <= max(self.max_bytes, read)
+        read = sum(_static_size(s.type.nbytes) for s in sources)
+        return _static_size(n.type.nbytes) <= max(self.max_bytes, read)
 
 
-def _values(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:
+def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:
     """Nodes that depend on constants alone, and their values; one that PyTorch refuses (an index out of range) is left to fail when it runs."""
     try:
-        return list(zip(nodes, interpret_precisely(Graph((), tuple(nodes))), strict=True))
+        return list(zip(nodes, interpret_in_float64(Graph((), tuple(nodes))), strict=True))
     except (IndexError, RuntimeError):
-        return [pair for n in nodes for pair in _values([n])] if len(nodes) > 1 else []
+        return [pair for n in nodes for pair in _evaluate([n])] if len(nodes) > 1 else []
 
 
-def _static(size: Dim) -> int:
+def _static_size(size: Dim) -> int:
     assert isinstance(size, int)
     return size
 
 
-def _is_open(attr: Any) -> bool:
+def _is_dynamic(attr: Any) -> bool:
     """Whether an attribute follows a size that is not known."""
-    return isinstance(attr, Index) or (isinstance(attr, tuple) and any(map(_is_open, attr)))
+    return isinstance(attr, IndexExpr) or (isinstance(attr, tuple) and any(map(_is_dynamic, attr)))
 
 
 def constant_sources(ir: Graph) -> dict[Node, frozenset[Node]]:
     """For each node of static type and static attributes that depends on no input and no opaque op: the constants it is computed from."""
     found: dict[Node, frozenset[Node]] = {}
     for n in ir.nodes:
-        static = not isinstance(n.result, tuple) and n.type.is_static and not any(map(_is_open, n.attrs.values()))
+        static = (
+            not isinstance(n.result_type, tuple) and n.type.is_static and not any(map(_is_dynamic, n.attrs.values()))
+        )
         if (
             n.op is INPUT
-            or isinstance(n.structure, (Opaque, Item))
+            or isinstance(n.structure, (Opaque, TupleGet))
             or not static
             or any(o not in found for o in n.operands)
         ):

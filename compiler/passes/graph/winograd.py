@@ -12,30 +12,30 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from compiler.ir import ops
-from compiler.ir.atoms import FEW, MANY
-from compiler.ir.graph import CONSTANT, Computed, Graph, Node, constant
-from compiler.ir.index import Dim, ceildiv, product, sizes, substitute
-from compiler.ir.tile import known
+from compiler.ir.atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT
+from compiler.ir.graph import CONSTANT, Graph, LazyConstant, Node, constant_node
+from compiler.ir.index import Dim, ceildiv, dynamic_sizes, product, substitute
+from compiler.ir.tile import dim_hint
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.expectation import steadiest
-from compiler.passes.overhang import Overhangs, part, reaching, with_zeros
-from compiler.passes.windows import windows, zeros_around
+from compiler.passes.expectation import minimize_max_regret
+from compiler.passes.overhang import PaddedTiles, extend_to, slice_region, zero_pad_to
+from compiler.passes.windows import match_convolution, match_zero_padding
 from compiler.perf.machine import Machine
 
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
-POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
+INTERPOLATION_POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
 """Where the polynomials are evaluated, for each size of tile, infinity aside: those of least error (Barabasz et al.,
 "Error Analysis and Improving the Accuracy of Winograd Convolution", 2020)."""
 
-ERROR = {2: 2.0, 4: 12.0}
+ERROR_GROWTH = {2: 2.0, 4: 12.0}
 """By how much the largest rounding error grows against adding up the products (measured over random tensors)."""
 
-BLOCK = 64
+TRANSFORM_BLOCK = 64
 """Outputs and channels whose weights are transformed at once: the memory in between is little, and the same for all."""
 
-WAIT = 2
+WEIGHT_LOAD_PENALTY = 2
 """How much longer weights take than other bytes: few results use each of them, so that nothing hides the wait."""
 
 
@@ -51,23 +51,25 @@ class Winograd(GraphPass):
 
     name = "winograd"
     max_error: float = 16.0
-    gain: float = 0.8
+    max_time_ratio: float = 0.8
 
     def run(self, ir: Graph, context: Context) -> Graph:
         machine = context.machine or Machine()
         allowed = self.max_error if (context.options is None or context.options.winograd) else 0.0
-        tiles = {n: tile for n in ir.nodes if (tile := best_tile(n, machine, allowed, self.gain))}
-        for n in filter(is_open, ir.nodes):
-            if (tile := best_tile(n, machine, allowed, self.gain, usual=FEW)) != tiles.get(n, 0):
-                context.otherwise_if_small = True
+        tiles = {n: tile for n in ir.nodes if (tile := best_tile(n, machine, allowed, self.max_time_ratio))}
+        for n in filter(is_dynamic, ir.nodes):
+            if (tile := best_tile(n, machine, allowed, self.max_time_ratio, size_hint=SMALL_SIZE_HINT)) != tiles.get(
+                n, 0
+            ):
+                context.wants_small_variant = True
                 context.note(self, f"small images take {f'tiles of {tile} x {tile}' if tile else 'no tiles'}", n)
         if not tiles:
             return ir
-        over = Overhangs(ir, {n.operands[0]: image(n, tile) for n, tile in tiles.items()})
+        overhangs = PaddedTiles(ir, {n.operands[0]: read_shape(n, tile) for n, tile in tiles.items()})
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
-            if n in over.padded:
-                return part(over.padded[n], (0,) * n.type.rank, n.shape)
+            if n in overhangs.pad_replacements:
+                return slice_region(overhangs.pad_replacements[n], (0,) * n.type.rank, n.shape)
             new, tile = n.with_operands(operands), tiles.get(n)
             if tile:
                 why = (
@@ -75,47 +77,49 @@ class Winograd(GraphPass):
                 )
                 context.applied(self, why, n)
                 # what else stands behind an image would spread over its tile, were it infinite
-                wider = reaching if zeros_around(n.operands[0]) is not None else with_zeros
-                x = wider(new.operands[0], image(n, tile))
-                return over.placed(n, over.cut(rewritten(new, x, tile), n.shape))
-            if n in over.reads and zeros_around(n) is not None:
-                return over.cut(over.around(n, *operands), n.shape)
-            return over.placed(n, over.sunk(new))
+                wider = extend_to if match_zero_padding(n.operands[0]) is not None else zero_pad_to
+                x = wider(new.operands[0], read_shape(n, tile))
+                return overhangs.as_slice_of_padded(n, overhangs.crop(winograd_convolution(new, x, tile), n.shape))
+            if n in overhangs.read_shapes and match_zero_padding(n) is not None:
+                return overhangs.crop(overhangs.pad_extended(n, *operands), n.shape)
+            return overhangs.as_slice_of_padded(n, overhangs.sink_crop(new))
 
-        return ir.rebuild(rule)
+        return ir.map_nodes(rule)
 
 
-def fits(n: Node) -> bool:
+def is_supported(n: Node) -> bool:
     """Whether `n` is a plain convolution of f32 images with constant 3 x 3 windows."""
-    return is_plain(n) and n.operands[1].op is CONSTANT
+    return is_unit_stride_3x3(n) and n.operands[1].op is CONSTANT
 
 
-def is_open(n: Node) -> bool:
+def is_dynamic(n: Node) -> bool:
     """Whether `n` fits and has a dimension of open size."""
-    return fits(n) and any(sizes(d) for d in n.shape)
+    return is_supported(n) and any(dynamic_sizes(d) for d in n.shape)
 
 
-def is_plain(n: Node) -> bool:
+def is_unit_stride_3x3(n: Node) -> bool:
     """Whether `n` is a convolution of f32 images, or of frames of them, with 3 x 3 windows at every place."""
-    found = windows(n)
+    found = match_convolution(n)
     if found is None or (found.stride[-2:], found.dilation[-2:]) != ((1, 1), (1, 1)):
         return False
     return n.operands[1].shape[-2:] == (3, 3) and all(x.dtype == f32 for x in (n, *n.operands))
 
 
-def best_tile(n: Node, machine: Machine, max_error: float, gain: float, usual: int = MANY) -> int:
+def best_tile(
+    n: Node, machine: Machine, max_error: float, max_time_ratio: float, size_hint: int = DEFAULT_SIZE_HINT
+) -> int:
     """The size of tile that takes least time, 0 for adding up the products; of open images, what never takes much more than the best
     at the sizes that are tried: those that are likely, or `usual` if that is less, and smaller ones.
     """
-    if not fits(n):
+    if not is_supported(n):
         return 0
-    allowed = [m for m in POINTS if ERROR[m] <= max_error]
+    allowed = [m for m in INTERPOLATION_POINTS if ERROR_GROWTH[m] <= max_error]
 
     def times(values: dict[str, int]) -> dict[int, float]:
-        shape = tuple(known(substitute(d, values)) for d in n.shape)
-        return {m: cycles(n, shape, m, machine) / (1 if m else 1 / gain) for m in [*allowed, 0]}
+        shape = tuple(dim_hint(substitute(d, values)) for d in n.shape)
+        return {m: cycles(n, shape, m, machine) / (1 if m else 1 / max_time_ratio) for m in [*allowed, 0]}
 
-    return steadiest(times, {s for d in n.shape for s in sizes(d)}, usual)
+    return minimize_max_regret(times, {s for d in n.shape for s in dynamic_sizes(d)}, size_hint)
 
 
 def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
@@ -124,112 +128,128 @@ def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
     """
     batch, outputs, *frames, height, width = shape
     channels, *taps = n.operands[1].type.static_shape()[1:-2]
-    images, seen = batch * math.prod(frames), channels * math.prod(taps)
+    images, input_channels = batch * math.prod(frames), channels * math.prod(taps)
     fma = machine.fma_per_cycle * machine.lanes(32)
     points, tiles = ((m + 2) ** 2, images * -(-height // m) * -(-width // m)) if m else (9, images * height * width)
-    products = points * tiles * seen * outputs
-    moved = WAIT * 4 * points * seen * outputs
+    products = points * tiles * input_channels * outputs
+    moved_bytes = WEIGHT_LOAD_PENALTY * 4 * points * input_channels * outputs
     if not m:
-        return products / fma + moved / machine.l3_bytes_per_cycle
+        return products / fma + moved_bytes / machine.l3_bytes_per_cycle
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
-    gathered = [seen] if seen > channels else []  # what several windows see stands beside each of them
+    gathered = (
+        [input_channels] if input_channels > channels else []
+    )  # what several windows see stands beside each of them
     for size in (4 * points * tiles * c for c in (channels, *gathered, outputs)):
-        moved += 2 * max(0, size - machine.l2)
-    return (products / 0.9 + transforms) / fma + moved / machine.l3_bytes_per_cycle
+        moved_bytes += 2 * max(0, size - machine.l2)
+    return (products / 0.9 + transforms) / fma + moved_bytes / machine.l3_bytes_per_cycle
 
 
-def tiled(n: Node, m: int) -> tuple[Dim, Dim]:
+def tile_grid(n: Node, m: int) -> tuple[Dim, Dim]:
     """Rows and columns of tiles of m x m that cover the results of `n`."""
     height, width = n.shape[-2:]
     return ceildiv(height, m), ceildiv(width, m)
 
 
-def image(n: Node, m: int) -> tuple[Dim, ...]:
+def read_shape(n: Node, m: int) -> tuple[Dim, ...]:
     """How far the convolution `n` in tiles of m x m reads its images."""
-    rows, columns = tiled(n, m)
+    rows, columns = tile_grid(n, m)
     return (*n.operands[0].shape[:-2], rows * m + 2, columns * m + 2)
 
 
-def rewritten(n: Node, x: Node, m: int) -> Node:
+def winograd_convolution(n: Node, x: Node, m: int) -> Node:
     """The convolution `n` of the images `x` as transforms around one matrix product for each point; and what is beyond `n`.
 
     Each frame of a film is transformed once; the frames that a window sees are as channels.
     """
-    outer, kernel, image = transforms(m, 3)
+    output_transform, kernel_transform, input_transform = toom_cook_matrices(m, 3)
     points, rank = m + 2, n.type.rank
     batch, outputs, *frames = n.shape[:-2]
-    rows, columns = tiled(n, m)
+    rows, columns = tile_grid(n, m)
 
-    lines = ops.unfold(x, dim=rank - 2, size=points, step=m, dilation=1)
+    tile_rows = ops.unfold(x, dim=rank - 2, size=points, step=m, dilation=1)
     # [batch, channels, *frames, rows, columns, points, points]
-    tiles = ops.unfold(lines, dim=rank - 1, size=points, step=m, dilation=1)
-    spread = ops.mix(ops.mix(tiles, dim=rank, matrix=floats(image)), dim=rank + 1, matrix=floats(image))
-    seen = with_frames(n, spread)
+    tiles = ops.unfold(tile_rows, dim=rank - 1, size=points, step=m, dilation=1)
+    transformed_tiles = ops.mix(
+        ops.mix(tiles, dim=rank, matrix=as_floats(input_transform)), dim=rank + 1, matrix=as_floats(input_transform)
+    )
+    unfolded_frames = unfold_frames(n, transformed_tiles)
     # each tile's points side by side, so that transforms stay in few pages
-    apart = ops.permute(seen, dims=(0, *range(2, seen.type.rank), 1))
-    places, channels = product((batch, *frames, rows, columns)), product((*seen.shape[rank + 2 :], seen.shape[1]))
-    left = ops.reshape(apart, shape=(places, points**2, 1, channels))
-    products = ops.matmul(left, weights(n.operands[1], kernel))
+    channels_last = ops.permute(unfolded_frames, dims=(0, *range(2, unfolded_frames.type.rank), 1))
+    tile_count, channels = (
+        product((batch, *frames, rows, columns)),
+        product((*unfolded_frames.shape[rank + 2 :], unfolded_frames.shape[1])),
+    )
+    left = ops.reshape(channels_last, shape=(tile_count, points**2, 1, channels))
+    products = ops.matmul(left, transformed_weights(n.operands[1], kernel_transform))
     grid = ops.reshape(products, shape=(batch, *frames, rows, columns, points, points, outputs))
     gathered = ops.permute(grid, dims=(0, rank + 1, *range(1, rank + 1)))
-    result = ops.mix(ops.mix(gathered, dim=rank, matrix=floats(outer)), dim=rank + 1, matrix=floats(outer))
-    woven = ops.permute(result, dims=(*range(rank - 1), rank, rank - 1, rank + 1))
-    whole = ops.reshape(woven, shape=(batch, outputs, *frames, rows * m, columns * m))
-    return whole.at(n.loc)
+    result = ops.mix(
+        ops.mix(gathered, dim=rank, matrix=as_floats(output_transform)),
+        dim=rank + 1,
+        matrix=as_floats(output_transform),
+    )
+    interleaved = ops.permute(result, dims=(*range(rank - 1), rank, rank - 1, rank + 1))
+    tiled_result = ops.reshape(interleaved, shape=(batch, outputs, *frames, rows * m, columns * m))
+    return tiled_result.with_loc(n.loc)
 
 
-def with_frames(n: Node, spread: Node) -> Node:
+def unfold_frames(n: Node, transformed_tiles: Node) -> Node:
     """`spread` [batch, channels, *frames, ...] at the first frame of each window of `n`, with the frames that it sees behind."""
-    found, taps = windows(n), n.operands[1].type.static_shape()[2:-2]
+    found, taps = match_convolution(n), n.operands[1].type.static_shape()[2:-2]
     assert found is not None
     for d, (size, step, dilation) in enumerate(zip(taps, found.stride, found.dilation, strict=False), 2):
-        spread = ops.unfold(spread, dim=d, size=size, step=step, dilation=dilation)
-    return spread
+        transformed_tiles = ops.unfold(transformed_tiles, dim=d, size=size, step=step, dilation=dilation)
+    return transformed_tiles
 
 
-def weights(w: Node, kernel: Matrix) -> Node:
+def transformed_weights(w: Node, kernel_transform: Matrix) -> Node:
     """The constant [points, frames * channels, outputs] of transformed windows."""
-    array, g = w.attrs["value"].array, np.array(floats(kernel))
-    both = np.kron(g, g)
-    shape = (len(both), math.prod(array.shape[1:-2]), len(array))
-    return constant(Computed(f32, shape, lambda start, stop: planes(side_by_side(array[start:stop]), both)), loc=w.loc)
+    array, g = w.attrs["value"].array, np.array(as_floats(kernel_transform))
+    kron_transform = np.kron(g, g)
+    shape = (len(kron_transform), math.prod(array.shape[1:-2]), len(array))
+    return constant_node(
+        LazyConstant(
+            f32, shape, lambda start, stop: transform_windows(frames_as_channels(array[start:stop]), kron_transform)
+        ),
+        loc=w.loc,
+    )
 
 
-def side_by_side(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def frames_as_channels(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Windows [outputs, channels, *frames, 3, 3] as of one frame with the channels of all: [outputs, frames * channels, 3, 3]."""
     return np.moveaxis(array, 1, -3).reshape(len(array), -1, *array.shape[-2:])
 
 
-def planes(array: np.ndarray[Any, Any], both: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def transform_windows(array: np.ndarray[Any, Any], kron_transform: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Windows [outputs, channels, 3, 3] times the matrix [points, 9], in float64 and rounded once: [points, channels, outputs]."""
     outputs, channels = array.shape[:2]
-    found = np.empty((len(both), channels, outputs), np.float32)
+    found = np.empty((len(kron_transform), channels, outputs), np.float32)
     # one product for each channel: too small for threads, which would be in the way of others
-    for o, c in itertools.product(range(0, outputs, BLOCK), range(0, channels, BLOCK)):
-        some = array[o : o + BLOCK, c : c + BLOCK]
+    for o, c in itertools.product(range(0, outputs, TRANSFORM_BLOCK), range(0, channels, TRANSFORM_BLOCK)):
+        some = array[o : o + TRANSFORM_BLOCK, c : c + TRANSFORM_BLOCK]
         taps = some.reshape(*some.shape[:2], -1).transpose(1, 2, 0).astype(np.float64, order="C")
-        found[:, c : c + BLOCK, o : o + BLOCK] = (both @ taps).transpose(1, 0, 2)
+        found[:, c : c + TRANSFORM_BLOCK, o : o + TRANSFORM_BLOCK] = (kron_transform @ taps).transpose(1, 0, 2)
     return found
 
 
-def transforms(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
+def toom_cook_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
     """A^T, G and B^T with y = A^T ((G g) * (B^T d)) for m results y of a window g of r on m + r - 1 elements d (Toom and Cook)."""
-    points = [Fraction(p) for p in POINTS[m]]
+    points = [Fraction(p) for p in INTERPOLATION_POINTS[m]]
     count = m + r - 1
-    outer = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))
-    kernel, image = list[tuple[Fraction, ...]](), list[tuple[Fraction, ...]]()
+    output_transform = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))
+    kernel_transform, input_transform = list[tuple[Fraction, ...]](), list[tuple[Fraction, ...]]()
     for j, p in enumerate(points):
         others = [q for k, q in enumerate(points) if k != j]
-        scale = polynomial(others, at=p)
-        kernel.append(tuple(p**k / scale for k in range(r)))
-        image.append((*coefficients(others), Fraction(0)))
-    kernel.append(tuple(Fraction(k == r - 1) for k in range(r)))
-    image.append(tuple(coefficients(points)))
-    assert all(len(row) == count for row in image)
-    return outer, tuple(kernel), tuple(image)
+        scale = evaluate_from_roots(others, at=p)
+        kernel_transform.append(tuple(p**k / scale for k in range(r)))
+        input_transform.append((*polynomial_coefficients(others), Fraction(0)))
+    kernel_transform.append(tuple(Fraction(k == r - 1) for k in range(r)))
+    input_transform.append(tuple(polynomial_coefficients(points)))
+    assert all(len(row) == count for row in input_transform)
+    return output_transform, tuple(kernel_transform), tuple(input_transform)
 
 
-def coefficients(roots: Sequence[Fraction]) -> list[Fraction]:
+def polynomial_coefficients(roots: Sequence[Fraction]) -> list[Fraction]:
     """The polynomial with these roots, constant term first."""
     found = [Fraction(1)]
     for root in roots:
@@ -237,7 +257,7 @@ def coefficients(roots: Sequence[Fraction]) -> list[Fraction]:
     return found
 
 
-def polynomial(roots: Sequence[Fraction], at: Fraction) -> Fraction:
+def evaluate_from_roots(roots: Sequence[Fraction], at: Fraction) -> Fraction:
     """Its value at one point."""
     value = Fraction(1)
     for root in roots:
@@ -245,6 +265,6 @@ def polynomial(roots: Sequence[Fraction], at: Fraction) -> Fraction:
     return value
 
 
-def floats(matrix: Matrix) -> tuple[tuple[float, ...], ...]:
+def as_floats(matrix: Matrix) -> tuple[tuple[float, ...], ...]:
     """The entries as floats."""
     return tuple(tuple(float(e) for e in row) for row in matrix)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from compiler.ir.atoms import FEW
+from compiler.ir.atoms import SMALL_SIZE_HINT
 from compiler.ir.index import var
 from compiler.ir.scalar import Load as LoadExpr
 from compiler.ir.tile import (
@@ -20,27 +20,27 @@ from compiler.ir.tile import (
     Range,
     Step,
     Store,
+    dim_hint,
     expand_steps,
-    known,
-    named_otherwise,
+    non_launch_buffers,
     walk_steps,
 )
-from compiler.ir.types import Digit, TensorType
 from compiler.ir.types import Layout as Order
+from compiler.ir.types import PhysicalDim, TensorType
 from compiler.passes.access import Accesses
 from compiler.passes.base import Context, ProgramPass, register
-from compiler.passes.expectation import expecting
-from compiler.passes.lanes import best_set, lanes_for, score_loops
-from compiler.passes.rename import unused
+from compiler.passes.expectation import with_capped_hints
+from compiler.passes.lanes import best_disjoint_loops, lane_count, score_loops
+from compiler.passes.rename import unused_name
 from compiler.perf.machine import Machine
 
-Choice: TypeAlias = dict[str, int]
+InnermostDims: TypeAlias = dict[str, int]
 """The dimension stored innermost, for the buffers that are not row-major."""
 
 
 @register
 @dataclass(frozen=True)
-class Layout(ProgramPass):
+class LayoutAssignment(ProgramPass):
     """@conv(in %x: f32[1, 64, 58, 58], ...)  ->  @conv(in %x: f32[1, 64, 58, 58]{0, 2, 3, 1}, ...)
 
     Each kernel would like some loop to have lanes if memory were contiguous along it; the dimension of its result that this
@@ -53,60 +53,69 @@ class Layout(ProgramPass):
 
     name = "layout"
     exact = True
-    sweeps: int = 4
+    max_sweeps: int = 4
 
     def run(self, ir: Program, context: Context) -> Program:
-        search = Search(self, ir, context)
-        choice = search.best()
-        if (small := expecting(ir, FEW)) is not ir and Search(self, small, context).best() != choice:
-            context.otherwise_if_small = True
+        search = LayoutSearch(self, ir, context)
+        choice = search.best_choice()
+        if (small := with_capped_hints(ir, SMALL_SIZE_HINT)) is not ir and LayoutSearch(
+            self, small, context
+        ).best_choice() != choice:
+            context.wants_small_variant = True
             context.note(self, "of small sizes, other dimensions are innermost")
         for buffer, dim in sorted(choice.items()):
             context.applied(self, f"%{buffer} is stored with dimension {dim} innermost", buffer)
         return search.rebuild(choice) if choice else ir
 
 
-class Search:
+class LayoutSearch:
     """One run of the pass."""
 
-    def __init__(self, options: Layout, program: Program, context: Context) -> None:
+    def __init__(self, options: LayoutAssignment, program: Program, context: Context) -> None:
         self.options, self.program, self.context = options, program, context
         self.machine: Machine = context.machine or Machine()
         self.launches = list(program.launches)
-        self.known: dict[tuple[str, tuple[TensorType, ...]], int] = {}
-        self.tables = {name: Accesses(program.kernels[name]) for name in {s.kernel for s in self.launches}}
+        self.saved_ops_cache: dict[tuple[str, tuple[TensorType, ...]], int] = {}
+        self.kernel_accesses = {name: Accesses(program.kernels[name]) for name in {s.kernel for s in self.launches}}
 
-    def best(self) -> Choice:
+    def best_choice(self) -> InnermostDims:
         """The choice that saves most."""
         candidates = self.candidates()
         if not candidates:
-            return Choice()
-        settled = [self.settle(start, candidates) for start in ({b: d[0] for b, d in candidates.items()}, Choice())]
-        return max(settled, key=lambda c: (self.saved(c, self.launches), -len(c)))
+            return InnermostDims()
+        local_optima = [
+            self.coordinate_descent(start, candidates)
+            for start in ({b: d[0] for b, d in candidates.items()}, InnermostDims())
+        ]
+        return max(local_optima, key=lambda c: (self.saved_ops(c, self.launches), -len(c)))
 
     def candidates(self) -> dict[str, list[int]]:
         """For each buffer that may change, the dimensions that some kernel would like innermost in one of its rank."""
-        fixed = {*self.program.inputs, *self.program.constants, *(set(self.program.outputs) - self.turnable())}
-        fixed |= self.called()
-        wishes = {name: dict(self.wishes(table)) for name, table in self.tables.items()}
+        fixed = {
+            *self.program.inputs,
+            *self.program.constants,
+            *(set(self.program.outputs) - self.transposable_outputs()),
+        }
+        fixed |= self.externally_used()
+        preferred = {name: dict(self.preferred_dims(table)) for name, table in self.kernel_accesses.items()}
         found: dict[str, list[int]] = {}
         for launch in self.launches:
             for p, buffer in zip(self.program.kernels[launch.kernel].params, launch.arguments, strict=True):
-                dim = wishes[launch.kernel].get(p.name)
+                dim = preferred[launch.kernel].get(p.name)
                 if p.role in ("out", "work") and dim is not None and buffer not in fixed:
                     dims = found.setdefault(buffer, [])
                     dims += [dim] if dim not in dims else []
-        wished: dict[int, set[int]] = {}
+        preferred_by_rank: dict[int, set[int]] = {}
         for buffer, dims in found.items():
-            wished.setdefault(self.program.buffers[buffer].rank, set()).update(dims)
+            preferred_by_rank.setdefault(self.program.buffers[buffer].rank, set()).update(dims)
         others = {
-            b: [d for d in sorted(wished[t.rank] - {t.rank - 1}) if isinstance(t.shape[d], int)]
+            b: [d for d in sorted(preferred_by_rank[t.rank] - {t.rank - 1}) if isinstance(t.shape[d], int)]
             for b in found
             if (t := self.program.buffers[b])
         }
         return {b: dims for b, dims in others.items() if dims}
 
-    def turnable(self) -> set[str]:
+    def transposable_outputs(self) -> set[str]:
         """Outputs that one launch writes whole and nothing else touches."""
         pairs = [
             (buffer, p)
@@ -114,93 +123,93 @@ class Search:
             for p, buffer in zip(self.program.kernels[s.kernel].params, s.arguments, strict=True)
         ]
         found = set()
-        for name in set(self.program.outputs) - self.called():
+        for name in set(self.program.outputs) - self.externally_used():
             uses = [p for buffer, p in pairs if buffer == name]
             if len(uses) == 1 and uses[0].role == "out" and uses[0].type == self.program.buffers[name]:
                 found.add(name)
         return found
 
-    def called(self) -> set[str]:
+    def externally_used(self) -> set[str]:
         """Buffers that PyTorch or copies touch, and those that are stored entry after entry."""
-        return {b for s in walk_steps(self.program.steps) for b in named_otherwise(s)}
+        return {b for s in walk_steps(self.program.steps) for b in non_launch_buffers(s)}
 
-    def wishes(self, table: Accesses) -> Iterator[tuple[str, int]]:
+    def preferred_dims(self, table: Accesses) -> Iterator[tuple[str, int]]:
         """Results of a kernel, and the dimension along which lanes would save most if memory were contiguous there."""
         kernel = table.kernel
         packed = [p.name for p in kernel.params if p.role != "const"]
-        scores = score_loops(table, lanes_for(kernel, self.machine), self.machine, packed)
-        chosen = best_set(kernel.body, scores)[1]
+        scores = score_loops(table, lane_count(kernel, self.machine), self.machine, packed)
+        chosen = best_disjoint_loops(kernel.body, scores)[1]
         for a in table.all:
             if a.is_store and a.buffer in packed:
                 dims = [d for d, i in enumerate(a.index) if str(i) in chosen]
                 if len(dims) == 1:
                     yield a.buffer, dims[0]
 
-    def settle(self, choice: Choice, candidates: Mapping[str, list[int]]) -> Choice:
+    def coordinate_descent(self, choice: InnermostDims, candidates: Mapping[str, list[int]]) -> InnermostDims:
         """`choice` after changing one buffer at a time while that saves more."""
         choice = dict(choice)
-        for _ in range(self.options.sweeps):
+        for _ in range(self.options.max_sweeps):
             changed = False
             for buffer, dims in candidates.items():
                 around = [s for s in self.launches if buffer in s.arguments]
-                ways = [_with(choice, buffer, d) for d in (choice.get(buffer), None, *dims)]
-                best = max(ways, key=lambda c: self.saved(c, around))
+                ways = [_with_innermost(choice, buffer, d) for d in (choice.get(buffer), None, *dims)]
+                best = max(ways, key=lambda c: self.saved_ops(c, around))
                 changed |= best != choice
                 choice = best
             if not changed:
                 break
         return choice
 
-    def saved(self, choice: Choice, launches: list[Launch]) -> int:
+    def saved_ops(self, choice: InnermostDims, launches: list[Launch]) -> int:
         """Operations that lanes save in these launches, less those of turning outputs."""
-        turned = {a for s in launches for a in s.arguments if a in choice and a in self.program.outputs}
-        turning = sum(TURN * known(self.program.buffers[b].numel) for b in turned)
-        return sum(self.saved_by(s.kernel, self.types(s, choice)) for s in launches) - turning
+        transposed_outputs = {a for s in launches for a in s.arguments if a in choice and a in self.program.outputs}
+        transpose_ops = sum(TRANSPOSE_COST * dim_hint(self.program.buffers[b].numel) for b in transposed_outputs)
+        return sum(self.kernel_saved_ops(s.kernel, self.param_types(s, choice)) for s in launches) - transpose_ops
 
-    def saved_by(self, name: str, types: tuple[TensorType, ...]) -> int:
+    def kernel_saved_ops(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)
-        if key not in self.known:
-            kernel, table = self.program.kernels[name], self.tables[name].retyped(types)
-            scores = score_loops(table, lanes_for(kernel, self.machine), self.machine)
-            self.known[key] = best_set(kernel.body, scores)[0]
-        return self.known[key]
+        if key not in self.saved_ops_cache:
+            kernel, table = self.program.kernels[name], self.kernel_accesses[name].with_param_types(types)
+            scores = score_loops(table, lane_count(kernel, self.machine), self.machine)
+            self.saved_ops_cache[key] = best_disjoint_loops(kernel.body, scores)[0]
+        return self.saved_ops_cache[key]
 
-    def types(self, launch: Launch, choice: Choice) -> tuple[TensorType, ...]:
+    def param_types(self, launch: Launch, choice: InnermostDims) -> tuple[TensorType, ...]:
         """What a launch's parameters are under a choice."""
         params = self.program.kernels[launch.kernel].params
         pairs = zip(params, launch.arguments, strict=True)
         return tuple(with_innermost(p.type, choice[a]) if a in choice else p.type for p, a in pairs)
 
-    def rebuild(self, choice: Choice) -> Program:
+    def rebuild(self, choice: InnermostDims) -> Program:
         """The program with its types changed; launches of one kernel that now differ call kernels of their own."""
         kernels: dict[str, Kernel] = {}
         names: dict[tuple[str, tuple[TensorType, ...]], str] = {}
-        turned = {n: f"{n}.turned" for n in choice if n in self.program.outputs}
+        transposed_names = {n: f"{n}.turned" for n in choice if n in self.program.outputs}
 
         def rule(step: Step) -> Iterator[Step]:
             if not isinstance(step, Launch):
                 yield step
                 return
-            key = (step.kernel, self.types(step, choice))
+            key = (step.kernel, self.param_types(step, choice))
             if key not in names:
-                names[key] = unused(step.kernel, kernels)
+                names[key] = unused_name(step.kernel, kernels)
                 kernels[names[key]] = replace(_retyped(self.program.kernels[step.kernel], key[1]), name=names[key])
-            yield replace(step, kernel=names[key], arguments=tuple(turned.get(a, a) for a in step.arguments))
-            for a in filter(turned.get, step.arguments):
-                kernel = turning(self.program.buffers[a], choice[a], unused("turn", kernels))
+            yield replace(step, kernel=names[key], arguments=tuple(transposed_names.get(a, a) for a in step.arguments))
+            for a in filter(transposed_names.get, step.arguments):
+                kernel = transpose_kernel(self.program.buffers[a], choice[a], unused_name("turn", kernels))
                 kernels[kernel.name] = kernel
-                yield Launch(kernel.name, (turned[a], a), a)
+                yield Launch(kernel.name, (transposed_names[a], a), a)
 
         steps, old = expand_steps(self.program.steps, rule), self.program.buffers
-        new = {turned.get(n, n): with_innermost(old[n], dim) for n, dim in choice.items()}
+        new = {transposed_names.get(n, n): with_innermost(old[n], dim) for n, dim in choice.items()}
         return replace(self.program, buffers={**old, **new}, kernels=kernels, steps=steps)
 
 
-TURN = 2
+TRANSPOSE_COST = 2
 """Operations for each element of an output that is turned."""
 
 
-def turning(type: TensorType, dim: int, name: str) -> Kernel:
+def transpose_kernel(type: TensorType, dim: int, name: str) -> Kernel:
     """The kernel that copies a tensor with `dim` innermost into row-major order."""
     index = tuple(var(f"i{d}") if n != 1 else 0 for d, n in enumerate(type.shape))
     body: Block = (Store("out0", index, LoadExpr(type.dtype, "x0", index)),)
@@ -212,7 +221,9 @@ def turning(type: TensorType, dim: int, name: str) -> Kernel:
 @lru_cache(maxsize=4096)
 def with_innermost(type: TensorType, dim: int) -> TensorType:
     """The type with dimension `dim` stored innermost and the others in order around it; margins stay."""
-    digits = {g.dim: g for g in type.layout.digits} if type.layout else {d: Digit(d) for d in range(type.rank)}
+    digits = (
+        {g.dim: g for g in type.layout.physical_dims} if type.layout else {d: PhysicalDim(d) for d in range(type.rank)}
+    )
     order = [*(d for d in sorted(digits) if d != dim), dim]
     return replace(type, layout=Order(tuple(digits[d] for d in order)))
 
@@ -221,6 +232,6 @@ def _retyped(kernel: Kernel, types: tuple[TensorType, ...]) -> Kernel:
     return replace(kernel, params=tuple(replace(p, type=t) for p, t in zip(kernel.params, types, strict=True)))
 
 
-def _with(choice: Choice, buffer: str, dim: int | None) -> Choice:
+def _with_innermost(choice: InnermostDims, buffer: str, dim: int | None) -> InnermostDims:
     rest = {b: d for b, d in choice.items() if b != buffer}
     return rest if dim is None else {**rest, buffer: dim}

@@ -23,7 +23,7 @@ class Split(ProgramPass):
     exact = True
 
     def run(self, ir: Program, context: Context) -> Program:
-        parts = {name: divided(kernel) for name, kernel in ir.kernels.items()}
+        parts = {name: split_kernel(kernel) for name, kernel in ir.kernels.items()}
         if all(len(p) == 1 for p in parts.values()):
             return ir
 
@@ -38,15 +38,17 @@ class Split(ProgramPass):
         return replace(ir, kernels={k.name: k for p in parts.values() for k in p}, steps=expand_steps(ir.steps, rule))
 
 
-def divided(kernel: Kernel) -> tuple[Kernel, ...]:
+def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:
     """The kernel, or one for each of its loops."""
     loops = [s for s in kernel.body if isinstance(s, For)]
     if len(loops) < 2 or len(loops) < len(kernel.body) or not any(s.parallel for s in loops):
         return (kernel,)
-    return tuple(Kernel(f"{kernel.name}_part{k}", used(kernel.params, loop), (loop,)) for k, loop in enumerate(loops))
+    return tuple(
+        Kernel(f"{kernel.name}_part{k}", used_params(kernel.params, loop), (loop,)) for k, loop in enumerate(loops)
+    )
 
 
-def used(params: tuple[Param, ...], loop: For) -> tuple[Param, ...]:
+def used_params(params: tuple[Param, ...], loop: For) -> tuple[Param, ...]:
     """The parameters that a loop reads or writes; what an earlier loop wrote and this one only reads is an input."""
     read = {e.buffer for e in tile.loads((loop,))}
     written = {s.buffer for s in tile.walk((loop,)) if isinstance(s, Store)}

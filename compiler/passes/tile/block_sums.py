@@ -7,30 +7,30 @@ from typing import NamedTuple
 
 from compiler.ir.index import Dim, ceildiv, minimum, var
 from compiler.ir.scalar import Load, Ref, const
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Store, known, known_extent, known_steps
-from compiler.passes.access import Access, Accesses, contraction, in_nest, nested_fors
+from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Store, dim_hint, extent_hint, iteration_count_hint
+from compiler.passes.access import Access, Accesses, is_contraction, perfect_nest, wrap_in_nest
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import Fresh, with_unique_names
+from compiler.passes.rename import NameSupply, with_unique_names
 from compiler.perf.machine import Machine
 
-SHORT = 16
+MIN_TILE_EXTENT = 16
 """Rows or columns that fill a tile of accumulators."""
 
 
-class Product(NamedTuple):
+class StoredContraction(NamedTuple):
     """A sum of products and the store of it, which a nest of loops holds and nothing else."""
 
-    sum: Reduce
+    reduction: Reduce
     store: Store
 
     @property
     def depth(self) -> Range:
-        return self.sum.ranges[0]
+        return self.reduction.ranges[0]
 
 
 @register
 @dataclass(frozen=True)
-class BlockSums(TilePass):
+class BlockReductions(TilePass):
     """parallel %i { parallel %j { %s = reduce add %r { x[%r, %i] * w[%r, %j] }  store %s, y } }
     ->  parallel %i.part { for %i.., %j { store 0, y }  for %r.block { for %j { for %i.. { %s = reduce add %r.. { ... }  store y + %s, y } } } }
 
@@ -42,80 +42,96 @@ class BlockSums(TilePass):
     """
 
     name = "block-sums"
-    size: int = 256
-    least: int = 1024
-    apart: int = 4096
-    long: int = 128
+    block_size: int = 256
+    min_depth: int = 1024
+    conflict_stride: int = 4096
+    min_part_length: int = 128
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        nest = nested_fors(ir.body)
-        product = self.product(nest)
-        if product is None or not self.reads_far(context.accesses(ir), nest, product):
+        nest = perfect_nest(ir.body)
+        match = self.match_contraction(nest)
+        if match is None or not self.has_strided_operands(context.accesses(ir), nest, match):
             return ir
-        context.applied(self, f"%{product.depth.var} in blocks of {self.size}")
-        context.offer(self, None)
-        body = self.in_blocks(product, nest, context.machine or Machine(), Fresh(ir))
-        return with_unique_names(ir.with_body(in_nest(nest[:-2], body)))
+        context.applied(self, f"%{match.depth.var} in blocks of {self.block_size}")
+        context.propose(self, None)
+        body = self.blocked_nest(match, nest, context.machine or Machine(), NameSupply(ir))
+        return with_unique_names(ir.with_body(wrap_in_nest(nest[:-2], body)))
 
-    def product(self, nest: list[For]) -> Product | None:
+    def match_contraction(self, nest: list[For]) -> StoredContraction | None:
         """The long sum that the two innermost loops compute and store as it is."""
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return None
         match nest[-1].body:
-            case (Reduce(body=(), ranges=(depth,)) as sum_, Store() as store) if contraction(sum_):
+            case (Reduce(body=(), ranges=(depth,)) as sum_, Store() as store) if is_contraction(sum_):
                 plain = store.value == Ref(sum_.value.dtype, sum_.name)
-                return Product(sum_, store) if plain and known(depth.extent) >= self.least else None
+                return StoredContraction(sum_, store) if plain and dim_hint(depth.extent) >= self.min_depth else None
         return None
 
-    def reads_far(self, table: Accesses, nest: list[For], product: Product) -> bool:
+    def has_strided_operands(self, table: Accesses, nest: list[For], match: StoredContraction) -> bool:
         """Whether the operands, one for the rows and one for the columns of the result, lie so that blocks pay."""
-        rows, columns, depth = nest[-2].range.var, nest[-1].range.var, product.depth.var
-        reads = [a for a in table.all if a.stmt is product.sum]
-        across = [a for a in reads if table.follows(a, columns) and not table.follows(a, rows)]
-        along = [a for a in reads if table.follows(a, rows) and not table.follows(a, columns)]
-        if len(reads) != 2 or len(across) != 1 or len(along) != 1 or any(is_settled(table, a) for a in reads):
+        rows, columns, depth = nest[-2].range.var, nest[-1].range.var, match.depth.var
+        reads = [a for a in table.all if a.stmt is match.reduction]
+        column_reads = [a for a in reads if table.depends_on(a, columns) and not table.depends_on(a, rows)]
+        row_reads = [a for a in reads if table.depends_on(a, rows) and not table.depends_on(a, columns)]
+        if (
+            len(reads) != 2
+            or len(column_reads) != 1
+            or len(row_reads) != 1
+            or any(has_fixed_layout(table, a) for a in reads)
+        ):
             return False
-        (w,), (x,) = across, along
-        step, other = table.step(w, depth), table.step(x, depth)
-        if not step or not other or table.step(w, columns) != 1 or abs(step) == 1:
+        (w,), (x,) = column_reads, row_reads
+        column_depth_stride, row_depth_stride = table.stride(w, depth), table.stride(x, depth)
+        if (
+            not column_depth_stride
+            or not row_depth_stride
+            or table.stride(w, columns) != 1
+            or abs(column_depth_stride) == 1
+        ):
             return False
-        return abs(other) > 1 or step * table.types[w.buffer].dtype.bytes % self.apart == 0
+        return (
+            abs(row_depth_stride) > 1
+            or column_depth_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
+        )
 
-    def in_blocks(self, product: Product, nest: list[For], machine: Machine, fresh: Fresh) -> Block:
+    def blocked_nest(self, match: StoredContraction, nest: list[For], machine: Machine, fresh: NameSupply) -> Block:
         """The result, cleared and added to by each block of the sum; where threads have too little else, part by part."""
-        rows, columns, depth = nest[-2].range, nest[-1].range, product.depth
-        each = -(-machine.threads // known_steps(f.range for f in nest[:-2]))
-        long = max(rows, columns, key=known_extent)
-        part = self.part(long, each, fresh(f"{long.var}.part"))
-        if part is not None:
-            outer, long = part
-            rows, columns = (long if r.var == long.var else r for r in (rows, columns))
-        total = product.sum.value.dtype
-        so_far = Load(total, product.store.buffer, product.store.index)
-        longer = replace(product.store, value=so_far + product.store.value)
+        rows, columns, depth = nest[-2].range, nest[-1].range, match.depth
+        parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
+        longest = max(rows, columns, key=extent_hint)
+        split_loops = self.split_for_threads(longest, parts_needed, fresh(f"{longest.var}.part"))
+        if split_loops is not None:
+            outer, longest = split_loops
+            rows, columns = (longest if r.var == longest.var else r for r in (rows, columns))
+        total = match.reduction.value.dtype
+        partial_sum = Load(total, match.store.buffer, match.store.index)
+        accumulate = replace(match.store, value=partial_sum + match.store.value)
 
         def added(lo: Dim, hi: Dim) -> Block:
-            part = replace(product.sum, ranges=(depth.with_(lo=lo, hi=hi),))
-            return in_nest([For(columns, ()), For(rows, ())], (part, longer))
+            part = replace(match.reduction, ranges=(depth.with_(lo=lo, hi=hi),))
+            return wrap_in_nest([For(columns, ()), For(rows, ())], (part, accumulate))
 
-        clear = in_nest([For(rows, ()), For(columns, ())], (replace(product.store, value=const(0, total)),))
-        number, whole = fresh(f"{depth.var}.block"), depth.extent // self.size
-        start, end = depth.lo + var(number) * self.size, depth.lo + whole * self.size
-        body: Block = (*clear, For(Range(number, 0, whole), added(start, start + self.size)))
+        clear = wrap_in_nest([For(rows, ()), For(columns, ())], (replace(match.store, value=const(0, total)),))
+        block_var, full_blocks = fresh(f"{depth.var}.block"), depth.extent // self.block_size
+        start, end = depth.lo + var(block_var) * self.block_size, depth.lo + full_blocks * self.block_size
+        body: Block = (*clear, For(Range(block_var, 0, full_blocks), added(start, start + self.block_size)))
         body = body if end == depth.hi else (*body, *added(end, depth.hi))
-        return body if part is None else (For(outer, body, parallel=True),)
+        return body if split_loops is None else (For(outer, body, parallel=True),)
 
-    def part(self, r: Range, threads: int, name: str) -> tuple[Range, Range] | None:
+    def split_for_threads(self, r: Range, threads: int, name: str) -> tuple[Range, Range] | None:
         """A loop over parts of `r`, two for each thread if these are long enough, and the loop over a part; None for one part."""
-        count = max(min(known(r.extent) // self.long, 2 * threads), min(known(r.extent) // SHORT, threads))
+        count = max(
+            min(dim_hint(r.extent) // self.min_part_length, 2 * threads),
+            min(dim_hint(r.extent) // MIN_TILE_EXTENT, threads),
+        )
         if count < 2 or not isinstance(r.extent, int):
             return None
-        size = -(-r.extent // count // SHORT) * SHORT
+        size = -(-r.extent // count // MIN_TILE_EXTENT) * MIN_TILE_EXTENT
         outer = Range(name, 0, ceildiv(r.extent, size))
         start = r.lo + var(name) * size
         return outer, r.with_(lo=start, hi=minimum(start + size, r.hi, {name: (0, outer.hi - 1)}))
 
 
-def is_settled(table: Accesses, a: Access) -> bool:
+def has_fixed_layout(table: Accesses, a: Access) -> bool:
     """Whether an operand will lie as it is read in any case, or may not be read everywhere."""
-    return table.roles[a.buffer] not in ("in", "inout") or a.masked
+    return table.roles[a.buffer] not in ("in", "inout") or a.is_masked

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, interval, substitute, var, variables
-from compiler.ir.linear import step
+from compiler.ir.linear import stride
 from compiler.ir.tile import For, Kernel, Range
-from compiler.passes.access import Accesses, contraction, in_nest, nested_fors
+from compiler.passes.access import Accesses, is_contraction, perfect_nest, wrap_in_nest
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import substitute_indices
 
@@ -25,45 +25,48 @@ class Collapse(TilePass):
 
     name = "collapse"
     exact = True
-    enough: int = 512
+    max_inner_extent: int = 512
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        nest = nested_fors(ir.body)
+        nest = perfect_nest(ir.body)
         inside = [s for f in nest[-1:] for s in f.body]
         plain = all(
-            contraction(s) if isinstance(s, tile.Reduce) else not isinstance(s, (tile.Local, For)) for s in inside
+            is_contraction(s) if isinstance(s, tile.Reduce) else not isinstance(s, (tile.Local, For)) for s in inside
         )
         if not plain or not all(f.parallel for f in nest):
             return ir
         for k in range(len(nest) - 1, 0, -1):
-            nest = nested_fors(ir.body)
-            joined = None if self.long(nest[k].range) else self.join(context.accesses(ir), nest, k)
-            if joined is not None:
+            nest = perfect_nest(ir.body)
+            collapsed = None if self.is_long(nest[k].range) else self.collapse_pair(context.accesses(ir), nest, k)
+            if collapsed is not None:
                 context.applied(self, f"%{nest[k - 1].range.var} and %{nest[k].range.var} are one loop")
-                ir = joined
+                ir = collapsed
         return ir
 
-    def long(self, r: Range) -> bool:
+    def is_long(self, r: Range) -> bool:
         least = interval(r.extent, {})
-        return least is None or least[0] >= self.enough
+        return least is None or least[0] >= self.max_inner_extent
 
-    def join(self, table: Accesses, nest: list[For], k: int) -> Kernel | None:
+    def collapse_pair(self, table: Accesses, nest: list[For], k: int) -> Kernel | None:
         """The kernel with loop `k` and the one around it as one; None where some address would not be linear."""
         outer, inner = nest[k - 1].range, nest[k].range
-        least = interval(inner.hi, {})
-        if outer.lo != 0 or inner.lo != 0 or variables(outer.hi) or least is None or least[0] < 1:
+        min_inner_extent = interval(inner.hi, {})
+        if outer.lo != 0 or inner.lo != 0 or variables(outer.hi) or min_inner_extent is None or min_inner_extent[0] < 1:
             return None
         v = var(outer.var)
-        digits: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
-        for a, _ in table.alike:  # most loops stay two, which shows before anything is written
-            if step(table.types[a.buffer].offset(tuple(substitute(d, digits) for d in a.index)), outer.var) is None:
+        delinearized: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
+        for a, _ in table.access_groups:  # most loops stay two, which shows before anything is written
+            if (
+                stride(table.types[a.buffer].offset(tuple(substitute(d, delinearized) for d in a.index)), outer.var)
+                is None
+            ):
                 return None
-        body = tuple(substitute_indices(s, digits) for s in nest[-1].body)
-        longer = replace(nest[k - 1], range=replace(outer, hi=outer.hi * inner.hi))
-        joined = table.kernel.with_body(in_nest([*nest[: k - 1], longer, *nest[k + 1 :]], body))
-        table = Accesses(joined)
+        body = tuple(substitute_indices(s, delinearized) for s in nest[-1].body)
+        collapsed_loop = replace(nest[k - 1], range=replace(outer, hi=outer.hi * inner.hi))
+        collapsed = table.kernel.with_body(wrap_in_nest([*nest[: k - 1], collapsed_loop, *nest[k + 1 :]], body))
+        table = Accesses(collapsed)
         for a in table.all:
             offset = table.types[a.buffer].offset(a.index)
-            if step(offset, outer.var) is None or any(n not in table.loops for n in variables(offset)):
+            if stride(offset, outer.var) is None or any(n not in table.loops for n in variables(offset)):
                 return None
-        return joined
+        return collapsed

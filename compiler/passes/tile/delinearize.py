@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.atoms import FloorDiv, Mod
-from compiler.ir.index import Dim, Index, ceildiv, simplify, var, variables
+from compiler.ir.index import Dim, IndexExpr, ceildiv, simplify, var, variables
 from compiler.ir.linear import coefficient
-from compiler.ir.scalar import Call, Expr, IndexValue
+from compiler.ir.scalar import Expr, IndexValue, PrimitiveCall
 from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt
-from compiler.passes.access import contraction, nested_fors
+from compiler.passes.access import is_contraction, perfect_nest
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import Fresh, map_indices, substitute_indices
+from compiler.passes.rename import NameSupply, map_indices, substitute_indices
 from compiler.perf.machine import Machine
 
 
@@ -33,63 +33,63 @@ class Delinearize(TilePass):
 
     name = "delinearize"
     exact = True
-    parts: int = 64
+    max_copies: int = 64
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        if not any(contraction(chosen(s)) for f in nested_fors(ir.body)[-1:] for s in f.body):
+        if not any(is_contraction(without_guard(s)) for f in perfect_nest(ir.body)[-1:] for s in f.body):
             return ir
-        fresh, bodies, lanes = Fresh(ir), [ir.body], (context.machine or Machine()).lanes(32)
+        fresh, bodies, lanes = NameSupply(ir), [ir.body], (context.machine or Machine()).lanes(32)
         while True:
-            loop = next((f for f in nested_fors(bodies[0]) if step(f, lanes)), None)
+            loop = next((f for f in perfect_nest(bodies[0]) if loop_divisor(f, lanes)), None)
             if loop is None:
                 break
-            n, v = step(loop, lanes), loop.range.var
+            n, v = loop_divisor(loop, lanes), loop.range.var
             inner = fresh(f"{v}.rest")
-            nested = [divided(b, v, n, inner) for b in bodies]
-            whole = [b for b in nested if b is not None]
-            if len(whole) == len(bodies):
-                bodies = whole
-            elif len(bodies) * n <= self.parts:
-                bodies = [part(b, v, n, rest) for b in bodies for rest in remainders(b, v, n)]
+            attempted_bodies = [strip_mine(b, v, n, inner) for b in bodies]
+            split_bodies = [b for b in attempted_bodies if b is not None]
+            if len(split_bodies) == len(bodies):
+                bodies = split_bodies
+            elif len(bodies) * n <= self.max_copies:
+                bodies = [specialize_remainder(b, v, n, rest) for b in bodies for rest in remainders(b, v, n)]
             else:
                 break
             context.applied(self, f"%{v} taken apart by its remainder by {n}")
         return ir.with_body(tuple(s for b in bodies for s in b))
 
 
-def chosen(stmt: Stmt) -> Stmt:
+def without_guard(stmt: Stmt) -> Stmt:
     """A reduction as it is where all points take part in it."""
-    if isinstance(stmt, Reduce) and isinstance(stmt.value, Call) and stmt.value.primitive == "where":
+    if isinstance(stmt, Reduce) and isinstance(stmt.value, PrimitiveCall) and stmt.value.primitive == "where":
         return replace(stmt, value=stmt.value.args[1])
     return stmt
 
 
-def step(loop: For, lanes: int) -> int:
+def loop_divisor(loop: For, lanes: int) -> int:
     """The number by which the body's loads take remainders of the loop's index, or whole vectors of it; 0 for none, or several."""
     r = loop.range
     if not loop.parallel or r.lo != 0 or variables(r.hi):
         return 0
     indices = [d for e in tile.loads(loop.body) for d in e.index]
-    found = {n for d in indices for n in divisors(d, r.var, Mod)}
-    found |= {n for d in indices for n in divisors(d, r.var, FloorDiv) if n % lanes == 0}
+    found = {n for d in indices for n in index_divisors(d, r.var, Mod)}
+    found |= {n for d in indices for n in index_divisors(d, r.var, FloorDiv) if n % lanes == 0}
     return found.pop() if len(found) == 1 else 0
 
 
-def divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator[int]:
+def index_divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator[int]:
     """The constants by which `d` divides something that moves with `v` step by step."""
-    if isinstance(d, Index):
+    if isinstance(d, IndexExpr):
         for mono, _ in d.terms:
             for atom in mono:
                 if isinstance(atom, kind) and isinstance(atom.den, int) and coefficient(atom.num, v) == 1:
                     yield atom.den
 
 
-def divided(body: Block, v: str, n: int, inner: str) -> Block | None:
+def strip_mine(body: Block, v: str, n: int, inner: str) -> Block | None:
     """Loop `v` as a loop of loops over `n` steps; None where divisions of `v` would remain, or where the steps differ."""
-    fits = True
+    is_linear = True
 
     def one(stmt: Stmt) -> Stmt:
-        nonlocal fits
+        nonlocal is_linear
         assert isinstance(stmt, For)
         if stmt.range.var != v:
             return replace(stmt, body=tuple(one(s) for s in stmt.body))
@@ -97,35 +97,35 @@ def divided(body: Block, v: str, n: int, inner: str) -> Block | None:
         moved = tuple(substitute_indices(s, {v: var(v) * n + var(inner)}) for s in stmt.body)
         moved = tuple(map_indices(s, lambda d: simplify(d, {inner: (0, n - 1)})) for s in moved)
         indices = [d for e in tile.loads(moved) for d in e.index]
-        left = {k for d in indices for kind in (Mod, FloorDiv) for k in divisors(d, inner, kind)}
+        left = {k for d in indices for kind in (Mod, FloorDiv) for k in index_divisors(d, inner, kind)}
         tested = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in expressions(moved))
-        fits = hi % n == 0 and not left and not tested
+        is_linear = hi % n == 0 and not left and not tested
         rest = For(Range(inner, 0, n), moved, stmt.parallel)
         return replace(stmt, range=stmt.range.with_(hi=ceildiv(hi, n)), body=(rest,))
 
     made = tuple(one(s) for s in body)
-    return made if fits else None
+    return made if is_linear else None
 
 
 def expressions(body: Block) -> Iterator[Expr]:
     """Every expression in `body`."""
-    return (e for s in tile.walk(body) for value in tile.values(s) for e in value.parts)
+    return (e for s in tile.walk(body) for value in tile.stmt_exprs(s) for e in value.subexprs)
 
 
 def remainders(body: Block, v: str, n: int) -> range:
     """What the indices of loop `v` leave when they are divided by `n`."""
-    extent = next(f.range.hi for f in nested_fors(body) if f.range.var == v)
+    extent = next(f.range.hi for f in perfect_nest(body) if f.range.var == v)
     return range(min(n, extent) if isinstance(extent, int) else n)
 
 
-def part(body: Block, v: str, n: int, rest: int) -> Block:
+def specialize_remainder(body: Block, v: str, n: int, remainder: int) -> Block:
     """The steps of loop `v` whose index leaves `rest`, counted one by one."""
 
     def one(stmt: Stmt) -> Stmt:
         assert isinstance(stmt, For)
         if stmt.range.var != v:
             return replace(stmt, body=tuple(one(s) for s in stmt.body))
-        inner = tuple(substitute_indices(s, {v: var(v) * n + rest}) for s in stmt.body)
-        return replace(stmt, range=stmt.range.with_(hi=ceildiv(stmt.range.hi - rest, n)), body=inner)
+        inner = tuple(substitute_indices(s, {v: var(v) * n + remainder}) for s in stmt.body)
+        return replace(stmt, range=stmt.range.with_(hi=ceildiv(stmt.range.hi - remainder, n)), body=inner)
 
     return tuple(one(s) for s in body)

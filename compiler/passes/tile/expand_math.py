@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir import scalar, tile
-from compiler.ir.scalar import Call, Const, Expr, Ref
+from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
 from compiler.ir.tile import Block, Kernel, Let, Reduce, Stmt, Store
 from compiler.ir.types import f32
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import Fresh
+from compiler.passes.rename import NameSupply
 
 
 @register
@@ -25,15 +25,15 @@ class ExpandMath(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         from compiler.passes.tile.elementary import EXPANSIONS, expand
 
-        def spelled(stmt: Stmt) -> bool:
+        def has_expandable_calls(stmt: Stmt) -> bool:
             """Whether there is something to spell out in the statement itself."""
-            return any(e.primitive in EXPANSIONS for value in tile.values(stmt) for e in value.calls)
+            return any(e.primitive in EXPANSIONS for value in tile.stmt_exprs(stmt) for e in value.calls)
 
-        if not any(map(spelled, tile.walk(ir.body))):
+        if not any(map(has_expandable_calls, tile.walk(ir.body))):
             return ir
-        fresh = Fresh(ir)
+        fresh = NameSupply(ir)
 
-        def spell(value: Expr) -> tuple[list[Stmt], Expr]:
+        def expand_calls(value: Expr) -> tuple[list[Stmt], Expr]:
             """Bindings, then the value in terms of them."""
             lets: list[Stmt] = []
 
@@ -45,24 +45,24 @@ class ExpandMath(TilePass):
                 return Ref(e.dtype, name)
 
             def rule(e: Expr) -> Expr:
-                if not (isinstance(e, Call) and e.primitive in EXPANSIONS):
+                if not (isinstance(e, PrimitiveCall) and e.primitive in EXPANSIONS):
                     return e
                 wide = f32 if e.dtype.is_half else e.dtype
-                known = Call(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
+                known = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
                 context.count(self, e.primitive)
-                return scalar.bind_shared(expand(known), bind).to(e.dtype)
+                return scalar.bind_common_subexprs(expand(known), bind).to(e.dtype)
 
             return lets, scalar.transform(value, rule)
 
-        def statement(stmt: Stmt) -> Block:
-            if not spelled(stmt):
+        def expand_statement(stmt: Stmt) -> Block:
+            if not has_expandable_calls(stmt):
                 return (stmt,)
             if isinstance(stmt, (Let, Store)):
-                lets, value = spell(stmt.value)
+                lets, value = expand_calls(stmt.value)
                 return (*lets, replace(stmt, value=value))
             if isinstance(stmt, Reduce):
-                lets, value = spell(stmt.value)
+                lets, value = expand_calls(stmt.value)
                 return (replace(stmt, body=(*stmt.body, *lets), value=value),)
             return (stmt,)
 
-        return ir.with_body(tile.expand_stmts(ir.body, statement))
+        return ir.with_body(tile.expand_stmts(ir.body, expand_statement))

@@ -9,7 +9,7 @@ from compiler.ir.tile import Kernel, Range, Stmt
 from compiler.passes.access import Accesses
 from compiler.passes.base import Context, TilePass, register
 
-LEAST = 16
+MIN_BLOCK = 16
 """The smallest extent of a block that matrix units multiply."""
 
 
@@ -31,11 +31,11 @@ class GpuRows(TilePass):
             if r.var not in walked or not isinstance(r.extent, int):
                 return r
             context.applied(self, f"%{r.var}: a row of {r.extent} in one block")
-            return r.with_(tile=max(LEAST, power_of_two(r.extent)))
+            return r.with_(tile=max(MIN_BLOCK, next_power_of_2(r.extent)))
 
         return ir.with_body(tile.map_ranges(ir.body, rule))
 
 
-def power_of_two(n: int) -> int:
+def next_power_of_2(n: int) -> int:
     """The least power of two that is at least `n`."""
     return 1 << max(0, n - 1).bit_length()

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from compiler.ir import tile
 from compiler.ir.index import variables
 from compiler.ir.tile import Block, For, Kernel, Local, Stmt
-from compiler.passes.access import Access, Accesses, contraction
+from compiler.passes.access import Access, Accesses, is_contraction
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.rename import substitute_names, with_unique_names
 
-ROWS = 4
+MIN_BLOCK_ROWS = 4
 """Steps that a loop needs to be worth a block of accumulators of its own."""
 
 
 @register
 @dataclass(frozen=True)
-class Join(TilePass):
+class FuseSiblings(TilePass):
     """parallel %i in 0..64 { parallel %j in 0..2 { f(%i, %j) } }   parallel %k in 0..64 { parallel %l in 0..5 { g(%k, %l) } }
     ->  parallel %i in 0..64 { parallel %j in 0..2 { f(%i, %j) }  parallel %l in 0..5 { g(%i, %l) } }
 
@@ -30,17 +30,17 @@ class Join(TilePass):
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        if not any(map(contraction, tile.walk(ir.body))):
+        if not any(map(is_contraction, tile.walk(ir.body))):
             return ir
         ir = with_unique_names(ir)
 
         def block(body: Block) -> Block:
             out: list[Stmt] = []
             for stmt in body:
-                joined = join(out[-1], stmt, ir) if out else None
-                if joined is not None:
-                    out[-1] = joined
-                    context.applied(self, f"%{joined.range.var} walks two nests")
+                fused = fuse_pair(out[-1], stmt, ir) if out else None
+                if fused is not None:
+                    out[-1] = fused
+                    context.applied(self, f"%{fused.range.var} walks two nests")
                 else:
                     out.append(stmt)
             return tuple(replace(s, body=block(s.body)) if isinstance(s, For) else s for s in out)
@@ -48,7 +48,7 @@ class Join(TilePass):
         return ir.with_body(block(ir.body))
 
 
-def join(first: Stmt, second: Stmt, kernel: Kernel) -> For | None:
+def fuse_pair(first: Stmt, second: Stmt, kernel: Kernel) -> For | None:
     """One loop around what two hold; None where its steps would not stand for themselves, or where one needs it for its rows."""
     if not (isinstance(first, For) and isinstance(second, For) and first.parallel and second.parallel):
         return None
@@ -56,30 +56,36 @@ def join(first: Stmt, second: Stmt, kernel: Kernel) -> For | None:
         return None
     v = first.range.var
     second = substitute_names(second, {second.range.var: v})
-    around = tuple(s for s in tile.walk(kernel.body) if isinstance(s, Local))  # what both may use, and more
-    tables = [Accesses(kernel.with_body((*around, s))) for s in (first, second)]
-    if any(needed(table, v) for table in tables):
+    local_buffers = tuple(s for s in tile.walk(kernel.body) if isinstance(s, Local))  # what both may use, and more
+    tables = [Accesses(kernel.with_body((*local_buffers, s))) for s in (first, second)]
+    if any(is_row_loop(table, v) for table in tables):
         return None
     stored = {a.buffer for table in tables for a in table.all if a.is_store}
-    if not all(apart([a for table in tables for a in table.all if a.buffer == name], v) for name in stored):
+    if not all(
+        are_steps_disjoint([a for table in tables for a in table.all if a.buffer == name], v) for name in stored
+    ):
         return None
     return replace(first, body=(*first.body, *second.body))
 
 
-def apart(accesses: list[Access], v: str) -> bool:
+def are_steps_disjoint(accesses: list[Access], v: str) -> bool:
     """Whether every step of `v` reads and writes at an index of its own."""
     same = (set(dims) for dims in zip(*(a.index for a in accesses), strict=True))
     return any(len(dims) == 1 and variables(next(iter(dims))) == {v} for dims in same)
 
 
-def needed(table: Accesses, v: str) -> bool:
+def is_row_loop(table: Accesses, v: str) -> bool:
     """Whether some contraction adds along no constants in loops inside `v` that are as long as it should be."""
-    for stmt in (s for s in tile.walk(table.kernel.body) if contraction(s)):
+    for stmt in (s for s in tile.walk(table.kernel.body) if is_contraction(s)):
         reads = [a for a in table.all if a.stmt is stmt and table.roles[a.buffer] == "const"]
         if not reads:
             return True
-        inside = [r for r in reads[0].loops if r.var != v and r not in tile.ranges(stmt)]
-        rows = max((tile.known_extent(r) for r in inside if not all(table.follows(a, r.var) for a in reads)), default=1)
-        if rows < min(ROWS, tile.known_extent(table.loops[v][0])) and not all(table.follows(a, v) for a in reads):
+        inside = [r for r in reads[0].loops if r.var != v and r not in tile.stmt_ranges(stmt)]
+        rows = max(
+            (tile.extent_hint(r) for r in inside if not all(table.depends_on(a, r.var) for a in reads)), default=1
+        )
+        if rows < min(MIN_BLOCK_ROWS, tile.extent_hint(table.loops[v][0])) and not all(
+            table.depends_on(a, v) for a in reads
+        ):
             return True
     return False

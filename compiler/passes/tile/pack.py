@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir.index import variables
-from compiler.ir.linear import panel
-from compiler.ir.tile import Kernel, known
-from compiler.ir.types import Digit, Layout
+from compiler.ir.linear import contiguous_width
+from compiler.ir.tile import Kernel, dim_hint
+from compiler.ir.types import Layout, PhysicalDim
 from compiler.passes.access import Access, Accesses
 from compiler.passes.base import Context, TilePass, register
 
@@ -28,35 +28,35 @@ class Pack(TilePass):
         table = context.accesses(ir)
         params = []
         for p in ir.params:
-            layout = self.layout(table, p.name) if p.role in ("const", "work") and p.type.rank >= 2 else None
+            layout = self.packed_layout(table, p.name) if p.role in ("const", "work") and p.type.rank >= 2 else None
             if layout is not None:
                 context.applied(self, f"%{p.name}: {p.type} stored as {layout}")
             params.append(replace(p, type=replace(p.type, layout=layout)) if layout is not None else p)
         return replace(ir, params=tuple(params))
 
-    def layout(self, table: Accesses, name: str) -> Layout | None:
+    def packed_layout(self, table: Accesses, name: str) -> Layout | None:
         """Digits of the packed buffer; None where every read is served as it is."""
-        found = {self.layout_of(table, a) for a in table.all if a.buffer == name and not a.is_store}
+        found = {self.preferred_layout(table, a) for a in table.all if a.buffer == name and not a.is_store}
         return found.pop() if len(found) == 1 else None
 
-    def layout_of(self, table: Accesses, a: Access) -> Layout | None:
+    def preferred_layout(self, table: Accesses, a: Access) -> Layout | None:
         """The layout that one read would like."""
-        lane = next((r for r in a.loops if r.lanes and table.follows(a, r.var)), None)
+        lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
         if lane is None:
             return None
-        moving = [k for k, d in enumerate(a.index) if lane.var in variables(d)]
-        if len(moving) != 1:
+        lane_dims = [k for k, d in enumerate(a.index) if lane.var in variables(d)]
+        if len(lane_dims) != 1:
             return None
-        dim, width = moving[0], panel(a.index[moving[0]], lane.var, lane.tile)
+        dim, width = lane_dims[0], contiguous_width(a.index[lane_dims[0]], lane.var, lane.tile)
         if width is None or (width != lane.tile and width % lane.lanes):
             return None
-        others = self.walk_order(a, dim)
-        if table.step(a, lane.var) == 1 and lane.tile >= known(lane.extent, 0):
+        others = self.outer_dims(a, dim)
+        if table.stride(a, lane.var) == 1 and lane.tile >= dim_hint(lane.extent, 0):
             return None
-        return Layout((Digit(dim, width), *(Digit(k) for k in others), Digit(dim, width, True)))
+        return Layout((PhysicalDim(dim, width), *(PhysicalDim(k) for k in others), PhysicalDim(dim, width, True)))
 
     @staticmethod
-    def walk_order(a: Access, dim: int) -> list[int]:
+    def outer_dims(a: Access, dim: int) -> list[int]:
         """The other dimensions, those of outer loops first."""
         order = [r.var for r in a.loops]
 

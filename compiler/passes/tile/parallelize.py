@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.ir.index import interval
-from compiler.ir.team import is_shared
-from compiler.ir.tile import Block, For, Kernel, Stmt, known
-from compiler.passes.access import work, work_in_sizes
+from compiler.ir.team import is_parallelizable
+from compiler.ir.tile import Block, For, Kernel, Stmt, dim_hint
+from compiler.passes.access import estimated_ops, symbolic_ops
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
@@ -25,44 +25,46 @@ class Parallelize(TilePass):
 
     name = "parallelize"
     exact = True
-    grain: int = 60_000
-    slices: int = 16
+    grain_size: int = 60_000
+    steps_per_thread: int = 16
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        exact, total = work_in_sizes(ir), work(ir)
-        least, most = interval(exact, {}) or (total, total)
-        if most < self.grain:
+        dynamic_ops, total = symbolic_ops(ir), estimated_ops(ir)
+        least, most = interval(dynamic_ops, {}) or (total, total)
+        if most < self.grain_size:
             context.missed(self, f"{total} operations are too few to share")
-            return ir.with_body(serial(ir.body))
-        wanted = self.slices * (context.machine or Machine()).threads
-        repeated = work(ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel))))
-        if not is_shared(ir) or 2 * repeated > total:
-            return ir.with_body(serial(ir.body))
-        if total < 16 * self.grain:
-            context.offer(self, replace(self, grain=most + 1))
-        context.offer(self, replace(self, slices=max(1, self.slices // 4)))
-        rare = max(1, total // self.grain)
-        body = tuple(self.share(s, wanted, rare) if isinstance(s, For) and s.parallel else s for s in ir.body)
-        if least >= self.grain:
+            return ir.with_body(serialize(ir.body))
+        min_steps = self.steps_per_thread * (context.machine or Machine()).threads
+        serial_ops = estimated_ops(ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel))))
+        if not is_parallelizable(ir) or 2 * serial_ops > total:
+            return ir.with_body(serialize(ir.body))
+        if total < 16 * self.grain_size:
+            context.propose(self, replace(self, grain_size=most + 1))
+        context.propose(self, replace(self, steps_per_thread=max(1, self.steps_per_thread // 4)))
+        work_ratio = max(1, total // self.grain_size)
+        body = tuple(
+            self.keep_parallel(s, min_steps, work_ratio) if isinstance(s, For) and s.parallel else s for s in ir.body
+        )
+        if least >= self.grain_size:
             return ir.with_body(body)
-        context.applied(self, f"shared if there are {self.grain} operations or more")
-        return replace(ir, body=body, surplus=exact - self.grain)
+        context.applied(self, f"shared if there are {self.grain_size} operations or more")
+        return replace(ir, body=body, parallel_condition=dynamic_ops - self.grain_size)
 
-    def share(self, loop: For, wanted: int, rare: int) -> For:
+    def keep_parallel(self, loop: For, min_steps: int, work_ratio: int) -> For:
         """Keep `loop` and what nests directly in it parallel until there are `wanted` steps, also where there is a `rare`th of the work."""
-        extent = known(loop.range.extent, 0)
-        steps = -(-extent // loop.range.tile) if extent else wanted
-        steps //= 1 if isinstance(loop.range.extent, int) else rare
+        extent = dim_hint(loop.range.extent, 0)
+        steps = -(-extent // loop.range.tile) if extent else min_steps
+        steps //= 1 if isinstance(loop.range.extent, int) else work_ratio
         inner = loop.body
-        if steps < wanted and len(inner) == 1 and isinstance(inner[0], For) and inner[0].parallel:
-            return replace(loop, body=(self.share(inner[0], -(-wanted // max(1, steps)), rare),))
-        return replace(loop, body=serial(inner))
+        if steps < min_steps and len(inner) == 1 and isinstance(inner[0], For) and inner[0].parallel:
+            return replace(loop, body=(self.keep_parallel(inner[0], -(-min_steps // max(1, steps)), work_ratio),))
+        return replace(loop, body=serialize(inner))
 
 
-def serial(body: Block) -> Block:
+def serialize(body: Block) -> Block:
     """`body` with no loop shared."""
 
     def one(s: Stmt) -> Stmt:
-        return replace(s, parallel=False, body=serial(s.body)) if isinstance(s, For) else s
+        return replace(s, parallel=False, body=serialize(s.body)) if isinstance(s, For) else s
 
     return tuple(one(s) for s in body)

@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, substitute, var, variables
-from compiler.ir.tile import ANY_USES, Block, For, Kernel, Reduce, Stmt, Uses, known, leaves_rows
+from compiler.ir.tile import ANY_REUSE, Block, For, Kernel, Reduce, ReuseRange, Stmt, dim_hint, has_partial_rows
 from compiler.ir.tile import Prefetch as PrefetchStmt
-from compiler.passes.access import Access, Accesses, contraction, nested_fors, size_of
+from compiler.passes.access import Access, Accesses, buffer_bytes, is_contraction, perfect_nest
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
-Asked: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
+PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
 """What the body of a loop begins with, by the loop's identity: the prefetches for each buffer, numbered."""
 
 
@@ -39,102 +39,106 @@ class Prefetch(TilePass):
 
     name = "prefetch"
     exact = True
-    ahead: int = 16384
-    near: int = 4096
-    share: int = 8
+    distance: int = 16384
+    l1_distance: int = 4096
+    cache_divisor: int = 8
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        made = self.rows(ir, context)
-        return made if self.stay(ir, context) else self.panels(made, context)
+        made = self.prefetch_rows(ir, context)
+        return made if self.stays_in_cache(ir, context) else self.prefetch_panels(made, context)
 
-    def stay(self, ir: Kernel, context: Context) -> bool:
+    def stays_in_cache(self, ir: Kernel, context: Context) -> bool:
         """Whether a loop of the program reads the kernel's constants again before they leave the last cache."""
-        constants = sum(known(p.type.nbytes) for p in ir.params if p.role == "const")
-        if not constants or context.kernel not in context.repeated:
+        constants = sum(dim_hint(p.type.nbytes) for p in ir.params if p.role == "const")
+        if not constants or context.kernel not in context.repeated_kernels:
             return False
-        near = constants * self.share <= (context.machine or Machine()).l3
+        near = constants * self.cache_divisor <= (context.machine or Machine()).l3
         if near:
             context.missed(self, "a loop runs the kernel again before its constants leave the cache")
         return near
 
-    def panels(self, ir: Kernel, context: Context) -> Kernel:
+    def prefetch_panels(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for what comes later in each packed constant that is walked from end to end."""
         machine, table = context.machine or Machine(), context.accesses(ir)
-        asked: Asked = {}
+        requests: PrefetchRequests = {}
         for a in table.all:
-            held = table.types[a.buffer]
-            if table.roles[a.buffer] != "const" or not contraction(a.stmt) or size_of(table, a) <= machine.l1:
+            buffer_type = table.types[a.buffer]
+            if table.roles[a.buffer] != "const" or not is_contraction(a.stmt) or buffer_bytes(table, a) <= machine.l1:
                 continue
-            lane = next((r for r in a.loops if r.lanes and table.follows(a, r.var)), None)
+            lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
             depth = a.loops[-1]
-            if lane is None or table.step(a, depth.var) != lane.tile:
+            if lane is None or table.stride(a, depth.var) != lane.tile:
                 continue
-            for number, (level, ahead, uses) in enumerate(self.distances(table, a, machine)):
-                steps = ahead // (lane.tile * held.dtype.bytes)
+            for number, (level, ahead, uses) in enumerate(self.choose_distances(table, a, machine)):
+                steps = ahead // (lane.tile * buffer_type.dtype.bytes)
                 place = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
-                asked.setdefault(id(a.stmt), {})[a.buffer, number] = PrefetchStmt(a.buffer, place, level, uses)
+                requests.setdefault(id(a.stmt), {})[a.buffer, number] = PrefetchStmt(a.buffer, place, level, uses)
                 context.applied(self, f"%{a.buffer} is fetched to cache {level} {steps} steps ahead")
-            context.offer(self, None, replace(self, ahead=2 * self.ahead))
-        return ir.with_body(insert(ir.body, asked)) if asked else ir
+            context.propose(self, None, replace(self, distance=2 * self.distance))
+        return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
-    def distances(self, table: Accesses, a: Access, machine: Machine) -> list[tuple[int, int, Uses]]:
+    def choose_distances(self, table: Accesses, a: Access, machine: Machine) -> list[tuple[int, int, ReuseRange]]:
         """To which cache to fetch, how many bytes ahead, and in which tiles: those whose rows multiply a line for longer than memory
         takes to bring one wait for it in another place than those with fewer.
         """
-        rows = [r for r in a.loops if not table.follows(a, r.var)]
-        most = prod(r.tile for r in rows)
-        fewest = 1 if any(leaves_rows(r) for r in rows) else most
-        many = machine.fma_per_cycle * machine.vector_bits // 8 // machine.l3_bytes_per_cycle + 1
-        if most < many:
-            return [(1, self.ahead, ANY_USES)]
-        if many <= fewest:
-            return [(2, self.ahead, ANY_USES), (1, self.near, ANY_USES)]
-        return [(1, self.ahead, (1, many)), (2, self.ahead, (many, None)), (1, self.near, (many, None))]
+        rows = [r for r in a.loops if not table.depends_on(a, r.var)]
+        max_rows = prod(r.tile for r in rows)
+        fewest_rows = 1 if any(has_partial_rows(r) for r in rows) else max_rows
+        min_rows = machine.fma_per_cycle * machine.vector_bits // 8 // machine.l3_bytes_per_cycle + 1
+        if max_rows < min_rows:
+            return [(1, self.distance, ANY_REUSE)]
+        if min_rows <= fewest_rows:
+            return [(2, self.distance, ANY_REUSE), (1, self.l1_distance, ANY_REUSE)]
+        return [
+            (1, self.distance, (1, min_rows)),
+            (2, self.distance, (min_rows, None)),
+            (1, self.l1_distance, (min_rows, None)),
+        ]
 
-    def rows(self, ir: Kernel, context: Context) -> Kernel:
+    def prefetch_rows(self, ir: Kernel, context: Context) -> Kernel:
         """Ask for the next row of operands that are walked several times."""
         cache = (context.machine or Machine()).l2
-        nest = nested_fors(ir.body)
-        if not nest or any(tile.ranges(s) and tile.ranges(s)[0].lanes for s in nest):
+        nest = perfect_nest(ir.body)
+        if not nest or any(tile.stmt_ranges(s) and tile.stmt_ranges(s)[0].lanes for s in nest):
             return ir
         row = nest[-1]
         table = context.accesses(ir)
-        large = {p.name for p in ir.params if p.role == "in" and known(p.type.nbytes) > cache}
-        wanted = [a for a in table.all if a.buffer in large and self.walks_row(table, a, row)]
+        large = {p.name for p in ir.params if p.role == "in" and dim_hint(p.type.nbytes) > cache}
+        wanted = [a for a in table.all if a.buffer in large and self.is_row_access(table, a, row)]
         loops = [s for s in row.body if isinstance(s, (For, Reduce))]
-        asked: Asked = {}
+        requests: PrefetchRequests = {}
         for a in wanted:
             source = a.loops[-1]
-            first = next((k for k, s in enumerate(loops) if source in tile.ranges(s)), None)
+            first = next((k for k, s in enumerate(loops) if source in tile.stmt_ranges(s)), None)
             if first is None or first + 1 >= len(loops):
                 continue
             target = loops[first + 1]
-            (into, *more) = tile.ranges(target)
+            (into, *more) = tile.stmt_ranges(target)
             if more or (into.lo, into.hi, into.tile) != (source.lo, source.hi, source.tile):
                 continue
-            if any((a.buffer, 0) in chosen for chosen in asked.values()):
+            if any((a.buffer, 0) in chosen for chosen in requests.values()):
                 continue
             moved: dict[str, Dim] = {source.var: var(into.var), row.range.var: var(row.range.var) + row.range.tile}
             ahead = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
-            asked.setdefault(id(target), {})[a.buffer, 0] = ahead
+            requests.setdefault(id(target), {})[a.buffer, 0] = ahead
             context.applied(self, f"%{a.buffer}: the next row is fetched in the loop over %{into.var}")
-            context.offer(self, None)
-        return ir.with_body(insert(ir.body, asked)) if asked else ir
+            context.propose(self, None)
+        return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
     @staticmethod
-    def walks_row(table: Accesses, a: Access, row: For) -> bool:
+    def is_row_access(table: Accesses, a: Access, row: For) -> bool:
         """Whether the access goes along a row that `row` picks, in one lane loop directly inside it."""
         source = a.loops[-1]
         used = {v for d in a.index for v in variables(d)}
         return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
 
 
-def insert(body: Block, asked: Asked) -> Block:
+def insert_prefetches(body: Block, requests: PrefetchRequests) -> Block:
     """`body` with prefetches at the start of the loops that ask for them."""
 
     def one(s: Stmt) -> Stmt:
         if not isinstance(s, (For, Reduce)):
             return s
-        return replace(s, body=(*asked.get(id(s), {}).values(), *insert(s.body, asked)))
+        return replace(s, body=(*requests.get(id(s), {}).values(), *insert_prefetches(s.body, requests)))
 
     return tuple(one(s) for s in body)

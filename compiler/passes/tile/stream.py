@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 
 from compiler.ir import tile
 from compiler.ir.index import Dim, interval
-from compiler.ir.tile import Block, Kernel, Stmt, Store, known
+from compiler.ir.tile import Block, Kernel, Stmt, Store, dim_hint
 from compiler.passes.base import Context, TilePass, register
 from compiler.perf.machine import Machine
 
 
 @register
 @dataclass(frozen=True)
-class Stream(TilePass):
+class NontemporalStores(TilePass):
     """store v, %y[%i]  ->  store v, %y[%i] stream   for outputs larger than a `share`th of the last cache
 
     A plain store first reads the line it overwrites; a streaming store does not, which saves a third of the traffic of y = f(x).
@@ -22,28 +22,32 @@ class Stream(TilePass):
 
     name = "stream"
     exact = True
-    share: int = 4
+    cache_divisor: int = 4
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        most = (context.machine or Machine()).l3 // self.share
+        max_bytes = (context.machine or Machine()).l3 // self.cache_divisor
         read = {a.buffer for a in context.accesses(ir).all if not a.is_store}
         written = (p for p in ir.params if p.role == "out" and p.name not in read)
-        large = {p.name: surplus(p.type.nbytes - most) for p in written if known(p.type.nbytes) > most}
+        large = {
+            p.name: nontemporal_condition(p.type.nbytes - max_bytes)
+            for p in written
+            if dim_hint(p.type.nbytes) > max_bytes
+        }
         if not large:
             return ir
 
         def rule(stmt: Stmt) -> Block:
             if not isinstance(stmt, Store) or stmt.buffer not in large:
                 return (stmt,)
-            return (replace(stmt, stream=large[stmt.buffer]),)
+            return (replace(stmt, nontemporal=large[stmt.buffer]),)
 
         for name, s in large.items():
             context.applied(self, f"%{name} written past the cache{'' if isinstance(s, int) else ' if it is large'}")
-        context.offer(self, None)
+        context.propose(self, None)
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
 
-def surplus(d: Dim) -> Dim:
+def nontemporal_condition(d: Dim) -> Dim:
     """`d`, or 0 where it is never negative."""
     bounds = interval(d, {})
     return 0 if bounds and bounds[0] >= 0 else d

@@ -8,9 +8,9 @@ from math import prod
 
 from compiler.ir import tile
 from compiler.ir.tile import Block, Kernel, Range, Reduce, Stmt
-from compiler.passes.access import contraction
+from compiler.passes.access import is_contraction
 from compiler.passes.base import Context, TilePass, register
-from compiler.perf.contraction import RegisterTile, jump_hides
+from compiler.perf.contraction import RegisterTile, hides_loop_overhead
 from compiler.perf.machine import Machine
 
 
@@ -30,48 +30,52 @@ class Unroll(TilePass):
 
     name = "unroll"
     exact = True
-    steps: int = 9
-    vectors: int = 64
-    jump: int = 4
+    max_steps: int = 9
+    max_vectors: int = 64
+    partial_factor: int = 4
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         machine = context.machine or Machine()
         accesses = context.accesses(ir)
-        blocks = {id(a.stmt): block(a.loops) for a in accesses.all if contraction(a.stmt)}
+        accumulator_tiles = {id(a.stmt): accumulator_tile(a.loops) for a in accesses.all if is_contraction(a.stmt)}
 
         def rule(stmt: Stmt) -> Block:
-            if not isinstance(stmt, Reduce) or any(tile.ranges(s) for s in stmt.body):
+            if not isinstance(stmt, Reduce) or any(tile.stmt_ranges(s) for s in stmt.body):
                 return (stmt,)
             around = accesses.loops[stmt.ranges[0].var][2]
-            ranges, last = self.write_out(stmt.ranges, vectors(around)), stmt.ranges[-1]
-            if ranges[-1] == last and id(stmt) in blocks and not jump_hides(blocks[id(stmt)], machine):
-                ranges = (*stmt.ranges[:-1], last.with_(unroll=max(last.unroll, self.jump)))
+            ranges, last = self.fully_unroll(stmt.ranges, vector_count(around)), stmt.ranges[-1]
+            if (
+                ranges[-1] == last
+                and id(stmt) in accumulator_tiles
+                and not hides_loop_overhead(accumulator_tiles[id(stmt)], machine)
+            ):
+                ranges = (*stmt.ranges[:-1], last.with_(unroll=max(last.unroll, self.partial_factor)))
             if ranges != stmt.ranges:
                 context.applied(self, f"steps of %{stmt.name} written out")
-                context.offer(self, None)
+                context.propose(self, None)
             return (replace(stmt, ranges=ranges),)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
-    def write_out(self, ranges: tuple[Range, ...], copies: int) -> tuple[Range, ...]:
+    def fully_unroll(self, ranges: tuple[Range, ...], copies: int) -> tuple[Range, ...]:
         """The last ranges with `unroll` set to their whole length, as far as `steps` allows, in so many `copies` of the reduction."""
         out: list[Range] = []
-        left = self.steps
+        left = self.max_steps
         for r in reversed(ranges):
             steps = -(-r.extent // r.tile) if isinstance(r.extent, int) else left + 1
             left = left // max(steps, 1)
-            short = left and (not r.lanes or copies * vectors([r]) * steps <= self.vectors)
+            short = left and (not r.lanes or copies * vector_count([r]) * steps <= self.max_vectors)
             out.append(r.with_(unroll=max(steps, 1)) if short else r)
         return tuple(reversed(out))
 
 
-def block(loops: Sequence[Range]) -> RegisterTile:
+def accumulator_tile(loops: Sequence[Range]) -> RegisterTile:
     """The accumulators of a sum inside `loops`."""
     return RegisterTile(
-        rows=vectors([r for r in loops if not r.lanes]), registers=vectors([r for r in loops if r.lanes])
+        rows=vector_count([r for r in loops if not r.lanes]), registers=vector_count([r for r in loops if r.lanes])
     )
 
 
-def vectors(loops: Sequence[Range]) -> int:
+def vector_count(loops: Sequence[Range]) -> int:
     """How many vectors, or numbers where there are no lanes, one step of all `loops` holds."""
     return prod(r.tile // max(r.lanes, 1) for r in loops)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from compiler.ir import tile
 from compiler.ir.tile import Kernel, Range, Stmt
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.lanes import best_set, lanes_for, score_loops
+from compiler.passes.lanes import best_disjoint_loops, lane_count, score_loops
 from compiler.passes.rename import with_unique_names
 from compiler.perf.machine import Machine
 
@@ -24,22 +24,22 @@ class Vectorize(TilePass):
     """
 
     name = "vectorize"
-    pass_over: int = 0
+    skipped_choices: int = 0
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir, machine = with_unique_names(ir), context.machine or Machine()
-        lanes = lanes_for(ir, machine)
+        lanes = lane_count(ir, machine)
         scores = score_loops(context.accesses(ir), lanes, machine)
-        chosen = set(best_set(ir.body, scores)[1])
-        for _ in range(self.pass_over):
+        chosen = set(best_disjoint_loops(ir.body, scores)[1])
+        for _ in range(self.skipped_choices):
             scores |= dict.fromkeys(chosen, -1)
-            chosen = set(best_set(ir.body, scores)[1])
+            chosen = set(best_disjoint_loops(ir.body, scores)[1])
         for v in sorted(chosen):
             context.applied(self, f"%{v} across {lanes} lanes: {scores[v]} accesses saved")
         if not chosen:
             context.missed(self, "no loop has contiguous accesses")
         else:
-            context.offer(self, replace(self, pass_over=self.pass_over + 1))
+            context.propose(self, replace(self, skipped_choices=self.skipped_choices + 1))
 
         def rule(r: Range, _: Stmt) -> Range:
             return r.with_(tile=lanes, lanes=lanes) if r.var in chosen else r

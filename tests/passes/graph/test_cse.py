@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir import ops
-from compiler.ir.graph import Graph, constant, input_node
+from compiler.ir.graph import Graph, constant_node, input_node
 from compiler.ir.types import TensorType, f32
 from compiler.passes.manager import run_pipeline
 from compiler.testing import check_pass
@@ -46,5 +46,5 @@ def test_large_constants_merge_when_they_share_memory() -> None:
     weights = np.zeros((64, 64), np.float32)
     x = input_node("x", TensorType(f32, (64, 64)))
     for other, nodes in ((weights, 4), (weights.copy(), 5)):
-        graph = Graph((x,), (ops.add(ops.add(x, constant(weights)), constant(other)),))
+        graph = Graph((x,), (ops.add(ops.add(x, constant_node(weights)), constant_node(other)),))
         assert len(run_pipeline(graph, "cse").nodes) == nodes

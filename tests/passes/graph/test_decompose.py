@@ -10,7 +10,7 @@ import pytest
 from compiler.errors import Loc
 from compiler.ir import ops
 from compiler.ir.graph import Graph, Node, input_node
-from compiler.ir.op import OPS, Op, op
+from compiler.ir.op import OPS, Op, declare_op
 from compiler.ir.structure import Composite
 from compiler.ir.types import TensorType, f32
 from compiler.passes.manager import run_pipeline
@@ -22,7 +22,7 @@ def composites() -> Iterator[None]:
     """Ops that expand into others, into composites, and into nothing."""
 
     def declare(name: str, expand: Callable[..., Node], reference: Callable[..., Any]) -> Op:
-        return op(name, "x: float", Composite(expand), type=lambda s: s.types[0], reference=reference)
+        return declare_op(name, "x: float", Composite(expand), type_rule=lambda s: s.types[0], reference=reference)
 
     halve = declare("test_halve", lambda n, x: ops.mul(x, 0.5), lambda x: x / 2)
     declare("test_nested", lambda n, x: ops.neg(halve(halve(x))), lambda x: -x / 4)

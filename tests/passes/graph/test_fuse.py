@@ -12,7 +12,7 @@ from compiler.ir.printer import print_graph
 from compiler.ir.structure import Fused
 from compiler.ir.tile_printer import print_program
 from compiler.passes.base import Context
-from compiler.passes.graph.fuse import LAUNCH, Fuse, Fusion, Group
+from compiler.passes.graph.fuse import LAUNCH_COST, Fuse, Fusion, Group
 from compiler.passes.lower import lower
 from compiler.passes.lower_kernel import KernelLowering
 from compiler.passes.manager import run_pipeline
@@ -160,17 +160,17 @@ def price(between: str) -> int | str:
     """The price of the pad or concatenation `%p` by itself."""
     graph = parse_graph(convs(between))
     node = next(n for n in graph.nodes if n.name == "p")
-    return Fusion(Fuse(), graph, Context()).price(Group(node, {node}))
+    return Fusion(Fuse(), graph, Context()).cost(Group(node, {node}))
 
 
 def test_the_price_of_putting_values_side_by_side() -> None:
     value = 32 * 128 * 4
     gap = "%p = pad {x} {{before=[0, 0, 1], after=[0, 0, 0]}}"
-    assert price(gap.format(x="%a")) == 32 * 4 + LAUNCH
-    assert price("%r = relu %a " + gap.format(x="%r")) == 32 * 4 + LAUNCH
-    assert price(gap.format(x="%x")) == 32 * 4 + LAUNCH + 2 * 32 * 130 * 4
-    assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == 2 * value + LAUNCH  # %b has two users
-    assert price("%b = exp %x %c = slice %b {dim=2, size=128} %p = cat %a, %c {dim=0}") == 2 * value + LAUNCH
+    assert price(gap.format(x="%a")) == 32 * 4 + LAUNCH_COST
+    assert price("%r = relu %a " + gap.format(x="%r")) == 32 * 4 + LAUNCH_COST
+    assert price(gap.format(x="%x")) == 32 * 4 + LAUNCH_COST + 2 * 32 * 130 * 4
+    assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == 2 * value + LAUNCH_COST  # %b has two users
+    assert price("%b = exp %x %c = slice %b {dim=2, size=128} %p = cat %a, %c {dim=0}") == 2 * value + LAUNCH_COST
     assert price("%b = conv %x, %w {stride=[1], dilation=[1]} %p = cat %a, %b {dim=0}") == 0
 
 

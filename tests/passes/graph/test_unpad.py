@@ -12,12 +12,12 @@ from torch import nn
 
 import compiler
 from compiler.ir import ops
-from compiler.ir.graph import Graph, constant, input_node
-from compiler.ir.index import Dim, size
+from compiler.ir.graph import Graph, constant_node, input_node
+from compiler.ir.index import Dim, dynamic_size
 from compiler.ir.printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
-from compiler.passes.graph.unpad import Unpad
+from compiler.passes.graph.unpad import EliminatePadding
 
 
 def padded(
@@ -26,29 +26,29 @@ def padded(
 ) -> Graph:  # fmt: skip
     """A convolution of an image that is padded by `amount`; `made` by a kernel before."""
     x, rank = input_node("x", TensorType(f32, shape)), len(window)
-    image = ops.conv(x, constant(np.ones((shape[1], shape[1], *(1,) * rank), np.float32)), stride=[1] * rank, dilation=[1] * rank) if made else x  # fmt: skip
+    image = ops.conv(x, constant_node(np.ones((shape[1], shape[1], *(1,) * rank), np.float32)), stride=[1] * rank, dilation=[1] * rank) if made else x  # fmt: skip
     sides = (0, 0, *(amount,) * rank)
-    w = constant(np.full((outputs, shape[1], *window), weight, np.float32))
+    w = constant_node(np.full((outputs, shape[1], *window), weight, np.float32))
     wide = ops.pad(image, before=sides, after=sides, value=value)
     return Graph((x,), (ops.conv(wide, w, stride=[stride] * rank, dilation=[dilation] * rank),))
 
 
 def left_out(graph: Graph) -> list[bool]:
     """Whether the padding is left out, in each dimension."""
-    new = Unpad().run(graph, Context())
+    new = EliminatePadding().run(graph, Context())
     (node,) = new.outputs
     return [b > 0 for b in node.attrs["before"] or (0,) * len(node.attrs["stride"])]
 
 
 def test_a_wide_dilation_leaves_all_padding_out() -> None:
-    new = Unpad().run(padded((1, 64, 28, 28), (3, 3), 12, dilation=12), Context())
+    new = EliminatePadding().run(padded((1, 64, 28, 28), (3, 3), 12, dilation=12), Context())
     text = print_graph(new)
     assert "pad" not in text
     assert "before=[12, 12], after=[12, 12]" in text
 
 
 def test_rows_alone_where_columns_would_be_short() -> None:
-    new = Unpad().run(padded((1, 256, 7, 7), (3, 3), 1, made=True), Context())
+    new = EliminatePadding().run(padded((1, 256, 7, 7), (3, 3), 1, made=True), Context())
     text = print_graph(new)
     assert "before=[1, 0], after=[1, 0]" in text
     assert "pad %conv_0 {before=[0, 0, 0, 1], after=[0, 0, 0, 1]}" in text
@@ -67,32 +67,32 @@ def test_images_of_few_channels_that_come_from_memory_are_copied() -> None:
 @pytest.mark.parametrize("change", [{"value": 1.0}, {"weight": float("inf")}, {"outputs": 8}])
 def test_other_paddings_weights_and_short_rows_stay(change: dict[str, Any]) -> None:
     graph = padded((1, 64, 28, 28), (3, 3), 12, dilation=12, **change)
-    assert Unpad().run(graph, Context()) is graph
+    assert EliminatePadding().run(graph, Context()) is graph
 
 
 def test_weights_that_are_no_constants_stay() -> None:
     x, w = (input_node(n, TensorType(f32, s)) for n, s in (("x", (1, 64, 28, 28)), ("w", (64, 64, 3, 3))))
     sides = (0, 0, 12, 12)
     graph = Graph((x, w), (ops.conv(ops.pad(x, before=sides, after=sides), w, stride=[1, 1], dilation=[12, 12]),))
-    assert Unpad().run(graph, Context()) is graph
+    assert EliminatePadding().run(graph, Context()) is graph
 
 
 def test_a_padded_image_with_other_users_is_padded_for_them() -> None:
     x = input_node("x", TensorType(f32, (1, 64, 28, 28)))
-    w = constant(np.ones((64, 64, 3, 3), np.float32))
+    w = constant_node(np.ones((64, 64, 3, 3), np.float32))
     wide = ops.pad(x, before=(0, 0, 12, 12), after=(0, 0, 12, 12))
     graph = Graph((x,), (ops.conv(wide, w, stride=[1, 1], dilation=[12, 12]), wide))
-    first, second = Unpad().run(graph, Context()).outputs
+    first, second = EliminatePadding().run(graph, Context()).outputs
     assert first.operands[0] is x
     assert second.op is ops.pad
 
 
 def test_groups_of_channels_stay_one_nest() -> None:
     x = input_node("x", TensorType(f32, (1, 64, 28, 28)))
-    w = constant(np.ones((64, 32, 3, 3), np.float32))
+    w = constant_node(np.ones((64, 32, 3, 3), np.float32))
     wide = ops.pad(x, before=(0, 0, 12, 12), after=(0, 0, 12, 12))
     graph = Graph((x,), (ops.conv(wide, w, stride=[1, 1], dilation=[12, 12], groups=2),))
-    assert Unpad().run(graph, Context()) == graph
+    assert EliminatePadding().run(graph, Context()) == graph
 
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
@@ -116,10 +116,10 @@ def test_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = layer.double().eval()(x.double())
     layer.float()
     for dims in {(True,) * (len(shape) - 2), (True, *(False,) * (len(shape) - 3))}:
-        monkeypatch.setattr(Unpad, "cycles", lambda self, n, w, *rest, dims=dims: 1.0 + (w != dims))
+        monkeypatch.setattr(EliminatePadding, "cycles", lambda self, n, w, *rest, dims=dims: 1.0 + (w != dims))
         options = {"graph_passes": "decompose,canonicalize,fold,unpad,fuse", "verify": True}
         compiled = compiler.compile(layer, (x,), options=options)
-        assert compiled.remarks.of("unpad")
+        assert compiled.remarks.select("unpad")
         torch.testing.assert_close(compiled(x).double(), wanted, rtol=0, atol=2e-6)
 
 
@@ -137,7 +137,7 @@ def test_numbers_of_open_images(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     layer = OPEN[name]()
     sides = {2: torch.export.Dim("h", min=4, max=64), 3: torch.export.Dim("w", min=4, max=64)}
     for dims in ((True, True), (True, False)):
-        monkeypatch.setattr(Unpad, "cycles", lambda self, c, w, *rest, dims=dims: 1.0 + (w != dims))
+        monkeypatch.setattr(EliminatePadding, "cycles", lambda self, c, w, *rest, dims=dims: 1.0 + (w != dims))
         options = {"graph_passes": "decompose,canonicalize,fold,unpad,fuse", "verify": True}
         layer.float()
         compiled = compiler.compile(layer, (torch.randn(1, 16, 32, 32),), options=options, dynamic_shapes=(sides,))
@@ -147,14 +147,14 @@ def test_numbers_of_open_images(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             wanted = layer.double()(x.double())
             layer.float()
             torch.testing.assert_close(result.double(), wanted, rtol=0, atol=2e-6)
-        assert compiled.remarks.of("unpad", "applied")
+        assert compiled.remarks.select("unpad", "applied")
 
 
 def test_an_open_image_of_one_pixel_stays_padded() -> None:
     """It is not known that the first window ends before the last one begins."""
-    n = size("n", 1, 512, 84)
+    n = dynamic_size("n", 1, 512, 84)
     graph = padded((1, 64, n), (3,), 1, stride=2)
-    assert Unpad().run(graph, Context()) is graph
+    assert EliminatePadding().run(graph, Context()) is graph
 
 
 class Both(nn.Module):

@@ -11,12 +11,20 @@ from torch import nn
 
 import compiler
 from compiler.ir import ops
-from compiler.ir.graph import Computed, Graph, Node, constant, input_node
-from compiler.ir.index import Dim, size
+from compiler.ir.graph import Graph, LazyConstant, Node, constant_node, input_node
+from compiler.ir.index import Dim, dynamic_size
 from compiler.ir.printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
-from compiler.passes.graph.winograd import ERROR, POINTS, Winograd, best_tile, floats, transforms, weights
+from compiler.passes.graph.winograd import (
+    ERROR_GROWTH,
+    INTERPOLATION_POINTS,
+    Winograd,
+    as_floats,
+    best_tile,
+    toom_cook_matrices,
+    transformed_weights,
+)
 from compiler.passes.manager import run_pipeline
 from compiler.perf.machine import Machine
 from compiler.pipeline import GRAPH_PASSES
@@ -26,14 +34,14 @@ def conv(
     shape: tuple[int, ...], outputs: int, window: tuple[int, int] = (3, 3), stride: int = 1, groups: int = 1
 ) -> Node:
     x = input_node("x", TensorType(f32, shape))
-    w = constant(np.ones((outputs, shape[1] // groups, *window), np.float32))
+    w = constant_node(np.ones((outputs, shape[1] // groups, *window), np.float32))
     return ops.conv(x, w, stride=[stride, stride], dilation=[1, 1], groups=groups)
 
 
-@pytest.mark.parametrize("m", POINTS)
+@pytest.mark.parametrize("m", INTERPOLATION_POINTS)
 def test_the_transforms_are_exact(m: int) -> None:
     """y = A^T ((G g) * (B^T d)) for numbers without rounding."""
-    outer, kernel, image = transforms(m, 3)
+    outer, kernel, image = toom_cook_matrices(m, 3)
     d, g = [Fraction(n * n - 7) for n in range(m + 2)], [Fraction(3), Fraction(-5, 2), Fraction(1, 7)]
 
     def times(matrix: tuple[tuple[Fraction, ...], ...], x: list[Fraction]) -> list[Fraction]:
@@ -59,7 +67,7 @@ def check_tiles(model: nn.Module, x: torch.Tensor) -> None:
         compiled = compiler.compile(model, (x,), options={"graph_passes": pipeline, "verify": True})
         assert ("mix" in compiled.print_ir("fused")) == (name == "tiles")
         errors[name] = ((compiled(x) - wanted).abs().max() / wanted.abs().max()).item()
-    assert errors["tiles"] <= max(ERROR.values()) * max(errors["direct"], 2**-23)
+    assert errors["tiles"] <= max(ERROR_GROWTH.values()) * max(errors["direct"], 2**-23)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +90,9 @@ def test_films_in_tiles_are_close_to_float64(layer: nn.Conv3d) -> None:
 
 def test_each_frame_is_transformed_once() -> None:
     """And stands beside those that are seen with it."""
-    x, w = input_node("x", TensorType(f32, (2, 8, 6, 10, 10))), constant(np.ones((4, 8, 3, 3, 3), np.float32))
+    x, w = input_node("x", TensorType(f32, (2, 8, 6, 10, 10))), constant_node(np.ones((4, 8, 3, 3, 3), np.float32))
     n = ops.conv(x, w, stride=[1, 1, 1], dilation=[1, 1, 1])
-    lines = print_graph(Winograd(gain=99.0).run(Graph((x,), (n,)), Context())).splitlines()
+    lines = print_graph(Winograd(max_time_ratio=99.0).run(Graph((x,), (n,)), Context())).splitlines()
     assert [line.split(" {")[0].strip() for line in lines[1:10]] == [
         "%unfold_0: f32[2, 8, 6, 2, 10, 6] = unfold %x",
         "%unfold_1: f32[2, 8, 6, 2, 2, 6, 6] = unfold %unfold_0",
@@ -115,12 +123,12 @@ def test_it_is_chosen_where_it_takes_less_time() -> None:
 
 def test_open_images_take_what_never_takes_much_more() -> None:
     """Than the best way at the likely size and at half of it."""
-    s = size("s", 16, 800, 500)
+    s = dynamic_size("s", 16, 800, 500)
     machine = Machine()
 
     def chosen(channels: int, side: Dim) -> int:
         x = input_node("x", TensorType(f32, (1, channels, side + 2, side + 2)))
-        w = constant(np.ones((channels, channels, 3, 3), np.float32))
+        w = constant_node(np.ones((channels, channels, 3, 3), np.float32))
         return best_tile(ops.conv(x, w, stride=[1, 1], dilation=[1, 1]), machine, 16.0, 0.8)
 
     assert chosen(64, s) == 4
@@ -131,15 +139,15 @@ def test_open_images_take_what_never_takes_much_more() -> None:
 def images(*nodes: Node) -> list[str]:
     """What becomes of the images that `nodes` read, as their types."""
     graph = Graph((nodes[0].operands[0].operands or nodes[0].operands)[:1], nodes)
-    return [str(n.type) for n in Winograd(gain=99.0).run(graph, Context()).nodes if n.op is ops.pad]
+    return [str(n.type) for n in Winograd(max_time_ratio=99.0).run(graph, Context()).nodes if n.op is ops.pad]
 
 
 def test_the_last_tiles_reach_beyond_the_images() -> None:
     """Their padding grows with them, and is shared."""
-    x, w = input_node("x", TensorType(f32, (1, 4, 13, 13))), constant(np.ones((8, 4, 3, 3), np.float32))
+    x, w = input_node("x", TensorType(f32, (1, 4, 13, 13))), constant_node(np.ones((8, 4, 3, 3), np.float32))
     wide = ops.pad(x, before=[0, 0, 1, 1], after=[0, 0, 1, 1])
     attrs = {"stride": [1, 1], "dilation": [1, 1]}
-    one, other = ops.conv(wide, w, **attrs), ops.conv(wide, constant(np.zeros((8, 4, 3, 3), np.float32)), **attrs)
+    one, other = ops.conv(wide, w, **attrs), ops.conv(wide, constant_node(np.zeros((8, 4, 3, 3), np.float32)), **attrs)
     assert images(one) == ["f32[1, 4, 16, 16]"]
     assert images(one, other) == ["f32[1, 4, 16, 16]"]
     assert images(one, wide) == ["f32[1, 4, 16, 16]"]
@@ -150,7 +158,7 @@ def test_the_last_tiles_reach_beyond_the_images() -> None:
 def test_an_image_that_several_read_is_transformed_once() -> None:
     """By whichever passes stand behind this one."""
     x, w = input_node("x", TensorType(f32, (1, 64, 58, 58))), np.ones((64, 64, 3, 3), np.float32)
-    both = [ops.conv(x, constant(w + k), stride=[1, 1], dilation=[1, 1]) for k in range(2)]
+    both = [ops.conv(x, constant_node(w + k), stride=[1, 1], dilation=[1, 1]) for k in range(2)]
     lines = print_graph(run_pipeline(Graph((x,), tuple(both)), GRAPH_PASSES.removesuffix(",fuse"))).splitlines()
     read = [line.split("=")[1].split("{")[0].strip() for line in lines if "= unfold" in line or "= matmul" in line]
     assert read == ["unfold %x", "unfold %unfold_0", "matmul %reshape_0, %constant_0", "matmul %reshape_0, %constant_1"]
@@ -185,8 +193,8 @@ def test_what_stands_behind_a_part_of_an_image_takes_no_part() -> None:
 def test_other_convolutions_stay(n: Node) -> None:
     graph = Graph((n.operands[0],), (n,))
     assert (
-        Winograd(gain=99.0).run(graph, Context()) is graph
-        or Winograd(gain=99.0).run(graph, Context()).outputs[0].op is ops.conv
+        Winograd(max_time_ratio=99.0).run(graph, Context()) is graph
+        or Winograd(max_time_ratio=99.0).run(graph, Context()).outputs[0].op is ops.conv
     )
 
 
@@ -200,9 +208,9 @@ def test_transformed_weights_are_made_when_asked_for() -> None:
     """Each time anew: nobody holds them until they are packed; blocks need not divide outputs and channels."""
     rng = np.random.default_rng(0)
     w = rng.standard_normal((70, 133, 3, 3)).astype(np.float32)
-    _, kernel, _ = transforms(4, 3)
-    data = weights(constant(w), kernel).attrs["value"]
-    g = np.array(floats(kernel))
+    _, kernel, _ = toom_cook_matrices(4, 3)
+    data = transformed_weights(constant_node(w), kernel).attrs["value"]
+    g = np.array(as_floats(kernel))
     wanted = np.einsum("pi,qj,ocij->pqco", g, g, w.astype(np.float64)).reshape(36, 133, 70)
     assert data.shape == (36, 133, 70)
     np.testing.assert_allclose(data.array, wanted, rtol=2**-23)
@@ -212,7 +220,7 @@ def test_transformed_weights_are_made_when_asked_for() -> None:
 def test_computed_constants_are_not_taken_for_each_other() -> None:
     """They have no place in memory by which to tell them apart."""
     ones, twos = (
-        constant(Computed(f32, (64, 64), lambda start, stop, n=n: np.full((64, stop - start), n, np.float32)))
+        constant_node(LazyConstant(f32, (64, 64), lambda start, stop, n=n: np.full((64, stop - start), n, np.float32)))
         for n in (1, 2)
     )
     graph = run_pipeline(Graph((), (ops.exp(ones), ops.exp(twos))), "cse")

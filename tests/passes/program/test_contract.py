@@ -14,7 +14,7 @@ from compiler.ir.tile_printer import print_program
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.perf.machine import Machine
-from compiler.testing import check_pass, parse
+from compiler.testing import check_pass, parse_ir
 
 PAD = """kernel @pad(in %x0: f32[64, 4, 6], out %p: f32[64, 6, 6]) {
   parallel %i in 0..64 { parallel %j in 1..5 { parallel %k in 0..6 { store %x0[%i, %j - 1, %k], %p[%i, %j, %k] } } }
@@ -57,7 +57,9 @@ def test_a_kernel_that_others_launch_too_stays_for_them() -> None:
         "output %d: f32[64, 4, 6]", "input %e: f32[64, 6, 6]  output %d: f32[64, 4, 6]  output %f: f32[64, 4, 6]"
     )
     found = print_program(
-        run_pipeline(parse(text.replace(' for "d" }', ' for "d"  launch @sums(%e, %b, %f) }')), "contract", Context())
+        run_pipeline(
+            parse_ir(text.replace(' for "d" }', ' for "d"  launch @sums(%e, %b, %f) }')), "contract", Context()
+        )
     )
     assert "launch @sums_2(%a, %b, %d)" in found
     assert "launch @sums(%e, %b, %f)" in found
@@ -69,7 +71,7 @@ def test_launches_of_the_same_two_kernels_share_the_new_one() -> None:
         "buffer %t: f32[64, 6, 6]", "buffer %t: f32[64, 6, 6]  buffer %u: f32[64, 6, 6]"
     )
     more = text.replace(' for "d" }', ' for "d"  launch @pad(%a, %u)  launch @sums(%u, %b, %f) }')
-    found = print_program(run_pipeline(parse(more), "contract", Context()))
+    found = print_program(run_pipeline(parse_ir(more), "contract", Context()))
     assert found.count("kernel @") == 1
     assert "launch @sums_2(%a, %b, %d)" in found
     assert "launch @sums_2(%a, %b, %f)" in found
@@ -126,7 +128,7 @@ def test_padded_images_of_many_channels(model: nn.Module, open_: bool) -> None:
     """As machine code, against float64; of open size with the program for small images."""
     sides = ({2: Dim("h", min=4, max=100), 3: Dim("w", min=4, max=100)},) if open_ else None
     compiled = compiler.compile(model, (torch.randn(2, 96, 19, 33),), dynamic_shapes=sides)
-    assert compiled.remarks.of("contract", "applied")
+    assert compiled.remarks.select("contract", "applied")
     for h, w in ((19, 33), (14, 14), (5, 40)) if open_ else ((19, 33),):
         x = torch.randn(2, 96, h, w)
         expected = copy.deepcopy(model).double()(x.double())
@@ -164,12 +166,12 @@ def test_programs_that_stay(case: str) -> None:
 def test_parts_stay_near_and_are_enough_for_all_threads(threads: int, l2: int, made: bool) -> None:
     """64 of them, 16 at a time: 4 for two threads.  In lanes, each takes 6 x 6 x 16 numbers, 2304 bytes."""
     context = Context(machine=Machine(threads=threads, l2=l2))
-    assert ("local" in print_program(run_pipeline(parse(APART), "contract", context))) == made
+    assert ("local" in print_program(run_pipeline(parse_ir(APART), "contract", context))) == made
 
 
 @pytest.mark.parametrize(("l2", "made"), [(6 * 18 * 4, True), (6 * 18 * 4 - 1, False)])
 def test_a_part_whose_rows_fill_the_lanes_is_made_by_itself(l2: int, made: bool) -> None:
-    wide = parse(APART.replace("6]", "18]").replace("0..6 ", "0..18 "))
+    wide = parse_ir(APART.replace("6]", "18]").replace("0..6 ", "0..18 "))
     assert ("local" in print_program(run_pipeline(wide, "contract", Context(machine=Machine(l2=l2))))) == made
 
 

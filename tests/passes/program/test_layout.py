@@ -6,7 +6,7 @@ import pytest
 
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.testing import check_pass, normal, parse
+from compiler.testing import canonical_text, check_pass, parse_ir
 
 
 def conv(name: str, x: str, y: str) -> str:
@@ -52,7 +52,7 @@ def test_launches_of_one_kernel_that_now_differ_have_their_own() -> None:
 
 def test_a_new_kernel_takes_no_name_that_is_taken() -> None:
     made = run_pipeline(
-        parse(
+        parse_ir(
             program(
                 conv("k_2", ROWS, ROWS).replace("max(%s", "min(%s") + conv("k", ROWS, ROWS),
                 "launch @k_2(%a, %w, %u)  launch @k(%u, %w, %t)  launch @k(%t, %w, %b)",
@@ -64,7 +64,7 @@ def test_a_new_kernel_takes_no_name_that_is_taken() -> None:
     )
     assert len(made.kernels) == 3
     assert [p.name for p in made.kernels["k_2"].params] == ["x", "w", "y"]
-    assert "min(" in normal(made)
+    assert "min(" in canonical_text(made)
 
 
 def test_a_box_in_an_array_turns_with_it() -> None:
@@ -118,4 +118,4 @@ def test_no_open_dimension_lies_innermost(rows: str, turned: bool) -> None:
       kernel @l({size.strip()}{", " if size else ""}in %x: f32[{rows}, 3], out %y: f32[{rows}]) {{
         parallel %p in 0..{rows} {{ %s = reduce max %c in 0..3 {{ yield %x[%p, %c] }} store %s, %y[%p] }} }}
       launch @k(%a, %t)  launch @l(%t, %b) }}"""
-    assert ("{1, 0}" in str(run_pipeline(parse(text), "layout", Context()))) == turned
+    assert ("{1, 0}" in str(run_pipeline(parse_ir(text), "layout", Context()))) == turned

@@ -10,13 +10,13 @@ import compiler
 from compiler.ir.interpret_tile import run_kernel
 from compiler.ir.types import TensorType, f32
 from compiler.ir.verify_tile import verify_kernel
-from compiler.passes.program.layout import turning
+from compiler.passes.program.layout import transpose_kernel
 
 
 def test_the_turning_kernel_copies_every_element() -> None:
     for dim in range(3):
         type_ = TensorType(f32, (2, 3, 5))
-        kernel = turning(type_, dim, "turn")
+        kernel = transpose_kernel(type_, dim, "turn")
         verify_kernel(kernel)
         x, y = np.arange(30, dtype=np.float32).reshape(2, 3, 5), np.zeros((2, 3, 5), np.float32)
         run_kernel(kernel, {"x0": x, "out0": y})
@@ -28,7 +28,7 @@ def test_a_convolution_whose_channels_lie_far_apart_is_turned() -> None:
     torch.manual_seed(0)
     model, x = nn.Conv2d(64, 64, 3, padding=1).eval(), torch.randn(1, 64, 32, 32)
     compiled = compiler.compile(model, (x,), options={"verify": True})
-    kernels = compiled.stages.scheduled.kernel_names()
+    kernels = compiled.stages.scheduled.launched_kernels()
     wanted = model.double()(x.double())
     assert ((compiled(x) - wanted).abs().max() / wanted.abs().max()).item() < 1e-5
     assert kernels[-1] == "turn"

@@ -15,7 +15,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from compiler.ir.scalar import PRIMITIVES, Call, Const, Expr, Ref, evaluate_call
+from compiler.ir.scalar import PRIMITIVES, Const, Expr, PrimitiveCall, Ref, evaluate_call
 from compiler.ir.types import DType, f16, f32, f64
 from compiler.passes.tile.elementary import EXPANSIONS, expand
 from compiler.passes.tile.elementary.pi import scaled_two_over_pi, two_over_pi
@@ -28,14 +28,14 @@ BASIC = set(PRIMITIVES) - set(EXPANSIONS) - {"rem", "min", "max"}
 def expansion(name: str, dtype: DType) -> Expr:
     """`name` of x, or of x and y, spelt out."""
     names = ("x", "y")[: PRIMITIVES[name].arity]
-    return expand(Call(dtype, name, tuple(Ref(dtype, n) for n in names)))
+    return expand(PrimitiveCall(dtype, name, tuple(Ref(dtype, n) for n in names)))
 
 
 def evaluate(e: Expr, **values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The value of `e` in NumPy, each shared part computed once."""
     known: dict[int, Any] = {}
-    for node in e.parts:
-        if isinstance(node, Call):
+    for node in e.subexprs:
+        if isinstance(node, PrimitiveCall):
             known[id(node)] = evaluate_call(node, tuple(known[id(a)] for a in node.operands))
         else:
             known[id(node)] = values[node.name] if isinstance(node, Ref) else node.dtype.numpy.type(node.value)
@@ -61,7 +61,7 @@ def arguments(e: Expr, per_exponent: int) -> np.ndarray[Any, Any]:
     bits = np.repeat(np.arange(exponents, dtype=np.int64) << fraction, per_exponent)
     bits = bits | random.integers(0, 1 << fraction, bits.size)
     spread = bits.astype(f"i{dtype.itemsize}").view(dtype)
-    constants = [n.value for n in e.parts if isinstance(n, Const) and n.dtype.is_float]
+    constants = [n.value for n in e.subexprs if isinstance(n, Const) and n.dtype.is_float]
     near = np.array([*constants, 0.5, 1, 2, math.pi, 88.722839, 709.782712893384, 103.97, 745.13, 9.01, 5.9], dtype)
     neighbours = near[:, None] * (1 + np.arange(-4, 5) * np.finfo(dtype).eps)
     dense = random.uniform(-12, 12, per_exponent * 40)
@@ -298,7 +298,7 @@ def test_two_over_pi() -> None:
 def test_cost_is_as_promised(name: str) -> None:
     promised = promise(name, r"Cost f32: (\d+) operations, f64: (\d+)")
     for dtype, cost in zip((f32, f64), promised):
-        calls = [n for n in expansion(name, dtype).parts if isinstance(n, Call)]
+        calls = [n for n in expansion(name, dtype).subexprs if isinstance(n, PrimitiveCall)]
         assert {c.primitive for c in calls} <= BASIC
         assert sum(c.primitive != "bitcast" for c in calls) == cost
 
@@ -310,4 +310,4 @@ def test_every_transcendental_primitive_expands() -> None:
 
 def test_half_precision_is_refused() -> None:
     with pytest.raises(TypeError, match="f32 and f64, not in f16"):
-        expand(Call(f16, "exp", (Ref(f16, "x"),)))
+        expand(PrimitiveCall(f16, "exp", (Ref(f16, "x"),)))

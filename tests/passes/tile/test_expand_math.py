@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from compiler.ir import scalar
-from compiler.ir.scalar import PRIMITIVES, Call
-from compiler.ir.tile import Let, Reduce, Stmt, values, walk
+from compiler.ir.scalar import PRIMITIVES, PrimitiveCall
+from compiler.ir.tile import Let, Reduce, Stmt, stmt_exprs, walk
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.passes.tile.elementary import EXPANSIONS
-from compiler.testing import check_pass, check_same_meaning, parse
+from compiler.testing import check_equivalent, check_pass, parse_ir
 
 
 def calls(body: tuple[Stmt, ...]) -> set[str]:
-    return {e.primitive for s in walk(body) for v in values(s) for e in v.parts if isinstance(e, Call)}
+    return {e.primitive for s in walk(body) for v in stmt_exprs(s) for e in v.subexprs if isinstance(e, PrimitiveCall)}
 
 
 def kernel(value: str, dtype: str = "f32") -> str:
@@ -37,7 +37,7 @@ def test_half_types_are_computed_in_f32(dtype: str) -> None:
 def test_every_function_goes(name: str, dtype: str) -> None:
     operands = ", ".join(("%x[%i]", "%z[%i]")[: PRIMITIVES[name].arity])
     context = Context()
-    result = run_pipeline(parse(kernel(f"{name}({operands})", dtype)), "expand-math", context)
+    result = run_pipeline(parse_ir(kernel(f"{name}({operands})", dtype)), "expand-math", context)
     assert not calls(result.body) & set(EXPANSIONS)
     assert context.statistics[f"expand-math: {name}"] == 1
 
@@ -46,25 +46,29 @@ def test_names_are_new_and_arguments_are_computed_once() -> None:
     text = """kernel @k(in %x: f32[5], out %y: f32[5]) {
       for %i in 0..5 { %m = %x[%i] + 1.0 %m_1 = tanh(%m * %m) store tanh(%m_1), %y[%i] }
     }"""
-    old = parse(text)
+    old = parse_ir(text)
     new = run_pipeline(old, "expand-math")
-    check_same_meaning(old, new)
+    check_equivalent(old, new)
     names = [s.name for s in walk(new.body) if isinstance(s, Let)]
     assert len(set(names)) == len(names)
     products = [
-        e for s in walk(new.body) for v in values(s) for e in v.parts if isinstance(e, Call) and e.primitive == "mul"
+        e
+        for s in walk(new.body)
+        for v in stmt_exprs(s)
+        for e in v.subexprs
+        if isinstance(e, PrimitiveCall) and e.primitive == "mul"
     ]
     assert sum(all(isinstance(o, scalar.Ref) and o.name == "m" for o in e.operands) for e in products) == 1
 
 
 def test_the_value_of_a_reduction_is_spelt_out_inside_it() -> None:
-    old = parse(
+    old = parse_ir(
         "kernel @k(in %x: f32[5], out %y: f32[]) { %s = reduce add %i in 0..5 { yield exp(%x[%i]) } store %s, %y[] }"
     )
     new = run_pipeline(old, "expand-math")
     (sum_,) = (s for s in walk(new.body) if isinstance(s, Reduce))
     assert any(isinstance(s, Let) for s in sum_.body)
-    check_same_meaning(old, new)
+    check_equivalent(old, new)
 
 
 def test_what_has_an_instruction_stays() -> None:

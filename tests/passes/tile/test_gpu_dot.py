@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.ir.tile import ranges, walk
+from compiler.ir.tile import stmt_ranges, walk
 from compiler.ir.tile_parser import parse_kernel
 from compiler.passes.manager import run_pipeline
 from compiler.testing import check_pass
@@ -33,7 +33,7 @@ def sized(rows: int, columns: int, depth: int) -> str:
 def blocks(text: str, options: str = "") -> tuple[int, int, int]:
     """The tiles that the pass chooses for rows, columns and depth."""
     kernel = run_pipeline(parse_kernel(text), f"gpu-dot{options}")
-    tiles = {r.var: r.tile for s in walk(kernel.body) for r in ranges(s)}
+    tiles = {r.var: r.tile for s in walk(kernel.body) for r in stmt_ranges(s)}
     return tiles["i"], tiles["j"], tiles["k"]
 
 

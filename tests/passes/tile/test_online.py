@@ -12,7 +12,7 @@ from compiler.ir.tile_parser import parse_kernel
 from compiler.ir.tile_printer import print_kernel
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.testing import check_pass, check_same_meaning, parse
+from compiler.testing import check_equivalent, check_pass, parse_ir
 
 PASS = "online{longest=4, part=4, rows=4}"
 
@@ -39,7 +39,7 @@ def applies(source: str) -> None:
     kernel = parse_kernel(source)
     changed = run_pipeline(kernel, PASS, Context())
     assert changed != kernel
-    check_same_meaning(kernel, changed, exact=False)
+    check_equivalent(kernel, changed, exact=False)
 
 
 def test_parts_of_a_row() -> None:
@@ -179,7 +179,7 @@ def test_parts_that_no_row_of_a_block_sees_are_left_out(compare: str, parts: str
     source = attention(8, SEEN.replace("index(%r) <= index(%i) + 1", compare))
     changed = run_pipeline(parse_kernel(source), "online{longest=4, part=4, rows=4, causal=4}", Context())
     assert f"for %r.part in {parts} {{" in print_kernel(changed)
-    check_same_meaning(parse_kernel(source), changed, exact=False, special=False)
+    check_equivalent(parse_kernel(source), changed, exact=False, special=False)
 
 
 @pytest.mark.parametrize(("rows", "loops"), [(2, 1), (8, 1), (9, 2), (12, 2)])
@@ -188,7 +188,7 @@ def test_what_parts_leave_over_is_left_out_where_no_row_sees_it(rows: int, loops
     source = attention(rows, SEEN.replace("index(%i) + 1", "index(%i)"))
     changed = run_pipeline(parse_kernel(source), "online{longest=4, part=4, rows=4, causal=4}", Context())
     assert len({line for line in print_kernel(changed).splitlines() if "for %r.part" in line}) == loops
-    check_same_meaning(parse_kernel(source), changed, exact=False, special=False)
+    check_equivalent(parse_kernel(source), changed, exact=False, special=False)
 
 
 def test_rows_of_open_length() -> None:
@@ -290,7 +290,7 @@ def test_attention_over_long_rows_is_one_kernel_without_scores(module: torch.nn.
     torch.manual_seed(0)
     args = (torch.randn(2, 40, 16), torch.randn(2, keys, 16) * 3, torch.randn(2, keys, 16))
     compiled = compiler.compile(module, args)
-    assert compiled.work.kernels == 1
+    assert compiled.workload.kernels == 1
     assert "%top" in compiled.print_ir("scheduled")
     program = compiled.stages.scheduled
     assert set(program.buffers) == {*program.inputs, *program.outputs}
@@ -306,7 +306,7 @@ def test_causal_attention_walks_a_triangle(size: int) -> None:
     torch.manual_seed(0)
     args = tuple(torch.randn(2, size, 16) for _ in range(3))
     compiled = compiler.compile(Causal(), args)
-    assert compiled.work.kernels == 1
+    assert compiled.workload.kernels == 1
     assert ".block + 1 {" in compiled.print_ir("scheduled")
     assert (compiled(*args) - exact(Causal(), args)).abs().max() < 1e-5
 
@@ -381,5 +381,5 @@ def test_rows_of_open_length_are_long_if_they_may_be(most: int, taken: bool) -> 
       }}
     }}"""
     context = Context()
-    run_pipeline(parse(text), "online", context)
-    assert [r.message[:30] for r in context.remarks.of("online")] == ["rows of n in parts of 256; sum"] * taken
+    run_pipeline(parse_ir(text), "online", context)
+    assert [r.message[:30] for r in context.remarks.select("online")] == ["rows of n in parts of 256; sum"] * taken

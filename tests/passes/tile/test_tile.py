@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.ir.tile import ranges, walk
+from compiler.ir.tile import stmt_ranges, walk
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.perf.machine import AVX2, AVX512, NEON, SSE, Machine
-from compiler.testing import check_pass, parse
+from compiler.testing import check_pass, parse_ir
 
 
 def matmul(rows: int, columns: int, depth: int, lanes: int, i: str = "", j: str = "") -> str:
@@ -22,8 +22,8 @@ def matmul(rows: int, columns: int, depth: int, lanes: int, i: str = "", j: str 
 
 def sizes(text: str, options: str = "", machine: Machine = AVX512) -> dict[str, int]:
     """The tile of each loop after the pass."""
-    kernel = run_pipeline(parse(text), f"tile{options}", Context(machine=machine))
-    return {r.var: r.tile for s in walk(kernel.body) for r in ranges(s)}
+    kernel = run_pipeline(parse_ir(text), f"tile{options}", Context(machine=machine))
+    return {r.var: r.tile for s in walk(kernel.body) for r in stmt_ranges(s)}
 
 
 def test_options_fix_the_block() -> None:

@@ -7,7 +7,7 @@ import pytest
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.perf.machine import AVX2, Machine
-from compiler.testing import check_pass, parse
+from compiler.testing import check_pass, parse_ir
 
 MACHINE = Machine(vector_bits=128)
 
@@ -65,7 +65,7 @@ LANES = {"f32[64]": 8, "f64[64]": 4, "f16[64]": 8, "bf16[64]": 8, "i8[64]": 8, "
 @pytest.mark.parametrize("type_", LANES)
 def test_lanes_fill_a_register_with_the_widest_float(type_: str) -> None:
     text = f"kernel @k(in %x: {type_}, in %t: {type_}, out %y: {type_}) {{ for %i in 0..64 {{ store %x[%i] + %t[%i], %y[%i] }} }}"
-    kernel = run_pipeline(parse(text), "vectorize", Context(machine=AVX2))
+    kernel = run_pipeline(parse_ir(text), "vectorize", Context(machine=AVX2))
     assert kernel.body[0].range.lanes == LANES[type_]
 
 

@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from compiler.ir.scalar import Call, Expr
+from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.passes.tile.elementary.binary import format_of
 from compiler.passes.tile.elementary.error_function import erf
 from compiler.passes.tile.elementary.exponential import exp, exp2, expm1
 from compiler.passes.tile.elementary.hyperbolic import cosh, sinh, tanh
 from compiler.passes.tile.elementary.inverse_trigonometric import acos, asin, atan
 from compiler.passes.tile.elementary.logarithm import log, log1p, log2
-from compiler.passes.tile.elementary.power import rsqrt, to_the_power
+from compiler.passes.tile.elementary.power import pow_, rsqrt
 from compiler.passes.tile.elementary.trigonometric import cos, sin, tan
 
 __all__ = ["EXPANSIONS", "expand"]
@@ -44,7 +44,7 @@ EXPANSIONS: Mapping[str, Callable[..., Expr]] = MappingProxyType(
         "log": log,
         "log1p": log1p,
         "log2": log2,
-        "pow": to_the_power,
+        "pow": pow_,
         "rsqrt": rsqrt,
         "sin": sin,
         "sinh": sinh,
@@ -54,7 +54,7 @@ EXPANSIONS: Mapping[str, Callable[..., Expr]] = MappingProxyType(
 )
 
 
-def expand(call: Call) -> Expr:
+def expand(call: PrimitiveCall) -> Expr:
     """`call` of an elementary function, spelt out; KeyError where it is none, TypeError where it is not in f32 or f64."""
     format_of(call)
     return EXPANSIONS[call.primitive](*call.operands)

@@ -19,17 +19,17 @@ NAN = math.nan
 
 
 @dataclass(frozen=True)
-class Format:
+class FloatFormat:
     """A binary format of IEEE 754: how many bits the fraction has, the bias of the exponent, the integer of its width."""
 
-    integer: DType
-    fraction: int
+    integer_dtype: DType
+    fraction_bits: int
     bias: int
 
     @property
     def magic(self) -> float:
         """Added to a small number, rounds it to an integer: see the module's docstring."""
-        return 1.5 * 2.0**self.fraction
+        return 1.5 * 2.0**self.fraction_bits
 
     @property
     def tiny(self) -> float:
@@ -38,32 +38,32 @@ class Format:
 
     def exponent_bits(self, exponent: int) -> int:
         """The bits of 2^exponent."""
-        return (exponent + self.bias) << self.fraction
+        return (exponent + self.bias) << self.fraction_bits
 
     @property
     def sign_bit(self) -> int:
         """The integer of which only the sign bit is set."""
-        return -1 << (self.integer.bits - 1)
+        return -1 << (self.integer_dtype.bits - 1)
 
 
-FORMATS = {f32: Format(i32, 23, 127), f64: Format(i64, 52, 1023)}
+FLOAT_FORMATS = {f32: FloatFormat(i32, 23, 127), f64: FloatFormat(i64, 52, 1023)}
 
 
-def format_of(x: Expr) -> Format:
+def format_of(x: Expr) -> FloatFormat:
     """The format of `x`; TypeError unless it is f32 or f64."""
-    if x.dtype not in FORMATS:
+    if x.dtype not in FLOAT_FORMATS:
         raise TypeError(f"elementary functions expand in f32 and f64, not in {x.dtype}; convert the argument first")
-    return FORMATS[x.dtype]
+    return FLOAT_FORMATS[x.dtype]
 
 
-def at_most(x: Expr, bound: Number) -> Expr:
+def min_keeping_nan(x: Expr, bound: Number) -> Expr:
     """min(x, bound) that keeps NaN; one instruction on x86, where a true minimum is three."""
     return where(x > bound, bound, x)
 
 
 def clamp(x: Expr, low: Number, high: Number) -> Expr:
     """`x` limited to [low, high]; NaN stays NaN."""
-    return at_most(where(x < low, low, x), high)
+    return min_keeping_nan(where(x < low, low, x), high)
 
 
 def scaled_integer(x: Expr, scale: Expr | Number, offset: int = 0) -> tuple[Expr, Expr]:
@@ -74,17 +74,17 @@ def scaled_integer(x: Expr, scale: Expr | Number, offset: int = 0) -> tuple[Expr
     form = format_of(x)
     magic = form.magic + offset
     shifted = x + magic if isinstance(scale, int) and scale == 1 else fma(x, scale, magic)
-    return shifted - magic, shifted.bitcast(form.integer)
+    return shifted - magic, shifted.bitcast(form.integer_dtype)
 
 
 def scaled_power(x: Expr, scale: Number, extra: int = 0) -> tuple[Expr, Expr]:
     """n = round(scale x), and 2^(n + extra), which must be a normal number.  3 operations."""
     form = format_of(x)
     n, bits = scaled_integer(x, scale, form.bias + extra)
-    return n, (bits << form.fraction).bitcast(x.dtype)
+    return n, (bits << form.fraction_bits).bitcast(x.dtype)
 
 
-def scaled_halves(x: Expr, scale: Number) -> tuple[Expr, Expr, Expr]:
+def scaled_power_factors(x: Expr, scale: Number) -> tuple[Expr, Expr, Expr]:
     """n = round(scale x), and two factors whose product is 2^n, for twice the range of normal exponents.
 
     Multiplying by both, one after the other, overflows and underflows as it should: the first product is exact, the second
@@ -93,6 +93,6 @@ def scaled_halves(x: Expr, scale: Number) -> tuple[Expr, Expr, Expr]:
     form = format_of(x)
     n, bits = scaled_integer(x, scale, 2 * form.bias)
     mask = form.exponent_bits(form.bias + 1)  # all bits of the exponent
-    lower = (bits << (form.fraction - 1)) & mask  # 2^floor(n/2)
-    upper = (bits << form.fraction) - lower
+    lower = (bits << (form.fraction_bits - 1)) & mask  # 2^floor(n/2)
+    upper = (bits << form.fraction_bits) - lower
     return n, lower.bitcast(x.dtype), upper.bitcast(x.dtype)

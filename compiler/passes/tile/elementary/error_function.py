@@ -5,7 +5,7 @@ from __future__ import annotations
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, copysign, fma, where
 from compiler.ir.types import f32, f64
-from compiler.passes.tile.elementary.binary import at_most
+from compiler.passes.tile.elementary.binary import min_keeping_nan
 
 THRESHOLD = 1.4142  # x^2 < 2: an ulp of x^2 doubles there
 
@@ -55,5 +55,5 @@ def erf(x: Expr) -> Expr:
     """
     a = absolute(x)
     near = fma(a, polynomial(a * a, NEAR[x.dtype]), a)
-    far = polynomial(at_most(a, END[x.dtype]) - CENTRE[x.dtype], FAR[x.dtype])
+    far = polynomial(min_keeping_nan(a, END[x.dtype]) - CENTRE[x.dtype], FAR[x.dtype])
     return copysign(where(a < THRESHOLD, near, far), x)

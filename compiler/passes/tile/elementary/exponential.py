@@ -13,7 +13,7 @@ from __future__ import annotations
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, copysign, fma, where
 from compiler.ir.types import f32, f64
-from compiler.passes.tile.elementary.binary import clamp, scaled_halves, scaled_power
+from compiler.passes.tile.elementary.binary import clamp, scaled_power, scaled_power_factors
 
 LOG2_E = 1.4426950408889634
 LN2 = {f32: (0.6931472, -1.9046543e-09), f64: (0.6931471805599453, 2.3190468138462996e-17)}  # high and low part
@@ -54,10 +54,10 @@ EXP2_BOUNDS = {f32: (-151.0, 129.0), f64: (-1076.0, 1025.0)}
 EXPM1_BOUNDS = {f32: (-18.0, 89.0), f64: (-38.0, 710.0)}
 
 
-def minus_multiple_of_ln2(x: Expr, n: Expr, share: float = 1.0) -> Expr:
+def minus_multiple_of_ln2(x: Expr, n: Expr, fraction: float = 1.0) -> Expr:
     """`x - n share ln 2` to full accuracy; `share` is a power of two.  2 operations."""
     high, low = LN2[x.dtype]
-    return fma(n, -share * low, fma(n, -share * high, x))
+    return fma(n, -fraction * low, fma(n, -fraction * high, x))
 
 
 def exp(x: Expr) -> Expr:
@@ -66,7 +66,7 @@ def exp(x: Expr) -> Expr:
     Error 0.9 ulp in f32, 1.2 in f64.  Cost f32: 20 operations, f64: 26.
     """
     x = clamp(x, *EXP_BOUNDS[x.dtype])
-    n, lower, upper = scaled_halves(x, LOG2_E)
+    n, lower, upper = scaled_power_factors(x, LOG2_E)
     r = minus_multiple_of_ln2(x, n)
     return polynomial(r, (1, 1, *EXP[x.dtype])) * lower * upper
 
@@ -77,7 +77,7 @@ def exp2(x: Expr) -> Expr:
     Error 0.95 ulp in f32, 1.2 in f64.  Cost f32: 19 operations, f64: 25.
     """
     x = clamp(x, *EXP2_BOUNDS[x.dtype])
-    n, lower, upper = scaled_halves(x, 1)
+    n, lower, upper = scaled_power_factors(x, 1)
     return polynomial(x - n, (1, *EXP2[x.dtype])) * lower * upper
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, copysign, fma, where
 from compiler.ir.types import f32, f64
-from compiler.passes.tile.elementary.binary import at_most, format_of, scaled_power
+from compiler.passes.tile.elementary.binary import format_of, min_keeping_nan, scaled_power
 from compiler.passes.tile.elementary.exponential import LOG2_E, minus_multiple_of_ln2
 
 TANH_BOUND = {f32: 9.1, f64: 20.0}  # tanh rounds to 1 from here on
-OVERFLOW = {f32: 89.5, f64: 710.6}  # sinh and cosh are infinite from here on
+OVERFLOW_BOUND = {f32: 89.5, f64: 710.6}  # sinh and cosh are infinite from here on
 
-TANH_IS_HALF = 0.55  # approximately
+ATANH_HALF = 0.55  # approximately
 
 # (tanh r - r) / r^3 in r^2 for |r| <= 0.5505: tanh r to 2^-29.7 (degree 4) and 2^-60.4 (degree 10).
 TANH = {
@@ -56,10 +56,10 @@ def tanh(x: Expr) -> Expr:
 
     where the second term is at most 1/2 and its rounding errors are halved.  No exponential is needed.
     """
-    a = at_most(absolute(x), TANH_BOUND[x.dtype])
+    a = min_keeping_nan(absolute(x), TANH_BOUND[x.dtype])
     n, half_power = scaled_power(a, 2 * LOG2_E, extra=-1)
-    small = a < TANH_IS_HALF
-    r = where(small, a, minus_multiple_of_ln2(a, n, share=0.5))
+    small = a < ATANH_HALF
+    r = where(small, a, minus_multiple_of_ln2(a, n, fraction=0.5))
     square = r * r
     t = fma(square * r, polynomial(square, TANH[x.dtype]), r)
     below_1 = 1 - t
@@ -67,12 +67,12 @@ def tanh(x: Expr) -> Expr:
     return copysign(where(small, t, 1 - to_1), x)
 
 
-def _parts(a: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+def _sinh_cosh_terms(a: Expr) -> tuple[Expr, Expr, Expr, Expr]:
     """For a >= 0: 2^n / 4, 2^-n / 4, sinh r and cosh r - 1."""
     form = format_of(a)
-    a = at_most(a, OVERFLOW[a.dtype])
+    a = min_keeping_nan(a, OVERFLOW_BOUND[a.dtype])
     n, power = scaled_power(a, LOG2_E, extra=-2)
-    inverse_bits = 2 * form.exponent_bits(-2) - power.bitcast(form.integer)
+    inverse_bits = 2 * form.exponent_bits(-2) - power.bitcast(form.integer_dtype)
     inverse = where(inverse_bits < 0, 0, inverse_bits).bitcast(a.dtype)  # too small to matter long before it vanishes
     r = minus_multiple_of_ln2(a, n)
     square = r * r
@@ -90,7 +90,7 @@ def sinh(x: Expr) -> Expr:
     be halved, and is its own sinh.
     """
     a = absolute(x)
-    power, inverse, sinh_r, cosh_r_minus_1 = _parts(a)
+    power, inverse, sinh_r, cosh_r_minus_1 = _sinh_cosh_terms(a)
     difference = power - inverse
     y = fma(difference, cosh_r_minus_1, fma(power + inverse, sinh_r, difference)) * 2
     return where(a < 16 * format_of(x).tiny, x, copysign(y, x))
@@ -101,6 +101,6 @@ def cosh(x: Expr) -> Expr:
 
     Error 1.5 ulp in f32, 1.5 in f64.  Cost f32: 25 operations, f64: 29.
     """
-    power, inverse, sinh_r, cosh_r_minus_1 = _parts(absolute(x))
+    power, inverse, sinh_r, cosh_r_minus_1 = _sinh_cosh_terms(absolute(x))
     rest = fma(power - inverse, sinh_r, inverse)
     return (fma(power + inverse, cosh_r_minus_1, rest) + power) * 2

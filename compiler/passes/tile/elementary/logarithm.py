@@ -31,21 +31,21 @@ LOG = {
 }  # fmt: skip
 
 
-def exponent(x: Expr) -> tuple[Expr, Expr]:
+def split_exponent(x: Expr) -> tuple[Expr, Expr]:
     """For normal x = 2^e m, m in [sqrt(1/2), sqrt(2)): the integer e, and the bits e << fraction.  3 operations."""
     form = format_of(x)
-    e = (x.bitcast(form.integer) - SQRT_HALF_BITS[x.dtype]) >> form.fraction
-    return e, e << form.fraction
+    e = (x.bitcast(form.integer_dtype) - SQRT_HALF_BITS[x.dtype]) >> form.fraction_bits
+    return e, e << form.fraction_bits
 
 
-def decompose(x: Expr) -> tuple[Expr, Expr]:
+def exponent_and_fraction(x: Expr) -> tuple[Expr, Expr]:
     """e (as a float) and f of x = 2^e (1 + f), for every finite x > 0.  10 operations."""
     form = format_of(x)
     denormal = x < form.tiny
-    x = where(denormal, x * 2.0**form.fraction, x)
-    e, e_bits = exponent(x)
-    m = (x.bitcast(form.integer) - e_bits).bitcast(x.dtype)
-    return e.to(x.dtype) - where(denormal, const(form.fraction, x.dtype), 0), m - 1
+    x = where(denormal, x * 2.0**form.fraction_bits, x)
+    e, e_bits = split_exponent(x)
+    m = (x.bitcast(form.integer_dtype) - e_bits).bitcast(x.dtype)
+    return e.to(x.dtype) - where(denormal, const(form.fraction_bits, x.dtype), 0), m - 1
 
 
 def log_near_1(f: Expr) -> Expr:
@@ -53,7 +53,7 @@ def log_near_1(f: Expr) -> Expr:
     return fma(f * f, polynomial(f, LOG[f.dtype]), f)
 
 
-def at_ends(x: Expr, y: Expr) -> Expr:
+def with_special_cases(x: Expr, y: Expr) -> Expr:
     """`y`, or the logarithm of `x` where it is 0, infinite, negative or NaN.  6 operations."""
     return where(x > 0, where(x < INF, y, x), where(x.eq(0), const(-INF, x.dtype), NAN))
 
@@ -63,8 +63,8 @@ def log(x: Expr) -> Expr:
 
     Error 1.0 ulp in f32, 1.4 in f64.  Cost f32: 28 operations, f64: 40.
     """
-    e, f = decompose(x)
-    return at_ends(x, fma(e, LN2, log_near_1(f)))
+    e, f = exponent_and_fraction(x)
+    return with_special_cases(x, fma(e, LN2, log_near_1(f)))
 
 
 def log2(x: Expr) -> Expr:
@@ -72,8 +72,8 @@ def log2(x: Expr) -> Expr:
 
     Error 1.8 ulp in f32, 1.7 in f64.  Cost f32: 28 operations, f64: 40.
     """
-    e, f = decompose(x)
-    return at_ends(x, fma(log_near_1(f), LOG2_E, e))
+    e, f = exponent_and_fraction(x)
+    return with_special_cases(x, fma(log_near_1(f), LOG2_E, e))
 
 
 def log1p(x: Expr) -> Expr:
@@ -86,9 +86,11 @@ def log1p(x: Expr) -> Expr:
     """
     form = format_of(x)
     u = 1 + x
-    e, e_bits = exponent(u)
-    scaled = (x.bitcast(form.integer) - e_bits).bitcast(x.dtype)  # x itself where e = 0, and never denormal elsewhere
+    e, e_bits = split_exponent(u)
+    scaled = (x.bitcast(form.integer_dtype) - e_bits).bitcast(
+        x.dtype
+    )  # x itself where e = 0, and never denormal elsewhere
     twice = (form.exponent_bits(1) - e_bits).bitcast(x.dtype)
     f = scaled + fma(twice, 0.5, -1.0)
     y = fma(e.to(x.dtype), LN2, log_near_1(f))
-    return at_ends(u, copysign(y, x))
+    return with_special_cases(u, copysign(y, x))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from compiler.ir.polynomial import polynomial
-from compiler.ir.scalar import Expr, absolute, const, copysign, fma, invert, nearest, sqrt, where
+from compiler.ir.scalar import Expr, absolute, const, copysign, fma, invert, round_even, sqrt, where
 from compiler.ir.types import f32, f64, i64
-from compiler.passes.tile.elementary.binary import INF, NAN, clamp, scaled_halves, scaled_power
+from compiler.passes.tile.elementary.binary import INF, NAN, clamp, scaled_power, scaled_power_factors
 from compiler.passes.tile.elementary.exponential import EXP2, LOG2_E
-from compiler.passes.tile.elementary.logarithm import decompose, exponent
+from compiler.passes.tile.elementary.logarithm import exponent_and_fraction, split_exponent
 from compiler.passes.tile.elementary.sums import fast_two_sum, two_product
 
 # With the accuracy of f32, in f64.  (log2(1+f) - f / ln 2) / f^2 on 1 + f in [sqrt(1/2), sqrt(2)]: log2(1+f) to 2^-35.7;
@@ -39,7 +39,7 @@ def rsqrt(x: Expr) -> Expr:
     return 1 / sqrt(x)
 
 
-def to_the_power(x: Expr, y: Expr) -> Expr:
+def pow_(x: Expr, y: Expr) -> Expr:
     """x^y, with the special cases of C and IEEE 754.
 
     Error 0.6 ulp in f32, 1.3 in f64.  Cost f32: 65 operations, f64: 113; in f32 more than half of them are in f64.
@@ -49,8 +49,8 @@ def to_the_power(x: Expr, y: Expr) -> Expr:
     a = absolute(x)
     magnitude = _magnitude_f32(a, y) if x.dtype == f32 else _magnitude_f64(a, y)
     magnitude = where(a.eq(1) | y.eq(0), 1, magnitude)
-    integer = nearest(y).eq(y)  # infinities too, which count as even
-    odd = integer & (nearest(y * 0.5) * 2).ne(y)
+    integer = round_even(y).eq(y)  # infinities too, which count as even
+    odd = integer & (round_even(y * 0.5) * 2).ne(y)
     undefined = (x < 0) & (x > -INF) & invert(integer)
     return where(undefined, NAN, where(odd, copysign(magnitude, x), magnitude))
 
@@ -58,37 +58,37 @@ def to_the_power(x: Expr, y: Expr) -> Expr:
 def _magnitude_f32(x: Expr, y: Expr) -> Expr:
     """x^y for f32 x >= 0, in f64: there every f32 is normal, and so is every result before it is rounded to f32."""
     wide = x.to(f64)
-    e, e_bits = exponent(wide)
+    e, e_bits = split_exponent(wide)
     f = (wide.bitcast(i64) - e_bits).bitcast(f64) - 1
     log2 = fma(f * f, polynomial(f, SHORT_LOG2), fma(f, LOG2_E, e.to(f64)))
-    z = clamp(y.to(f64) * _log2_at_ends(wide, log2), -200.0, 200.0)
+    z = clamp(y.to(f64) * _log2_with_special_cases(wide, log2), -200.0, 200.0)
     n, scale = scaled_power(z, 1)
     return (polynomial(z - n, (1, *SHORT_EXP2)) * scale).to(f32)
 
 
 def _magnitude_f64(x: Expr, y: Expr) -> Expr:
     """x^y for f64 x >= 0: the logarithm and its product with y as sums of two doubles."""
-    log2, log2_low = _log2_exactly(x)
-    log2 = _log2_at_ends(x, log2)
+    log2, log2_low = _log2_double_double(x)
+    log2 = _log2_with_special_cases(x, log2)
     z, z_low = two_product(y, log2)
     z_low = fma(y, log2_low, z_low)
     z_low = where(absolute(z) < 1100, z_low, 0)  # beyond, the result is settled and z_low may be infinity less infinity
     z = clamp(z, -1100.0, 1100.0)
-    n, lower, upper = scaled_halves(z, 1)
+    n, lower, upper = scaled_power_factors(z, 1)
     return polynomial((z - n) + z_low, (1, *EXP2[f64])) * lower * upper
 
 
-def _log2_at_ends(x: Expr, log2: Expr) -> Expr:
+def _log2_with_special_cases(x: Expr, log2: Expr) -> Expr:
     """`log2`, or the logarithm of `x` where that is 0, infinite or NaN."""
     return where(x < INF, where(x > 0, log2, -INF), x)
 
 
-def _log2_exactly(x: Expr) -> tuple[Expr, Expr]:
+def _log2_double_double(x: Expr) -> tuple[Expr, Expr]:
     """log2 x for finite x > 0 to 2^-65, as a sum of two doubles.
 
     With s = f / (2 + f), log2(1 + f) = s (C0 + C1 s^2 + s^4 Q(s^2)), where only Q may be as rough as a double.
     """
-    e, f = decompose(x)
+    e, f = exponent_and_fraction(x)
     bottom, bottom_low = fast_two_sum(const(2.0, f64), f)
     inverse = 1 / bottom
     s = f * inverse
@@ -96,19 +96,19 @@ def _log2_exactly(x: Expr) -> tuple[Expr, Expr]:
     square, square_low = two_product(s, s)
     square_low = fma(s * 2, s_low, square_low)
     c, c_low = fast_two_sum(const(C1[0], f64), square * polynomial(square, LOG2_REST))
-    c, c_low = _product((square, square_low), (c, c_low + C1[1]))
-    c, c_low = _plus(const(C0[0], f64), c, c_low + C0[1])
-    fraction, fraction_low = _product((s, s_low), (c, c_low))
-    return _plus(e, fraction, fraction_low)
+    c, c_low = _multiply_double_double((square, square_low), (c, c_low + C1[1]))
+    c, c_low = _add_double_double(const(C0[0], f64), c, c_low + C0[1])
+    fraction, fraction_low = _multiply_double_double((s, s_low), (c, c_low))
+    return _add_double_double(e, fraction, fraction_low)
 
 
-def _plus(a: Expr, b: Expr, b_low: Expr) -> tuple[Expr, Expr]:
+def _add_double_double(a: Expr, b: Expr, b_low: Expr) -> tuple[Expr, Expr]:
     """a + (b + b_low) as a sum of two, for a = 0 or |a| >= |b|.  4 operations."""
     total, lost = fast_two_sum(a, b)
     return total, lost + b_low
 
 
-def _product(a: tuple[Expr, Expr], b: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
+def _multiply_double_double(a: tuple[Expr, Expr], b: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
     """The product of two sums of two, as such a sum.  4 operations."""
     high, lost = two_product(a[0], b[0])
     return high, fma(a[0], b[1], fma(a[1], b[0], lost))

@@ -14,7 +14,7 @@ from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr, absolute, fma, where
 from compiler.ir.types import f32, f64
 from compiler.passes.tile.elementary.binary import format_of
-from compiler.passes.tile.elementary.reduction import by_half_pi
+from compiler.passes.tile.elementary.reduction import reduce_by_half_pi
 
 # (sin r - r) / r^3 in r^2: sin r to 2^-27.9 (degree 2) and 2^-57.9 (degree 5).
 SIN = {
@@ -35,8 +35,8 @@ COS = {
 }  # fmt: skip
 
 # Both in f64 with the accuracy of f32, to 2^-28.0 and 2^-33.0.
-SHORT_SIN = (-0.16666654722438198, 0.008332165803972644, -0.00019515815213257327)
-SHORT_COS = (-0.5, 0.04166664568292435, -0.0013887316251203553, 2.443315661392863e-05)
+F32_SIN_IN_F64 = (-0.16666654722438198, 0.008332165803972644, -0.00019515815213257327)
+F32_COS_IN_F64 = (-0.5, 0.04166664568292435, -0.0013887316251203553, 2.443315661392863e-05)
 
 
 def _sin_and_cos(r: Expr, sin_coefficients: Sequence[float], cos_coefficients: Sequence[float]) -> tuple[Expr, Expr]:
@@ -54,10 +54,10 @@ def _negate_if(y: Expr, sign: Expr) -> Expr:
 def _sign(x: Expr) -> Expr:
     """The sign bit of `x` alone."""
     form = format_of(x)
-    return x.bitcast(form.integer) & form.sign_bit
+    return x.bitcast(form.integer_dtype) & form.sign_bit
 
 
-def _odd(quadrant: Expr) -> Expr:
+def _is_odd(quadrant: Expr) -> Expr:
     return (quadrant & 1).ne(0)
 
 
@@ -70,9 +70,9 @@ def sin(x: Expr) -> Expr:
 
     Error 1.6 ulp in f32, 1.5 in f64.  Cost f32: 44 operations, f64: 168; 15 of the former are in f64.
     """
-    r, quadrant = by_half_pi(absolute(x))
+    r, quadrant = reduce_by_half_pi(absolute(x))
     sine, cosine = _sin_and_cos(r.to(x.dtype), SIN[x.dtype], COS[x.dtype])
-    return _negate_if(where(_odd(quadrant), cosine, sine), _sign(x) ^ _second_bit_as_sign(quadrant))
+    return _negate_if(where(_is_odd(quadrant), cosine, sine), _sign(x) ^ _second_bit_as_sign(quadrant))
 
 
 def cos(x: Expr) -> Expr:
@@ -80,9 +80,9 @@ def cos(x: Expr) -> Expr:
 
     Error 1.6 ulp in f32, 1.5 in f64.  Cost f32: 43 operations, f64: 167; 15 of the former are in f64.
     """
-    r, quadrant = by_half_pi(absolute(x))
+    r, quadrant = reduce_by_half_pi(absolute(x))
     sine, cosine = _sin_and_cos(r.to(x.dtype), SIN[x.dtype], COS[x.dtype])
-    return _negate_if(where(_odd(quadrant), sine, cosine), _second_bit_as_sign(quadrant + 1))
+    return _negate_if(where(_is_odd(quadrant), sine, cosine), _second_bit_as_sign(quadrant + 1))
 
 
 def tan(x: Expr) -> Expr:
@@ -90,8 +90,8 @@ def tan(x: Expr) -> Expr:
 
     Error 0.6 ulp in f32, 3.2 in f64.  Cost f32: 44 operations, f64: 168, one of them a division.
     """
-    r, quadrant = by_half_pi(absolute(x))
-    sine, cosine = _sin_and_cos(r, *((SHORT_SIN, SHORT_COS) if x.dtype == f32 else (SIN[f64], COS[f64])))
-    odd = _odd(quadrant)
+    r, quadrant = reduce_by_half_pi(absolute(x))
+    sine, cosine = _sin_and_cos(r, *((F32_SIN_IN_F64, F32_COS_IN_F64) if x.dtype == f32 else (SIN[f64], COS[f64])))
+    odd = _is_odd(quadrant)
     y = where(odd, -cosine, sine) / where(odd, sine, cosine)
     return _negate_if(y.to(x.dtype), _sign(x))
