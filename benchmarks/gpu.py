@@ -78,7 +78,7 @@ def compile_and_bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable
         fresh = torch.empty(type_.static_shape(), dtype=to_torch(type_.dtype), device=inputs[0].device)
         buffers[name] = given.get(name, fresh)
     for name, constant in program.constants.items():
-        array = getattr(constant, "numbers", constant)
+        array = getattr(constant, "numpy_values", constant)
         buffers[name].copy_(torch.as_tensor(array).reshape(buffers[name].shape))
     kernels = {name: load_triton(emit_triton(kernel)) for name, kernel in program.kernels.items()}
     calls = [(kernels[s.kernel], [buffers[a] for a in s.arguments]) for s in program.steps if isinstance(s, Launch)]

@@ -109,7 +109,7 @@ def add_coverage_command(commands: Any) -> None:
     which.add_argument("--all", action="store_true", help="every operator of ATen")
     c.add_argument("--samples", action="store_true", help="compile and run what PyTorch tests its operators with")
     c.add_argument("--gradients", action="store_true", help="their gradients too")
-    c.add_argument("--open-sizes", action="store_true", help="with every size left open")
+    c.add_argument("--dynamic-shapes", action="store_true", help="with every size left open")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
     c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="how many of the samples to draw (1.0)")
     c.add_argument("--seed", type=int, default=0, metavar="N", help="which ones to draw (0)")
@@ -124,7 +124,7 @@ def add_fuzz_commands(commands: Any) -> None:
     c.add_argument("--count", type=int, default=100, metavar="N", help="how many graphs (100)")
     c.add_argument("--seed", type=int, default=0, metavar="S", help="the number of the first one (0)")
     c.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (1)")
-    c.add_argument("--bad-input", action="store_true", help="instead of graphs, try bad text, attributes and files")
+    c.add_argument("--malformed", action="store_true", help="instead of graphs, try bad text, attributes and files")
     c.add_argument("--out", type=Path, metavar="DIR", help="write each graph that fails, shrunk, to a file in DIR")
 
     c = add_command(commands, "reduce", reduce, "shrink a graph that the fuzzer found to fail")
@@ -353,7 +353,7 @@ def list_ops(given: argparse.Namespace) -> None:
 
 def show_coverage(given: argparse.Namespace) -> None:
     """tilewright coverage"""
-    if given.samples or given.gradients or given.open_sizes:
+    if given.samples or given.gradients or given.dynamic_shapes:
         run_opinfo_samples(given)
         return
     from collections import Counter
@@ -386,7 +386,7 @@ def fuzz(given: argparse.Namespace) -> None:
     from compiler.fuzz.session import fuzz as run
 
     seeds = range(given.seed, given.seed + given.count)
-    results = run(seeds, given.jobs, shrink=given.out is not None, malformed=given.bad_input)
+    results = run(seeds, given.jobs, shrink=given.out is not None, malformed=given.malformed)
     elements = certain = failures = 0
     for found in track(results, "fuzzing", given.count, console=err):
         elements, certain = elements + found.outcome.total_elements, certain + found.outcome.checked_elements
@@ -397,7 +397,7 @@ def fuzz(given: argparse.Namespace) -> None:
         if given.out:
             given.out.mkdir(parents=True, exist_ok=True)
             (given.out / f"{found.seed}.ir").write_text(found.text, encoding="utf-8")
-    share = f"; {certain} of {elements} elements of results were certain" if not given.bad_input else ""
+    share = f"; {certain} of {elements} elements of results were certain" if not given.malformed else ""
     out.print(f"{given.count} tried, {failures} failed{share}", highlight=False)
     if failures:
         raise TilewrightError(f"{failures} of {given.count} failed")
@@ -435,7 +435,7 @@ def run_opinfo_samples(given: argparse.Namespace) -> None:
             raise TilewrightError(f"unknown element type {name} (there are {', '.join(DTYPES)})")
         dtype = to_torch(DTYPES[name])
         sampling = SamplingOptions(
-            dtype, Options(fallback="eager"), given.gradients, given.open_sizes, given.fraction, given.seed
+            dtype, Options(fallback="eager"), given.gradients, given.dynamic_shapes, given.fraction, given.seed
         )
         for tally in run_samples(operators(given.operators, dtype), sampling, given.log):
             total.update(tally.counts)

@@ -79,7 +79,7 @@ class BackgroundCodegen(PassInstrument):
         self.build, self.seconds = build, 0.0
         self.arena, self.reserved_bytes = PrefaultedArena(), 0
 
-    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+    def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if (
             isinstance(new, Graph)
             and (needed := sum(dim_hint(c.type.nbytes) for c in new.constants)) > self.reserved_bytes

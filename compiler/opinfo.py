@@ -42,7 +42,7 @@ SAMPLE_TIMEOUT = 120.0
 """Seconds of CPU time that one sample may take: a machine that is busy, or a process that is paused, is no hang."""
 
 OUTCOMES = ("passed", "opaque", "outside", "failed")
-"""All of it compiled; right, but partly run in PyTorch; not ours to trace (see `Sampled.why`); wrong or refused."""
+"""All of it compiled; right, but partly run in PyTorch; not ours to trace (see `Sampled.reason`); wrong or refused."""
 
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """Relative to the answer in float64, besides `OWN` times the error that PyTorch makes itself."""
@@ -157,7 +157,7 @@ def _run_in_subprocess(info: Any, sampling: SamplingOptions) -> Tally:
     try:
         while sampled := there.recv():
             outcomes[sampled.outcome] += 1
-            causes[f"{sampled.outcome}: {sampled.why}"] += bool(sampled.why)
+            causes[f"{sampled.outcome}: {sampled.reason}"] += bool(sampled.reason)
     except EOFError:
         process.join()
         hung = process.exitcode == -signal.SIGPROF

@@ -16,21 +16,21 @@ from compiler.passes.manager import Instrument, run_pipeline
 from compiler.perf.host import host_machine
 from compiler.perf.machine import MACHINE_BY_TARGET, Machine
 
-GRAPH_PASSES = "dce,decompose,canonicalize,scale-weights,fold,cse,block-scans,winograd,unpad,cse,fuse"
+GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,fold,cse,two-level-scan,winograd,eliminate-padding,cse,fuse"
 """Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, convolutions into less work, what these
 do to one image alike into one, groups into kernels."""
 
-UNFUSED_GRAPH_PASSES = "dce,decompose,canonicalize,scale-weights,fold,cse,block-scans,fuse{enabled=false}"
+UNFUSED_GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,fold,cse,two-level-scan,fuse{enabled=false}"
 """The same, with a kernel for every op."""
 
-PROGRAM_PASSES = "contract,delinearize,layout"
+PROGRAM_PASSES = "compute-at,delinearize,layout"
 """What is moved for one kernel alone inside that kernel; loops without divisions in addresses, and for these, how intermediate tensors lie
 in memory."""
 
 UNFUSED_PROGRAM_PASSES = "delinearize,layout"
 """The same for kernels that stay apart."""
 
-TILE_PASSES = "narrow,merge,online,collapse,block-sums,reorder,join,stage,vectorize,interleave,tile,pack,unroll,prefetch,stream,apart,peel,parallelize,expand-math"
+TILE_PASSES = "tighten-reductions,fuse-loops,online-softmax,collapse,block-reductions,reorder,fuse-siblings,cache-operand,vectorize,unroll-and-jam,tile,pack,unroll,prefetch,nontemporal-stores,split-epilogue,peel,parallelize,expand-math"
 """Scalar loops into tiles: join loops, take long sums in blocks, order loops, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
 
 

@@ -107,7 +107,7 @@ class Recorder(PassInstrument):
 
     sections: list[Section] = field(default_factory=list)
 
-    def after(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
+    def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if new is not old and (now := ir_text(new)) != ir_text(old):
             self.sections.append((f"after {pass_.name} on @{new.name}", now))
 
@@ -223,7 +223,7 @@ def read(path: Path) -> list[Section]:
     """Sections from a file that `write` made."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         parts = file.read().split(RULE)
-    return [(head, body) for head, _, body in (p.partition("\n") for p in parts)]
+    return [(head, body) for head, _, body in (p.partition("\n") for p in parts) if head]
 
 
 def file_of(folder: Path, name: str, target: str) -> Path:

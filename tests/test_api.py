@@ -315,7 +315,7 @@ def test_python_collects_garbage_and_changes_threads_as_before_afterwards(
     """Not while it compiles, but from then on, whatever came of it."""
     seen, before = [], sys.getswitchinterval()
     monkeypatch.setattr(
-        "compiler.api.load",
+        "compiler.api.as_exported_program",
         lambda *a: seen.append((gc.isenabled(), sys.getswitchinterval())) or as_exported_program(*a),
     )
     with contextlib.suppress(Exception):

@@ -160,7 +160,7 @@ def test_tune(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     asked = []
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        driver, "Stopwatch", lambda target: lambda kernels, spread: asked.append(target) or [1.0] * len(kernels)
+        driver, "KernelTimer", lambda target: lambda kernels, spread: asked.append(target) or [1.0] * len(kernels)
     )
     assert main(["run", str(program)]) == 0
     assert not asked

@@ -102,21 +102,21 @@ def attempt(function: Callable[..., Any], *args: Any) -> Any:
 @pytest.mark.parametrize(("name", "outcome"), [("clamp", "passed"), ("msort", "opaque"), ("fft.rfft", "opaque")])
 def test_samples(name: str, outcome: str) -> None:
     (tally,) = opinfo.run(opinfo.operators([name]), sampling(fraction=0.1))
-    assert tally.of(outcome) >= 1
-    assert not tally.of("failed"), tally.causes
+    assert tally.count(outcome) >= 1
+    assert not tally.count("failed"), tally.causes
 
 
 def test_gradients_of_samples() -> None:
     (tally,) = opinfo.run(opinfo.operators(["nn.functional.softsign"]), sampling(gradients=True, fraction=0.1))
-    assert tally.of("passed") >= 1
-    assert not tally.of("failed"), tally.causes
+    assert tally.count("passed") >= 1
+    assert not tally.count("failed"), tally.causes
 
 
 @pytest.mark.parametrize("name", ["nn.functional.upsample_bilinear", "nn.functional.adaptive_max_pool1d", "diagonal"])
 def test_samples_of_open_sizes(name: str) -> None:
-    (tally,) = opinfo.run(opinfo.operators([name]), sampling(open_sizes=True, fraction=0.1))
-    assert tally.of("passed") >= 1
-    assert not tally.of("failed"), tally.causes
+    (tally,) = opinfo.run(opinfo.operators([name]), sampling(dynamic_shapes=True, fraction=0.1))
+    assert tally.count("passed") >= 1
+    assert not tally.count("failed"), tally.causes
 
 
 def test_what_pytorch_traces_with_known_sizes_only_is_not_ours() -> None:
@@ -126,7 +126,7 @@ def test_what_pytorch_traces_with_known_sizes_only_is_not_ours() -> None:
 
     sample = SimpleNamespace(input=torch.ones(3), args=(), kwargs={})
     assert opinfo.attempt(known, sample, sampling()).outcome == "passed"
-    assert "with open sizes" in opinfo.attempt(known, sample, sampling(open_sizes=True)).why
+    assert "with open sizes" in opinfo.attempt(known, sample, sampling(dynamic_shapes=True)).reason
 
 
 @pytest.mark.parametrize(
@@ -157,17 +157,17 @@ def test_errors_are_measured_by_those_of_pytorch(ours: float, problem: str) -> N
 
 def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*args: Any) -> Any:
-        return SimpleNamespace(measured=lambda inputs: ([torch.sin(x) + 1e-3 for x in inputs], dict))
+        return SimpleNamespace(call_with_sizes=lambda inputs: ([torch.sin(x) + 1e-3 for x in inputs], dict))
 
     assert attempt(torch.sin, torch.ones(3)).outcome == "passed"
     monkeypatch.setattr(opinfo, "compile_graph", wrong)
-    assert "1e-3" in attempt(torch.sin, torch.ones(3)).why
+    assert "1e-3" in attempt(torch.sin, torch.ones(3)).reason
 
 
 def test_what_is_not_ours() -> None:
-    assert "depend on data" in attempt(torch.nonzero, torch.ones(3)).why
-    assert "PyTorch refuses" in attempt(torch.matmul, torch.ones(3), torch.ones(4)).why
-    assert "sparse" in attempt(torch.sin, torch.ones(3).to_sparse()).why
+    assert "depend on data" in attempt(torch.nonzero, torch.ones(3)).reason
+    assert "PyTorch refuses" in attempt(torch.matmul, torch.ones(3), torch.ones(4)).reason
+    assert "sparse" in attempt(torch.sin, torch.ones(3).to_sparse()).reason
 
 
 def described(function: Callable[..., Any]) -> Any:
@@ -184,7 +184,7 @@ def hanging(x: Tensor) -> Tensor:
 
 
 def test_a_hang_ends_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opinfo, "PATIENCE", 0.1)
+    monkeypatch.setattr(opinfo, "SAMPLE_TIMEOUT", 0.1)
     (tally,) = opinfo.run([described(hanging)], sampling())
     assert tally.causes == {"failed: no answer in 0.1 s": 1}
 
@@ -200,7 +200,7 @@ def test_a_crash_ends_one_operator_and_a_log_remembers(tmp_path: Path) -> None:
     written = json.loads(log.read_text())
     assert written["op"] == "crashing"
     log.write_text(json.dumps({**written, "counts": {"passed": 7}}) + "\n")
-    assert next(iter(opinfo.run([described(crashing)], sampling(), log))).of("passed") == 7
+    assert next(iter(opinfo.run([described(crashing)], sampling(), log))).count("passed") == 7
 
 
 def test_the_command_runs_samples(capsys: pytest.CaptureFixture[str]) -> None:

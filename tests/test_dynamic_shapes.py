@@ -265,7 +265,7 @@ def test_a_fault_is_no_reason_to_compile_for_each_size(monkeypatch: pytest.Monke
 
 
 def test_of_many_sets_of_sizes_the_oldest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "KEPT", 2)
+    monkeypatch.setattr(driver, "MAX_CACHED_SIZES", 2)
     compiled = compiler.compile(Gate(), (torch.randn(8, 4),), dynamic_shapes=({0: N},), options=FEW)
     for n in (8, 9, 10, 8, 9):
         torch.testing.assert_close(compiled(torch.ones(n, 4)), Gate()(torch.ones(n, 4)))

@@ -70,7 +70,7 @@ def seed() -> None:
 IMAGE = (1, 2, 4, 4)
 
 
-@pytest.mark.parametrize("options", [APART, CHECKED], ids=["apart", "fused"])
+@pytest.mark.parametrize("options", [APART, CHECKED], ids=["unfused", "fused"])
 def test_padded_convolutions(options: compiler.Options) -> None:
     net = Net(lambda m, x: m.c(F.relu(m.b(F.relu(m.a(x))))), a=conv(2, 3), b=conv(3, 3, stride=2), c=conv(3, 2, 1))
     assert set(copied(run(net, torch.randn(IMAGE), options=options))) <= {"x", "xs_0"}
@@ -85,7 +85,7 @@ def test_a_residual_that_is_used_twice() -> None:
     run(Net(forward, a=conv(2, 3), b=conv(3, 3), c=conv(3, 3)), torch.randn(IMAGE))
 
 
-@pytest.mark.parametrize("options", [APART, CHECKED], ids=["apart", "fused"])
+@pytest.mark.parametrize("options", [APART, CHECKED], ids=["unfused", "fused"])
 def test_dense_blocks(options: compiler.Options) -> None:
     """Every layer reads all results before it."""
 
@@ -141,7 +141,7 @@ def test_pooling_pads_with_less_than_all_numbers() -> None:
     run(net, torch.randn(1, 2, 5, 5))
 
 
-@pytest.mark.parametrize("options", [APART, CHECKED], ids=["apart", "fused"])
+@pytest.mark.parametrize("options", [APART, CHECKED], ids=["unfused", "fused"])
 def test_depthwise(options: compiler.Options) -> None:
     net = Net(lambda m, x: m.c(F.relu(m.b(m.a(x)))), a=conv(2, 4, 1), b=conv(4, 4, groups=4, stride=2), c=conv(4, 2, 1))
     run(net, torch.randn(1, 2, 5, 5), options=options)

@@ -84,7 +84,7 @@ def test_the_fastest_is_chosen(store: ObjectCache) -> None:
     program, remarks = tune(by_rows(6), store)
     assert rows(program.kernels["matmul"]) == 6
     assert remarks.startswith("applied tune: tile{rows=6, columns=48}: 500.0 us instead of 1.00 ms; measured: ")
-    assert "vectorize{pass-over=1} 1.00 ms, tile{rows=" in remarks
+    assert "vectorize{skipped-choices=1} 1.00 ms, tile{rows=" in remarks
     assert remarks.endswith(" (@matmul)")
 
 
@@ -207,15 +207,15 @@ SMALL = Machine(vector_bits=128, l1=1 << 7, l2=1 << 8, l3=1 << 9)
 @pytest.mark.parametrize(
     ("text", "offered"),
     [
-        (SOFTMAX, {"vectorize", "tile", "prefetch", "stream", "parallelize"}),
+        (SOFTMAX, {"vectorize", "tile", "prefetch", "nontemporal-stores", "parallelize"}),
         (PRODUCT, {"reorder", "vectorize", "tile", "parallelize"}),
         (CONVOLUTION, {"vectorize", "unroll"}),
-        (TURNED, {"stage", "vectorize", "tile"}),
+        (TURNED, {"cache-operand", "vectorize", "tile"}),
     ],
     ids=["softmax", "product", "convolution", "turned"],
 )
 def test_whatever_is_offered_computes_the_same(text: str, offered: set[str]) -> None:
-    passes = parse_pipeline(TILE_PASSES.replace("parallelize", "parallelize{grain=1000}"))
+    passes = parse_pipeline(TILE_PASSES.replace("parallelize", "parallelize{grain-size=1000}"))
     kernel, context = parse_kernel(text), Context(machine=SMALL)
     run_pipeline(kernel, passes, context)
     assert {o.pass_.name for o in context.alternatives} >= offered
@@ -242,7 +242,7 @@ def test_a_model_is_tuned_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     torch.manual_seed(0)
     model, x = Layer().eval(), torch.randn(64, 96)
     clock = Clock(lambda k: 1 / (1 + len(str(k)) % 7))
-    monkeypatch.setattr(driver, "Stopwatch", lambda target: clock)
+    monkeypatch.setattr(driver, "KernelTimer", lambda target: clock)
     plain = compiler.compile(model, (x,), options={"cache": str(tmp_path)})
     assert clock.asked == 0
     assert not plain.remarks.select("tune")

@@ -30,13 +30,13 @@ from compiler.options import Options
 from compiler.pipeline import GRAPH_PASSES, PROGRAM_PASSES, TILE_PASSES, lower_and_schedule
 
 AGGRESSIVE_PASSES = {
-    "block-scans": "block-scans{long=8, block=4, rows=64}",
-    "winograd": "winograd{gain=1000.0}",
-    "contract": "contract{steps=0}",
-    "online": "online{longest=3, part=3, rows=2, causal=2}",
-    "stage": "stage{reuse=2}",
-    "interleave": "interleave{heavy=4}",
-    "parallelize": "parallelize{grain=1}",
+    "two-level-scan": "two-level-scan{min-length=8, block-size=4, max-rows=64}",
+    "winograd": "winograd{max-time-ratio=1000.0}",
+    "compute-at": "compute-at{min-steps-per-thread=0}",
+    "online-softmax": "online-softmax{max-untiled-length=3, column-block=3, row-block=2, causal-block=2}",
+    "cache-operand": "cache-operand{min-reuse=2}",
+    "unroll-and-jam": "unroll-and-jam{min-lane-ops=4}",
+    "parallelize": "parallelize{grain-size=1}",
 }
 """Passes that wait for much work, told to do theirs on little."""
 

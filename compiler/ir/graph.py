@@ -75,7 +75,7 @@ class LazyConstant(ConstantData):
     def __init__(
         self, dtype: DType, shape: tuple[int, ...], compute_slice: Callable[[int, int], np.ndarray[Any, Any]]
     ) -> None:
-        for name, value in (("dtype", dtype), ("name", ""), ("_shape", shape), ("part", compute_slice)):
+        for name, value in (("dtype", dtype), ("name", ""), ("_shape", shape), ("compute_slice", compute_slice)):
             object.__setattr__(self, name, value)
 
     @property

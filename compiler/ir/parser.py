@@ -2,7 +2,7 @@
 
     text      ::= graph resources?
     graph     ::= "graph" @name? "(" (size | %x ":" type loc?),* ")" "{" statement* "return" (%y ("->" %x)?),* "}"
-    size      ::= "size" s "in" int ".." int "like" int           open: known when the code runs, and to graphs inside
+    size      ::= "size" s "in" int ".." int "hint" int           open: known when the code runs, and to graphs inside
     statement ::= %y (":" type | ":" "(" type,* ")")? "=" op operand,* attrs? loc?
                 | %c "=" "constant" type (array @name? | @name) loc?
     operand   ::= %x | number                      op operands may stand in brackets: add(%x, 1)

@@ -8,7 +8,7 @@
 
 A small constant is written as numbers, a large one as `@name` with its contents elsewhere: in a `resources` section
 behind the graph, or in the mapping given to the parser.  An attribute equal to its default is left out.  Open sizes are
-declared before the inputs: `graph(size s0 in 2..513 like 100, %x: f32[s0, 8])`.
+declared before the inputs: `graph(size s0 in 2..513 hint 100, %x: f32[s0, 8])`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def graph_resources(graph: Graph) -> dict[str, ConstantData]:
 
 def write_dynamic_size(s: DynamicSize) -> str:
     """The declaration of an open size."""
-    return f"size {s.name} in {s.low}..{s.high + 1} like {s.hint}"
+    return f"size {s.name} in {s.low}..{s.high + 1} hint {s.hint}"
 
 
 def write_header(head: str, params: list[str], suffix: str = "") -> str:

@@ -68,13 +68,13 @@ class Expr:
             return True
         equal = self.dtype == other.dtype and self._fields() == other._fields()
         if equal:
-            object.__setattr__(theirs, "_twin", mine)
+            object.__setattr__(theirs, "_canonical_form", mine)
         return equal
 
     def _canonical(self) -> Expr:
         """One and the same expression for all those that were found equal: what they share is compared once, not on every path."""
-        twin = self.__dict__.get("_twin")
-        return self if twin is None else twin._first_twin()
+        twin = self.__dict__.get("_canonical_form")
+        return self if twin is None else twin._canonical()
 
     __eq__ = is_structurally_equal
 

@@ -1,16 +1,16 @@
 """Tile IR: one kernel as a program over tiles of index space.
 
-    kernel    ::= "kernel" @name "(" (size | param),* ")" ["shared" "if" dim ">=" int] "{" stmt* "}"
-    size      ::= "size" name "in" int ".." int "like" int
+    kernel    ::= "kernel" @name "(" (size | param),* ")" ["parallel" "if" dim ">=" int] "{" stmt* "}"
+    size      ::= "size" name "in" int ".." int "hint" int
     param     ::= ("in" | "const" | "out" | "inout") %name ":" type
     stmt      ::= %name "=" expr                                            Let
                 | "store" expr "," %buffer "[" dim,* "]"                    Store
                 | "local" %buffer ":" type                                  Local
                 | "check" %name "in" dim ".." dim                           Check
-                | "prefetch" %buffer "[" dim,* "]" ["level" int] ["uses" int ".." [int]]
+                | "prefetch" %buffer "[" dim,* "]" ["level" int] ["reuse" int ".." [int]]
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
-    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["chains" int]
+    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["accumulators" int]
     expr      ::= the scalar expressions of compiler.ir.scalar;  %buffer "[" dim,* "]" loads an element
 
 **The meaning of a kernel is that of a scalar program**: every loop visits its indices one by one, every expression is about one
@@ -23,7 +23,7 @@ change a result but for the order in which a reduction adds:
   one axis in scope has lanes.
 * `unroll U` repeats a step U times in sequence before the loop test.
 * `chains C` of a reduction has its steps take turns where the tiles around it keep few sums, so that up to C grow side by side.
-* `parallel` may hand out the steps to threads; nested directly, the loops are handed out together.  With `shared if` this is
+* `parallel` may hand out the steps to threads; nested directly, the loops are handed out together.  With `parallel if` this is
   done only where the sizes are such; else the calling thread takes all steps.
 
 A tile of the last step may be partial; the `peel` pass splits such loops so that every tile in them is full.
@@ -214,13 +214,13 @@ Stmt: TypeAlias = Union[Let, Store, Local, BoundsCheck, Prefetch, For, Reduce]
 Block: TypeAlias = tuple[Stmt, ...]
 
 
-ROLES = ("in", "const", "out", "inout", "work")
+ROLES = ("in", "const", "out", "inout", "scratch")
 """What a kernel may do with a buffer that it is given."""
 
 
 @dataclass(frozen=True)
 class Param:
-    """A buffer the caller passes: `role` is "in", "out" or "inout", or "const" for one known when the program is built, or "work".
+    """A buffer the caller passes: `role` is "in", "out" or "inout", or "const" for one known when the program is built, or "scratch".
 
     A const is read like an "in"; passes may change its layout, because it is stored in it once.  What is written to a buffer for
     work counts for nothing afterwards, and each step of the outermost parallel loops reads only what it has written itself.
@@ -233,7 +233,7 @@ class Param:
     @property
     def is_written(self) -> bool:
         """Whether a kernel may store to it."""
-        return self.role in ("out", "inout", "work")
+        return self.role in ("out", "inout", "scratch")
 
 
 @dataclass(frozen=True)

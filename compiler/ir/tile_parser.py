@@ -7,7 +7,7 @@ item    ::= size | ("input" | "output" | "buffer") %name ":" type
           | "launch" @kernel "(" %name,* ")" ("for" string)?
           | "opaque" @op "(" %name,* ")" ("->" %name,*)? attrs? ("for" string)?
           | "copy" %name "->" %name
-          | "slice" %name "=" %name "[" dim "]"                    one entry along the first dimension
+          | "view" %name "=" %name "[" dim "]"                    one entry along the first dimension
           | "repeat" %var "in" "0" ".." dim "{" step* "}"
 """
 
@@ -82,7 +82,7 @@ def _read_kernel(c: Cursor) -> Kernel:
     name = c.expect_kind("global", "the kernel's @name").text
     scope = NameScope()
     params = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_param(c, scope), ")")
-    parallel_condition = _read_condition(c) if c.accept("shared") else 0
+    parallel_condition = _read_condition(c) if c.accept("parallel") else 0
     return Kernel(name, tuple(p for p in params if p is not None), _read_body(c, scope), parallel_condition)
 
 
@@ -140,7 +140,7 @@ def _read_statement(c: Cursor, scope: NameScope) -> Stmt:
     if c.accept("prefetch"):
         buffer, index = expect_name(c, scope.buffers, "buffer").text, read_dims(c)
         level = c.expect_integer() if c.accept("level") else 1
-        return Prefetch(buffer, index, level, _read_reuse(c) if c.accept("uses") else ANY_REUSE)
+        return Prefetch(buffer, index, level, _read_reuse(c) if c.accept("reuse") else ANY_REUSE)
     name = c.expect_kind("value", "a statement").text
     c.expect("=")
     if c.accept("reduce"):
@@ -156,7 +156,7 @@ def _read_store(c: Cursor, scope: NameScope) -> Store:
     c.expect(",")
     buffer = expect_name(c, scope.buffers, "buffer")
     index, dtype = read_dims(c), scope.buffers[buffer.text]
-    nontemporal = (_read_condition(c) if c.next_is("if") else 0) if c.accept("stream") else None
+    nontemporal = (_read_condition(c) if c.next_is("if") else 0) if c.accept("nontemporal") else None
     return Store(buffer.text, index, as_typed_expr(c, value, dtype, at), nontemporal)
 
 
@@ -186,7 +186,7 @@ def _read_range(c: Cursor, scope: NameScope) -> Range:
     name = c.expect_kind("value", "the loop's %variable").text
     result = Range(name, *_read_bounds(c))
     scope.values[name] = i64
-    while c.next_is("tile", "lanes", "unroll", "chains"):
+    while c.next_is("tile", "lanes", "unroll", "accumulators"):
         option = c.take().text
         result = result.with_(**{option: c.expect_integer()})
     return result
@@ -260,7 +260,7 @@ def _read_step(c: Cursor, p: _ProgramParts) -> Step:
         if kernel.text not in p.kernels:
             raise c.error(f"{kernel} is no kernel here{did_you_mean(kernel.text, p.kernels)}", kernel)
         return Launch(kernel.text, c.read_list("(", read_name, ")"), _read_node_name(c))
-    if c.accept("slice"):
+    if c.accept("view"):
         return _read_view(c, p)
     if c.accept("repeat"):
         return _read_repeat(c, p)

@@ -70,7 +70,7 @@ def print_kernel(kernel: Kernel) -> str:
     params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
     params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
     lines = [indent(line) for s in kernel.body for line in printer.print_stmt(s)]
-    condition = f" shared{_write_condition(kernel.parallel_condition)}" if kernel.parallel_condition != 0 else ""
+    condition = f" parallel{_write_condition(kernel.parallel_condition)}" if kernel.parallel_condition != 0 else ""
     return "\n".join([write_header(f"kernel {format_global_name(kernel.name)}", params, condition), *lines, "}"])
 
 
@@ -100,7 +100,7 @@ class _KernelPrinter:
         elif isinstance(s, Store):
             *lines, value = self.split_expr(s.value, self.buffers.get(s.buffer))
             yield from lines
-            condition = "" if s.nontemporal is None else f" stream{_write_condition(s.nontemporal)}"
+            condition = "" if s.nontemporal is None else f" nontemporal{_write_condition(s.nontemporal)}"
             yield f"store {value}, {self.print_element(s.buffer, s.index)}{condition}"
         elif isinstance(s, Local):
             yield f"local {format_value_name(s.buffer)}: {s.type}"
@@ -108,7 +108,7 @@ class _KernelPrinter:
             yield f"check {format_value_name(s.name)} in {self.print_dim(s.low)}..{self.print_dim(s.high)}"
         elif isinstance(s, Prefetch):
             level = f" level {s.level}" if s.level > 1 else ""
-            reuse = f" uses {s.reuse_text}" if s.reuse != ANY_REUSE else ""
+            reuse = f" reuse {s.reuse_text}" if s.reuse != ANY_REUSE else ""
             yield f"prefetch {self.print_element(s.buffer, s.index)}{level}{reuse}"
         elif isinstance(s, For):
             lines = [line for inner in s.body for line in self.print_stmt(inner)]
@@ -128,7 +128,12 @@ class _KernelPrinter:
         )
 
     def print_range(self, r: Range) -> str:
-        options = ("tile", r.tile, 1), ("lanes", r.lanes, 0), ("unroll", r.unroll, 1), ("chains", r.accumulators, 1)
+        options = (
+            ("tile", r.tile, 1),
+            ("lanes", r.lanes, 0),
+            ("unroll", r.unroll, 1),
+            ("accumulators", r.accumulators, 1),
+        )
         words = [f"{word} {count}" for word, count, default in options if count != default]
         return " ".join([f"{format_value_name(r.var)} in {self.print_dim(r.lo)}..{self.print_dim(r.hi)}", *words])
 
@@ -276,7 +281,7 @@ def _print_step(s: Step) -> str:
     if isinstance(s, Copy):
         return f"copy {format_value_name(s.source)} -> {format_value_name(s.target)}"
     if isinstance(s, View):
-        return f"slice {format_value_name(s.name)} = {format_value_name(s.buffer)}[{format_index(s.index, format_value_name)}]"
+        return f"view {format_value_name(s.name)} = {format_value_name(s.buffer)}[{format_index(s.index, format_value_name)}]"
     if isinstance(s, Repeat):
         return "\n".join(
             [f"repeat {format_value_name(s.var)} in 0..{s.count} {{", *(indent(_print_step(i)) for i in s.steps), "}"]

@@ -65,10 +65,10 @@ def _read_physical_dim(c: Cursor, rank: int | None) -> PhysicalDim:
 
 
 def read_size_declaration(c: Cursor) -> None:
-    """The declaration of a size, which means itself from here on: `size s0 in 1..513 like 128`."""
+    """The declaration of a size, which means itself from here on: `size s0 in 1..513 hint 128`."""
     c.expect("size")
     at, _ = c.expect_kind("word", "a size's name"), c.expect("in")
-    low, _, end, _ = c.expect_integer(), c.expect(".."), c.expect_integer(), c.expect("like")
+    low, _, end, _ = c.expect_integer(), c.expect(".."), c.expect_integer(), c.expect("hint")
     known = dynamic_size(at.text, low, end - 1, c.expect_integer())
     if c.dynamic_sizes.setdefault(at.text, known) != known:
         raise c.error(f"{at} is declared twice", at)

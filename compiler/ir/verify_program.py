@@ -51,12 +51,12 @@ def _check_views(program: Program) -> Iterator[str]:
     made = [s.name for s in walk_steps(program.steps) if isinstance(s, View)]
     for name, s in program.views.items():
         if made.count(name) > 1:
-            yield f"slice %{name} is made twice"
+            yield f"view %{name} is made twice"
         whole = program.buffers.get(s.buffer)
         if whole is None or name not in program.buffers:
-            yield f"slice %{name} of %{s.buffer}: both must be buffers of the program"
+            yield f"view %{name} of %{s.buffer}: both must be buffers of the program"
         elif not whole.rank or whole.layout is not None or program.buffers[name] != view_type(whole):
-            yield f"slice %{name}: {program.buffers[name]} is no entry of %{s.buffer}: {whole}"
+            yield f"view %{name}: {program.buffers[name]} is no entry of %{s.buffer}: {whole}"
 
 
 def _check_steps(program: Program, steps: Iterable[Step], written: set[str], counters: CounterBounds) -> Iterator[str]:
@@ -92,12 +92,12 @@ def _check_steps(program: Program, steps: Iterable[Step], written: set[str], cou
 def _check_view_index(program: Program, s: View, counters: CounterBounds) -> Iterator[str]:
     """The index of a slice follows counters in scope and stays inside the buffer."""
     if unknown := variables(s.index) - set(counters):
-        yield f"slice %{s.name} follows %{', %'.join(sorted(unknown))}, which counts nothing here"
+        yield f"view %{s.name} follows %{', %'.join(sorted(unknown))}, which counts nothing here"
         return
     limits, whole = interval(s.index, counters), program.buffers.get(s.buffer)
     extent = whole.shape[0] if whole is not None and whole.rank else None
     if isinstance(extent, int) and (limits is None or limits[0] < 0 or limits[1] >= extent):
-        yield f"slice %{s.name}: {s.index} is not in 0..{extent}"
+        yield f"view %{s.name}: {s.index} is not in 0..{extent}"
 
 
 def _check_aliasing(program: Program, step: Step, writes: list[str], counters: CounterBounds) -> Iterator[str]:
@@ -152,7 +152,7 @@ def _launch_accesses(program: Program, step: Launch) -> tuple[list[str], list[st
     if len(step.arguments) != len(kernel.params):
         return [], [], [f"@{kernel.name} takes {len(kernel.params)} buffers, not {len(step.arguments)}"]
     pairs = list(zip(kernel.params, step.arguments, strict=True))
-    reads = [a for p, a in pairs if p.role not in ("out", "work")]
+    reads = [a for p, a in pairs if p.role not in ("out", "scratch")]
     writes = [a for p, a in pairs if p.is_written]
     problems = [
         f"@{kernel.name} takes %{p.name}: {p.type}, but %{a} is {program.buffers[a]}"

@@ -189,7 +189,7 @@ def _check_params(kernel: Kernel) -> Iterator[str]:
         if any(map(variables, p.type.shape)):
             yield f"parameter %{p.name}: {p.type} has dimensions that are no declared sizes"
     if variables(kernel.parallel_condition):
-        yield f"it is shared if {kernel.parallel_condition} is not negative, which are no declared sizes"
+        yield f"it is parallel if {kernel.parallel_condition} is not negative, which are no declared sizes"
 
 
 def _check_size_names(kernel: Kernel) -> Iterator[str]:
@@ -202,7 +202,7 @@ def _check_size_names(kernel: Kernel) -> Iterator[str]:
 
 def _check_scratch(kernel: Kernel) -> Iterator[str]:
     """Each step of an outermost parallel loop has a part of its own in a buffer for work: all its places follow that loop."""
-    for p in (p for p in kernel.params if p.role == "work"):
+    for p in (p for p in kernel.params if p.role == "scratch"):
         for s in (s for s in kernel.body if isinstance(s, For) and s.parallel):
             indices = access_indices((s,), p.name)
             if indices and not any(set(along) == {var(s.range.var)} for along in zip(*indices, strict=True)):

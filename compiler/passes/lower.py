@@ -183,7 +183,7 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
                 )
                 buffers[packed], constants[packed] = param.type, constants[argument]
                 argument = packed
-            elif param.role == "work":
+            elif param.role == "scratch":
                 buffers[argument] = param.type
             arguments.append(argument)
         yield replace(step, arguments=tuple(arguments))

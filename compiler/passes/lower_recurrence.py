@@ -3,8 +3,8 @@
 A state goes round a ring of entries: each step reads what the step before wrote.  Where the states of all steps are wanted
 anyway, their sequence is the ring and nothing is copied; the initial state waits in the entry that is written last.
 
-    slice %y.first = %y[511]   copy %h0 -> %y.first
-    repeat %t in 0..512 { slice %x.t = %x[%t]   slice %h = %y[(%t - 1) % 512]   slice %new = %y[%t]   launch @step(%x.t, %h, %w, %new) }
+    view %y.first = %y[511]   copy %h0 -> %y.first
+    repeat %t in 0..512 { view %x.t = %x[%t]   view %h = %y[(%t - 1) % 512]   view %new = %y[%t]   launch @step(%x.t, %h, %w, %new) }
 """
 
 from __future__ import annotations

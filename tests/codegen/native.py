@@ -83,8 +83,8 @@ def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") ->
         end = GUARD_BYTES + int(p.type.nbytes)
         assert np.all(raw[:GUARD_BYTES] == 255), f"bytes before %{p.name} were changed"
         assert np.all(raw[end : end + GUARD_BYTES] == 255), f"bytes behind %{p.name} were changed"
-        if p.role in ("out", "inout", "work"):
-            (result.scratch if p.role == "work" else result)[p.name] = _logical_array(p.type, raw[GUARD_BYTES:end])
+        if p.role in ("out", "inout", "scratch"):
+            (result.scratch if p.role == "scratch" else result)[p.name] = _logical_array(p.type, raw[GUARD_BYTES:end])
     return result
 
 

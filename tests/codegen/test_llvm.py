@@ -162,7 +162,7 @@ def test_products_are_added_by_the_instruction_that_does_both() -> None:
 def test_accumulators_stay_in_registers() -> None:
     """The pixels of steps that are written out are loaded when their turn comes, so that the sums need not leave registers."""
     text = """
-    kernel @conv(size h in 8..1025 like 500, size w in 8..1025 like 500, in %x: f32[64, h + 2, w + 2], const %w: f32[64, 64, 3, 3]{0/32, 1, 2, 3, 0%32}, out %y: f32[64, h, w]) {
+    kernel @conv(size h in 8..1025 hint 500, size w in 8..1025 hint 500, in %x: f32[64, h + 2, w + 2], const %w: f32[64, 64, 3, 3]{0/32, 1, 2, 3, 0%32}, out %y: f32[64, h, w]) {
       parallel %c in 0..64 tile 32 lanes 16 {
         parallel %i in 0..h {
           parallel %j in 0..w//8*8 tile 8 {

@@ -162,7 +162,7 @@ def test_threads_share_any_number_of_steps(trips: int, three_threads: None) -> N
     }}""")
 
 
-WORK = """kernel @k(in %x: f32[{n}, 9], work %t: f32[{n}, 11], out %y: f32[{n}, 9]) {{
+WORK = """kernel @k(in %x: f32[{n}, 9], scratch %t: f32[{n}, 11], out %y: f32[{n}, 9]) {{
   parallel %i in 0..{n}{tile} {{
     for %j in 0..9 {{ store %x[%i, %j], %t[%i, %j + 1] }}
     store 0.0, %t[%i, 0]
@@ -245,15 +245,15 @@ def test_streaming_stores(dtype: str, target: str) -> None:
     check_kernel(
         f"""
     kernel @k(in %x: {dtype}[5, 131], out %y: {dtype}[5, 131], out %z: {dtype}[640]) {{
-      parallel %i in 0..5 {{ for %j in 0..131 tile 64 lanes 16 {{ store %x[%i, %j], %y[%i, %j] stream }} }}
-      parallel %j in 0..640 tile 64 lanes 16 {{ store %x[%j//128, %j%128], %z[%j] stream }}
+      parallel %i in 0..5 {{ for %j in 0..131 tile 64 lanes 16 {{ store %x[%i, %j], %y[%i, %j] nontemporal }} }}
+      parallel %j in 0..640 tile 64 lanes 16 {{ store %x[%j//128, %j%128], %z[%j] nontemporal }}
     }}""",
         target,
     )
 
 
 def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
-    text = "kernel @k(in %x: f32[64], {r} %y: f32[64]) {{ for %i in 0..64 tile 16 lanes 16 {{ store %x[%i], %y[%i] stream }} }}"
+    text = "kernel @k(in %x: f32[64], {r} %y: f32[64]) {{ for %i in 0..64 tile 16 lanes 16 {{ store %x[%i], %y[%i] nontemporal }} }}"
     code = emit_kernel(parse_kernel(text.format(r="out")), Target.by_name("x86-64-v4"))
     assert "!nontemporal" in code
     assert "sfence" in code
@@ -264,7 +264,7 @@ def test_blocks_that_are_turned_bypass_the_cache_by_whole_lines() -> None:
     """Rows of 64 begin with a line each, rows of 72 do not."""
     text = """
     kernel @turn(in %x: f32[{n}, 32], out %y: f32[32, {n}]) {{
-      for %j in 0..32 tile 16 lanes 16 {{ for %i in 0..{n} tile {tile} {{ store %x[%i, %j], %y[%j, %i] stream }} }}
+      for %j in 0..32 tile 16 lanes 16 {{ for %i in 0..{n} tile {tile} {{ store %x[%i, %j], %y[%j, %i] nontemporal }} }}
     }}"""
     for n, tile, past in ((64, 16, 16), (64, 8, 0), (64, 32, 32), (72, 24, 0)):
         check_kernel(text.format(n=n, tile=tile))
@@ -274,8 +274,8 @@ def test_blocks_that_are_turned_bypass_the_cache_by_whole_lines() -> None:
 
 def test_each_call_decides_whether_open_results_bypass_the_cache() -> None:
     """Both stores are there, in the machine code too, whose optimizer might have joined them."""
-    text = """kernel @k(size n in 1..100 like 50, in %x: f32[n, 64], out %y: f32[n, 64]) {
-      for %i in 0..n { for %j in 0..64 tile 16 lanes 16 { store %x[%i, %j] + 1.0, %y[%i, %j] stream if n*256 >= 5000 } }
+    text = """kernel @k(size n in 1..100 hint 50, in %x: f32[n, 64], out %y: f32[n, 64]) {
+      for %i in 0..n { for %j in 0..64 tile 16 lanes 16 { store %x[%i, %j] + 1.0, %y[%i, %j] nontemporal if n*256 >= 5000 } }
     }"""
     target = Target.by_name("x86-64-v4")
     code = emit_kernel(parse_kernel(text), target)
@@ -283,7 +283,7 @@ def test_each_call_decides_whether_open_results_bypass_the_cache() -> None:
     assert "sfence" in code
     assert {"vmovntps", "vmovups"} <= set(re.findall(r"vmov\w+", emit_assembly(code, target)))
     assert "vmovntps" not in emit_assembly(
-        emit_kernel(parse_kernel(text.replace("stream if n*256 >= 5000", "")), target), target
+        emit_kernel(parse_kernel(text.replace("nontemporal if n*256 >= 5000", "")), target), target
     )
 
 
@@ -297,8 +297,8 @@ def test_each_call_decides_whether_open_results_bypass_the_cache() -> None:
     ],
 )
 def test_sizes_decide_whether_open_rows_are_aligned(index: str, past: int) -> None:
-    text = f"""kernel @k(size n in 1..200 like 50, in %x: f32[200], out %y: f32[900000]) {{
-      for %i in 0..3 {{ for %j in 0..16 tile 16 lanes 16 {{ store %x[%j], %y[{index}] stream }} }}
+    text = f"""kernel @k(size n in 1..200 hint 50, in %x: f32[200], out %y: f32[900000]) {{
+      for %i in 0..3 {{ for %j in 0..16 tile 16 lanes 16 {{ store %x[%j], %y[{index}] nontemporal }} }}
     }}"""
     code = emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4"))
     assert code.count("!nontemporal") == past

@@ -29,8 +29,8 @@ BODIES = {
     "shared rows": "parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
     "rows in shared columns": "parallel %j in 0..32 tile 16 lanes 16 { for %i in 0..n tile 3 " + PRODUCT.format(x="%i", y="%i") + " }",
     "shared rows and columns": "parallel %i in 0..n tile 4 { parallel %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
-    "rows in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6", "0..6 chains 8") + " }",
-    "weights asked for in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6 {", "0..6 chains 8 { prefetch %w[%k + 2, %j]") + " }",
+    "rows in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6", "0..6 accumulators 8") + " }",
+    "weights asked for in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6 {", "0..6 accumulators 8 { prefetch %w[%k + 2, %j]") + " }",
     "rows in two places": """parallel %i in 0..n tile 4 {
       local %t: f32[32]
       for %j in 0..32 tile 16 lanes 16 { %s = reduce add %k in 0..6 { yield %x[%i, %k] * %w[%k, %j] } store %s, %t[%j] }
@@ -41,11 +41,11 @@ BODIES = {
 
 def program(body: str, more: str = "") -> str:
     return f"""program {{
-      size n in 1..33 like 8
+      size n in 1..33 hint 8
       input %x: f32[n, 6]
       input %w: f32[6, 32]
       output %y: f32[n, 32]
-      kernel @product(size n in 1..33 like 8, in %x: f32[n, 6], in %w: f32[6, 32], out %y: f32[n, 32]){more} {{ {body} }}
+      kernel @product(size n in 1..33 hint 8, in %x: f32[n, 6], in %w: f32[6, 32], out %y: f32[n, 32]){more} {{ {body} }}
       launch @product(%x, %w, %y)
     }}"""
 
@@ -77,12 +77,12 @@ def test_any_number_of_rows_may_be_left(body: str, threads: int) -> None:
 
 @pytest.mark.parametrize("least", [0, 5, 100])
 def test_threads_share_from_some_size_on(least: int, threads: int) -> None:
-    check(program(BODIES["shared rows and columns"], f" shared if n*2 >= {least}"))
+    check(program(BODIES["shared rows and columns"], f" parallel if n*2 >= {least}"))
 
 
 def test_below_it_no_thread_is_woken() -> None:
     """The calling thread goes on alone: the text compares before it calls the OpenMP runtime."""
-    text = program(BODIES["shared rows"], " shared if n*3 >= 60")
+    text = program(BODIES["shared rows"], " parallel if n*3 >= 60")
     kernel = parse_program(text).kernels["product"]
     entry = emit_kernel(kernel, Target.host()).split("define void @product(")[1]
     order = ["icmp slt i64", "alone:", "call void @product.work(", "ret void", "together:", "call void @GOMP_parallel("]
@@ -107,7 +107,7 @@ def test_rows_are_left_to_the_last_two_tiles() -> None:
 def test_few_sums_grow_in_chains() -> None:
     """1 to 4 rows of two vectors, each with so many sums as six steps can share and the chains allow in all."""
     for chains, sums in ((1, 2 + 4 + 6 + 8), (8, 2 * 3 + 4 * 2 + 6 + 8), (16, 2 * 6 + 4 * 3 + 6 * 2 + 8 * 2)):
-        text = program(BODIES["rows"].replace("0..6", f"0..6 chains {chains}"))
+        text = program(BODIES["rows"].replace("0..6", f"0..6 accumulators {chains}"))
         written = emit_kernel(parse_program(text).kernels["product"], Target.host())
         assert len(re.findall(r"llvm.fmuladd.v16f32\(", written)) - 1 == sums
 
@@ -121,7 +121,7 @@ def test_each_step_of_a_chain_asks_for_a_later_one() -> None:
 
 def test_tiles_with_few_rows_ask_otherwise() -> None:
     """Of 1 to 4 rows, the first two numbers for one place, the others for two."""
-    ask = "prefetch %w[%j, %k + 1] uses 1..3 prefetch %w[%j, %k + 2] level 2 uses 3.. prefetch %w[%j, %k + 1] uses 3.. yield"
+    ask = "prefetch %w[%j, %k + 1] reuse 1..3 prefetch %w[%j, %k + 2] level 2 reuse 3.. prefetch %w[%j, %k + 1] reuse 3.. yield"
     text = program(BODIES["rows"].replace("yield", ask))
     written = emit_kernel(parse_program(text).kernels["product"], Target.host())
     assert len(re.findall(r"@llvm.prefetch.p0\(ptr %\S+, i32 0, i32 3, i32 1\)", written)) == 2 * (1 + 1) + 2 * (1 + 1)
@@ -129,11 +129,11 @@ def test_tiles_with_few_rows_ask_otherwise() -> None:
 
 
 COLUMNS = """program {{
-  size n in 1..49 like 8
+  size n in 1..49 hint 8
   input %x: f32[3, 6]
   input %w: f32[6, {stored}]
   output %y: f32[3, n]
-  kernel @product(size n in 1..49 like 8, in %x: f32[3, 6], in %w: f32[6, {stored}], out %y: f32[3, n]) {{
+  kernel @product(size n in 1..49 hint 8, in %x: f32[3, 6], in %w: f32[6, {stored}], out %y: f32[3, n]) {{
     {loop} %j in 0..n tile 32 lanes 8 {{ for %i in 0..3 tile 3 {{
       %s = reduce add %k in 0..6 {{ yield %x[%i, %k] * %w[%k, {place}] }}
       store %s, %y[%i, %j]
@@ -183,8 +183,8 @@ def test_sums_in_chains_are_the_same(length: int) -> None:
       output %y: f32[3]
       output %z: f32[]
       kernel @sums(in %x: f32[3, {length}], out %y: f32[3], out %z: f32[]) {{
-        for %i in 0..3 {{ %s = reduce max %k in 0..{length} chains 4 {{ yield %x[%i, %k] }} store %s, %y[%i] }}
-        %t = reduce add %j in 0..3, %l in 0..{length} chains 6 {{ %v = %x[%j, %l] yield %v * %v }}
+        for %i in 0..3 {{ %s = reduce max %k in 0..{length} accumulators 4 {{ yield %x[%i, %k] }} store %s, %y[%i] }}
+        %t = reduce add %j in 0..3, %l in 0..{length} accumulators 6 {{ %v = %x[%j, %l] yield %v * %v }}
         store %t, %z[]
       }}
       launch @sums(%x, %y, %z)
@@ -202,7 +202,7 @@ def test_local_buffers_of_all_cases_are_one() -> None:
 
 
 def test_local_buffers_that_may_be_larger_than_a_stack_are_refused() -> None:
-    text = """kernel @k(size n in 0..{most} like 500, in %x: f32[n], out %y: f32[n]) {{
+    text = """kernel @k(size n in 0..{most} hint 500, in %x: f32[n], out %y: f32[n]) {{
       local %t: f32[n]
       for %i in 0..n {{ store %x[%i], %t[%i] }}
       for %i in 0..n {{ store %t[-%i + n - 1], %y[%i] }}
@@ -219,20 +219,20 @@ def test_a_kernel_without_open_sizes_asks_nothing() -> None:
 
 @pytest.mark.parametrize("least", [0, 5, 100])
 def test_open_results_are_the_same_past_the_cache(least: int, threads: int) -> None:
-    body = BODIES["shared rows and columns"].replace("%y[%i, %j]", f"%y[%i, %j] stream if n*2 >= {least}")
+    body = BODIES["shared rows and columns"].replace("%y[%i, %j]", f"%y[%i, %j] nontemporal if n*2 >= {least}")
     check(program(body))
 
 
 @pytest.mark.parametrize("n", [5, 16, 17, 48, 60])
 def test_rows_of_any_length_may_go_past_the_cache(n: int) -> None:
     """Stores that have to be aligned are so."""
-    size = "size n in 1..100 like 50"
+    size = "size n in 1..100 hint 50"
     made = parse_program(f"""program {{
       {size}
       input %x: f32[5, n]
       output %y: f32[5, n]
       kernel @copy({size}, in %x: f32[5, n], out %y: f32[5, n]) {{
-        for %i in 0..5 {{ for %j in 0..n tile 32 lanes 16 {{ store %x[%i, %j], %y[%i, %j] stream }} }}
+        for %i in 0..5 {{ for %j in 0..n tile 32 lanes 16 {{ store %x[%i, %j], %y[%i, %j] nontemporal }} }}
       }}
       launch @copy(%x, %y)
     }}""")

@@ -85,7 +85,7 @@ def test_rows_may_be_open_lengths_apart() -> None:
     """Half of a size, too."""
     module = emit_kernel(
         parse_kernel("""
-kernel @turn(size s in 1..99 like 50, in %x: f32[(s + 1)//2, 16], out %y: f32[16, (s + 1)//2]) {
+kernel @turn(size s in 1..99 hint 50, in %x: f32[(s + 1)//2, 16], out %y: f32[16, (s + 1)//2]) {
   for %j in 0..16 tile 16 lanes 16 { for %i in 0..((s + 1)//2)//4*4 tile 4 { store %x[%i, %j], %y[%j, %i] } }
 }"""),
         Target.by_name("x86-64-v4"),

@@ -38,7 +38,7 @@ program {
       for %j in 0..3072 tile 32 lanes 16 {
         %acc = reduce add %k in 0..768 unroll 4 { yield %x[%i, %k] * %w[%j, %k] }
         %m = (%q < 3) & not(index(%i*4 + 1) >= %q)
-        store where(%m, load(%x[%q, 0], %m, -inf), 0.5 * -%acc) + cast<f32>(7:i64), %y[%i, %j] stream if n*3072 >= 5
+        store where(%m, load(%x[%q, 0], %m, -inf), 0.5 * -%acc) + cast<f32>(7:i64), %y[%i, %j] nontemporal if n*3072 >= 5
       }
     }
   }

@@ -71,12 +71,12 @@ SUMS = """program {
       store %a[%i] + %b[%i], %c[%i]
     }
   }
-  slice %first = %y[3]
+  view %first = %y[3]
   copy %zero -> %first
   repeat %t in 0..4 {
-    slice %x.t = %x[%t]
-    slice %old = %y[(%t + 3)%4]
-    slice %new = %y[%t]
+    view %x.t = %x[%t]
+    view %old = %y[(%t + 3)%4]
+    view %new = %y[%t]
     launch @add(%x.t, %old, %new) for "sum"
   }
 }"""
@@ -96,15 +96,15 @@ def test_repeated_steps_round_trip_and_run() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("%x[%t]", "%x[%t + 1]", r"slice %x.t: t \+ 1 is not in 0..4"),
+        ("%x[%t]", "%x[%t + 1]", r"view %x.t: t \+ 1 is not in 0..4"),
         ("%x[%t]", "%x[%u]", "follows %u, which counts nothing here"),
         ("(%t + 3)%4", "%t", "%new and %old may be the same memory"),
         ("(%t + 3)%4", "(%t + 4)//2 % 4", "%new and %old may be the same memory"),
         ("copy %zero -> %first", "", "%old is read before it is written"),
-        ("slice %first = %y[3]", "slice %first = %zero[0]", "copies"),
+        ("view %first = %y[3]", "view %first = %zero[0]", "copies"),
         ('launch @add(%x.t, %old, %new) for "sum"', "opaque @relu(%x.t) -> %new", "only a program's own steps can"),
         ("%y[%t]", "%zero[%t]", r"%new is f32\[\]"),
-        ("0..4 {\n    slice", "0..0 {\n    slice", "repeats nothing"),
+        ("0..4 {\n    view", "0..0 {\n    view", "repeats nothing"),
     ],
 )
 def test_broken_repeats_are_refused(old: str, new: str, message: str) -> None:

@@ -33,7 +33,7 @@ def test_expressions_die_with_their_last_name() -> None:
     gc.disable()
     try:
         found = [Ref(f32, "x"), Load(f32, "w", (var("i"),), MASK, X), X * X]
-        seen = [(len(e.parts), len(e.loads), len(e.calls), len(e.names)) for e in found]
+        seen = [(len(e.subexprs), len(e.loads), len(e.calls), len(e.used_names)) for e in found]
         assert seen == [(1, 0, 0, 1), (3, 1, 0, 3), (2, 0, 1, 1)]
         alive = [weakref.ref(e) for e in found]
         found.clear()

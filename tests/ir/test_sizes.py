@@ -68,7 +68,7 @@ def test_programs_are_tried_at_sizes_that_they_admit() -> None:
     assert list(sample_sizes(graph, graph)) == [{"m": 2, "n": 3}, {"m": 13, "n": 14}]
 
 
-BOTH = "size n in 0..4096 like 500, size m in 0..4096 like 500,"
+BOTH = "size n in 0..4096 hint 500, size m in 0..4096 hint 500,"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_sizes_are_read_off_shapes() -> None:
         bind_symbols([(N, 3), (N, 4)])
 
 
-TEXT = """kernel @k(size n in 2..513 like 100, in %x: f32[n, 4], out %y: f32[n, 4]) {
+TEXT = """kernel @k(size n in 2..513 hint 100, in %x: f32[n, 4], out %y: f32[n, 4]) {
   parallel %i in 0..n {
     for %j in 0..4 {
       store %x[-%i + n - 1, %j] + cast<f32>(index(n)), %y[%i, %j]
@@ -201,7 +201,7 @@ def test_text_is_read_back() -> None:
     assert [(s.name, s.low, s.high, s.hint) for s in kernel_dynamic_sizes(kernel)] == [("n", 2, 512, 100)]
     assert kernel_digest(kernel) != kernel_digest(parse_kernel(TEXT.replace("513", "514")))
     assert kernel_digest(kernel) == kernel_digest(
-        parse_kernel(TEXT.replace("like 100", "like 99"))
+        parse_kernel(TEXT.replace("hint 100", "hint 99"))
     )  # the code is the same
 
 
@@ -212,14 +212,14 @@ def test_a_margin_of_open_size_is_told_to_the_kernel() -> None:
   }}
 }}"""
     kernel = parse_kernel(text)
-    assert print_kernel(kernel) == text.replace("size n in 0..4096 like 500, size m in 0..4096 like 500,", BY_NAME)
+    assert print_kernel(kernel) == text.replace("size n in 0..4096 hint 500, size m in 0..4096 hint 500,", BY_NAME)
     assert [s.name for s in kernel_dynamic_sizes(kernel)] == ["m", "n"]
     assert str(kernel.params[0].type.specialize({"m": 3, "n": 4})) == "f32[4, 2]{0, 1+0:3}"
 
 
-BY_NAME = "size m in 0..4096 like 500, size n in 0..4096 like 500,"
+BY_NAME = "size m in 0..4096 hint 500, size n in 0..4096 hint 500,"
 
-GRAPH = """graph @g(size n in 2..513 like 100, size rows in 1..9 like 4, %x: f32[n, 4]) {
+GRAPH = """graph @g(size n in 2..513 hint 100, size rows in 1..9 hint 4, %x: f32[n, 4]) {
   %y: f32[n, 4] = fused %x {body=graph @add(%x0: f32[n, 4]) {
     %half: f32[n - n//2, 4] = slice %x0 {dim=0, start=n//2, size=n - n//2}
     %back: f32[n, 4] = pad %half {before=[n//2, 0], after=[0, 0]}
@@ -236,7 +236,7 @@ def test_a_graph_declares_its_sizes_and_those_inside_it() -> None:
     assert interval(graph.inputs[0].shape[0], {}) == (2, 512)
     assert size_hint(graph.inputs[0].shape[0]) == 100
     with pytest.raises(ParseError, match="declared twice"):
-        parse_graph(GRAPH.replace("%x: f32", "size n in 2..8 like 3, %x: f32", 1))
+        parse_graph(GRAPH.replace("%x: f32", "size n in 2..8 hint 3, %x: f32", 1))
 
 
 @pytest.mark.parametrize("n", [2, 5])
@@ -250,11 +250,11 @@ def test_a_kernel_is_told_its_sizes_by_its_buffers(n: int) -> None:
 
 def test_a_dimension_that_nobody_declares_is_refused() -> None:
     with pytest.raises(VerifyError, match="no declared sizes"):
-        verify_kernel(parse_kernel(TEXT.replace("size n in 2..513 like 100, ", "")))
+        verify_kernel(parse_kernel(TEXT.replace("size n in 2..513 hint 100, ", "")))
 
 
 def test_what_is_written_in_place_and_where_threads_meet() -> None:
-    text = """kernel @k(size n in 2..513 like 100, in %x: f32[8, n], out %y: f32[8, n]) {
+    text = """kernel @k(size n in 2..513 hint 100, in %x: f32[8, n], out %y: f32[8, n]) {
       parallel %i in 0..8 { parallel %j in 0..n//16*16 { store %x[%i, %j], %y[%i, %j] } }
       parallel %i in 0..8 { parallel %j in n//16*16..n { store %x[%i, %j], %y[%i, %j] } } }"""
     kernel = parse_kernel(text)
@@ -276,14 +276,14 @@ def test_whole_vectors_reach_no_less_far_than_whole_tiles(fine: int, coarse: int
 
 
 def test_threads_do_not_wait_between_the_parts_of_an_open_loop() -> None:
-    whole = "kernel @k(size n in 2..513 like 43, in %x: f32[n], out %y: f32[n]) { parallel %i in 0..n tile 64 lanes 16 { store %x[%i], %y[%i] } }"
+    whole = "kernel @k(size n in 2..513 hint 43, in %x: f32[n], out %y: f32[n]) { parallel %i in 0..n tile 64 lanes 16 { store %x[%i], %y[%i] } }"
     parts = run_pipeline(parse_kernel(whole), "peel")
     assert len(parts.body) == 2
     assert not barrier_points(parts)
 
 
 def test_a_kernel_says_from_what_size_on_it_is_shared() -> None:
-    shared = TEXT.replace(") {", ") shared if n*8 >= 4000 {", 1)
+    shared = TEXT.replace(") {", ") parallel if n*8 >= 4000 {", 1)
     kernel = parse_kernel(shared)
     assert kernel.parallel_condition == dynamic_size("n", 2, 512, 100) * 8 - 4000
     assert parse_kernel(print_kernel(kernel)) == kernel
@@ -293,8 +293,8 @@ def test_a_kernel_says_from_what_size_on_it_is_shared() -> None:
 
 
 def test_a_store_says_from_what_size_on_it_goes_past_the_cache() -> None:
-    text = "kernel @k(size n in 2..513 like 100, in %x: f32[n], out %y: f32[n]) { for %i in 0..n { store %x[%i], %y[%i]STREAM } }"
-    kernels = {s: parse_kernel(text.replace("STREAM", s)) for s in ("", " stream", " stream if n*4 >= 400")}
+    text = "kernel @k(size n in 2..513 hint 100, in %x: f32[n], out %y: f32[n]) { for %i in 0..n { store %x[%i], %y[%i]STREAM } }"
+    kernels = {s: parse_kernel(text.replace("STREAM", s)) for s in ("", " nontemporal", " nontemporal if n*4 >= 400")}
     stores = [next(s for s in walk(k.body) if isinstance(s, Store)) for k in kernels.values()]
     assert [s.nontemporal for s in stores] == [None, 0, dynamic_size("n", 2, 512, 100) * 4 - 400]
     assert len({kernel_digest(k) for k in kernels.values()}) == 3
@@ -302,4 +302,4 @@ def test_a_store_says_from_what_size_on_it_goes_past_the_cache() -> None:
         assert parse_kernel(print_kernel(kernel)) == kernel
         assert f"%y[%i]{way}\n" in print_kernel(kernel)
     with pytest.raises(VerifyError, match=r"past the cache if .* which are no declared sizes"):
-        verify_kernel(parse_kernel(text.replace("STREAM", " stream if %i*4 >= 400")))
+        verify_kernel(parse_kernel(text.replace("STREAM", " nontemporal if %i*4 >= 400")))

@@ -22,8 +22,8 @@ LINEAR_GELU = """\
 kernel @linear_gelu(in %x: f32[m, 768], in %w: f32[3072, 768]{0/32, 1, 0%32}, out %y: f32[m, 3072]) {
   parallel %i in 0..m tile 8 {
     for %j in 0..3072 tile 32 lanes 16 {
-      %acc = reduce add %k in 0..768 unroll 4 chains 8 { yield %x[%i, %k] * %w[%j, %k] }
-      store 0.5 * %acc * (1.0 + erf(%acc * 0.7071067811865476)), %y[%i, %j] stream
+      %acc = reduce add %k in 0..768 unroll 4 accumulators 8 { yield %x[%i, %k] * %w[%j, %k] }
+      store 0.5 * %acc * (1.0 + erf(%acc * 0.7071067811865476)), %y[%i, %j] nontemporal
     }
   }
 }"""
@@ -96,10 +96,10 @@ def test_statements_round_trip() -> None:
         Param('odd "name"', parse_type("f32[]"), "out"),
     )
     text = round_trip(Kernel("odd name", params, (tile.For(Range("i", 0, m), body, True),)))
-    assert 'store %e * %r, %"odd \\"name\\""[] stream' in text
+    assert 'store %e * %r, %"odd \\"name\\""[] nontemporal' in text
     assert "%e = load(%x[%q, 0], %p, -inf)" in text
-    assert "prefetch %x[%q + 2, 0] level 2 uses 3..\n" in text
-    assert "prefetch %x[%q + 3, 0] uses 2..7\n" in text
+    assert "prefetch %x[%q + 2, 0] level 2 reuse 3..\n" in text
+    assert "prefetch %x[%q + 3, 0] reuse 2..7\n" in text
 
 
 # expressions

@@ -28,7 +28,7 @@ def test_a_valid_graph_passes() -> None:
 
 
 def test_a_wrong_type_is_named_with_the_rule_and_the_line() -> None:
-    wrong = replace(Y, result=TensorType(f32, (5,)))
+    wrong = replace(Y, result_type=TensorType(f32, (5,)))
     refuse(
         Graph((X,), (wrong,)),
         r"\[types_follow_from_operands\] %y: f32\[5\] = exp\(%x\) at model.py:12: .* give f32\[4\]",
@@ -36,14 +36,14 @@ def test_a_wrong_type_is_named_with_the_rule_and_the_line() -> None:
 
 
 def test_operands_an_op_does_not_take_are_named() -> None:
-    wrong = replace(Y, operands=(replace(X, result=TensorType(i64, (4,))),))
+    wrong = replace(Y, operands=(replace(X, result_type=TensorType(i64, (4,))),))
     refuse(Graph(wrong.operands, (wrong,)), "operand x must be float, not i64")
     refuse(Graph((X,), (replace(Y, operands=(X, X)),)), "takes 1 operands")
     refuse(Graph((X,), (replace(Y, attrs={"dim": 1}),)), "unknown dim")
 
 
 def test_a_layout_is_no_matter_of_the_type_rule() -> None:
-    verify_graph(Graph((X,), (replace(Y, result=TensorType(f32, (4,), Layout.from_order([0]))),)))
+    verify_graph(Graph((X,), (replace(Y, result_type=TensorType(f32, (4,), Layout.from_order([0]))),)))
 
 
 def test_inputs_are_distinct_and_complete() -> None:
@@ -54,7 +54,7 @@ def test_inputs_are_distinct_and_complete() -> None:
 
 def test_constants_have_the_type_of_their_data() -> None:
     three = constant_node(np.zeros(3, np.float32))
-    refuse(Graph((), (replace(three, result=TensorType(f32, (4,))),)), r"its data is f32\[3\]")
+    refuse(Graph((), (replace(three, result_type=TensorType(f32, (4,))),)), r"its data is f32\[3\]")
     refuse(Graph((), (replace(three, attrs={"value": None}),)), "holds no data")
     refuse(
         Graph((), (replace(three, attrs={"value": ConstantData(i64, np.zeros(3, np.int64))}),)), r"its data is i64\[3\]"

@@ -47,12 +47,12 @@ BROKEN = {
     "storing past the end": (kernel("for %i in 0..9 tile 4 { store 1.0, %y[%i] }"), "takes 0..8 in an extent of 8"),
     "odd lanes": (kernel("for %i in 0..8 tile 6 lanes 3 { store %x[%i], %y[%i] }"), "3 lanes"),
     "no tile": (kernel("for %i in 0..8 tile 0 { store %x[%i], %y[%i] }"), "both are at least 1"),
-    "chains of a loop": (kernel("for %i in 0..8 chains 2 { store %x[%i], %y[%i] }"), "%i has 2 chains"),
-    "chains of a tile": (kernel("%s = reduce add %k in 0..8 tile 4 chains 2 { yield %x[%k] } store %s, %y[0]"), "%k has 2 chains"),
-    "chains around a loop": (kernel("%s = reduce add %k in 0..8 chains 2 {\n for %j in 0..2 { %v = 1.0:f32 }\n yield %x[%k] } store %s, %y[0]"), "%k has 2 chains"),
-    "no chain": (kernel("%s = reduce add %k in 0..8 chains 0 { yield %x[%k] } store %s, %y[0]"), "%k has 0 chains"),
+    "chains of a loop": (kernel("for %i in 0..8 accumulators 2 { store %x[%i], %y[%i] }"), "%i has 2 chains"),
+    "chains of a tile": (kernel("%s = reduce add %k in 0..8 tile 4 accumulators 2 { yield %x[%k] } store %s, %y[0]"), "%k has 2 chains"),
+    "chains around a loop": (kernel("%s = reduce add %k in 0..8 accumulators 2 {\n for %j in 0..2 { %v = 1.0:f32 }\n yield %x[%k] } store %s, %y[0]"), "%k has 2 chains"),
+    "no chain": (kernel("%s = reduce add %k in 0..8 accumulators 0 { yield %x[%k] } store %s, %y[0]"), "%k has 0 chains"),
     "a fourth cache": (kernel("for %i in 0..8 { prefetch %x[%i + 8] level 4 store %x[%i], %y[%i] }"), "no cache of level 4"),
-    "a prefetch for no tile": (kernel("for %i in 0..8 { prefetch %x[%i + 8] uses 4..4 store %x[%i], %y[%i] }"), r"no tile uses an element 4\.\.4 times"),
+    "a prefetch for no tile": (kernel("for %i in 0..8 { prefetch %x[%i + 8] reuse 4..4 store %x[%i], %y[%i] }"), r"no tile uses an element 4\.\.4 times"),
     "prefetching at what is no integer": (kernel("for %i in 0..8 { %a = %x[%i] prefetch %y[%a] store %a, %y[%i] }"), "%a is f32"),
     "two axes with lanes": (
         kernel("for %i in 0..8 tile 8 lanes 8 { %s = reduce add %k in 0..8 tile 8 lanes 8 { yield %x[%k] } store %s, %y[%i] }"),
@@ -62,16 +62,16 @@ BROKEN = {
         kernel("for %i in 0..1 { parallel %j in 0..8 { store %x[%j], %y[%j] } }"), "parallel inside the serial loop over %i",
     ),
     "a loop called like a size": (
-        kernel("for %n in 0..n { store 1.0, %y[%n] }", "size n in 0..9 like 5, out %y: f32[n]"), "%n is called like a size: for %n",
+        kernel("for %n in 0..n { store 1.0, %y[%n] }", "size n in 0..9 hint 5, out %y: f32[n]"), "%n is called like a size: for %n",
     ),
     "a value called like a size": (
-        kernel("%n = 1.0:f32 for %i in 0..n { store %n, %y[%i] }", "size n in 0..9 like 5, out %y: f32[n]"), "%n is called like a size",
+        kernel("%n = 1.0:f32 for %i in 0..n { store %n, %y[%i] }", "size n in 0..9 hint 5, out %y: f32[n]"), "%n is called like a size",
     ),
     "storing inside a reduction": (
         kernel("%s = reduce add %k in 0..8 { store %x[%k], %y[%k] yield %x[%k] } store %s, %y[0]"), "inside a reduction",
     ),
     "work of several steps": (
-        kernel("parallel %i in 0..8 { store %x[%i], %t[%i] store %t[7 - %i], %y[%i] }", "in %x: f32[8], work %t: f32[8], out %y: f32[8]"),
+        kernel("parallel %i in 0..8 { store %x[%i], %t[%i] store %t[7 - %i], %y[%i] }", "in %x: f32[8], scratch %t: f32[8], out %y: f32[8]"),
         "%t is for work, but no part of it is one step's alone: for %i",
     ),
     "threads that collide": (kernel("parallel %i in 0..8 { store %x[%i], %y[0] }"), "every step of %i may write the same"),

@@ -24,7 +24,7 @@ from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 
-LOOPS = "delinearize,layout,narrow,merge,collapse,reorder,join"
+LOOPS = "delinearize,layout,tighten-reductions,fuse-loops,collapse,reorder,fuse-siblings"
 
 
 def scheduled(node: Node, inputs: tuple[Node, ...]) -> Program:

@@ -24,7 +24,7 @@ from compiler.passes.nest import LoweringError
 SUMS = "graph(%x: f32[5, 3]) {{ %m = mix %x {{dim=1, matrix=[[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]}}  {rest}  return %y }}"
 """Two sums of neighbours for each of five rows."""
 
-OPEN = """graph(size s in 4..1000 like 100, %x: f32[(s + 1)//2, 3], %z: f32[s]) {
+OPEN = """graph(size s in 4..1000 hint 100, %x: f32[(s + 1)//2, 3], %z: f32[s]) {
   %m = mix %x {dim=1, matrix=[[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]}
   %r = reshape %m {shape=[((s + 1)//2)*2]}  %l = slice %r {dim=0, size=s}  %y = add %l, %z  return %y }"""
 """The same for an open number of sums."""

@@ -10,16 +10,16 @@ from compiler.passes.expectation import capped_hints, with_capped_hints
 from compiler.testing import parse_ir
 
 TEXT = """program {{
-  size n in 1..1001 like {n}
-  size m in 70..1001 like {m}
+  size n in 1..1001 hint {n}
+  size m in 70..1001 hint {m}
   input %a: f32[n, m]
   output %b: f32[m*2, n + 1]
   buffer %c: f32[n//2, m]
-  kernel @k(size n in 1..1001 like {n}, size m in 70..1001 like {m}, in %x: f32[n, m], out %y: f32[m*2, n + 1]) shared if n*m >= 40 {{
+  kernel @k(size n in 1..1001 hint {n}, size m in 70..1001 hint {m}, in %x: f32[n, m], out %y: f32[m*2, n + 1]) parallel if n*m >= 40 {{
     parallel %j in 0..n//2*2 tile 2 {{
       local %t: f32[m]
       for %i in 0..m {{ store %x[%j, %i], %t[%i] }}
-      for %i in 0..m {{ store %t[%i], %y[%i*2, %j + 1] stream if n*m >= 900 }}
+      for %i in 0..m {{ store %t[%i], %y[%i*2, %j + 1] nontemporal if n*m >= 900 }}
     }}
   }}
   launch @k(%a, %b)

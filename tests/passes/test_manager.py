@@ -62,7 +62,7 @@ class WrongType(GraphPass):
     name = "test-invalid"
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        broken = replace(ir.outputs[0], result=ir.inputs[0].type.with_shape((9,)))
+        broken = replace(ir.outputs[0], result_type=ir.inputs[0].type.with_shape((9,)))
         return replace(ir, outputs=(broken,))
 
 
@@ -163,7 +163,7 @@ def test_large_kernels_are_not_interpreted() -> None:
 
 def test_sizes_at_which_a_graph_faults_are_not_tried() -> None:
     """A position may be one in the arrays that the graph is for, and none in small ones."""
-    text = """graph(size n in 8..4096 like 500, %x: f32[n], %z: f32[1]) {
+    text = """graph(size n in 8..4096 hint 500, %x: f32[n], %z: f32[1]) {
       %k = constant i64[1] [9]  %y = take %x, %k {dim=0}  %a = add %y, %z  %b = mul %a, 1.0  return %b }"""
     run_pipeline(parse_graph(text), "canonicalize", instruments=[SemanticCheck()])
     with pytest.raises(PassError, match="where n = 13"):
@@ -187,10 +187,12 @@ def test_the_other_kind_of_ir_is_refused() -> None:
 
 def test_a_pipeline_over_a_program_mixes_both_kinds() -> None:
     timing = PassTiming()
-    result = run_pipeline(parse_program(PROGRAM), "unroll,layout,peel,unroll,split", instruments=[timing, Verify()])
+    result = run_pipeline(
+        parse_program(PROGRAM), "unroll,layout,peel,unroll,split-kernels", instruments=[timing, Verify()]
+    )
     assert isinstance(result, Program)
     names = [row[0] for row in timing.rows]
-    assert names == ["unroll"] * 2 + ["layout"] + ["peel", "unroll"] * 2 + ["split"]
+    assert names == ["unroll"] * 2 + ["layout"] + ["peel", "unroll"] * 2 + ["split-kernels"]
 
 
 def test_a_wrong_program_pass_is_named() -> None:
@@ -226,14 +228,14 @@ def test_kernels_are_ready_one_by_one() -> None:
     seen: list[str] = []
 
     class Log(PassInstrument):
-        def after(self, pass_: Any, old: Any, new: Any, seconds: float, context: Context) -> None:
+        def after_pass(self, pass_: Any, old: Any, new: Any, seconds: float, context: Context) -> None:
             seen.append(f"{pass_.name} {new.name}")
 
-        def ready(self, kernel: Kernel, program: Program, context: Context) -> None:
+        def kernel_finished(self, kernel: Kernel, program: Program, context: Context) -> None:
             assert set(program.kernels) == {"k", "l"}
             seen.append(f"ready {kernel.name}")
 
     program = parse_program(PROGRAM)
-    run_pipeline(program, "narrow,layout,unroll,peel", instruments=[Log()])
+    run_pipeline(program, "tighten-reductions,layout,unroll,peel", instruments=[Log()])
     one_by_one = [f"{what} {kernel}" for kernel in "kl" for what in ("unroll", "peel", "ready")]
     assert seen == ["narrow k", "narrow l", f"layout {program.name}", *one_by_one]

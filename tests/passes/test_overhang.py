@@ -166,7 +166,7 @@ def test_images_of_halves_are_close_to_float64(dtype: torch.dtype, is_open: bool
         model,
         (torch.randn(1, 3, 13, 18),),
         dynamic_shapes=({2: torch.export.Dim("h", min=4, max=800)},) if is_open else None,
-        options={"graph_passes": "decompose,canonicalize,fold,cse,winograd{gain=9.0},fuse"},
+        options={"graph_passes": "decompose,canonicalize,fold,cse,winograd{max-time-ratio=9.0},fuse"},
     )
     assert "mix" in compiled.print_ir("fused")
     for height in (4, 13, 16) if is_open else (13,):
@@ -204,7 +204,7 @@ def test_open_images_of_every_size_are_close_to_float64() -> None:
     torch.manual_seed(0)
     model = Residual().eval()
     h, w = torch.export.Dim("h", min=4, max=800), torch.export.Dim("w", min=4, max=800)
-    pipeline = "decompose,canonicalize,fold,cse,winograd{gain=9.0},fuse"
+    pipeline = "decompose,canonicalize,fold,cse,winograd{max-time-ratio=9.0},fuse"
     compiled = compiler.compile(
         model,
         (torch.randn(1, 3, 20, 24),),
@@ -226,7 +226,7 @@ def test_open_images_of_every_size_are_close_to_float64() -> None:
 def test_known_sizes_are_close_to_float64(side: int) -> None:
     torch.manual_seed(0)
     model, x = Residual().eval(), torch.randn(1, 3, side, side)
-    pipeline = "decompose,canonicalize,fold,cse,winograd{gain=9.0},unpad,fuse"
+    pipeline = "decompose,canonicalize,fold,cse,winograd{max-time-ratio=9.0},eliminate-padding,fuse"
     compiled = compiler.compile(model, (x,), options={"graph_passes": pipeline, "verify": True})
     with torch.no_grad():
         wanted = model.double()(x.double())

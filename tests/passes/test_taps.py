@@ -18,7 +18,7 @@ from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.passes.taps import provable_split_points
 
-STRIDED = """graph(size s in 4..500 like 84, %x: f32[1, 2, s], %w: f32[3, 2, 3]) {
+STRIDED = """graph(size s in 4..500 hint 84, %x: f32[1, 2, s], %w: f32[3, 2, 3]) {
   %y = conv %x, %w {stride=[2], dilation=[1], before=[1], after=[1]}  return %y }"""
 """Whether its last window reaches beyond the image depends on whether the size is odd."""
 

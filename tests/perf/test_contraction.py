@@ -65,7 +65,7 @@ def test_rows_of_wide_elements_fill_the_first_level_sooner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("apart", "rows"),
+    ("split-epilogue", "rows"),
     [
         (4, 100),  # pixels side by side
         (1024, 40),  # four rows to a way
@@ -92,7 +92,7 @@ def test_broadcasts_wait_for_the_taps_of_other_rows(rows: int, registers: int, w
     """Ten rows of two: 20 sums, two vectors and ten broadcasts."""
     shape = ContractionProblem(columns=64, lanes=16, depth=9, multiply_adds=1)
     assert fits_registers(RegisterTile(rows, registers), shape, AVX512)
-    assert fits_registers(RegisterTile(rows, registers), replace(shape, overlapping=True), AVX512) == waiting
+    assert fits_registers(RegisterTile(rows, registers), replace(shape, taps_overlap=True), AVX512) == waiting
 
 
 def test_fourteen_rows_suit_images_of_fourteen() -> None:
@@ -146,11 +146,13 @@ def test_rows_side_by_side_wait_in_the_cache_as_well() -> None:
     window = ContractionProblem(16, 16, 9, 28 * 16 * 9, (OperandWindow(1, 3),), row_stride=64, lane_stride=3136)
     assert fits_registers(RegisterTile(16, 1), window, AVX512)
     assert not fits_registers(RegisterTile(17, 1), window, AVX512)
-    assert not fits_registers(RegisterTile(16, 1), replace(window, apart=384), AVX512)
+    assert not fits_registers(RegisterTile(16, 1), replace(window, row_stride=384), AVX512)
     for rows in (28, 33, 56):
         assert best_tiles(rows, [window], AVX512) == [RegisterTile(16, 1)]
-    assert best_tiles(56, [replace(window, own=(OperandWindow(2, 3),), apart=128)], AVX512) == [RegisterTile(16, 1)]
-    assert best_tiles(56, [replace(window, apart=384)], AVX512) == [RegisterTile(8, 1)]
+    assert best_tiles(56, [replace(window, own=(OperandWindow(2, 3),), row_stride=128)], AVX512) == [
+        RegisterTile(16, 1)
+    ]
+    assert best_tiles(56, [replace(window, row_stride=384)], AVX512) == [RegisterTile(8, 1)]
 
 
 @pytest.mark.parametrize(
@@ -171,16 +173,16 @@ def test_rows_side_by_side_wait_in_the_cache_as_well() -> None:
 def test_results_that_leave_across_memory(rows: int, across: int, multiply_adds: int) -> None:
     shape = ContractionProblem(columns=64, lanes=16, depth=9, multiply_adds=1, lane_stride=across)
     assert store_cycles(rows, 1, shape, AVX512) == multiply_adds / 2
-    near = total_cycles(rows, replace(shape, across=0), RegisterTile(rows, 1), AVX512)
+    near = total_cycles(rows, replace(shape, lane_stride=0), RegisterTile(rows, 1), AVX512)
     assert total_cycles(rows, shape, RegisterTile(rows, 1), AVX512) == near + multiply_adds / 2 * 4 / 9
 
 
 def test_results_beside_each_other_leave_together() -> None:
     """Of 8 rows and 2 vectors beside each other, 16 results of each column leave as of 16 rows and one vector."""
     shape = ContractionProblem(columns=64, lanes=16, depth=9, multiply_adds=1, lane_stride=64 * 5)
-    assert replace(shape, beside=2).column_vectors == 2 * shape.column_vectors
-    assert store_cycles(8, 2, replace(shape, beside=2), AVX512) == store_cycles(16, 1, shape, AVX512)
-    assert best_tiles(64, [replace(shape, beside=2)], AVX512)[0].registers % 2 == 0
+    assert replace(shape, results_per_column=2).column_vectors == 2 * shape.column_vectors
+    assert store_cycles(8, 2, replace(shape, results_per_column=2), AVX512) == store_cycles(16, 1, shape, AVX512)
+    assert best_tiles(64, [replace(shape, results_per_column=2)], AVX512)[0].registers % 2 == 0
 
 
 def test_sums_of_nothing_have_blocks() -> None:
@@ -191,10 +193,10 @@ def test_sums_choose_blocks_that_can_be_turned() -> None:
     """Rather than rows that are left over or stored one by one, and few planes at once where their lines share a set."""
     machine = replace(ZEN4, l1=32 << 10, l1_ways=8)
     window = ContractionProblem(576, 16, 9, 14 * 576 * 9, (OperandWindow(1, 3),), row_stride=2304)
-    assert best_tiles(14, [replace(window, across=784)], machine) == [RegisterTile(8, 1)]
+    assert best_tiles(14, [replace(window, lane_stride=784)], machine) == [RegisterTile(8, 1)]
     stem = ContractionProblem(64, 16, 27, 224 * 64 * 27, row_stride=4)
     assert best_tiles(224, [stem], machine)[0].registers > 1
-    assert best_tiles(224, [replace(stem, across=224 * 224 * 4)], machine) == [RegisterTile(16, 1)]
+    assert best_tiles(224, [replace(stem, lane_stride=224 * 224 * 4)], machine) == [RegisterTile(16, 1)]
 
 
 def test_partial_blocks_are_counted() -> None:

@@ -79,7 +79,7 @@ def test_a_layout_that_loses_elements_is_refused(layout):
 def test_memory_for_constants_is_claimed_as_soon_as_their_size_is_known(monkeypatch):
     """Winograd's weights are larger than those they are made of: they are claimed before fusion."""
     asked = []
-    monkeypatch.setattr(PrefaultedArena, "claim", lambda self, nbytes: asked.append(nbytes))
+    monkeypatch.setattr(PrefaultedArena, "reserve", lambda self, nbytes: asked.append(nbytes))
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False)
     compiler.compile(layer, (torch.randn(1, 64, 56, 56),))

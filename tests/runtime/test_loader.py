@@ -111,7 +111,7 @@ def test_in_another_thread_too(two_threads):
 
 
 def test_without_openmp_it_is_serial(monkeypatch, two_threads):
-    monkeypatch.setattr(threads, "openmp", lambda: None)
+    monkeypatch.setattr(threads, "openmp_addresses", lambda: None)
     assert used_threads(loader.link_objects([emit_object(COUNT_THREADS, Target.host())], ["count"])) == 1
 
 

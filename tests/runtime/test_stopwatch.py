@@ -33,7 +33,7 @@ class Calls:
 
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> KernelTimer:
-    monkeypatch.setattr(stopwatch, "PAUSE", 0.0)
+    monkeypatch.setattr(stopwatch, "PAUSE_SECONDS", 0.0)
     return KernelTimer(Target.host())
 
 
@@ -78,7 +78,7 @@ def test_calls_take_turns_in_the_copies_of_constants(watch: KernelTimer) -> None
 @pytest.mark.parametrize(("spread", "copies"), [(0, 1), (255, 1), (1024, 5), (1 << 26, stopwatch.MAX_CONSTANT_COPIES)])
 def test_constants_are_spread(watch: KernelTimer, monkeypatch: pytest.MonkeyPatch, spread: int, copies: int) -> None:
     made: list[str] = []
-    monkeypatch.setattr(stopwatch, "buffer", lambda p: made.append(p.name) or random_buffer(p))
+    monkeypatch.setattr(stopwatch, "random_buffer", lambda p: made.append(p.name) or random_buffer(p))
     text = "kernel @k(in %x: f32[64], const %w: f32[64], out %y: f32[64]) { store %x[0] + %w[0], %y[0] }"
     watch([parse_kernel(text)], spread)
     assert sorted(made) == ["w"] * copies + ["x", "y"]

@@ -74,7 +74,7 @@ class KernelEmitter:
         scope = CodegenScope()
         for k, p in enumerate(self.kernel.params):
             scope.buffers[p.name] = StorageBuffer(
-                f"%p{k}", p.type, is_writable=p.is_written, is_aligned=p.role in ("out", "work")
+                f"%p{k}", p.type, is_writable=p.is_written, is_aligned=p.role in ("out", "scratch")
             )
         self.emit_block(self.kernel.body, ExprEmitter(self.b, scope))
         self.emit_status()
@@ -266,7 +266,7 @@ class KernelEmitter:
         total = ev.emit_resolved_index(product(trips), {}, None)
         start = self._chunk_start("%thread", total)
         stop = self._chunk_start(self.b.emit("add i64 %thread, 1"), total)
-        scratch = [p for p in self.kernel.params if p.role == "work"]
+        scratch = [p for p in self.kernel.params if p.role == "scratch"]
         first = delinearize_step(self.b, ev.scope, nest, counts, start) if scratch else []
 
         def step(counter: str, _: list[str]) -> list[str]:

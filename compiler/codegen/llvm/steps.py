@@ -1,6 +1,6 @@
 """The steps of nested parallel loops, of which threads take shares: what number means which step, and where a thread works.
 
-work %w: f32[96, s]                     a thread with the steps 48..96 keeps all that it writes there in the part of step 48,
+scratch %w: f32[96, s]                     a thread with the steps 48..96 keeps all that it writes there in the part of step 48,
 parallel %i in 0..96 { ... %w[%i, %k] }     which stays in its cache
 """
 

@@ -17,8 +17,8 @@ from compiler.ir.types import TensorType, i64, u8
 def _fused_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     body = s.attrs["body"]
     for k, (given, formal) in enumerate(zip(s.types, body.inputs, strict=True)):
-        if given != formal.result:
-            raise s.error(f"operand {k} is {given}, but the body takes {formal.result}")
+        if given != formal.result_type:
+            raise s.error(f"operand {k} is {given}, but the body takes {formal.result_type}")
     return single_or_tuple(tuple(n.type for n in body.outputs))
 
 

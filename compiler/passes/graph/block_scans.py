@@ -31,7 +31,7 @@ class TwoLevelScan(GraphPass):
     rows and some length of block divides them.
     """
 
-    name = "block-scans"
+    name = "two-level-scan"
     min_length: int = 8192
     block_size: int = 2048
     max_rows: int = 4

@@ -358,7 +358,7 @@ class Fusion:
             body, operands = bodies[id(unit)]
             cache_lowered_kernel(body, self.lowered_kernels.get(structural_key(body)))
             made = fused(*(new[o] for o in operands), body=body, loc=unit.root.loc)
-            results = (unit.root, *unit.extra)
+            results = (unit.root, *unit.extra_outputs)
             if len(results) == 1:
                 new[unit.root] = made.with_name(unit.root.name)
             else:

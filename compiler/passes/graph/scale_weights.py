@@ -31,7 +31,7 @@ class FoldScale(GraphPass):
     so are factors that might take weights out of the range of their type.
     """
 
-    name = "scale-weights"
+    name = "fold-scale"
 
     def run(self, ir: Graph, context: Context) -> Graph:
         constants = constant_sources(ir)

@@ -52,7 +52,7 @@ class EliminatePadding(GraphPass):
     in all; and for constant weights without infinities alone, whose products with the padding are zeros.
     """
 
-    name = "unpad"
+    name = "eliminate-padding"
     max_loop_nests: int = 16
 
     def run(self, ir: Graph, context: Context) -> Graph:
@@ -177,7 +177,7 @@ def match_padded_convolution(n: Node) -> PaddedConvolution | None:
     if zeros is None or any(z != (0, 0) for z in zeros[:2]) or weight.shape[0] < MIN_CHANNELS:
         return None
     margins = tuple((b, a) for b, a in zeros[2:] if isinstance(b, int) and isinstance(a, int))
-    if len(margins) < len(zeros[2:]) or not np.isfinite(weight.attrs["value"].numbers).all():
+    if len(margins) < len(zeros[2:]) or not np.isfinite(weight.attrs["value"].numpy_values).all():
         return None
     c = PaddedConvolution(n, found, margins)
     try:

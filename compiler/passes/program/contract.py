@@ -46,7 +46,7 @@ class ComputeAt(ProgramPass):
     around them; where the rest, in lanes if its rows are shorter, fits the second-level cache; and where `steps` of them are left for each thread.
     """
 
-    name = "contract"
+    name = "compute-at"
     exact = True
     min_steps_per_thread: int = 2
 
@@ -199,7 +199,7 @@ class ProducerConsumer:
         inner += remove_loops(self.consumer.body, {f.range.var for f in shared_loops})
         kept = tuple(replace(p, name=params[p.name]) for p in self.producer.params if p is not self.producer_param)
         if not self.slice_type.is_static:
-            both = (replace(p, role="work") if p is self.consumer_param else p for p in self.consumer.params)
+            both = (replace(p, role="scratch") if p is self.consumer_param else p for p in self.consumer.params)
             return Kernel(name, (*kept, *both), wrap_in_nest(shared_loops, tuple(inner)))
         body = (Local(self.consumer_param.name, self.slice_type), *(self.without_shared_dims(x) for x in inner))
         return Kernel(

@@ -102,7 +102,7 @@ class LayoutSearch:
         for launch in self.launches:
             for p, buffer in zip(self.program.kernels[launch.kernel].params, launch.arguments, strict=True):
                 dim = preferred[launch.kernel].get(p.name)
-                if p.role in ("out", "work") and dim is not None and buffer not in fixed:
+                if p.role in ("out", "scratch") and dim is not None and buffer not in fixed:
                     dims = found.setdefault(buffer, [])
                     dims += [dim] if dim not in dims else []
         preferred_by_rank: dict[int, set[int]] = {}

@@ -19,7 +19,7 @@ class Split(ProgramPass):
     A kernel whose loops share more than its parameters stays whole.
     """
 
-    name = "split"
+    name = "split-kernels"
     exact = True
 
     def run(self, ir: Program, context: Context) -> Program:

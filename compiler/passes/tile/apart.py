@@ -35,7 +35,7 @@ class SplitEpilogue(TilePass):
     ends where the rows do.
     """
 
-    name = "apart"
+    name = "split-epilogue"
     exact = True
     max_epilogue_ops: int = 1000
     max_expanded_ops: int = MAX_EXPANDED_OPS

@@ -41,7 +41,7 @@ class BlockReductions(TilePass):
     round less, too.
     """
 
-    name = "block-sums"
+    name = "block-reductions"
     block_size: int = 256
     min_depth: int = 1024
     conflict_stride: int = 4096

@@ -21,7 +21,7 @@ class UnrollAndJam(TilePass):
     taken at once, each in registers of its own; from `heavy` operations per step on it pays to gather them into lanes.
     """
 
-    name = "interleave"
+    name = "unroll-and-jam"
     exact = True
     factor: int = 4
     min_lane_ops: int = 24

@@ -26,7 +26,7 @@ class FuseSiblings(TilePass):
     of accumulators, because those inside are short, stays its own.
     """
 
-    name = "join"
+    name = "fuse-siblings"
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:

@@ -22,7 +22,7 @@ class FuseLoops(TilePass):
     Only where the second loop reads what the first one stores last at its own index alone, so that no step needs a later one.
     """
 
-    name = "merge"
+    name = "fuse-loops"
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:

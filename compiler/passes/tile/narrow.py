@@ -26,7 +26,7 @@ class TightenReductions(TilePass):
     Where one range alone decides which products are added: each remainder of a transposed convolution has its own taps.
     """
 
-    name = "narrow"
+    name = "tighten-reductions"
     exact = True
 
     def run(self, ir: Kernel, context: Context) -> Kernel:

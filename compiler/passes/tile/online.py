@@ -29,7 +29,7 @@ class OnlineSoftmax(TilePass):
     go together.  Rows of open length are long if they may be: of a short one there is a part alone.
     """
 
-    name = "online"
+    name = "online-softmax"
     max_untiled_length: int = 640
     column_block: int = 256
     row_block: int = 512

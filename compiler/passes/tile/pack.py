@@ -28,7 +28,7 @@ class Pack(TilePass):
         table = context.accesses(ir)
         params = []
         for p in ir.params:
-            layout = self.packed_layout(table, p.name) if p.role in ("const", "work") and p.type.rank >= 2 else None
+            layout = self.packed_layout(table, p.name) if p.role in ("const", "scratch") and p.type.rank >= 2 else None
             if layout is not None:
                 context.applied(self, f"%{p.name}: {p.type} stored as {layout}")
             params.append(replace(p, type=replace(p.type, layout=layout)) if layout is not None else p)

@@ -18,7 +18,7 @@ class Parallelize(TilePass):
     """parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }  where %i alone gives every thread enough
 
     Kernels of less than `grain` operations run on the calling thread: waking the others would take longer.  Where that depends
-    on open sizes, the kernel is `shared if` they are large enough.  Outer loops are shared until each thread has `slices` steps;
+    on open sizes, the kernel is `parallel if` they are large enough.  Outer loops are shared until each thread has `slices` steps;
     the loops inside stay serial.  What stands beside them every thread repeats (see compiler.ir.team), unless that is most of
     the work.
     """
@@ -47,7 +47,7 @@ class Parallelize(TilePass):
         )
         if least >= self.grain_size:
             return ir.with_body(body)
-        context.applied(self, f"shared if there are {self.grain_size} operations or more")
+        context.applied(self, f"parallel if there are {self.grain_size} operations or more")
         return replace(ir, body=body, parallel_condition=dynamic_ops - self.grain_size)
 
     def keep_parallel(self, loop: For, min_steps: int, work_ratio: int) -> For:

@@ -103,7 +103,7 @@ def with_accumulators(body: Block, accumulators: int) -> Block:
     def rule(r: Range, stmt: Stmt) -> Range:
         plain = r.tile == 1 and is_contraction(stmt) and r is tile.stmt_ranges(stmt)[-1]
         return (
-            r.with_(chains=accumulators)
+            r.with_(accumulators=accumulators)
             if plain and all(isinstance(s, (Let, Prefetch)) for s in tile.stmt_body(stmt))
             else r
         )

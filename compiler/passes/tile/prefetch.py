@@ -32,7 +32,7 @@ class Prefetch(TilePass):
     A panel of constants is fetched `ahead` bytes before its turn: larger ones than the first-level cache are walked once before they
     leave it, and come from memory when a network is run again.  Where rows multiply a line for longer than memory takes to bring
     one, it waits in the second-level cache until it is `near`: the first has room and buffers for few that are on their way.  Where
-    tiles may have fewer rows, either is done in its own: `prefetch w[%j, %k + 128] level 2 uses 7..`.
+    tiles may have fewer rows, either is done in its own: `prefetch w[%j, %k + 128] level 2 reuse 7..`.
     Not where a loop of the program runs the kernel and they are at most one `share`th of the last cache: the next step finds them
     there, and the hardware fetches those in time.
     """

@@ -25,7 +25,7 @@ class CacheOperand(TilePass):
     reduced index, which would make lanes gather.  Constants are packed instead, for nothing.
     """
 
-    name = "stage"
+    name = "cache-operand"
     exact = True
     min_reuse: int = 16
     max_elements: int = 1 << 16

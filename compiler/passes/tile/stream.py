@@ -14,13 +14,13 @@ from compiler.perf.machine import Machine
 @register
 @dataclass(frozen=True)
 class NontemporalStores(TilePass):
-    """store v, %y[%i]  ->  store v, %y[%i] stream   for outputs larger than a `share`th of the last cache
+    """store v, %y[%i]  ->  store v, %y[%i] nontemporal   for outputs larger than a `share`th of the last cache
 
     A plain store first reads the line it overwrites; a streaming store does not, which saves a third of the traffic of y = f(x).
     Others use the last cache as well: what is larger than a part of it has left it when it is read.  Of open size, each call decides.
     """
 
-    name = "stream"
+    name = "nontemporal-stores"
     exact = True
     cache_divisor: int = 4
 

@@ -197,7 +197,7 @@ def row_stride_bytes(table: Accesses, reads: list[Access], row_var: str, lane: R
 
 def row_stride_elements(table: Accesses, a: Access, row_var: str, lane: Range) -> int | None:
     """Elements between the rows that `a` reads; None where that is irregular.  Lanes of a buffer for work will lie beside each other (`pack`)."""
-    if table.roles[a.buffer] != "work" or not table.depends_on(a, lane.var):
+    if table.roles[a.buffer] != "scratch" or not table.depends_on(a, lane.var):
         return table.stride(a, row_var)
     steps = [stride(d, row_var) for d in a.index if row_var in variables(d)]
     return steps[0] * lane.lanes if len(steps) == 1 and isinstance(steps[0], int) else None

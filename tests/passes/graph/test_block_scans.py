@@ -11,7 +11,7 @@ from compiler.testing import check_equivalent, check_pass
 
 def test_a_long_row_is_scanned_in_blocks() -> None:
     check_pass(
-        "block-scans{long=16,block=4}",
+        "two-level-scan{min-length=16,block-size=4}",
         before="graph(%x: f64[16]) { %y = cumsum %x {dim=0} return %y }",
         after="""graph(%x: f64[16]) {
           %reshape_0: f64[4, 4] = reshape %x {shape=[4, 4]}
@@ -28,14 +28,15 @@ def test_a_long_row_is_scanned_in_blocks() -> None:
 @pytest.mark.parametrize("op", ["cumsum", "cumprod", "cummax", "cummin"])
 def test_every_kind_of_scan_keeps_its_meaning(op: str, reverse: str) -> None:
     before = parse_graph(f"graph(%x: f32[2, 40, 1]) {{ %y = {op} %x {{dim=1, reverse={reverse}}} return %y }}")
-    after = run_pipeline(before, "block-scans{long=16,block=8}")
+    after = run_pipeline(before, "two-level-scan{min-length=16,block-size=8}")
     assert len(after.nodes) > len(before.nodes)
     check_equivalent(before, after)
 
 
 def test_what_is_carried_is_wide_until_the_end() -> None:
     after = run_pipeline(
-        parse_graph("graph(%x: f32[16]) { %y = cumsum %x {dim=0} return %y }"), "block-scans{long=16,block=4}"
+        parse_graph("graph(%x: f32[16]) { %y = cumsum %x {dim=0} return %y }"),
+        "two-level-scan{min-length=16,block-size=4}",
     )
     assert [n.dtype.name for n in after if n.op.name in ("cumsum", "sum", "add")] == ["f64"] * 4
 
@@ -43,4 +44,4 @@ def test_what_is_carried_is_wide_until_the_end() -> None:
 def test_short_rows_many_rows_and_odd_rows_stay() -> None:
     for shape in ("16", "8, 64", "37"):
         text = f"graph(%x: f32[{shape}]) {{ %y = cumsum %x {{dim={shape.count(',')}}} return %y }}"
-        check_pass("block-scans{long=32,block=8}", unchanged=text)
+        check_pass("two-level-scan{min-length=32,block-size=8}", unchanged=text)

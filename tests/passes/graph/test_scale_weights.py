@@ -16,7 +16,7 @@ HEAD = """graph(%x: f32[2, 2], %z: f32[2, 3]) {
 
 def test_a_factor_for_every_column() -> None:
     check_pass(
-        "scale-weights",
+        "fold-scale",
         before=f"{HEAD} %p = matmul %x, %w  %y = mul %p, %s  return %y }}",
         after=f"{HEAD} %t = reshape %s {{shape=[1, 3]}}  %v = mul %w, %t  %y = matmul %x, %v  return %y }}",
         remark="a factor became part of the weights",
@@ -25,7 +25,7 @@ def test_a_factor_for_every_column() -> None:
 
 def test_a_bias_between() -> None:
     check_pass(
-        "scale-weights",
+        "fold-scale",
         before=f"{HEAD} %p = matmul %x, %w  %b = add %p, %c  %y = mul %b, %s  return %y }}",
         after=f"""{HEAD}
           %t = reshape %s {{shape=[1, 3]}}  %v = mul %w, %t  %p = matmul %x, %v
@@ -42,7 +42,7 @@ def test_convolutions_with_groups(groups: int) -> None:
       %w = constant f32[2, {2 // groups}, 1] {weights}
       %s = constant f32[2, 1] [[5], [6]]"""
     check_pass(
-        "scale-weights",
+        "fold-scale",
         before=f"{head} %p = {conv}  %y = mul %p, %s  return %y }}",
         after=f"""{head} %t = reshape %s {{shape=[2, 1, 1]}}  %v = mul %w, %t
           %y = {conv.replace("%w", "%v")}  return %y }}""",
@@ -65,7 +65,7 @@ def test_convolutions_with_groups(groups: int) -> None:
     ],
 )  # fmt: skip
 def test_what_stays(body: str) -> None:
-    check_pass("scale-weights", unchanged=f"{HEAD} {body}")
+    check_pass("fold-scale", unchanged=f"{HEAD} {body}")
 
 
 def test_batch_norm_behind_a_convolution_leaves_one_addition() -> None:

@@ -117,9 +117,9 @@ def test_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer.float()
     for dims in {(True,) * (len(shape) - 2), (True, *(False,) * (len(shape) - 3))}:
         monkeypatch.setattr(EliminatePadding, "cycles", lambda self, n, w, *rest, dims=dims: 1.0 + (w != dims))
-        options = {"graph_passes": "decompose,canonicalize,fold,unpad,fuse", "verify": True}
+        options = {"graph_passes": "decompose,canonicalize,fold,eliminate-padding,fuse", "verify": True}
         compiled = compiler.compile(layer, (x,), options=options)
-        assert compiled.remarks.select("unpad")
+        assert compiled.remarks.select("eliminate-padding")
         torch.testing.assert_close(compiled(x).double(), wanted, rtol=0, atol=2e-6)
 
 
@@ -138,7 +138,7 @@ def test_numbers_of_open_images(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     sides = {2: torch.export.Dim("h", min=4, max=64), 3: torch.export.Dim("w", min=4, max=64)}
     for dims in ((True, True), (True, False)):
         monkeypatch.setattr(EliminatePadding, "cycles", lambda self, c, w, *rest, dims=dims: 1.0 + (w != dims))
-        options = {"graph_passes": "decompose,canonicalize,fold,unpad,fuse", "verify": True}
+        options = {"graph_passes": "decompose,canonicalize,fold,eliminate-padding,fuse", "verify": True}
         layer.float()
         compiled = compiler.compile(layer, (torch.randn(1, 16, 32, 32),), options=options, dynamic_shapes=(sides,))
         for height, width in ((4, 5), (5, 4), (7, 18), (16, 33), (64, 9)):
@@ -147,7 +147,7 @@ def test_numbers_of_open_images(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             wanted = layer.double()(x.double())
             layer.float()
             torch.testing.assert_close(result.double(), wanted, rtol=0, atol=2e-6)
-        assert compiled.remarks.select("unpad", "applied")
+        assert compiled.remarks.select("eliminate-padding", "applied")
 
 
 def test_an_open_image_of_one_pixel_stays_padded() -> None:

@@ -36,7 +36,7 @@ APART = f"""{HEAD} buffer %t: f32[64, 6, 6]
 def test_a_padded_image_is_made_where_it_is_read() -> None:
     """Part by part, and no buffer is left."""
     check_pass(
-        "contract",
+        "compute-at",
         before=APART,
         after=f"""{HEAD}
           kernel @sums(in %x0_1: f32[64, 4, 6], in %w: f32[64, 3], out %y: f32[64, 4, 6]) {{
@@ -58,7 +58,7 @@ def test_a_kernel_that_others_launch_too_stays_for_them() -> None:
     )
     found = print_program(
         run_pipeline(
-            parse_ir(text.replace(' for "d" }', ' for "d"  launch @sums(%e, %b, %f) }')), "contract", Context()
+            parse_ir(text.replace(' for "d" }', ' for "d"  launch @sums(%e, %b, %f) }')), "compute-at", Context()
         )
     )
     assert "launch @sums_2(%a, %b, %d)" in found
@@ -71,7 +71,7 @@ def test_launches_of_the_same_two_kernels_share_the_new_one() -> None:
         "buffer %t: f32[64, 6, 6]", "buffer %t: f32[64, 6, 6]  buffer %u: f32[64, 6, 6]"
     )
     more = text.replace(' for "d" }', ' for "d"  launch @pad(%a, %u)  launch @sums(%u, %b, %f) }')
-    found = print_program(run_pipeline(parse_ir(more), "contract", Context()))
+    found = print_program(run_pipeline(parse_ir(more), "compute-at", Context()))
     assert found.count("kernel @") == 1
     assert "launch @sums_2(%a, %b, %d)" in found
     assert "launch @sums_2(%a, %b, %f)" in found
@@ -80,7 +80,7 @@ def test_launches_of_the_same_two_kernels_share_the_new_one() -> None:
 def test_loops_around_the_shared_ones_keep_their_place() -> None:
     """A mask whose rows all heads read: taking rows before heads would read every head's operands once for each row."""
     check_pass(
-        "contract",
+        "compute-at",
         unchanged="""program { input %a: f32[64, 5]  input %b: f32[4, 64, 5]  output %d: f32[4, 64, 5]  buffer %m: f32[64, 5]
           kernel @mask(in %x: f32[64, 5], out %p: f32[64, 5]) {
             parallel %i in 0..64 { parallel %k in 0..5 { store exp(%x[%i, 4 - %k]), %p[%i, %k] } } }
@@ -98,7 +98,7 @@ def test_all_dimensions_that_both_walk_are_shared() -> None:
         return f"program {{ input %a: f32[8, 16, 5]  output %d: f32[16, 8, 5]  {more} {kernels}  {steps} }}"
 
     check_pass(
-        "contract",
+        "compute-at",
         before=program(
             """kernel @flip(in %x: f32[8, 16, 5], out %p: f32[8, 16, 5]) {
               parallel %i in 0..8 { parallel %j in 0..16 { parallel %k in 0..5 { store %x[%i, %j, 4 - %k], %p[%i, %j, %k] } } } }
@@ -128,7 +128,7 @@ def test_padded_images_of_many_channels(model: nn.Module, open_: bool) -> None:
     """As machine code, against float64; of open size with the program for small images."""
     sides = ({2: Dim("h", min=4, max=100), 3: Dim("w", min=4, max=100)},) if open_ else None
     compiled = compiler.compile(model, (torch.randn(2, 96, 19, 33),), dynamic_shapes=sides)
-    assert compiled.remarks.select("contract", "applied")
+    assert compiled.remarks.select("compute-at", "applied")
     for h, w in ((19, 33), (14, 14), (5, 40)) if open_ else ((19, 33),):
         x = torch.randn(2, 96, h, w)
         expected = copy.deepcopy(model).double()(x.double())
@@ -159,23 +159,23 @@ STAY = {
 
 @pytest.mark.parametrize("case", STAY)
 def test_programs_that_stay(case: str) -> None:
-    check_pass("contract", unchanged=STAY[case])
+    check_pass("compute-at", unchanged=STAY[case])
 
 
 @pytest.mark.parametrize(("threads", "l2", "made"), [(2, 1 << 20, True), (4, 1 << 20, False), (2, 2300, False)])
 def test_parts_stay_near_and_are_enough_for_all_threads(threads: int, l2: int, made: bool) -> None:
     """64 of them, 16 at a time: 4 for two threads.  In lanes, each takes 6 x 6 x 16 numbers, 2304 bytes."""
     context = Context(machine=Machine(threads=threads, l2=l2))
-    assert ("local" in print_program(run_pipeline(parse_ir(APART), "contract", context))) == made
+    assert ("local" in print_program(run_pipeline(parse_ir(APART), "compute-at", context))) == made
 
 
 @pytest.mark.parametrize(("l2", "made"), [(6 * 18 * 4, True), (6 * 18 * 4 - 1, False)])
 def test_a_part_whose_rows_fill_the_lanes_is_made_by_itself(l2: int, made: bool) -> None:
     wide = parse_ir(APART.replace("6]", "18]").replace("0..6 ", "0..18 "))
-    assert ("local" in print_program(run_pipeline(wide, "contract", Context(machine=Machine(l2=l2))))) == made
+    assert ("local" in print_program(run_pipeline(wide, "compute-at", Context(machine=Machine(l2=l2))))) == made
 
 
-SIZE = "size n in 2..101 like 6"
+SIZE = "size n in 2..101 hint 6"
 
 OPEN = """program {{ {size} input %a: f32[64, n]  output %d: f32[64, n]  buffer %t: f32[64, n + 2]  {kernels} }}"""
 
@@ -185,7 +185,7 @@ SUM = """parallel %i in 0..n {{ %s = reduce add %r in 0..3 {{ yield %x[{0}%i + %
 def test_a_part_of_open_size_stays_in_its_buffer() -> None:
     """Which the one kernel writes before it reads it."""
     check_pass(
-        "contract",
+        "compute-at",
         before=OPEN.format(
             size=SIZE,
             kernels=f"""kernel @pad({SIZE}, in %x: f32[64, n], out %p: f32[64, n + 2]) {{
@@ -197,7 +197,7 @@ def test_a_part_of_open_size_stays_in_its_buffer() -> None:
         ),
         after=OPEN.format(
             size=SIZE,
-            kernels=f"""kernel @sums({SIZE}, in %x_1: f32[64, n], work %x: f32[64, n + 2], out %y: f32[64, n]) {{
+            kernels=f"""kernel @sums({SIZE}, in %x_1: f32[64, n], scratch %x: f32[64, n + 2], out %y: f32[64, n]) {{
               parallel %c in 0..64 {{
                 parallel %j in 0..n {{ store %x_1[%c, %j], %x[%c, %j + 1] }}
                 store 0.0, %x[%c, 0]

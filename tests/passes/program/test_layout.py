@@ -110,7 +110,7 @@ def test_programs_that_stay(case: str) -> None:
 
 @pytest.mark.parametrize(("rows", "turned"), [("40", True), ("n", False)])
 def test_no_open_dimension_lies_innermost(rows: str, turned: bool) -> None:
-    size = "size n in 1..101 like 40  " if rows == "n" else ""
+    size = "size n in 1..101 hint 40  " if rows == "n" else ""
     text = f"""program {{ {size}input %a: f32[16, {rows}]  output %b: f32[{rows}]  buffer %t: f32[{rows}, 3]
       kernel @k({size.strip()}{", " if size else ""}in %x: f32[16, {rows}], out %y: f32[{rows}, 3]) {{
         parallel %p in 0..{rows} {{ parallel %c in 0..3 {{

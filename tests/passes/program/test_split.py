@@ -22,7 +22,7 @@ WHOLE = f"kernel @k(in %x: f32[4], out %y: f32[4], out %z: f32[4]) {{ {FIRST} {S
 
 def test_each_loop_has_a_kernel_and_the_buffers_it_uses() -> None:
     check_pass(
-        "split",
+        "split-kernels",
         before=program(WHOLE, 'launch @k(%a, %b, %c) for "n"'),
         after=program(
             f"""kernel @k_part0(in %x: f32[4], out %y: f32[4]) {{ {FIRST} }}
@@ -34,7 +34,7 @@ def test_each_loop_has_a_kernel_and_the_buffers_it_uses() -> None:
 
 def test_every_launch_is_divided_and_other_steps_stay() -> None:
     check_pass(
-        "split",
+        "split-kernels",
         before=f"""program {{ input %a: f32[4]  output %b: f32[4]  output %c: f32[4]  output %d: f32[4]
           {WHOLE} launch @k(%a, %b, %c)  copy %b -> %d  launch @k(%d, %b, %c) }}""",
         after=f"""program {{ input %a: f32[4]  output %b: f32[4]  output %c: f32[4]  output %d: f32[4]
@@ -47,7 +47,7 @@ def test_every_launch_is_divided_and_other_steps_stay() -> None:
 
 def test_a_later_loop_may_read_what_an_earlier_one_wrote() -> None:
     check_pass(
-        "split",
+        "split-kernels",
         before=program(
             f"kernel @k(in %x: f32[4], out %y: f32[4], out %z: f32[4]) {{ {FIRST} {SECOND.replace('%x', '%y')} }}",
             "launch @k(%a, %b, %c)",
@@ -71,13 +71,13 @@ STAY = {
 
 @pytest.mark.parametrize("case", STAY)
 def test_kernels_that_stay_whole(case: str) -> None:
-    check_pass("split", unchanged=program(STAY[case], "launch @k(%a, %b, %c)"))
+    check_pass("split-kernels", unchanged=program(STAY[case], "launch @k(%a, %b, %c)"))
 
 
 def test_a_serial_loop_does_not_run_in_every_program_of_a_parallel_one() -> None:
     serial = SECOND.replace("parallel", "for")
     check_pass(
-        "split",
+        "split-kernels",
         before=program(WHOLE.replace(SECOND, serial), "launch @k(%a, %b, %c)"),
         after=program(
             f"""kernel @k_part0(in %x: f32[4], out %y: f32[4]) {{ {FIRST} }}

@@ -6,13 +6,13 @@ import pytest
 
 from compiler.testing import check_pass
 
-PARAMS = "size n in 2..513 like 43, in %x: f32[n, 9], in %w: f32[9, 64], out %y: f32[n, 64]"
+PARAMS = "size n in 2..513 hint 43, in %x: f32[n, 9], in %w: f32[9, 64], out %y: f32[n, 64]"
 SUM = "%s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%k, %j] }"
 GATE = "%t = exp(%s) store %t / (%t + 1.0), %y[%i, %j]"
 
 
 def of_length(rows: int, text: str) -> str:
-    return text.replace("size n in 2..513 like 43, ", "").replace("[n", f"[{rows}").replace("0..n", f"0..{rows}")
+    return text.replace("size n in 2..513 hint 43, ", "").replace("[n", f"[{rows}").replace("0..n", f"0..{rows}")
 
 
 def kernel(body: str, params: str = PARAMS) -> str:
@@ -39,7 +39,7 @@ ROWS_INSIDE = kernel(inside_columns(f"parallel %i in 0..n tile 4 {{ {SUM} {GATE}
 
 def test_tiles_of_an_open_length() -> None:
     check_pass(
-        "apart{written=100}",
+        "split-epilogue{max-expanded-ops=100}",
         before=ROWS_INSIDE,
         after=kernel(inside_columns(f"{TILES} {{ {LAST_MAY_BE_SHORT} }}")),
         remark="rows of %i are summed together and finished one by one",
@@ -48,7 +48,7 @@ def test_tiles_of_an_open_length() -> None:
 
 def test_loops_between_stay_inside_those_over_tiles() -> None:
     after = kernel(f"{TILES} {{ {inside_columns(LAST_MAY_BE_SHORT)} }}")
-    check_pass("apart{written=100}", before=ROWS_OUTSIDE, after=after)
+    check_pass("split-epilogue{max-expanded-ops=100}", before=ROWS_OUTSIDE, after=after)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_loops_between_stay_inside_those_over_tiles() -> None:
 )
 def test_tiles_of_a_known_length(rows: int, tiles: str) -> None:
     """Two vectors of four rows of 12 + 8 + 1 operations are more than 150, whatever the order of the loops."""
-    after = kernel(inside_columns(tiles)).replace("size n in 2..513 like 43, ", "").replace("[n", f"[{rows}")
-    check_pass("apart{whole=150}", before=of_length(rows, ROWS_INSIDE), after=after)
-    check_pass("apart{whole=170}", unchanged=of_length(rows, ROWS_INSIDE))
-    check_pass("apart{whole=170}", unchanged=of_length(rows, ROWS_OUTSIDE))
+    after = kernel(inside_columns(tiles)).replace("size n in 2..513 hint 43, ", "").replace("[n", f"[{rows}")
+    check_pass("split-epilogue{max-epilogue-ops=150}", before=of_length(rows, ROWS_INSIDE), after=after)
+    check_pass("split-epilogue{max-epilogue-ops=170}", unchanged=of_length(rows, ROWS_INSIDE))
+    check_pass("split-epilogue{max-epilogue-ops=170}", unchanged=of_length(rows, ROWS_OUTSIDE))
 
 
 @pytest.mark.parametrize("left", [2, 3])
@@ -71,8 +71,8 @@ def test_what_a_known_length_leaves_over(left: int) -> None:
         else apart("4", "3", 3).replace("%kept", "%last")
     )
     after = kernel(inside_columns(f"parallel %b in 0..1 {{ {apart('%b*4', '4')} }} {row}"))
-    after = after.replace("size n in 2..513 like 43, ", "").replace("[n", f"[{4 + left}")
-    check_pass("apart{whole=100}", before=of_length(4 + left, ROWS_INSIDE), after=after)
+    after = after.replace("size n in 2..513 hint 43, ", "").replace("[n", f"[{4 + left}")
+    check_pass("split-epilogue{max-epilogue-ops=100}", before=of_length(4 + left, ROWS_INSIDE), after=after)
 
 
 def test_what_sums_need_is_computed_for_them_and_what_the_rest_needs_for_it() -> None:
@@ -92,14 +92,14 @@ def test_what_sums_need_is_computed_for_them_and_what_the_rest_needs_for_it() ->
         store %s.rows[%i - %b*4] * %b.1, %y[%i, %j] store exp(%m.rows[%i - %b*4]) + %s.rows[%i - %b*4], %z[%i, %j] }}"""
     params = f"{PARAMS}, out %z: f32[n, 64]"
     check_pass(
-        "apart{written=100}",
+        "split-epilogue{max-expanded-ops=100}",
         before=kernel(inside_columns(f"parallel %i in 0..n tile 4 {{ {before} }}"), params),
         after=kernel(inside_columns(f"{TILES} {{ {after} }}"), params),
     )
 
 
-@pytest.mark.parametrize(("rows", "apart"), [(7, False), (8, True)])
-def test_two_sums_that_registers_cannot_hold(rows: int, apart: bool) -> None:
+@pytest.mark.parametrize(("rows", "split"), [(7, False), (8, True)])
+def test_two_sums_that_registers_cannot_hold(rows: int, split: bool) -> None:
     """Of 32 registers two sums of seven rows and two vectors leave four."""
     second = "%m = reduce add %l in 0..9 { yield %x[%i, %l] * %w[%l, %j] + 1.0 }"
     tile = f"%i in 0..{rows} tile {rows}"
@@ -109,9 +109,9 @@ def test_two_sums_that_registers_cannot_hold(rows: int, apart: bool) -> None:
       for %i in 0..{rows} {{ store %s.rows[%i] * %m.rows[%i], %y[%i, %j] }}"""
     params = of_length(rows, PARAMS)
     check_pass(
-        "apart",
+        "split-epilogue",
         before=kernel(inside_columns(before), params),
-        after=kernel(inside_columns(after if apart else before), params),
+        after=kernel(inside_columns(after if split else before), params),
     )
 
 
@@ -133,4 +133,4 @@ STAY = {
 
 @pytest.mark.parametrize("case", STAY)
 def test_stays(case: str) -> None:
-    check_pass("apart{written=100}", unchanged=STAY[case])
+    check_pass("split-epilogue{max-expanded-ops=100}", unchanged=STAY[case])

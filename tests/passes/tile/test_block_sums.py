@@ -7,7 +7,7 @@ import pytest
 from compiler.perf.machine import Machine
 from compiler.testing import check_pass
 
-BLOCKS = "block-sums{size=4,least=8,apart=32}"
+BLOCKS = "block-reductions{block-size=4,min-depth=8,conflict-stride=32}"
 ALONE, TWO = Machine(threads=1), Machine(threads=2)
 PARAMS = "in %x: f32[10, 6], in %w: f32[10, 3], out %y: f32[6, 3]"
 
@@ -54,7 +54,7 @@ def test_threads_have_parts_of_the_longer_side(long: str) -> None:
 
 
 def test_a_sum_of_open_length_has_what_is_left_behind_its_blocks() -> None:
-    sizes = "size m in 8..64 like 20, in %x: f32[m, 6], in %w: f32[m, 3], out %y: f32[6, 3]"
+    sizes = "size m in 8..64 hint 20, in %x: f32[m, 6], in %w: f32[m, 3], out %y: f32[6, 3]"
     body = in_blocks(rest="m//4*4..m", whole="m//4")
     check_pass(BLOCKS, before=kernel(product(length="m"), sizes), after=kernel(body, sizes), machine=ALONE)
 

@@ -75,7 +75,7 @@ def test_long_rows_fill_the_lanes_by_themselves() -> None:
     text = """kernel @k(in %x: f32[2, 8], out %y: f32[2, 8]) {
       parallel %i in 0..2 { parallel %j in 0..8 { store %x[%i, %j], %y[%i, %j] } }
     }"""
-    check_pass("collapse{enough=8}", unchanged=text)
+    check_pass("collapse{max-inner-extent=8}", unchanged=text)
 
 
 def test_rows_of_open_length_are_joined_unless_all_are_long() -> None:
@@ -84,6 +84,6 @@ def test_rows_of_open_length_are_joined_unless_all_are_long() -> None:
     }}"""
     two = "parallel %i in 0..3 { parallel %j in 0..n { store %x[%i, %j], %y[%i, %j] } }"
     one = "parallel %i in 0..n*3 { store %x[%i//n, %i%n], %y[%i//n, %i%n] }"
-    few, long = "1..901 like 800", "512..901 like 800"
+    few, long = "1..901 hint 800", "512..901 hint 800"
     check_pass("collapse", before=text.format(sizes=few, loops=two), after=text.format(sizes=few, loops=one))
     check_pass("collapse", unchanged=text.format(sizes=long, loops=two))

@@ -92,4 +92,4 @@ def test_loops_that_stay(case: str) -> None:
 
 
 def test_too_many_copies_are_not_made() -> None:
-    check_pass("delinearize{parts=1}", unchanged=transposed(8))
+    check_pass("delinearize{max-copies=1}", unchanged=transposed(8))

@@ -20,7 +20,7 @@ SCAN = """kernel @scan(in %x: f32[10, 6], out %y: f32[10, 6]) {{
 
 def test_rows_are_taken_side_by_side() -> None:
     check_pass(
-        "interleave",
+        "unroll-and-jam",
         before=SCAN.format(tile="", value="%x[%i, %k]"),
         after=SCAN.format(tile=" tile 4", value="%x[%i, %k]"),
     )
@@ -28,19 +28,19 @@ def test_rows_are_taken_side_by_side() -> None:
 
 def test_heavy_steps_are_gathered_into_lanes() -> None:
     check_pass(
-        "interleave{heavy=10}",
+        "unroll-and-jam{min-lane-ops=10}",
         before=SCAN.format(tile="", value="exp(%x[%i, %k])").replace("10", "40"),
         after=SCAN.format(tile=" tile 16 lanes 16", value="exp(%x[%i, %k])").replace("10", "40"),
     )
 
 
 def test_lanes_are_enough() -> None:
-    check_pass("interleave", unchanged=SCAN.format(tile=" tile 8 lanes 8", value="%x[%i, %k]"))
+    check_pass("unroll-and-jam", unchanged=SCAN.format(tile=" tile 8 lanes 8", value="%x[%i, %k]"))
 
 
 def test_steps_that_wait_for_nothing_stay() -> None:
     check_pass(
-        "interleave",
+        "unroll-and-jam",
         unchanged="""kernel @copy(in %x: f32[10, 6], out %y: f32[10, 6]) {
           parallel %i in 0..10 { for %k in 0..6 { store %x[%i, %k], %y[%i, %k] } } }""",
     )
@@ -48,7 +48,7 @@ def test_steps_that_wait_for_nothing_stay() -> None:
 
 def test_chains_inside_lanes_stay() -> None:
     check_pass(
-        "interleave",
+        "unroll-and-jam",
         unchanged="""kernel @scan(in %x: f32[6, 8, 16], out %y: f32[6, 8, 16]) {
           parallel %j in 0..16 tile 16 lanes 16 { parallel %i in 0..8 {
             local %c: f32[]

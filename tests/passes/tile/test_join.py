@@ -24,7 +24,7 @@ def test_parts_of_one_convolution_share_the_loop_over_its_weights() -> None:
     first, second = nest("0", "0..9", "0..4", "{j}"), nest("1", "0..9", "0..5", "{j} + 4")
     inner = nest("1", "0..9", "0..5", "{j} + 4").replace("%i1", "%i0").split("{", 1)[1].rsplit("}", 1)[0]
     check_pass(
-        "join",
+        "fuse-siblings",
         before=kernel(first, second),
         after=kernel(first.rsplit("}", 1)[0] + inner + "}"),
         remark="%i0 walks two nests",
@@ -47,4 +47,4 @@ ROWS = ("{i}", "%w[{j}, {k}]")
     ],
 )  # fmt: skip
 def test_others_stay_apart(why: str, text: str) -> None:
-    check_pass("join", unchanged=text)
+    check_pass("fuse-siblings", unchanged=text)

@@ -13,7 +13,7 @@ def kernel(body: str, params: str = "in %x: f32[9], out %y: f32[9]") -> str:
 
 def test_a_loop_and_the_reduction_behind_it() -> None:
     check_pass(
-        "merge",
+        "fuse-loops",
         before=kernel("""
           local %e: f32[9]
           for %k in 0..9 { store %x[%k] * 2.0, %e[%k] }
@@ -29,7 +29,7 @@ def test_a_loop_and_the_reduction_behind_it() -> None:
 
 def test_three_loops_in_a_row() -> None:
     check_pass(
-        "merge",
+        "fuse-loops",
         before=kernel("""
           for %i in 0..3 {
             local %a: f32[9]
@@ -53,7 +53,7 @@ def test_three_loops_in_a_row() -> None:
 
 def test_names_of_both_loops_stay_apart() -> None:
     check_pass(
-        "merge",
+        "fuse-loops",
         before=kernel("""
           local %e: f32[9]
           for %k in 0..9 { %v = %x[%k] + 1.0 %r = %v * %v store %r, %e[%k] }
@@ -135,4 +135,4 @@ APART = {
 
 @pytest.mark.parametrize("case", APART)
 def test_loops_that_stay_apart(case: str) -> None:
-    check_pass("merge", unchanged=kernel(APART[case]))
+    check_pass("fuse-loops", unchanged=kernel(APART[case]))

@@ -37,14 +37,17 @@ def plain(ranges: str) -> str:
 )
 def test_a_range_is_cut_where_its_test_holds(test: str, left: str) -> None:
     check_pass(
-        "narrow", before=taps(f"%in = {test}"), after=plain(f"%t in {left}"), remark="%s adds only what takes part"
+        "tighten-reductions",
+        before=taps(f"%in = {test}"),
+        after=plain(f"%t in {left}"),
+        remark="%s adds only what takes part",
     )
 
 
 def test_nothing_is_left_of_a_test_that_never_holds() -> None:
     after = """kernel @k(in %x: f32[12], in %w: f32[8], out %y: f32[8]) {
       parallel %i in 0..8 { %s = 0.0:f32 store %s, %y[%i] } }"""
-    check_pass("narrow", before=taps("%in = index(%t - 3) >= 0"), after=after)
+    check_pass("tighten-reductions", before=taps("%in = index(%t - 3) >= 0"), after=after)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +61,4 @@ def test_nothing_is_left_of_a_test_that_never_holds() -> None:
     ids=["a loop around it decides", "two ranges decide", "something else is added", "no box"],
 )
 def test_other_tests_stay(kernel: str) -> None:
-    check_pass("narrow", unchanged=kernel)
+    check_pass("tighten-reductions", unchanged=kernel)

@@ -14,7 +14,7 @@ from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.testing import check_equivalent, check_pass, parse_ir
 
-PASS = "online{longest=4, part=4, rows=4}"
+PASS = "online-softmax{max-untiled-length=4, column-block=4, row-block=4}"
 
 
 def attention(rows: int, row: str) -> str:
@@ -154,7 +154,7 @@ def test_sums_that_do_not_follow_the_maximum_stay(change: tuple[str, str]) -> No
 
 
 def test_short_rows_stay() -> None:
-    check_pass("online", unchanged=attention(3, ROW))
+    check_pass("online-softmax", unchanged=attention(3, ROW))
 
 
 SEEN = ROW.replace("yield %s[%i, %r]", "%x = where(index(%r) <= index(%i) + 1, %s[%i, %r], -inf) yield %x").replace(
@@ -177,7 +177,11 @@ SEEN = ROW.replace("yield %s[%i, %r]", "%x = where(index(%r) <= index(%i) + 1, %
 def test_parts_that_no_row_of_a_block_sees_are_left_out(compare: str, parts: str) -> None:
     """Except where a block might see more parts than there are.  What is hidden counts no more, not even NaN times 0."""
     source = attention(8, SEEN.replace("index(%r) <= index(%i) + 1", compare))
-    changed = run_pipeline(parse_kernel(source), "online{longest=4, part=4, rows=4, causal=4}", Context())
+    changed = run_pipeline(
+        parse_kernel(source),
+        "online-softmax{max-untiled-length=4, column-block=4, row-block=4, causal-block=4}",
+        Context(),
+    )
     assert f"for %r.part in {parts} {{" in print_kernel(changed)
     check_equivalent(parse_kernel(source), changed, exact=False, special=False)
 
@@ -186,7 +190,11 @@ def test_parts_that_no_row_of_a_block_sees_are_left_out(compare: str, parts: str
 def test_what_parts_leave_over_is_left_out_where_no_row_sees_it(rows: int, loops: int) -> None:
     """Rows of 10 in parts of 4: the two places behind them are seen from the eighth row on."""
     source = attention(rows, SEEN.replace("index(%i) + 1", "index(%i)"))
-    changed = run_pipeline(parse_kernel(source), "online{longest=4, part=4, rows=4, causal=4}", Context())
+    changed = run_pipeline(
+        parse_kernel(source),
+        "online-softmax{max-untiled-length=4, column-block=4, row-block=4, causal-block=4}",
+        Context(),
+    )
     assert len({line for line in print_kernel(changed).splitlines() if "for %r.part" in line}) == loops
     check_equivalent(parse_kernel(source), changed, exact=False, special=False)
 
@@ -195,7 +203,7 @@ def test_rows_of_open_length() -> None:
     """A part more where parts leave something over; a block of rows ends where the rows do."""
     check_pass(
         PASS,
-        before="""kernel @k(size n in 1..101 like 10, in %s: f32[n, n], in %v: f32[n, 3], out %y: f32[n, 3]) {
+        before="""kernel @k(size n in 1..101 hint 10, in %s: f32[n, n], in %v: f32[n, 3], out %y: f32[n, 3]) {
   parallel %i in 0..n {
     %m = reduce max %r in 0..n { yield %s[%i, %r] }
     %t = reduce add %r in 0..n { yield exp(%s[%i, %r] - %m) }
@@ -205,7 +213,7 @@ def test_rows_of_open_length() -> None:
     }
   }
 }""",
-        after="""kernel @k(size n in 1..101 like 10, in %s: f32[n, n], in %v: f32[n, 3], out %y: f32[n, 3]) {
+        after="""kernel @k(size n in 1..101 hint 10, in %s: f32[n, n], in %v: f32[n, 3], out %y: f32[n, 3]) {
   parallel %i.block in 0..(n + 7)//8 {
     local %top: f32[8]
     local %t.sum: f32[8]
@@ -353,9 +361,9 @@ def test_one_compilation_of_attention_serves_every_length(causal: bool) -> None:
         (y,) = compiled([q, k, v])
         truth = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), is_causal=causal, scale=0.25)
         assert (y - truth).abs().max() < 1e-5
-    (once,) = compiled.compilations
-    assert once.usual.stages.context.remarks.of("online")[0].kind == "applied"
-    assert once.usual.code.sizes == ("n",)
+    (once,) = compiled.specializations
+    assert once.default_variant.stages.context.remarks.select("online-softmax")[0].kind == "applied"
+    assert once.default_variant.code.sizes == ("n",)
 
 
 def test_lengths_that_may_be_nothing_stay() -> None:
@@ -365,12 +373,12 @@ def test_lengths_that_may_be_nothing_stay() -> None:
     for n in (1024, 0, 3):
         q, k, v = torch.randn(2, n, 16), torch.randn(2, n, 16), torch.randn(2, n, 8)
         assert (compiled([q, k, v])[0] - F.scaled_dot_product_attention(q, k, v, scale=0.25)).abs().sum() < 1e-3
-    assert not compiled.compilations[0].usual.stages.context.remarks.of("online")
+    assert not compiled.specializations[0].default_variant.stages.context.remarks.select("online-softmax")
 
 
 @pytest.mark.parametrize(("most", "taken"), [(1001, True), (641, False)])
 def test_rows_of_open_length_are_long_if_they_may_be(most: int, taken: bool) -> None:
-    text = f"""kernel @k(size n in 1..{most} like 8, in %s: f32[4, n], in %v: f32[n, 3], out %y: f32[4, 3]) {{
+    text = f"""kernel @k(size n in 1..{most} hint 8, in %s: f32[4, n], in %v: f32[n, 3], out %y: f32[4, 3]) {{
       parallel %i in 0..4 {{
         %m = reduce max %r in 0..n {{ yield %s[%i, %r] }}
         %t = reduce add %r in 0..n {{ yield exp(%s[%i, %r] - %m) }}
@@ -381,5 +389,7 @@ def test_rows_of_open_length_are_long_if_they_may_be(most: int, taken: bool) -> 
       }}
     }}"""
     context = Context()
-    run_pipeline(parse_ir(text), "online", context)
-    assert [r.message[:30] for r in context.remarks.select("online")] == ["rows of n in parts of 256; sum"] * taken
+    run_pipeline(parse_ir(text), "online-softmax", context)
+    assert [r.message[:30] for r in context.remarks.select("online-softmax")] == [
+        "rows of n in parts of 256; sum"
+    ] * taken

@@ -8,7 +8,7 @@ from compiler.perf.machine import Machine
 from compiler.testing import check_pass
 
 MACHINE = Machine(threads=2)
-EAGER = "parallelize{grain=1, slices=4}"
+EAGER = "parallelize{grain-size=1, steps-per-thread=4}"
 
 
 def nest(*kinds: str, sizes: tuple[int, ...] = (4, 4, 4), tile: str = "") -> str:
@@ -89,7 +89,7 @@ def test_loops_beside_other_statements_stay_serial_inside_a_share() -> None:
 def open_rows(*kinds: str, like: int, most: int = 4097, more: str = "") -> str:
     """Rows of 64 elements, of 192 operations each."""
     i, j = kinds
-    return f"""kernel @k(size n in 2..{most} like {like}, in %x: f32[n, 64], out %y: f32[n, 64]){more} {{
+    return f"""kernel @k(size n in 2..{most} hint {like}, in %x: f32[n, 64], out %y: f32[n, 64]){more} {{
       {i} %i in 0..n tile 4 {{ {j} %j in 0..64 {{ store %x[%i, %j] + 1.0, %y[%i, %j] }} }}
     }}"""
 
@@ -97,11 +97,11 @@ def open_rows(*kinds: str, like: int, most: int = 4097, more: str = "") -> str:
 @pytest.mark.parametrize("like", [8, 400])
 def test_threads_share_a_kernel_where_open_sizes_make_it_worthwhile(like: int) -> None:
     check_pass(
-        "parallelize{slices=1}",
+        "parallelize{steps-per-thread=1}",
         before=open_rows("parallel", "parallel", like=like),
-        after=open_rows("parallel", "for", like=like, more=" shared if n*192 >= 60000"),
+        after=open_rows("parallel", "for", like=like, more=" parallel if n*192 >= 60000"),
         machine=MACHINE,
-        remark="shared if there are 60000 operations or more",
+        remark="parallel if there are 60000 operations or more",
     )
 
 
@@ -116,7 +116,7 @@ def test_no_size_may_be_large_enough() -> None:
 
 def test_or_every_size() -> None:
     check_pass(
-        "parallelize{grain=384, slices=1}",
+        "parallelize{grain-size=384, steps-per-thread=1}",
         unchanged=open_rows("parallel", "parallel", like=8),
         machine=MACHINE,
     )
@@ -125,7 +125,7 @@ def test_or_every_size() -> None:
 def test_inner_loops_are_shared_too_where_few_rows_are_work_enough() -> None:
     """Of 800 rows there are 200 steps, of a grain of 8 rows two."""
     check_pass(
-        "parallelize{grain=1536}",
-        unchanged=open_rows("parallel", "parallel", like=800, more=" shared if n*192 >= 1536"),
+        "parallelize{grain-size=1536}",
+        unchanged=open_rows("parallel", "parallel", like=800, more=" parallel if n*192 >= 1536"),
         machine=MACHINE,
     )

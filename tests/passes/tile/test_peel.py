@@ -102,7 +102,7 @@ def test_full_tiles_stay(case: str) -> None:
 
 
 def open_kernel(body: str) -> str:
-    return kernel(body, "size n in 2..513 like 43, in %x: f32[n], out %y: f32[n]")
+    return kernel(body, "size n in 2..513 hint 43, in %x: f32[n], out %y: f32[n]")
 
 
 def test_what_an_open_loop_leaves_over_is_one_tile() -> None:
@@ -116,7 +116,7 @@ def test_what_an_open_loop_leaves_over_is_one_tile() -> None:
 
 
 def test_what_an_open_reduction_leaves_over_is_taken_vector_by_vector() -> None:
-    total = "size n in 2..513 like 43, in %x: f32[n], out %y: f32[1]"
+    total = "size n in 2..513 hint 43, in %x: f32[n], out %y: f32[1]"
     part = "%s_{} = reduce add %k_{} in {} tile {} lanes 8 {{ yield %x[%k_{}] }}".format
     check_pass(
         "peel",
@@ -144,25 +144,25 @@ def test_around_sums_it_is_one_tile() -> None:
     """So that there are sums enough to add side by side."""
     check_pass(
         "peel",
-        before=columns("2..513 like 43", "for %i in 0..n tile 32 lanes 8 @"),
+        before=columns("2..513 hint 43", "for %i in 0..n tile 32 lanes 8 @"),
         after=columns(
-            "2..513 like 43", "for %i in 0..n//32*32 tile 32 lanes 8 @ for %i in n//32*32..n tile 32 lanes 8 @"
+            "2..513 hint 43", "for %i in 0..n//32*32 tile 32 lanes 8 @ for %i in n//32*32..n tile 32 lanes 8 @"
         ),
     )
 
 
 def test_of_as_many_vectors_as_there_can_be() -> None:
     loop = "for %i in 0..n tile 32 lanes 8 @"
-    check_pass("peel", before=columns("2..18 like 4", loop), after=columns("2..18 like 4", loop.replace("32", "24")))
-    check_pass("peel", before=columns("2..9 like 4", loop), after=columns("2..9 like 4", loop.replace("32", "8")))
+    check_pass("peel", before=columns("2..18 hint 4", loop), after=columns("2..18 hint 4", loop.replace("32", "24")))
+    check_pass("peel", before=columns("2..9 hint 4", loop), after=columns("2..9 hint 4", loop.replace("32", "8")))
 
 
 def test_what_an_open_loop_leaves_over_of_long_rows_is_taken_in_smaller_tiles() -> None:
     """Of rows that are written out in more operations than `written`."""
     open_rows = "parallel %i in {} {{ store -%x[%i], %y[%i] }}".format
     before, parts = open_kernel(open_rows("0..n tile 8")), ("0..n//8*8 tile 8", "n//8*8..n//4*4 tile 4", "n//4*4..n//2*2 tile 2", "n//2*2..n")  # fmt: skip
-    check_pass("peel{written=5}", before=before, after=open_kernel(" ".join(map(open_rows, parts))))
-    check_pass("peel{written=28}", unchanged=before)
+    check_pass("peel{max-expanded-ops=5}", before=before, after=open_kernel(" ".join(map(open_rows, parts))))
+    check_pass("peel{max-expanded-ops=28}", unchanged=before)
 
 
 @pytest.mark.parametrize(
@@ -186,16 +186,18 @@ def test_loops_that_compute_little_beside_others_may_take_less_code(times: int, 
     once, parts = "for %i in {} {{ store -%x[%i], %y[%i] }}".format, ("0..n//8*8 tile 8", "n//8*8..n//4*4 tile 4", "n//4*4..n tile 2")  # fmt: skip
     edge = once("0..n tile 8") if whole else " ".join(map(once, parts))
     check_pass(
-        "peel{written=28}", before=open_kernel(f"{once('0..n tile 8')} {inner}"), after=open_kernel(f"{edge} {inner}")
+        "peel{max-expanded-ops=28}",
+        before=open_kernel(f"{once('0..n tile 8')} {inner}"),
+        after=open_kernel(f"{edge} {inner}"),
     )
 
 
-ROWS = """kernel @k(size n in 2..513 like 43, in %x: f32[n, 9], in %w: f32[9, 32], out %y: f32[n, 32]) {
+ROWS = """kernel @k(size n in 2..513 hint 43, in %x: f32[n, 9], in %w: f32[9, 32], out %y: f32[n, 32]) {
   parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 {
     %s = reduce add %k in 0..9 { yield %x[%i, %k] * %w[%k, %j] } store %s, %y[%i, %j] } } }"""
 
 
-IN_CHAINS = ROWS.replace("0..9 {", "0..9 chains 16 {")
+IN_CHAINS = ROWS.replace("0..9 {", "0..9 accumulators 16 {")
 
 
 def test_rows_that_keep_accumulators_stay_partial_and_few_of_them_add_in_chains() -> None:
@@ -206,7 +208,9 @@ def test_rows_that_keep_accumulators_stay_partial_and_few_of_them_add_in_chains(
 def test_they_do_so_too_where_each_step_asks_for_a_later_one() -> None:
     ask = "{ prefetch %w[%k + 2, %j] "
     check_pass(
-        "peel", before=ROWS.replace("0..9 {", "0..9 " + ask), after=ROWS.replace("0..9 {", "0..9 chains 16 " + ask)
+        "peel",
+        before=ROWS.replace("0..9 {", "0..9 " + ask),
+        after=ROWS.replace("0..9 {", "0..9 accumulators 16 " + ask),
     )
 
 
@@ -214,11 +218,11 @@ def test_only_products_add_in_chains_and_only_along_their_last_loop() -> None:
     start = "parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 { "
     sums = "%s = reduce max %k in 0..9 { yield %w[%k, %j] } %t = reduce add %k in 0..3, %l in 0..3"
     rest = "{ yield %x[%i, %k*3 + %l] * %w[%k*3 + %l, %j] } store %s + %t, %y[%i, %j] } }"
-    params = "size n in 2..513 like 43, in %x: f32[n, 9], in %w: f32[9, 32], out %y: f32[n, 32]"
+    params = "size n in 2..513 hint 43, in %x: f32[n, 9], in %w: f32[9, 32], out %y: f32[n, 32]"
     check_pass(
         "peel",
         before=kernel(f"{start} {sums} {rest}", params),
-        after=kernel(f"{start} {sums} chains 16 {rest}", params),
+        after=kernel(f"{start} {sums} accumulators 16 {rest}", params),
     )
 
 
@@ -228,18 +232,18 @@ def test_but_not_where_every_number_of_them_would_be_much_code() -> None:
     loop = ROWS[start:-1]
     parts = ("0..n//4*4 tile 4", "n//4*4..n//2*2 tile 2", "n//2*2..n")
     split = "".join(loop.replace("0..n tile 4", part) for part in parts)
-    check_pass("peel{written=12}", before=ROWS, after=IN_CHAINS)
-    check_pass("peel{written=11}", before=ROWS, after=ROWS[:start] + split + "}")
+    check_pass("peel{max-expanded-ops=12}", before=ROWS, after=IN_CHAINS)
+    check_pass("peel{max-expanded-ops=11}", before=ROWS, after=ROWS[:start] + split + "}")
 
 
 def test_a_rest_that_is_known_is_a_full_tile() -> None:
     """Of sizes that vectors divide."""
     check_pass(
         "peel",
-        before="""kernel @k(size s0 in 1..50 like 50, out %y: f32[s0*16 + 2]) {
+        before="""kernel @k(size s0 in 1..50 hint 50, out %y: f32[s0*16 + 2]) {
           for %i in 0..s0*16 + 2 tile 16 lanes 16 { store 0.0, %y[%i] }
         }""",
-        after="""kernel @k(size s0 in 1..50 like 50, out %y: f32[s0*16 + 2]) {
+        after="""kernel @k(size s0 in 1..50 hint 50, out %y: f32[s0*16 + 2]) {
           for %i in 0..s0*16 tile 16 lanes 16 { store 0.0, %y[%i] }
           for %i in s0*16..s0*16 + 2 tile 2 lanes 16 { store 0.0, %y[%i] }
         }""",
@@ -247,12 +251,12 @@ def test_a_rest_that_is_known_is_a_full_tile() -> None:
 
 
 def test_an_open_loop_that_its_tile_divides_stays_whole() -> None:
-    params = "size n in 2..513 like 5, in %x: f32[n*8], out %y: f32[n*8]"
+    params = "size n in 2..513 hint 5, in %x: f32[n*8], out %y: f32[n*8]"
     check_pass("peel", unchanged=kernel("for %i in 0..n*8 tile 4 { store %x[%i], %y[%i] }", params))
 
 
 def test_an_open_reduction_is_combined() -> None:
-    params = "size n in 2..513 like 43, in %x: f32[n], out %y: f32[1]"
+    params = "size n in 2..513 hint 43, in %x: f32[n], out %y: f32[1]"
     check_pass(
         "peel",
         before=kernel("%s = reduce max %r in 0..n tile 16 lanes 8 { yield %x[%r] } store %s, %y[0]", params),

@@ -60,7 +60,7 @@ def test_weights_wait_in_the_second_cache_where_rows_take_longer_than_memory() -
 
 
 def test_an_open_number_of_rows_asks_as_suits_what_a_tile_has() -> None:
-    before = """kernel @linear(size n in 1..64 like 32, in %x: f32[n, 1024], const %w: f32[960, 1024]{0/64, 1, 0%64}, out %y: f32[n, 960]) {
+    before = """kernel @linear(size n in 1..64 hint 32, in %x: f32[n, 1024], const %w: f32[960, 1024]{0/64, 1, 0%64}, out %y: f32[n, 960]) {
       for %j in 0..960 tile 64 lanes 16 {
         for %i in 0..n tile 8 {
           %s = reduce add %k in 0..1024 {
@@ -70,7 +70,7 @@ def test_an_open_number_of_rows_asks_as_suits_what_a_tile_has() -> None:
         }
       }
     }"""
-    few, far, near = "%w[%j, %k + 64] uses 1..7", "%w[%j, %k + 64] level 2 uses 7..", "%w[%j, %k + 16] uses 7.."
+    few, far, near = "%w[%j, %k + 64] reuse 1..7", "%w[%j, %k + 64] level 2 reuse 7..", "%w[%j, %k + 16] reuse 7.."
     asking = " ".join(f"prefetch {place}" for place in (few, far, near))
     after = before.replace("yield", f"{asking} yield")
     check_pass("prefetch", before=before, after=after, machine=Machine(fma_per_cycle=1), idempotent=False)
@@ -118,7 +118,7 @@ STEP = f"""program {{
       store %s, %y[%i, %j]
     }} }}
   }}
-  repeat %t in 0..4 {{ slice %y.t = %y[%t]   launch @step(%h, %w, %y.t) }}
+  repeat %t in 0..4 {{ view %y.t = %y[%t]   launch @step(%h, %w, %y.t) }}
 }}"""
 ASKING = STEP.replace("0..16 { yield", "0..16 { prefetch %w[%j, %k + 2] yield")
 
@@ -126,15 +126,15 @@ ASKING = STEP.replace("0..16 { yield", "0..16 { prefetch %w[%j, %k + 2] yield")
 def test_weights_that_the_next_step_of_a_loop_finds_in_a_cache_are_left_alone() -> None:
     """One KiB, an eighth of the last cache."""
     machine = Machine(l1=512, l3=8192)
-    check_pass("prefetch{ahead=128}", unchanged=STEP, machine=machine, remark="runs the kernel again")
+    check_pass("prefetch{distance=128}", unchanged=STEP, machine=machine, remark="runs the kernel again")
 
 
 def test_but_not_those_that_it_finds_in_memory() -> None:
     machine = Machine(l1=512, l3=8191)
-    check_pass("prefetch{ahead=128}", before=STEP, after=ASKING, machine=machine, idempotent=False)
+    check_pass("prefetch{distance=128}", before=STEP, after=ASKING, machine=machine, idempotent=False)
 
 
 def test_nor_those_of_a_kernel_that_runs_once() -> None:
     machine = Machine(l1=512, l3=8192)
     before, after = (s.replace("repeat %t in 0..4 {", "").replace("[%t]", "[0]")[:-1] for s in (STEP, ASKING))
-    check_pass("prefetch{ahead=128}", before=before, after=after, machine=machine, idempotent=False)
+    check_pass("prefetch{distance=128}", before=before, after=after, machine=machine, idempotent=False)

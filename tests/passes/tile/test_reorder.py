@@ -63,7 +63,7 @@ def test_of_an_open_number_as_many_rows_as_fit_are_a_block() -> None:
         return f"{heads} {sums} store %s{end}, %y[%i{end}, %p{end}, %j{end}] {'}' * len(loops)}"
 
     def kernel(body: str) -> str:
-        sizes = "size n in 1..100 like 7, in %x: f32[n, 5, 2], const %w: f32[3, 2], out %y: f32[n, 5, 3]"
+        sizes = "size n in 1..100 hint 7, in %x: f32[n, 5, 2], const %w: f32[3, 2], out %y: f32[n, 5, 3]"
         return f"kernel @k({sizes}) {{ {body} }}"
 
     before = kernel(nest("%i in 0..n", "%p in 0..5", "%j in 0..3"))
@@ -119,7 +119,7 @@ def test_lines_that_rows_share_are_read_while_they_are_near() -> None:
     follow = (
         "parallel %h in 0..2 { parallel %w in 0..6 { parallel %c in 0..C { store %x[%c, %h, %w], %y[%h, %w, %c] } } }"
     )
-    share = "reorder{share=0.03125}"
+    share = "reorder{cache-fraction=0.03125}"
     check_pass(share, unchanged=text.replace("C", "36"))
     few = "kernel @turn(in %x: f32[C, 2, 6], out %y: f32[2, 6, C]) {" + follow + "}"
     check_pass(share, before=text.replace("C", "16"), after=few.replace("C", "16"))
@@ -135,7 +135,7 @@ def test_lines_of_long_rows_are_hardly_shared() -> None:
     kernel @turn(in %x: f32[48, C], out %y: f32[C, 48]) {
       parallel %c in 0..C { parallel %p in 0..48 { store %x[%p, %c], %y[%c, %p] } }
     }"""
-    share = "reorder{share=0.03125}"
+    share = "reorder{cache-fraction=0.03125}"
     check_pass(share, unchanged=text.replace("C", "20"))
     check_pass(share, before=text.replace("C", "40"), after=turned.replace("C", "40"))
 

@@ -24,7 +24,7 @@ SCALARS = attention("for %i in 0..16", "", "%w[%h, %j, %r]")
 def test_the_operand_is_turned_before_the_loop_that_uses_it_again() -> None:
     copy = "local %t: f32[6, 5] for %a in 0..6 { for %b in 0..5 { store %w[%h, %b, %a], %t[%a, %b] } }"
     check_pass(
-        "stage",
+        "cache-operand",
         before=SCALARS,
         after=attention("for %i in 0..16", copy, "%t[%r, %j]"),
         remark="%w turned once for every %i",
@@ -43,7 +43,7 @@ def test_copies_count_from_where_their_loops_start() -> None:
         "{copy} for %j in 0..5 {{ for %i in %b*16..%b*16 + 16 {{",
     )
     check_pass(
-        "stage{reuse=5}",
+        "cache-operand{min-reuse=5}",
         before=swapped.format(copy="", value="%x[%i, %r] * %w[%j, 5]"),
         after=swapped.format(
             copy="local %t: f32[5, 16] for %a in 1..6 { for %c in %b*16..%b*16 + 16 { store %x[%c, %a], %t[%a - 1, %c - %b*16] } }",
@@ -54,7 +54,7 @@ def test_copies_count_from_where_their_loops_start() -> None:
 
 def test_siblings_of_one_name_are_told_apart() -> None:
     check_pass(
-        "stage",
+        "cache-operand",
         before="""kernel @k(in %x: f32[16, 6], in %w: f32[5, 6], in %v: f32[3, 4], out %y: f32[16, 5], out %z: f32[16, 3]) {
           for %i in 0..16 { for %j in 0..5 {
             %s = reduce add %r in 0..6 { yield %x[%i, %r] * %w[%j, %r] }
@@ -96,8 +96,8 @@ STAY = {
 
 @pytest.mark.parametrize("case", STAY)
 def test_operands_that_stay(case: str) -> None:
-    check_pass("stage", unchanged=STAY[case])
+    check_pass("cache-operand", unchanged=STAY[case])
 
 
 def test_a_copy_has_a_greatest_size() -> None:
-    check_pass("stage{limit=29}", unchanged=SCALARS)
+    check_pass("cache-operand{max-elements=29}", unchanged=SCALARS)

@@ -199,8 +199,8 @@ def in_parts(buffer: str, own: str, where: str) -> str:
 
 @pytest.mark.parametrize(
     "text",
-    [in_parts("", "local %p: f32[30, 30]", ""), in_parts("work %p: f32[96, 30, 30]{1, 2, 0}, ", "", "%c, ")],
-    ids=["local", "work"],
+    [in_parts("", "local %p: f32[30, 30]", ""), in_parts("scratch %p: f32[96, 30, 30]{1, 2, 0}, ", "", "%c, ")],
+    ids=["local", "scratch"],
 )
 def test_sums_of_what_is_turned_are_as_wide(text: str) -> None:
     """One vector of channels, and rows that fill a line: they lie side by side, in the buffer for work too (`pack`)."""

@@ -21,7 +21,7 @@ def test_a_window_is_written_out() -> None:
 
 def test_only_as_many_steps_as_allowed() -> None:
     check_pass(
-        "unroll{steps=3}",
+        "unroll{max-steps=3}",
         before=WINDOW.format(unroll=""),
         after=WINDOW.format(unroll="").replace("%b in 0..3", "%b in 0..3 unroll 3"),
     )

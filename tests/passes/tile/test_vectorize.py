@@ -116,5 +116,5 @@ def test_siblings_of_one_name_choose_for_themselves() -> None:
 
 def test_lanes_of_a_copy_that_turns_do_not_lie_along_an_open_loop() -> None:
     """Vectors along it would end anywhere, and what is left of them would be gathered."""
-    check("""kernel @k(size n in 1..101 like 50, in %x: f32[n, 16], out %y: f32[16, n]) {
+    check("""kernel @k(size n in 1..101 hint 50, in %x: f32[n, 16], out %y: f32[16, n]) {
       parallel %j in 0..16 LANES { parallel %i in 0..n { store %x[%i, %j], %y[%j, %i] } } }""")
