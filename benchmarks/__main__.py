@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from benchmarks.request import BenchmarkArguments, parse_arguments
+from benchmarks.arguments import BenchmarkArguments, parse_arguments
 
 ROW_BENCHMARKS = ("matmul", "convolution", "models", "training", "open_sizes", "compile_time", "memory", "tuning")
 BENCHMARKS = (*ROW_BENCHMARKS, "elementwise", "overhead")

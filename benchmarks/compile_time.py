@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import compiler
+from benchmarks.arguments import BenchmarkArguments, print_table
 from benchmarks.networks import NETWORKS
 from benchmarks.peers import prepare_peers
-from benchmarks.request import BenchmarkArguments, print_table
-from compiler.render import table
+from compiler.report.render import table
 
 T = TypeVar("T")
 

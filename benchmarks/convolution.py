@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.contest import PeerComparison, compare_with_peers, format_milliseconds, summarize
+from benchmarks.arguments import BenchmarkArguments, print_table
 from benchmarks.peak import fma_peak
-from benchmarks.request import BenchmarkArguments, print_table
-from compiler.render import table
+from benchmarks.peer_comparison import PeerComparison, compare_with_peers, format_milliseconds, summarize
+from compiler.report.render import table
 
 Layer = tuple[str, tuple[int, ...], nn.Module]
 """A name, the shape of the input and the layer."""

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as f
 
 import compiler
-from compiler.measure import interleaved_medians
+from compiler.report.measure import interleaved_medians
 
 ROWS, COLUMNS = 16384, 1024
 

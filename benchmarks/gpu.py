@@ -16,13 +16,14 @@ from rich.table import Table
 
 from compiler.codegen.triton import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
-from compiler.codegen.triton.load import load_triton
+from compiler.codegen.triton.loader import load_triton
 from compiler.ir import ops
-from compiler.ir.graph import Graph, Node, input_node
-from compiler.ir.tile import Launch
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, input_node
+from compiler.ir.text.type_parser import parse_type
+from compiler.ir.tile.program import Launch
 from compiler.ir.torch_types import to_torch
-from compiler.ir.type_parser import parse_type
-from compiler.passes.lower import lower
+from compiler.lowering.program import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmarks.contest import PeerComparison, compare_with_peers, format_milliseconds, summarize
+from benchmarks.arguments import BenchmarkArguments, print_table
 from benchmarks.peak import fma_peak, read_rate
-from benchmarks.request import BenchmarkArguments, print_table
-from compiler.render import table
+from benchmarks.peer_comparison import PeerComparison, compare_with_peers, format_milliseconds, summarize
+from compiler.report.render import table
 
 SHAPES = (
     *((n, n, n) for n in (256, 512, 1024, 2048)),

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 import compiler
+from benchmarks.arguments import BenchmarkArguments, print_table
 from benchmarks.networks import NETWORKS
 from benchmarks.peers import PEERS, PeerCall, silenced
-from benchmarks.request import BenchmarkArguments, print_table
-from compiler.render import format_bytes, table
+from compiler.report.render import format_bytes, table
 
 OURS = "ours"
 LAZY_COMPILERS = ("Inductor",)

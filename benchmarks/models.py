@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from benchmarks.contest import PeerComparison, compare_with_peers, format_milliseconds, summarize
+from benchmarks.arguments import BenchmarkArguments, print_table
 from benchmarks.networks import NETWORKS
-from benchmarks.request import BenchmarkArguments, print_table
-from compiler.render import format_bytes, table
+from benchmarks.peer_comparison import PeerComparison, compare_with_peers, format_milliseconds, summarize
+from compiler.report.render import format_bytes, table
 
 COMPILING_PEERS = ("Inductor", "Inductor tuned")
 """The peers whose first call is a wait worth a column."""

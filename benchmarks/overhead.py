@@ -9,7 +9,7 @@ from torch import nn
 
 import compiler
 from benchmarks.peers import PeerCall, prepare_peers
-from compiler.measure import interleaved_medians
+from compiler.report.measure import interleaved_medians
 
 
 class SmallModel(nn.Module):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy
 import torch
 
-from compiler.codegen.llvm.object import emit_object
+from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.target import Target
-from compiler.measure import interleaved_medians
+from compiler.report.measure import interleaved_medians
 from compiler.runtime.loader import link_objects
 
 ACCUMULATORS = Target.host().vector_registers * 3 // 4

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.contest import burst_medians, format_milliseconds
+from benchmarks.arguments import BenchmarkArguments, print_table
+from benchmarks.dynamic_shapes import encoder_layer
 from benchmarks.networks.resnet import resnet18
-from benchmarks.open_sizes import encoder_layer
+from benchmarks.peer_comparison import burst_medians, format_milliseconds
 from benchmarks.peers import silenced
-from benchmarks.request import BenchmarkArguments, print_table
-from compiler.measure import numerical_error
-from compiler.render import table
+from compiler.report.measure import numerical_error
+from compiler.report.render import table
 
 TrainingCall = Callable[[Tensor], object]
 

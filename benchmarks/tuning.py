@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import compiler
-from benchmarks.contest import burst_medians, format_milliseconds
+from benchmarks.arguments import BenchmarkArguments, print_table
 from benchmarks.convolution import layers
 from benchmarks.matmul import SHAPES, SKINNY_SHAPES
 from benchmarks.networks import NETWORKS
-from benchmarks.request import BenchmarkArguments, print_table
-from compiler.render import table
+from benchmarks.peer_comparison import burst_medians, format_milliseconds
+from compiler.report.render import table
 
 TuningCase = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 

@@ -9,20 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from compiler.errors import (
-    ArgumentError,
-    ParseError,
-    PassError,
-    TilewrightError,
-    UnsupportedOpError,
-    VerifyError,
-)
+from compiler.errors import ArgumentError, ParseError, PassError, TilewrightError, UnsupportedOpError, VerifyError
 from compiler.options import Options
 
 if TYPE_CHECKING:
     from compiler import testing
     from compiler.api import CompiledModule, compile
-    from compiler.comparison import Comparison, compare
+    from compiler.tools.comparison import Comparison, compare
 
 __all__ = [
     "ArgumentError",
@@ -42,8 +35,8 @@ __all__ = [
 _LAZY_EXPORTS = {
     "compile": "compiler.api",
     "CompiledModule": "compiler.api",
-    "compare": "compiler.comparison",
-    "Comparison": "compiler.comparison",
+    "compare": "compiler.tools.comparison",
+    "Comparison": "compiler.tools.comparison",
     "testing": "compiler.testing",
 }
 """Where the names live whose modules import torch, or which are such modules: they are loaded when first asked for."""

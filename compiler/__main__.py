@@ -2,6 +2,6 @@
 
 import sys
 
-from compiler.cli import main
+from compiler.tools.cli import main
 
 sys.exit(main())

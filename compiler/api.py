@@ -13,20 +13,20 @@ from typing import Any, TypeAlias, Union
 import torch
 from torch.export import ExportedProgram
 
-from compiler.calling import CallAdapter
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import emit_assembly
-from compiler.driver import ExecutedProgram, compile_time_gc_settings
+from compiler.codegen.llvm.object_file import emit_assembly
+from compiler.driver.compiled_graph import ExecutedProgram, compile_time_gc_settings
+from compiler.driver.partitioned_graph import compile_graph
 from compiler.errors import ArgumentError, TilewrightError
+from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
-from compiler.ir.printer import print_graph
-from compiler.ir.tile_printer import print_program
-from compiler.measure import Workload
+from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.text.tile_printer import print_program
 from compiler.options import Options, as_options
-from compiler.partitioned import compile_graph
 from compiler.passes.remark import Remarks
 from compiler.pipeline import Stages
-from compiler.report import KernelOrigin, Profile, Report, kernel_origins, program_totals
+from compiler.report.measure import Workload
+from compiler.report.report import KernelOrigin, Profile, Report, kernel_origins, program_totals
 from compiler.runtime.executable import Executable
 from compiler.runtime.profile import StepProfile, profile_steps
 

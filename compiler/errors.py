@@ -75,3 +75,7 @@ class ArgumentError(TilewrightError):
 
 class PassError(TilewrightError):
     """A pass that failed, produced invalid IR, or changed an answer."""
+
+
+class LoweringError(TilewrightError):
+    """A group that is no single kernel; fusion asks and goes another way."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from compiler.codegen.target import Target
-from compiler.ir.graph import Graph
-from compiler.ir.tile import Program
+from compiler.cost.host import host_machine
+from compiler.cost.machine import MACHINE_BY_TARGET, Machine
+from compiler.ir.graph.graph import Graph
+from compiler.ir.tile.program import Program
+from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
-from compiler.passes.lower import lower
 from compiler.passes.manager import Instrument, run_pipeline
-from compiler.perf.host import host_machine
-from compiler.perf.machine import MACHINE_BY_TARGET, Machine
 
 GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,fold,cse,two-level-scan,winograd,eliminate-padding,cse,fuse"
 """Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, convolutions into less work, what these

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 import compiler
-from compiler.ir.op import declare_op, sample_input
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Elementwise
 from compiler.ir.scalar import Expr, maximum, minimum
-from compiler.ir.structure import Elementwise
-from compiler.testing import check
+from compiler.testing.checks import check
 
 
 @torch.library.custom_op("example::smoothstep", mutates_args=())

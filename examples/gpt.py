@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from compiler.comparison import Comparison
-from compiler.demo import compare_and_print
+from compiler.tools.comparison import Comparison
+from compiler.tools.demo import compare_and_print
 
 
 class Block(nn.Module):

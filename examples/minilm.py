@@ -6,7 +6,7 @@ python examples/minilm.py "Why is my mortgage dearer now?"
 import sys
 
 import compiler
-from compiler.demo import SENTENCES, compare_and_print, minilm
+from compiler.tools.demo import SENTENCES, compare_and_print, minilm
 
 
 def main(question: str = "Why is my mortgage dearer now?", seconds: float = 1.0) -> str:

@@ -5,8 +5,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from compiler.comparison import Comparison
-from compiler.demo import compare_and_print
+from compiler.tools.comparison import Comparison
+from compiler.tools.demo import compare_and_print
 
 
 class Block(nn.Module):

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 import compiler
 from compiler.ir import ops
-from compiler.ir.graph import Node
+from compiler.ir.graph.node import Node
 from compiler.passes.pattern import Match, MatchFailure, any_value, rewrite
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 x = any_value("x", dtype="float")
 

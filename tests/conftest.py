@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compiler import testing
+from compiler.testing import checks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,7 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    testing.BLESS = config.getoption("--bless")
+    checks.BLESS = config.getoption("--bless")
     torch.set_num_threads(1)
 
 

@@ -29,27 +29,27 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.dynamic_shapes import CASES
 from benchmarks.networks import NETWORKS
-from benchmarks.open_sizes import CASES
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.target import Target
 from compiler.codegen.triton import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
 from compiler.errors import TilewrightError
 from compiler.frontend.export import import_module
-from compiler.fuzz import random_graph, read_case
-from compiler.ir.atoms import DEFAULT_SIZE_HINT, choose_size_hint
-from compiler.ir.graph import Graph
-from compiler.ir.index import dynamic_size
-from compiler.ir.parser import parse_graph
-from compiler.ir.printer import print_graph
-from compiler.ir.tile_printer import print_program
+from compiler.ir.graph.graph import Graph
+from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, choose_size_hint
+from compiler.ir.symbolic.index_expr import dynamic_size
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.text.tile_printer import print_program
+from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.instrument import AnyIR, AnyPass, PassInstrument, ir_text
-from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES, lower_and_schedule
+from compiler.testing.fuzz import random_graph, read_case
 
 ROOT = Path(__file__).parent.parent
 TARGETS = ("x86-64-v4", "x86-64-v3", "aarch64")

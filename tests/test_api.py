@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import compiler
 from compiler import ArgumentError, CompiledModule, Options
 from compiler.api import as_exported_program
-from compiler.measure import Workload, eager_workload, float64_reference, numerical_error
+from compiler.report.measure import Workload, eager_workload, float64_reference, numerical_error
 
 
 class Gate(nn.Module):

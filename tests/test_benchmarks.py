@@ -7,14 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import compile_time, memory, open_sizes, tuning
-from benchmarks.contest import PeerComparison, summarize
+from benchmarks import compile_time, memory, tuning
+from benchmarks import dynamic_shapes as open_sizes
+from benchmarks.arguments import BenchmarkArguments, parse_arguments
 from benchmarks.convolution import count_flops, layers
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.swin import SwinTransformer, joined, shifted_mask, windows
 from benchmarks.networks.unet import UNet
+from benchmarks.peer_comparison import PeerComparison, summarize
 from benchmarks.peers import PEERS
-from benchmarks.request import BenchmarkArguments, parse_arguments
 
 IMAGENET = [(1, 1000)]
 

@@ -16,8 +16,8 @@ from torch.export import Dim
 
 import compiler
 from compiler import Options
-from compiler.backend import tilewright
-from compiler.testing import numerical_error
+from compiler.testing.checks import numerical_error
+from compiler.torch_backend import tilewright
 
 OPTIONS = Options(cache="")
 

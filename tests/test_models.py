@@ -14,8 +14,8 @@ from tiny_models import MODELS, build_model, in_float64, random_token_ids
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from compiler.backend import tilewright
-from compiler.testing import check, check_accuracy
+from compiler.testing.checks import check, check_accuracy
+from compiler.torch_backend import tilewright
 
 STRICT = {"cache": "", "fallback": "error"}
 """Nothing runs in PyTorch but what is declared to."""

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import compiler
-from compiler.ir.tile import Launch, Program
-from compiler.measure import numerical_error
+from compiler.ir.tile.program import Launch, Program
+from compiler.report.measure import numerical_error
 
 CHECKED = compiler.Options(check=True, verify=True, cache="")
 APART = CHECKED.with_(fuse=False)

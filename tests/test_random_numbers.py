@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import compiler
-from compiler.backend import tilewright
+from compiler.torch_backend import tilewright
 from tests.frontend.frontend_kit import FunctionModule
 
 IMAGE = torch.randn(3, 8, 6, 4, generator=torch.Generator().manual_seed(0))

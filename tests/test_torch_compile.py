@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from compiler.backend import tilewright
-from compiler.testing import check_accuracy
+from compiler.testing.checks import check_accuracy
+from compiler.torch_backend import tilewright
 
 Program = Callable[..., Any]
 
@@ -380,7 +380,7 @@ def test_frozen_weights_are_constants_while_they_stay_the_same() -> None:
 
 
 def test_frozen_weights_are_packed_and_no_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    import compiler.backend
+    import compiler.torch_backend
 
     graphs = []
     compile_graph = compiler.backend.compile_graph

@@ -16,7 +16,7 @@ from benchmarks.networks.squeeze import SqueezeNet
 from benchmarks.networks.swin import SwinTransformer
 from benchmarks.networks.unet import UNet
 from benchmarks.networks.vit import VisionTransformer
-from compiler.demo import minilm
+from compiler.tools.demo import minilm
 
 Network = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
 """Makes a model in inference mode and the arguments of one call, f32 and of batch 1, always the same."""

@@ -9,8 +9,9 @@ import torch
 
 from compiler.frontend.registry import ConversionError
 from compiler.ir import ops
-from compiler.ir.graph import Graph, Node
-from compiler.ir.partition import needs_partitioning
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.partition import needs_partitioning
 
 Modules: TypeAlias = Sequence[torch.fx.GraphModule]
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
-from compiler.frontend.recurrent import LAYER_KINDS, recurrent_layers
-from compiler.frontend.registry import conversions
+from compiler.frontend.conversions.table import conversions
+from compiler.frontend.recurrent_ops import LAYER_KINDS, recurrent_layers
 
 EXTRA_DECOMPOSITIONS = frozenset({
     "aten._batch_norm_no_update.default", "aten._batch_norm_with_update_functional.default", "aten._native_batch_norm_legit.default",

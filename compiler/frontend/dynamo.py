@@ -10,9 +10,7 @@ import torch
 from torch._dynamo.utils import get_static_address_type
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 
-from compiler.frontend.importer import Importer
-from compiler.frontend.promotion import SymbolicScalar
-from compiler.frontend.results import (
+from compiler.frontend.calling_convention import (
     ConstantOutput,
     GraphOutput,
     ScalarOutput,
@@ -21,12 +19,15 @@ from compiler.frontend.results import (
     as_data,
     module_constants,
 )
-from compiler.frontend.symbols import to_bounds, to_dim
-from compiler.frontend.told import tensor_type
-from compiler.frontend.viewed import InputView, input_views
-from compiler.ir.graph import Graph, Node, constant_node, input_node
-from compiler.ir.index import Dim, IndexExpr, var
-from compiler.ir.parts import RuntimeAssertion
+from compiler.frontend.importer import Importer
+from compiler.frontend.output_aliasing import InputView, input_views
+from compiler.frontend.promotion import SymbolicScalar
+from compiler.frontend.sympy_conversion import to_bounds, to_dim
+from compiler.frontend.unbacked_symbols import tensor_type
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, constant_node, input_node
+from compiler.ir.graph.runtime_assertion import RuntimeAssertion
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, var
 from compiler.ir.types import TensorType, u8
 
 

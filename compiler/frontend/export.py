@@ -21,11 +21,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import TreeSpec
 
-from compiler.frontend.decompositions import export_decompositions
-from compiler.frontend.importer import DROPPED_OPERATORS, Importer
-from compiler.frontend.promotion import SymbolicScalar, as_node
-from compiler.frontend.registry import conversions
-from compiler.frontend.results import (
+from compiler.frontend.calling_convention import (
     ConstantOutput,
     GraphOutput,
     InputSource,
@@ -36,10 +32,15 @@ from compiler.frontend.results import (
     UserInput,
     as_data,
 )
-from compiler.frontend.symbols import to_bounds, to_dim
-from compiler.frontend.told import UnbackedSymbols, tensor_type
-from compiler.ir.graph import Graph, Node, constant_node, input_node
-from compiler.ir.parts import RuntimeAssertion
+from compiler.frontend.conversions.table import conversions
+from compiler.frontend.decompositions import export_decompositions
+from compiler.frontend.importer import DROPPED_OPERATORS, Importer
+from compiler.frontend.promotion import SymbolicScalar, as_node
+from compiler.frontend.sympy_conversion import to_bounds, to_dim
+from compiler.frontend.unbacked_symbols import UnbackedSymbols, tensor_type
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, constant_node, input_node
+from compiler.ir.graph.runtime_assertion import RuntimeAssertion
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from compiler.frontend.aten.contraction import attention_scores
+from compiler.frontend.conversions.contraction import attention_scores
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.ir import ops
-from compiler.ir.graph import Node
+from compiler.ir.graph.node import Node
 
 
 class ScalarVmap(Protocol):

@@ -12,20 +12,22 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from compiler.errors import TilewrightError, TypeRuleError, UnsupportedOp, UnsupportedOpError
-from compiler.frontend.calls import RANDOM_REASON, has_data_dependent_shape, opaque_reason
+from compiler.frontend.calling_convention import module_constants
 from compiler.frontend.control_flow import CONTROL_FLOW_OPERATORS
+from compiler.frontend.conversions.table import conversions
 from compiler.frontend.flex_attention import ATTENTION_OPERATORS
-from compiler.frontend.per_place import broadcast_scalar, vmapped_result
+from compiler.frontend.opaque_ops import RANDOM_REASON, has_data_dependent_shape, opaque_reason
 from compiler.frontend.promotion import SymbolicScalar
-from compiler.frontend.registry import ConversionError, accepts_signed_indices, conversions, needs_result_shape
-from compiler.frontend.results import module_constants
-from compiler.frontend.source import source_of
-from compiler.frontend.told import ITEM_OPERATORS, UnbackedSymbols, tensor_type
+from compiler.frontend.registry import ConversionError, accepts_signed_indices, needs_result_shape
+from compiler.frontend.scalar_vmap import broadcast_scalar, vmapped_result
+from compiler.frontend.source_location import source_of
+from compiler.frontend.unbacked_symbols import ITEM_OPERATORS, UnbackedSymbols, tensor_type
 from compiler.ir import ops
-from compiler.ir.graph import CONSTANT, Graph, Node, input_node
-from compiler.ir.index import var
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, Node, input_node
+from compiler.ir.graph.partition import symbol_names
 from compiler.ir.location import default_loc
-from compiler.ir.partition import symbol_names
+from compiler.ir.symbolic.index_expr import var
 from compiler.ir.types import TensorType
 
 DROPPED_OPERATORS = frozenset({

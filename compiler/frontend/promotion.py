@@ -13,9 +13,8 @@ from typing import Any, TypeAlias, Union
 import torch
 
 from compiler.ir import ops
-from compiler.ir.graph import Node, scalar_constant
-from compiler.ir.index import Dim, IndexExpr
-from compiler.ir.op import Op
+from compiler.ir.graph.node import Node, Op, scalar_constant
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr
 from compiler.ir.torch_types import from_torch, to_torch
 from compiler.ir.types import DType, boolean, i64, u8
 

@@ -11,13 +11,9 @@ them (None for a result that nobody can use).  Elementwise ops whose declaration
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
 from typing import Any, TypeVar
 
 import compiler.ir.ops  # noqa: F401  (fills the registry of ops)
-from compiler.frontend.promotion import apply_promoted
-from compiler.ir.op import OPS
-from compiler.ir.structure import Elementwise
 
 Conversion = Callable[..., Any]
 F = TypeVar("F", bound=Conversion)
@@ -48,20 +44,6 @@ def converts(*overloads: str, needs_shape: bool = False, signed_indices: bool = 
         return conversion
 
     return register
-
-
-@cache
-def conversions() -> dict[str, Conversion]:
-    """Every conversion: those written out and those that op declarations imply."""
-    import compiler.frontend.aten  # noqa: F401  (registers)
-
-    table = {
-        name: partial(apply_promoted, o)
-        for o in OPS.values()
-        if isinstance(o.structure, Elementwise)
-        for name in o.aten
-    }
-    return {**table, **_CONVERSIONS}
 
 
 def accepts_signed_indices(name: str) -> bool:

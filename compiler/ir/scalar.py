@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, Union
 import numpy as np
 
 from compiler.ir import types
-from compiler.ir.index import Dim, IndexExpr, variables
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, variables
 from compiler.ir.types import DType, boolean, i64
 
 Number: TypeAlias = Union[int, float, bool]

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.index import (
+from compiler.ir.symbolic.index_expr import (
     Dim,
     IndexExpr,
     ceildiv,
@@ -288,3 +288,14 @@ def broadcast_index(shape: Sequence[Dim], index: Sequence[Dim]) -> tuple[Dim, ..
     """Where element `index` of the broadcast result lies in an operand of `shape`."""
     tail = index[len(index) - len(shape) :]
     return tuple(0 if s == 1 else i for s, i in zip(shape, tail, strict=True))
+
+
+def accumulator_dtype(dtype: DType) -> DType:
+    """The type a reduction over `dtype` is accumulated in."""
+    return f32 if dtype.is_half else dtype
+
+
+def summand_dtype(element: DType, result: DType) -> DType:
+    """The type in which a reduction to `result` takes an element: what it is accumulated in, or `result` if that is wider."""
+    own = accumulator_dtype(element)
+    return result if result.kind == own.kind and result.bits > own.bits else own

@@ -21,9 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from compiler.ir.graph import Graph, Node
-from compiler.ir.tile import Kernel, Program
-from compiler.passes.access import Accesses
+from compiler.analysis.accesses import Accesses
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.program import Program
 from compiler.passes.remark import Remark, Remarks
 
 IR = TypeVar("IR", bound=Graph | Kernel | Program)

@@ -11,19 +11,20 @@ import numpy as np
 import torch
 
 from compiler.errors import PassError, VerifyError
-from compiler.ir.graph import Graph
-from compiler.ir.interpret_graph import interpret
-from compiler.ir.interpret_tile import poisoned_array, run_kernel, run_program
-from compiler.ir.printer import print_graph
-from compiler.ir.random_inputs import Array, random_inputs, small_symbol_values
-from compiler.ir.tile import Kernel, Program, walk, walk_steps
-from compiler.ir.tile_printer import print_kernel, print_program
+from compiler.ir.graph.graph import Graph
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values
+from compiler.ir.interpret.size_sampling import SizeValues, interpreted_statements, sample_sizes
+from compiler.ir.interpret.tile import poisoned_array, run_kernel, run_program
+from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.text.tile_printer import print_kernel, print_program
+from compiler.ir.tile.kernel import Kernel, walk
+from compiler.ir.tile.program import Program, walk_steps
 from compiler.ir.torch_types import as_array
-from compiler.ir.trial import SizeValues, interpreted_statements, sample_sizes
 from compiler.ir.types import TensorType
-from compiler.ir.verify_graph import verify_graph
-from compiler.ir.verify_program import verify_program
-from compiler.ir.verify_tile import verify_kernel
+from compiler.ir.verify.graph import verify_graph
+from compiler.ir.verify.kernel import verify_kernel
+from compiler.ir.verify.program import verify_program
 from compiler.passes.base import Context, Pass
 
 if TYPE_CHECKING:

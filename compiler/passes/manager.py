@@ -20,10 +20,10 @@ from functools import cache, partial
 from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import DynamicShapeError, PassError, TilewrightError
-from compiler.ir.graph import Graph
-from compiler.ir.tile import Kernel, Program
+from compiler.ir.graph.graph import Graph
+from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.program import Program, map_kernels
 from compiler.passes.base import IR, PASSES, Context, Pass
-from compiler.passes.lower import map_kernels
 
 Pipeline: TypeAlias = tuple[Pass[Any], ...]
 
@@ -121,7 +121,7 @@ def available_passes() -> Mapping[str, Callable[..., Pass[Any]]]:
 @cache
 def _import_passes() -> None:
     """Let every pass that comes with the compiler register itself."""
-    for package in ("compiler.passes.graph", "compiler.passes.program", "compiler.passes.tile"):
+    for package in ("compiler.passes.graph", "compiler.passes.program", "compiler.passes.tile", "compiler.passes.gpu"):
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             importlib.import_module(f"{package}.{module.name}")
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from compiler.errors import PassError
-from compiler.ir.graph import CONSTANT, Graph, Node, scalar_value
-from compiler.ir.op import OPERAND_KINDS, Op, freeze
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, OPERAND_KINDS, Node, Op, freeze, scalar_value
 from compiler.ir.scalar import Number
 from compiler.passes.base import Context, GraphPass, register_factory
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.main import Action, emit_program_entry
-from compiler.codegen.llvm.object import emit_object
+from compiler.codegen.llvm.object_file import emit_object
+from compiler.codegen.llvm.program_entry import Action, emit_program_entry
 from compiler.codegen.target import Target
-from compiler.ir.digest import kernel_digest
-from compiler.ir.tile import Kernel
+from compiler.ir.tile.digest import kernel_digest
+from compiler.ir.tile.kernel import Kernel
 from compiler.runtime.cache import ObjectCache, object_key
 
 P = ParamSpec("P")

@@ -110,7 +110,7 @@ def _is_owned(status: os.stat_result) -> bool:
     return not hasattr(os, "getuid") or status.st_uid == os.getuid()
 
 
-@lru_cache(maxsize=2)
+@lru_cache
 def source_hash(*packages: ModuleType) -> str:
     """A hash of the sources that lead from a kernel to code: right for a release and for a checkout being edited."""
     roots = [Path(package.__path__[0]) for package in packages]

@@ -8,10 +8,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from compiler.errors import VerifyError
-from compiler.ir.graph import ConstantData, LazyConstant
+from compiler.ir.graph.constant import ConstantData, LazyConstant
 from compiler.ir.types import Layout, PhysicalDim, TensorType
 from compiler.runtime.memory import ALIGNMENT
-from compiler.runtime.reserve import PrefaultedArena
+from compiler.runtime.prefaulted_arena import PrefaultedArena
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

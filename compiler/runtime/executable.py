@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from compiler.codegen.llvm.main import (
+from compiler.codegen.llvm.program_entry import (
     FAILED_LAUNCH,
     FIRST_SLOT,
     WORKSPACE,
@@ -27,18 +27,19 @@ from compiler.codegen.llvm.main import (
 )
 from compiler.codegen.target import Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
-from compiler.ir import tile
-from compiler.ir.index import evaluate
-from compiler.ir.sizes import kernel_dynamic_sizes, program_dynamic_sizes, specialize_buffers
-from compiler.ir.team import is_parallelizable
-from compiler.ir.tile import BoundsCheck, Copy, Launch, OpaqueCall, Program, Repeat, Step
+from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes, specialize_buffers
+from compiler.ir.tile.kernel import BoundsCheck
+from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step
+from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
+from compiler.runtime.call_stub import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction, strides
 from compiler.runtime.constants import Array, pack_once
-from compiler.runtime.entry import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction, strides
-from compiler.runtime.foreign import EagerFunction, make_eager_function
+from compiler.runtime.eager_calls import EagerFunction, make_eager_function
 from compiler.runtime.loader import link_objects
 from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
 from compiler.runtime.pool import GLOBAL_POOL

@@ -10,7 +10,7 @@ from itertools import count
 
 import llvmlite.binding as llvm
 
-from compiler.codegen.llvm.object import emit_object, target_machine
+from compiler.codegen.llvm.object_file import emit_object, target_machine
 from compiler.codegen.target import Target
 from compiler.runtime import threads
 

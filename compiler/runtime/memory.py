@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from compiler.errors import VerifyError
-from compiler.ir.inplace import aliasable_pairs
-from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Step, walk_steps
+from compiler.ir.tile.inplace import aliasable_pairs
+from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, walk_steps
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register."""

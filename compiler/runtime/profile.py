@@ -11,14 +11,14 @@ from functools import partial
 
 import torch
 
-from compiler.codegen.llvm.main import WORKSPACE, SubBuffer
-from compiler.ir.index import evaluate
-from compiler.ir.tile import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, execution_counts
+from compiler.codegen.llvm.program_entry import WORKSPACE, SubBuffer
+from compiler.cost.estimates import count_bytes, count_flops
+from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, execution_counts
 from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.ir.types import TensorType
-from compiler.perf.cost import count_bytes, count_flops
 from compiler.runtime import threads
-from compiler.runtime.entry import empty_strided, strides
+from compiler.runtime.call_stub import empty_strided, strides
 from compiler.runtime.executable import Executable
 from compiler.runtime.pool import GLOBAL_POOL
 

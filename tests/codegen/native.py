@@ -13,15 +13,16 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import emit_object
+from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.target import CPU_TARGETS, Target
-from compiler.ir import graph
-from compiler.ir.interpret_tile import poisoned_array, run_kernel, to_interpreter_array
-from compiler.ir.random_inputs import Array, random_array, special_array
-from compiler.ir.tile import Kernel, Param, map_ranges
-from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.graph import graph
+from compiler.ir.interpret.arrays import to_interpreter_array
+from compiler.ir.interpret.random_inputs import Array, random_array, special_array
+from compiler.ir.interpret.tile import poisoned_array, run_kernel
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import Kernel, Param, map_ranges
 from compiler.ir.types import TensorType
-from compiler.ir.verify_tile import verify_kernel
+from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.manager import run_pipeline
 from compiler.runtime import loader
 from compiler.runtime.constants import pack

@@ -9,10 +9,10 @@ import pytest
 from native import as_scalar_loops, assert_same_bits, check_kernel, kernel_inputs, run_interpreter, run_native
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import emit_assembly, emit_object
+from compiler.codegen.llvm.object_file import emit_assembly, emit_object
 from compiler.codegen.target import CPU_TARGETS, Target
-from compiler.ir.interpret_tile import run_kernel
-from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.interpret.tile import run_kernel
+from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.types import KERNEL_DTYPES
 
 # reductions

@@ -9,10 +9,10 @@ import torch
 from native import assert_same_bits, check_kernel, kernel_inputs, run_interpreter, run_native
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object import emit_assembly
+from compiler.codegen.llvm.object_file import emit_assembly
 from compiler.codegen.target import Target
-from compiler.ir.tile_parser import parse_kernel
-from compiler.ir.verify_tile import verify_kernel
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.verify.kernel import verify_kernel
 
 # local buffers
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from native import assert_same_bits, kernel_inputs, run_interpreter, run_native, runnable_targets
 
 from compiler.codegen.target import Target
-from compiler.ir.tile import Kernel, Range, Reduce, Stmt, map_ranges, stmt_ranges, walk
-from compiler.ir.tile_parser import parse_kernel
-from compiler.ir.verify_tile import verify_kernel
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt, map_ranges, stmt_ranges, walk
+from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.base import Context
 from compiler.passes.instrument import Verify
 from compiler.passes.manager import run_pipeline

@@ -7,7 +7,7 @@ import pytest
 from native import assert_same_bits, kernel_inputs, run_interpreter, run_native, runnable_targets
 
 from compiler.ir.scalar import round_to
-from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.types import KERNEL_DTYPES, DType
 
 COUNT = 37

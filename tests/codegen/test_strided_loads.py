@@ -7,8 +7,8 @@ from native import check_kernel
 
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.target import Target
-from compiler.ir.tile_parser import parse_kernel
-from compiler.perf.shuffles import is_deinterleaved
+from compiler.cost.shuffles import is_deinterleaved
+from compiler.ir.text.tile_parser import parse_kernel
 
 
 def kernel(step: int, count: int, tile: int, lanes: int, dtype: str = "f32") -> str:

@@ -18,21 +18,22 @@ import torch
 
 from compiler.codegen.triton import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
-from compiler.codegen.triton.load import GPU_TARGETS, compile_offline, load_triton
-from compiler.codegen.triton.vocabulary import TritonError
+from compiler.codegen.triton.loader import GPU_TARGETS, compile_offline, load_triton
+from compiler.codegen.triton.triton_names import TritonError
 from compiler.ir import ops
-from compiler.ir.graph import ConstantData, Graph, Node, input_node
-from compiler.ir.interpret_graph import interpret
-from compiler.ir.op import OPS, Op, SampleInput
+from compiler.ir.graph.constant import ConstantData
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import OPS, Node, Op, SampleInput, input_node
+from compiler.ir.graph.structure import Opaque
+from compiler.ir.interpret.graph import interpret
 from compiler.ir.scalar import round_to
-from compiler.ir.structure import Opaque
-from compiler.ir.tile import Copy, Launch, Program
-from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.text.type_parser import parse_type
+from compiler.ir.tile.program import Copy, Launch, Program
 from compiler.ir.torch_types import as_array, to_torch
-from compiler.ir.type_parser import parse_type
 from compiler.ir.types import DTYPES, TensorType
-from compiler.ir.verify_tile import verify_kernel
-from compiler.passes.lower import lower
+from compiler.ir.verify.kernel import verify_kernel
+from compiler.lowering.program import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 

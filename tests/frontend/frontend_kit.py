@@ -17,9 +17,9 @@ from compiler.frontend.export import (
     UserInput,
     import_module,
 )
-from compiler.ir.binding import bind_symbols
-from compiler.ir.index import evaluate
-from compiler.ir.interpret_graph import interpret
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.symbolic.binding import bind_symbols
+from compiler.ir.symbolic.index_expr import evaluate
 
 
 class FunctionModule(torch.nn.Module):

@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
 
+from compiler.frontend.calling_convention import ConstantOutput, GraphOutput, SizeOutput
 from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import FunctionalGraph, InputView, PassthroughInput, SizeCarrier, import_functional
-from compiler.frontend.results import ConstantOutput, GraphOutput, SizeOutput
-from compiler.ir.binding import bind_symbols
-from compiler.ir.index import evaluate
-from compiler.ir.interpret_graph import interpret
-from compiler.ir.verify_graph import verify_graph
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.symbolic.binding import bind_symbols
+from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.verify.graph import verify_graph
 
 
 def backend(seen: list[FunctionalGraph], fallback: str = "error") -> Callable[..., Any]:

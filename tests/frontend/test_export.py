@@ -23,9 +23,9 @@ from compiler.frontend.export import (
     import_file,
     import_module,
 )
-from compiler.frontend.source import source_of
-from compiler.ir.graph import Graph
-from compiler.ir.verify_graph import verify_graph
+from compiler.frontend.source_location import source_of
+from compiler.ir.graph.graph import Graph
+from compiler.ir.verify.graph import verify_graph
 
 
 class Block(nn.Module):

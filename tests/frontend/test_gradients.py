@@ -11,10 +11,10 @@ from functorch.compile import aot_function
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from compiler.frontend.calling_convention import GraphOutput
 from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import FunctionalGraph, import_functional
-from compiler.frontend.results import GraphOutput
-from compiler.ir.interpret_graph import interpret
+from compiler.ir.interpret.graph import interpret
 
 
 def x(*shape: int) -> Tensor:

@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves, tree_map
 
 import compiler
-from compiler.backend import tilewright
 from compiler.frontend.export import import_module
 from compiler.ir.ops import recurrence
+from compiler.torch_backend import tilewright
 from tests.frontend.frontend_kit import interpret_imported
 
 X, WIDE, ONE = torch.randn(7, 3, 6), torch.randn(3, 7, 6), torch.randn(1, 1, 6)

@@ -11,7 +11,7 @@ from frontend_kit import FunctionModule, check_import, to_float64
 import compiler
 from compiler import Options
 from compiler.frontend.export import import_module
-from compiler.ir.structure import Opaque
+from compiler.ir.graph.structure import Opaque
 
 NAN, INF = float("nan"), float("inf")
 SPECIAL = torch.tensor(

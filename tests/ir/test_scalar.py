@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import weakref
 
-from compiler.ir.index import var
 from compiler.ir.scalar import IndexValue, Load, Ref, call_primitive
+from compiler.ir.symbolic.index_expr import var
 from compiler.ir.types import boolean, f32, i64
 
 X, MASK = Ref(f32, "x"), Ref(boolean, "m")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compiler.ir.type_parser import parse_type
+from compiler.ir.text.type_parser import parse_type
 from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
 
 

@@ -9,18 +9,22 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compiler.ir import ops, tile
-from compiler.ir.graph import Graph, Node, input_node
-from compiler.ir.interpret_graph import interpret
-from compiler.ir.interpret_tile import run_program
-from compiler.ir.random_inputs import random_inputs
-from compiler.ir.tile import Kernel, Program
+from compiler.analysis.accesses import Accesses, count_divisions
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, input_node
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.interpret.random_inputs import random_inputs
+from compiler.ir.interpret.tile import run_program
+from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.program import Program
 from compiler.ir.torch_types import as_array
 from compiler.ir.types import TensorType, f32
-from compiler.ir.verify_program import verify_program
-from compiler.passes.access import Accesses, count_divisions
+from compiler.ir.verify.program import verify_program
+from compiler.lowering.program import lower
 from compiler.passes.instrument import Verify, describe_difference, tolerance
-from compiler.passes.lower import lower
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import GRAPH_PASSES
 
@@ -38,7 +42,7 @@ def scheduled(node: Node, inputs: tuple[Node, ...]) -> Program:
         verify_program(p)
         (got,) = run_program(p, given)
         problem = describe_difference(truth.astype(got.dtype), got, tolerance(graph))
-        assert not problem, f"{problem}\n{graph}"
+        assert not problem, f"{problem}\n{print_graph(graph)}"
     return ordered
 
 

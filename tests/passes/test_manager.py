@@ -10,10 +10,11 @@ import pytest
 
 from compiler.errors import PassError
 from compiler.ir import ops
-from compiler.ir.graph import Graph
-from compiler.ir.parser import parse_graph
-from compiler.ir.tile import Kernel, Program
-from compiler.ir.tile_parser import parse_kernel, parse_program
+from compiler.ir.graph.graph import Graph
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.ir.text.tile_parser import parse_kernel, parse_program
+from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.program import Program
 from compiler.passes.base import Context, GraphPass, ProgramPass, TilePass, register
 from compiler.passes.instrument import PassInstrument, PassTiming, PrintIR, SemanticCheck, Verify
 from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from compiler import testing
 from compiler.errors import PassError
 from compiler.ir import ops
 from compiler.passes.pattern import Match, Replacement, any_constant, any_value, rewrite
-from compiler.testing import check_pass
+from compiler.testing import checks
+from compiler.testing.checks import check_pass
 
 x = any_value("x", dtype="float")
 y = any_value("y", dtype="float")
@@ -137,4 +137,4 @@ def test_a_wrong_rewrite_is_caught_by_the_interpreter() -> None:
 
     with pytest.raises(PassError, match="pass rule-wrong changed the answer"):
         check_pass("rule-wrong", before="graph(%x: f32[4]) { %y = tanh %x  return %y }", after=SILU)
-    assert not testing.BLESS
+    assert not checks.BLESS

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from compiler.codegen.target import Target
-from compiler.ir.tile_parser import parse_kernel
+from compiler.ir.text.tile_parser import parse_kernel
 from compiler.runtime.build import Build
 from compiler.runtime.cache import SHARD_COUNT, ObjectCache, object_key
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 import compiler
 from compiler.errors import VerifyError
-from compiler.ir.graph import ConstantData, LazyConstant
-from compiler.ir.type_parser import parse_type
+from compiler.ir.graph.constant import ConstantData, LazyConstant
+from compiler.ir.text.type_parser import parse_type
 from compiler.ir.types import TensorType, f32
 from compiler.runtime.constants import pack_aligned, pack_once
 from compiler.runtime.memory import ALIGNMENT
-from compiler.runtime.reserve import PrefaultedArena
+from compiler.runtime.prefaulted_arena import PrefaultedArena
 
 LAYOUTS = ["", "{1, 0}", "{1/4, 0, 1%4}", "{0/3, 1/4, 0%3, 1%4}", "{1, 0/2, 0%2}"]
 

@@ -8,16 +8,16 @@ import torch
 
 from compiler.codegen.target import CPU_TARGETS, Target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
-from compiler.ir.graph import ConstantData
-from compiler.ir.op import OPS, Op
-from compiler.ir.structure import Opaque
-from compiler.ir.tile import Program
-from compiler.ir.tile_parser import parse_program
+from compiler.ir.graph.constant import ConstantData
+from compiler.ir.graph.node import OPS, Op
+from compiler.ir.graph.structure import Opaque
+from compiler.ir.text.tile_parser import parse_program
+from compiler.ir.tile.program import Program
 from compiler.ir.types import f32
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
-from compiler.runtime.entry import POOL_THRESHOLD
+from compiler.runtime.call_stub import POOL_THRESHOLD
 from compiler.runtime.executable import Executable
 from compiler.runtime.pool import GLOBAL_POOL, size_class
 

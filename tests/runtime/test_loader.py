@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from compiler.codegen.llvm.object import LLVMError, emit_assembly, emit_object
+from compiler.codegen.llvm.object_file import LLVMError, emit_assembly, emit_object
 from compiler.codegen.target import CPU_TARGETS, Target
 from compiler.runtime import loader, threads
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler.errors import VerifyError
-from compiler.ir.tile_parser import parse_program
+from compiler.ir.text.tile_parser import parse_program
 from compiler.runtime.memory import ALIGNMENT, Lifetime, assign_offsets, in_place_pairs, plan_memory
 
 LIFETIMES = st.builds(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from compiler.codegen.llvm.builder import IRBuilder, llvm_type, memory_type
 from compiler.codegen.llvm.primitives import emit_cast
 from compiler.codegen.llvm.scope import LANE_VAR, Axis, CodegenScope, Coord, StorageBuffer
-from compiler.ir.atoms import Atom, DynamicSize, FloorDiv, Min, Mod, constant_term, operands
-from compiler.ir.index import Dim, variables
+from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Mod, constant_term, operands
+from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.types import boolean, i64
 
 

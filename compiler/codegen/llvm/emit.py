@@ -17,17 +17,16 @@ from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, literal, 
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.primitives import emit_primitive, intrinsic_suffix
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, trip_count
-from compiler.codegen.llvm.steps import delinearize_step, reuse_thread_scratch
+from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
 from compiler.codegen.target import Target
-from compiler.ir import scalar, tile
-from compiler.ir.index import Dim, ceildiv, interval, product, substitute, var, variables
-from compiler.ir.inplace import aliasable_pairs
-from compiler.ir.names import used_names
+from compiler.ir import scalar
+from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PrimitiveCall, Ref
-from compiler.ir.sizes import kernel_dynamic_sizes
-from compiler.ir.structure import IDENTITIES
-from compiler.ir.team import barrier_points, is_parallelizable
-from compiler.ir.tile import (
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, interval, product, substitute, var, variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
+from compiler.ir.tile.inplace import aliasable_pairs
+from compiler.ir.tile.kernel import (
     Block,
     BoundsCheck,
     For,
@@ -41,6 +40,8 @@ from compiler.ir.tile import (
     Store,
     has_partial_tile,
 )
+from compiler.ir.tile.thread_sync import barrier_points, is_parallelizable
+from compiler.ir.tile.uses import used_names
 from compiler.ir.types import DType, boolean, i64
 
 CarriedValues = list[str]

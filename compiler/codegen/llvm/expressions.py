@@ -17,13 +17,13 @@ from compiler.codegen.llvm.builder import first_lanes_mask, literal, llvm_type, 
 from compiler.codegen.llvm.primitives import emit_primitive, intrinsic_suffix
 from compiler.codegen.llvm.scope import Axis, BoundValue, CodegenScope, Coord, ElementOffset, StorageBuffer
 from compiler.codegen.llvm.transpose import min_block_columns, register_columns, to_columns, to_rows
-from compiler.ir.atoms import terms
-from compiler.ir.index import Dim, IndexExpr, minimum, mod, var, variables
+from compiler.cost.machine import CACHE_LINE_BYTES
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
-from compiler.ir.tile import Prefetch
+from compiler.ir.symbolic.index_atoms import terms
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, minimum, mod, var, variables
+from compiler.ir.tile.kernel import Prefetch
 from compiler.ir.types import DType, boolean, i64
-from compiler.perf.machine import CACHE_LINE_BYTES
-from compiler.perf.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
 
 INTERLEAVE_COUNT = 2
 """Registers that are computed together: four would gain no more."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compiler.ir.index import Dim, ceildiv, product, substitute, var, variables
-from compiler.ir.linear import coefficient, stride
+from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK
 from compiler.ir.scalar import Expr
-from compiler.ir.tile import Range
+from compiler.ir.symbolic.affine import coefficient, stride
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, product, substitute, var, variables
+from compiler.ir.tile.kernel import Range
 from compiler.ir.types import DType, TensorType
-from compiler.perf.shuffles import MIN_TRANSPOSE_BLOCK
 
 Coord = Mapping[str, int]
 """Which element of each axis: the position in the tile, or the register on a lane axis."""

@@ -17,13 +17,13 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from compiler.codegen.triton.values import BlockValue, LocalBlock, TritonExprEmitter, conjunction, is_single_block
-from compiler.codegen.triton.vocabulary import DTYPES, HELPERS, RESERVED, TritonError, literal, reduce_helper
-from compiler.ir import tile
-from compiler.ir.index import Dim, ceildiv, product
+from compiler.codegen.triton.expressions import BlockValue, LocalBlock, TritonExprEmitter, conjunction, is_single_block
+from compiler.codegen.triton.triton_names import DTYPES, HELPERS, RESERVED, TritonError, literal, reduce_helper
+from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
-from compiler.ir.structure import IDENTITIES
-from compiler.ir.tile import BoundsCheck, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, product
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import BoundsCheck, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
 from compiler.ir.types import bf16, f16, f32, f64, i8, i32
 
 INT32_INDEX_LIMIT = 1 << 31

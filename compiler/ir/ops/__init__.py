@@ -14,7 +14,7 @@ from compiler.ir.ops.activation import (
     relu,
     silu,
     softplus,
-)  # fmt: skip
+)
 from compiler.ir.ops.arithmetic import (
     abs_,
     add,
@@ -35,24 +35,18 @@ from compiler.ir.ops.arithmetic import (
     sign,
     sqrt,
     sub,
-)  # fmt: skip
+)
 from compiler.ir.ops.attention import attention, attention_probabilities, expand_kv_heads, masked_scores
 from compiler.ir.ops.bessel import i0, i0e, i1, i1e
-from compiler.ir.ops.branches import cond, while_loop
 from compiler.ir.ops.cast import as_dtype, bitcast, cast
-from compiler.ir.ops.contraction import (
-    conv,
-    conv_phases,
-    conv_transposed,
-    convolution,
-    linear,
-    matmul,
-    pad_spatial,
-)
-from compiler.ir.ops.control import count, eager, effect, fused, item
+from compiler.ir.ops.concat_pad import cat, insert, pad
+from compiler.ir.ops.constant_linear import mix
+from compiler.ir.ops.contraction import conv, conv_phases, conv_transposed, convolution, linear, matmul, pad_spatial
+from compiler.ir.ops.control_flow import cond, while_loop
 from compiler.ir.ops.creation import before, dim_value, full, iota
 from compiler.ir.ops.gamma import digamma, lgamma
 from compiler.ir.ops.gather import gather, index, take
+from compiler.ir.ops.graph_ops import count, eager, effect, fused, item
 from compiler.ir.ops.logic import (
     and_,
     eq,
@@ -69,11 +63,9 @@ from compiler.ir.ops.logic import (
     shift_right,
     where,
     xor,
-)  # fmt: skip
-from compiler.ir.ops.mix import mix
+)
 from compiler.ir.ops.normalization import batch_norm, group_norm, layer_norm, log_softmax, rms_norm, softmax
 from compiler.ir.ops.opaque import result_nodes, sort, topk
-from compiler.ir.ops.pieces import cat, insert, pad
 from compiler.ir.ops.pooling import max_pool, sum_pool
 from compiler.ir.ops.recurrence import recurrence
 from compiler.ir.ops.reductions import all_, amax, amin, any_, argmax, argmin, logsumexp, mean, norm, prod, sum_, var
@@ -103,7 +95,7 @@ from compiler.ir.ops.transcendental import (
     sinh,
     tan,
     tanh,
-)  # fmt: skip
+)
 from compiler.ir.ops.views import expand, flip, permute, reshape, select, slice_, strided, transpose, unfold, unsqueeze
 
 __all__ = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import declare_op, sample_input
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Elementwise
 from compiler.ir.ops.rules import binary, unary
 from compiler.ir.scalar import Const, Expr
-from compiler.ir.structure import Elementwise
 
 NUMBERS = ("f32", "i64", "f64", "bf16", "i32", "u8")
 FLOATS = ("f32", "f64", "bf16", "f16")

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from compiler.ir.graph import Node
-from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Composite
 from compiler.ir.ops.arithmetic import add, div, mul, sub
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.contraction import matmul
@@ -18,7 +18,7 @@ from compiler.ir.ops.logic import eq, le, where
 from compiler.ir.ops.reductions import amax, sum_
 from compiler.ir.ops.transcendental import exp
 from compiler.ir.ops.views import expand, reshape, transpose
-from compiler.ir.structure import Composite
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import TensorType, boolean, broadcast_shapes, f32
 
 

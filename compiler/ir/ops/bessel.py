@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import declare_op
+from compiler.ir.graph.op import declare_op
+from compiler.ir.graph.structure import Elementwise
 from compiler.ir.ops.rules import unary
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr
-from compiler.ir.structure import Elementwise
 from compiler.ir.types import DType, f32, f64
 
 ASYMPTOTIC_THRESHOLD = {f32: 8.0, f64: 16.0}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Elementwise
 from compiler.ir.scalar import Expr
-from compiler.ir.structure import Elementwise
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, bf16, boolean, f16, f32, i16, i32, i64, u8
 

@@ -9,15 +9,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from compiler.ir.graph import Node
-from compiler.ir.index import Dim, ceildiv, floordiv, mod
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Composite, Guard, Position, Reduction, ReductionDomain
 from compiler.ir.ops.arithmetic import add
 from compiler.ir.ops.cast import as_dtype
-from compiler.ir.ops.pieces import pad
+from compiler.ir.ops.concat_pad import pad
 from compiler.ir.ops.rules import check_lengths, check_positive_attrs, window_count
 from compiler.ir.ops.views import permute, reshape, slice_
-from compiler.ir.structure import Composite, Guard, Position, Reduction, ReductionDomain
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, floordiv, mod
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32
 

@@ -8,12 +8,12 @@ from operator import and_
 
 import torch
 
-from compiler.ir.graph import Node, scalar_constant
-from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature, scalar_constant
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Generate, Position
 from compiler.ir.ops.views import expand
 from compiler.ir.scalar import Expr, Number, const, index_value
-from compiler.ir.structure import Generate, Position
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import DType, TensorType, boolean, i64
 
 iota = declare_op(

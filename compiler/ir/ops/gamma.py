@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import declare_op
+from compiler.ir.graph.op import declare_op
+from compiler.ir.graph.structure import Elementwise
 from compiler.ir.ops.rules import unary
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr
-from compiler.ir.structure import Elementwise
 from compiler.ir.types import f32, f64
 
 # lgamma(2 + t) / t on |t| <= 1/2, to 2^-28.7 (degree 8) and 2^-59.4 (degree 18).

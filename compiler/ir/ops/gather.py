@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from compiler.ir.graph import Node
-from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Gather, Lookup, Position
 from compiler.ir.ops.rules import check_dims
-from compiler.ir.structure import Gather, Lookup, Position
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
 
 

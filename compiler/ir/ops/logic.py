@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import declare_op, elementwise_type_rule, sample_input
+from compiler.ir.graph.op import declare_op, elementwise_type_rule, sample_input
+from compiler.ir.graph.structure import Elementwise
 from compiler.ir.ops.rules import binary, unary
-from compiler.ir.structure import Elementwise
 from compiler.ir.types import boolean
 
 COMPARED = ("f32", "i64", "bf16", "u8", "bool")

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Composite
 from compiler.ir.ops.arithmetic import add, div, mul, rsqrt, sub
 from compiler.ir.ops.reductions import amax, mean, sum_
 from compiler.ir.ops.rules import check_dims, in_f32, same_type
 from compiler.ir.ops.transcendental import exp, log
 from compiler.ir.ops.views import reshape
-from compiler.ir.structure import Composite
 from compiler.ir.types import TensorType
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
-from compiler.ir.ops.control import item
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Opaque
+from compiler.ir.ops.graph_ops import item
 from compiler.ir.ops.rules import check_dims, same_type
-from compiler.ir.structure import Opaque
 from compiler.ir.types import TensorType, i64
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from compiler.ir.graph import Node
-from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Position, Reduction, ReductionDomain
 from compiler.ir.ops.rules import check_positive_attrs, window_count
-from compiler.ir.structure import Position, Reduction, ReductionDomain
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import TensorType
 
 ATTRS: dict[str, Any] = {"size": REQUIRED, "stride": REQUIRED, "dilation": REQUIRED}

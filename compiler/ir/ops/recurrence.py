@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from compiler.ir.graph import Graph, Node
-from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, declare_op
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op
+from compiler.ir.graph.structure import Recurrence
 from compiler.ir.ops.rules import single_or_tuple
-from compiler.ir.structure import Recurrence
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import TensorType
 
 T = TypeVar("T")

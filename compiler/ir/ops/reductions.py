@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from compiler.ir.graph import Node, scalar_constant
-from compiler.ir.index import Dim, product
-from compiler.ir.op import REQUIRED, Op, SampleInput, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Op, SampleInput, Signature, scalar_constant
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import Composite, Position, Reduction, ReductionDomain
 from compiler.ir.ops.arithmetic import abs_, add, div, mul, sqrt, sub
 from compiler.ir.ops.cast import as_dtype
 from compiler.ir.ops.creation import dim_value, iota
@@ -17,7 +17,7 @@ from compiler.ir.ops.logic import eq, isnan, or_, where
 from compiler.ir.ops.rules import check_dims, in_f32, reduced_shape, reduction_type
 from compiler.ir.ops.transcendental import exp, log
 from compiler.ir.ops.views import reshape
-from compiler.ir.structure import Composite, Position, Reduction, ReductionDomain
+from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.types import TensorType, i64
 
 SAMPLES = (

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 
 from compiler.ir import scalar as s
-from compiler.ir.op import declare_op
+from compiler.ir.graph.op import declare_op
+from compiler.ir.graph.structure import Elementwise
 from compiler.ir.ops.rules import unary
 from compiler.ir.scalar import Expr
-from compiler.ir.structure import Elementwise
 
 NUMBERS = ("f32", "f64", "bf16", "i64")
 

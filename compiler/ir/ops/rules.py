@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compiler.ir.graph import Node
-from compiler.ir.index import Dim, floordiv
-from compiler.ir.op import SampleInput, Signature, TypeRule, sample_input
+from compiler.ir.graph.node import Node, SampleInput, Signature, TypeRule
+from compiler.ir.graph.op import sample_input
+from compiler.ir.symbolic.index_expr import Dim, floordiv
 from compiler.ir.types import TensorType, f32
 
 UNARY_SHAPES = ("4, 5", "0, 3", "", "7", "2, 1, 3")

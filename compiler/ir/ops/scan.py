@@ -11,16 +11,15 @@ from typing import Any
 import torch
 
 from compiler.ir import scalar
-from compiler.ir.graph import Node
-from compiler.ir.op import REQUIRED, Op, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Op, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import IDENTITIES, Composite, Scan, ScanAxis
 from compiler.ir.ops.creation import iota
 from compiler.ir.ops.logic import eq, isnan, or_
 from compiler.ir.ops.rules import check_dims, same_type
 from compiler.ir.ops.views import expand, reshape
 from compiler.ir.scalar import Const, Expr, call_primitive, const
-from compiler.ir.structure import IDENTITIES, Composite, Scan, ScanAxis
-from compiler.ir.tile import accumulator_dtype
-from compiler.ir.types import DType, TensorType, f32, f64, i64
+from compiler.ir.types import DType, TensorType, accumulator_dtype, f32, f64, i64
 
 ATTRS = {"dim": REQUIRED, "reverse": False, "exclusive": False}
 

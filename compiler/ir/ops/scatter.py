@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from compiler.ir.graph import Node
-from compiler.ir.index import Dim
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import GuardedRead, Lookup, Position, Scatter, ScatterWrites
 from compiler.ir.ops.gather import index_position, index_reference, index_type
 from compiler.ir.ops.rules import check_dims, same_type
-from compiler.ir.structure import GuardedRead, Lookup, Position, Scatter, ScatterWrites
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
 
 TORCH_REDUCE_NAMES = {"set": "set", "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}

@@ -7,11 +7,11 @@ from functools import lru_cache
 
 import torch
 
-from compiler.ir.graph import Node
-from compiler.ir.index import Dim, floordiv, mod, product
-from compiler.ir.op import REQUIRED, Signature, declare_op, sample_input
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import GuardedRead, IndexMap, Position
 from compiler.ir.ops.rules import check_dims, check_positive_attrs, window_count
-from compiler.ir.structure import GuardedRead, IndexMap, Position
+from compiler.ir.symbolic.index_expr import Dim, floordiv, mod, product
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from compiler.ir import ops
-from compiler.ir.graph import CONSTANT, Graph, Node, scalar_value
-from compiler.ir.index import interval, substitute, var
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, Node, scalar_value
+from compiler.ir.graph.structure import Elementwise, Guard, IndexMap, Leaf, Opaque, Position, TupleGet, is_view
 from compiler.ir.scalar import Const, Expr, Ref, const
-from compiler.ir.structure import Elementwise, Guard, IndexMap, Leaf, Opaque, Position, TupleGet, is_view
+from compiler.ir.symbolic.index_expr import interval, substitute, var
 from compiler.ir.types import f32
 from compiler.passes.algebra import simplify_scalar
 from compiler.passes.base import Context, GraphPass, register

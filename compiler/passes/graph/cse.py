@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from compiler.ir.graph import CONSTANT, INPUT, ConstantData, Graph, LazyConstant, Node
-from compiler.ir.structure import Opaque, TupleGet
+from compiler.analysis.structural_key import attribute_key
+from compiler.ir.graph.constant import ConstantData, LazyConstant
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, INPUT, Node
+from compiler.ir.graph.structure import Opaque, TupleGet
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.fingerprint import attribute_key
 
 MAX_COMPARED_BYTES = 4096
 """Constants up to this many bytes are compared by content, larger ones by address."""

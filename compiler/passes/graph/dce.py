@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from compiler.ir.graph import Graph, Node
-from compiler.ir.structure import Fused, Recurrence, TupleGet
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Fused, Recurrence, TupleGet
 from compiler.passes.base import Context, GraphPass, register
 
 

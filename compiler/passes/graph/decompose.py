@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.errors import PassError
-from compiler.ir.graph import Graph, Node
-from compiler.ir.structure import Composite
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Composite
 from compiler.passes.base import Context, GraphPass, register
 
 

@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 
-from compiler.ir.graph import CONSTANT, INPUT, ConstantData, Graph, Node, constant_node, to_storage
-from compiler.ir.index import Dim, IndexExpr
-from compiler.ir.interpret_graph import interpret_in_float64
-from compiler.ir.structure import Generate, Opaque, Recurrence, TupleGet, is_view
+from compiler.analysis.demand import is_cheap_index_expr
+from compiler.ir.graph.constant import ConstantData, to_storage
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, INPUT, Node, constant_node
+from compiler.ir.graph.structure import Generate, Opaque, Recurrence, TupleGet, is_view
+from compiler.ir.interpret.graph import interpret_in_float64
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr
 from compiler.ir.torch_types import as_array
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.demand import is_cheap_index_expr
 
 
 @register

@@ -8,11 +8,14 @@ from itertools import takewhile
 
 import networkx
 
-from compiler.ir import tile
-from compiler.ir.graph import Graph, Node, input_node, scalar_value
-from compiler.ir.index import variables
-from compiler.ir.op import OPS
-from compiler.ir.structure import (
+from compiler.analysis.accesses import Accesses, estimated_ops, is_contraction, perfect_nest
+from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
+from compiler.analysis.placement import concat_offsets
+from compiler.analysis.structural_key import structural_key
+from compiler.errors import LoweringError
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
+from compiler.ir.graph.structure import (
     Composite,
     ConstantLinear,
     Elementwise,
@@ -25,17 +28,14 @@ from compiler.ir.structure import (
     TupleGet,
     is_view,
 )
-from compiler.ir.tile import Kernel, Local, dim_hint
-from compiler.passes.access import Accesses, estimated_ops, is_contraction, perfect_nest
+from compiler.ir.symbolic.index_expr import variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Kernel, Local, dim_hint
+from compiler.lowering.kernel import cache_lowered_kernel, lower_kernel
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.demand import elementwise_cost, is_cheap_index_expr
-from compiler.passes.fingerprint import structural_key
-from compiler.passes.lower_kernel import cache_lowered_kernel, lower_kernel
-from compiler.passes.nest import LoweringError
-from compiler.passes.placement import concat_offsets
 from compiler.passes.tile.delinearize import without_guard
-from compiler.passes.tile.merge import FuseLoops
-from compiler.passes.tile.online import OnlineSoftmax
+from compiler.passes.tile.fuse_loops import FuseLoops
+from compiler.passes.tile.online_softmax import OnlineSoftmax
 
 
 @dataclass(eq=False)

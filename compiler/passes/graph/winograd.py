@@ -11,17 +11,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from compiler.analysis.convolution_match import match_convolution, match_zero_padding
+from compiler.analysis.padded_tiles import PaddedTiles, extend_to, slice_region, zero_pad_to
+from compiler.analysis.size_hints import minimize_max_regret
+from compiler.cost.machine import Machine
 from compiler.ir import ops
-from compiler.ir.atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT
-from compiler.ir.graph import CONSTANT, Graph, LazyConstant, Node, constant_node
-from compiler.ir.index import Dim, ceildiv, dynamic_sizes, product, substitute
-from compiler.ir.tile import dim_hint
+from compiler.ir.graph.constant import LazyConstant
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, Node, constant_node
+from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, dynamic_sizes, product, substitute
+from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import f32
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.expectation import minimize_max_regret
-from compiler.passes.overhang import PaddedTiles, extend_to, slice_region, zero_pad_to
-from compiler.passes.windows import match_convolution, match_zero_padding
-from compiler.perf.machine import Machine
 
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 

@@ -7,32 +7,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from compiler.ir.atoms import SMALL_SIZE_HINT
-from compiler.ir.index import var
+from compiler.analysis.accesses import Accesses
+from compiler.analysis.size_hints import with_capped_hints
+from compiler.cost.machine import Machine
+from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
 from compiler.ir.scalar import Load as LoadExpr
-from compiler.ir.tile import (
-    Block,
-    For,
-    Kernel,
-    Launch,
-    Param,
-    Program,
-    Range,
-    Step,
-    Store,
-    dim_hint,
-    expand_steps,
-    non_launch_buffers,
-    walk_steps,
-)
+from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
+from compiler.ir.symbolic.index_expr import var
+from compiler.ir.tile.kernel import Block, For, Kernel, Param, Range, Store, dim_hint
+from compiler.ir.tile.program import Launch, Program, Step, expand_steps, non_launch_buffers, walk_steps
+from compiler.ir.tile.substitution import unused_name
 from compiler.ir.types import Layout as Order
 from compiler.ir.types import PhysicalDim, TensorType
-from compiler.passes.access import Accesses
 from compiler.passes.base import Context, ProgramPass, register
-from compiler.passes.expectation import with_capped_hints
-from compiler.passes.lanes import best_disjoint_loops, lane_count, score_loops
-from compiler.passes.rename import unused_name
-from compiler.perf.machine import Machine
 
 InnermostDims: TypeAlias = dict[str, int]
 """The dimension stored innermost, for the buffers that are not row-major."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ir import tile
-from compiler.ir.atoms import FloorDiv, Mod
-from compiler.ir.index import Dim, IndexExpr, ceildiv, simplify, var, variables
-from compiler.ir.linear import coefficient
+from compiler.analysis.accesses import is_contraction, perfect_nest
+from compiler.cost.machine import Machine
 from compiler.ir.scalar import Expr, IndexValue, PrimitiveCall
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt
-from compiler.passes.access import is_contraction, perfect_nest
+from compiler.ir.symbolic.affine import coefficient
+from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, ceildiv, simplify, var, variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt
+from compiler.ir.tile.substitution import NameSupply, map_indices, substitute_indices
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import NameSupply, map_indices, substitute_indices
-from compiler.perf.machine import Machine
 
 
 @register

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.ir import scalar, tile
+from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
-from compiler.ir.tile import Block, Kernel, Let, Reduce, Stmt, Store
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Block, Kernel, Let, Reduce, Stmt, Store
+from compiler.ir.tile.substitution import NameSupply
 from compiler.ir.types import f32
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import NameSupply
 
 
 @register
@@ -23,7 +24,7 @@ class ExpandMath(TilePass):
     name = "expand-math"
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        from compiler.passes.tile.elementary import EXPANSIONS, expand
+        from compiler.math.expansions import EXPANSIONS, expand
 
         def has_expandable_calls(stmt: Stmt) -> bool:
             """Whether there is something to spell out in the statement itself."""

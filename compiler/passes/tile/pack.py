@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.ir.index import variables
-from compiler.ir.linear import contiguous_width
-from compiler.ir.tile import Kernel, dim_hint
+from compiler.analysis.accesses import Access, Accesses
+from compiler.ir.symbolic.affine import contiguous_width
+from compiler.ir.symbolic.index_expr import variables
+from compiler.ir.tile.kernel import Kernel, dim_hint
 from compiler.ir.types import Layout, PhysicalDim
-from compiler.passes.access import Access, Accesses
 from compiler.passes.base import Context, TilePass, register
 
 

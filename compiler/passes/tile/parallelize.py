@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.ir.index import interval
-from compiler.ir.team import is_parallelizable
-from compiler.ir.tile import Block, For, Kernel, Stmt, dim_hint
-from compiler.passes.access import estimated_ops, symbolic_ops
+from compiler.analysis.accesses import estimated_ops, symbolic_ops
+from compiler.cost.machine import Machine
+from compiler.ir.symbolic.index_expr import interval
+from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint
+from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.passes.base import Context, TilePass, register
-from compiler.perf.machine import Machine
 
 
 @register

@@ -6,14 +6,15 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.ir import scalar, tile
-from compiler.ir.index import interval
+from compiler.analysis.accesses import is_contraction
+from compiler.cost.machine import Machine
+from compiler.ir import scalar
 from compiler.ir.scalar import Expr, PrimitiveCall, Ref
-from compiler.ir.tile import Block, For, Kernel, Let, Prefetch, Range, Reduce, Stmt, has_partial_rows
-from compiler.passes.access import is_contraction
+from compiler.ir.symbolic.index_expr import interval
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Block, For, Kernel, Let, Prefetch, Range, Reduce, Stmt, has_partial_rows
+from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import NameSupply, with_fresh_names
-from compiler.perf.machine import Machine
 
 MAX_EXPANDED_OPS = 3000
 """How many operations the code for every number of rows that may be left over is at most."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
-from compiler.ir import tile
-from compiler.ir.index import Dim, substitute, var, variables
-from compiler.ir.tile import ANY_REUSE, Block, For, Kernel, Reduce, ReuseRange, Stmt, dim_hint, has_partial_rows
-from compiler.ir.tile import Prefetch as PrefetchStmt
-from compiler.passes.access import Access, Accesses, buffer_bytes, is_contraction, perfect_nest
+from compiler.analysis.accesses import Access, Accesses, buffer_bytes, is_contraction, perfect_nest
+from compiler.cost.machine import Machine
+from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import ANY_REUSE, Block, For, Kernel, Reduce, ReuseRange, Stmt, dim_hint, has_partial_rows
+from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
 from compiler.passes.base import Context, TilePass, register
-from compiler.perf.machine import Machine
 
 PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
 """What the body of a loop begins with, by the loop's identity: the prefetches for each buffer, numbered."""

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.ir import tile
-from compiler.ir.index import Dim, interval, simplify, size_hint, var, variables
-from compiler.ir.linear import coefficient
-from compiler.ir.tile import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, extent_hint
-from compiler.passes.access import Access, Accesses, buffer_bytes, is_contraction, perfect_nest, wrap_in_nest
+from compiler.analysis.accesses import Access, Accesses, buffer_bytes, is_contraction, perfect_nest, wrap_in_nest
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
+from compiler.ir.symbolic.affine import coefficient
+from compiler.ir.symbolic.index_expr import Dim, interval, simplify, size_hint, var, variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, extent_hint
+from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.rename import NameSupply, with_fresh_names
-from compiler.perf.machine import CACHE_LINE_BYTES, Machine
 
 
 @register

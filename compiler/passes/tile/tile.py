@@ -6,17 +6,17 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from math import gcd
 
-from compiler.ir import tile
-from compiler.ir.index import Dim, interval, product, variables
-from compiler.ir.linear import stride
-from compiler.ir.tile import For, Kernel, Let, Range, Reduce, Stmt, dim_hint
-from compiler.passes.access import Access, Accesses, is_contraction
+from compiler.analysis.accesses import Access, Accesses, is_contraction
+from compiler.cost.contraction import ContractionProblem, OperandWindow, RegisterTile, best_common_width, ranked_tiles
+from compiler.cost.machine import Machine
+from compiler.cost.vectorization import transpose_loops
+from compiler.ir.symbolic.affine import stride
+from compiler.ir.symbolic.index_expr import Dim, interval, product, variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint
+from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.lanes import transpose_loops
-from compiler.passes.rename import with_unique_names
 from compiler.passes.tile.unroll import Unroll
-from compiler.perf.contraction import ContractionProblem, OperandWindow, RegisterTile, best_common_width, ranked_tiles
-from compiler.perf.machine import Machine
 
 MAX_ALTERNATIVES = 7
 """How many blocks of accumulators are offered beside the best."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.ir import tile
-from compiler.ir.tile import Block, Kernel, Range, Reduce, Stmt
-from compiler.passes.access import is_contraction
+from compiler.analysis.accesses import is_contraction
+from compiler.cost.contraction import RegisterTile, hides_loop_overhead
+from compiler.cost.machine import Machine
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt
 from compiler.passes.base import Context, TilePass, register
-from compiler.perf.contraction import RegisterTile, hides_loop_overhead
-from compiler.perf.machine import Machine
 
 
 @register

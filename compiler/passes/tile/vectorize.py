@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.ir import tile
-from compiler.ir.tile import Kernel, Range, Stmt
+from compiler.cost.machine import Machine
+from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Kernel, Range, Stmt
+from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, register
-from compiler.passes.lanes import best_disjoint_loops, lane_count, score_loops
-from compiler.passes.rename import with_unique_names
-from compiler.perf.machine import Machine
 
 
 @register

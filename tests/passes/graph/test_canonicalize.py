@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 IDENTITIES = {
     "x * 1": ("graph(%x: f32[4]) { %y = mul %x, 1.0  return %y }", "graph(%x: f32[4]) { return %x }"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from compiler.ir import ops
-from compiler.ir.graph import Graph, constant_node, input_node
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import constant_node, input_node
 from compiler.ir.types import TensorType, f32
 from compiler.passes.manager import run_pipeline
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 
 def test_equal_nodes_merge() -> None:

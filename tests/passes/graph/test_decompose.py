@@ -9,12 +9,13 @@ import pytest
 
 from compiler.errors import Loc
 from compiler.ir import ops
-from compiler.ir.graph import Graph, Node, input_node
-from compiler.ir.op import OPS, Op, declare_op
-from compiler.ir.structure import Composite
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import OPS, Node, Op, input_node
+from compiler.ir.graph.op import declare_op
+from compiler.ir.graph.structure import Composite
 from compiler.ir.types import TensorType, f32
 from compiler.passes.manager import run_pipeline
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 
 def test_a_constant_expression_becomes_its_value() -> None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from compiler.ir.graph import Graph
-from compiler.ir.interpret_tile import run_program
-from compiler.ir.parser import parse_graph
-from compiler.ir.printer import print_graph
-from compiler.ir.structure import Fused
-from compiler.ir.tile_printer import print_program
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.structure import Fused
+from compiler.ir.interpret.tile import run_program
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.text.tile_printer import print_program
+from compiler.lowering.kernel import KernelLowering
+from compiler.lowering.program import lower
 from compiler.passes.base import Context
 from compiler.passes.graph.fuse import LAUNCH_COST, Fuse, Fusion, Group
-from compiler.passes.lower import lower
-from compiler.passes.lower_kernel import KernelLowering
 from compiler.passes.manager import run_pipeline
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 
 def kernels(text: str, pipeline: str = "fuse") -> list[list[str]]:

@@ -10,10 +10,13 @@ import torch
 from torch import nn
 
 import compiler
+from compiler.cost.machine import Machine
 from compiler.ir import ops
-from compiler.ir.graph import Graph, LazyConstant, Node, constant_node, input_node
-from compiler.ir.index import Dim, dynamic_size
-from compiler.ir.printer import print_graph
+from compiler.ir.graph.constant import LazyConstant
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, constant_node, input_node
+from compiler.ir.symbolic.index_expr import Dim, dynamic_size
+from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
 from compiler.passes.graph.winograd import (
@@ -26,7 +29,6 @@ from compiler.passes.graph.winograd import (
     transformed_weights,
 )
 from compiler.passes.manager import run_pipeline
-from compiler.perf.machine import Machine
 from compiler.pipeline import GRAPH_PASSES
 
 

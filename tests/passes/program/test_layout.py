@@ -6,7 +6,7 @@ import pytest
 
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.testing import canonical_text, check_pass, parse_ir
+from compiler.testing.checks import canonical_text, check_pass, parse_ir
 
 
 def conv(name: str, x: str, y: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 
 def test_loops_over_dense_arrays_become_one() -> None:

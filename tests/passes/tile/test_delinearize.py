@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 ROWS = """kernel @rows(in %x: f32[4, 2, 3], in %w: f32[3], out %y: f32[8]) {
   parallel %i in 0..8 { %s = reduce add %k in 0..3 { yield %x[%i//2, %i%2, %k] * %w[%k] } store %s, %y[%i] } }"""
@@ -64,7 +64,7 @@ PLANE = """kernel @plane(in %x: f32[3, 3], in %w: f32[4, 4], out %y: f32[4, 6]) 
 
 
 def test_every_dimension_is_taken_apart() -> None:
-    from compiler.ir.tile import Kernel
+    from compiler.ir.tile.kernel import Kernel
 
     made = check_pass("delinearize", before=PLANE, after="""kernel @plane(in %x: f32[3, 3], in %w: f32[4, 4], out %y: f32[4, 6]) {
       parallel %i in 0..2 { parallel %a in 0..2 { parallel %j in 0..2 { parallel %b in 0..3 {

@@ -6,11 +6,11 @@ import pytest
 
 from compiler.ir import scalar
 from compiler.ir.scalar import PRIMITIVES, PrimitiveCall
-from compiler.ir.tile import Let, Reduce, Stmt, stmt_exprs, walk
+from compiler.ir.tile.kernel import Let, Reduce, Stmt, stmt_exprs, walk
+from compiler.math.expansions import EXPANSIONS
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.passes.tile.elementary import EXPANSIONS
-from compiler.testing import check_equivalent, check_pass, parse_ir
+from compiler.testing.checks import check_equivalent, check_pass, parse_ir
 
 
 def calls(body: tuple[Stmt, ...]) -> set[str]:

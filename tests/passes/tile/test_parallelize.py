@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.perf.machine import Machine
-from compiler.testing import check_pass
+from compiler.cost.machine import Machine
+from compiler.testing.checks import check_pass
 
 MACHINE = Machine(threads=2)
 EAGER = "parallelize{grain-size=1, steps-per-thread=4}"

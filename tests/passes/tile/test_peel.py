@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 
 def kernel(body: str, params: str = "in %x: f32[21], out %y: f32[21]") -> str:

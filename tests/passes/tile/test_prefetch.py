@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from compiler.ir.tile_parser import parse_kernel
-from compiler.ir.tile_printer import print_kernel
+from compiler.cost.machine import Machine
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.text.tile_printer import print_kernel
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.perf.machine import Machine
-from compiler.testing import check_pass
+from compiler.testing.checks import check_pass
 
 ROWS = """kernel @centre(in %x: f32[{rows}, 1024], out %y: f32[{rows}, 1024]) {{
   parallel %i in 0..{rows} {{

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from compiler.perf.machine import Machine
-from compiler.testing import check_pass
+from compiler.cost.machine import Machine
+from compiler.testing.checks import check_pass
 
 
 def matmul(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from compiler.ir.tile import stmt_ranges, walk
+from compiler.cost.machine import AVX2, AVX512, NEON, SSE, Machine
+from compiler.ir.tile.kernel import stmt_ranges, walk
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.perf.machine import AVX2, AVX512, NEON, SSE, Machine
-from compiler.testing import check_pass, parse_ir
+from compiler.testing.checks import check_pass, parse_ir
 
 
 def matmul(rows: int, columns: int, depth: int, lanes: int, i: str = "", j: str = "") -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compiler.perf.machine import AVX2, AVX512
-from compiler.testing import check_pass
+from compiler.cost.machine import AVX2, AVX512
+from compiler.testing.checks import check_pass
 
 WINDOW = """kernel @pool(in %x: f32[6, 6], out %y: f32[4, 4]) {{
   for %i in 0..4 {{

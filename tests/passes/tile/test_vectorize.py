@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from compiler.cost.machine import AVX2, Machine
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.perf.machine import AVX2, Machine
-from compiler.testing import check_pass, parse_ir
+from compiler.testing.checks import check_pass, parse_ir
 
 MACHINE = Machine(vector_bits=128)
 

@@ -1,0 +1,65 @@
+"""Convolutions and paddings, known by what they read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.analysis.reduction_domains import index_vars
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import IndexMap, Reduction
+from compiler.ir.scalar import Ref
+from compiler.ir.symbolic.affine import coefficient
+from compiler.ir.symbolic.index_expr import Dim
+
+
+@dataclass(frozen=True)
+class ConvolutionWindow:
+    """Tap `t` of result `i` along a dimension lies at `i * stride + t * dilation` of the image."""
+
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def match_convolution(n: Node) -> ConvolutionWindow | None:
+    """How a convolution over all channels reads its image, with no tap beyond it; None for any other node.
+
+    result[b, o, i, ...] = sum over c, t, ... of image[b, c, i * stride + t * dilation, ...] * weight[o, c, t, ...]
+    """
+    rank = n.type.rank if not isinstance(n.result_type, tuple) else 0
+    if rank < 3 or not is_contraction_node(n) or any(o.type.rank != rank for o in n.operands):
+        return None
+    assert isinstance(n.structure, Reduction)
+    space = n.structure.domain(n)
+    i, r = index_vars("i", rank), index_vars("r", len(space.extents))
+    image, weight = space.positions(i, r)
+    if weight != (i[1], *r) or space.guards(i, r):
+        return None
+    stride = tuple(coefficient(d, f"i{k}") or 0 for k, d in enumerate(image[2:], 2))
+    dilation = tuple(coefficient(d, f"r{k}") or 0 for k, d in enumerate(image[2:], 1))
+    taps = (p * s + t * d for p, s, t, d in zip(i[2:], stride, r[1:], dilation, strict=True))
+    return ConvolutionWindow(stride, dilation) if image == (i[0], r[0], *taps) else None
+
+
+def is_contraction_node(n: Node) -> bool:
+    """Whether each element of `n` is a sum of products of elements of its two operands."""
+    s = n.structure
+    if not isinstance(s, Reduction) or s.combine != "add" or len(n.operands) != 2:
+        return False
+    x, y = Ref(n.dtype, "x"), Ref(n.dtype, "y")
+    return (x * y).is_structurally_equal(s.fn(x, y))
+
+
+def match_zero_padding(n: Node) -> tuple[tuple[Dim, Dim], ...] | None:
+    """How many zeros a node puts before and after its operand in each dimension; None where it does anything else."""
+    s = n.structure
+    if (
+        not isinstance(s, IndexMap)
+        or s.operand_offsets is None
+        or s.fill is None
+        or len(n.operands) != 1
+        or s.fill(n) != 0
+    ):
+        return None
+    (before,) = s.operand_offsets(n)
+    sizes = zip(before, n.operands[0].shape, n.shape, strict=True)
+    return tuple((b, wide - own - b) for b, own, wide in sizes)

@@ -1,0 +1,101 @@
+"""What a kernel has to do, counted from its Tile IR: arithmetic, and bytes that must cross memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from compiler.cost.machine import Machine
+from compiler.ir import scalar
+from compiler.ir.scalar import Load, PrimitiveCall
+from compiler.ir.symbolic.index_expr import evaluate, interval, variables
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, stmt_body, stmt_exprs, stmt_ranges
+
+FREE_PRIMITIVES = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
+"""Primitives that are no arithmetic (nor is a comparison)."""
+
+VariableBounds = dict[str, tuple[int, int]]
+
+
+def count_flops(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
+    """Arithmetic operations of one call: an fma is two, a transcendental function one, a reduction one for each element.
+
+    Where a loop's extent depends on other indices, its greatest extent counts.  Open sizes are `sizes`, else as is likely.
+    """
+    return _block_flops(kernel.body, _size_bounds(kernel, sizes))
+
+
+def _size_bounds(kernel: Kernel, sizes: Mapping[str, int] | None) -> VariableBounds:
+    given_sizes = sizes or {}
+    return {s.name: (given_sizes.get(s.name, s.hint),) * 2 for s in kernel_dynamic_sizes(kernel)}
+
+
+def count_bytes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
+    """The size of every buffer the kernel is passed, once (twice where it is updated).
+
+    A buffer that is only read at places that were looked up, such as an embedding table, counts for what is read of it.
+    """
+    reads = Counter[str]()
+    fully_read, size_bounds = set[str](), _size_bounds(kernel, sizes)
+    for load, times, loops in _counted_loads(kernel.body, size_bounds, 1):
+        is_gathered = any(v not in loops for d in load.index for v in variables(d))
+        if is_gathered:
+            reads[load.buffer] += times
+        else:
+            fully_read.add(load.buffer)
+    total = 0
+    for p in kernel.params:
+        size = evaluate(p.type.nbytes, {name: n for name, (n, _) in size_bounds.items()}) * (
+            2 if p.role == "inout" else 1
+        )
+        total += min(size, reads[p.name] * p.type.dtype.bytes) if reads[p.name] and p.name not in fully_read else size
+    return total
+
+
+def roofline_cycles(kernel: Kernel, machine: Machine) -> float:
+    """The time that one core takes at least: for its arithmetic on f32 lanes, or for its bytes (the roofline model)."""
+    arithmetic = count_flops(kernel) / (2 * machine.fma_per_cycle * machine.lanes(32))
+    return max(arithmetic, count_bytes(kernel) / machine.l3_bytes_per_cycle)
+
+
+def _counted_loads(body: Block, bounds: VariableBounds, times: int) -> Iterator[tuple[Load, int, VariableBounds]]:
+    """Every load, how often it is performed, and the loops around it."""
+    for stmt in body:
+        trips, inner = _enter_ranges(stmt_ranges(stmt), bounds)
+        yield from _counted_loads(stmt_body(stmt), inner, times * trips)
+        for value in stmt_exprs(stmt):
+            yield from ((e, times * trips, inner) for e in value.loads)
+
+
+def _block_flops(body: Block, bounds: VariableBounds) -> int:
+    return sum(_statement_flops(s, bounds) for s in body)
+
+
+def _statement_flops(stmt: Stmt, bounds: VariableBounds) -> int:
+    own = sum(_expr_flops(e) for value in stmt_exprs(stmt) for e in value.subexprs)
+    if isinstance(stmt, For):
+        trips, inner = _enter_ranges((stmt.range,), bounds)
+        return trips * _block_flops(stmt.body, inner)
+    if isinstance(stmt, Reduce):
+        trips, inner = _enter_ranges(stmt.ranges, bounds)
+        return trips * (_block_flops(stmt.body, inner) + own + 1)
+    return own
+
+
+def _expr_flops(e: scalar.Expr) -> int:
+    if not isinstance(e, PrimitiveCall) or e.primitive in FREE_PRIMITIVES or e.dtype.kind == "bool":
+        return 0
+    return 2 if e.primitive == "fma" else 1
+
+
+def _enter_ranges(ranges: tuple[Range, ...], bounds: Mapping[str, tuple[int, int]]) -> tuple[int, VariableBounds]:
+    """The number of points of `ranges`, and the limits of every variable inside them."""
+    inner, trips = dict(bounds), 1
+    for r in ranges:
+        extent, low, high = (interval(d, inner) for d in (r.extent, r.lo, r.hi))
+        if extent is None or low is None or high is None:
+            raise ValueError(f"the extent of %{r.var}, {r.extent}, is not known; specialize the kernel first")
+        trips *= max(0, extent[1])
+        inner[r.var] = (low[0], max(low[0], high[1] - 1))
+    return trips, inner

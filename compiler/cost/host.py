@@ -1,0 +1,42 @@
+"""This machine: its CPU by name, its caches as Linux lists them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from compiler.cost.machine import AVX512, MACHINE_BY_CPU, MACHINE_BY_TARGET, Machine
+
+SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+@lru_cache
+def host_machine(cpu: str, vector_bits: int, registers: int, cache_dir: Path = SYSFS_CACHES) -> Machine:
+    """This machine, whose CPU is called `cpu` by LLVM and has `registers` vector registers of `vector_bits`.
+
+    Caches that are not listed are taken as usual.
+    """
+    same_width = (
+        m
+        for m in (MACHINE_BY_CPU.get(cpu, AVX512), *MACHINE_BY_TARGET.values())
+        if (m.vector_bits, m.registers) == (vector_bits, registers)
+    )
+    nearest = next(same_width, AVX512)
+    found = {
+        level: (size, ways) for level, size, ways in map(read_cache, sorted(cache_dir.glob("index*"))) if size and ways
+    }
+    l1, l1_ways = found.get(1, (nearest.l1, nearest.l1_ways))
+    l2, l3 = (found.get(n, (size, 0))[0] for n, size in ((2, nearest.l2), (3, nearest.l3)))
+    return replace(nearest, l1=l1, l1_ways=l1_ways, l2=l2, l3=l3)
+
+
+def read_cache(folder: Path) -> tuple[int, int, int]:
+    """Level, bytes and ways of one cache; zeros for one that holds no data or is not described."""
+    try:
+        kind, level, size, ways = (
+            (folder / name).read_text().strip() for name in ("type", "level", "size", "ways_of_associativity")
+        )
+        return (0, 0, 0) if kind == "Instruction" else (int(level), int(size.removesuffix("K")) << 10, int(ways))
+    except (OSError, ValueError):
+        return 0, 0, 0

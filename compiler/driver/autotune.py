@@ -1,0 +1,194 @@
+"""The tuner: passes decide by the cost model, and where they say that a decision was close, the machine is asked.
+
+A pass that decides may *offer* what it decided against, as a pass with other options or as its own absence (`Context.offer`).  A
+way to make a kernel is thus a pipeline, and another way is the same pipeline with one pass exchanged.  The tuner takes the passes
+from first to last; at each it measures what is offered beside the best way so far, and goes on from the fastest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+import compiler.analysis
+import compiler.cost
+import compiler.math
+import compiler.passes
+from compiler.codegen.target import Target
+from compiler.cost.estimates import roofline_cycles
+from compiler.cost.machine import Machine
+from compiler.ir.tile.digest import kernel_digest
+from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.program import Program, map_kernels
+from compiler.passes.base import Alternative, Context, Pass
+from compiler.passes.manager import (
+    Instrument,
+    Pipeline,
+    parse_pipeline,
+    print_pass,
+    print_pipeline,
+    run_final_kernel_passes,
+    run_passes,
+    run_pipeline,
+)
+from compiler.passes.remark import Remark
+from compiler.runtime.cache import ObjectCache, object_key, source_hash
+
+MeasureKernels: TypeAlias = Callable[[Sequence[Kernel], int], list[float]]
+"""Seconds of one call of each of several kernels that compute the same, with constants spread over so many bytes (see
+compiler.runtime.stopwatch)."""
+
+Candidate: TypeAlias = tuple[Pass[Any] | None, ...]
+"""A pipeline with some passes exchanged, or gone (None)."""
+
+MIN_TIME_SHARE = 0.02
+"""Kernels are tuned that take at least this share of a program's time by the cost model."""
+
+MIN_GAIN = 0.03
+"""Share of the time that another way must save, so that noise decides nothing."""
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """What was learned about a kernel: the best pipeline, and how it differs from the one given ("": not at all).
+
+    `before` and `after` are the seconds of both, measured side by side; `tried` has every other way by how it differs.
+    """
+
+    passes: str
+    change: str
+    baseline_seconds: float
+    tuned_seconds: float
+    measurements: dict[str, float]
+
+    def __str__(self) -> str:
+        verdict = f"{self.change}: {_format_time(self.tuned_seconds)} instead of {_format_time(self.baseline_seconds)}"
+        others = ", ".join(f"{way} {_format_time(s)}" for way, s in self.measurements.items())
+        kept = f"the cost model's choice stays: {_format_time(self.baseline_seconds)}"
+        return (verdict if self.change else kept) + (f"; measured: {others}" if others else "")
+
+
+def _format_time(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """Runs pipelines over programs as `run_pipeline` does, with other options where `measure` finds these faster."""
+
+    target: Target
+    cache: ObjectCache
+    measure: MeasureKernels
+
+    def run(
+        self, ir: Program, passes: str, context: Context | None = None, instruments: Sequence[Instrument] = ()
+    ) -> Program:
+        """The program after `passes`, of which those over kernels at the end are tuned."""
+        context, pipeline = context or Context(), parse_pipeline(passes)
+        start = max((k + 1 for k, p in enumerate(pipeline) if p.ir_type is not Kernel), default=0)
+        program, own = run_pipeline(ir, pipeline[:start], context, instruments), pipeline[start:]
+        context.repeated_kernels = program.looped_kernels
+        machine = context.machine or Machine()
+        far = cold_cache_bytes(program, machine)
+        chosen = {k.name: self.tune_kernel(k, own, far, context) for k in hot_kernels(program, machine)}
+
+        def finish(kernel: Kernel) -> Kernel:
+            return run_final_kernel_passes(program, kernel, chosen.get(kernel.name, own), context, instruments)
+
+        return map_kernels(program, finish)
+
+    def tune_kernel(self, kernel: Kernel, passes: Pipeline, cold_bytes: int, context: Context) -> Pipeline:
+        """The fastest pipeline for `kernel`, with a remark that says what was measured."""
+        key = self.cache_key(kernel, passes, cold_bytes)
+        entry = self.cache.get(key)
+        if entry is None:
+            found = KernelSearch(kernel, passes, context, lambda kernels: self.measure(kernels, cold_bytes)).run()
+            self.cache.put(key, json.dumps(asdict(found)).encode())
+        else:
+            found = TuningResult(**json.loads(entry))
+        kind = "applied" if found.change else "missed"
+        context.remarks.add(Remark("tune", kind, f"{found}{' (known)' if entry else ''}", kernel=kernel.name))
+        return parse_pipeline(found.passes)
+
+    def cache_key(self, kernel: Kernel, passes: Pipeline, cold_bytes: int) -> str:
+        """The name of what is known about a kernel: on this machine, with so many threads, for these passes as they are written."""
+        sources = source_hash(compiler.passes, compiler.analysis, compiler.cost, compiler.math)
+        parts = ("tuned", kernel_digest(kernel), print_pipeline(passes), torch.get_num_threads(), cold_bytes, sources)
+        return object_key(" ".join(map(str, parts)), self.target)
+
+
+def cold_cache_bytes(program: Program, machine: Machine) -> int:
+    """The bytes that constants are spread over when kernels are timed: enough to miss the last cache, if all together do."""
+    total = sum(size for name in program.constants if isinstance(size := program.buffers[name].nbytes, int))
+    return 2 * machine.l3 if total > machine.l3 else 0
+
+
+def hot_kernels(program: Program, machine: Machine) -> Iterator[Kernel]:
+    """The kernels that take much of the program's time by the cost model, all their launches together."""
+    launches = Counter(program.launched_kernels())
+    cycles = {name: count * roofline_cycles(program.kernels[name], machine) for name, count in launches.items()}
+    return (program.kernels[n] for n, c in cycles.items() if c >= MIN_TIME_SHARE * sum(cycles.values()))
+
+
+class KernelSearch:
+    """The search for the fastest way to make one kernel."""
+
+    def __init__(
+        self, kernel: Kernel, passes: Pipeline, context: Context, measure: Callable[[Sequence[Kernel]], list[float]]
+    ) -> None:
+        self.kernel, self.baseline, self.context, self.measure = kernel, passes, context, measure
+        self.measurements: dict[str, float] = {}
+        self.scheduled: dict[Candidate, tuple[Kernel, list[Alternative]]] = {}
+
+    def run(self) -> TuningResult:
+        """The best way, after one more measurement beside the given one."""
+        best: Candidate = self.baseline
+        for position in range(len(self.baseline)):
+            best = self.fastest([best, *self.neighbors(best, position)])
+        before, after = self.measure([self.schedule(w)[0] for w in (self.baseline, best)])
+        if best == self.baseline or after > before * (1 - MIN_GAIN):
+            best, after = self.baseline, before
+        change = self.describe_change(best)
+        tried = {c: s for c, s in self.measurements.items() if c not in ("", change)}
+        return TuningResult(print_pipeline(p for p in best if p), change, before, after, tried)
+
+    def neighbors(self, candidate: Candidate, position: int) -> Iterator[Candidate]:
+        """Ways that differ from `way` in one pass, and give another kernel than it or each other."""
+        kernel, offers = self.schedule(candidate)
+        known = {kernel_digest(kernel)}
+        for offer in offers:
+            if offer.pass_ is candidate[position]:
+                rival = (*candidate[:position], offer.replacement, *candidate[position + 1 :])
+                digest = kernel_digest(self.schedule(rival)[0])
+                if digest not in known:
+                    known.add(digest)
+                    yield rival
+
+    def fastest(self, candidates: Sequence[Candidate]) -> Candidate:
+        """The way that takes the least time; the first one, unless another saves enough."""
+        if len(candidates) == 1:
+            return candidates[0]
+        seconds = dict(zip(candidates, self.measure([self.schedule(w)[0] for w in candidates]), strict=True))
+        self.measurements |= {self.describe_change(w): s for w, s in seconds.items()}
+        best = min(candidates, key=seconds.__getitem__)
+        return best if seconds[best] < seconds[candidates[0]] * (1 - MIN_GAIN) else candidates[0]
+
+    def schedule(self, candidate: Candidate) -> tuple[Kernel, list[Alternative]]:
+        """The kernel after the passes of a way, and what these offer."""
+        if candidate not in self.scheduled:
+            context = Context(
+                self.context.machine, self.context.options, repeated_kernels=self.context.repeated_kernels
+            )
+            kernel = run_passes(self.kernel, tuple(p for p in candidate if p), context)
+            self.scheduled[candidate] = kernel, context.alternatives
+        return self.scheduled[candidate]
+
+    def describe_change(self, candidate: Candidate) -> str:
+        """How a way differs from the given one: "tile{rows=6}, no prefetch"."""
+        pairs = zip(self.baseline, candidate, strict=True)
+        return ", ".join(print_pass(new) if new else f"no {old.name}" for old, new in pairs if old and new != old)

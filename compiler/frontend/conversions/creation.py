@@ -1,0 +1,174 @@
+"""Tensors made from sizes and numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from compiler.frontend.conversions.views import expand
+from compiler.frontend.promotion import TensorOrNumber, as_node, default_float, torch_dtype_of, truncate_scalar
+from compiler.frontend.registry import ConversionError, converts
+from compiler.ir import ops
+from compiler.ir.graph.node import Node
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, floordiv
+from compiler.ir.torch_types import from_torch
+from compiler.ir.types import DType, f64, i64
+
+
+def _dtype_or_default(dtype: torch.dtype | None, default: DType) -> DType:
+    return default if dtype is None else from_torch(dtype)
+
+
+def filled(shape: Sequence[Dim], value: TensorOrNumber, dtype: DType) -> Node:
+    """`value` everywhere."""
+    return expand(as_node(value, dtype), tuple(shape))
+
+
+@converts("aten.full.default")
+def full(shape: Sequence[Dim], value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, value, _dtype_or_default(dtype, from_torch(torch_dtype_of(value))))
+
+
+@converts("aten.ones.default")
+def ones(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, 1, _dtype_or_default(dtype, default_float()))
+
+
+@converts("aten.zeros.default", "aten.empty.memory_format", "aten._efficientzerotensor.default")
+def zeros(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, 0, _dtype_or_default(dtype, default_float()))
+
+
+@converts("aten.empty_strided.default", "aten.empty_permuted.default")
+def empty(shape: Sequence[Dim], order: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return zeros(shape, dtype)
+
+
+@converts("aten.full_like.default")
+def full_like(x: Node, value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return filled(x.shape, value, _dtype_or_default(dtype, x.dtype))
+
+
+@converts("aten.ones_like.default")
+def ones_like(x: Node, dtype: torch.dtype | None = None) -> Node:
+    return full_like(x, 1, dtype)
+
+
+@converts("aten.zeros_like.default", "aten.empty_like.default")
+def zeros_like(x: Node, dtype: torch.dtype | None = None) -> Node:
+    return full_like(x, 0, dtype)
+
+
+@converts("aten.new_full.default")
+def new_full(x: Node, shape: Sequence[Dim], value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, value, _dtype_or_default(dtype, x.dtype))
+
+
+@converts("aten.new_ones.default")
+def new_ones(x: Node, shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return new_full(x, shape, 1, dtype)
+
+
+@converts("aten.new_zeros.default", "aten.new_empty.default")
+def new_zeros(x: Node, shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return new_full(x, shape, 0, dtype)
+
+
+@converts("aten.new_empty_strided.default")
+def new_empty_strided(x: Node, shape: Sequence[Dim], strides: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return new_full(x, shape, 0, dtype)
+
+
+@converts("aten.scalar_tensor.default")
+def scalar_tensor(value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return as_node(value, _dtype_or_default(dtype, default_float()))
+
+
+@converts("aten.arange.start_step")
+def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None) -> Node:
+    """Integer types take cut numbers; how many elements there are, PyTorch asks of the cut ones for i64 alone."""
+    given = (start, end, step)
+    wanted = _dtype_or_default(dtype, i64 if _all_integers(*given) else default_float())
+    size = _range_length(*(truncate_scalar(v, i64) for v in given) if wanted == i64 else given)
+    start, end, step = (truncate_scalar(v, wanted) for v in given)
+    place, whole = ops.iota(size=size), _all_integers(start, end, step)
+    if whole and step == 1 and not isinstance(start, IndexExpr) and start == 0:
+        return ops.as_dtype(place, wanted)
+    dtype_ = i64 if whole else f64
+    scaled = ops.mul(ops.as_dtype(place, dtype_), as_node(step, dtype_))
+    return ops.as_dtype(ops.add(scaled, as_node(start, dtype_)), wanted)
+
+
+def _all_integers(*numbers: Any) -> bool:
+    return all(isinstance(v, (int, IndexExpr)) for v in numbers)
+
+
+def _range_length(start: Any, end: Any, step: Any) -> Dim:
+    """How many steps there are from `start` to before `end`."""
+    if not _all_integers(start, end, step):
+        if any(isinstance(v, IndexExpr) for v in (start, end, step)):
+            raise ConversionError("a symbolic range with a fractional step")
+        steps: int = math.ceil((end - start) / step)
+        return max(steps, 0)
+    back = isinstance(step, int) and step < 0  # a step that is a size is none
+    size: Dim = floordiv(end - start + step + 1, step) if back else -floordiv(start - end, step)
+    return max(size, 0) if isinstance(size, int) else size
+
+
+@converts("aten.arange.default")
+def arange_end(end: Any, dtype: torch.dtype | None = None) -> Node:
+    return arange(0, end, 1, dtype)
+
+
+@converts("aten.arange.start")
+def arange_start(start: Any, end: Any, dtype: torch.dtype | None = None) -> Node:
+    return arange(start, end, 1, dtype)
+
+
+@converts(
+    "aten.linspace.default",
+    *(f"aten.linspace.{kinds}" for kinds in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")),
+)
+def linspace(start: TensorOrNumber, end: TensorOrNumber, steps: int, dtype: torch.dtype | None = None) -> Node:
+    """Counted from the nearer end, so that both ends are exact; those of integers are cut to integers first."""
+    wanted = _dtype_or_default(dtype, default_float())
+    first, last = (as_node(truncate_scalar(v, wanted), f64) for v in (start, end))
+    place = ops.as_dtype(ops.iota(size=steps), f64)
+    step = ops.div(ops.sub(last, first), float(max(steps - 1, 1)))
+    low = ops.add(ops.mul(place, step), first)
+    high = ops.sub(last, ops.mul(ops.sub(float(steps - 1), place), step))
+    return ops.as_dtype(ops.where(ops.lt(place, max(steps / 2, 1)), low, high), wanted)
+
+
+def _triangle(x: Node, diagonal: int, lower: bool) -> Node:
+    rows, columns = x.shape[-2:]
+    row, column = ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=columns)
+    edge = ops.add(row, diagonal) if diagonal else row
+    return ops.where(ops.le(column, edge) if lower else ops.ge(column, edge), x, as_node(0, x.dtype))
+
+
+@converts("aten.tril.default")
+def tril(x: Node, diagonal: int = 0) -> Node:
+    return _triangle(x, diagonal, lower=True)
+
+
+@converts("aten.triu.default")
+def triu(x: Node, diagonal: int = 0) -> Node:
+    return _triangle(x, diagonal, lower=False)
+
+
+@converts("aten.eye.default", "aten.eye.m")
+def eye(rows: Dim, columns: Dim | None = None, dtype: torch.dtype | None = None) -> Node:
+    wide = rows if columns is None else columns
+    hit = ops.eq(ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=wide))
+    return ops.as_dtype(hit, _dtype_or_default(dtype, default_float()))
+
+
+@converts("aten.one_hot.default")
+def one_hot(x: Node, classes: int = -1) -> Node:
+    if classes == -1:
+        raise ConversionError("the number of classes depends on data; give num_classes")
+    return ops.as_dtype(ops.eq(ops.unsqueeze(x, -1), ops.as_dtype(ops.iota(size=classes), x.dtype)), i64)

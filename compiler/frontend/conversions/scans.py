@@ -1,0 +1,50 @@
+"""Running sums, products, extremes and the like."""
+
+from __future__ import annotations
+
+import torch
+
+from compiler.frontend.conversions.reductions import as_sum_dtype
+from compiler.frontend.conversions.views import canonicalize_dim, view
+from compiler.frontend.promotion import as_float
+from compiler.frontend.registry import converts
+from compiler.ir import ops
+from compiler.ir.graph.node import Node, Op
+from compiler.ir.types import boolean, u8
+
+
+def _scanned(op: Op, x: Node, dim: int) -> Node:
+    """`op` along `dim`; PyTorch scans a tensor of rank 0 as if it had one dimension."""
+    if not x.type.rank:
+        return view(op(view(x, (1,)), dim=0), ())
+    return op(x, dim=canonicalize_dim(dim, x.type.rank))
+
+
+@converts("aten.cumsum.default")
+def cumsum(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
+    return _scanned(ops.cumsum, as_sum_dtype(x, dtype), dim)
+
+
+@converts("aten.cumprod.default")
+def cumprod(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
+    return _scanned(ops.cumprod, as_sum_dtype(x, dtype), dim)
+
+
+@converts("aten.logcumsumexp.default")
+def logcumsumexp(x: Node, dim: int) -> Node:
+    return _scanned(ops.logcumsumexp, as_float(x), dim)
+
+
+def _minmax_scan(values: Op, indices: Op, x: Node, dim: int) -> tuple[Node, Node]:
+    numbers = ops.as_dtype(x, u8) if x.dtype == boolean else x
+    return ops.as_dtype(_scanned(values, numbers, dim), x.dtype), _scanned(indices, numbers, dim)
+
+
+@converts("aten.cummax.default")
+def cummax(x: Node, dim: int) -> tuple[Node, Node]:
+    return _minmax_scan(ops.cummax, ops.cummax_index, x, dim)
+
+
+@converts("aten.cummin.default")
+def cummin(x: Node, dim: int) -> tuple[Node, Node]:
+    return _minmax_scan(ops.cummin, ops.cummin_index, x, dim)

@@ -1,0 +1,205 @@
+"""Writes to places that data names: assignments by index, scatters, and the gradients of look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compiler.frontend.conversions.creation import zeros_like
+from compiler.frontend.conversions.indexing import index_vectors, is_mask
+from compiler.frontend.conversions.views import canonicalize_dim, expand, view
+from compiler.frontend.promotion import TensorOrNumber, as_node
+from compiler.frontend.registry import converts
+from compiler.ir import ops
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import IDENTITIES
+from compiler.ir.symbolic.index_expr import Dim, product
+from compiler.ir.types import boolean, broadcast_shapes, i64
+
+REDUCE_KINDS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+"""PyTorch's names for how a write joins what is there."""
+
+
+def _reduce_kind(reduce: str, x: Node) -> str:
+    """The reduction as `x` has it: bools add by "or" and multiply by "and"."""
+    return {"add": "max", "mul": "min"}.get(reduce, reduce) if x.dtype == boolean else reduce
+
+
+def _scatter(x: Node, dim: int, indices: Node, values: Node, reduce: str = "set") -> Node:
+    """What has rank 0 counts as one element of a vector."""
+    a, i, v = (n if n.type.rank else view(n, (1,)) for n in (x, indices, ops.as_dtype(values, x.dtype)))
+    result = ops.scatter(a, i, v, dim=canonicalize_dim(dim, a.type.rank), reduce=_reduce_kind(reduce, x))
+    return result if x.type.rank else view(result, ())
+
+
+def _scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool) -> Node:
+    """A scatter with one of PyTorch's reductions; without `include_self`, what is written to begins afresh."""
+    touched: Node | None = None
+    if not include_self:
+        nowhere = ops.full(x.shape, False, boolean)
+        touched = _scatter(nowhere, dim, indices, ops.full(indices.shape, True, boolean))
+
+    def begin(base: Node, kind: str) -> Node:
+        return base if touched is None else ops.where(touched, as_node(IDENTITIES[kind](base.dtype), base.dtype), base)
+
+    if reduce != "mean":
+        kind = _reduce_kind(REDUCE_KINDS[reduce], x)
+        return _scatter(begin(x, kind), dim, indices, values, kind)
+    total = _scatter(begin(x, "add"), dim, indices, values, "add")
+    ones = ops.full(x.shape, 1, i64), ops.full(indices.shape, 1, i64)
+    count = ops.as_dtype(_scatter(begin(ones[0], "add"), dim, indices, ones[1], "add"), x.dtype)
+    return (ops.div if x.dtype.is_float else ops.floor_divide)(total, count)
+
+
+@converts("aten.scatter.src")
+def scatter(x: Node, dim: int, indices: Node, values: Node) -> Node:
+    return _scatter(x, dim, indices, values)
+
+
+@converts("aten.scatter.value")
+def scatter_value(x: Node, dim: int, indices: Node, value: float) -> Node:
+    return _scatter(x, dim, indices, expand(as_node(value, x.dtype), indices.shape))
+
+
+@converts("aten.scatter.reduce")
+def scatter_with_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str) -> Node:
+    return _scatter(x, dim, indices, values, REDUCE_KINDS[reduce])
+
+
+@converts("aten.scatter.value_reduce")
+def scatter_value_with_reduce(x: Node, dim: int, indices: Node, value: float, reduce: str) -> Node:
+    return scatter_with_reduce(x, dim, indices, expand(as_node(value, x.dtype), indices.shape), reduce)
+
+
+@converts("aten.scatter_add.default")
+def scatter_add(x: Node, dim: int, indices: Node, values: Node) -> Node:
+    return _scatter(x, dim, indices, values, "add")
+
+
+@converts("aten.scatter_reduce.two")
+def scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool = True) -> Node:
+    return _scatter_reduce(x, dim, indices, values, reduce, include_self)
+
+
+def _expand_index_vector(x: Node, dim: int, indices: Node, values: Node) -> tuple[int, Node]:
+    """A vector of indices along `dim`, repeated for every element of `values`."""
+    if not x.type.rank:
+        return 0, view(indices, (indices.type.numel,))
+    d = canonicalize_dim(dim, x.type.rank)
+    along = view(indices, tuple(indices.type.numel if k == d else 1 for k in range(x.type.rank)))
+    return d, expand(along, values.shape)
+
+
+@converts("aten.index_add.default")
+def index_add(x: Node, dim: int, indices: Node, values: Node, alpha: float = 1) -> Node:
+    d, places = _expand_index_vector(x, dim, indices, values)
+    return _scatter(x, d, places, values if alpha == 1 else ops.mul(values, as_node(alpha, values.dtype)), "add")
+
+
+@converts("aten.index_copy.default")
+def index_copy(x: Node, dim: int, indices: Node, values: Node) -> Node:
+    d, places = _expand_index_vector(x, dim, indices, values)
+    return _scatter(x, d, places, values)
+
+
+@converts("aten.index_reduce.default")
+def index_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool = True) -> Node:
+    d, places = _expand_index_vector(x, dim, indices, values)
+    return _scatter_reduce(x, d, places, values, reduce, include_self)
+
+
+@converts("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def index_fill(x: Node, dim: int, indices: Node, value: TensorOrNumber) -> Node:
+    if not x.type.rank:
+        return view(index_fill(view(x, (1,)), 0, indices, value), ())
+    places = view(indices, (indices.type.numel,))
+    return ops.index_put(x, as_node(value, x.dtype), places, dims=(canonicalize_dim(dim, x.type.rank),))
+
+
+@converts("aten.index_put.default", "aten._unsafe_index_put.default")
+def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
+    values = ops.as_dtype(values, x.dtype)
+    given = [i for i in indices if i is not None]
+    mask = given[0] if len(given) == 1 and is_mask(given[0]) else None
+    count = None
+    if mask is not None:
+        trailing_dims = x.type.rank - mask.type.rank - indices.index(mask)
+        if values.type.rank <= trailing_dims or values.shape[-1 - trailing_dims] == 1:
+            return _masked_put(x, mask, trailing_dims, values, accumulate)
+        count = values.shape[-1 - trailing_dims]
+    places, dims = index_vectors(indices, count)
+    return ops.index_put(x, values, *places, dims=dims, reduce=_reduce_kind("add" if accumulate else "set", x))
+
+
+def _masked_put(x: Node, mask: Node, trailing_dims: int, values: Node, accumulate: bool) -> Node:
+    """An assignment of the same values wherever a mask holds, which leaves the `behind` last dimensions out."""
+    chosen = view(ops.as_dtype(mask, boolean), (*mask.shape, *(1,) * trailing_dims))
+    if values.type.rank > trailing_dims:
+        front, back = values.shape[: -1 - trailing_dims], values.shape[values.type.rank - trailing_dims :]
+        values = view(values, (*front, *(1,) * mask.type.rank, *back))
+    if accumulate:
+        values = ops.or_(x, values) if x.dtype == boolean else ops.add(x, values)
+    return ops.where(chosen, values, x)
+
+
+@converts("aten.put.default")
+def put(x: Node, indices: Node, values: Node, accumulate: bool = False) -> Node:
+    flat = [view(v, (v.type.numel,)) for v in (x, indices, values)]
+    return view(index_put(flat[0], (flat[1],), flat[2], accumulate), x.shape)
+
+
+@converts("aten.masked_scatter.default")
+def masked_scatter(x: Node, mask: Node, values: Node) -> Node:
+    """The k-th place where the mask holds gets the k-th value: a running count finds it.
+
+    Places where it does not hold look at the first value, or at one that is put behind them where there may be none.
+    """
+    shape = broadcast_shapes(x.shape, mask.shape)
+    x, flat = expand(x, shape), view(expand(mask, shape), (product(shape),))
+    count = ops.cumsum(ops.as_dtype(flat, i64), dim=0)
+    place = ops.where(flat, ops.sub(count, 1), 0)
+    many = values.type.numel
+    given = view(values, (many,))
+    if not isinstance(many, int) or many == 0:
+        given = ops.pad(given, before=[0], after=[1])
+    chosen = ops.index(given, place, dims=(0,))
+    return view(ops.where(flat, chosen, view(x, (x.type.numel,))), x.shape)
+
+
+@converts("aten.embedding_dense_backward.default")
+def embedding_backward(
+    gradient: Node, indices: Node, rows: Dim, padding_idx: int = -1, scale_grad_by_freq: bool = False
+) -> Node:
+    """Every row of the gradient added to the row of the table that it was looked up in."""
+    (count, width), dtype = (indices.type.numel, gradient.shape[-1]), gradient.dtype
+    places, given = view(indices, (count, 1)), view(gradient, (count, width))
+    if padding_idx >= 0:
+        given = ops.where(ops.eq(places, padding_idx), as_node(0, dtype), given)
+    if scale_grad_by_freq:
+        flat = view(indices, (count,))
+        uses = ops.scatter(ops.full((rows,), 0, i64), flat, ops.full((count,), 1, i64), dim=0, reduce="add")
+        given = ops.div(given, ops.as_dtype(view(ops.take(uses, flat), (count, 1)), dtype))
+    return ops.scatter(ops.full((rows, width), 0, dtype), expand(places, given.shape), given, dim=0, reduce="add")
+
+
+@converts("aten.max_pool2d_with_indices_backward.default", "aten.max_pool3d_with_indices_backward.default")
+def max_pool_backward(
+    gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    ceil_mode: bool, indices: Node,
+) -> Node:  # fmt: skip
+    return _scatter_gradient(gradient, x, indices, len(kernel))
+
+
+@converts("aten.adaptive_max_pool2d_backward.default")
+def adaptive_max_pool2d_backward(gradient: Node, x: Node, indices: Node) -> Node:
+    return _scatter_gradient(gradient, x, indices, 2)
+
+
+@converts("aten.adaptive_max_pool3d_backward.default")
+def adaptive_max_pool3d_backward(gradient: Node, x: Node, indices: Node) -> Node:
+    return _scatter_gradient(gradient, x, indices, 3)
+
+
+def _scatter_gradient(gradient: Node, x: Node, indices: Node, count: int) -> Node:
+    """Each gradient of a maximum added where that maximum was; positions number the last `count` dimensions together."""
+    flat = [view(v, (*v.shape[:-count], product(v.shape[-count:]))) for v in (zeros_like(x), indices, gradient)]
+    return view(ops.scatter(*flat, dim=x.type.rank - count, reduce="add"), x.shape)

@@ -1,0 +1,107 @@
+"""Counting, measuring, and looking up in bags."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compiler.frontend.conversions.reductions import vector_norm
+from compiler.frontend.conversions.views import expand, view
+from compiler.frontend.promotion import TensorOrNumber, as_float, as_node, common_dtype
+from compiler.frontend.registry import ConversionError, converts
+from compiler.ir import ops
+from compiler.ir.graph.node import Node, constant_node
+from compiler.ir.types import i32, i64
+
+MAX_BOUNDARIES = 256
+"""Boundaries beyond which a binary search would beat counting."""
+
+
+@converts("aten.bucketize.Tensor", "aten.bucketize.Scalar")
+def bucketize(x: TensorOrNumber, boundaries: Node, out_int32: bool = False, right: bool = False) -> Node:
+    """The number of boundaries below each element (not above it, with `right`); NaN is above them all."""
+    if not isinstance(boundaries.shape[-1], int) or boundaries.shape[-1] > MAX_BOUNDARIES:
+        raise ConversionError(f"a search among more than {MAX_BOUNDARIES} boundaries")
+    dtype = common_dtype(x, boundaries) if isinstance(x, Node) else boundaries.dtype
+    element = ops.unsqueeze(as_node(x, dtype), -1)
+    below = (ops.le if right else ops.lt)(ops.as_dtype(boundaries, dtype), element)
+    if dtype.is_float:
+        below = ops.or_(below, ops.isnan(element))
+    return ops.sum_(ops.as_dtype(below, i32 if out_int32 else i64), dims=(below.type.rank - 1,))
+
+
+@converts("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
+def searchsorted(
+    boundaries: Node,
+    x: TensorOrNumber,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Node | None = None,
+) -> Node:
+    if sorter is not None:
+        boundaries = ops.gather(boundaries, sorter, dim=boundaries.type.rank - 1)
+    rows = ops.unsqueeze(boundaries, -2) if boundaries.type.rank > 1 else boundaries
+    return bucketize(x, rows, out_int32, right or side == "right")
+
+
+@converts("aten._cdist_forward.default")
+def cdist(x: Node, y: Node, p: float, compute_mode: int | None) -> Node:
+    """From differences: the form with a matrix product would cancel."""
+    gap = ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3))
+    return vector_norm(gap, p, (gap.type.rank - 1,))
+
+
+@converts("aten._pdist_forward.default")
+def pdist(x: Node, p: float = 2) -> Node:
+    """The distance of every pair of rows, the first before the second."""
+    if not isinstance(x.shape[0], int):
+        raise ConversionError("distances of a symbolic number of rows")
+    first, second = np.triu_indices(x.shape[0], 1)
+    gap = ops.sub(ops.take(x, constant_node(first), dim=0), ops.take(x, constant_node(second), dim=0))
+    return vector_norm(gap, p, (1,))
+
+
+@converts("aten.histc.default")
+def histc(x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
+    """How many elements fall into each of `bins` equal intervals; equal bounds stand for those of the data."""
+    flat = view(x, (x.type.numel,))
+    low, high = as_node(min, x.dtype), as_node(max, x.dtype)
+    if min == max and flat.type.numel != 0:
+        low, high = ops.amin(flat, dims=(0,)), ops.amax(flat, dims=(0,))
+    single = ops.eq(low, high)
+    low, high = ops.where(single, ops.sub(low, 1), low), ops.where(single, ops.add(high, 1), high)
+    inside = ops.and_(ops.ge(flat, low), ops.le(flat, high))
+    share = ops.div(ops.mul(as_float(ops.sub(flat, low)), float(bins)), as_float(ops.sub(high, low)))
+    place = ops.minimum(ops.as_dtype(ops.where(inside, share, 0.0), i64), bins - 1)
+    return ops.scatter(ops.full((bins,), 0, x.dtype), place, ops.as_dtype(inside, x.dtype), dim=0, reduce="add")
+
+
+MEAN_MODE, MAX_MODE = 1, 2
+"""Modes of an embedding bag besides 0, the sum."""
+
+
+@converts("aten._embedding_bag_forward_only.default")
+def embedding_bag(
+    weight: Node, indices: Node, offsets: Node, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+    per_sample_weights: Node | None = None, include_last_offset: bool = False, padding_idx: int = -1,
+) -> tuple[Node | None, ...]:  # fmt: skip
+    """The rows of each bag joined; a bag begins at its offset."""
+    bags, count = offsets.shape[0] - (1 if include_last_offset else 0), indices.shape[0]
+    starts = ops.as_dtype(ops.slice_(offsets, dim=0, start=0, size=bags), i64)
+    begun = ops.scatter(ops.full((count + 1,), 0, i64), starts, ops.full((bags,), 1, i64), dim=0, reduce="add")
+    bag = ops.sub(ops.cumsum(ops.slice_(begun, dim=0, start=0, size=count), dim=0), 1)
+    kept = ops.ne(indices, padding_idx)
+    sizes = ops.scatter(ops.full((bags,), 0, i64), bag, ops.as_dtype(kept, i64), dim=0, reduce="add")
+    rows = ops.take(weight, indices, dim=0)
+    rows = rows if per_sample_weights is None else ops.mul(rows, ops.unsqueeze(per_sample_weights, 1))
+    lowest = float("-inf") if mode == MAX_MODE else 0.0
+    rows = ops.where(ops.unsqueeze(kept, 1), rows, lowest)
+    begin = ops.full((bags, weight.shape[1]), lowest, weight.dtype)
+    places = expand(ops.unsqueeze(bag, 1), rows.shape)
+    y = ops.scatter(begin, places, rows, dim=0, reduce="max" if mode == MAX_MODE else "add")
+    column = ops.unsqueeze(sizes, 1)
+    if mode == MEAN_MODE:
+        y = ops.div(y, ops.as_dtype(ops.maximum(column, 1), y.dtype))
+    if mode == MAX_MODE:
+        y = ops.where(ops.eq(column, 0), 0.0, y)
+    return y, None, None, None

@@ -1,0 +1,246 @@
+"""The living definition of Tile IR, in NumPy.
+
+A loop visits its indices `tile` at a time.  Inside a tiled loop its variable is an array of indices along an axis of its
+own, so that every value is an array with one axis per enclosing tiled loop (of size 1 where the value does not vary) and
+NumPy's broadcasting does the rest:
+
+    for %i in 0..10 tile 4 {          %i = [[0], [1], [2], [3]], then ... [[8], [9]]
+      for %j in 0..6 tile 6 {         %j = [[0, 1, 2, 3, 4, 5]]
+        store %x[%i] + 1.0, %y[%i, %j]
+
+Layouts, lanes, unrolling and threads are invisible here: arrays are logical, and no result depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from compiler.errors import VerifyError
+from compiler.ir.graph.constant import ConstantData
+from compiler.ir.graph.structure import IDENTITIES
+from compiler.ir.interpret.arrays import REDUCE_UFUNCS, to_interpreter_array
+from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, evaluate_call, round_to
+from compiler.ir.symbolic.binding import evaluate_broadcast
+from compiler.ir.symbolic.index_expr import Dim, evaluate, variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.dynamic_sizes import bind_sizes, specialize_buffers
+from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Stmt, Store
+from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View
+from compiler.ir.types import TensorType
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> None:
+    """Run `kernel` on arrays keyed by parameter, of its logical shape and `dtype.numpy`; out parameters are written in place.
+
+    `sizes` are those that the arrays do not tell.
+    IndexError where a `check` failed; VerifyError where the kernel itself leaves a buffer.
+    """
+    given_sizes = dict(sizes or {})
+    typed_shapes = ((p.type.specialize(given_sizes), buffers[p.name].shape) for p in kernel.params)
+    sizes = given_sizes | bind_sizes(*zip(*typed_shapes, strict=True)) if kernel.params else given_sizes
+    for p in kernel.params:
+        array = buffers[p.name]
+        if array.shape != p.type.specialize(sizes).shape or array.dtype != p.type.dtype.numpy:
+            raise VerifyError(f"@{kernel.name}: %{p.name} is {p.type}, but was given {array.dtype}{list(array.shape)}")
+    run = _KernelExecution(kernel, buffers, sizes)
+    run.run_block(kernel.body)
+    if run.index_errors:
+        raise IndexError(f"@{kernel.name}: " + "; ".join(dict.fromkeys(run.index_errors)))
+
+
+def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
+    """The program's outputs; bf16 arrays hold float32 or, as inputs, their 16 bits in uint16."""
+    sizes = bind_sizes((program.buffers[n] for n in program.inputs), (x.shape for x in inputs))
+    program = specialize_buffers(program, sizes)
+    arrays = {name: poisoned_array(type_) for name, type_ in program.buffers.items() if name not in program.views}
+    given = {**program.constants, **dict(zip(program.inputs, inputs, strict=True))}
+    for name, array in given.items():
+        array = array.array if isinstance(array, ConstantData) else array
+        arrays[name] = to_interpreter_array(array, program.buffers[name].dtype).reshape(
+            program.buffers[name].static_shape()
+        )
+    _run_steps(program, program.steps, arrays, {}, sizes)
+    return [arrays[name] for name in program.outputs]
+
+
+def _run_steps(
+    program: Program,
+    steps: Iterable[Step],
+    arrays: dict[str, Array],
+    counters: Mapping[str, int],
+    sizes: Mapping[str, int],
+) -> None:
+    for step in steps:
+        if isinstance(step, Launch):
+            kernel = program.kernels[step.kernel]
+            pairs = zip(kernel.params, step.arguments, strict=True)
+            run_kernel(
+                kernel, {p.name: arrays[a][p.type.specialize(sizes).subview_slices() or ...] for p, a in pairs}, sizes
+            )
+        elif isinstance(step, Copy):
+            arrays[step.target][...] = arrays[step.source]
+        elif isinstance(step, View):
+            arrays[step.name] = arrays[step.buffer][evaluate(step.index, counters), ...]
+        elif isinstance(step, Repeat):
+            for k in range(evaluate(step.count, {})):
+                _run_steps(program, step.steps, arrays, {**counters, step.var: k}, sizes)
+        else:
+            _call_opaque(step, program.buffers, arrays)
+
+
+def poisoned_array(type_: TensorType, private_shape: Sequence[int] = ()) -> Array:
+    """An array nobody has written: NaN or an unlikely integer, so that reading it shows."""
+    dtype = type_.dtype
+    poison = float("nan") if dtype.is_float else True if dtype.kind == "bool" else 99
+    return np.full((*private_shape, *type_.static_shape()), poison, dtype.numpy)
+
+
+def _call_opaque(step: OpaqueCall, buffers: Mapping[str, TensorType], arrays: dict[str, Array]) -> None:
+    from compiler.ir.interpret.graph import run_opaque_op
+
+    results = run_opaque_op(step.op, dict(step.attrs), [(arrays[a], buffers[a].dtype) for a in step.arguments])
+    for name, result in zip(step.results, results, strict=True):
+        arrays[name][...] = result
+
+
+def _tile_depth(body: Block) -> int:
+    """How many tiled loops are nested in `body`."""
+    return max((sum(r.tile > 1 for r in tile.stmt_ranges(s)) + _tile_depth(tile.stmt_body(s)) for s in body), default=0)
+
+
+class _KernelExecution:
+    """One execution: the values of names, the buffers, and the widths of the tiled loops around the current statement."""
+
+    def __init__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+        self.arrays, self.sizes = dict(buffers), sizes
+        self.private_axes: dict[
+            str, int
+        ] = {}  # local buffer -> number of its leading axes that tell tiled indices apart
+        self.values: dict[str, Any] = {}
+        self.rank = _tile_depth(kernel.body)
+        self.tile_widths: list[int] = []
+        self.index_errors: list[str] = []
+
+    def run_block(self, body: Block) -> None:
+        for stmt in body:
+            self.run_stmt(stmt)
+
+    def run_stmt(self, stmt: Stmt) -> None:
+        match stmt:
+            case Let(name, value):
+                self.values[name] = self.evaluate_expr(value)
+            case Store(buffer, index, value):
+                self.run_store(buffer, index, self.evaluate_expr(value))
+            case Local(buffer, type_):
+                self.arrays[buffer] = poisoned_array(type_.specialize(self.sizes), self.tile_widths)
+                self.private_axes[buffer] = len(self.tile_widths)
+            case BoundsCheck(name, low, high):
+                self.run_check(name, *(self.evaluate_index(d) for d in (low, high)))
+            case Prefetch():
+                pass
+            case For(loop, body):
+                for _ in self.iterate_tiles((loop,)):
+                    self.run_block(body)
+            case Reduce():
+                self.values[stmt.name] = self.run_reduce(stmt)
+
+    def iterate_tiles(self, loops: Sequence[Range]) -> Iterator[None]:
+        """Bind the loops' variables to one block of indices after the other, the last loop fastest."""
+        if not loops:
+            yield
+            return
+        loop, inner = loops[0], loops[1:]
+        high = int(self.evaluate_index(loop.hi))
+        for low in range(int(self.evaluate_index(loop.lo)), high, loop.tile):
+            if loop.tile == 1:
+                self.values[loop.var] = np.int64(low)
+                yield from self.iterate_tiles(inner)
+                continue
+            width = min(loop.tile, high - low)
+            self.values[loop.var] = low + self.axis_indices(len(self.tile_widths), width)
+            self.tile_widths.append(width)
+            yield from self.iterate_tiles(inner)
+            self.tile_widths.pop()
+
+    def axis_indices(self, axis: int, width: int) -> Array:
+        """0..width-1 along `axis`."""
+        return np.arange(width, dtype=np.int64).reshape([width if k == axis else 1 for k in range(self.rank)])
+
+    def run_reduce(self, stmt: Reduce) -> Any:
+        dtype, combine, outside = stmt.value.dtype, REDUCE_UFUNCS[stmt.op], len(self.tile_widths)
+        total: Any = np.array(IDENTITIES[stmt.op](dtype), dtype.numpy)
+        for _ in self.iterate_tiles(stmt.ranges):
+            self.run_block(stmt.body)
+            part, own = np.asarray(self.evaluate_expr(stmt.value)), tuple(range(outside, len(self.tile_widths)))
+            with np.errstate(all="ignore"):
+                if own:  # a value that does not vary along an axis still counts once per index
+                    full = [self.tile_widths[k] if k in own else 1 for k in range(self.rank)]
+                    part = np.broadcast_to(part, np.broadcast_shapes(part.shape, full))
+                    part = combine.reduce(part, axis=own, keepdims=True, dtype=dtype.numpy)
+                total = round_to(combine(total, part), dtype)
+        return total
+
+    def run_check(self, name: str, low: Any, high: Any) -> None:
+        value = self.values[name]
+        bad = np.asarray((value < low) | (value >= high))
+        if bad.any():
+            first = np.broadcast_to(value, bad.shape)[bad].flat[0]
+            self.index_errors.append(f"index {first} of %{name} is outside {np.min(low)}..{np.max(high) - 1}")
+
+    def evaluate_index(self, d: Dim) -> Any:
+        names = {name: np.asarray(self.values[name], np.int64) for name in variables(d)}
+        return np.asarray(evaluate_broadcast(d, {**self.sizes, **names}), np.int64)
+
+    def run_store(self, buffer: str, index: Sequence[Dim], value: Any) -> None:
+        *indices, value = np.broadcast_arrays(0, *self.element_indices(buffer, index, None), value)
+        self.arrays[buffer][np.newaxis][tuple(indices)] = value  # the leading axis gives a rank-0 buffer an index
+
+    def element_indices(self, buffer: str, index: Sequence[Dim], mask: Any) -> list[Any]:
+        """Index arrays of the elements, in bounds; where `mask` is false they point anywhere inside."""
+        private_axes = self.private_axes.get(buffer, 0)
+        indices: list[Any] = [self.axis_indices(k, self.tile_widths[k]) for k in range(private_axes)]
+        for axis, (d, extent) in enumerate(zip(index, self.arrays[buffer].shape[private_axes:], strict=True)):
+            at = self.evaluate_index(d)
+            inside = (at >= 0) & (at < extent)
+            safe = np.all(inside if mask is None else inside | ~mask)
+            if (
+                not safe and not self.index_errors
+            ):  # after a failed check the answer is lost already, and the kernel goes on
+                where = f"%{buffer}[{', '.join(map(str, index))}]"
+                raise VerifyError(f"{where}: index {axis} takes {at.min()}..{at.max()} in an extent of {extent}")
+            indices.append(np.clip(at, 0, extent - 1))
+        return indices
+
+    def evaluate_load(self, e: Load, mask: Any, other: Any) -> Any:
+        fill = np.array(0, e.dtype.numpy) if other is None else other
+        if mask is not None and not np.any(mask):  # not even from a buffer without elements
+            return fill
+        found = self.arrays[e.buffer][tuple(self.element_indices(e.buffer, e.index, mask))]
+        return found if mask is None else np.where(mask, found, fill)
+
+    def evaluate_expr(self, e: Expr) -> Any:
+        """The value of `e` at every index of the enclosing tiles."""
+        values: dict[int, Any] = {}
+        for node in e.subexprs:
+            values[id(node)] = self.evaluate_node(node, values)
+        return values[id(e)]
+
+    def evaluate_node(self, e: Expr, values: Mapping[int, Any]) -> Any:
+        match e:
+            case Const():
+                return round_to(e.value, e.dtype)
+            case Ref():
+                return self.values[e.name]
+            case IndexValue():
+                return self.evaluate_index(e.index)
+            case Load():
+                mask, other = (None if part is None else values[id(part)] for part in (e.mask, e.other))
+                return self.evaluate_load(e, mask, other)
+            case PrimitiveCall():
+                return evaluate_call(e, tuple(values[id(a)] for a in e.operands))
+        raise VerifyError(f"{type(e).__name__} has no value in a kernel")

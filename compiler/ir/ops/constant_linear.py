@@ -1,0 +1,48 @@
+"""Known linear maps along one dimension, such as the transforms around a Winograd convolution."""
+
+from __future__ import annotations
+
+import torch
+
+from compiler.ir.graph.node import REQUIRED, Node, Signature
+from compiler.ir.graph.op import declare_op, sample_input
+from compiler.ir.graph.structure import ConstantLinear
+from compiler.ir.ops.rules import check_dims
+from compiler.ir.types import TensorType
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+def _mix_type(s: Signature) -> TensorType:
+    (x,), dim, matrix = s.types, s.attrs["dim"], s.attrs["matrix"]
+    check_dims(s, [dim])
+    if len({len(row) for row in matrix}) != 1 or x.shape[dim] != len(matrix[0]):
+        raise s.error(
+            f"the rows of the matrix must have {x.shape[dim]} entries, one for each element of dimension {dim}"
+        )
+    return TensorType(x.dtype, (*x.shape[:dim], len(matrix), *x.shape[dim + 1 :]))
+
+
+def _mix_reference(x: torch.Tensor, dim: int, matrix: Matrix) -> torch.Tensor:
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    rows = []
+    for row in matrix:
+        terms = [m * wide.select(dim, k) for k, m in enumerate(row) if m != 0]
+        rows.append(sum(terms[1:], terms[0]) if terms else torch.zeros_like(wide.sum(dim)))
+    return torch.stack(rows, dim).to(x.dtype)
+
+
+def _dim_and_matrix(n: Node) -> tuple[int, Matrix]:
+    return n.attrs["dim"], n.attrs["matrix"]
+
+
+mix = declare_op(
+    "mix", "x: float", ConstantLinear(_dim_and_matrix), type_rule=_mix_type, attrs={"dim": REQUIRED, "matrix": REQUIRED}, reference=_mix_reference,
+    samples=[
+        sample_input("f32[3, 2]", dim=1, matrix=[[1.0, -1.0], [0.5, 2.0], [0.0, 1.0]]), sample_input("f64[2, 3]", dim=0, matrix=[[0.0, -2.0]]),
+        sample_input("bf16[2, 5]", dim=0, matrix=[[1.0, 1.0], [1.0, -1.0]]), sample_input("f32[2, 0]", dim=0, matrix=[[0.0, 0.0]]),
+    ],
+)  # fmt: skip
+"""`matrix` times every line of `x` along `dim`: element p of the result is the sum of matrix[p][k] * x[k].
+
+Where matrix[p][k] is 0, x[k] takes no part, be it infinite or NaN."""

@@ -1,0 +1,297 @@
+"""Text to Tile IR.  The grammar of kernels stands in compiler.ir.tile, that of expressions in compiler.ir.expr_parser.
+
+program ::= "program" "{" item* "}" resources?
+item    ::= size | ("input" | "output" | "buffer") %name ":" type
+          | "constant" %name ":" type (array | @name)
+          | kernel
+          | "launch" @kernel "(" %name,* ")" ("for" string)?
+          | "opaque" @op "(" %name,* ")" ("->" %name,*)? attrs? ("for" string)?
+          | "copy" %name "->" %name
+          | "view" %name "=" %name "[" dim "]"                    one entry along the first dimension
+          | "repeat" %var "in" "0" ".." dim "{" step* "}"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from compiler.ir.graph.constant import ConstantData
+from compiler.ir.graph.structure import IDENTITIES
+from compiler.ir.symbolic.index_expr import Dim, variables
+from compiler.ir.text.expr_parser import NameScope, as_typed_expr, expect_name, read_expr, read_typed_expr
+from compiler.ir.text.lexer import Cursor, did_you_mean
+from compiler.ir.text.literal import read_array, read_attrs
+from compiler.ir.text.resources import Resources, skip_resources
+from compiler.ir.text.type_parser import read_dim, read_dims, read_size_declaration, read_type
+from compiler.ir.tile.kernel import (
+    ANY_REUSE,
+    ROLES,
+    Block,
+    BoundsCheck,
+    For,
+    Kernel,
+    Let,
+    Local,
+    Param,
+    Prefetch,
+    Range,
+    Reduce,
+    ReuseRange,
+    Stmt,
+    Store,
+)
+from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, view_type
+from compiler.ir.types import TensorType, i64
+
+KEYWORDS = ("store", "local", "check", "prefetch", "for", "parallel")
+
+
+def parse_kernel(text: str) -> Kernel:
+    """The kernel that `text` spells.  Raises ParseError."""
+    c = Cursor(text)
+    with c.nesting_guard():
+        kernel = _read_kernel(c)
+        c.expect_end()
+    return kernel
+
+
+def parse_program(text: str, resources: Mapping[str, ConstantData] | None = None) -> Program:
+    """The program that `text` spells; `resources` holds the contents of `@name` constants.  Raises ParseError."""
+    c = Cursor(text)
+    with c.nesting_guard():
+        program = _read_program(c, Resources(c, resources))
+        skip_resources(c)
+        c.expect_end()
+    return program
+
+
+# kernels and statements
+
+
+def _read_kernel(c: Cursor) -> Kernel:
+    c.expect("kernel")
+    name = c.expect_kind("global", "the kernel's @name").text
+    scope = NameScope()
+    params = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_param(c, scope), ")")
+    parallel_condition = _read_condition(c) if c.accept("parallel") else 0
+    return Kernel(name, tuple(p for p in params if p is not None), _read_body(c, scope), parallel_condition)
+
+
+def _read_condition(c: Cursor) -> Dim:
+    """`if a >= b` as the number that must not be negative."""
+    c.expect("if")
+    found = read_dim(c)
+    c.expect(">=")
+    return found - c.expect_integer()
+
+
+def _read_param(c: Cursor, scope: NameScope) -> Param:
+    role = c.take().text if c.next_is(*ROLES) else "in"
+    at, (name, type) = c.next, _read_buffer(c)
+    if name in scope.buffers:
+        raise c.error(f"{at} is defined twice", at)
+    scope.buffers[name] = type.dtype
+    return Param(name, type, role)
+
+
+def _read_buffer(c: Cursor) -> tuple[str, TensorType]:
+    name = c.expect_kind("value", "a buffer's %name").text
+    c.expect(":")
+    return name, read_type(c)
+
+
+def _read_body(c: Cursor, scope: NameScope) -> Block:
+    c.expect("{")
+    body = _read_block(c, scope.child_scope())
+    c.expect("}")
+    return body
+
+
+def _read_block(c: Cursor, scope: NameScope) -> Block:
+    body: list[Stmt] = []
+    while c.next.kind == "value" or c.next_is(*KEYWORDS):
+        body.append(_read_statement(c, scope))
+    return tuple(body)
+
+
+def _read_statement(c: Cursor, scope: NameScope) -> Stmt:
+    if c.next_is("for", "parallel"):
+        parallel = c.take().text == "parallel"
+        inner = scope.child_scope()
+        return For(_read_range(c, inner), _read_body(c, inner), parallel)
+    if c.accept("store"):
+        return _read_store(c, scope)
+    if c.accept("local"):
+        buffer, type = _read_buffer(c)
+        scope.buffers[buffer] = type.dtype
+        return Local(buffer, type)
+    if c.accept("check"):
+        name = c.expect_kind("value", "a %name").text
+        return BoundsCheck(name, *_read_bounds(c))
+    if c.accept("prefetch"):
+        buffer, index = expect_name(c, scope.buffers, "buffer").text, read_dims(c)
+        level = c.expect_integer() if c.accept("level") else 1
+        return Prefetch(buffer, index, level, _read_reuse(c) if c.accept("reuse") else ANY_REUSE)
+    name = c.expect_kind("value", "a statement").text
+    c.expect("=")
+    if c.accept("reduce"):
+        stmt: Let | Reduce = _read_reduce(c, name, scope.child_scope())
+    else:
+        stmt = Let(name, read_typed_expr(c, scope))
+    scope.values[name] = stmt.value.dtype
+    return stmt
+
+
+def _read_store(c: Cursor, scope: NameScope) -> Store:
+    at, value = c.next, read_expr(c, scope)
+    c.expect(",")
+    buffer = expect_name(c, scope.buffers, "buffer")
+    index, dtype = read_dims(c), scope.buffers[buffer.text]
+    nontemporal = (_read_condition(c) if c.next_is("if") else 0) if c.accept("nontemporal") else None
+    return Store(buffer.text, index, as_typed_expr(c, value, dtype, at), nontemporal)
+
+
+def _read_reuse(c: Cursor) -> ReuseRange:
+    least = c.expect_integer()
+    c.expect("..")
+    return least, c.expect_integer() if c.next.kind == "int" else None
+
+
+def _read_reduce(c: Cursor, name: str, scope: NameScope) -> Reduce:
+    op = c.expect_kind("word", "how to combine")
+    if op.text not in IDENTITIES:
+        raise c.error(f"{op} combines nothing; use {', '.join(IDENTITIES)}", op)
+    ranges = [_read_range(c, scope)]
+    while c.accept(","):
+        ranges.append(_read_range(c, scope))
+    c.expect("{")
+    body = _read_block(c, scope)
+    c.expect("yield")
+    value = read_typed_expr(c, scope)
+    c.expect("}")
+    return Reduce(name, op.text, tuple(ranges), body, value)
+
+
+def _read_range(c: Cursor, scope: NameScope) -> Range:
+    """A loop's header; its variable enters `scope`."""
+    name = c.expect_kind("value", "the loop's %variable").text
+    result = Range(name, *_read_bounds(c))
+    scope.values[name] = i64
+    while c.next_is("tile", "lanes", "unroll", "accumulators"):
+        option = c.take().text
+        result = result.with_(**{option: c.expect_integer()})
+    return result
+
+
+def _read_bounds(c: Cursor) -> tuple[Dim, Dim]:
+    c.expect("in")
+    low = read_dim(c)
+    c.expect("..")
+    return low, read_dim(c)
+
+
+# programs
+
+
+@dataclass
+class _ProgramParts:
+    """A program as far as it has been read."""
+
+    buffers: dict[str, TensorType] = field(default_factory=dict)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    constants: dict[str, Any] = field(default_factory=dict)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+
+def _read_program(c: Cursor, resources: Resources) -> Program:
+    c.expect("program")
+    c.expect("{")
+    p = _ProgramParts()
+    while not c.accept("}"):
+        if c.next_is("kernel"):
+            at, kernel = c.peek(), _read_kernel(c)
+            if p.kernels.setdefault(kernel.name, kernel) is not kernel:
+                raise c.error(f"{at} is defined twice", at)
+        elif c.next_is("size"):
+            read_size_declaration(c)
+        elif c.next_is("input", "output", "constant", "buffer"):
+            _read_declaration(c, p, resources)
+        else:
+            p.steps.append(_read_step(c, p))
+    return Program(p.buffers, tuple(p.inputs), tuple(p.outputs), p.constants, p.kernels, tuple(p.steps))
+
+
+def _read_declaration(c: Cursor, p: _ProgramParts, resources: Resources) -> None:
+    """One buffer; an input may be declared again as an output of the same type."""
+    role, at = c.take().text, c.next
+    name, type = _read_buffer(c)
+    if name in p.buffers and (role != "output" or p.buffers[name] != type):
+        raise c.error(f"{at} is declared twice", at)
+    p.buffers[name] = type
+    if role == "input":
+        p.inputs.append(name)
+    elif role == "output":
+        p.outputs.append(name)
+    elif role == "constant":
+        p.constants[name] = resources.get(c, c.take(), type).array if c.next.kind == "global" else read_array(c, type)
+
+
+def _read_step(c: Cursor, p: _ProgramParts) -> Step:
+    def read_name() -> str:
+        return expect_name(c, p.buffers, "buffer").text
+
+    if c.accept("copy"):
+        source = read_name()
+        c.expect("->")
+        return Copy(source, read_name())
+    if c.accept("launch"):
+        kernel = c.expect_kind("global", "a kernel's @name")
+        if kernel.text not in p.kernels:
+            raise c.error(f"{kernel} is no kernel here{did_you_mean(kernel.text, p.kernels)}", kernel)
+        return Launch(kernel.text, c.read_list("(", read_name, ")"), _read_node_name(c))
+    if c.accept("view"):
+        return _read_view(c, p)
+    if c.accept("repeat"):
+        return _read_repeat(c, p)
+    if not c.accept("opaque"):
+        raise c.error(f"expected a declaration, a kernel or a step, found {c.next}")
+    op, arguments = c.expect_kind("global", "an op's @name").text, c.read_list("(", read_name, ")")
+    results: list[str] = []
+    while c.accept("," if results else "->"):
+        results.append(read_name())
+    attrs = tuple(read_attrs(c).items())
+    return OpaqueCall(op, attrs, arguments, tuple(results), _read_node_name(c))
+
+
+def _read_view(c: Cursor, p: _ProgramParts) -> View:
+    name = c.expect_kind("value", "the slice's %name")
+    c.expect("=")
+    buffer = expect_name(c, p.buffers, "buffer").text
+    if name.text in p.buffers:
+        raise c.error(f"{name} is declared twice", name)
+    if not p.buffers[buffer].rank:
+        raise c.error(f"%{buffer} has no dimension to take a slice of", name)
+    p.buffers[name.text] = view_type(p.buffers[buffer])
+    (index,) = c.read_list("[", lambda: read_dim(c), "]") or (0,)
+    return View(name.text, buffer, index)
+
+
+def _read_repeat(c: Cursor, p: _ProgramParts) -> Repeat:
+    variable = c.expect_kind("value", "the counter's %name").text
+    at, (low, count) = c.next, _read_bounds(c)
+    if low != 0 or variables(count):
+        raise c.error("steps are counted from 0 to a number or a size", at)
+    c.expect("{")
+    steps: list[Step] = []
+    while not c.accept("}"):
+        steps.append(_read_step(c, p))
+    return Repeat(variable, count, tuple(steps))
+
+
+def _read_node_name(c: Cursor) -> str:
+    """The graph node a step stands for."""
+    return c.expect_kind("string", "the name of a node, in quotes").text if c.accept("for") else ""

@@ -1,0 +1,291 @@
+"""Tile IR as text; the grammar stands in compiler.ir.tile and, for whole programs, in compiler.ir.tile_parser.
+
+kernel @scale(in %x: f32[n], out %y: f32[n]) {
+  parallel %i in 0..n tile 16 lanes 16 {
+    store %x[%i] * 2.0 + 1.0, %y[%i]
+  }
+}
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from compiler.ir import scalar
+from compiler.ir.graph.constant import ConstantData, to_storage
+from compiler.ir.scalar import PRIMITIVES, Const, Expr, IndexValue, Load, PrimitiveCall, Ref
+from compiler.ir.symbolic.index_atoms import constant_term, format_index
+from compiler.ir.symbolic.index_expr import Dim
+from compiler.ir.text.graph_printer import (
+    MAX_HEADER_WIDTH,
+    format_global_name,
+    format_value_name,
+    indent,
+    write_dynamic_size,
+    write_header,
+)
+from compiler.ir.text.lexer import quote
+from compiler.ir.text.literal import storage_dtype, write_array, write_value
+from compiler.ir.text.resources import write_resources
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes
+from compiler.ir.tile.kernel import (
+    ANY_REUSE,
+    BoundsCheck,
+    For,
+    Kernel,
+    Let,
+    Local,
+    Prefetch,
+    Range,
+    Reduce,
+    Stmt,
+    Store,
+)
+from compiler.ir.tile.program import Copy, Launch, Program, Repeat, Step, View
+from compiler.ir.types import DType, TensorType, boolean, i64
+
+PRECEDENCE: Mapping[str, int] = {
+    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 1),
+    "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, "+": 6, "-": 6, "*": 7, "/": 7,
+}  # fmt: skip
+"""How tightly each infix primitive binds: Python's order, but comparisons do not chain."""
+
+UNARY_PRECEDENCE = 8
+MAX_DEPTH, MAX_SIZE = 40, 200
+"""An expression that is deeper, or larger when its shared parts are written out, is spread over several statements."""
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """`kernel` as text; expressions that would fill pages are spread over fresh `%t0 = ...` bindings."""
+    printer = _KernelPrinter(kernel.body, {p.name: p.type.dtype for p in kernel.params})
+    params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
+    params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
+    lines = [indent(line) for s in kernel.body for line in printer.print_stmt(s)]
+    condition = f" parallel{_write_condition(kernel.parallel_condition)}" if kernel.parallel_condition != 0 else ""
+    return "\n".join([write_header(f"kernel {format_global_name(kernel.name)}", params, condition), *lines, "}"])
+
+
+def print_expr(e: Expr) -> str:
+    """`e` on one line, every variable written with its `%`."""
+    return _KernelPrinter((), {}, all_names_bound=True).print_expr(e)
+
+
+class _KernelPrinter:
+    """What spelling an expression needs to know of its kernel: bound names, dtypes of buffers, fresh names."""
+
+    def __init__(self, body: tile.Block, buffers: Mapping[str, DType], all_names_bound: bool = False) -> None:
+        stmts = list(tile.walk(body))
+        self.bound_names = {s.name for s in stmts if isinstance(s, (Let, Reduce))}
+        self.bound_names |= {r.var for s in stmts for r in tile.stmt_ranges(s)}
+        self.buffers = {**buffers, **{s.buffer: s.type.dtype for s in stmts if isinstance(s, Local)}}
+        self.all_names_bound = all_names_bound
+        self.fresh_names = (n for k in range(1 << 30) if (n := f"t{k}") not in self.bound_names)
+
+    # statements
+
+    def print_stmt(self, s: Stmt) -> Iterator[str]:
+        """The lines of one statement."""
+        if isinstance(s, Let):
+            yield from (lines := self.split_expr(s.value))[:-1]
+            yield f"{format_value_name(s.name)} = {lines[-1]}"
+        elif isinstance(s, Store):
+            *lines, value = self.split_expr(s.value, self.buffers.get(s.buffer))
+            yield from lines
+            condition = "" if s.nontemporal is None else f" nontemporal{_write_condition(s.nontemporal)}"
+            yield f"store {value}, {self.print_element(s.buffer, s.index)}{condition}"
+        elif isinstance(s, Local):
+            yield f"local {format_value_name(s.buffer)}: {s.type}"
+        elif isinstance(s, BoundsCheck):
+            yield f"check {format_value_name(s.name)} in {self.print_dim(s.low)}..{self.print_dim(s.high)}"
+        elif isinstance(s, Prefetch):
+            level = f" level {s.level}" if s.level > 1 else ""
+            reuse = f" reuse {s.reuse_text}" if s.reuse != ANY_REUSE else ""
+            yield f"prefetch {self.print_element(s.buffer, s.index)}{level}{reuse}"
+        elif isinstance(s, For):
+            lines = [line for inner in s.body for line in self.print_stmt(inner)]
+            head = f"{'parallel' if s.parallel else 'for'} {self.print_range(s.range)} {{"
+            yield "\n".join([head, *map(indent, lines), "}"])
+        else:
+            yield self.print_reduce(s)
+
+    def print_reduce(self, s: Reduce) -> str:
+        lines = [line for inner in s.body for line in self.print_stmt(inner)]
+        *more, value = self.split_expr(s.value)
+        lines += [*more, f"yield {value}"]
+        head = f"{format_value_name(s.name)} = reduce {s.op} {', '.join(map(self.print_range, s.ranges))} {{"
+        short = f"{head} {lines[0]} }}"
+        return (
+            short if len(lines) == 1 and len(short) <= MAX_HEADER_WIDTH else "\n".join([head, *map(indent, lines), "}"])
+        )
+
+    def print_range(self, r: Range) -> str:
+        options = (
+            ("tile", r.tile, 1),
+            ("lanes", r.lanes, 0),
+            ("unroll", r.unroll, 1),
+            ("accumulators", r.accumulators, 1),
+        )
+        words = [f"{word} {count}" for word, count, default in options if count != default]
+        return " ".join([f"{format_value_name(r.var)} in {self.print_dim(r.lo)}..{self.print_dim(r.hi)}", *words])
+
+    def print_dim(self, d: Dim) -> str:
+        return format_index(d, self.print_variable)
+
+    def print_variable(self, name: str) -> str:
+        spelled = format_value_name(name)
+        return spelled if self.all_names_bound or name in self.bound_names or '"' in spelled else name
+
+    def print_element(self, buffer: str, index: tuple[Dim, ...]) -> str:
+        return f"{format_value_name(buffer)}[{', '.join(map(self.print_dim, index))}]"
+
+    # expressions
+
+    def split_expr(self, e: Expr, expected: DType | None = None) -> list[str]:
+        """Bindings for the parts of an overlarge `e`, then the text of what is left."""
+        named = _subexprs_to_name(e)
+        if not named:
+            return [self.print_expr(e, expected=expected)]
+        lines: list[str] = []
+        shown: dict[int, Expr] = {}
+        for part in e.subexprs:
+            value = scalar.with_args(part, tuple(shown[id(a)] for a in part.args))
+            if id(part) in named:
+                name = next(self.fresh_names)
+                lines.append(f"{format_value_name(name)} = {self.print_expr(value)}")
+                value = Ref(part.dtype, name)
+            shown[id(part)] = value
+        return [*lines, self.print_expr(shown[id(e)], expected=expected)]
+
+    def print_expr(self, e: Expr, outer_precedence: int = 0, expected: DType | None = None) -> str:
+        """`e` as an operand of what binds as tightly as `outer`; a literal of dtype `expected` needs no type."""
+        if isinstance(e, Const):
+            return _print_const(e) if e.dtype in (expected, boolean) else f"{_print_const(e)}:{e.dtype}"
+        if isinstance(e, Ref):
+            return format_value_name(e.name)
+        if isinstance(e, IndexValue):
+            return f"index{'' if e.dtype == i64 else f'<{e.dtype}>'}({self.print_dim(e.index)})"
+        if isinstance(e, Load):
+            return self.print_load(e)
+        assert isinstance(e, PrimitiveCall)
+        return self.print_call(e, outer_precedence)
+
+    def print_load(self, e: Load) -> str:
+        element = self.print_element(e.buffer, e.index)
+        if e.mask is None:
+            return element
+        other = f", {self.print_expr(e.other, expected=e.dtype)}" if e.other is not None else ""
+        return f"load({element}, {self.print_expr(e.mask)}{other})"
+
+    def print_call(self, e: PrimitiveCall, outer_precedence: int) -> str:
+        if e.primitive in ("cast", "bitcast"):
+            return f"{e.primitive}<{e.dtype}>({self.print_expr(e.operands[0])})"
+        expected = _literal_dtypes(e)
+        infix = PRIMITIVES[e.primitive].infix
+        if infix:
+            level = PRECEDENCE[infix]
+            left = self.print_expr(e.operands[0], level + (level == 1), expected[0])
+            text = f"{left} {infix} {self.print_expr(e.operands[1], level + 1, expected[1])}"
+            return f"({text})" if level < outer_precedence else text
+        if e.primitive == "neg":
+            text = self.print_expr(e.operands[0], UNARY_PRECEDENCE)
+            return f"-({text})" if isinstance(e.operands[0], Const) or text.startswith("-") else f"-{text}"
+        arguments = [self.print_expr(a, expected=x) for a, x in zip(e.operands, expected, strict=True)]
+        return f"{e.primitive}({', '.join(arguments)})"
+
+
+def _subexprs_to_name(e: Expr) -> set[int]:
+    """The parts of an overlarge `e` (by identity) that get a name: the shared ones, and every `DEPTH` levels one."""
+    size: dict[int, int] = {}
+    depth: dict[int, int] = {}
+    uses: Counter[int] = Counter()
+    for part in e.subexprs:
+        size[id(part)] = 1 + sum(size[id(a)] for a in part.args)
+        depth[id(part)] = 1 + max((depth[id(a)] for a in part.args), default=0)
+        uses.update(id(a) for a in part.args)
+    if size[id(e)] <= MAX_SIZE and depth[id(e)] <= MAX_DEPTH:
+        return set()
+    cuts: set[int] = set()
+    for part in e.subexprs:
+        depth[id(part)] = 1 + max((depth[id(a)] for a in part.args), default=0)
+        if part is not e and part.args and (uses[id(part)] > 1 or depth[id(part)] == MAX_DEPTH):
+            cuts.add(id(part))
+            depth[id(part)] = 1
+    return cuts
+
+
+def _literal_dtypes(e: PrimitiveCall) -> list[DType | None]:
+    """For each operand, the dtype that the parser gives to a bare number there."""
+    choice = PRIMITIVES[e.primitive].result_rule == "branch"
+    free = e.operands[choice:]
+    typed = next((a.dtype for a in free if not isinstance(a, Const) or a.dtype == boolean), None)
+    bare = [typed or (None if k == 0 else free[0].dtype) for k in range(len(free))]
+    return [boolean, *bare] if choice else bare
+
+
+def _print_const(e: Const) -> str:
+    return str(e.value).lower() if isinstance(e.value, bool) else repr(e.value)
+
+
+def _write_condition(condition: Dim) -> str:
+    """` if a >= b` for what must not be negative; nothing for 0."""
+    least = max(0, -constant_term(condition))
+    return f" if {condition + least} >= {least}" if condition != 0 else ""
+
+
+def print_program(program: Program, *, full: bool = False) -> str:
+    """`program` as text; `full` appends the contents of large constants."""
+    resources = program_resources(program)
+    text = "\n".join(["program {", *(indent(item) for item in _program_items(program, resources)), "}"])
+    return f"{text}\n{write_resources(resources)}" if full and resources else text
+
+
+def program_resources(program: Program) -> dict[str, ConstantData]:
+    """The constants that `print_program` names without writing them out."""
+    data = {name: _stored_data(array, program.buffers[name]) for name, array in program.constants.items()}
+    return {name: d for name, d in data.items() if write_array(d) is None}
+
+
+def _stored_data(array: Any, type: TensorType) -> ConstantData:
+    """`array` as stored bits; a bf16 constant may come as float32."""
+    if isinstance(array, ConstantData):
+        return array
+    values = np.asarray(array)
+    return ConstantData(
+        type.dtype, values if values.dtype == storage_dtype(type.dtype) else to_storage(values, type.dtype)
+    )
+
+
+def _program_items(p: Program, resources: Mapping[str, ConstantData]) -> Iterator[str]:
+    yield from map(write_dynamic_size, program_dynamic_sizes(p))
+    for role, names in ("input", p.inputs), ("output", p.outputs):
+        yield from (f"{role} {format_value_name(n)}: {p.buffers[n]}" for n in names)
+    for name, array in p.constants.items():
+        contents = format_global_name(name) if name in resources else write_array(_stored_data(array, p.buffers[name]))
+        yield f"constant {format_value_name(name)}: {p.buffers[name]} {contents}"
+    declared = {*p.inputs, *p.outputs, *p.constants, *p.views}
+    yield from (f"buffer {format_value_name(n)}: {t}" for n, t in p.buffers.items() if n not in declared)
+    yield from map(print_kernel, p.kernels.values())
+    yield from map(_print_step, p.steps)
+
+
+def _print_step(s: Step) -> str:
+    if isinstance(s, Copy):
+        return f"copy {format_value_name(s.source)} -> {format_value_name(s.target)}"
+    if isinstance(s, View):
+        return f"view {format_value_name(s.name)} = {format_value_name(s.buffer)}[{format_index(s.index, format_value_name)}]"
+    if isinstance(s, Repeat):
+        return "\n".join(
+            [f"repeat {format_value_name(s.var)} in 0..{s.count} {{", *(indent(_print_step(i)) for i in s.steps), "}"]
+        )
+    node = f" for {quote(s.node)}" if s.node else ""
+    arguments = f"({', '.join(map(format_value_name, s.arguments))})"
+    if isinstance(s, Launch):
+        return f"launch {format_global_name(s.kernel)}{arguments}{node}"
+    results = f" -> {', '.join(map(format_value_name, s.results))}" if s.results else ""
+    attrs = ", ".join(f"{k}={write_value(v)}" for k, v in s.attrs)
+    return f"opaque {format_global_name(s.op)}{arguments}{results}{f' {{{attrs}}}' if attrs else ''}{node}"

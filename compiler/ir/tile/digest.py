@@ -1,0 +1,121 @@
+"""A name for what a kernel computes: equal for kernels that differ only in the names they use.
+
+Layers of a model often lower to the same kernel under other names; by this digest they are compiled once, and found again
+in the cache of the next process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
+from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
+from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Store
+
+
+def kernel_digest(kernel: Kernel) -> str:
+    """32 hex digits that depend on everything in `kernel` but names."""
+    writer = _DigestWriter()
+    for s in kernel_dynamic_sizes(kernel):
+        writer.line("size", s.name, s.low, s.high)
+    for p in kernel.params:
+        writer.line(p.role, p.type, writer.bind(p.name))
+    writer.line("shared", kernel.parallel_condition)
+    writer.block(kernel.body)
+    return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]
+
+
+class _DigestWriter:
+    """Writes a kernel line by line with numbers for names; an expression met again is named by its number."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.canonical_names: dict[str, str] = {}
+        self.value_numbers: dict[tuple[str, ...], str] = {}
+        self.expr_numbers: dict[int, str] = {}
+        self.dim_texts: dict[Dim, str] = {}
+        self.count = 0
+
+    def line(self, *parts: object) -> None:
+        self.lines.append(" ".join(map(str, parts)))
+
+    def bind(self, name: str) -> str:
+        """The next free number for `name`, which from here on means this binding."""
+        if name in self.canonical_names:
+            self.expr_numbers.clear()
+            self.dim_texts.clear()
+        self.count += 1
+        self.canonical_names[name] = f"v{self.count}"
+        return self.canonical_names[name]
+
+    def dim(self, d: Dim) -> str:
+        if d not in self.dim_texts:
+            self.dim_texts[d] = str(substitute(d, {name: var(self.canonical_names[name]) for name in variables(d)}))
+        return self.dim_texts[d]
+
+    def dims(self, index: tuple[Dim, ...]) -> str:
+        return f"[{', '.join(map(self.dim, index))}]"
+
+    def range(self, r: Range) -> str:
+        lo, hi = self.dim(r.lo), self.dim(r.hi)
+        return f"{self.bind(r.var)} {lo} {hi} {r.tile} {r.lanes} {r.unroll} {r.accumulators}"
+
+    def block(self, body: Block) -> None:
+        self.line("{")
+        for stmt in body:
+            if isinstance(stmt, Let):
+                value = self.expr(stmt.value)
+                self.line("let", self.bind(stmt.name), value)
+            elif isinstance(stmt, Store):
+                self.line(
+                    "store",
+                    self.canonical_names[stmt.buffer],
+                    self.dims(stmt.index),
+                    self.expr(stmt.value),
+                    stmt.nontemporal,
+                )
+            elif isinstance(stmt, Local):
+                self.line("local", self.bind(stmt.buffer), stmt.type)
+            elif isinstance(stmt, BoundsCheck):
+                self.line("check", self.canonical_names[stmt.name], self.dim(stmt.low), self.dim(stmt.high))
+            elif isinstance(stmt, Prefetch):
+                self.line("prefetch", self.canonical_names[stmt.buffer], self.dims(stmt.index), stmt.level, stmt.reuse)
+            elif isinstance(stmt, For):
+                self.line("for", stmt.parallel, self.range(stmt.range))
+                self.block(stmt.body)
+            else:
+                self.reduce(stmt)
+        self.line("}")
+
+    def reduce(self, stmt: Reduce) -> None:
+        self.line("reduce", stmt.op, *(self.range(r) for r in stmt.ranges))
+        self.block(stmt.body)
+        value = self.expr(stmt.value)
+        self.line("yield", self.bind(stmt.name), value)
+
+    def expr(self, e: Expr) -> str:
+        for node in e.subexprs:
+            if id(node) not in self.expr_numbers:
+                self.expr_numbers[id(node)] = self._value_number(self._key(node))
+        return self.expr_numbers[id(e)]
+
+    def _value_number(self, key: tuple[str, ...]) -> str:
+        if key not in self.value_numbers:
+            self.value_numbers[key] = f"e{len(self.value_numbers)}"
+            self.line(self.value_numbers[key], "=", *key)
+        return self.value_numbers[key]
+
+    def _key(self, e: Expr) -> tuple[str, ...]:
+        operands = tuple(self.expr_numbers[id(a)] for a in e.args)
+        if isinstance(e, Const):
+            return (e.dtype.name, repr(e.value))
+        if isinstance(e, Ref):
+            return (e.dtype.name, self.canonical_names[e.name])
+        if isinstance(e, IndexValue):
+            return (e.dtype.name, "index", self.dim(e.index))
+        if isinstance(e, Load):
+            given = f"{'mask' if e.mask is not None else ''} {'other' if e.other is not None else ''}"
+            return (e.dtype.name, "load", self.canonical_names[e.buffer], self.dims(e.index), given, *operands)
+        assert isinstance(e, PrimitiveCall)
+        return (e.dtype.name, e.primitive, *operands)

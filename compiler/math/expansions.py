@@ -1,0 +1,60 @@
+"""Elementary functions in terms of arithmetic, comparison, choice and bits: what `expand-math` puts in their place.
+
+An expansion takes arguments that are cheap to repeat (a name or a constant) of type f32 or f64, and returns an expression
+in which an object used twice is a value computed once.  No expansion branches or reads a table: all lanes of a vector take
+the same steps.
+
+Every function is right over the whole range of its type: zeros (with their sign), denormal arguments and results,
+infinities and NaN.  Its docstring states the greatest error found, in units in the last place, and the cost in primitives,
+bitcasts not counted.  Tried in f32: exp and erf on all arguments, the others on every ninth, pow on 60 million pairs; in
+f64: some million arguments of each.
+
+Two things hold throughout.  `fma` must round once.  A minimum that propagates NaN costs three instructions on x86, hence
+`where(x > c, c, x)`, which is one and keeps NaN too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from compiler.ir.scalar import Expr, PrimitiveCall
+from compiler.math.binary import format_of
+from compiler.math.error_function import erf
+from compiler.math.exponential import exp, exp2, expm1
+from compiler.math.hyperbolic import cosh, sinh, tanh
+from compiler.math.inverse_trigonometric import acos, asin, atan
+from compiler.math.logarithm import log, log1p, log2
+from compiler.math.power import pow_, rsqrt
+from compiler.math.trigonometric import cos, sin, tan
+
+__all__ = ["EXPANSIONS", "expand"]
+
+EXPANSIONS: Mapping[str, Callable[..., Expr]] = MappingProxyType(
+    {
+        "acos": acos,
+        "asin": asin,
+        "atan": atan,
+        "cos": cos,
+        "cosh": cosh,
+        "erf": erf,
+        "exp": exp,
+        "exp2": exp2,
+        "expm1": expm1,
+        "log": log,
+        "log1p": log1p,
+        "log2": log2,
+        "pow": pow_,
+        "rsqrt": rsqrt,
+        "sin": sin,
+        "sinh": sinh,
+        "tan": tan,
+        "tanh": tanh,
+    }
+)
+
+
+def expand(call: PrimitiveCall) -> Expr:
+    """`call` of an elementary function, spelt out; KeyError where it is none, TypeError where it is not in f32 or f64."""
+    format_of(call)
+    return EXPANSIONS[call.primitive](*call.operands)

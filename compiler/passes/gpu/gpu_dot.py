@@ -1,0 +1,107 @@
+"""Choose the blocks of a contraction that a GPU's matrix units multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compiler.analysis.accesses import Accesses, is_contraction
+from compiler.ir.scalar import Expr, Load, PrimitiveCall
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt
+from compiler.ir.types import DType, f32, f64, i8, i32
+from compiler.passes.base import Context, TilePass, register
+from compiler.passes.gpu.gpu_rows import MIN_BLOCK, next_power_of_2
+
+
+@register
+@dataclass(frozen=True)
+class GpuDot(TilePass):
+    """parallel %i { parallel %j { reduce add %k { x[%i, %k] * w[%j, %k] } } }
+    ->  parallel %i tile 64 { parallel %j tile 64 { reduce add %k tile 32 { x[%i, %k] * w[%j, %k] } } }
+
+    One loop that only the first factor follows, one that only the second follows, and one reduced loop of both: the longest
+    of each, inner ones first.  Loops that are tiled already keep their tile; the others shrink until a block of sums has at
+    most `sums` elements and the blocks of factors fit in `shared` bytes of memory on the chip.
+    """
+
+    name = "gpu-dot"
+    rows: int = 64
+    columns: int = 64
+    depth: int = 32
+    max_accumulators: int = 8192
+    max_shared_bytes: int = 1 << 16
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        table = Accesses(ir)
+        sizes: dict[str, int] = {}
+        for stmt in tile.walk(ir.body):
+            if isinstance(stmt, Reduce) and is_contraction(stmt):
+                missed = self.choose_block(table, stmt, sizes)
+                if missed:
+                    context.missed(self, f"%{stmt.name}: {missed}")
+                else:
+                    context.applied(self, f"%{stmt.name}: blocks of {', '.join(f'%{v} {n}' for v, n in sizes.items())}")
+        return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
+
+    def choose_block(self, table: Accesses, s: Reduce, sizes: dict[str, int]) -> str:
+        """Add the tiles of one contraction to `sizes`, or say why there are none."""
+        assert isinstance(s.value, PrimitiveCall)
+        a, b = (dependent_loops(table, e) for e in s.value.operands)
+        if not is_supported_product(*s.value.operands):
+            return f"no matrix unit multiplies {s.value.operands[0].dtype}"
+        around = [r for r in table.loops[s.ranges[0].var][2] if r.extent != 1]
+        row = longest([r for r in around if r.var in a - b])
+        column = longest([r for r in around if r.var in b - a])
+        depth = longest([r for r in s.ranges if r.var in a & b and r.extent != 1])
+        if row is None or column is None or depth is None:
+            return "a factor is used only once"
+        if any(r.tile > 1 and r.var in a & b for r in around):
+            return "both factors follow a tiled loop"
+
+        fixed = {r.var for r in (row, column, depth) if r.tile > 1 or r.var in sizes}
+        for r, most in ((depth, self.depth), (column, self.columns), (row, self.rows)):
+            sizes[r.var] = max(
+                MIN_BLOCK, sizes.get(r.var, r.tile if r.tile > 1 else min(most, next_power_of_2(block_extent(r))))
+            )
+        bytes_ = max(uncast_dtype(e).bytes for e in s.value.operands)
+
+        def too_large() -> bool:
+            rows, columns, steps = (sizes[r.var] for r in (row, column, depth))
+            return rows * columns > self.max_accumulators or (rows + columns) * steps * bytes_ > self.max_shared_bytes
+
+        for r in (row, depth, column):
+            while too_large() and r.var not in fixed and sizes[r.var] > MIN_BLOCK:
+                sizes[r.var] //= 2
+        return ""
+
+
+def dependent_loops(table: Accesses, e: Expr) -> frozenset[str]:
+    """The loops that a value varies over, those around the local buffers it reads among them."""
+    local_buffers = {x.buffer for x in e.subexprs if isinstance(x, Load) and table.roles[x.buffer] == "local"}
+    return table.varying_loops(e).union(*(table.local_scopes[b] for b in local_buffers))
+
+
+def is_supported_product(x: Expr, y: Expr) -> bool:
+    """Whether matrix units take the factors: floats as they are, halves and bytes before they were widened."""
+    return x.dtype in (f32, f64) or (x.dtype == i32 and uncast_dtype(x) == uncast_dtype(y) == i8)
+
+
+def uncast_dtype(e: Expr) -> DType:
+    """The dtype of `e` before it was cast, if it was."""
+    return e.operands[0].dtype if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e.dtype
+
+
+def block_extent(r: Range) -> int:
+    """The extent of a loop; a block's worth where it is symbolic."""
+    return r.extent if isinstance(r.extent, int) else 64
+
+
+def longest(loops: Sequence[Range]) -> Range | None:
+    """The innermost of the loops that fill a block, else the longest."""
+    return max(reversed(loops), key=lambda r: min(block_extent(r), 64), default=None)
+
+
+def is_tiled(stmt: Stmt) -> bool:
+    """Whether some loop of `stmt` is tiled."""
+    return any(r.tile > 1 for r in tile.stmt_ranges(stmt))

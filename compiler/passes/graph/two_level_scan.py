@@ -1,0 +1,77 @@
+"""Scan few long rows in blocks, which need not wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import isqrt
+
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Scan
+from compiler.ir.symbolic.index_expr import Dim
+from compiler.passes.base import Context, GraphPass, register
+
+REDUCE_OPS: Mapping[str, Callable[..., Node]] = {"add": ops.sum_, "mul": ops.prod, "max": ops.amax, "min": ops.amin}
+COMBINE_OPS: Mapping[str, Callable[..., Node]] = {
+    "add": ops.add,
+    "mul": ops.mul,
+    "max": ops.maximum,
+    "min": ops.minimum,
+}
+
+
+@register
+@dataclass(frozen=True)
+class TwoLevelScan(GraphPass):
+    """%y = cumsum %x {dim=0}  ->  %b = reshape %x   %t = sum %b   %s = cumsum %t {exclusive=true}   %c = cumsum %b   %y = add %c, %s
+
+    A row of at least `long` elements becomes blocks of about `block`: their totals are scanned first, then every block by itself.  The
+    elements are read twice, but threads and registers have several chains to work on.  Done where there are at most `rows`
+    rows and some length of block divides them.
+    """
+
+    name = "two-level-scan"
+    min_length: int = 8192
+    block_size: int = 2048
+    max_rows: int = 4
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+            new = n.with_operands(operands)
+            size = self.block_length(new)
+            if size is None:
+                return new
+            context.applied(self, f"scanned in blocks of {size}", n)
+            return replace(two_level_scan(new, size), name=n.name)
+
+        return ir.map_nodes(rule) if any(self.block_length(n) for n in ir.nodes) else ir
+
+    def block_length(self, n: Node) -> int | None:
+        """The length of the blocks in which `n` is scanned; None where it is scanned as it is."""
+        if not isinstance(n.structure, Scan) or not n.structure.combine:
+            return None
+        extent, whole = n.shape[n.structure.axis(n).dim], n.type.numel
+        if (
+            not isinstance(extent, int)
+            or not isinstance(whole, int)
+            or extent < self.min_length
+            or whole > extent * self.max_rows
+        ):
+            return None
+        sizes = [d for k in range(1, isqrt(extent) + 1) if extent % k == 0 for d in (k, extent // k)]
+        fitting = [d for d in sizes if max(2, self.block_size // 8) <= d <= self.block_size * 2 and d * 4 <= extent]
+        return max(fitting, default=None)
+
+
+def two_level_scan(n: Node, size: int) -> Node:
+    """Scan `n` of blocks of `size` elements, joined with the scan of their totals; rounded once, as the scan itself is."""
+    assert isinstance(n.structure, Scan)
+    d, combine, carried = n.structure.axis(n).dim, n.structure.combine, n.structure.initial(n)[0].dtype
+    shape: tuple[Dim, ...] = (*n.shape[:d], n.shape[d] // size, size, *n.shape[d + 1 :])
+    blocks = ops.as_dtype(ops.reshape(n.operands[0], shape=shape), carried)
+    totals = REDUCE_OPS[combine](blocks, dims=(d + 1,), keepdim=True)
+    before = n.op(totals, **{**n.attrs, "dim": d, "exclusive": True})
+    inside = n.op(blocks, **{**n.attrs, "dim": d + 1})
+    return ops.reshape(ops.as_dtype(COMBINE_OPS[combine](inside, before), n.dtype), shape=n.shape)

@@ -1,0 +1,147 @@
+"""Take long sums of products in blocks, so that what they read of each operand stays near."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from compiler.analysis.accesses import Access, Accesses, is_contraction, perfect_nest, wrap_in_nest
+from compiler.cost.machine import Machine
+from compiler.ir.scalar import Load, Ref, const
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var
+from compiler.ir.tile.kernel import (
+    Block,
+    For,
+    Kernel,
+    Range,
+    Reduce,
+    Store,
+    dim_hint,
+    extent_hint,
+    iteration_count_hint,
+)
+from compiler.ir.tile.substitution import NameSupply, with_unique_names
+from compiler.passes.base import Context, TilePass, register
+
+MIN_TILE_EXTENT = 16
+"""Rows or columns that fill a tile of accumulators."""
+
+
+class StoredContraction(NamedTuple):
+    """A sum of products and the store of it, which a nest of loops holds and nothing else."""
+
+    reduction: Reduce
+    store: Store
+
+    @property
+    def depth(self) -> Range:
+        return self.reduction.ranges[0]
+
+
+@register
+@dataclass(frozen=True)
+class BlockReductions(TilePass):
+    """parallel %i { parallel %j { %s = reduce add %r { x[%r, %i] * w[%r, %j] }  store %s, y } }
+    ->  parallel %i.part { for %i.., %j { store 0, y }  for %r.block { for %j { for %i.. { %s = reduce add %r.. { ... }  store y + %s, y } } } }
+
+    Where operands lie across a sum, each step reads a few elements of another row, and every tile of accumulators passes all of
+    them: more lines than the caches hold, on more pages than are known.  The rows of a block of `size` steps stay (the loop over
+    the depth of Goto and van de Geijn, 2008).  Pays for sums of `least` products and more; where one operand lies along the sum,
+    if the other's rows are a multiple of `apart` bytes apart, so that few cache sets hold them.  Shorter chains of additions
+    round less, too.
+    """
+
+    name = "block-reductions"
+    block_size: int = 256
+    min_depth: int = 1024
+    conflict_stride: int = 4096
+    min_part_length: int = 128
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        nest = perfect_nest(ir.body)
+        match = self.match_contraction(nest)
+        if match is None or not self.has_strided_operands(context.accesses(ir), nest, match):
+            return ir
+        context.applied(self, f"%{match.depth.var} in blocks of {self.block_size}")
+        context.propose(self, None)
+        body = self.blocked_nest(match, nest, context.machine or Machine(), NameSupply(ir))
+        return with_unique_names(ir.with_body(wrap_in_nest(nest[:-2], body)))
+
+    def match_contraction(self, nest: list[For]) -> StoredContraction | None:
+        """The long sum that the two innermost loops compute and store as it is."""
+        if len(nest) < 2 or not all(f.parallel for f in nest):
+            return None
+        match nest[-1].body:
+            case (Reduce(body=(), ranges=(depth,)) as sum_, Store() as store) if is_contraction(sum_):
+                plain = store.value == Ref(sum_.value.dtype, sum_.name)
+                return StoredContraction(sum_, store) if plain and dim_hint(depth.extent) >= self.min_depth else None
+        return None
+
+    def has_strided_operands(self, table: Accesses, nest: list[For], match: StoredContraction) -> bool:
+        """Whether the operands, one for the rows and one for the columns of the result, lie so that blocks pay."""
+        rows, columns, depth = nest[-2].range.var, nest[-1].range.var, match.depth.var
+        reads = [a for a in table.all if a.stmt is match.reduction]
+        column_reads = [a for a in reads if table.depends_on(a, columns) and not table.depends_on(a, rows)]
+        row_reads = [a for a in reads if table.depends_on(a, rows) and not table.depends_on(a, columns)]
+        if (
+            len(reads) != 2
+            or len(column_reads) != 1
+            or len(row_reads) != 1
+            or any(has_fixed_layout(table, a) for a in reads)
+        ):
+            return False
+        (w,), (x,) = column_reads, row_reads
+        column_depth_stride, row_depth_stride = table.stride(w, depth), table.stride(x, depth)
+        if (
+            not column_depth_stride
+            or not row_depth_stride
+            or table.stride(w, columns) != 1
+            or abs(column_depth_stride) == 1
+        ):
+            return False
+        return (
+            abs(row_depth_stride) > 1
+            or column_depth_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
+        )
+
+    def blocked_nest(self, match: StoredContraction, nest: list[For], machine: Machine, fresh: NameSupply) -> Block:
+        """The result, cleared and added to by each block of the sum; where threads have too little else, part by part."""
+        rows, columns, depth = nest[-2].range, nest[-1].range, match.depth
+        parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
+        longest = max(rows, columns, key=extent_hint)
+        split_loops = self.split_for_threads(longest, parts_needed, fresh(f"{longest.var}.part"))
+        if split_loops is not None:
+            outer, longest = split_loops
+            rows, columns = (longest if r.var == longest.var else r for r in (rows, columns))
+        total = match.reduction.value.dtype
+        partial_sum = Load(total, match.store.buffer, match.store.index)
+        accumulate = replace(match.store, value=partial_sum + match.store.value)
+
+        def added(lo: Dim, hi: Dim) -> Block:
+            part = replace(match.reduction, ranges=(depth.with_(lo=lo, hi=hi),))
+            return wrap_in_nest([For(columns, ()), For(rows, ())], (part, accumulate))
+
+        clear = wrap_in_nest([For(rows, ()), For(columns, ())], (replace(match.store, value=const(0, total)),))
+        block_var, full_blocks = fresh(f"{depth.var}.block"), depth.extent // self.block_size
+        start, end = depth.lo + var(block_var) * self.block_size, depth.lo + full_blocks * self.block_size
+        body: Block = (*clear, For(Range(block_var, 0, full_blocks), added(start, start + self.block_size)))
+        body = body if end == depth.hi else (*body, *added(end, depth.hi))
+        return body if split_loops is None else (For(outer, body, parallel=True),)
+
+    def split_for_threads(self, r: Range, threads: int, name: str) -> tuple[Range, Range] | None:
+        """A loop over parts of `r`, two for each thread if these are long enough, and the loop over a part; None for one part."""
+        count = max(
+            min(dim_hint(r.extent) // self.min_part_length, 2 * threads),
+            min(dim_hint(r.extent) // MIN_TILE_EXTENT, threads),
+        )
+        if count < 2 or not isinstance(r.extent, int):
+            return None
+        size = -(-r.extent // count // MIN_TILE_EXTENT) * MIN_TILE_EXTENT
+        outer = Range(name, 0, ceildiv(r.extent, size))
+        start = r.lo + var(name) * size
+        return outer, r.with_(lo=start, hi=minimum(start + size, r.hi, {name: (0, outer.hi - 1)}))
+
+
+def has_fixed_layout(table: Accesses, a: Access) -> bool:
+    """Whether an operand will lie as it is read in any case, or may not be read everywhere."""
+    return table.roles[a.buffer] not in ("in", "inout") or a.is_masked

@@ -1,0 +1,111 @@
+"""Shorten reductions to the points that take part in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from compiler.ir import scalar
+from compiler.ir.graph.structure import IDENTITIES
+from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, const
+from compiler.ir.symbolic.affine import coefficient
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, var, variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Block, Kernel, Let, Range, Reduce, Stmt
+from compiler.ir.tile.substitution import with_unique_names
+from compiler.ir.tile.uses import names_read
+from compiler.ir.types import boolean
+from compiler.passes.base import Context, TilePass, register
+
+
+@register
+@dataclass(frozen=True)
+class TightenReductions(TilePass):
+    """%s = reduce add %t in 0..2 { %in = index(1 - %t*2) < 0  yield where(%in, load(%x[%i + %t], %in) * load(%w[3 - %t*2], %in), 0.0) }
+    ->  %s = reduce add %t in 1..2 { yield %x[%i + %t] * %w[3 - %t*2] }
+
+    Where one range alone decides which products are added: each remainder of a transposed convolution has its own taps.
+    """
+
+    name = "tighten-reductions"
+    exact = True
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        if not any(e.mask is not None for e in tile.loads(ir.body)):
+            return ir
+        ir = with_unique_names(ir)
+        guards = {s.name: s.value for s in tile.walk(ir.body) if isinstance(s, Let)}
+
+        def rule(stmt: Stmt) -> Block:
+            new = tighten(stmt, guards) if isinstance(stmt, Reduce) else stmt
+            if isinstance(stmt, Reduce) and new is not stmt:
+                context.applied(self, f"%{stmt.name} adds only what takes part")
+            return (new,)
+
+        body = tile.expand_stmts(ir.body, rule)
+        read = {name for s in tile.walk(body) for value in tile.stmt_exprs(s) for name in names_read(value)}
+        unused_guards = {name for name, value in guards.items() if value.dtype == boolean} - read
+        return ir.with_body(
+            tile.expand_stmts(body, lambda s: () if isinstance(s, Let) and s.name in unused_guards else (s,))
+        )
+
+
+def tighten(stmt: Reduce, guards: Mapping[str, Expr]) -> Stmt:
+    """The reduction over those points alone whose test holds; itself where they are no box."""
+    value = stmt.value
+    guard = value.args[0] if isinstance(value, PrimitiveCall) and value.primitive == "where" else None
+    identity = const(IDENTITIES[stmt.op](value.dtype), value.dtype)
+    if not isinstance(guard, Ref) or guard.name not in guards or not value.args[2].is_structurally_equal(identity):
+        return stmt
+    ranges: tuple[Range, ...] | None = stmt.ranges
+    for d in nonnegative_indices(guards[guard.name]):
+        ranges = restrict_ranges(ranges, d) if ranges is not None and d is not None else None
+    if ranges is None:
+        return stmt
+    if any(r.lo == r.hi for r in ranges):
+        return Let(stmt.name, identity)
+    return replace(stmt, ranges=ranges, value=scalar.transform(value.args[1], lambda e: drop_mask(e, guard.name)))
+
+
+def drop_mask(e: Expr, guard: str) -> Expr:
+    """A load for which `test` is known to hold."""
+    if not isinstance(e, Load) or e.mask is None:
+        return e
+    both = e.mask.args if isinstance(e.mask, PrimitiveCall) and e.mask.primitive == "and" else (e.mask,)
+    left = [m for m in both if not (isinstance(m, Ref) and m.name == guard)]
+    if len(left) == len(both):
+        return e
+    return replace(e, mask=left[0] if left else None, other=e.other if left else None)
+
+
+def nonnegative_indices(guard: Expr) -> Iterator[Dim | None]:
+    """The indices that are not negative where `test` holds; None for what is no comparison of an index."""
+    if isinstance(guard, PrimitiveCall) and guard.primitive == "and":
+        for part in guard.args:
+            yield from nonnegative_indices(part)
+        return
+    at = guard.args[0] if isinstance(guard, PrimitiveCall) and guard.primitive in ("ge", "lt") else None
+    d = at.index if isinstance(at, IndexValue) else at.value if isinstance(at, Const) else None
+    plain = isinstance(guard, PrimitiveCall) and isinstance(guard.args[1], Const) and guard.args[1].value == 0
+    if not plain or not isinstance(d, (int, IndexExpr)):
+        yield None
+    elif isinstance(guard, PrimitiveCall):
+        yield d if guard.primitive == "ge" else -d - 1
+
+
+def restrict_ranges(ranges: tuple[Range, ...], d: Dim) -> tuple[Range, ...] | None:
+    """The part of the ranges where `d` is not negative; None where more than one of them, a loop around them, or a size decides."""
+    if isinstance(d, int):
+        return ranges if d >= 0 else tuple(r.with_(hi=r.lo) for r in ranges)
+    r = next((r for r in ranges if variables(d) == {r.var}), None)
+    slope = coefficient(d, r.var) if r is not None else None
+    if r is None or not slope or not isinstance(r.lo, int) or not isinstance(r.hi, int):
+        return None
+    offset = d - var(r.var) * slope
+    if not isinstance(offset, int):
+        return None
+    if slope > 0:
+        restricted = r.with_(lo=min(max(r.lo, -(offset // slope)), r.hi))
+    else:
+        restricted = r.with_(hi=max(min(r.hi, offset // -slope + 1), r.lo))
+    return tuple(restricted if x is r else x for x in ranges)

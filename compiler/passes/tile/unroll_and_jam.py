@@ -1,0 +1,74 @@
+"""Take chains of dependent steps side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from compiler.cost.machine import Machine
+from compiler.cost.vectorization import lane_count
+from compiler.ir import scalar
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.kernel import Block, For, Kernel, Local, Stmt, Store
+from compiler.passes.base import Context, TilePass, register
+
+
+@register
+@dataclass(frozen=True)
+class UnrollAndJam(TilePass):
+    """parallel %i in 0..64 { local %c  for %k { ... %c ... } }  ->  parallel %i in 0..64 tile 4 { ... }
+
+    A scan waits at each step for the one before; other rows have nothing to wait for.  Of rows that have no lanes, `rows` are
+    taken at once, each in registers of its own; from `heavy` operations per step on it pays to gather them into lanes.
+    """
+
+    name = "unroll-and-jam"
+    exact = True
+    factor: int = 4
+    min_lane_ops: int = 24
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        lanes = lane_count(ir, context.machine or Machine())
+        loops_with_lanes_inside = {
+            r.var for s in tile.walk(ir.body) if isinstance(s, For) and s.range.lanes for r in ranges_in(s)
+        }
+
+        def rule(stmt: Stmt) -> Block:
+            if not isinstance(stmt, For) or not stmt.parallel or stmt.range.var in loops_with_lanes_inside:
+                return (stmt,)
+            if any(r.lanes for r in ranges_in(stmt)):
+                return (stmt,)
+            chains = [s for s in stmt.body if isinstance(s, For) and has_carried_scalar(stmt.body, s)]
+            if not chains or any(isinstance(s, tile.Reduce) for s in tile.walk(stmt.body)):
+                return (stmt,)
+            extent = tile.extent_hint(stmt.range)
+            if sum(map(arithmetic_ops, chains)) >= self.min_lane_ops and extent >= lanes:
+                context.applied(self, f"{lanes} chains across the lanes of a register")
+                return (replace(stmt, range=stmt.range.with_(tile=lanes, lanes=lanes)),)
+            context.applied(self, f"{min(self.factor, extent)} chains side by side")
+            return (replace(stmt, range=stmt.range.with_(tile=max(1, min(self.factor, extent)))),)
+
+        return ir.with_body(tile.expand_stmts(ir.body, rule))
+
+
+def ranges_in(stmt: Stmt) -> Iterator[tile.Range]:
+    """Every loop header in a statement, its own first."""
+    return (r for s in tile.walk((stmt,)) for r in tile.stmt_ranges(s))
+
+
+def has_carried_scalar(body: Block, loop: For) -> bool:
+    """Whether steps of `loop` pass on a scalar declared beside it."""
+    scalars = {s.buffer for s in body if isinstance(s, Local) and not s.type.rank}
+    return any(isinstance(s, Store) and s.buffer in scalars for s in loop.body)
+
+
+def arithmetic_ops(stmt: Stmt) -> int:
+    """Multiply-adds of one step of every loop in a statement."""
+    calls = (
+        e
+        for s in tile.walk((stmt,))
+        for v in tile.stmt_exprs(s)
+        for e in v.subexprs
+        if isinstance(e, scalar.PrimitiveCall)
+    )
+    return sum(scalar.PRIMITIVES[e.primitive].cost for e in calls)

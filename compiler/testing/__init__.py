@@ -1,0 +1,5 @@
+"""Testing passes and models: for this repository's tests and for yours."""
+
+from compiler.testing.checks import check, check_accuracy, check_equivalent, check_pass, parse_ir
+
+__all__ = ["check", "check_accuracy", "check_equivalent", "check_pass", "parse_ir"]

@@ -1,0 +1,227 @@
+"""Testing passes and models: for this repository's tests and for yours.
+
+check_pass("form-silu",
+    before="graph(%x: f32[4]) { %s = sigmoid %x   %y = mul %s, %x   return %y }",
+    after="graph(%x: f32[4]) { %y = silu %x   return %y }")
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+import compiler
+import compiler.ir.ops
+from compiler.api import as_exported_program
+from compiler.ir.graph.graph import Graph
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values, special_array
+from compiler.ir.interpret.size_sampling import SizeValues, sample_sizes
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.ir.text.graph_printer import graph_resources
+from compiler.ir.text.tile_parser import parse_kernel, parse_program
+from compiler.ir.text.tile_printer import program_resources
+from compiler.ir.tile.program import Program
+from compiler.ir.torch_types import as_array
+from compiler.passes.base import Context, Pass
+from compiler.passes.instrument import (
+    AnyIR,
+    SemanticCheck,
+    Verify,
+    describe_difference,
+    input_types,
+    interpret_on,
+    ir_text,
+    run_with_valid_range,
+    tolerance,
+    verify,
+)
+from compiler.passes.manager import parse_pipeline, run_pipeline
+from compiler.passes.pattern import RulePass
+from compiler.report.measure import float64_reference, numerical_error
+
+BLESS = False
+"""Whether `check_pass` writes what it got into the test instead of failing (`pytest --bless`)."""
+
+
+def check_pass(
+    pipeline: str | Iterable[Pass[Any]],
+    *,
+    before: str = "",
+    after: str = "",
+    unchanged: str = "",
+    remark: str = "",
+    idempotent: bool = True,
+    special: bool = True,
+    machine: Any = None,
+) -> AnyIR:
+    """Run `pipeline` on the text `before` and compare with the text `after`, up to names; gives the result.
+
+    `unchanged` is a text that the pipeline must leave as it is; `remark` must occur in a remark.  The result is
+    verified, printed and parsed back, and run through the pipeline again unless it is not `idempotent`.  Both sides are
+    interpreted on random inputs, symbolic sizes of 0 and 1, open ones that fill tiles, and unless `special` is off zeros of both signs, infinities
+    and NaN: with identical bits where every pass claims exactness, else in float64 within a tolerance.
+    """
+    passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
+    context = Context(machine=machine)
+    source = parse_ir(before or unchanged)
+    verify(source)
+    result = run_pipeline(source, passes, context, [Verify(), SemanticCheck()])
+    _assert_same_text(result, parse_ir(unchanged or after), passes, unchanged or after)
+    assert not remark or any(remark in str(r) for r in context.remarks), (
+        f"no remark says {remark!r}:\n{context.remarks}"
+    )
+    _assert_round_trip(result)
+    if idempotent:
+        again = run_pipeline(result, passes, Context(machine=machine))
+        assert canonical_text(again) == canonical_text(result), "a second run changes more:\n" + _diff(result, again)
+    check_equivalent(source, result, exact=all(p.exact for p in passes), special=special)
+    return result
+
+
+def parse_ir(source: str) -> AnyIR:
+    """A graph, a kernel or a program from its text."""
+    first = source.split(maxsplit=1)[0]
+    return (
+        parse_kernel(source)
+        if first == "kernel"
+        else parse_program(source)
+        if first == "program"
+        else parse_graph(source)
+    )
+
+
+def canonical_text(ir: AnyIR) -> str:
+    """The text of `ir` with values named in the order they appear."""
+    names: dict[str, str] = {}
+    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), ir_text(ir))
+    return renamed if isinstance(ir, Graph) else ir_text(_reparse(renamed, ir))  # lines break by the length of names
+
+
+def check_equivalent(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bool = True) -> None:
+    """AssertionError where interpreting `old` and `new` gives different answers; `exact` asks for identical bits."""
+    for sizes in _trial_sizes(old, new):
+        a, b = (ir.specialize(sizes) if isinstance(ir, Graph) else ir for ir in (old, new))
+        for label, run in _interpreter_runs(a, sizes, special):
+            want, got = run(a, exact), run(b, exact)
+            for number, (w, g) in enumerate(zip(want, got, strict=True)):
+                problem = describe_difference(w, g, 0.0 if exact else tolerance(a))
+                assert not problem, (
+                    f"on {label} inputs{f' of sizes {sizes}' if sizes else ''}, output {number}: {problem}"
+                )
+
+
+def _trial_sizes(old: AnyIR, new: AnyIR) -> Iterator[SizeValues]:
+    """Sizes to try for the symbolic dimensions."""
+    if not isinstance(old, Graph):
+        yield from sample_sizes(old, new)
+        return
+    yield small_symbol_values(old, 3)
+    if old.symbols:
+        yield dict.fromkeys(old.symbols, 1)
+        yield dict.fromkeys(old.symbols, 0)
+
+
+def _interpreter_runs(
+    ir: AnyIR, sizes: SizeValues, special: bool
+) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
+    """Named ways to interpret IR on one set of inputs."""
+    types = [n.type for n in ir.inputs] if isinstance(ir, Graph) else input_types(ir, sizes)
+    yield (
+        "random",
+        lambda x, exact: run_with_valid_range(lambda *ends: _interpret(x, random_inputs(types, 1, *ends), exact)),
+    )
+    if special and all(t.dtype.is_float or t.dtype.kind == "bool" for t in types):  # integers may be indices
+        for phase in (0, 5):
+            given = [special_array(t, phase * k) for k, t in enumerate(types)]
+            yield "special", lambda x, exact, given=given: _interpret(x, given, exact)  # type: ignore[misc]
+
+
+def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
+    if not isinstance(ir, Graph):
+        return interpret_on(ir, inputs)
+    return [as_array(r) for r in interpret(ir, inputs, dtype=None if exact else torch.float64)]
+
+
+def _assert_round_trip(ir: AnyIR) -> None:
+    """The text of `ir` parses to IR of the same text."""
+    again = _reparse(ir_text(ir), ir)
+    assert ir_text(again) == ir_text(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
+
+
+def _reparse(source: str, ir: AnyIR) -> AnyIR:
+    """IR of the same kind from text that may name constants of `ir`."""
+    if isinstance(ir, Graph):
+        return parse_graph(source, graph_resources(ir))
+    return parse_program(source, program_resources(ir)) if isinstance(ir, Program) else parse_kernel(source)
+
+
+def _diff(want: AnyIR, got: AnyIR) -> str:
+    old, new = canonical_text(want).splitlines(), canonical_text(got).splitlines()
+    return "\n".join(difflib.unified_diff(old, new, "expected", "got", lineterm="", n=99))
+
+
+def _assert_same_text(result: AnyIR, expected: AnyIR, passes: Sequence[Pass[Any]], literal: str) -> None:
+    if canonical_text(result) == canonical_text(expected):
+        return
+    if BLESS and (place := _bless(literal, ir_text(result))):
+        print(f"blessed {place}")
+        return
+    rules = "".join(f"\nrule {r.name}: {r.source_location}" for p in passes if isinstance(p, RulePass) for r in p.rules)
+    accept = "\nto accept what it gives: run this test with pytest --bless"
+    raise AssertionError(f"the pipeline gives other IR:\n{_diff(expected, result)}{rules}{accept}")
+
+
+def _bless(old: str, new: str) -> str:
+    """Replace the text `old` in the test that called `check_pass`; "" where it is not written there exactly once."""
+    caller = next(f for f in inspect.stack() if f.filename != __file__)
+    path = Path(caller.filename)
+    source = path.read_text()
+    if source.count(old) != 1:
+        return ""
+    quoted = new if f'"""{old}' in source else f'""{new}""'  # a one-line string becomes a triple-quoted one
+    path.write_text(source.replace(old, quoted))
+    return f"{path}:{caller.lineno}"
+
+
+def check(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    options: Any = None,
+    factor: float = 4.0,
+) -> str:
+    """Compile `model` and compare with float64: a table of our error and PyTorch's for each output.
+
+    AssertionError where ours, relative to the largest true value, is more than `factor` times PyTorch's and not tiny.
+    """
+    program, given, named = as_exported_program(model, args, kwargs)
+    truth = float64_reference(program, given, named)
+    compiled = compiler.compile(program, given, named, options=options)
+    with torch.no_grad():
+        theirs, ours = (tree_leaves(m(*given, **named)) for m in (model, compiled))
+    return check_accuracy(ours, theirs, truth, factor=factor)
+
+
+def check_accuracy(
+    ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], *, factor: float = 4.0
+) -> str:
+    """The table and the verdict of `check` for results at hand: ours, PyTorch's, and those of float64."""
+    rows, worse = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"], []
+    for k, (mine, their, true) in enumerate(zip(ours, theirs, truth, strict=True)):
+        a, b = (numerical_error([x], [true]).relative for x in (mine, their))
+        rows.append(f"{k:<8}{list(mine.shape)!s:<20}{a:12.2e}{b:12.2e}")
+        tiny = 16 * torch.finfo(mine.dtype).eps if mine.dtype.is_floating_point else 0.0
+        if not a <= max(factor * b, tiny):
+            worse.append(k)
+    table = "\n".join(rows)
+    assert not worse, f"outputs {worse} are less accurate than PyTorch's:\n{table}"
+    return table

@@ -1,0 +1,224 @@
+"""Ops that come together in models, and that passes look for: an idiom adds them to a graph and gives the last of them.
+
+Drawn one by one they hardly ever meet.  Sizes, element types and the ops around are as random as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Scan
+from compiler.ir.types import DTYPES, DType, TensorType, boolean
+from compiler.testing.fuzz.graph_builder import GraphBuilder
+from compiler.testing.fuzz.op_calls import MAX_VALUE_ELEMENTS
+
+
+def random_dtype(g: GraphBuilder) -> DType:
+    """Mostly f32."""
+    return DTYPES[g.rng.choice(("f32",) * 6 + ("f64", "f16", "bf16"))]
+
+
+def random_sizes(g: GraphBuilder, *maxima: int) -> tuple[int, ...]:
+    """Sizes from 1 up to these."""
+    return tuple(g.rng.randint(1, h) for h in maxima)
+
+
+def maybe(g: GraphBuilder, probability: float, change: Callable[[Node], Node], x: Node) -> Node:
+    """`x`, or `change` of it in a `share` of all cases."""
+    return change(x) if g.rng.random() < probability else x
+
+
+# attention
+
+
+def attention(g: GraphBuilder) -> Node:
+    """softmax(q k^T * s + mask) v, in one op or in several."""
+    front = g.rng.choice(((), (), (2,), (1, 3), (2, 2)))
+    rows, columns = g.rng.choice(
+        (
+            random_sizes(g, 8, 40),
+            random_sizes(g, 32, 32),
+            random_sizes(g, 32, 32),
+            (g.rng.randint(1, 3), g.rng.randint(641, 1300)),
+        )
+    )
+    if g.rng.random() < 0.4:
+        rows = columns = min(rows, columns)
+    if prod(front) * rows * columns > MAX_VALUE_ELEMENTS:
+        front = ()
+    depth, width = random_sizes(g, 8, 8) if columns < 100 else random_sizes(g, 3, 3)
+    kind, scale = random_dtype(g), g.rng.choice((1.0, 0.5, 0.125, 0.3))
+    shapes = ((rows, depth), (columns, depth), (columns, width))
+    q, k, v = (g.make_value(TensorType(kind, (*front, *shape))) for shape in shapes)
+    if g.rng.random() < 0.4:
+        mask = [g.make_value(mask_type(g, kind, rows, columns))] if g.rng.random() < 0.4 else []
+        return ops.attention(q, k, v, *mask, scale=scale, causal=g.rng.random() < 0.5)
+    scores = mask_scores(g, ops.mul(ops.matmul(q, ops.transpose(k, -1, -2)), scale))
+    return ops.matmul(ops.softmax(scores, dim=len(front) + 1), v)
+
+
+def mask_type(g: GraphBuilder, kind: DType, rows: int, columns: int) -> TensorType:
+    """Of a mask that says what is seen, or of one that is added."""
+    return TensorType(g.rng.choice((boolean, kind)), (g.rng.choice((1, rows)), columns))
+
+
+def mask_scores(g: GraphBuilder, scores: Node) -> Node:
+    """`scores` with some of them -inf, by a mask or by where they stand, or with a mask added."""
+    rows, columns = scores.shape[-2:]
+    way = g.rng.random()
+    if way < 0.3:
+        return scores
+    if way < 0.5:
+        mask = g.make_value(mask_type(g, scores.dtype, rows, columns))
+        return ops.where(mask, scores, float("-inf")) if mask.dtype == boolean else ops.add(scores, mask)
+    row, column = ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=columns)
+    seen = random_comparison(g, column, maybe(g, 0.4, lambda x: ops.add(x, g.rng.randint(-2, 4)), row))
+    if g.rng.random() < 0.2:  # a window that slides along
+        seen = ops.and_(seen, ops.gt(column, ops.sub(row, g.rng.randint(1, 4))))
+    return ops.where(seen, scores, float("-inf"))
+
+
+def random_comparison(g: GraphBuilder, low: Node, high: Node) -> Node:
+    """low <= high or low < high, either way round."""
+    return g.rng.choice((ops.le(low, high), ops.ge(high, low), ops.lt(low, high), ops.gt(high, low)))
+
+
+# images
+
+
+def image_network(g: GraphBuilder) -> Node:
+    """One or two convolutions with constant weights, a factor for each channel, an activation, a pooling; perhaps of a few frames."""
+    kind, frames = random_dtype(g), random_sizes(g, 4) if g.rng.random() < 0.2 else ()
+    side = 7 if frames else 12
+    x = g.make_value(TensorType(kind, (*random_sizes(g, 2, 4), *frames, *(g.rng.randint(3, side) for _ in range(2)))))
+    for _ in range(g.rng.choice((1, 1, 2))):
+        x = add_transposed_convolution(g, x) if not frames and g.rng.random() < 0.2 else add_convolution(g, x)
+        x = g.rng.choice((partial(add_batch_norm, g), partial(add_channel_scale, g), lambda x: x))(x)
+        x = maybe(g, 0.5, ops.relu, x)
+    return maybe(g, 0.3, partial(add_pooling, g), x)
+
+
+def add_convolution(g: GraphBuilder, x: Node) -> Node:
+    """Mostly by windows of 3 x 3 at every place, of as many frames as there are or fewer."""
+    seen = random_sizes(g, *(min(3, d) for d in x.shape[2:-2]))
+    window = (*seen, *((3, 3) if g.rng.random() < 0.7 else random_sizes(g, *(min(5, d) for d in x.shape[-2:]))))
+    channels, groups = x.shape[1], x.shape[1] if g.rng.random() < 0.15 else 1
+    least = max(0, max(w - d for w, d in zip(window, x.shape[2:], strict=True)) + 1) // 2
+    weight = g.random_constant(TensorType(x.dtype, (groups * g.rng.randint(1, 4), channels // groups, *window)))
+    bias = [g.random_constant(TensorType(x.dtype, weight.shape[:1]))] if g.rng.random() < 0.4 else []
+    stride = [*random_sizes(g, *(2 for _ in seen)), *([2, 1] if g.rng.random() < 0.1 else [1, 1])]
+    padding = [max(least, g.rng.choice((0, 1, 1, 2)))] * len(window)
+    dilation = [1] * len(window)
+    return ops.convolution(x, weight, *bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+def add_transposed_convolution(g: GraphBuilder, x: Node) -> Node:
+    """By windows that reach as far as their steps, at least."""
+    stride = random_sizes(g, 3, 3)
+    if prod((d + 2) * s for d, s in zip(x.shape[2:], stride, strict=True)) * 4 * x.shape[0] > MAX_VALUE_ELEMENTS:
+        stride = (1, 1)
+    window = [s + g.rng.randint(0, 2) for s in stride]
+    weight = g.random_constant(TensorType(x.dtype, (x.shape[1], g.rng.randint(1, 3), *window)))
+    padding, more = ([g.rng.randint(0, s // 2) for s in stride] for _ in range(2))
+    return ops.conv_transposed(
+        x, weight, stride=stride, padding=padding, dilation=[1, 1], output_padding=[min(m, s - 1) for m, s in zip(more, stride, strict=True)]
+    )  # fmt: skip
+
+
+def per_channel_constant(g: GraphBuilder, x: Node) -> Node:
+    """A constant number above 0 for each channel of `x`."""
+    return g.constant_from_array(TensorType(x.dtype, (x.shape[1],)), g.array_rng.uniform(0.5, 2.0, x.shape[1]))
+
+
+def add_batch_norm(g: GraphBuilder, x: Node) -> Node:
+    """What a batch norm does in inference, with or without slope and offset."""
+    return ops.batch_norm(x, *(per_channel_constant(g, x) for _ in range(g.rng.choice((2, 3, 4)))))
+
+
+def add_channel_scale(g: GraphBuilder, x: Node) -> Node:
+    """A number for each channel added, perhaps, and one multiplied."""
+    shape = (x.shape[1], *(1,) * (x.type.rank - 2))
+
+    def number() -> Node:
+        return ops.reshape(g.random_constant(TensorType(x.dtype, (x.shape[1],))), shape=shape)
+
+    return ops.mul(maybe(g, 0.5, lambda x: ops.add(x, number()), x), number())
+
+
+def add_pooling(g: GraphBuilder, x: Node) -> Node:
+    """The largest or the sum of each window."""
+    size = [min(d, g.rng.choice((2, 2, 3))) for d in x.shape[2:]]
+    pool = g.rng.choice((ops.max_pool, ops.sum_pool))
+    return pool(x, size=size, stride=g.rng.choice((size, [1] * len(size))), dilation=[1] * len(size))
+
+
+# rows
+
+
+def random_scan(g: GraphBuilder) -> Node:
+    """A long row, or several, scanned by one of the ops that combine all elements so far."""
+    combining = [o for o in g.ops_by_structure["Scan"] if isinstance(o.structure, Scan) and o.structure.combine]
+    length = prod(g.rng.choice((2, 3, 4, 5, 8)) for _ in range(g.rng.randint(2, 5)))
+    shape = (min(length, MAX_VALUE_ELEMENTS), g.rng.randint(1, max(1, min(4, MAX_VALUE_ELEMENTS // length))))
+    dim = g.rng.randrange(2)
+    x = g.make_value(TensorType(random_dtype(g), shape[::-1] if dim else shape))
+    return g.rng.choice(combining)(x, dim=dim, reverse=g.rng.random() < 0.3, exclusive=g.rng.random() < 0.3)
+
+
+def feed_forward(g: GraphBuilder) -> Node:
+    """A sum with what came before, a norm or a softmax of its rows, a layer and its activation."""
+    rows, width, wide = random_sizes(g, 9, 48, 32)
+    t = TensorType(random_dtype(g), (rows, width))
+    x = maybe(g, 0.6, lambda x: ops.add(x, g.make_value(t)), g.make_value(t))
+    weight = [g.make_value(TensorType(t.dtype, (width,)))] if g.rng.random() < 0.5 else []
+    norms: tuple[Callable[[], Node], ...] = (
+        lambda: ops.layer_norm(x, *weight), lambda: ops.rms_norm(x, *weight, eps=1e-5), lambda: ops.softmax(x, dim=1), lambda: ops.log_softmax(x, dim=1),
+    )  # fmt: skip
+    normed = g.rng.choice(norms)()
+    layer = ops.linear(
+        normed, g.make_value(TensorType(t.dtype, (wide, width))), g.make_value(TensorType(t.dtype, (wide,)))
+    )
+    return maybe(g, 0.7, g.rng.choice((ops.relu, ops.gelu, ops.silu, ops.tanh)), layer)
+
+
+# loops
+
+
+def recurrence(g: GraphBuilder) -> Node:
+    """A loop over sequences whose body is a small random graph."""
+    rng, inside, kind = g.rng, g.loop_body_builder(), random_dtype(g)
+    steps, width = rng.choice((1, 2, 3, 5, 8)), rng.randint(1, 9)
+    shapes = ((width,), (width,), (2, width), ())
+    sequences, states = (
+        [inside.add_input(TensorType(kind, rng.choice(shapes))) for _ in range(n)]
+        for n in (rng.choice((1, 1, 2)), rng.choice((0, 1, 1, 2)))
+    )
+    for _ in range(rng.randint(1, 4)):
+        inside.add_random_call()
+    news = [next_state(inside, s) for s in states]
+    made = [inside.recent_value() for _ in range(rng.choice((0, 1, 1, 2)) if states else 1)]
+    body = Graph(tuple(inside.inputs), (*news, *made), "step")
+    given = [g.make_value(n.type.with_shape((steps, *n.shape))) for n in sequences]
+    given += [g.make_value(n.type) for n in inside.inputs[len(sequences) :]]
+    return ops.recurrence(*given, body=body, sequences=len(sequences), states=len(states), reverse=rng.random() < 0.3)
+
+
+def next_state(body: GraphBuilder, state: Node) -> Node:
+    """A value of the body as the state that comes after `state`, mostly kept small."""
+    made = body.adapt_value(body.recent_value(), state.type) or state
+    return maybe(body, 0.7, ops.tanh, made)
+
+
+IDIOMS: tuple[Callable[[GraphBuilder], Node], ...] = (
+    attention,
+    image_network,
+    image_network,
+    random_scan,
+    feed_forward,
+    recurrence,
+)

@@ -1,0 +1,246 @@
+"""Random calls of ops: a sample of an op, changed again and again into calls that its type rule and reference accept."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from compiler.errors import TilewrightError
+from compiler.ir import ops
+from compiler.ir.graph.node import OPERAND_KINDS, Node, Op, OperandSpec, input_node
+from compiler.ir.graph.structure import Elementwise, Reduction
+from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.types import DTYPES, KERNEL_DTYPES, DType, TensorType
+
+SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 31, 32, 33, 48, 64, 97, 128, 257)
+MAX_VALUE_ELEMENTS = 4096
+"""The most elements of a value."""
+
+MAX_REDUCTION_TERMS = 1 << 21
+"""The most products that a reduction adds up."""
+
+Attrs = dict[str, Any]
+
+BUILD_ERRORS = (TilewrightError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError)
+"""What is raised by building a graph that makes no sense."""
+
+
+@dataclass(frozen=True)
+class OpCall:
+    """An op about to be called: the types of its operands, and its attributes."""
+
+    op: Op
+    types: tuple[TensorType, ...]
+    attrs: Attrs
+
+    def try_build(self) -> Node | None:
+        """The call on inputs of these types; None where op or reference refuse it, or the result is too large."""
+        if any(numel(t) > MAX_VALUE_ELEMENTS for t in self.types):
+            return None
+        try:
+            node = self.op(*(input_node(f"x{k}", t) for k, t in enumerate(self.types)), **self.attrs)
+        except BUILD_ERRORS:
+            return None
+        if any(numel(t) > MAX_VALUE_ELEMENTS or any(d < 0 for d in t.static_shape()) for t in result_types(node)):
+            return None
+        if reference_mismatch(node) is not None:
+            return None
+        taken = node.structure.domain(node).extents if isinstance(node.structure, Reduction) else ()
+        return node if not taken or numel(node.type.with_shape((*node.shape, *taken))) <= MAX_REDUCTION_TERMS else None
+
+
+def reference_mismatch(node: Node) -> str | None:
+    """What the reference says against operands of these types, or how its result differs from the type rule's; None for nothing."""
+    zeros = [torch.zeros(o.shape, dtype=reference_dtype(o.dtype)) for o in node.operands]
+    attrs = {k: DTYPES["f64"] if isinstance(v, DType) and v.is_float else v for k, v in node.attrs.items()}
+    if node.op.reference is None or node.op is ops.bitcast:
+        return None
+    if all(o.dtype.kind in ("int", "uint") for o in node.operands):
+        zeros = [z + 1 for z in zeros] if isinstance(node.structure, Elementwise) else zeros  # PyTorch divides by none
+    try:
+        found = node.op.reference(*zeros, **attrs)
+    except Exception as error:  # PyTorch raises many kinds
+        return f"{type(error).__name__}: {error}"
+    shapes = [tuple(r.shape) for r in (found if isinstance(found, (tuple, list)) else (found,))]
+    wanted = [t.static_shape() for t in result_types(node)]
+    return None if shapes == wanted else f"gives shapes {shapes}, but the type rule says {wanted}"
+
+
+def reference_dtype(dtype: DType) -> torch.dtype:
+    """The type in which a reference is run."""
+    return torch.float64 if dtype.is_float else TORCH_DTYPES[dtype]
+
+
+def result_types(node: Node) -> tuple[TensorType, ...]:
+    return node.result_type if isinstance(node.result_type, tuple) else (node.result_type,)
+
+
+def numel(t: TensorType) -> int:
+    return int(np.prod(t.static_shape(), dtype=object))
+
+
+@dataclass(frozen=True)
+class CallMutator:
+    """Random changes to calls."""
+
+    rng: random.Random
+
+    def mutate(self, call: OpCall, fixed_operand: int) -> OpCall:
+        """`call` with something about it changed, but for the type of operand number `fixed`; it may not be valid."""
+        ways = [
+            self.replace_size,
+            self.change_dim,
+            self.scale_dim,
+            self.change_attr,
+            self.change_attr,
+            self.change_list_attr,
+            self.change_dtype,
+            self.change_operand_count,
+        ]
+        return self.rng.choice(ways)(call, fixed_operand)
+
+    def random_size(self) -> int:
+        return 0 if self.rng.random() < 0.015 else self.rng.choice(SIZES)
+
+    def replace_size(self, call: OpCall, fixed_operand: int) -> OpCall:
+        """One size is another one, wherever it stands."""
+        sizes = sorted({d for t in call.types for d in t.static_shape()})
+        if not sizes:
+            return call
+        old, new = self.rng.choice(sizes), self.random_size()
+        types = [
+            t if k == fixed_operand else t.with_shape([new if d == old else d for d in t.shape])
+            for k, t in enumerate(call.types)
+        ]
+        attrs = call.attrs
+        if self.rng.random() < 0.5:
+            attrs = {
+                k: tuple(new if d == old else d for d in v) if isinstance(v, (tuple, list)) else v
+                for k, v in attrs.items()
+            }
+        return replace(call, types=tuple(types), attrs=attrs)
+
+    def change_dim(self, call: OpCall, fixed_operand: int) -> OpCall:
+        """One dimension has another size, or there is a new one in front."""
+        free = [k for k in range(len(call.types)) if k != fixed_operand]
+        if not free:
+            return call
+        k = self.rng.choice(free)
+        shape = list(call.types[k].shape)
+        if not shape or self.rng.random() < 0.2:
+            shape.insert(0, self.random_size())
+        else:
+            shape[self.rng.randrange(len(shape))] = self.random_size()
+        return self.with_operand_type(call, k, call.types[k].with_shape(shape))
+
+    def scale_dim(self, call: OpCall, fixed_operand: int) -> OpCall:
+        """A dimension and an entry of an attribute are multiplied by the same number."""
+        lists = [
+            n
+            for n, v in call.attrs.items()
+            if isinstance(v, (tuple, list)) and v and all(isinstance(d, int) for d in v)
+        ]
+        places = [(k, d) for k, t in enumerate(call.types) if k != fixed_operand for d in range(t.rank)]
+        if not lists or not places:
+            return call
+        (k, d), name, times = self.rng.choice(places), self.rng.choice(lists), self.rng.choice((2, 3, 5, 8))
+        shape, entries = list(call.types[k].shape), list(call.attrs[name])
+        n = self.rng.randrange(len(entries))
+        shape[d], entries[n] = shape[d] * times, entries[n] * times
+        return replace(
+            self.with_operand_type(call, k, call.types[k].with_shape(shape)), attrs={**call.attrs, name: entries}
+        )
+
+    def change_attr(self, call: OpCall, _: int) -> OpCall:
+        """An attribute has the value of another sample, or is another small number, truth value or element type."""
+        if not call.op.attr_defaults:
+            return call
+        name = self.rng.choice(list(call.op.attr_defaults))
+        known = [s.attrs[name] for s in call.op.samples if name in s.attrs]
+        value = (
+            self.rng.choice(known)
+            if known and self.rng.random() < 0.4
+            else call.attrs.get(name, call.op.attr_defaults[name])
+        )
+        return replace(call, attrs={**call.attrs, name: self.mutate_value(value)})
+
+    def mutate_value(self, value: Any) -> Any:
+        if isinstance(value, bool):
+            return self.rng.random() < 0.5
+        if isinstance(value, int):
+            return self.rng.choice((value, value + 1, value - 1, 0, 1, 2, 3))
+        if isinstance(value, float):
+            return self.rng.choice((value, value, 0.5 * value, 1.0, 0.0))
+        if isinstance(value, DType):
+            return self.random_dtype("any")
+        if isinstance(value, (tuple, list)) and value:
+            k = self.rng.randrange(len(value))
+            return [self.mutate_value(v) if n == k else v for n, v in enumerate(value)]
+        return value
+
+    def change_list_attr(self, call: OpCall, _: int) -> OpCall:
+        """A list among the attributes is an order of dimensions, some of them, a shape of as many elements, or paddings."""
+        lists = [
+            n
+            for n, v in call.attrs.items()
+            if isinstance(v, (tuple, list)) and not (v and isinstance(v[0], (tuple, list)))
+        ]
+        if not lists or not call.types:
+            return call
+        t, order = call.types[0], list(range(call.types[0].rank))
+        self.rng.shuffle(order)
+        guess = self.rng.choice((
+            order, sorted(order[: self.rng.randrange(t.rank + 1)]), self.random_factorization(numel(t)), [self.random_size() if d == 1 else d for d in t.shape],
+            [self.random_size(), *t.shape], [self.rng.choice((0, 0, 1, 2)) for _ in order],
+        ))  # fmt: skip
+        return replace(call, attrs={**call.attrs, self.rng.choice(lists): guess})
+
+    def random_factorization(self, count: int) -> list[int]:
+        """A shape of `count` elements."""
+        shape: list[int] = [1] if self.rng.random() < 0.1 else []
+        while count > 1 and len(shape) < 4:
+            divisors = [d for d in range(2, count + 1) if count % d == 0]
+            shape.append(self.rng.choice(divisors))
+            count //= shape[-1]
+        return [*shape, count] if count != 1 or not shape else shape
+
+    def change_dtype(self, call: OpCall, fixed_operand: int) -> OpCall:
+        """All operands of one element type have another one."""
+        formal = formal_operands(call.op, len(call.types))
+        if not formal:
+            return call
+        k = self.rng.randrange(len(formal))
+        old, new = call.types[k].dtype, self.random_dtype(formal[k].kind)
+        if fixed_operand >= 0 and not formal[k].independent_dtype and call.types[fixed_operand].dtype == old:
+            return call
+        types = tuple(
+            t.with_dtype(new)
+            if t.dtype == old and f.independent_dtype == formal[k].independent_dtype and f.kind != "bool"
+            else t
+            for f, t in zip(formal, call.types, strict=True)
+        )
+        return replace(call, types=types)
+
+    def random_dtype(self, kind: str) -> DType:
+        fits = [d for d in KERNEL_DTYPES.values() if OPERAND_KINDS[kind](d)] or [DTYPES["bool"]]
+        return DTYPES["f32"] if DTYPES["f32"] in fits and self.rng.random() < 0.4 else self.rng.choice(fits)
+
+    def change_operand_count(self, call: OpCall, fixed_operand: int) -> OpCall:
+        """One operand less, or one more where there may be any number."""
+        formal = call.op.operand_specs
+        if formal and formal[-1].variadic and self.rng.random() < 0.5 and call.types:
+            return replace(call, types=(*call.types, call.types[-1]))
+        least = sum(not (o.optional or o.variadic) for o in formal)
+        return replace(call, types=call.types[:-1]) if len(call.types) > max(least, fixed_operand + 1) else call
+
+    def with_operand_type(self, call: OpCall, k: int, t: TensorType) -> OpCall:
+        return replace(call, types=(*call.types[:k], t, *call.types[k + 1 :]))
+
+
+def formal_operands(op: Op, count: int) -> list[OperandSpec]:
+    """The formal operand behind each of `count` operands."""
+    return [op.operand_specs[min(k, len(op.operand_specs) - 1)] for k in range(count)]

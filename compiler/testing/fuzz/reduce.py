@@ -1,0 +1,257 @@
+"""Shrinking: the smallest graph that still fails in the same way.
+
+Every step offers simpler graphs, the simplest first, and the first one that still fails is taken, until none does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from compiler.errors import TilewrightError
+from compiler.ir.graph.constant import ConstantData, to_storage
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, REQUIRED, Node, constant_node, input_node
+from compiler.ir.graph.structure import Leaf
+from compiler.ir.interpret.random_inputs import small_symbol_values
+from compiler.ir.types import DTYPES, TensorType
+from compiler.ir.verify.graph import verify_graph
+from compiler.testing.fuzz.case_file import FuzzCase, check_text
+from compiler.testing.fuzz.check import Failure
+from compiler.testing.fuzz.op_calls import BUILD_ERRORS
+from compiler.testing.fuzz.workers import map_in_processes
+
+FailurePredicate = Callable[[FuzzCase], bool]
+
+
+def reduce(case: FuzzCase, still_fails: FailurePredicate | None = None, limit: int = 400) -> FuzzCase:
+    """The simplest case found that fails as `case` does; `case` itself where it does not fail.  At most `limit` tries."""
+    if still_fails is None:
+        failure = run_in_subprocess(case)
+        if failure is None:
+            return case
+        case = case.with_failure(failure)
+        still_fails = lambda c: failure.matches(run_in_subprocess(c))  # noqa: E731  # a closure of one line
+    tries = 0
+    while True:
+        for simpler in simplifications(case.graph):
+            tries += 1
+            if tries > limit:
+                return case
+            smaller = replace(case, graph=simpler)
+            if still_fails(smaller):
+                case = smaller
+                break
+        else:
+            return case
+
+
+def run_in_subprocess(case: FuzzCase) -> Failure | None:
+    """How `case` fails, in a process of its own."""
+    ((_, outcome),) = map_in_processes(check_text, [str(case)])
+    return outcome if isinstance(outcome, Failure) else outcome.failure
+
+
+def simplifications(graph: Graph) -> Iterator[Graph]:
+    """Valid graphs that are simpler than `graph` by one step, the boldest steps first."""
+    for make in (
+        fewer_outputs,
+        without_symbols,
+        without_aliases,
+        values_as_inputs,
+        bypassed_nodes,
+        simpler_constants,
+        smaller_sizes,
+        smaller_inputs,
+        simpler_attributes,
+        floats_as_f32,
+    ):
+        for made in _try_build(make(graph)):
+            try:
+                verify_graph(made)
+            except TilewrightError:
+                continue
+            yield made
+
+
+def _try_build(makers: Iterator[Callable[[], Graph]]) -> Iterator[Graph]:
+    for build in makers:
+        try:
+            yield drop_unused_inputs(build())
+        except BUILD_ERRORS:
+            continue
+
+
+def drop_unused_inputs(graph: Graph) -> Graph:
+    """`graph` without inputs that nothing reads (those written back to stay)."""
+    reached = {o for n in graph.nodes for o in n.operands} | set(graph.outputs)
+    kept = [k for k, n in enumerate(graph.inputs) if n in reached or k in graph.output_aliases.values()]
+    aliases = {k: kept.index(i) for k, i in graph.output_aliases.items()}
+    return replace(graph, inputs=tuple(graph.inputs[k] for k in kept), output_aliases=aliases)
+
+
+def fewer_outputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    """One output alone, all but one, or an operand of an output instead of it."""
+    count = len(graph.outputs)
+    if count > 1:
+        for k in range(count):
+            yield lambda k=k: select_outputs(graph, [k])  # type: ignore[misc]  # bound now
+        for k in range(count):
+            yield lambda k=k: select_outputs(graph, [n for n in range(count) if n != k])  # type: ignore[misc]
+    for k, node in enumerate(graph.outputs):
+        for operand in dict.fromkeys(node.operands):
+            ends = (*graph.outputs[:k], operand, *graph.outputs[k + 1 :])
+            yield lambda ends=ends: replace(graph, outputs=ends)  # type: ignore[misc]
+
+
+def select_outputs(graph: Graph, positions: list[int]) -> Graph:
+    aliases = {positions.index(k): i for k, i in graph.output_aliases.items() if k in positions}
+    return replace(graph, outputs=tuple(graph.outputs[k] for k in positions), output_aliases=aliases)
+
+
+def without_symbols(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    if graph.symbols:
+        yield lambda: graph.specialize(small_symbol_values(graph, 3))
+
+
+def without_aliases(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    if graph.output_aliases:
+        yield lambda: replace(graph, output_aliases={})
+
+
+def values_as_inputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    """A computed value becomes an input, the last first."""
+    for k, node in reversed(list(enumerate(graph.nodes))):
+        if not isinstance(node.structure, Leaf) and isinstance(node.result_type, TensorType) and graph.users[node]:
+            yield lambda node=node, k=k: replace_with_input(graph, node, f"v{k}")  # type: ignore[misc]
+
+
+def replace_with_input(graph: Graph, node: Node, name: str) -> Graph:
+    """`graph` with a new input in place of `node`."""
+    free = next(n for n in (name, *(f"{name}_{i}" for i in range(99))) if n not in {x.name for x in graph.inputs})
+    new = input_node(free, node.type)
+    return replace(graph.replace_nodes({node: new}), inputs=(*graph.inputs, new))
+
+
+def bypassed_nodes(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    """A node gives way to one of its operands that has the same type."""
+    for node in reversed(graph.nodes):
+        for operand in dict.fromkeys(node.operands):
+            if operand.result_type == node.result_type:
+                yield lambda n=node, o=operand: graph.replace_nodes({n: o})  # type: ignore[misc]
+
+
+def simpler_constants(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    """A constant becomes an input, or holds one number throughout."""
+    for k, node in enumerate(graph.nodes):
+        if node.op is not CONSTANT:
+            continue
+        yield lambda n=node, k=k: replace_with_input(graph, n, f"c{k}")  # type: ignore[misc]
+        data: ConstantData = node.attrs["value"]
+        for value in (0, 1):
+            array = to_storage(np.full(data.array.shape, value).astype(data.dtype.numpy), data.dtype)
+            if not np.array_equal(array, data.array) and data.array.size > 1:
+                yield lambda n=node, a=array: graph.replace_nodes({n: constant_node(ConstantData(n.dtype, a))})  # type: ignore[misc]
+
+
+def smaller_sizes(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    """A size, wherever it stands, becomes smaller."""
+    sizes = {d for n in graph.nodes if isinstance(n.structure, Leaf) for d in n.shape if isinstance(d, int)}
+    for old in sorted(sizes, reverse=True):
+        for new in dict.fromkeys((1, 2, 3, old // 2, old - 1)):
+            if 0 < new < old:
+                yield lambda old=old, new=new: replace_size(graph, old, new)  # type: ignore[misc]
+
+
+def smaller_inputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    """One dimension of one input or constant becomes smaller."""
+    for node in graph.nodes:
+        if not isinstance(node.structure, Leaf):
+            continue
+        for d, old in enumerate(node.shape):
+            for new in dict.fromkeys((1, 2, old // 2, old - 1) if isinstance(old, int) else ()):
+                if 0 < new < old:
+                    shape = (*node.shape[:d], new, *node.shape[d + 1 :])
+                    yield lambda n=node, shape=shape: graph.map_nodes(  # type: ignore[misc]
+                        lambda m, operands: crop_leaf(m, shape) if m is n else m.with_operands(operands)
+                    )
+
+
+def crop_leaf(leaf: Node, shape: tuple[Any, ...]) -> Node:
+    """An input or constant with another shape: a corner of it."""
+    if leaf.op is not CONSTANT:
+        return replace(leaf, result_type=leaf.type.with_shape(shape))
+    data: ConstantData = leaf.attrs["value"]
+    corner = data.array[tuple(slice(0, d) for d in shape)]
+    return replace(constant_node(replace(data, array=np.ascontiguousarray(corner).reshape(shape))), name=leaf.name)
+
+
+def replace_size(graph: Graph, old: int, new: int) -> Graph:
+    """`graph` with the size `old` replaced by `new` in inputs, constants and lists among the attributes."""
+
+    def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+        if isinstance(n.structure, Leaf):
+            return crop_leaf(n, tuple(new if d == old else d for d in n.shape)) if old in n.shape else n
+        changed: dict[str, Any] = {
+            k: tuple(new if d == old else d for d in v) if isinstance(v, tuple) else v for k, v in n.attrs.items()
+        }
+        if n.attrs.get("size") == old:
+            changed["size"] = new
+        return replace(n.op(*operands, **changed), name=n.name)
+
+    return graph.map_nodes(rule)
+
+
+def simpler_attributes(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    """An attribute has its default, or a number in it becomes 0 or 1; an optional operand is left out."""
+    for node in graph.nodes:
+        for name, value in node.attrs.items():
+            if isinstance(node.structure, Leaf):
+                continue
+            for plain in _simpler_values(value, node.op.attr_defaults[name]):
+                yield lambda n=node, a={**node.attrs, name: plain}: rebuild_node(graph, n, n.operands, a)  # type: ignore[misc]
+        formal = node.op.operand_specs
+        if (
+            formal
+            and len(node.operands) > 1
+            and (formal[-1].variadic or (len(formal) >= len(node.operands) and formal[len(node.operands) - 1].optional))
+        ):
+            yield lambda n=node: rebuild_node(graph, n, n.operands[:-1], dict(n.attrs))  # type: ignore[misc]
+
+
+def _simpler_values(value: Any, default: Any) -> Iterator[Any]:
+    if default is not REQUIRED and value != default:
+        yield default
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield from (v for v in (0, 1) if v < value)
+    if isinstance(value, tuple):
+        for k, v in enumerate(value):
+            yield from ((*value[:k], p, *value[k + 1 :]) for p in _simpler_values(v, REQUIRED))
+
+
+def rebuild_node(graph: Graph, node: Node, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Graph:
+    """`graph` with `node` called otherwise; its users' types are derived again."""
+    return graph.replace_nodes({node: node.op(*operands, **attrs)})
+
+
+def floats_as_f32(graph: Graph) -> Iterator[Callable[[], Graph]]:
+    """Everything of one float type is f32."""
+    present = {n.dtype for n in graph.nodes if isinstance(n.result_type, TensorType) and n.dtype.is_float}
+    for old in sorted(present - {DTYPES["f32"]}, key=str):
+
+        def rule(n: Node, operands: tuple[Node, ...], old: Any = old) -> Node:
+            if n.op is CONSTANT and n.dtype == old:
+                data: ConstantData = n.attrs["value"]
+                return replace(
+                    constant_node(ConstantData(DTYPES["f32"], to_storage(data.numpy_values, DTYPES["f32"]))),
+                    name=n.name,
+                )
+            if isinstance(n.structure, Leaf):
+                return replace(n, result_type=n.type.with_dtype(DTYPES["f32"])) if n.dtype == old else n
+            attrs: dict[str, Any] = {k: DTYPES["f32"] if v == old else v for k, v in n.attrs.items()}
+            return replace(n.op(*operands, **attrs), name=n.name)
+
+        yield lambda rule=rule: graph.map_nodes(rule)  # type: ignore[misc]

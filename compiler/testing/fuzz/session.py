@@ -1,0 +1,39 @@
+"""One run of the fuzzer: many seeds, several processes, a file for each failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from compiler.testing.fuzz.case_file import FuzzCase
+from compiler.testing.fuzz.check import CheckOutcome, Failure, check_graph, configuration_for_seed
+from compiler.testing.fuzz.generate import random_graph
+from compiler.testing.fuzz.malformed_inputs import check_malformed
+from compiler.testing.fuzz.reduce import reduce
+from compiler.testing.fuzz.workers import map_in_processes
+
+
+@dataclass(frozen=True)
+class FuzzResult:
+    """What came of one seed; `text` is the case that fails, shrunk where that was asked for, if it does."""
+
+    seed: int
+    outcome: CheckOutcome
+    text: str = ""
+
+
+def check_seed(seed: int) -> CheckOutcome:
+    """The random graph of `seed` in the way that is its turn: the work of a worker."""
+    return check_graph(random_graph(seed), seed, (configuration_for_seed(seed),))
+
+
+def fuzz(seeds: Iterable[int], jobs: int = 1, shrink: bool = True, malformed: bool = False) -> Iterator[FuzzResult]:
+    """The outcome of every seed, as it is known.  `spoil` tries bad input instead of graphs."""
+    work: Callable[[int], CheckOutcome] = check_malformed if malformed else check_seed
+    for seed, answer in map_in_processes(work, seeds, jobs):
+        outcome = CheckOutcome(answer) if isinstance(answer, Failure) else answer
+        if outcome.failure is None or malformed:
+            yield FuzzResult(seed, outcome, f"# seed {seed}\n# {outcome.failure}\n" if outcome.failure else "")
+            continue
+        case = FuzzCase(random_graph(seed), seed, (configuration_for_seed(seed).name,)).with_failure(outcome.failure)
+        yield FuzzResult(seed, outcome, str(reduce(case) if shrink else case))

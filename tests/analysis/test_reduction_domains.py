@@ -1,0 +1,51 @@
+"""taps: loops over an open image are split where its windows begin to reach beyond it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from compiler.analysis.reduction_domains import provable_split_points
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.interpret.random_inputs import random_inputs
+from compiler.ir.interpret.tile import run_program
+from compiler.ir.symbolic.index_expr import dynamic_size
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.ir.text.tile_printer import print_program
+from compiler.ir.torch_types import as_array
+from compiler.ir.verify.program import verify_program
+from compiler.lowering.program import lower
+from compiler.passes.manager import run_pipeline
+
+STRIDED = """graph(size s in 4..500 hint 84, %x: f32[1, 2, s], %w: f32[3, 2, 3]) {
+  %y = conv %x, %w {stride=[2], dilation=[1], before=[1], after=[1]}  return %y }"""
+"""Whether its last window reaches beyond the image depends on whether the size is odd."""
+
+
+def test_the_last_window_has_a_loop_of_its_own_that_may_be_empty() -> None:
+    text = " ".join(print_program(lower(run_pipeline(parse_graph(STRIDED), "fuse"))).split())
+    for loop in (
+        "%acc0 = reduce add %r0 in 0..2, %r1 in 1..3 { yield %x0[0, %r0, %r1 - 1] * %x1[%i0, %r0, %r1] }",
+        "%i2 in 0..s//2 - 1 { %acc1 = reduce add %r2 in 0..2, %r3 in 0..3 {",
+        "%i4 in 0..(s + 1)//2 - s//2 { %acc2 = reduce add %r4 in 0..2, %r5 in 0..2 {",
+    ):
+        assert loop in text
+    assert "where" not in text
+
+
+@pytest.mark.parametrize("length", [4, 5, 8, 11])
+def test_every_size_has_the_answers_of_the_graph(length: int) -> None:
+    program = lower(run_pipeline(parse_graph(STRIDED), "fuse"))
+    verify_program(program)
+    whole = parse_graph(STRIDED).specialize({"s": length})
+    given = random_inputs([n.type for n in whole.inputs], 0)
+    (truth,) = (as_array(r) for r in interpret(whole, given, dtype=torch.float64))
+    (got,) = run_program(program, given)
+    np.testing.assert_allclose(got, truth, rtol=1e-5, atol=1e-6)
+
+
+def test_places_that_may_lie_on_either_side_of_one_another_are_left_out() -> None:
+    s, t = dynamic_size("s", 4, 500, 84), dynamic_size("t", 4, 500, 84)
+    assert provable_split_points(s, {1, s - 1, s + 2, 0}) == {1, s - 1}
+    assert provable_split_points(s + t, {s, t, 1}) in ({1, s}, {1, t})

@@ -1,0 +1,45 @@
+"""This machine: its CPU by name, its caches as listed or as usual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compiler.cost.host import host_machine
+from compiler.cost.machine import AVX2, AVX512, ZEN4
+
+
+def listed(folder: Path, *caches: tuple[str, str, str, str]) -> Path:
+    for k, cache in enumerate(caches):
+        (folder / f"index{k}").mkdir(parents=True)
+        for name, text in zip(("type", "level", "size", "ways_of_associativity"), cache, strict=True):
+            (folder / f"index{k}" / name).write_text(f"{text}\n")
+    return folder
+
+
+def test_caches_are_as_the_system_lists_them(tmp_path: Path) -> None:
+    """Those that hold data; what else is known of such machines stays."""
+    folder = listed(
+        tmp_path,
+        ("Data", "1", "32K", "8"),
+        ("Instruction", "1", "64K", "4"),
+        ("Unified", "2", "512K", "8"),
+        ("Unified", "3", "16384K", "16"),
+    )
+    machine = host_machine("znver3", 256, 16, folder)
+    assert (machine.l1, machine.l1_ways, machine.l2, machine.l3) == (32 << 10, 8, 512 << 10, 16 << 20)
+    assert (machine.instructions_per_cycle, machine.has_embedded_broadcast) == (
+        AVX2.instructions_per_cycle,
+        AVX2.has_embedded_broadcast,
+    )
+
+
+def test_what_is_not_listed_is_as_usual(tmp_path: Path) -> None:
+    assert host_machine("znver5", 512, 32, tmp_path) == AVX512
+    folder = listed(tmp_path / "odd", ("Data", "1", "many", "8"), ("Unified", "2", "2048K", "0"))
+    assert host_machine("znver5", 512, 32, folder) == AVX512
+
+
+def test_a_cpu_with_narrower_units_is_known_by_name(tmp_path: Path) -> None:
+    """Unless its vectors are not as wide as those units would halve."""
+    assert host_machine("znver4", 512, 32, tmp_path) == ZEN4
+    assert host_machine("znver4", 256, 16, tmp_path) == AVX2

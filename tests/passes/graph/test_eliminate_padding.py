@@ -1,0 +1,170 @@
+"""unpad: which convolutions leave the padding out, in which dimensions, and with what numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import compiler
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import constant_node, input_node
+from compiler.ir.symbolic.index_expr import Dim, dynamic_size
+from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.types import TensorType, f32
+from compiler.passes.base import Context
+from compiler.passes.graph.eliminate_padding import EliminatePadding
+
+
+def padded(
+    shape: tuple[Dim, ...], window: tuple[int, ...], amount: int, stride: int = 1, dilation: int = 1, value: float = 0.0,
+    weight: float = 1.0, outputs: int = 64, made: bool = False,
+) -> Graph:  # fmt: skip
+    """A convolution of an image that is padded by `amount`; `made` by a kernel before."""
+    x, rank = input_node("x", TensorType(f32, shape)), len(window)
+    image = ops.conv(x, constant_node(np.ones((shape[1], shape[1], *(1,) * rank), np.float32)), stride=[1] * rank, dilation=[1] * rank) if made else x  # fmt: skip
+    sides = (0, 0, *(amount,) * rank)
+    w = constant_node(np.full((outputs, shape[1], *window), weight, np.float32))
+    wide = ops.pad(image, before=sides, after=sides, value=value)
+    return Graph((x,), (ops.conv(wide, w, stride=[stride] * rank, dilation=[dilation] * rank),))
+
+
+def left_out(graph: Graph) -> list[bool]:
+    """Whether the padding is left out, in each dimension."""
+    new = EliminatePadding().run(graph, Context())
+    (node,) = new.outputs
+    return [b > 0 for b in node.attrs["before"] or (0,) * len(node.attrs["stride"])]
+
+
+def test_a_wide_dilation_leaves_all_padding_out() -> None:
+    new = EliminatePadding().run(padded((1, 64, 28, 28), (3, 3), 12, dilation=12), Context())
+    text = print_graph(new)
+    assert "pad" not in text
+    assert "before=[12, 12], after=[12, 12]" in text
+
+
+def test_rows_alone_where_columns_would_be_short() -> None:
+    new = EliminatePadding().run(padded((1, 256, 7, 7), (3, 3), 1, made=True), Context())
+    text = print_graph(new)
+    assert "before=[1, 0], after=[1, 0]" in text
+    assert "pad %conv_0 {before=[0, 0, 0, 1], after=[0, 0, 0, 1]}" in text
+
+
+def test_neither_where_few_products_are_saved() -> None:
+    assert left_out(padded((1, 64, 56, 56), (3, 3), 1, made=True)) == [False, False]
+    assert left_out(padded((1, 64, 4000), (25,), 12, made=True)) == [False]  # 25 parts
+
+
+def test_images_of_few_channels_that_come_from_memory_are_copied() -> None:
+    """Reading them takes longer than the products do."""
+    assert left_out(padded((1, 3, 224, 224), (3, 3), 1, stride=2, outputs=32)) == [False, False]
+
+
+@pytest.mark.parametrize("change", [{"value": 1.0}, {"weight": float("inf")}, {"outputs": 8}])
+def test_other_paddings_weights_and_short_rows_stay(change: dict[str, Any]) -> None:
+    graph = padded((1, 64, 28, 28), (3, 3), 12, dilation=12, **change)
+    assert EliminatePadding().run(graph, Context()) is graph
+
+
+def test_weights_that_are_no_constants_stay() -> None:
+    x, w = (input_node(n, TensorType(f32, s)) for n, s in (("x", (1, 64, 28, 28)), ("w", (64, 64, 3, 3))))
+    sides = (0, 0, 12, 12)
+    graph = Graph((x, w), (ops.conv(ops.pad(x, before=sides, after=sides), w, stride=[1, 1], dilation=[12, 12]),))
+    assert EliminatePadding().run(graph, Context()) is graph
+
+
+def test_a_padded_image_with_other_users_is_padded_for_them() -> None:
+    x = input_node("x", TensorType(f32, (1, 64, 28, 28)))
+    w = constant_node(np.ones((64, 64, 3, 3), np.float32))
+    wide = ops.pad(x, before=(0, 0, 12, 12), after=(0, 0, 12, 12))
+    graph = Graph((x,), (ops.conv(wide, w, stride=[1, 1], dilation=[12, 12]), wide))
+    first, second = EliminatePadding().run(graph, Context()).outputs
+    assert first.operands[0] is x
+    assert second.op is ops.pad
+
+
+def test_groups_of_channels_stay_one_nest() -> None:
+    x = input_node("x", TensorType(f32, (1, 64, 28, 28)))
+    w = constant_node(np.ones((64, 32, 3, 3), np.float32))
+    wide = ops.pad(x, before=(0, 0, 12, 12), after=(0, 0, 12, 12))
+    graph = Graph((x,), (ops.conv(wide, w, stride=[1, 1], dilation=[12, 12], groups=2),))
+    assert EliminatePadding().run(graph, Context()) == graph
+
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "dilated": (nn.Conv2d(16, 32, 3, padding=5, dilation=5), (2, 16, 11, 9)),
+    "strided": (nn.Conv2d(16, 48, (5, 3), stride=2, padding=(4, 1)), (1, 16, 9, 14)),
+    "same, even window": (nn.Conv2d(16, 16, (4, 2), padding="same"), (1, 16, 5, 6)),
+    "beyond the window": (nn.Conv1d(16, 16, 3, padding=6), (1, 16, 5)),
+    "1-D": (nn.Conv1d(16, 40, 3, padding=8, dilation=8), (2, 16, 19)),
+    "3-D": (nn.Conv3d(16, 16, (3, 3, 1), padding=(1, 1, 0), stride=(1, 2, 1)), (1, 16, 4, 5, 3)),
+    "two results": (nn.Sequential(nn.Conv2d(16, 16, 3, padding=2, dilation=2), nn.ReLU()), (1, 16, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As float64 has them, whichever dimensions leave their padding out."""
+    layer, shape = LAYERS[name]
+    torch.manual_seed(0)
+    x = torch.randn(shape)
+    layer = Both(layer) if isinstance(layer, nn.Sequential) else layer
+    wanted = layer.double().eval()(x.double())
+    layer.float()
+    for dims in {(True,) * (len(shape) - 2), (True, *(False,) * (len(shape) - 3))}:
+        monkeypatch.setattr(EliminatePadding, "cycles", lambda self, n, w, *rest, dims=dims: 1.0 + (w != dims))
+        options = {"graph_passes": "decompose,canonicalize,fold,eliminate-padding,fuse", "verify": True}
+        compiled = compiler.compile(layer, (x,), options=options)
+        assert compiled.remarks.select("eliminate-padding")
+        torch.testing.assert_close(compiled(x).double(), wanted, rtol=0, atol=2e-6)
+
+
+OPEN = {
+    "strided": partial(nn.Conv2d, 16, 48, 3, stride=2, padding=1),
+    "two rows beyond": partial(nn.Conv2d, 16, 16, 5, padding=2),
+    "dilated": partial(nn.Conv2d, 16, 32, 3, padding=2, dilation=2),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_numbers_of_open_images(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As float64 has them at every size: whether the last window reaches beyond the image depends on it."""
+    torch.manual_seed(0)
+    layer = OPEN[name]()
+    sides = {2: torch.export.Dim("h", min=4, max=64), 3: torch.export.Dim("w", min=4, max=64)}
+    for dims in ((True, True), (True, False)):
+        monkeypatch.setattr(EliminatePadding, "cycles", lambda self, c, w, *rest, dims=dims: 1.0 + (w != dims))
+        options = {"graph_passes": "decompose,canonicalize,fold,eliminate-padding,fuse", "verify": True}
+        layer.float()
+        compiled = compiler.compile(layer, (torch.randn(1, 16, 32, 32),), options=options, dynamic_shapes=(sides,))
+        for height, width in ((4, 5), (5, 4), (7, 18), (16, 33), (64, 9)):
+            x = torch.randn(1, 16, height, width)
+            result = compiled(x)
+            wanted = layer.double()(x.double())
+            layer.float()
+            torch.testing.assert_close(result.double(), wanted, rtol=0, atol=2e-6)
+        assert compiled.remarks.select("eliminate-padding", "applied")
+
+
+def test_an_open_image_of_one_pixel_stays_padded() -> None:
+    """It is not known that the first window ends before the last one begins."""
+    n = dynamic_size("n", 1, 512, 84)
+    graph = padded((1, 64, n), (3,), 1, stride=2)
+    assert EliminatePadding().run(graph, Context()) is graph
+
+
+class Both(nn.Module):
+    """What a layer gives before and after the ReLU behind it, added up in the end."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before, after = self.layers[0](x), self.layers(x)
+        return torch.cat([before, after.sum(1, keepdim=True).cos()], 1)

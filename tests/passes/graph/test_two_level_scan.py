@@ -1,0 +1,47 @@
+"""Block-scans: long rows in blocks, with the totals of the blocks before."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.passes.manager import run_pipeline
+from compiler.testing.checks import check_equivalent, check_pass
+
+
+def test_a_long_row_is_scanned_in_blocks() -> None:
+    check_pass(
+        "two-level-scan{min-length=16,block-size=4}",
+        before="graph(%x: f64[16]) { %y = cumsum %x {dim=0} return %y }",
+        after="""graph(%x: f64[16]) {
+          %reshape_0: f64[4, 4] = reshape %x {shape=[4, 4]}
+          %cumsum_0 = cumsum %reshape_0 {dim=1}
+          %sum_0 = sum %reshape_0 {dims=[1], keepdim=true}
+          %cumsum_1 = cumsum %sum_0 {dim=0, exclusive=true}
+          %add_0 = add %cumsum_0, %cumsum_1
+          %y: f64[16] = reshape %add_0 {shape=[16]}
+          return %y }""",
+    )
+
+
+@pytest.mark.parametrize("reverse", ["false", "true"])
+@pytest.mark.parametrize("op", ["cumsum", "cumprod", "cummax", "cummin"])
+def test_every_kind_of_scan_keeps_its_meaning(op: str, reverse: str) -> None:
+    before = parse_graph(f"graph(%x: f32[2, 40, 1]) {{ %y = {op} %x {{dim=1, reverse={reverse}}} return %y }}")
+    after = run_pipeline(before, "two-level-scan{min-length=16,block-size=8}")
+    assert len(after.nodes) > len(before.nodes)
+    check_equivalent(before, after)
+
+
+def test_what_is_carried_is_wide_until_the_end() -> None:
+    after = run_pipeline(
+        parse_graph("graph(%x: f32[16]) { %y = cumsum %x {dim=0} return %y }"),
+        "two-level-scan{min-length=16,block-size=4}",
+    )
+    assert [n.dtype.name for n in after if n.op.name in ("cumsum", "sum", "add")] == ["f64"] * 4
+
+
+def test_short_rows_many_rows_and_odd_rows_stay() -> None:
+    for shape in ("16", "8, 64", "37"):
+        text = f"graph(%x: f32[{shape}]) {{ %y = cumsum %x {{dim={shape.count(',')}}} return %y }}"
+        check_pass("two-level-scan{min-length=32,block-size=8}", unchanged=text)

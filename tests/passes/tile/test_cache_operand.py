@@ -1,0 +1,103 @@
+"""stage: an operand turned once for many steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.testing.checks import check_pass
+
+PARAMS = "in %x: f32[2, 16, 6], in %w: f32[2, 5, 6], out %y: f32[2, 16, 5]"
+
+
+def attention(i: str, copy: str, second: str, params: str = PARAMS) -> str:
+    return f"""kernel @k({params}) {{
+      parallel %h in 0..2 {{ {copy} {i} {{ for %j in 0..5 {{
+        %s = reduce add %r in 0..6 {{ yield %x[%h, %i, %r] * {second} }}
+        store %s, %y[%h, %i, %j]
+      }} }} }}
+    }}"""
+
+
+SCALARS = attention("for %i in 0..16", "", "%w[%h, %j, %r]")
+
+
+def test_the_operand_is_turned_before_the_loop_that_uses_it_again() -> None:
+    copy = "local %t: f32[6, 5] for %a in 0..6 { for %b in 0..5 { store %w[%h, %b, %a], %t[%a, %b] } }"
+    check_pass(
+        "cache-operand",
+        before=SCALARS,
+        after=attention("for %i in 0..16", copy, "%t[%r, %j]"),
+        remark="%w turned once for every %i",
+    )
+
+
+def test_copies_count_from_where_their_loops_start() -> None:
+    text = """kernel @k(in %x: f32[32, 6], in %w: f32[5, 6], out %y: f32[32, 5]) {{
+      for %b in 0..2 {{ for %i in %b*16..%b*16 + 16 {{ {copy} for %j in 2..5 {{
+        %s = reduce add %r in 1..6 {{ yield {value} }}
+        store %s, %y[%i, %j]
+      }} }} }}
+    }}"""
+    swapped = text.replace(
+        "for %i in %b*16..%b*16 + 16 {{ {copy} for %j in 2..5 {{",
+        "{copy} for %j in 0..5 {{ for %i in %b*16..%b*16 + 16 {{",
+    )
+    check_pass(
+        "cache-operand{min-reuse=5}",
+        before=swapped.format(copy="", value="%x[%i, %r] * %w[%j, 5]"),
+        after=swapped.format(
+            copy="local %t: f32[5, 16] for %a in 1..6 { for %c in %b*16..%b*16 + 16 { store %x[%c, %a], %t[%a - 1, %c - %b*16] } }",
+            value="%t[%r - 1, %i - %b*16] * %w[%j, 5]",
+        ),
+    )
+
+
+def test_siblings_of_one_name_are_told_apart() -> None:
+    check_pass(
+        "cache-operand",
+        before="""kernel @k(in %x: f32[16, 6], in %w: f32[5, 6], in %v: f32[3, 4], out %y: f32[16, 5], out %z: f32[16, 3]) {
+          for %i in 0..16 { for %j in 0..5 {
+            %s = reduce add %r in 0..6 { yield %x[%i, %r] * %w[%j, %r] }
+            store %s, %y[%i, %j] } }
+          for %i in 0..16 { for %j in 0..3 {
+            %s = reduce add %r in 0..4 { yield %x[%i, %r] * %v[%j, %r] }
+            store %s, %z[%i, %j] } }
+        }""",
+        after="""kernel @k(in %x: f32[16, 6], in %w: f32[5, 6], in %v: f32[3, 4], out %y: f32[16, 5], out %z: f32[16, 3]) {
+          local %t: f32[6, 5] for %a in 0..6 { for %b in 0..5 { store %w[%b, %a], %t[%a, %b] } }
+          for %i in 0..16 { for %j in 0..5 {
+            %s = reduce add %r in 0..6 { yield %x[%i, %r] * %t[%r, %j] }
+            store %s, %y[%i, %j] } }
+          local %u: f32[4, 3] for %c in 0..4 { for %d in 0..3 { store %v[%d, %c], %u[%c, %d] } }
+          for %k in 0..16 { for %l in 0..3 {
+            %n = reduce add %m in 0..4 { yield %x[%k, %m] * %u[%m, %l] }
+            store %n, %z[%k, %l] } }
+        }""",
+    )
+
+
+STAY = {
+    "the other operand lies along a loop of whole lanes": SCALARS.replace("%x[%h, %i, %r]", "%x[%h, %r, %i]").replace(
+        "16, 6]", "6, 16]"
+    ),
+    "constants are packed instead": SCALARS.replace("in %w", "const %w"),
+    "too few steps": SCALARS.replace("16", "15"),
+    "neighbours lie along the lanes already": SCALARS.replace("%w[%h, %j, %r]", "%w[%h, %r, %j]").replace(
+        "5, 6]", "6, 5]"
+    ),
+    "a gather": SCALARS.replace("%s =", "%n = min(%q[%j], 4) %s =")
+    .replace("%w[%h, %j, %r]", "%w[%h, %n, %r]")
+    .replace("in %w", "in %q: i64[5], in %w"),
+    "guarded by a mask": SCALARS.replace("%w[%h, %j, %r]", "load(%w[%h, %j, %r + 1], index(%r) < 5, 0.0)"),
+    "written by the kernel": SCALARS.replace("in %w", "inout %w"),
+    "no products": SCALARS.replace("%x[%h, %i, %r] *", "%x[%h, %i, %r] +"),
+}
+
+
+@pytest.mark.parametrize("case", STAY)
+def test_operands_that_stay(case: str) -> None:
+    check_pass("cache-operand", unchanged=STAY[case])
+
+
+def test_a_copy_has_a_greatest_size() -> None:
+    check_pass("cache-operand{max-elements=29}", unchanged=SCALARS)

@@ -1,0 +1,106 @@
+"""The public test kit: models against float64, and what a failing `check_pass` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from compiler.errors import VerifyError
+from compiler.testing import checks as testing
+from compiler.testing.checks import canonical_text, check, check_equivalent, check_pass, parse_ir
+
+SWAPPED = "graph(%x: f32[4]) { %y = add 2.0, %x  return %y }"
+
+
+class Small(torch.nn.Module):
+    """A linear layer and an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.gelu(self.layer(x))
+
+
+def test_a_model_is_as_accurate_as_pytorch() -> None:
+    torch.manual_seed(0)
+    table = check(Small().eval(), (torch.randn(3, 8),))
+    assert "[3, 4]" in table
+
+
+def test_a_model_that_is_less_accurate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.compile", lambda *a, **k: Small())
+    torch.manual_seed(0)
+    with pytest.raises(AssertionError, match=r"outputs \[0\] are less accurate"):
+        check(Small().eval(), (torch.randn(3, 8),))
+
+
+def test_names_do_not_matter() -> None:
+    a, b = (parse_ir(f"graph(%{x}: f32[4]) {{ %{y} = exp %{x}  return %{y} }}") for x, y in ("ab", "xy"))
+    assert canonical_text(a) == canonical_text(b)
+
+
+def test_special_values_tell_zeros_apart() -> None:
+    same, other = (
+        parse_ir("graph(%x: f32[20]) { return %x }"),
+        parse_ir("graph(%x: f32[20]) { %y = add %x, 0.0  return %y }"),
+    )
+    with pytest.raises(AssertionError, match="on special inputs, output 0"):
+        check_equivalent(same, other, exact=True)
+
+
+def test_empty_sizes_are_tried() -> None:
+    """Both give 1, but for no elements at all."""
+    ones = "graph(%x: i64[n]) { %o = mul %x, 0  %p = add %o, 1  "
+    product = parse_ir(ones + "%y = prod %p {dims=[0]}  return %y }")
+    total = parse_ir(ones + "%s = sum %p {dims=[0]}  %y = minimum %s, 1  return %y }")
+    with pytest.raises(AssertionError, match=r"on random inputs of sizes \{'n': 0\}, output 0"):
+        check_equivalent(product, total)
+
+
+def test_invalid_texts_are_refused() -> None:
+    with pytest.raises(VerifyError, match="%y"):
+        check_pass("", unchanged="kernel @k(out %y: f32[4]) { store 1.0, %y[9] }")
+
+
+PROGRAM = """program { input %a: f32[4]  output %b: f32[4]  constant %c: f32[4] [1, 2, 3, 4]
+  kernel @k(in %x: f32[4], const %w: f32[4], out %y: f32[4]) { for %i in 0..4 tile 2 { store %x[%i] * %w[%i], %y[%i] } }
+  launch @k(%a, %c, %b) for "n" }"""
+
+
+def test_programs_are_compared_up_to_names() -> None:
+    check_pass("unroll,layout", unchanged=PROGRAM)
+    assert canonical_text(parse_ir(PROGRAM)) == canonical_text(
+        parse_ir(PROGRAM.replace("%a", "%input").replace("%i", "%index"))
+    )
+    assert canonical_text(parse_ir(PROGRAM)) != canonical_text(parse_ir(PROGRAM.replace("%x[%i] *", "%x[%i] +")))
+
+
+def test_programs_are_interpreted() -> None:
+    other = PROGRAM.replace("%x[%i] *", "%x[%i] +")
+    check_equivalent(parse_ir(PROGRAM), parse_ir(PROGRAM), exact=True)
+    with pytest.raises(AssertionError, match="on random inputs, output 0: 4 of 4 elements differ"):
+        check_equivalent(parse_ir(PROGRAM), parse_ir(other))
+
+
+def test_a_missing_remark_is_shown() -> None:
+    with pytest.raises(AssertionError, match="no remark says 'fused'"):
+        check_pass("cse", unchanged="graph(%x: f32[4]) { %y = exp %x  return %y }", remark="fused")
+
+
+@pytest.mark.parametrize("quotes", ['"', '"""'])
+def test_blessing_rewrites_the_expectation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quotes: str) -> None:
+    """The text written in the calling file is replaced by what the pass gives; then the test passes."""
+    monkeypatch.setattr(testing, "BLESS", True)
+    stale = f"{quotes}graph(%x: f32[4]) {{ return %x }}{quotes}"
+    test = tmp_path / "sample.py"
+    test.write_text(
+        f"from compiler.testing import check_pass\n\ncheck_pass('canonicalize', before={SWAPPED!r}, after={stale})\n"
+    )
+    exec(compile(test.read_text(), str(test), "exec"))
+    assert "add %x, 2.0" in test.read_text()
+    monkeypatch.setattr(testing, "BLESS", False)
+    exec(compile(test.read_text(), str(test), "exec"))

@@ -1,0 +1,202 @@
+"""The command line: what it prints, what it writes, and how it fails."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compiler.driver import compiled_graph as driver
+from compiler.ir.text.graph_parser import parse_graph
+from compiler.ir.text.tile_parser import parse_kernel, parse_program
+from compiler.tools.cli import main
+
+GRAPH = "graph @silu(%x: f32[1000]) { %s = sigmoid %x   %y = mul %s, %x   return %y }"
+KERNEL = "kernel @double(in %x: f32[100], out %y: f32[100]) { parallel %i in 0..100 { store %x[%i] * 2.0, %y[%i] } }"
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.linear(x))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("programs") / "model.pt2"
+    torch.export.save(torch.export.export(Model(), (torch.randn(2, 8),)), path)
+    return path
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    path = tmp_path / "silu.ir"
+    path.write_text(GRAPH)
+    return str(path)
+
+
+# opt
+
+
+def test_opt_on_a_graph(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt", graph, "-p", "fuse"]) == 0
+    fused = parse_graph(capsys.readouterr().out)
+    assert [n.op.name for n in fused.nodes] == ["input", "fused"]
+
+
+def test_opt_on_a_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "double.ir").write_text(KERNEL)
+    assert (
+        main(
+            [
+                "opt",
+                str(tmp_path / "double.ir"),
+                "-p",
+                "vectorize,tile,peel",
+                "--target",
+                "x86-64-v3",
+                "--verify",
+                "--check",
+            ]
+        )
+        == 0
+    )
+    text = capsys.readouterr().out
+    assert parse_kernel(text)
+    assert "lanes 8" in text
+
+
+def test_opt_lowers(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt", graph, "-p", "fuse", "--lower", "vectorize"]) == 0
+    program = parse_program(capsys.readouterr().out)
+    assert len(program.kernels) == 1
+    assert main(["opt", graph, "-p", "fuse", "--lower"]) == 0
+    assert "lanes" not in capsys.readouterr().out
+
+
+def test_opt_reads_programs_from_standard_input(
+    graph: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["opt", graph, "-p", "fuse", "--lower"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(capsys.readouterr().out))
+    assert main(["opt", "-", "-p", "vectorize"]) == 0
+    assert "lanes" in capsys.readouterr().out
+
+
+def test_opt_tells_what_passes_do(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--print-ir-before", "--print-ir-after=fuse", "--stats", "--remarks"]
+    assert main(["opt", graph, "-p", "canonicalize,fuse", *flags]) == 0
+    told = capsys.readouterr().err
+    assert told.count("// before ") == 2
+    assert told.count("// after ") == 1
+    assert "fuse: kernels" in told
+    assert "applied fuse" in told
+
+
+def test_opt_prints_changes_only(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt", graph, "-p", "cse,fuse", "--print-ir-after-change"]) == 0
+    told = capsys.readouterr().err
+    assert "// after fuse" in told
+    assert "// after cse" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "pipeline", "says"),
+    [
+        (GRAPH, "fuze", "did you mean fuse?"),
+        (GRAPH, "vectorize", "takes a Kernel, not a Graph"),
+        ("graph(%x: f32[4]) { return %z }", "", "line 1"),
+        ("", "", "line 1"),
+    ],
+)
+def test_opt_fails_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, pipeline: str, says: str
+) -> None:
+    (tmp_path / "x.ir").write_text(text)
+    assert main(["opt", str(tmp_path / "x.ir"), "-p", pipeline]) == 1
+    told = capsys.readouterr().err
+    assert says in told
+    assert "Traceback" not in told
+
+
+def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["opt", "no/such.ir"]) == 1
+    assert "no/such.ir" in capsys.readouterr().err
+
+
+# programs
+
+
+def test_compile_writes_a_report(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", str(program), "-o", str(tmp_path / "report.html")]) == 0
+    assert "compiled in" in capsys.readouterr().out
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_compile_prints_a_stage(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", str(program), "--print-ir", "scheduled", "--target", "x86-64-v3"]) == 0
+    assert "lanes" in capsys.readouterr().out
+
+
+def test_run(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = torch.randn(2, 8)
+    torch.save((x,), tmp_path / "in.pt")
+    assert main(["run", str(program), "-i", str(tmp_path / "in.pt"), "-o", str(tmp_path / "out.pt")]) == 0
+    want = torch.export.load(program).module()(x)
+    assert torch.allclose(torch.load(tmp_path / "out.pt"), want, atol=1e-6)
+    assert "float32[2, 4]" in capsys.readouterr().out
+
+
+def test_tune(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        driver, "KernelTimer", lambda target: lambda kernels, spread: asked.append(target) or [1.0] * len(kernels)
+    )
+    assert main(["run", str(program)]) == 0
+    assert not asked
+    assert main(["run", str(program), "--tune"]) == 0
+    assert asked
+
+
+def test_compare_and_profile(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(program), "-a", "decompose,fuse", "-b", "unfused"]) == 0
+    assert "decompose,fuse" in capsys.readouterr().out
+    assert main(["profile", str(program)]) == 0
+    assert "GFLOP/s" in capsys.readouterr().out
+
+
+def test_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.pt2").write_bytes(b"nothing")
+    assert main(["run", str(tmp_path / "x.pt2")]) == 1
+    assert "holds no exported program" in capsys.readouterr().err
+
+
+# lists
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["passes"]) == 0
+    told = capsys.readouterr().out
+    assert "fuse" in told
+    assert "vectorize" in told
+    assert "layout" in told
+    assert main(["ops"]) == 0
+    assert "softmax" in capsys.readouterr().out
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "compiler", "opt", "no/such.ir"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")

@@ -1,0 +1,210 @@
+"""Which of PyTorch's operators are taken, and whether its own samples say so too."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from compiler.frontend.conversions.table import conversions
+from compiler.ir import ops
+from compiler.options import Options
+from compiler.tools import cli
+from compiler.tools.coverage import OpSupport, op_support, overloads, referenced_ops
+
+CORE = overloads()
+EAGER = Options(fallback="eager")
+
+
+def of(name: str) -> OpSupport:
+    packet, overload = name.split(".")
+    return op_support(getattr(getattr(torch.ops.aten, packet), overload))
+
+
+def test_all_of_core_aten_is_taken() -> None:
+    assert len(CORE) > 150
+    refused = [c for c in map(op_support, CORE) if c.kind in ("fallback", "unsupported")]
+    assert not refused
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "note"),
+    [
+        ("add.Tensor", "native", ""),
+        ("convolution.default", "native", ""),
+        ("sym_size.int", "native", "size arithmetic"),
+        ("_assert_scalar.default", "native", "dropped"),
+        ("sort.default", "opaque", "sorting"),
+        ("rand.default", "opaque", "random"),
+        ("_fft_r2c.default", "opaque", "complex"),
+        ("atan2.out", "native", "as aten.atan2.default"),
+        ("relu_.default", "native", ""),
+        ("native_layer_norm_backward.default", "decomposed", "decompositions.native_layer_norm_backward"),
+        ("einsum.default", "decomposed", "CompositeImplicitAutograd"),
+        ("nonzero.default", "opaque", "data decides"),
+        ("index.Tensor", "native", "where a mask holds"),
+        ("_local_scalar_dense.default", "native", "a number of the program"),
+        ("equal.default", "between", "Python sees"),
+        ("special_airy_ai.default", "fallback", "no conversion"),
+        ("_cudnn_ctc_loss.default", "unsupported", "no CPU kernel"),
+    ],
+)
+def test_ways(name: str, way: str, note: str) -> None:
+    found = of(name)
+    assert found.kind == way
+    assert note in found.note
+
+
+def test_it_follows_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    from compiler.tools import coverage as module
+
+    kept = {name: c for name, c in conversions().items() if name != "aten.exp.default"}
+    monkeypatch.setattr(module, "conversions", lambda: kept)
+    assert of("exp.default").kind == "fallback"
+
+
+def test_it_sees_ops_through_other_conversions() -> None:
+    assert ops.sort in referenced_ops(conversions()["aten.argsort.default"])
+    assert ops.add in referenced_ops(conversions()["aten.sub.Tensor"]) or ops.sub in referenced_ops(
+        conversions()["aten.sub.Tensor"]
+    )
+    assert ops.matmul in referenced_ops(conversions()["aten.addbmm.default"])
+
+
+def test_the_command_prints_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["coverage", "sort", "exp"]) == 0
+    printed = capsys.readouterr().out
+    assert "exp.default" in printed
+    assert "2 native" in " ".join(printed.split()) or "1 native" in " ".join(printed.split())
+
+
+# PyTorch's samples
+
+opinfo = pytest.importorskip("compiler.tools.opinfo")
+pytest.importorskip("expecttest", reason="torch's samples need it")
+
+
+def sampling(**how: Any) -> Any:
+    return opinfo.Sampling(torch.float32, EAGER, **how)
+
+
+def attempt(function: Callable[..., Any], *args: Any) -> Any:
+    return opinfo.attempt(function, SimpleNamespace(input=args[0], args=args[1:], kwargs={}), sampling())
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("clamp", "passed"), ("msort", "opaque"), ("fft.rfft", "opaque")])
+def test_samples(name: str, outcome: str) -> None:
+    (tally,) = opinfo.run(opinfo.operators([name]), sampling(fraction=0.1))
+    assert tally.count(outcome) >= 1
+    assert not tally.count("failed"), tally.causes
+
+
+def test_gradients_of_samples() -> None:
+    (tally,) = opinfo.run(opinfo.operators(["nn.functional.softsign"]), sampling(gradients=True, fraction=0.1))
+    assert tally.count("passed") >= 1
+    assert not tally.count("failed"), tally.causes
+
+
+@pytest.mark.parametrize("name", ["nn.functional.upsample_bilinear", "nn.functional.adaptive_max_pool1d", "diagonal"])
+def test_samples_of_open_sizes(name: str) -> None:
+    (tally,) = opinfo.run(opinfo.operators([name]), sampling(dynamic_shapes=True, fraction=0.1))
+    assert tally.count("passed") >= 1
+    assert not tally.count("failed"), tally.causes
+
+
+def test_what_pytorch_traces_with_known_sizes_only_is_not_ours() -> None:
+    def known(x: Tensor) -> Tensor:
+        assert isinstance(x.shape[0], int)
+        return x + 1
+
+    sample = SimpleNamespace(input=torch.ones(3), args=(), kwargs={})
+    assert opinfo.attempt(known, sample, sampling()).outcome == "passed"
+    assert "with open sizes" in opinfo.attempt(known, sample, sampling(dynamic_shapes=True)).reason
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "problem"),
+    [
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1]), "other numbers, by about 1e-1"),
+        (torch.tensor([1.0]), torch.tensor([1]), "another type"),
+        (torch.tensor([1]), torch.tensor([2]), "other elements"),
+        (torch.tensor([1.0]), torch.tensor([float("nan")]), "NaN or infinity elsewhere"),
+        (torch.tensor([float("inf")]), torch.tensor([-float("inf")]), "NaN or infinity elsewhere"),
+        ([torch.tensor([1.0])], [torch.tensor([1.0])] * 2, "1 results instead of 2"),
+        (torch.tensor([float("nan"), 3.0]), torch.tensor([float("nan"), 3.000001]), ""),
+    ],
+)
+def test_comparison(got: Any, expected: Any, problem: str) -> None:
+    found = opinfo.compare(got, expected, lambda: expected)
+    assert found.startswith(problem)
+    assert bool(found) == bool(problem)
+
+
+@pytest.mark.parametrize(("ours", "problem"), [(1003.0, ""), (1006.0, "other numbers, by about 1e1")])
+def test_errors_are_measured_by_those_of_pytorch(ours: float, problem: str) -> None:
+    """PyTorch is wrong by 1."""
+    assert (
+        opinfo.compare(torch.tensor([ours]), torch.tensor([1001.0]), lambda: torch.tensor([1000.0]).double()) == problem
+    )
+
+
+def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*args: Any) -> Any:
+        return SimpleNamespace(call_with_sizes=lambda inputs: ([torch.sin(x) + 1e-3 for x in inputs], dict))
+
+    assert attempt(torch.sin, torch.ones(3)).outcome == "passed"
+    monkeypatch.setattr(opinfo, "compile_graph", wrong)
+    assert "1e-3" in attempt(torch.sin, torch.ones(3)).reason
+
+
+def test_what_is_not_ours() -> None:
+    assert "depend on data" in attempt(torch.nonzero, torch.ones(3)).reason
+    assert "PyTorch refuses" in attempt(torch.matmul, torch.ones(3), torch.ones(4)).reason
+    assert "sparse" in attempt(torch.sin, torch.ones(3).to_sparse()).reason
+
+
+def described(function: Callable[..., Any]) -> Any:
+    """`function` as an operator of one sample."""
+    samples = [SimpleNamespace(input=torch.ones(2), args=(), kwargs={})]
+    return SimpleNamespace(
+        name=function.__name__, variant_test_name="", op=function, sample_inputs=lambda *a, **k: samples
+    )
+
+
+def hanging(x: Tensor) -> Tensor:
+    while True:
+        x = x + 1
+
+
+def test_a_hang_ends_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opinfo, "SAMPLE_TIMEOUT", 0.1)
+    (tally,) = opinfo.run([described(hanging)], sampling())
+    assert tally.causes == {"failed: no answer in 0.1 s": 1}
+
+
+def crashing(x: Tensor) -> Tensor:
+    os._exit(3)
+
+
+def test_a_crash_ends_one_operator_and_a_log_remembers(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    (tally,) = opinfo.run([described(crashing)], sampling(), log)
+    assert tally.causes == {"failed: the process died": 1}
+    written = json.loads(log.read_text())
+    assert written["op"] == "crashing"
+    log.write_text(json.dumps({**written, "counts": {"passed": 7}}) + "\n")
+    assert next(iter(opinfo.run([described(crashing)], sampling(), log))).count("passed") == 7
+
+
+def test_the_command_runs_samples(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["coverage", "--samples", "deg2rad", "--dtype", "f64,i64", "--fraction", "0.1"]) == 0
+    assert "0 failed" in capsys.readouterr().out
+    assert cli.main(["coverage", "--samples", "no_such_op"]) == 1
+    assert cli.main(["coverage", "--samples", "--dtype", "f31"]) == 1
