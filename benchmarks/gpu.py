@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from compiler.codegen.triton import GPU_PASSES
+from compiler.codegen.backend import GRAPH_PASSES
+from compiler.codegen.triton.backend import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.loader import load_triton
 from compiler.ir import ops
@@ -25,7 +26,6 @@ from compiler.ir.tile.program import Launch
 from compiler.ir.torch_types import to_torch
 from compiler.lowering.program import lower
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import GRAPH_PASSES
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ import numpy
 import torch
 
 from compiler.codegen.llvm.object_file import emit_object
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import host_target
 from compiler.report.measure import interleaved_medians
 from compiler.runtime.loader import link_objects
+from compiler.target import Target
 
-ACCUMULATORS = Target.host().vector_registers * 3 // 4
+ACCUMULATORS = host_target().vector_registers * 3 // 4
 """Independent accumulators: enough to hide the latency of a multiply-add, and room in the registers for more."""
 
 VECTORS_PER_STEP = 8
@@ -33,7 +34,7 @@ READ_BYTES = 64 << 20
 @lru_cache
 def _fma_kernel() -> tuple[Callable[[int, Any], None], int]:
     """A function of the number of steps, each of `CHAINS` vector multiply-adds on registers; and the lanes."""
-    target = Target.host()
+    target = host_target()
     lanes = target.lanes(32)
     vector = f"<{lanes} x float>"
     chains = range(ACCUMULATORS)
@@ -81,7 +82,7 @@ def _compile_function(text: str, name: str, target: Target) -> Callable[[int, An
 @lru_cache
 def _read_kernel() -> tuple[Callable[[int, Any], None], int]:
     """A function of the number of steps and the memory that they read, `STREAMS` vectors each; and the bytes of a step."""
-    target = Target.host()
+    target = host_target()
     lanes = target.lanes(32)
     vector = f"<{lanes} x i32>"
     streams = range(VECTORS_PER_STEP)

@@ -39,7 +39,7 @@ _LAZY_EXPORTS = {
     "Comparison": "compiler.tools.comparison",
     "testing": "compiler.testing",
 }
-"""Where the names live whose modules import torch, or which are such modules: they are loaded when first asked for."""
+"""Module of each export that needs torch; loaded on first access, so that `import compiler` stays fast."""
 
 
 def __getattr__(name: str) -> Any:
@@ -47,6 +47,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'compiler' has no attribute {name!r}")
     import importlib
 
-    home = importlib.import_module(_LAZY_EXPORTS[name])
-    value = globals()[name] = home if _LAZY_EXPORTS[name] == f"compiler.{name}" else getattr(home, name)
+    module = importlib.import_module(_LAZY_EXPORTS[name])
+    value = globals()[name] = module if module.__name__ == f"compiler.{name}" else getattr(module, name)
     return value

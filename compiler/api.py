@@ -13,13 +13,14 @@ from typing import Any, TypeAlias, Union
 import torch
 from torch.export import ExportedProgram
 
-from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.llvm.object_file import emit_assembly
-from compiler.driver.compiled_graph import ExecutedProgram, compile_time_gc_settings
+from compiler.codegen.backend import backend_of
+from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.partitioned_graph import compile_graph
+from compiler.driver.variant import compile_time_gc_settings, require_executable
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
+from compiler.ir.graph.graph import Graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
 from compiler.options import Options, as_options
@@ -33,7 +34,8 @@ from compiler.runtime.profile import StepProfile, profile_steps
 Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
 """What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
 
-STAGES = ("imported", "fused", "lowered", "scheduled", "llvm", "assembly")
+IR_STAGES = ("imported", "fused", "lowered", "scheduled")
+"""Stages of `print_ir` that every target has; its backend adds others: "llvm" and "assembly", or "triton"."""
 
 
 @compile_time_gc_settings()
@@ -132,12 +134,9 @@ class CompiledModule:
         self.compiled_graph = compile_graph(imported.graph, options, imported.bounds, imported.runtime_assertions)
         self._frontend_seconds = dict(frontend_seconds)
         self._executed_programs = self.compiled_graph.executed_programs(call_adapter.graph_inputs(*example_inputs))
-        direct = (
-            None
-            if self.compiled_graph.graph.output_aliases
-            else call_adapter.fast_path(self.compiled_graph.run, self._call_general)
-        )
-        self._call_function = direct or self._call_general
+        writes_inputs = bool(self.compiled_graph.graph.output_aliases)
+        fast = None if writes_inputs else call_adapter.fast_path(self.compiled_graph.run, self._call_general)
+        self._call_function = fast or self._call_general
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call_function(*args, **kwargs)
@@ -147,17 +146,15 @@ class CompiledModule:
         tensors = self.call_adapter.graph_inputs(args, kwargs)
         return self.call_adapter.build_result(*self.compiled_graph.call_with_sizes(tensors))
 
-    # what was compiled
-
     @property
     def stages(self) -> Stages:
-        """The IR of every stage, for the sizes of the example (or of the last profile); of several parts, that of the last."""
-        return self._last_program[0]
+        """The IR of every stage, for the sizes of the example (or of the last profile); of a partitioned graph, its last part's."""
+        return self._last_program.stages
 
     @property
     def executable(self) -> Executable:
-        """The native program for the same sizes."""
-        return self._last_program[1]
+        """The native program for the same sizes; TargetError where this machine cannot run it."""
+        return require_executable(self._last_program.stages, self._last_program.executable)
 
     @property
     def _last_program(self) -> ExecutedProgram:
@@ -167,29 +164,27 @@ class CompiledModule:
 
     @property
     def remarks(self) -> Remarks:
-        """What the passes did and left alone, and why."""
-        return Remarks([r for stages, _, _ in self._executed_programs for r in stages.context.remarks])
+        """Decisions of the passes, and their reasons."""
+        return Remarks([r for program in self._executed_programs for r in program.stages.context.remarks])
 
     @property
     def compile_seconds(self) -> dict[str, float]:
-        """The time that compiling took: in each part, and "total"."""
+        """Seconds spent on each step of compiling, and their "total"."""
         parts = {**self._frontend_seconds, **self.compiled_graph.compile_seconds}
         return {**parts, "total": sum(parts.values())}
 
     @property
     def workload(self) -> Workload:
         """Kernels, arithmetic operations and bytes of one call."""
-        totals = [program_totals(stages.lowered) for stages, _, _ in self._executed_programs]
+        totals = [program_totals(program.stages.lowered) for program in self._executed_programs]
         return Workload(*(sum(t[k] for t in totals) for k in range(3)))
 
     def print_ir(self, stage: str = "fused") -> str:
-        """The text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), "llvm" or "assembly".
+        """Return the text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), or code.
 
-        Of a program in parts, the texts of all of them.
+        Code is "llvm" and "assembly" for CPUs, "triton" for GPUs.  The texts of a partitioned graph follow one another.
         """
-        if stage not in STAGES:
-            raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join(STAGES)}")
-        return "\n".join(_stage_text(stage, stages, executable) for stages, executable, _ in self._executed_programs)
+        return "\n".join(_stage_text(stage, program.stages) for program in self._executed_programs)
 
     def profile(self, *args: Any, repeats: int = 20, **kwargs: Any) -> Profile:
         """The time of every kernel in a call with these arguments (without any: the example arguments).
@@ -201,26 +196,27 @@ class CompiledModule:
         self._executed_programs = self.compiled_graph.executed_programs(tensors)
         steps: list[tuple[StepProfile, KernelOrigin]] = []
         for stages, executable, inputs in self._executed_programs:
-            known = kernel_origins(stages.fused)
-            steps += ((p, known.get(p.node, KernelOrigin())) for p in profile_steps(executable, inputs, repeats))
+            origins, runnable = kernel_origins(stages.fused), require_executable(stages, executable)
+            steps += ((p, origins.get(p.node, KernelOrigin())) for p in profile_steps(runnable, inputs, repeats))
         return Profile(tuple(steps))
 
     def report(self, repeats: int = 20) -> Report:
         """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
         measured = self.profile(repeats=repeats)
-        texts = {stage: self.print_ir(stage) for stage in ("imported", "fused", "lowered", "scheduled")}
-        programs = tuple((stages, executable) for stages, executable, _ in self._executed_programs)
+        texts = {stage: self.print_ir(stage) for stage in IR_STAGES}
+        programs = tuple((p.stages, require_executable(p.stages, p.executable)) for p in self._executed_programs)
         return Report(self.compiled_graph.graph.name, programs, self.compile_seconds, measured, texts)
 
     def __repr__(self) -> str:
         return f"<compiled {self.compiled_graph.graph.name}: {self.workload.kernels} kernels>"
 
 
-def _stage_text(stage: str, stages: Stages, executable: Executable) -> str:
-    """The text of a stage of one program."""
-    if stage in ("imported", "fused"):
-        return print_graph(getattr(stages, stage))
-    if stage in ("lowered", "scheduled"):
-        return print_program(getattr(stages, stage))
-    texts = [emit_kernel(kernel, executable.target) for kernel in stages.scheduled.kernels.values()]
-    return "\n".join(texts if stage == "llvm" else [emit_assembly(text, executable.target) for text in texts])
+def _stage_text(stage: str, stages: Stages) -> str:
+    """Return the text of a stage of one program; ArgumentError for a stage that its target does not have."""
+    printers = backend_of(stages.target).printers
+    if stage in printers:
+        return "\n".join(printers[stage](kernel, stages.target) for kernel in stages.scheduled.kernels.values())
+    if stage not in IR_STAGES:
+        raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, *printers))}")
+    ir = getattr(stages, stage)
+    return print_graph(ir) if isinstance(ir, Graph) else print_program(ir)

@@ -1,4 +1,4 @@
-"""Errors for people: what is wrong, where in the user's program, and what to do about it."""
+"""Errors of the compiler: the problem, the line of the user's program, and a remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Loc:
-    """A line of the user's program."""
+    """Line of the user's program: file, line number from 1, and source text."""
 
     file: str
     line: int
@@ -19,20 +19,20 @@ class Loc:
 
 
 class TilewrightError(Exception):
-    """Base of every error this compiler raises on purpose."""
+    """Base of all errors that the compiler raises."""
 
 
 class ParseError(TilewrightError):
-    """IR text that does not parse; says line and column."""
+    """IR text that does not parse; names line and column, both from 1."""
 
     def __init__(self, message: str, line: int, column: int, source_line: str = "") -> None:
         self.line, self.column = line, column
-        mark = f"\n  {source_line}\n  {' ' * (column - 1)}^" if source_line else ""
-        super().__init__(f"line {line}, column {column}: {message}{mark}")
+        excerpt = f"\n  {source_line}\n  {' ' * (column - 1)}^" if source_line else ""
+        super().__init__(f"line {line}, column {column}: {message}{excerpt}")
 
 
 class VerifyError(TilewrightError):
-    """IR that breaks a rule; names the node, the rule and the types."""
+    """IR that violates a rule; names the node, the rule and the types."""
 
 
 class TypeRuleError(TilewrightError):
@@ -41,7 +41,7 @@ class TypeRuleError(TilewrightError):
 
 @dataclass(frozen=True)
 class UnsupportedOp:
-    """One op of the user's program that has no counterpart here."""
+    """Operator of the user's program that has no conversion to Graph IR, with the reason and its line."""
 
     target: str
     reason: str
@@ -49,7 +49,7 @@ class UnsupportedOp:
 
 
 class UnsupportedOpError(TilewrightError):
-    """Every unsupported op of a program at once, each with the user's line."""
+    """All unsupported operators of a program, each with the user's line."""
 
     def __init__(self, unsupported_ops: Sequence[UnsupportedOp]) -> None:
         self.unsupported_ops = tuple(unsupported_ops)
@@ -66,16 +66,20 @@ class UnsupportedOpError(TilewrightError):
 
 
 class DynamicShapeError(TilewrightError):
-    """Something that only known sizes allow, asked of sizes that are open."""
+    """Operation that needs static sizes, applied to dynamic ones."""
+
+
+class TargetError(TilewrightError):
+    """Target that does not exist, or that this machine cannot run."""
 
 
 class ArgumentError(TilewrightError):
-    """A call with arguments the compiled program does not accept."""
+    """Call with arguments that the compiled program does not accept."""
 
 
 class PassError(TilewrightError):
-    """A pass that failed, produced invalid IR, or changed an answer."""
+    """Pass that failed, produced invalid IR, or changed a result."""
 
 
 class LoweringError(TilewrightError):
-    """A group that is no single kernel; fusion asks and goes another way."""
+    """Group of nodes that cannot be lowered to one kernel; fusion catches it and tries another group."""

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol
 
-from compiler.codegen.target import Target
-from compiler.cost.host import host_machine
-from compiler.cost.machine import MACHINE_BY_TARGET, Machine
+from compiler.codegen.backend import backend_of, target_by_name
+from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
 from compiler.ir.tile.program import Program
 from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
-from compiler.passes.manager import Instrument, run_pipeline
-
-GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,fold,cse,two-level-scan,winograd,eliminate-padding,cse,fuse"
-"""Ops into simpler ops, known values into constants, equal nodes into one, long scans into blocks, convolutions into less work, what these
-do to one image alike into one, groups into kernels."""
-
-UNFUSED_GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,fold,cse,two-level-scan,fuse{enabled=false}"
-"""The same, with a kernel for every op."""
-
-PROGRAM_PASSES = "compute-at,delinearize,layout"
-"""What is moved for one kernel alone inside that kernel; loops without divisions in addresses, and for these, how intermediate tensors lie
-in memory."""
-
-UNFUSED_PROGRAM_PASSES = "delinearize,layout"
-"""The same for kernels that stay apart."""
-
-TILE_PASSES = "tighten-reductions,fuse-loops,online-softmax,collapse,block-reductions,reorder,fuse-siblings,cache-operand,vectorize,unroll-and-jam,tile,pack,unroll,prefetch,nontemporal-stores,split-epilogue,peel,parallelize,expand-math"
-"""Scalar loops into tiles: join loops, take long sums in blocks, order loops, turn operands, choose lanes, chains, registers, layouts, tails and threads."""
+from compiler.passes.manager import KernelSink, PassInstrument, parse_pipeline, run_pipeline
+from compiler.target import Target
 
 
 @dataclass
@@ -42,29 +25,44 @@ class Stages:
     fused: Graph
     lowered: Program
     scheduled: Program
+    target: Target
     context: Context = field(default_factory=Context)
 
 
-Scheduler: TypeAlias = Callable[[Program, str, Context, Sequence[Instrument]], Program]
-"""What runs the passes over programs and kernels: `run_pipeline`, or the tuner."""
+class Scheduler(Protocol):
+    """Runs passes over a program and its kernels: `run_pipeline`, or the autotuner."""
+
+    def __call__(
+        self,
+        ir: Program,
+        passes: str,
+        context: Context,
+        instruments: Sequence[PassInstrument],
+        finished: KernelSink | None,
+    ) -> Program:
+        """Return the program after all passes; `finished` is given each kernel as soon as no pass will change it."""
 
 
 def lower_and_schedule(
-    graph: Graph, options: Options, instruments: Sequence[Instrument] = (), schedule: Scheduler = run_pipeline
+    graph: Graph,
+    options: Options,
+    instruments: Sequence[PassInstrument] = (),
+    schedule: Scheduler = run_pipeline,
+    finished: KernelSink | None = None,
 ) -> Stages:
-    """Graph IR through every pass to a scheduled program; nothing is compiled yet."""
-    target = Target.by_name(options.target)
-    context = Context(machine=machine_for(target), options=options)
-    default = GRAPH_PASSES if options.fuse else UNFUSED_GRAPH_PASSES
-    fused = run_pipeline(graph, options.graph_passes or default, context, instruments)
-    lowered = lower(fused)
-    program_passes = PROGRAM_PASSES if options.fuse else UNFUSED_PROGRAM_PASSES
-    passes = options.tile_passes or f"{program_passes},{TILE_PASSES}"
-    scheduled = schedule(lowered, passes, context, instruments)
-    return Stages(graph, fused, lowered, scheduled, context)
+    """Take Graph IR through every pass to a scheduled program.
 
-
-def machine_for(target: Target) -> Machine:
-    """The cost model's view of a target."""
-    known = MACHINE_BY_TARGET.get(target.name)
-    return known or host_machine(target.cpu, target.vector_bits, target.vector_registers)
+    `finished` takes each kernel while passes run on the next: code generation runs beside them.  TargetError for an unknown target.
+    """
+    target = target_by_name(options.target)
+    pipelines = backend_of(target).pipelines
+    context = Context(machine=target.machine or Machine())
+    graph_passes = options.graph_passes or (pipelines.graph if options.fuse else pipelines.unfused_graph)
+    program_passes = options.tile_passes or (pipelines.program if options.fuse else pipelines.unfused_program)
+    disabled = () if options.winograd else ("winograd",)
+    fused = run_pipeline(
+        graph, [p for p in parse_pipeline(graph_passes) if p.name not in disabled], context, instruments
+    )
+    lowered = lower(fused, context.lowered_kernels)
+    scheduled = schedule(lowered, program_passes, context, instruments, finished)
+    return Stages(graph, fused, lowered, scheduled, target, context)

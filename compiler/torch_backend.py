@@ -1,8 +1,8 @@
 """The backend "tilewright" of `torch.compile`.
 
-Importing it lets Dynamo trace recurrent layers, for other backends of the process too: Dynamo decides while it traces, before it
-asks a backend for anything, and `torch.compile` passes no `backend_ctx_ctor` on.  Whoever sets `torch._dynamo.config.allow_rnn`
-to False afterwards has layers run in PyTorch under every backend.
+Importing it sets `torch._dynamo.config.allow_rnn`, so that Dynamo traces recurrent layers, under every backend of the process:
+Dynamo decides while it traces, before it calls a backend, and `torch.compile` forwards no `backend_ctx_ctor`.  If the setting is
+reset to False afterwards, recurrent layers run in PyTorch under every backend.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from compiler.ir.symbolic.index_expr import evaluate
 from compiler.options import as_options
 
 BoxedFunction: TypeAlias = Callable[[list[Any]], list[Any]]
-"""A function that takes its arguments in a list and empties it, so that they can be freed early."""
+"""A function that takes its arguments in a list and empties the list, so that they can be freed early."""
 
 torch._dynamo.config.allow_rnn = True
 
@@ -46,28 +46,26 @@ def tilewright(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile what `torch.compile(model, backend="tilewright", options={...})` captured, for inference and training.
+    """Compile a graph captured by `torch.compile(model, backend="tilewright", options={...})`, for inference or training.
 
-    `options` are the fields of `compiler.Options`; operations without a conversion run in PyTorch unless they say
-    otherwise.  With `freezing`, weights are constants wherever no gradient is asked for.  There is one mode, so `mode`
-    changes nothing.
+    `options` are the fields of `compiler.Options`; `fallback` is "eager" by default: ops without a conversion run in PyTorch.
+    With `freezing`, weights are constants in inference.  `mode` is ignored.
     """
-    chosen = as_options({"fallback": "eager", **(options or {})})
+    settings = as_options({"fallback": "eager", **(options or {})})
 
     def compile_fx_graph(
         graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: Sequence[tuple[int, torch.Tensor]] = ()
     ) -> BoxedFunction:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
-            imported = import_functional(graph, frozen=frozen, fallback=chosen.fallback)
-            return as_boxed_function(
-                imported, compile_graph(imported.graph, chosen, imported.bounds, imported.runtime_assertions)
-            )
+            imported = import_functional(graph, frozen=frozen, fallback=settings.fallback)
+            compiled = compile_graph(imported.graph, settings, imported.bounds, imported.runtime_assertions)
+            return as_boxed_function(imported, compiled)
 
     def compile_frozen(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> BoxedFunction:
         weights = unmutated_weights(graph, module, inputs)
 
         def recompile() -> BoxedFunction:
-            warnings.warn("weights have changed since they were frozen, and are inputs from now on", stacklevel=3)
+            warnings.warn("frozen weights have changed; recompiling with weights as inputs", stacklevel=3)
             return compile_fx_graph(graph, arguments)
 
         return guard_frozen_weights(compile_fx_graph(graph, arguments, weights), weights, recompile)
@@ -75,7 +73,7 @@ def tilewright(
     decompose_recurrent_layers(module)
     backend = aot_autograd(
         fw_compiler=compile_fx_graph,
-        inference_compiler=compile_frozen if chosen.freezing else compile_fx_graph,
+        inference_compiler=compile_frozen if settings.freezing else compile_fx_graph,
         decompositions=autograd_decompositions(),
         partition_fn=min_cut_rematerialization_partition,
     )
@@ -85,30 +83,31 @@ def tilewright(
 def guard_frozen_weights(
     frozen_function: BoxedFunction, weights: Sequence[tuple[int, torch.Tensor]], recompile: Callable[[], BoxedFunction]
 ) -> BoxedFunction:
-    """`frozen` while the arguments at these positions are the tensors it knows, unchanged; else what `thaw` gives, once.
+    """Return a function that calls `frozen_function` while the arguments at the positions in `weights` are those tensors.
 
-    PyTorch counts how often a tensor was written, but not through `.data` or NumPy.
+    After a weight was replaced or written to, it calls the result of `recompile`, which runs once.  Writes are seen through
+    PyTorch's version counter, which writes through `.data` or NumPy do not change.
     """
-    known = [(k, tensor, tensor._version) for k, tensor in weights]
-    general = cache(recompile)
+    versions = [(k, tensor, tensor._version) for k, tensor in weights]
+    recompiled = cache(recompile)
 
     def run(arguments: list[Any]) -> list[Any]:
-        for k, tensor, version in known:
+        for k, tensor, version in versions:
             if arguments[k] is not tensor or tensor._version != version:
-                return general()(arguments)
+                return recompiled()(arguments)
         return frozen_function(arguments)
 
     return _mark_boxed(run)
 
 
 def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph | PartitionedGraph) -> BoxedFunction:
-    """The compiled graph as AOTAutograd calls it."""
-    feeds = [(f.position, isinstance(f, SizeCarrier)) for f in imported.input_sources]
-    kept = sorted({r.position for r in imported.results if isinstance(r, (PassthroughInput, InputView))})
+    """Return the function that AOTAutograd calls: adapts its arguments and results to those of `compiled_graph`."""
+    sources = [(s.position, isinstance(s, SizeCarrier)) for s in imported.input_sources]
+    returned = sorted({r.position for r in imported.results if isinstance(r, (PassthroughInput, InputView))})
 
     def run(arguments: list[Any]) -> list[Any]:
-        tensors = [torch.empty(arguments[k], dtype=torch.uint8) if witness else arguments[k] for k, witness in feeds]
-        passed = {k: arguments[k] for k in kept}
+        tensors = [torch.empty(arguments[k], dtype=torch.uint8) if is_size else arguments[k] for k, is_size in sources]
+        passed_through = {k: arguments[k] for k in returned}
         arguments.clear()
         outputs, sizes = (
             compiled_graph.call_with_sizes(tensors)
@@ -122,9 +121,9 @@ def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph |
             elif isinstance(r, ScalarOutput):
                 results.append(outputs[r.index].item())
             elif isinstance(r, PassthroughInput):
-                results.append(passed[r.position])
+                results.append(passed_through[r.position])
             elif isinstance(r, InputView):
-                results.append(_view(passed[r.position], r, sizes()))
+                results.append(_view_input(passed_through[r.position], r, sizes()))
             else:
                 results.append(r.value if isinstance(r, ConstantOutput) else evaluate(r.dim, sizes()))
         return results
@@ -132,12 +131,11 @@ def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph |
     return _mark_boxed(run)
 
 
-def _view(argument: torch.Tensor, view: InputView, sizes: Mapping[str, int]) -> torch.Tensor:
-    """The view of an argument for the sizes of a call."""
+def _view_input(argument: torch.Tensor, view: InputView, sizes: Mapping[str, int]) -> torch.Tensor:
     shape, strides = ([evaluate(d, sizes) for d in dims] for dims in (view.shape, view.strides))
     return argument.as_strided(shape, strides, evaluate(view.offset, sizes))
 
 
 def _mark_boxed(run: BoxedFunction) -> BoxedFunction:
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of this calling convention
+    run._boxed_call = True  # type: ignore[attr-defined]  # how AOTAutograd recognises this calling convention
     return run

@@ -31,9 +31,9 @@ import torch
 
 from benchmarks.dynamic_shapes import CASES
 from benchmarks.networks import NETWORKS
+from compiler.codegen.backend import GRAPH_PASSES, target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.target import Target
-from compiler.codegen.triton import GPU_PASSES
+from compiler.codegen.triton.backend import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
 from compiler.errors import TilewrightError
 from compiler.frontend.export import import_module
@@ -48,7 +48,7 @@ from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.instrument import AnyIR, AnyPass, PassInstrument, ir_text
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import GRAPH_PASSES, lower_and_schedule
+from compiler.pipeline import lower_and_schedule
 from compiler.testing.fuzz import random_graph, read_case
 
 ROOT = Path(__file__).parent.parent
@@ -120,7 +120,7 @@ def on_cpu(graph: Graph, target: str) -> Iterator[Section]:
     yield "lowered", print_program(stages.lowered)
     yield "scheduled", print_program(stages.scheduled)
     for kernel in stages.scheduled.kernels.values():
-        yield f"llvm of @{kernel.name}", emit_kernel(kernel, Target.by_name(target))
+        yield f"llvm of @{kernel.name}", emit_kernel(kernel, target_by_name(target))
 
 
 def on_gpu(graph: Graph) -> Iterator[Section]:

@@ -106,7 +106,7 @@ def test_nested_arguments_and_results() -> None:
         assert got["more"][1:] == (None, 7)
     with pytest.raises(ArgumentError, match="flag"):
         compiled(x, rest, False, shift=shift)
-    with pytest.raises(ArgumentError, match="nested otherwise"):
+    with pytest.raises(ArgumentError, match="nested differently"):
         compiled(x, {"pair": (a,)}, shift=shift)
 
 

@@ -27,7 +27,7 @@ FLOORS = (
     ("ir.interpret",),
     ("math", "analysis"),
     ("cost", "lowering"),
-    ("passes",),
+    ("passes", "target"),
     ("frontend", "codegen"),
     ("runtime", "pipeline"),
     ("driver",),
@@ -120,10 +120,10 @@ import sys
 sys.modules["torch"] = None
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_object
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import host_target
 from compiler.ir.text.tile_parser import parse_kernel
 
 kernel = parse_kernel("kernel @double(in %x: f32[8], out %y: f32[8]) { for %i in 0..8 tile 8 lanes 8 { store %x[%i] * 2.0, %y[%i] } }")
-assert emit_object(emit_kernel(kernel, Target.host()), Target.host())
+assert emit_object(emit_kernel(kernel, host_target()), host_target())
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -15,6 +15,7 @@ from compiler import torch_backend as backend
 from compiler.driver import compiled_graph as driver
 from compiler.driver import partitioned_graph as partitioned
 from compiler.driver.compiled_graph import CompiledGraph
+from compiler.driver.specialization import SIZE_BUCKETS
 from compiler.errors import ArgumentError, DynamicShapeError, PassError
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT
@@ -157,7 +158,7 @@ def test_torch_compile_compiles_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_large_sizes_have_code_of_their_own() -> None:
     compiled = compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: Dim.DYNAMIC},), options=FEW)
-    for n in (50, 7, driver.SIZE_BUCKETS[0] + 1, 9000):
+    for n in (50, 7, SIZE_BUCKETS[0] + 1, 9000):
         x = torch.randn(2, n)
         torch.testing.assert_close(compiled(x), torch.softmax(x, -1))
     assert len(compiled.compiled_graph.specializations) == 2
@@ -166,8 +167,8 @@ def test_large_sizes_have_code_of_their_own() -> None:
 def test_small_sizes_have_a_program_where_a_pass_would_decide_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both are there after the first call, whatever it was, and both serve every size."""
 
-    def tile(n: Node, *_: Any, usual: int = DEFAULT_SIZE_HINT) -> int:
-        likely = [min(s.hint, usual) for d in n.shape for s in dynamic_sizes(d)]
+    def tile(n: Node, *_: Any, size_hint: int = DEFAULT_SIZE_HINT) -> int:
+        likely = [min(s.hint, size_hint) for d in n.shape for s in dynamic_sizes(d)]
         return 2 if winograd.is_supported(n) and likely and max(likely) <= FEW_LIKELY else 0
 
     monkeypatch.setattr(winograd, "best_tile", tile)
@@ -251,7 +252,7 @@ def test_what_cannot_stay_open_is_compiled_for_each_size(monkeypatch: pytest.Mon
     def refuse(*_: Any) -> None:
         raise DynamicShapeError("no code for open sizes")
 
-    monkeypatch.setattr("compiler.passes.tile.peel.open_parts", refuse)
+    monkeypatch.setattr("compiler.passes.tile.peel.peel_dynamic_range", refuse)
     compiled = compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: N},), options=FEW)
     for n in (50, 7):
         x = torch.randn(2, n)
@@ -261,7 +262,7 @@ def test_what_cannot_stay_open_is_compiled_for_each_size(monkeypatch: pytest.Mon
 
 
 def test_a_fault_is_no_reason_to_compile_for_each_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.passes.tile.peel.open_parts", lambda *_: 1 // 0)
+    monkeypatch.setattr("compiler.passes.tile.peel.peel_dynamic_range", lambda *_: 1 // 0)
     with pytest.raises(PassError, match="ZeroDivisionError"):
         compiler.compile(nn.Softmax(-1), (torch.randn(2, 50),), dynamic_shapes=({1: N},), options=FEW)
 

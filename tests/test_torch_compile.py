@@ -383,8 +383,8 @@ def test_frozen_weights_are_packed_and_no_inputs(monkeypatch: pytest.MonkeyPatch
     import compiler.torch_backend
 
     graphs = []
-    compile_graph = compiler.backend.compile_graph
-    monkeypatch.setattr(compiler.backend, "compile_graph", lambda g, *o: graphs.append(g) or compile_graph(g, *o))
+    compile_graph = compiler.torch_backend.compile_graph
+    monkeypatch.setattr(compiler.torch_backend, "compile_graph", lambda g, *o: graphs.append(g) or compile_graph(g, *o))
     model, x = Encoder().eval(), torch.randn(2, 5, 8)
     with torch.no_grad():
         frozen(model)(x)

@@ -1,4 +1,4 @@
-"""Where a kernel reads and writes memory, seen from its loops."""
+"""Memory accesses of a kernel: their strides and dependences along its loops, and operation counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compiler.ir.types import TensorType
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """One load or store and the loops around it, outermost first."""
+    """One load or store and the loops around it, outermost first; `is_masked` if a load has a mask."""
 
     buffer: str
     index: tuple[Dim, ...]
@@ -30,18 +30,18 @@ class Access:
 
     @cached_property
     def execution_count(self) -> int:
-        """How often the scalar program performs it, loops of unknown length counted once."""
+        """Number of executions in the scalar program under the size hints; loops of unknown extent count once."""
         return tile.iteration_count_hint(self.loops)
 
     @cached_property
     def loop_vars(self) -> frozenset[str]:
-        """The variables of the loops around it."""
+        """The variables of `loops`."""
         return frozenset(r.var for r in self.loops)
 
 
 @dataclass(frozen=True, eq=False)
 class AddressFacts:
-    """Where in a buffer of some type accesses are, and by how much they move along a loop, as far as that was asked."""
+    """Memoized offsets and strides, in elements, of the accesses to one buffer of one type."""
 
     offsets: dict[Access, Dim] = field(default_factory=dict)
     strides: dict[tuple[Access, str], int | None] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class AddressFacts:
 
 
 class Accesses:
-    """Every access of a kernel, with what is needed to judge its stride along a loop."""
+    """Every access of a kernel, with the types, roles and loops that determine its strides."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -59,17 +59,17 @@ class Accesses:
         self.local_scopes: dict[str, frozenset[str]] = {}  # loops around the declaration of a local buffer
         self.arithmetic: list[
             tuple[tuple[Range, ...], int]
-        ] = []  # operations of a block or a sum, and the loops around them
-        self._facts_by_type: dict[tuple[str, TensorType], AddressFacts] = {}  # of every type tried
-        self._facts_by_buffer: dict[str, AddressFacts] = {}  # of the types that buffers have
+        ] = []  # loops around a block or reduction, and its operations
+        self._facts_by_type: dict[tuple[str, TensorType], AddressFacts] = {}  # for every type tried
+        self._facts_by_buffer: dict[str, AddressFacts] = {}  # for the current types
         self._strides: dict[tuple[Dim, str], int | None] = {}
         self._reductions: dict[str, tuple[Reduce, ...]] = {}
         self.all: list[Access] = []
         self._visit(kernel.body, ())
 
     def with_param_types(self, types: Sequence[TensorType]) -> Accesses:
-        """The same accesses where the kernel's parameters have other types of the same shapes."""
-        assert self.accesses_by_buffer is not None  # found once, for all types
+        """Return the same accesses for other parameter types of the same shapes, in the order of the parameters."""
+        assert self.accesses_by_buffer is not None  # computed once, for all types
         assert self.parallel_loops is not None
         new = copy(self)
         new.types = {**self.types, **{p.name: t for p, t in zip(self.kernel.params, types, strict=True)}}
@@ -86,8 +86,8 @@ class Accesses:
             if isinstance(stmt, Local):
                 self.types[stmt.buffer], self.roles[stmt.buffer] = stmt.type, "local"
                 self.local_scopes[stmt.buffer] = frozenset(r.var for r in loops)
-            if within := tile.stmt_body(stmt):
-                self._visit(within, inner)
+            if nested := tile.stmt_body(stmt):
+                self._visit(nested, inner)
             for value in tile.stmt_exprs(stmt):
                 if isinstance(stmt, Reduce):
                     self.arithmetic.append((inner, len(value.calls) + 1))
@@ -103,20 +103,20 @@ class Accesses:
         self.arithmetic += [(loops, calls)] if calls else []
 
     def varying_loops(self, e: Expr) -> frozenset[str]:
-        """The loops that a value varies over."""
+        """Return the loops over which the value of `e` varies."""
         return frozenset().union(*(self.loops_by_name[n] for n in e.used_names if n in self.loops_by_name))
 
     def stride(self, a: Access, v: str) -> int | None:
-        """Elements that are likely to lie between the places of successive `v`; None where they are irregular."""
+        """Return the stride of `a` along loop `v` in elements under the size hints, or None if it is not affine."""
         if v in self.local_scopes.get(a.buffer, ()):
-            return 1  # one copy for each `v`, side by side
-        steps = self._address_facts(a).strides
-        if (a, v) not in steps:
+            return 1  # one copy per iteration, contiguous
+        strides = self._address_facts(a).strides
+        if (a, v) not in strides:
             key = (self.offset(a), v)
             if key not in self._strides:
                 self._strides[key] = self._compute_stride(*key)
-            steps[a, v] = self._strides[key]
-        return steps[a, v]
+            strides[a, v] = self._strides[key]
+        return strides[a, v]
 
     def _compute_stride(self, offset: Dim, v: str) -> int | None:
         total = 0
@@ -131,125 +131,127 @@ class Accesses:
         return total
 
     def offset(self, a: Access) -> Dim:
-        """Elements that are likely to lie between the start of the buffer and the place."""
+        """Return the offset of `a` from the start of its buffer in elements, under the size hints."""
         offsets = self._address_facts(a).offsets
         if a not in offsets:
             offsets[a] = size_hint(self.types[a.buffer].offset(a.index))
         return offsets[a]
 
     def _address_facts(self, a: Access) -> AddressFacts:
-        """What is known of places in the buffer that `a` touches, as long as it has its type."""
+        """Return the memoized facts about the buffer of `a` with its current type."""
         if a.buffer not in self._facts_by_buffer:
-            self._facts_by_buffer[a.buffer] = self._facts_by_type.setdefault(
-                (a.buffer, self.types[a.buffer]), AddressFacts()
-            )
+            key = a.buffer, self.types[a.buffer]
+            self._facts_by_buffer[a.buffer] = self._facts_by_type.setdefault(key, AddressFacts())
         return self._facts_by_buffer[a.buffer]
 
     def depends_on(self, a: Access, v: str) -> bool:
-        """Whether the place depends on loop `v` at all."""
+        """Return True if the address of `a` depends on loop `v`."""
         if v in self.local_scopes.get(a.buffer, ()):
             return True
         return any(v in self.loops_by_name.get(n, frozenset({n})) for d in a.index for n in variables(d))
 
     @cached_property
     def access_groups(self) -> list[tuple[Access, int]]:
-        """One access for all those that differ by a constant only, and how many they are."""
-        found: dict[object, list[Access]] = {}
+        """Accesses whose indices differ only by constants, as one representative and their number."""
+        groups: dict[object, list[Access]] = {}
         for a in self.all:
-            moving = tuple(without_constant(d) for d in a.index)
-            found.setdefault((a.buffer, a.is_store, moving, a.loops), []).append(a)
-        return [(same[0], len(same)) for same in found.values()]
+            index = tuple(without_constant(d) for d in a.index)
+            groups.setdefault((a.buffer, a.is_store, index, a.loops), []).append(a)
+        return [(group[0], len(group)) for group in groups.values()]
 
     @cached_property
     def parallel_loops(self) -> frozenset[str]:
-        """The loops whose steps may be taken together."""
+        """The loops whose iterations are independent."""
         return frozenset(v for v in self.loops if self.is_parallel(v))
 
     def reductions(self, v: str) -> tuple[Reduce, ...]:
-        """The reductions inside loop `v`, its own among them."""
+        """Return the reductions inside loop `v`, including the one that `v` is a range of."""
         if v not in self._reductions:
             self._reductions[v] = tuple(s for s in tile.walk((self.loops[v][1],)) if isinstance(s, Reduce))
         return self._reductions[v]
 
     def has_constant_strides(self, v: str) -> bool:
-        """Whether every place moves by equal steps along loop `v`."""
-        return all(self._has_constant_strides(same, v) for same in self.accesses_by_buffer.values())
+        """Return True if every access inside loop `v` has a constant stride along it."""
+        return all(self._has_constant_strides(group, v) for group in self.accesses_by_buffer.values())
 
-    def _has_constant_strides(self, same: Sequence[Access], v: str) -> bool:
-        """The same for the accesses of one buffer."""
-        known = self._address_facts(same[0]).has_constant_strides
-        if v not in known:
-            known[v] = all(self.stride(a, v) is not None for a in same if v in a.loop_vars)
-        return known[v]
+    def _has_constant_strides(self, accesses: Sequence[Access], v: str) -> bool:
+        """Return True if all of `accesses`, which are to one buffer, have constant strides along loop `v`."""
+        memo = self._address_facts(accesses[0]).has_constant_strides
+        if v not in memo:
+            memo[v] = all(self.stride(a, v) is not None for a in accesses if v in a.loop_vars)
+        return memo[v]
 
     @cached_property
     def accesses_by_buffer(self) -> dict[str, list[Access]]:
-        """The accesses of each buffer, one of those that differ by a constant only."""
-        found: dict[str, list[Access]] = {}
+        """The representatives of `access_groups` by buffer."""
+        accesses: dict[str, list[Access]] = {}
         for a, _ in self.access_groups:
-            found.setdefault(a.buffer, []).append(a)
-        return found
+            accesses.setdefault(a.buffer, []).append(a)
+        return accesses
 
     def is_parallel(self, v: str) -> bool:
-        """Whether steps of loop `v` may be taken together: each reads and writes elements of its own of what any of them writes."""
+        """Return True if the iterations of loop `v` are independent.
+
+        Every buffer that is written must be accessed at one index only, which differs between iterations.
+        """
         _, stmt, _ = self.loops[v]
         if any(v in variables(x.lo) | variables(x.hi) for x, _, _ in self.loops.values()):
-            return False  # a loop inside starts where this one says
+            return False  # the bounds of an inner loop depend on it
         if isinstance(stmt, For) and stmt.parallel:
             return True
         inside = [a for a in self.all if v in a.loop_vars and v not in self.local_scopes.get(a.buffer, ())]
         written = {a.buffer for a in inside if a.is_store}
-        places = {name: {a.index for a in inside if a.buffer == name} for name in written}
-        return all(len(found) == 1 and self._is_injective(next(iter(found)), v) for found in places.values())
+        indices = {name: {a.index for a in inside if a.buffer == name} for name in written}
+        return all(len(own) == 1 and self._is_injective(next(iter(own)), v) for own in indices.values())
 
     def local_bytes(self, v: str) -> int:
-        """Bytes of local buffers that each step of loop `v` has for itself."""
+        """Return the bytes of local buffers that are private to an iteration of loop `v`."""
         return sum(dim_hint(self.types[name].nbytes) for name, loops in self.local_scopes.items() if v in loops)
 
     @staticmethod
     def _is_injective(index: tuple[Dim, ...], v: str) -> bool:
-        """Whether steps of `v` lead to different places, whatever else the index follows."""
-        found = (stride(d, v) for d in index)
-        return any(s if isinstance(s, int) else s and (interval(s, {}) or (0, 0))[0] > 0 for s in found)
+        """Return True if iterations of `v` provably have different indices, for fixed other variables."""
+        strides = (stride(d, v) for d in index)
+        return any(s if isinstance(s, int) else s and (interval(s, {}) or (0, 0))[0] > 0 for s in strides)
 
     @cached_property
     def loop_bounds(self) -> dict[str, tuple[int, int]]:
-        """The lowest and highest value of each loop variable, where they are known."""
-        found: dict[str, tuple[int, int]] = {}
+        """Lowest and highest value of each loop variable that has constant bounds."""
+        bounds: dict[str, tuple[int, int]] = {}
         for v, (r, _, _) in self.loops.items():
-            low, high = interval(r.lo, found), interval(r.hi, found)
+            low, high = interval(r.lo, bounds), interval(r.hi, bounds)
             if low and high:
-                found[v] = low[0], high[1] - 1
-        return found
+                bounds[v] = low[0], high[1] - 1
+        return bounds
 
     @cached_property
     def loops(self) -> dict[str, tuple[Range, Stmt, tuple[Range, ...]]]:
-        """Each loop variable's range, statement, and the loops around it."""
-        found: dict[str, tuple[Range, Stmt, tuple[Range, ...]]] = {}
+        """Range and statement of each loop variable, and the loops around it."""
+        loops: dict[str, tuple[Range, Stmt, tuple[Range, ...]]] = {}
 
         def visit(body: Block, around: tuple[Range, ...]) -> None:
             for stmt in body:
                 rs = tile.stmt_ranges(stmt)
                 for k, r in enumerate(rs):
-                    found[r.var] = (r, stmt, (*around, *rs[:k]))
+                    loops[r.var] = (r, stmt, (*around, *rs[:k]))
                 visit(tile.stmt_body(stmt), (*around, *rs))
 
         visit(self.kernel.body, ())
-        return found
+        return loops
 
 
 def buffer_bytes(accesses: Accesses, a: Access) -> int:
-    """Bytes of the buffer that is read."""
+    """Return the bytes of the buffer of `a` under the size hints; 0 if unknown."""
     return dim_hint(accesses.types[a.buffer].nbytes, 0)
 
 
 def without_constant(d: Dim) -> Dim:
-    """`d` less its constant term."""
+    """Return `d` without its constant term."""
     return IndexExpr(tuple(t for t in d.terms if t[0])) if isinstance(d, IndexExpr) else 0
 
 
 def is_contraction(stmt: Stmt) -> bool:
-    """A reduction that adds products."""
+    """Return True if `stmt` is a sum of products."""
     return (
         isinstance(stmt, Reduce)
         and stmt.op == "add"
@@ -259,56 +261,56 @@ def is_contraction(stmt: Stmt) -> bool:
 
 
 MASKED_LOAD_COST = 8
-"""Memory operations that a load under a guard costs."""
+"""Cost of a masked load in unmasked loads; chosen empirically."""
 
 DIVISION_COST = 8
-"""Multiply-adds that a division in an address costs."""
+"""Cost of a division or remainder in an address in multiply-adds; chosen empirically."""
 
 
 def estimated_ops(kernel: Kernel) -> int:
-    """Primitive operations and memory accesses that `kernel` is likely to perform, as the cost model prices them."""
+    """Return the cost of `kernel` under the size hints: primitives by `Primitive.cost`, plus memory accesses."""
     total = symbolic_ops(kernel, dim_hint)
     assert isinstance(total, int)
     return total
 
 
 def symbolic_ops(kernel: Kernel, trip_count: Callable[[Dim], Dim] = symbolic_hint) -> Dim:
-    """The same for every size; `length` says how many steps a loop of some extent counts for."""
+    """Return `estimated_ops` as a function of the dynamic sizes; `trip_count` gives the iterations of a loop extent."""
     types = {p.name: p.type for p in kernel.params}
     types |= {s.buffer: s.type for s in tile.walk(kernel.body) if isinstance(s, Local)}
 
-    def price(value: Expr) -> int:
+    def cost(value: Expr) -> int:
         masked = sum(e.mask is not None for e in value.loads)
         divided = sum(count_divisions(types[e.buffer].offset(e.index)) for e in value.loads)
         memory = len(value.loads) + (MASKED_LOAD_COST - 1) * masked + DIVISION_COST * divided
         return memory + sum(scalar.PRIMITIVES[e.primitive].cost for e in value.calls)
 
-    def total(body: Block, repeat: Dim) -> Dim:
-        sum_: Dim = 0
-        once = 0  # of the statements that are no loops
+    def block_cost(body: Block, repeat: Dim) -> Dim:
+        total: Dim = 0
+        straight_line = 0  # cost of the statements that are not loops
         for stmt in body:
-            own = sum(map(price, tile.stmt_exprs(stmt))) + isinstance(stmt, Reduce)
+            own = sum(map(cost, tile.stmt_exprs(stmt))) + isinstance(stmt, Reduce)
             if isinstance(stmt, Store):
                 own += 1 + DIVISION_COST * count_divisions(types[stmt.buffer].offset(stmt.index))
             if ranges := tile.stmt_ranges(stmt):
                 times = repeat * product(trip_count(r.extent) for r in ranges)
-                sum_ += times * own + total(tile.stmt_body(stmt), times)
+                total += times * own + block_cost(tile.stmt_body(stmt), times)
             else:
-                once += own
-        return sum_ + repeat * once
+                straight_line += own
+        return total + repeat * straight_line
 
-    return total(kernel.body, 1)
+    return block_cost(kernel.body, 1)
 
 
 @lru_cache(maxsize=4096)
 def count_divisions(d: Dim) -> int:
-    """Different divisions and remainders left in an index; those of sizes are done once."""
+    """Return the number of distinct divisions and remainders of loop variables in an index."""
     atoms = {a for mono, _ in d.terms for a in mono} if isinstance(d, IndexExpr) else set()
     return sum(isinstance(a, (FloorDiv, Mod)) and bool(variables(a.num)) for a in atoms)
 
 
 def perfect_nest(body: Block) -> list[For]:
-    """The loops of a perfect nest that starts `body`, outermost first."""
+    """Return the loops of the perfect nest that `body` consists of, outermost first."""
     nest: list[For] = []
     while len(body) == 1 and isinstance(body[0], For):
         nest.append(body[0])
@@ -317,7 +319,7 @@ def perfect_nest(body: Block) -> list[For]:
 
 
 def wrap_in_nest(nest: Sequence[For], body: Block) -> Block:
-    """`body` in the loops of `nest`, in place of what they hold."""
+    """Return the loops of `nest` around `body` instead of their own bodies."""
     for f in reversed(nest):
         body = (replace(f, body=body),)
     return body

@@ -1,4 +1,4 @@
-"""Convolutions and paddings, known by what they read."""
+"""Recognition of convolutions and zero padding by the elements they read, whatever their op."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from compiler.ir.symbolic.index_expr import Dim
 
 @dataclass(frozen=True)
 class ConvolutionWindow:
-    """Tap `t` of result `i` along a dimension lies at `i * stride + t * dilation` of the image."""
+    """Strides and dilations by spatial dimension: tap `t` of result `i` reads index `i * stride + t * dilation`."""
 
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
 
 
 def match_convolution(n: Node) -> ConvolutionWindow | None:
-    """How a convolution over all channels reads its image, with no tap beyond it; None for any other node.
+    """Return the window of a convolution over all channels without padding, or None for any other node.
 
     result[b, o, i, ...] = sum over c, t, ... of image[b, c, i * stride + t * dilation, ...] * weight[o, c, t, ...]
     """
@@ -41,7 +41,7 @@ def match_convolution(n: Node) -> ConvolutionWindow | None:
 
 
 def is_contraction_node(n: Node) -> bool:
-    """Whether each element of `n` is a sum of products of elements of its two operands."""
+    """Return True if each element of `n` is a sum of products of elements of its two operands."""
     s = n.structure
     if not isinstance(s, Reduction) or s.combine != "add" or len(n.operands) != 2:
         return False
@@ -50,16 +50,11 @@ def is_contraction_node(n: Node) -> bool:
 
 
 def match_zero_padding(n: Node) -> tuple[tuple[Dim, Dim], ...] | None:
-    """How many zeros a node puts before and after its operand in each dimension; None where it does anything else."""
+    """Return the number of zeros before and after the operand per dimension, or None if `n` is not zero padding."""
     s = n.structure
-    if (
-        not isinstance(s, IndexMap)
-        or s.operand_offsets is None
-        or s.fill is None
-        or len(n.operands) != 1
-        or s.fill(n) != 0
-    ):
+    if not isinstance(s, IndexMap) or s.operand_offsets is None or len(n.operands) != 1:
+        return None
+    if s.fill is None or s.fill(n) != 0:
         return None
     (before,) = s.operand_offsets(n)
-    sizes = zip(before, n.operands[0].shape, n.shape, strict=True)
-    return tuple((b, wide - own - b) for b, own, wide in sizes)
+    return tuple((b, size - own - b) for b, own, size in zip(before, n.operands[0].shape, n.shape, strict=True))

@@ -1,8 +1,8 @@
-"""Who asks for which elements inside a fused group: decides what a kernel computes once and keeps.
+"""Demand analysis: the elements that the consumers in a fused group request of each node, and inside which loops.
 
-Starting from an element of the group's root, every operand is asked for the element its user's structure reads.  From these
-requests follow the *row* loops (those that every reduction inside the group shares) and the nodes worth *keeping* in a local
-buffer because computing them again where they are asked for would cost more.
+Requests are propagated from one element of the group's root to the operands, by the structure of each node.
+They determine the shared loops (those that every reduction of the group is indexed by) and the nodes to materialize:
+nodes that are cheaper to compute once into a local buffer than again at each request.
 """
 
 from __future__ import annotations
@@ -32,35 +32,41 @@ from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.types import broadcast_index
 
 MAX_RECOMPUTE_COST = 6
-"""Multiply-adds beyond which an element is kept rather than computed twice."""
+"""Recompute cost in multiply-adds from which a node is materialized; chosen empirically."""
 
 MAX_REQUESTS = 2000
-"""Requests beyond which a group is none: sums over rows of sums over columns, and so on, double them each time.  Networks have 200."""
+"""Most requests in a group: each nested reduction over another dimension doubles them.  Networks have 200."""
+
+
+REDUCTION_RECOMPUTE_COST = 1000
+"""Multiply-adds assumed for one element of a reduction or scan of any length; only has to exceed MAX_RECOMPUTE_COST."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Element `index` of a node asked for inside `loops` (outermost first) on behalf of `sink`, a reduction or kept node."""
+    """Element `index` of a node, requested inside `loops` (outermost first).
+
+    `consumer` is the reduction or materialized node that the element is for, or the root.
+    """
 
     index: Position
     loops: tuple[str, ...]
     consumer: Node
 
     def is_recomputed(self) -> bool:
-        """Whether a loop that the index does not follow runs around one that it does."""
-        used = set().union(*(variables(d) for d in self.index), set())
-        seen_other = False
-        for v in self.loops:
-            if v not in used:
-                seen_other = True
-            elif seen_other:
-                return True
-        return False
+        """Return True if a loop that the index does not use encloses one that it uses."""
+        used = index_variables(self.index)
+        is_used = [v in used for v in self.loops]
+        return is_used != sorted(is_used, reverse=True)
 
 
 @dataclass(eq=False)
 class Demand:
-    """The requests within one group, given its root and the nodes kept in buffers."""
+    """The requests within one group, given its root and the materialized nodes.
+
+    `index` is the position in the root, one variable or constant per dimension.
+    Raises LoweringError if there are more than MAX_REQUESTS.
+    """
 
     graph: Graph
     root: Node
@@ -75,17 +81,18 @@ class Demand:
         order = {n: k for k, n in enumerate(self.graph.nodes)}
         self.root_loops = tuple(v for d in self.index for v in sorted(variables(d)))
         self.add_request(self.root, self.index, self.root_loops, self.root)
-        while self._pending:  # kept nodes fill their buffers once, latest first
+        while self._pending:  # materialized nodes fill their buffers once, consumers before producers
             node = max(self._pending, key=lambda n: order[n])
             self.visit_materialized(node, self._pending.pop(node))
 
     def add_request(self, node: Node, index: Position, loops: tuple[str, ...], consumer: Node) -> None:
+        """Record a request and those that follow from it for the operands of `node`."""
         key = (node, index, loops, consumer)
         if key in self._seen or (isinstance(node.structure, Leaf) and scalar_value(node) is not None):
             return
         self._seen.add(key)
         if len(self._seen) > MAX_REQUESTS:
-            raise LoweringError(f"elements of {self.root} are asked for in too many ways")
+            raise LoweringError(f"too many distinct index expressions for {self.root}")
         self.requests.setdefault(node, []).append(Request(index, loops, consumer))
         if node in self.materialized and node is not consumer:
             self._pending.setdefault(node, Request(index, loops, consumer))
@@ -93,8 +100,9 @@ class Demand:
         self.request_operands(node, index, loops, consumer)
 
     def visit_materialized(self, node: Node, request: Request) -> None:
-        """A kept node computes all its elements under the loops it shares with the root."""
-        outer = [v for v in self.root_loops if any(v in variables(d) for d in request.index)]
+        """Request what all elements of a materialized node read, inside the root loops that its index uses."""
+        used = index_variables(request.index)
+        outer = [v for v in self.root_loops if v in used]
         index: list[Dim] = []
         own: list[str] = []
         for d in request.index:
@@ -106,6 +114,7 @@ class Demand:
         self.request_operands(node, tuple(index), (*outer, *own), node)
 
     def request_operands(self, node: Node, index: Position, loops: tuple[str, ...], consumer: Node) -> None:
+        """Request the elements of the operands that element `index` of `node` reads."""
         s = node.structure
         if isinstance(s, Elementwise):
             for o in node.operands:
@@ -118,28 +127,26 @@ class Demand:
             for k in range(len(matrix[0])):
                 self.add_request(node.operands[0], (*index[:dim], k, *index[dim + 1 :]), loops, consumer)
         elif isinstance(s, IndexMap):
-            for piece in s.reads(node, index):
-                self.add_request(node.operands[piece.operand], piece.position, loops, consumer)
+            for read in s.reads(node, index):
+                self.add_request(node.operands[read.operand], read.position, loops, consumer)
         elif isinstance(s, Gather):
-            place: list[Dim] = []
+            position: list[Dim] = []
             for d in s.position(node, index):
                 if isinstance(d, Lookup):
                     self.add_request(node.operands[d.operand], d.position, loops, consumer)
-                    inner = sorted(set().union(*(variables(p) for p in d.position), set()))
-                    place.append(
-                        sum((var(v) for v in inner), start=0)
-                    )  # depends on what the looked-up place depends on
+                    used = sorted(index_variables(d.position))
+                    position.append(sum((var(v) for v in used), start=0))  # varies with the loops of the lookup
                 else:
-                    place.append(d)
-            self.add_request(node.operands[0], tuple(place), loops, consumer)
+                    position.append(d)
+            self.add_request(node.operands[0], tuple(position), loops, consumer)
         elif isinstance(s, Reduction):
-            space = s.domain(node)
-            points = [self._fresh_var() if e != 1 else None for e in space.extents]
-            red = tuple(var(p) if p else 0 for p in points)
-            used = set().union(*(variables(d) for d in index), set())
-            around = (*(v for v in loops if v in used), *(p for p in points if p))
-            for o, place_ in zip(node.operands, space.positions(index, red), strict=True):
-                self.add_request(o, place_, around, node)
+            domain = s.domain(node)
+            names = [self._fresh_var() if e != 1 else None for e in domain.extents]
+            point = tuple(var(name) if name else 0 for name in names)
+            outer = index_variables(index)
+            around = (*(v for v in loops if v in outer), *(name for name in names if name))
+            for o, operand_index in zip(node.operands, domain.positions(index, point), strict=True):
+                self.add_request(o, operand_index, around, node)
 
     def _fresh_var(self) -> str:
         self._count += 1
@@ -147,59 +154,63 @@ class Demand:
 
     @cached_property
     def shared_loops(self) -> tuple[str, ...]:
-        """Root loops shared by every reduction and kept node that does not follow all of them, in loop order."""
+        """Root loops used by every reduction and materialized node that does not use all of them, in loop order."""
         shared: set[str] | None = None
-        for node, asked in self.requests.items():
+        for node, requests in self.requests.items():
             if not isinstance(node.structure, Reduction) and node not in self.materialized:
                 continue
-            for r in asked:
-                used = {v for d in r.index for v in variables(d)} & set(self.root_loops)
+            for r in requests:
+                used = index_variables(r.index) & set(self.root_loops)
                 if used != set(self.root_loops):
                     shared = used if shared is None else shared & used
         return self.root_loops if shared is None else tuple(v for v in self.root_loops if v in shared)
 
     def should_materialize(self, node: Node) -> bool:
-        """Whether `node` would be computed again at a price: for several sinks, or in loops it does not follow."""
+        """Return True if `node` is expensive to recompute and has several consumers or lies in loops it does not use."""
         if node is self.root or node in self.materialized or isinstance(node.structure, (Leaf, Generate, Scan)):
             return False
-        asked = self.requests.get(node, [])
-        used = {v for r in asked for d in r.index for v in variables(d)}
-        if used <= set(self.shared_loops):
-            return False  # one value per row: placed in the row loop, computed once
+        requests = self.requests.get(node, [])
+        if index_variables(*(r.index for r in requests)) <= set(self.shared_loops):
+            return False  # placed in the shared loops and computed once
         if self.recompute_cost(node) < MAX_RECOMPUTE_COST:
             return False
-        return len({r.consumer for r in asked}) > 1 or any(r.is_recomputed() for r in asked)
+        return len({r.consumer for r in requests}) > 1 or any(r.is_recomputed() for r in requests)
 
     def recompute_cost(self, node: Node) -> int:
-        """Multiply-adds to compute one element from what is in memory or kept."""
+        """Return the multiply-adds of one element, computed from leaves and materialized nodes."""
         if node in self.materialized or isinstance(node.structure, Leaf):
             return 0
         if isinstance(node.structure, (Reduction, Scan)):
-            return 1000
-        asked = self.requests.get(node, [])
-        if asked and {v for r in asked for d in r.index for v in variables(d)} < set(self.shared_loops):
+            return REDUCTION_RECOMPUTE_COST
+        requests = self.requests.get(node, [])
+        if requests and index_variables(*(r.index for r in requests)) < set(self.shared_loops):
             return 0
         own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else 1
         return own + sum(self.recompute_cost(o) for o in node.operands)
 
 
+def index_variables(*positions: Position) -> set[str]:
+    """Return the variables that the indices of `positions` use."""
+    return {v for index in positions for d in index for v in variables(d)}
+
+
 def elementwise_cost(node: Node) -> int:
-    """Multiply-adds of one element of an elementwise node."""
+    """Return the multiply-adds of one element of an elementwise node."""
     return sum(PRIMITIVES[x.primitive].cost for x in elementwise_expr(node).calls)
 
 
 def is_cheap_index_expr(node: Node) -> bool:
-    """Whether a node takes an operation or two on indices: its users may learn more from them than from a tensor."""
+    """Return True if `node` applies at most two operations to indices, which consumers can simplify when inlined."""
     sources = [o.operands[0] if is_view(o.structure, o) else o for o in node.operands if scalar_value(o) is None]
-    plain = isinstance(node.structure, Elementwise) and all(isinstance(o.structure, Generate) for o in sources)
-    return plain and bool(sources) and elementwise_cost(node) <= 2
+    from_indices = bool(sources) and all(isinstance(o.structure, Generate) for o in sources)
+    return isinstance(node.structure, Elementwise) and from_indices and elementwise_cost(node) <= 2
 
 
 def solve_demand(graph: Graph, root: Node, index: Position) -> Demand:
-    """The demand of a group with everything kept that is worth keeping, found latest node first."""
+    """Return the demand of a group after materializing nodes from the last to the first until none is worth it."""
     demand = Demand(graph, root, index)
     while True:
-        late = next((n for n in reversed(graph.nodes) if demand.should_materialize(n)), None)
-        if late is None:
+        node = next((n for n in reversed(graph.nodes) if demand.should_materialize(n)), None)
+        if node is None:
             return demand
-        demand = Demand(graph, root, index, demand.materialized | {late})
+        demand = Demand(graph, root, index, demand.materialized | {node})

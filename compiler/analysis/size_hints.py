@@ -1,4 +1,4 @@
-"""What open sizes are expected to be, for passes that weigh what they would do if there were fewer rows or pixels."""
+"""Size hints of dynamic sizes, capped for passes that compare alternatives at small batches or images too."""
 
 from __future__ import annotations
 
@@ -18,35 +18,38 @@ W = TypeVar("W", bound=Hashable)
 
 
 def capped_hints(sizes: Iterable[DynamicSize], max_hint: int) -> dict[str, int]:
-    """What is to be expected of sizes that are `usual` at most, if they may be that few."""
+    """Return the hint of each size, at most `max_hint` unless the lower bound of the size exceeds it."""
     return {s.name: min(s.hint, max(s.low, max_hint)) for s in sizes}
 
 
 def minimize_max_regret(
     estimate_times: Callable[[dict[str, int]], Mapping[W, float]], sizes: Iterable[DynamicSize], max_hint: int
 ) -> W:
-    """The way that never takes much longer than the best at the sizes that are tried, for which `times` says what each way takes."""
-    longest = dict[W, float]()  # how many times as long as the best way
+    """Return the alternative whose worst slowdown against the best one is smallest over the sampled sizes.
+
+    `estimate_times` maps the values of `sizes` to the time of each alternative, in any unit.
+    """
+    slowdowns = dict[W, float]()  # worst ratio to the fastest alternative
     for values in hint_samples(sizes, max_hint):
-        found = estimate_times(values)
-        longest = {way: max(longest.get(way, 1.0), t / min(found.values())) for way, t in found.items()}
-    return min(longest, key=lambda way: longest[way])
+        times = estimate_times(values)
+        slowdowns = {way: max(slowdowns.get(way, 1.0), t / min(times.values())) for way, t in times.items()}
+    return min(slowdowns, key=lambda way: slowdowns[way])
 
 
 def hint_samples(sizes: Iterable[DynamicSize], max_hint: int) -> list[dict[str, int]]:
-    """Sizes to weigh a decision by: those that are likely, none above `usual` that may be less, and half of them."""
-    found = tuple(sizes)
-    likely = capped_hints(found, max_hint)
-    less = {s.name: max(s.low, likely[s.name] // 2) for s in found}
-    return [likely, less] if found else [{}]
+    """Return the values of `sizes` at which alternatives are compared: the capped hints and half of them."""
+    sizes = tuple(sizes)
+    hints = capped_hints(sizes, max_hint)
+    halves = {s.name: max(s.low, hints[s.name] // 2) for s in sizes}
+    return [hints, halves] if sizes else [{}]
 
 
 def with_capped_hints(program: Program, max_hint: int) -> Program:
-    """The buffers and kernels of a program whose sizes are expected to be `usual` at most; itself where they are."""
-    found = program_dynamic_sizes(program)
-    likely = capped_hints(found, max_hint)
+    """Return `program` with its size hints capped by `max_hint` in buffers and kernels; itself if none changes."""
+    sizes = program_dynamic_sizes(program)
+    hints = capped_hints(sizes, max_hint)
     changed: dict[str, Dim] = {
-        s.name: dynamic_size(s.name, s.low, s.high, likely[s.name]) for s in found if likely[s.name] != s.hint
+        s.name: dynamic_size(s.name, s.low, s.high, hints[s.name]) for s in sizes if hints[s.name] != s.hint
     }
     if not changed:
         return program
@@ -59,12 +62,8 @@ def with_capped_hints(program: Program, max_hint: int) -> Program:
 
     def resized(k: Kernel) -> Kernel:
         params = tuple(replace(p, type=retyped(p.type)) for p in k.params)
-        return replace(
-            k,
-            params=params,
-            body=tuple(map_indices(s, dim) for s in k.body),
-            parallel_condition=dim(k.parallel_condition),
-        )
+        body = tuple(map_indices(s, dim) for s in k.body)
+        return replace(k, params=params, body=body, parallel_condition=dim(k.parallel_condition))
 
     buffers = {name: retyped(t) for name, t in program.buffers.items()}
     return replace(program, buffers=buffers, kernels={name: resized(k) for name, k in program.kernels.items()})

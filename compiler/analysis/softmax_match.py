@@ -1,19 +1,20 @@
-"""Rows whose sums follow their maximum: softmax, and what is multiplied by it.
+"""Recognition of softmax rows: a row maximum, sums scaled by exp(-maximum), and products with the weights.
 
-    local %s                                                     a score for each place of the row
+    local %s                                                     the scores of the row
     %m = reduce max %r { ...  store %x, %s[%r]  yield %x }
     local %e
     %t = reduce add %r { store exp(%s[%r] - %m), %e[%r]  yield %e[%r] }
     for %j { %a = reduce add %r { yield %e[%r] * v[%r, %j] }  store %a / %t, out[%j] }
 
-Every sum is linear in exp(-%m).  So it can be taken over a part of the row with the maximum known by then, and multiplied by
-exp(old - new) when a larger one turns up: Milakov and Gimelshein, "Online Normalizer Calculation for Softmax", 2018.
+Every sum is proportional to exp(-%m).  It can be computed block by block with a running maximum, and multiplied by
+exp(old - new) when the maximum grows: Milakov and Gimelshein, "Online Normalizer Calculation for Softmax", 2018.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from compiler.analysis.accesses import perfect_nest
 from compiler.ir import scalar
 from compiler.ir.graph.structure import lowest
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
@@ -25,12 +26,18 @@ from compiler.ir.tile.uses import names_read
 from compiler.ir.types import TensorType
 
 INDEPENDENT, PROPORTIONAL, NONLINEAR = 0, 1, 2
-"""How a value follows the maximum: not at all; in proportion to exp(-maximum); in another way, known when the row is done."""
+"""Degree of a value: independent of the maximum; proportional to exp(-maximum); or any other dependence.
+
+A NONLINEAR value is known only at the end of the row.
+"""
 
 
 @dataclass(frozen=True)
 class WeightedSum:
-    """Loops `chain` around one sum, `before` it and `after` it; `divisor` divides the sum when the row is done."""
+    """Perfectly nested `loops` around one sum, with the statements before and after it.
+
+    `divisor` divides the sum at the end of the row.
+    """
 
     loops: tuple[Range, ...]
     prologue: Block
@@ -41,7 +48,10 @@ class WeightedSum:
 
 @dataclass
 class SoftmaxRow:
-    """The statements of one row by what becomes of them when it is taken in parts."""
+    """The statements of one softmax row, by their role when the row is computed in blocks.
+
+    `shifts` are the guarded maxima that scores are shifted by; `row_buffers` are local buffers as long as the row.
+    """
 
     extent: Dim
     max_reduction: Reduce
@@ -54,7 +64,7 @@ class SoftmaxRow:
 
 
 def last_unmasked_index(max_reduction: Reduce) -> Dim | None:
-    """The last place that takes part, where the maximum is of `where(place <= last, score, -inf)`; None where that is not so."""
+    """Return `last` if the maximum is of `where(i <= last, score, -inf)`, as with a causal mask; None otherwise."""
     names = {s.name: s.value for s in max_reduction.body if isinstance(s, Let)}
 
     def resolved(e: Expr) -> Expr:
@@ -74,75 +84,74 @@ def last_unmasked_index(max_reduction: Reduce) -> Dim | None:
         return None
 
     def bound(e: Expr) -> Dim | None:
-        """What `place` may not pass where `e` holds."""
+        """Return the largest loop index for which `e` holds, or None if `e` is not an upper bound on it."""
         e = resolved(e)
         if not isinstance(e, PrimitiveCall) or e.primitive not in ("le", "lt", "ge", "gt"):
             return None
         small, large = e.operands if e.primitive in ("le", "lt") else e.operands[::-1]
         a, b = index(small), index(large)
-        if a is None or b is None or coefficient(a - b, place) != 1:
+        if a is None or b is None or coefficient(a - b, loop) != 1:
             return None
-        last = var(place) - (a - b) - (e.primitive in ("lt", "gt"))
-        return None if place in variables(last) else last
+        last = var(loop) - (a - b) - (e.primitive in ("lt", "gt"))
+        return None if loop in variables(last) else last
 
-    place, value = max_reduction.ranges[0].var, resolved(max_reduction.value)
+    loop, value = max_reduction.ranges[0].var, resolved(max_reduction.value)
     if not isinstance(value, PrimitiveCall) or value.primitive != "where":
         return None
-    hidden = resolved(value.operands[2])
-    return bound(value.operands[0]) if isinstance(hidden, Const) and hidden.value == lowest(hidden.dtype) else None
+    masked = resolved(value.operands[2])
+    return bound(value.operands[0]) if isinstance(masked, Const) and masked.value == lowest(masked.dtype) else None
 
 
 def match_softmax_row(body: Block) -> SoftmaxRow | None:
-    """The row that `body` computes; None where its sums do not follow one maximum."""
+    """Return the softmax row that `body` computes, or None if its sums are not all relative to one maximum."""
     return _SoftmaxMatcher(body).match()
 
 
 class _SoftmaxMatcher:
-    """One pass over the statements of a row, in order."""
+    """Classifies the statements of a row in one pass, in order."""
 
     def __init__(self, body: Block) -> None:
         self.body = body
         self.degrees: dict[str, int] = {}  # of names and local buffers
         self.locals = {s.buffer: s.type for s in body if isinstance(s, Local)}
-        self.ratios: dict[str, tuple[str, Expr]] = {}  # buffers that hold another one divided by a value of the row
+        self.ratios: dict[str, tuple[str, Expr]] = {}  # buffers that contain another buffer divided by a scalar
         self.row: SoftmaxRow | None = None
 
     def match(self) -> SoftmaxRow | None:
-        early: list[Stmt] = []
+        prologue: list[Stmt] = []
         for stmt in self.body:
             if isinstance(stmt, Local):
                 continue
             if self.row is None:
                 if isinstance(stmt, Let):
-                    early.append(stmt)
-                elif not self.match_max(stmt, early):
+                    prologue.append(stmt)
+                elif not self.match_max(stmt, prologue):
                     return None
             elif not self.match_stmt(self.row, stmt):
                 return None
         row = self.row
         return row if row is not None and row.reductions and row.weighted_sums else None
 
-    def match_max(self, stmt: Stmt, early: list[Stmt]) -> bool:
-        """The maximum of the scores."""
+    def match_max(self, stmt: Stmt, prologue: list[Stmt]) -> bool:
+        """Match the maximum of the scores and start the row."""
         if not isinstance(stmt, Reduce) or stmt.op != "max" or len(stmt.ranges) != 1 or not stmt.value.dtype.is_float:
             return False
         r = stmt.ranges[0]
         if r.lo != 0 or variables(r.hi) or not self.stores_only_row_buffers(stmt.body, r):
             return False
-        lengthwise = {n: t for n, t in self.locals.items() if t.shape == (r.hi,)}
-        if len(lengthwise) < len(self.locals):
+        if any(t.shape != (r.hi,) for t in self.locals.values()):
             return False
-        self.row = SoftmaxRow(r.hi, stmt, prologue=early, row_buffers=lengthwise)
+        self.row = SoftmaxRow(r.hi, stmt, prologue=prologue, row_buffers=dict(self.locals))
         return True
 
     def stores_only_row_buffers(self, body: Block, r: Range) -> bool:
-        """Whether local buffers are stored to at the place of the loop alone, and nothing else is."""
+        """Return True if every store in `body` is to a local buffer at the index of loop `r`."""
         return all(
             s.buffer in self.locals and s.index == (var(r.var),) for s in tile.walk(body) if isinstance(s, Store)
         )
 
     def match_stmt(self, row: SoftmaxRow, stmt: Stmt) -> bool:
-        """Give a statement its part; False where it has none."""
+        """Assign a statement its role in the row; False if it has none."""
         if isinstance(stmt, Let):
             return self.match_let(row, stmt)
         if isinstance(stmt, Store):
@@ -157,7 +166,7 @@ class _SoftmaxMatcher:
         return isinstance(stmt, For) and (self.match_division(row, stmt) or self.match_weighted_sum(row, stmt))
 
     def match_let(self, row: SoftmaxRow, stmt: Let) -> bool:
-        """A value of the row: the maximum with nothing for a row that is all hidden, or one that is known in the end."""
+        """Match a scalar of the row: the guarded maximum, an independent value, or one known at the end of the row."""
         if is_guarded_max(stmt.value, row.max_reduction.name):
             row.shifts.append(stmt)
             return True
@@ -167,7 +176,7 @@ class _SoftmaxMatcher:
         return degree in (INDEPENDENT, NONLINEAR)
 
     def reduction_degree(self, row: SoftmaxRow, stmt: Reduce) -> int | None:
-        """How the sum of a row follows the maximum; None where it is no such sum."""
+        """Return the degree of a sum over the row, or None if `stmt` is not such a sum."""
         r = stmt.ranges[0]
         if len(stmt.ranges) != 1 or (r.lo, r.hi) != (0, row.extent) or not self.stores_only_row_buffers(stmt.body, r):
             return None
@@ -181,70 +190,57 @@ class _SoftmaxMatcher:
         return self.degree(stmt.value)
 
     def match_division(self, row: SoftmaxRow, stmt: For) -> bool:
-        """for %k { store %e[%k] / t, %p[%k] }: the division can wait."""
-        if (
-            len(stmt.body) != 1
-            or not isinstance(stmt.body[0], Store)
-            or (stmt.range.lo, stmt.range.hi) != (0, row.extent)
-        ):
+        """Match `for %k { store %e[%k] / t, %p[%k] }`: the division is deferred to the weighted sums."""
+        r = stmt.range
+        if len(stmt.body) != 1 or not isinstance(stmt.body[0], Store) or (r.lo, r.hi) != (0, row.extent):
             return False
-        store, here = stmt.body[0], (var(stmt.range.var),)
-        e = store.value
-        if not (
-            isinstance(e, PrimitiveCall)
-            and e.primitive == "div"
-            and self.stores_only_row_buffers(stmt.body, stmt.range)
-        ):
+        store, quotient = stmt.body[0], stmt.body[0].value
+        if not isinstance(quotient, PrimitiveCall) or quotient.primitive != "div":
             return False
-        held, by = e.operands
-        if not (isinstance(held, Load) and held.index == here and self.degree(held) == PROPORTIONAL):
+        dividend, divisor = quotient.operands
+        if not (self.stores_only_row_buffers(stmt.body, r) and isinstance(dividend, Load)):
             return False
-        if self.degree(by) != NONLINEAR or stmt.range.var in names_read(by):
+        if dividend.index != (var(r.var),) or self.degree(dividend) != PROPORTIONAL:
             return False
-        self.ratios[store.buffer] = held.buffer, by
+        if self.degree(divisor) != NONLINEAR or r.var in names_read(divisor):
+            return False
+        self.ratios[store.buffer] = dividend.buffer, divisor
         return True
 
     def match_weighted_sum(self, row: SoftmaxRow, stmt: For) -> bool:
-        """for %j { %a = reduce add %r { e[%r] * v[%r, %j] } ... }"""
-        chain, body = [stmt.range], stmt.body
-        while len(body) == 1 and isinstance(body[0], For):
-            chain.append(body[0].range)
-            body = body[0].body
-        place = next((k for k, s in enumerate(body) if isinstance(s, Reduce)), None)
-        if place is None or any(r.lo != 0 or not isinstance(r.hi, int) for r in chain):
+        """Match `for %j { %a = reduce add %r { e[%r] * v[%r, %j] } ... }`, where `e` may be divided by a scalar."""
+        nest = perfect_nest((stmt,))
+        loops, body = tuple(f.range for f in nest), nest[-1].body
+        k = next((k for k, s in enumerate(body) if isinstance(s, Reduce)), None)
+        if k is None or any(r.lo != 0 or not isinstance(r.hi, int) for r in loops):
             return False
-        before, found, after = body[:place], body[place], body[place + 1 :]
-        assert isinstance(found, Reduce)
+        before, after = body[:k], body[k + 1 :]
         divisors: list[Expr] = []
 
-        def whole(e: Expr) -> Expr:
+        def undivided(e: Expr) -> Expr:
             if isinstance(e, Load) and e.buffer in self.ratios:
-                source, by = self.ratios[e.buffer]
-                divisors.append(by)
+                source, divisor = self.ratios[e.buffer]
+                divisors.append(divisor)
                 return Load(e.dtype, source, e.index, e.mask, e.other)
             return e
 
-        undivided = tile.map_exprs((found,), lambda e: scalar.transform(e, whole))[0]
-        assert isinstance(undivided, Reduce)
-        simple = all(isinstance(s, Let) and self.degree(s.value) == INDEPENDENT for s in before)
-        if (
-            not simple
-            or len(divisors) > 1
-            or undivided.op != "add"
-            or self.reduction_degree(row, undivided) != PROPORTIONAL
-        ):
+        reduction = tile.map_exprs((body[k],), lambda e: scalar.transform(e, undivided))[0]
+        assert isinstance(reduction, Reduce)
+        if any(not isinstance(s, Let) or self.degree(s.value) != INDEPENDENT for s in before) or len(divisors) > 1:
             return False
-        if any(isinstance(s, (For, Reduce, Local)) for s in after) or any(
-            s.buffer in self.locals for s in tile.walk(after) if isinstance(s, Store)
-        ):
+        if reduction.op != "add" or self.reduction_degree(row, reduction) != PROPORTIONAL:
             return False
-        row.weighted_sums.append(WeightedSum(tuple(chain), before, undivided, after, divisors[0] if divisors else None))
+        if any(isinstance(s, (For, Reduce, Local)) for s in after):
+            return False
+        if any(s.buffer in self.locals for s in tile.walk(after) if isinstance(s, Store)):
+            return False
+        row.weighted_sums.append(WeightedSum(loops, before, reduction, after, divisors[0] if divisors else None))
         return True
 
-    # how values follow the maximum
+    # degrees of values
 
     def degree(self, e: Expr) -> int | None:
-        """FREE, SCALED or FINAL; None for what is none of them."""
+        """Return INDEPENDENT, PROPORTIONAL or NONLINEAR; None if it is unknown."""
         assert self.row is not None
         if isinstance(e, Ref):
             return None if self.is_row_max(e) else self.degrees.get(e.name, INDEPENDENT)
@@ -258,21 +254,21 @@ class _SoftmaxMatcher:
         return call_degree(e, [self.degree(a) for a in e.operands])
 
     def is_shifted(self, e: Expr) -> bool:
-        """x - maximum"""
+        """Return True if `e` is a value minus the maximum."""
         if not (isinstance(e, PrimitiveCall) and e.primitive == "sub"):
             return False
-        x, top = e.operands
-        return self.degree(x) == INDEPENDENT and self.is_row_max(top)
+        x, maximum = e.operands
+        return self.degree(x) == INDEPENDENT and self.is_row_max(maximum)
 
     def is_row_max(self, e: Expr) -> bool:
-        """Whether `e` is the maximum, as it is or with 0 for nothing."""
+        """Return True if `e` is the row maximum, guarded or not."""
         assert self.row is not None
         names = {self.row.max_reduction.name, *(s.name for s in self.row.shifts if isinstance(s, Let))}
         return isinstance(e, Ref) and e.name in names
 
 
 def call_degree(e: PrimitiveCall, degrees: list[int | None]) -> int | None:
-    """How a call follows the maximum, given how its operands do."""
+    """Return the degree of a call, given the degrees of its operands; None if it is unknown."""
     known = [p for p in degrees if p is not None]
     if len(known) < len(degrees):
         return None
@@ -287,25 +283,22 @@ def call_degree(e: PrimitiveCall, degrees: list[int | None]) -> int | None:
     if e.primitive in ("add", "sub"):
         return PROPORTIONAL if known == [PROPORTIONAL, PROPORTIONAL] else None
     if e.primitive == "where":
-        chosen = zip(e.operands[1:], known[1:], strict=True)
-        return (
-            PROPORTIONAL
-            if known[0] == INDEPENDENT and all(k == PROPORTIONAL or is_zero(x) for x, k in chosen)
-            else None
-        )
+        branches = zip(e.operands[1:], known[1:], strict=True)
+        scaled = known[0] == INDEPENDENT and all(k == PROPORTIONAL or is_zero(x) for x, k in branches)
+        return PROPORTIONAL if scaled else None
     return None
 
 
 def is_zero(e: Expr) -> bool:
+    """Return True if `e` is the constant 0."""
     return isinstance(e, Const) and e.value == 0
 
 
 def is_guarded_max(e: Expr, top: str) -> bool:
-    """where(top == -inf, 0, top)"""
-    own = Ref(e.dtype, top)
-    return e.dtype.is_float and e.is_structurally_equal(guarded_max(own))
+    """Return True if `e` is `where(top == -inf, 0, top)`."""
+    return e.dtype.is_float and e.is_structurally_equal(guarded_max(Ref(e.dtype, top)))
 
 
 def guarded_max(top: Expr) -> Expr:
-    """A maximum that may be subtracted: 0 where there is nothing yet."""
+    """Return a maximum that is safe to subtract: 0 while every score is masked (-inf)."""
     return scalar.where(top.eq(lowest(top.dtype)), 0.0, top)

@@ -1,4 +1,4 @@
-"""Telling whether two graphs lower to the same kernel, without lowering them."""
+"""Structural key of a graph: graphs with equal keys lower to the same kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compiler.ir.graph.graph import Graph
 
 
 def structural_key(g: Graph) -> Hashable:
-    """Equal for graphs that lower alike."""
+    """Return a hashable key of ops, operands, types and attributes; attributes `name` are ignored."""
     number = {n: k for k, n in enumerate(g.nodes)}
 
     def attr(v: object) -> object:
@@ -26,7 +26,7 @@ def structural_key(g: Graph) -> Hashable:
 
 
 def attribute_key(value: object) -> Hashable:
-    """Tells 0.0 from -0.0 and 1 from True, which compare equal in Python."""
+    """Return a key that distinguishes 0.0 from -0.0 and 1 from True, which compare equal in Python."""
     if isinstance(value, tuple):
         return tuple(map(attribute_key, value))
     return (type(value).__name__, repr(value)) if isinstance(value, (bool, int, float)) else value

@@ -1,4 +1,4 @@
-"""What a kernel has to do, counted from its Tile IR: arithmetic, and bytes that must cross memory."""
+"""Arithmetic operations and compulsory memory traffic of a kernel, counted from its Tile IR, and the roofline bound."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, stmt_body, stmt_exprs, stmt_ranges
 
 FREE_PRIMITIVES = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
-"""Primitives that are no arithmetic (nor is a comparison)."""
+"""Primitives that do not count as arithmetic; neither do comparisons."""
 
 VariableBounds = dict[str, tuple[int, int]]
 
 
 def count_flops(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
-    """Arithmetic operations of one call: an fma is two, a transcendental function one, a reduction one for each element.
+    """Return the arithmetic operations of one call: two per fma, one per other function and per reduced element.
 
-    Where a loop's extent depends on other indices, its greatest extent counts.  Open sizes are `sizes`, else as is likely.
+    A loop whose extent depends on other loops counts with its largest extent.  `sizes` gives the values of dynamic
+    sizes, by default their hints.  Raises ValueError if a loop has no constant extent for them.
     """
     return _block_flops(kernel.body, _size_bounds(kernel, sizes))
 
 
 def _size_bounds(kernel: Kernel, sizes: Mapping[str, int] | None) -> VariableBounds:
-    given_sizes = sizes or {}
-    return {s.name: (given_sizes.get(s.name, s.hint),) * 2 for s in kernel_dynamic_sizes(kernel)}
+    sizes = sizes or {}
+    return {s.name: (sizes.get(s.name, s.hint),) * 2 for s in kernel_dynamic_sizes(kernel)}
 
 
 def count_bytes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
-    """The size of every buffer the kernel is passed, once (twice where it is updated).
+    """Return the bytes of all buffers of one call: each counts once, or twice if it is both read and written.
 
-    A buffer that is only read at places that were looked up, such as an embedding table, counts for what is read of it.
+    A buffer that is only gathered from, such as an embedding table, counts with the elements read.  `sizes` as in
+    `count_flops`.
     """
     reads = Counter[str]()
     fully_read, size_bounds = set[str](), _size_bounds(kernel, sizes)
@@ -46,21 +48,23 @@ def count_bytes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
             fully_read.add(load.buffer)
     total = 0
     for p in kernel.params:
-        size = evaluate(p.type.nbytes, {name: n for name, (n, _) in size_bounds.items()}) * (
-            2 if p.role == "inout" else 1
-        )
+        size = evaluate(p.type.nbytes, {name: n for name, (n, _) in size_bounds.items()})
+        size *= 2 if p.role == "inout" else 1
         total += min(size, reads[p.name] * p.type.dtype.bytes) if reads[p.name] and p.name not in fully_read else size
     return total
 
 
 def roofline_cycles(kernel: Kernel, machine: Machine) -> float:
-    """The time that one core takes at least: for its arithmetic on f32 lanes, or for its bytes (the roofline model)."""
+    """Return a lower bound on the cycles of one core: arithmetic on f32 lanes, or bytes at last-level cache bandwidth.
+
+    Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", 2009.
+    """
     arithmetic = count_flops(kernel) / (2 * machine.fma_per_cycle * machine.lanes(32))
     return max(arithmetic, count_bytes(kernel) / machine.l3_bytes_per_cycle)
 
 
 def _counted_loads(body: Block, bounds: VariableBounds, times: int) -> Iterator[tuple[Load, int, VariableBounds]]:
-    """Every load, how often it is performed, and the loops around it."""
+    """Yield every load, its number of executions, and the bounds of the variables around it."""
     for stmt in body:
         trips, inner = _enter_ranges(stmt_ranges(stmt), bounds)
         yield from _counted_loads(stmt_body(stmt), inner, times * trips)
@@ -90,12 +94,12 @@ def _expr_flops(e: scalar.Expr) -> int:
 
 
 def _enter_ranges(ranges: tuple[Range, ...], bounds: Mapping[str, tuple[int, int]]) -> tuple[int, VariableBounds]:
-    """The number of points of `ranges`, and the limits of every variable inside them."""
+    """Return the largest iteration count of `ranges` and the bounds of all variables inside; ValueError if unknown."""
     inner, trips = dict(bounds), 1
     for r in ranges:
         extent, low, high = (interval(d, inner) for d in (r.extent, r.lo, r.hi))
         if extent is None or low is None or high is None:
-            raise ValueError(f"the extent of %{r.var}, {r.extent}, is not known; specialize the kernel first")
+            raise ValueError(f"the extent of loop %{r.var}, {r.extent}, is dynamic; specialize the kernel first")
         trips *= max(0, extent[1])
         inner[r.var] = (low[0], max(low[0], high[1] - 1))
     return trips, inner

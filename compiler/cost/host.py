@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from compiler.cost.machine import AVX512, MACHINE_BY_CPU, MACHINE_BY_TARGET, Machine
+from compiler.cost.machine import AVX512, MACHINE_BY_CPU, MACHINES, Machine
 
 SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -19,7 +19,7 @@ def host_machine(cpu: str, vector_bits: int, registers: int, cache_dir: Path = S
     """
     same_width = (
         m
-        for m in (MACHINE_BY_CPU.get(cpu, AVX512), *MACHINE_BY_TARGET.values())
+        for m in (MACHINE_BY_CPU.get(cpu, AVX512), *MACHINES)
         if (m.vector_bits, m.registers) == (vector_bits, registers)
     )
     nearest = next(same_width, AVX512)

@@ -52,8 +52,8 @@ NEON = Machine(vector_bits=128, registers=32, instructions_per_cycle=4)
 ZEN4 = replace(AVX512, fma_per_cycle=1, loads_per_cycle=1, loads_per_broadcast=0.5)
 """Vectors go through units half as wide, in two halves; a broadcast is one load of a half."""
 
-MACHINE_BY_TARGET = {"x86-64-v4": AVX512, "x86-64-v3": AVX2, "x86-64": SSE, "aarch64": NEON}
-"""Machine of each code generation target by name."""
+MACHINES = (AVX512, AVX2, SSE, NEON)
+"""One machine for each width and number of vector registers."""
 
 MACHINE_BY_CPU = {"znver4": ZEN4}
 """Machine by LLVM's name of a CPU, where its width alone would mislead."""

@@ -1,9 +1,9 @@
-"""Elements that lie apart in memory and yet come in whole vectors: passes count on it where code generation does it."""
+"""Strided accesses that are done with whole vectors and shuffles; passes and code generation use the same limits."""
 
 MIN_TRANSPOSE_BLOCK = 4
-"""The fewest elements side by side for which blocks are turned in registers."""
+"""Fewest contiguous elements for which a block is transposed in registers; chosen empirically."""
 
 
 def is_deinterleaved(stride: int, lanes: int) -> bool:
-    """Whether every `step`-th element is picked from vectors that hold two of them or more; beyond, gathers take less time."""
+    """Return True if `stride` elements apart means shuffling whole vectors; for larger strides gathers are faster."""
     return 2 <= stride <= lanes // 2

@@ -19,7 +19,7 @@ import compiler.analysis
 import compiler.cost
 import compiler.math
 import compiler.passes
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import CPUTarget
 from compiler.cost.estimates import roofline_cycles
 from compiler.cost.machine import Machine
 from compiler.ir.tile.digest import kernel_digest
@@ -27,12 +27,12 @@ from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program, map_kernels
 from compiler.passes.base import Alternative, Context, Pass
 from compiler.passes.manager import (
-    Instrument,
+    KernelSink,
+    PassInstrument,
     Pipeline,
     parse_pipeline,
     print_pass,
     print_pipeline,
-    run_final_kernel_passes,
     run_passes,
     run_pipeline,
 )
@@ -81,26 +81,35 @@ def _format_time(seconds: float) -> str:
 class Tuner:
     """Runs pipelines over programs as `run_pipeline` does, with other options where `measure` finds these faster."""
 
-    target: Target
+    target: CPUTarget
     cache: ObjectCache
     measure: MeasureKernels
 
     def run(
-        self, ir: Program, passes: str, context: Context | None = None, instruments: Sequence[Instrument] = ()
+        self,
+        ir: Program,
+        passes: str,
+        context: Context | None = None,
+        instruments: Sequence[PassInstrument] = (),
+        finished: KernelSink | None = None,
     ) -> Program:
-        """The program after `passes`, of which those over kernels at the end are tuned."""
+        """Run the passes; those over kernels at the end with the options that are fastest for each kernel."""
         context, pipeline = context or Context(), parse_pipeline(passes)
         start = max((k + 1 for k, p in enumerate(pipeline) if p.ir_type is not Kernel), default=0)
-        program, own = run_pipeline(ir, pipeline[:start], context, instruments), pipeline[start:]
+        program, default = run_pipeline(ir, pipeline[:start], context, instruments), pipeline[start:]
         context.repeated_kernels = program.looped_kernels
-        machine = context.machine or Machine()
-        far = cold_cache_bytes(program, machine)
-        chosen = {k.name: self.tune_kernel(k, own, far, context) for k in hot_kernels(program, machine)}
+        cold_bytes = cold_cache_bytes(program, context.machine)
+        tuned = {
+            k.name: self.tune_kernel(k, default, cold_bytes, context) for k in hot_kernels(program, context.machine)
+        }
 
-        def finish(kernel: Kernel) -> Kernel:
-            return run_final_kernel_passes(program, kernel, chosen.get(kernel.name, own), context, instruments)
+        def schedule(kernel: Kernel) -> Kernel:
+            scheduled = run_passes(kernel, tuned.get(kernel.name, default), context, instruments)
+            if finished:
+                finished(scheduled, program)
+            return scheduled
 
-        return map_kernels(program, finish)
+        return map_kernels(program, schedule)
 
     def tune_kernel(self, kernel: Kernel, passes: Pipeline, cold_bytes: int, context: Context) -> Pipeline:
         """The fastest pipeline for `kernel`, with a remark that says what was measured."""
@@ -181,9 +190,7 @@ class KernelSearch:
     def schedule(self, candidate: Candidate) -> tuple[Kernel, list[Alternative]]:
         """The kernel after the passes of a way, and what these offer."""
         if candidate not in self.scheduled:
-            context = Context(
-                self.context.machine, self.context.options, repeated_kernels=self.context.repeated_kernels
-            )
+            context = Context(self.context.machine, repeated_kernels=self.context.repeated_kernels)
             kernel = run_passes(self.kernel, tuple(p for p in candidate if p), context)
             self.scheduled[candidate] = kernel, context.alternatives
         return self.scheduled[candidate]

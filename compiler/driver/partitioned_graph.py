@@ -8,7 +8,8 @@ from typing import TypeAlias, Union
 
 import torch
 
-from compiler.driver.compiled_graph import CompiledGraph, ExecutedProgram, SizeRanges, write_back_aliases
+from compiler.driver.compiled_graph import CompiledGraph, ExecutedProgram, write_back_aliases
+from compiler.driver.variant import SizeRanges
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.partition import needs_partitioning, partition
 from compiler.ir.graph.runtime_assertion import RuntimeAssertion

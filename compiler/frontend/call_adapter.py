@@ -1,4 +1,4 @@
-"""Calls as the user makes them, and the flat list of tensors that a graph takes."""
+"""Mapping between calls of the user's program and the flat list of tensors that its graph takes."""
 
 from __future__ import annotations
 
@@ -21,24 +21,30 @@ TensorList = list[torch.Tensor]
 
 @dataclass(frozen=True)
 class CallAdapter:
-    """Maps calls with the signature of the user's program to and from the tensors of its graph."""
+    """Map calls of the user's program to the inputs of its graph, and the outputs of the graph to results.
+
+    `signature` is that of the user's function; without it, calls must be nested exactly as when compiled.
+    """
 
     imported: ImportedProgram
     signature: inspect.Signature | None
 
     def graph_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TensorList:
-        """The graph's inputs for a call; ArgumentError where it is not of the form that was compiled."""
+        """Return the inputs of the graph for a call; ArgumentError if its form differs from the compiled one."""
         leaves = self._flatten_call(tuple(args), dict(kwargs))
         for position, wanted in self.imported.specialized_arguments.items():
             given = leaves[position]
             if isinstance(given, torch.Tensor) or given != wanted:
                 raise ArgumentError(
-                    f"{self._argument_name(position)} must be {wanted!r}, as when compiled, but is {given!r}"
+                    f"{self._argument_name(position)} is specialized to {wanted!r}, but is {given!r}; compile again for it"
                 )
         return [leaves[o.position] if isinstance(o, UserInput) else o.tensor for o in self.imported.input_sources]
 
     def build_result(self, outputs: Sequence[torch.Tensor], sizes: Callable[[], Mapping[str, int]]) -> Any:
-        """The value of a call, given what the graph returns; `sizes` gives the symbolic sizes if they are asked for."""
+        """Return the result of a call from the outputs of its graph.
+
+        `sizes` returns the symbolic sizes of this call; it is called only for results that are sizes.
+        """
         leaves = [
             outputs[self._returned_positions[r.index]]
             if isinstance(r, GraphOutput)
@@ -54,17 +60,16 @@ class CallAdapter:
     def fast_path(
         self, run: Callable[[Sequence[torch.Tensor]], TensorList], slow_path: Callable[..., Any]
     ) -> Callable[..., Any] | None:
-        """`run` called without detours, where calls are tensors by position and give one tensor or a tuple of them; else None.
+        """Return a function that calls `run` directly, or None if the program is not a plain tensor function.
 
-        Calls with keywords or another number of arguments go to `other`.
+        A plain one takes tensors by position and returns a tensor or a tuple of tensors.
+        Calls with keywords or another number of arguments go to `slow_path`.
         """
-        count, form = len(self.imported.input_sources), self.imported
-        if (
-            form.input_sources != tuple(map(UserInput, range(count)))
-            or form.in_spec != tree_flatten(((0,) * count, {}))[1]
-        ):
-            return None
-        if form.results != tuple(map(GraphOutput, range(len(form.graph.outputs)))):
+        form = self.imported
+        count = len(form.input_sources)
+        plain_inputs = form.input_sources == tuple(map(UserInput, range(count)))
+        plain_results = form.results == tuple(map(GraphOutput, range(len(form.graph.outputs))))
+        if not plain_inputs or not plain_results or form.in_spec != tree_flatten(((0,) * count, {}))[1]:
             return None
 
         def single(*args: torch.Tensor, **kwargs: Any) -> Any:
@@ -79,52 +84,50 @@ class CallAdapter:
 
     @cached_property
     def _returned_positions(self) -> dict[int, int]:
-        """Where each output of the graph comes among those that are not written back."""
+        """Position of each graph output among those that are not written back to an input."""
         graph = self.imported.graph
-        kept = [k for k in range(len(graph.outputs)) if k not in graph.output_aliases]
-        return {k: place for place, k in enumerate(kept)}
+        returned = [k for k in range(len(graph.outputs)) if k not in graph.output_aliases]
+        return {k: position for position, k in enumerate(returned)}
 
     @cached_property
-    def _leaf_numbers(self) -> dict[str, Any]:
-        """The compiled call by parameter, with the numbers of leaves in place of values."""
+    def _leaf_positions(self) -> dict[str, Any]:
+        """Arguments of the compiled call by parameter, with the positions of leaves in place of their values."""
         assert self.signature is not None
         spec = self.imported.in_spec
         args, kwargs = tree_unflatten(range(spec.num_leaves), spec)
         return self.signature.bind(*args, **kwargs).arguments
 
     def _flatten_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The leaves of a call in the order of the compiled one, whether arguments come by position or by name."""
+        """Return the leaves of a call in the compiled order, for arguments by position or by name."""
         leaves, spec = tree_flatten((args, kwargs))
         if spec == self.imported.in_spec:
             return leaves
         if self.signature is None:
             raise self._mismatch(spec)
         try:
-            given = self.signature.bind(*args, **kwargs)
+            bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentError(str(error)) from None
-        given.apply_defaults()
+        bound.apply_defaults()
         for name, parameter in self.signature.parameters.items():
-            value = given.arguments.get(name)
-            if name not in self._leaf_numbers and value is not parameter.default and value not in ((), {}):
-                raise ArgumentError(
-                    f"argument {name} was left out when the program was compiled, so it must be left out here"
-                )
-        numbers, wanted = tree_flatten(self._leaf_numbers)
-        leaves, spec = tree_flatten({name: given.arguments[name] for name in self._leaf_numbers})
-        if spec != wanted:
+            value = bound.arguments.get(name)
+            if name not in self._leaf_positions and value is not parameter.default and value not in ((), {}):
+                raise ArgumentError(f"omit argument {name}: the program was compiled without it")
+        positions, compiled_spec = tree_flatten(self._leaf_positions)
+        leaves, spec = tree_flatten({name: bound.arguments[name] for name in self._leaf_positions})
+        if spec != compiled_spec:
             raise self._mismatch(spec)
-        return [leaf for _, leaf in sorted(zip(numbers, leaves, strict=True), key=lambda pair: pair[0])]
+        return [leaf for _, leaf in sorted(zip(positions, leaves, strict=True), key=lambda pair: pair[0])]
 
     def _mismatch(self, given: TreeSpec) -> ArgumentError:
         compiled = self.imported.in_spec
         return ArgumentError(
-            f"the arguments are nested otherwise than when compiled:\n  compiled {compiled}\n  given    {given}"
+            f"the arguments are nested differently than when compiled:\n  compiled {compiled}\n  given    {given}"
         )
 
     def _argument_name(self, position: int) -> str:
-        """An argument by the name of its parameter, if that is known."""
-        for name, value in self._leaf_numbers.items() if self.signature else ():
+        """Name of the parameter that takes leaf `position`, or the position if the signature is unknown."""
+        for name, value in self._leaf_positions.items() if self.signature else ():
             if position in tree_flatten(value)[0]:
                 return f"argument {name}"
         return f"argument {position}"

@@ -1,4 +1,4 @@
-"""How calls map onto a graph: what feeds its inputs, and where results come from."""
+"""Calling convention of an imported program: the source of each graph input and of each leaf of the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UserInput:
 
 @dataclass(frozen=True)
 class StateInput:
-    """Graph input fed by a buffer or parameter that the program writes, as it is when called."""
+    """Graph input fed by the current value of a buffer or parameter that the program writes."""
 
     name: str
     tensor: torch.Tensor
@@ -40,21 +40,21 @@ class GraphOutput:
 
 @dataclass(frozen=True)
 class ScalarOutput:
-    """Leaf of the result that is a number of Python's: the one element of output `index` of the graph."""
+    """Leaf of the result that is a Python number: the single element of output `index` of the graph."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class ConstantOutput:
-    """Leaf of the result known when compiling."""
+    """Leaf of the result that is known at compile time."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class SizeOutput:
-    """Leaf of the result that is a size."""
+    """Leaf of the result that is a size, an int or an expression of symbolic sizes."""
 
     dim: Dim
 
@@ -64,12 +64,12 @@ ResultLeaf: TypeAlias = Union[GraphOutput, ScalarOutput, ConstantOutput, SizeOut
 
 
 def module_constants(module: torch.nn.Module) -> Callable[[str], Node]:
-    """Constants for the tensors that a module holds, by their dotted names."""
+    """Return a function from the dotted name of a tensor of `module` to a constant node."""
     return lambda name: constant_node(as_data(attrgetter(name)(module), name))
 
 
 def as_data(tensor: torch.Tensor, name: str) -> ConstantData:
-    """A tensor's elements as constant data, sharing memory where they are dense."""
+    """Return the elements of `tensor` as constant data, which shares memory with a dense CPU tensor."""
     dense = tensor.detach().cpu().contiguous()
     if dense.dtype == torch.bfloat16:
         array: np.ndarray[Any, Any] = dense.view(torch.int16).numpy().view(np.uint16)

@@ -1,4 +1,4 @@
-"""Graphs inside graphs: `torch.cond`, `while_loop`, `scan` and `map`, as export and Dynamo hand them on."""
+"""Import of the control-flow operators `torch.cond`, `while_loop`, `scan` and `map`, which call subgraphs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class SubgraphImporter(Protocol):
     def __call__(
         self, modules: Modules, arguments: Sequence[Any], scanned: Collection[int] = (), invariant: Collection[int] = ()
     ) -> tuple[list[Graph], tuple[Node, ...]]:
-        """The graphs of modules that take the same arguments, and what these graphs take.
+        """Import `modules`, which take the same arguments; return their graphs and the operands of these graphs.
 
-        Arguments are given by their numbers: `entries` go in entry by entry, and `fixed` ones are seen through where they are
-        constants.
+        `scanned` holds the positions of arguments read one entry per step along dimension 0.
+        `invariant` holds those that never change; constants among them are inlined into the graphs.
         """
         ...
 
@@ -32,9 +32,9 @@ def cond(
     import_subgraphs: SubgraphImporter, predicate: Any, true_graph: Any, false_graph: Any, operands: Sequence[Any] = ()
 ) -> tuple[Node, ...]:
     if not isinstance(predicate, Node):
-        raise ConversionError("what decides is no tensor")
+        raise ConversionError("the predicate is not a tensor")
     graphs, taken = import_subgraphs((true_graph, false_graph), operands, invariant=range(len(operands)))
-    return ops.result_nodes(ops.cond(predicate, *taken, then=graphs[0], otherwise=graphs[1]))
+    return ops.result_nodes(ops.cond(predicate, *taken, true_graph=graphs[0], false_graph=graphs[1]))
 
 
 def while_loop(
@@ -44,10 +44,10 @@ def while_loop(
     carried: Sequence[Any],
     additional_inputs: Sequence[Any] = (),
 ) -> tuple[Node, ...]:
-    _require_tensors(carried, "carries")
+    _require_tensors(carried, "carried")
     arguments = (*carried, *additional_inputs)
     graphs, taken = import_subgraphs((condition, body), arguments, invariant=range(len(carried), len(arguments)))
-    return ops.result_nodes(ops.while_loop(*taken, test=graphs[0], body=graphs[1], states=len(carried)))
+    return ops.result_nodes(ops.while_loop(*taken, condition=graphs[0], body=graphs[1], carried=len(carried)))
 
 
 def scan(
@@ -57,21 +57,21 @@ def scan(
     sequences: Sequence[Any],
     additional_inputs: Sequence[Any] = (),
 ) -> tuple[Node, ...]:
-    """The module takes states, entries and what stays; a recurrence has the entries first."""
-    _require_tensors((*initial, *sequences), "carries or reads step by step")
+    """Convert to a recurrence; its body takes scanned before carried operands, while PyTorch's takes carried ones first."""
+    _require_tensors((*initial, *sequences), "carried and scanned")
     first, last = len(initial), len(initial) + len(sequences)
     (body,), taken = import_subgraphs(
         (combine,), (*initial, *sequences, *additional_inputs), scanned=range(first, last)
     )
     if needs_partitioning(body):
-        raise ConversionError("data decides sizes, or what is run, inside the loop")
+        raise ConversionError("the loop body has data-dependent sizes or control flow")
 
     def sequences_first(values: tuple[Node, ...]) -> tuple[Node, ...]:
         return values[first:last] + values[:first] + values[last:]
 
     body = Graph(sequences_first(body.inputs), body.outputs, body.name)
     return ops.result_nodes(
-        ops.recurrence(*sequences_first(taken), body=body, sequences=len(sequences), states=len(initial))
+        ops.recurrence(*sequences_first(taken), body=body, num_scanned=len(sequences), num_carried=len(initial))
     )
 
 
@@ -86,6 +86,6 @@ CONTROL_FLOW_OPERATORS: dict[str, Callable[..., tuple[Node, ...]]] = {
 }  # fmt: skip
 
 
-def _require_tensors(values: Sequence[Any], what: str) -> None:
+def _require_tensors(values: Sequence[Any], role: str) -> None:
     if not all(isinstance(v, Node) for v in values):
-        raise ConversionError(f"what the loop {what} is not all tensors")
+        raise ConversionError(f"all {role} values of a loop must be tensors")

@@ -1,4 +1,4 @@
-"""What PyTorch spells out before the importer sees it: every operator that has no conversion and a decomposition."""
+"""Decomposition tables: PyTorch decomposes every operator that has a decomposition and no conversion."""
 
 from __future__ import annotations
 
@@ -19,40 +19,38 @@ EXTRA_DECOMPOSITIONS = frozenset({
     "aten.dist.default", "aten.grid_sampler_2d.default", "aten.ldexp.Tensor", "aten.native_batch_norm.default",
     "aten.tril_indices.default", "aten.triu_indices.default", "aten.upsample_bicubic2d.default",
 })  # fmt: skip
-"""Operators that core ATen keeps whole, or leaves to backends, although PyTorch knows how to spell them out."""
+"""Operators that core ATen does not decompose although PyTorch has a decomposition for them."""
 
 
 def export_decompositions(training_operators: Set[Any] = frozenset()) -> Any:
-    """The table that `ExportedProgram.run_decompositions` takes; operators `in_training` are spelled out although they have a conversion."""
+    """Return the table for `ExportedProgram.run_decompositions`; `training_operators` are decomposed in spite of a conversion."""
     table: Any = torch.export.default_decompositions()
     for op in [o for o in table if str(o) in conversions() and o not in training_operators]:
         del table[op]
-    networks = {getattr(torch.ops.aten, kind).input: partial(recurrent_layers, kind) for kind in LAYER_KINDS.values()}
-    table.update(networks | _extra_decompositions())
+    recurrent = {getattr(torch.ops.aten, kind).input: partial(recurrent_layers, kind) for kind in LAYER_KINDS.values()}
+    table.update(recurrent | _extra_decompositions())
     return table
 
 
 def autograd_decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table that AOTAutograd takes."""
-    kept: dict[Any, Callable[..., Any]] = {
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default: _guard_equal_kv_lengths
-    }
-    return (
-        {op: rule for op, rule in _core_decompositions().items() if str(op) not in conversions()}
-        | _extra_decompositions()
-        | kept
-    )
+    """Return the decomposition table for AOTAutograd."""
+    core = {op: rule for op, rule in _core_decompositions().items() if str(op) not in conversions()}
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    return core | _extra_decompositions() | {attention: _guard_equal_kv_lengths}
 
 
-def _guard_equal_kv_lengths(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **more: Any) -> Any:
-    """Attention stays whole; but caches that grow apart in name are guarded to be of one size, which PyTorch leaves open."""
+def _guard_equal_kv_lengths(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Keep attention as one operator, but guard that keys and values have the same length.
+
+    PyTorch gives the lengths of two growing caches different symbols.
+    """
     torch._check(k.size(-2) == v.size(-2))  # type: ignore[no-untyped-call]  # PyTorch gives it no types
     return NotImplemented
 
 
 @cache
 def _core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's own table, which takes it a third of a second to make."""
+    """PyTorch's core table, cached because building it takes a third of a second."""
     table: dict[Any, Callable[..., Any]] = core_aten_decompositions()
     return dict(table.items())
 
@@ -66,15 +64,16 @@ _DROPOUT = torch.ops.aten.native_dropout.default
 
 
 def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """PyTorch's own rule compares `rand_like`; this one draws the mask as its kernels do, in the order of memory, so that a seed gives the
-    same numbers.
+    """Draw the dropout mask in memory order, as PyTorch's kernels do, so that a seed gives the same numbers.
+
+    PyTorch's decomposition compares `rand_like` instead, which draws different ones.
     """
     if train is False or p in (0, 1):
-        spelled_out: tuple[torch.Tensor, torch.Tensor] = decomposition_table[_DROPOUT](x, p, train)
-        return spelled_out
-    places = torch.empty_like(x, dtype=torch.bool)
-    steps, order = places.stride(), list(range(x.ndim))
-    if not places.is_contiguous():
-        order.sort(key=lambda d: -steps[d])
-    mask = torch.bernoulli(places.permute(order), 1 - p).permute([order.index(d) for d in range(x.ndim)])
+        without_mask: tuple[torch.Tensor, torch.Tensor] = decomposition_table[_DROPOUT](x, p, train)
+        return without_mask
+    template = torch.empty_like(x, dtype=torch.bool)
+    strides, order = template.stride(), list(range(x.ndim))
+    if not template.is_contiguous():
+        order.sort(key=lambda d: -strides[d])
+    mask = torch.bernoulli(template.permute(order), 1 - p).permute([order.index(d) for d in range(x.ndim)])
     return x * mask * (1 / (1 - p)), mask

@@ -1,4 +1,4 @@
-"""Graphs from `torch.compile`: functional ATen as AOTAutograd hands it to a backend, forward and backward alike."""
+"""Import of the functional ATen graphs, forward and backward, that AOTAutograd passes to a `torch.compile` backend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from compiler.ir.types import TensorType, u8
 
 @dataclass(frozen=True)
 class SizeCarrier:
-    """Graph input that only carries a size: a vector with as many elements as argument `position`, an int, says."""
+    """Graph input u8[n] whose shape carries the value n of argument `position`, an int; its elements are not read."""
 
     position: int
 
@@ -51,9 +51,10 @@ FunctionalResult: TypeAlias = Union[GraphOutput, ScalarOutput, ConstantOutput, S
 
 @dataclass(frozen=True)
 class FunctionalGraph:
-    """A graph over flat arguments: what feeds its inputs, where each result comes from, the ranges of symbolic sizes.
+    """Graph over flat arguments with the source of each input and result.
 
-    Outputs that no result names only tell a size; `conditions` are what must hold of sizes that data tells.
+    Outputs that no result names only define an unbacked size.  `bounds` are the inclusive ranges of the symbolic sizes,
+    `runtime_assertions` the conditions on unbacked ones.
     """
 
     graph: Graph
@@ -68,54 +69,52 @@ def import_functional(
 ) -> FunctionalGraph:
     """Import a functional ATen graph.
 
-    Arguments named in `frozen` become constants, the others inputs; integers that are no tensor's size come in as the size
-    of a witness.  Raises UnsupportedOpError as `import_exported` does.
+    Arguments in `frozen`, given by position and value, become constants, the others inputs.  An integer that is no
+    tensor's size comes in as a size carrier.  Raises UnsupportedOpError as `import_exported` does.
     """
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     constants = {placeholders[k]: constant_node(as_data(tensor, placeholders[k].name)) for k, tensor in frozen}
     inputs = _select_inputs(placeholders, constants)
     values = {n: to_dim(n.meta["val"]) for n in placeholders if isinstance(n.meta["val"], (int, torch.SymInt))}
-    values |= {placeholders[f.position]: node for f, node in inputs if isinstance(f, UserInput)}
+    values |= {placeholders[s.position]: node for s, node in inputs if isinstance(s, UserInput)}
     values |= {n: None for n in placeholders if _is_effect_token(n)}
     importer = Importer(fallback)
     outputs = importer.import_graph(module.graph, {**values, **constants}, module_constants(module))
     unbacked = importer.unbacked
-    feeds, nodes = tuple(f for f, _ in inputs), tuple(n for _, n in inputs)
+    sources, nodes = tuple(s for s, _ in inputs), tuple(n for _, n in inputs)
     bounds = _symbol_bounds(placeholders)
     (output,) = module.graph.find_nodes(op="output")
     views = input_views(placeholders, importer.values, output.args[0], unbacked.dim)
-    passed = {node: PassthroughInput(feed.position) for feed, node in inputs}
+    passed = {node: PassthroughInput(source.position) for source, node in inputs}
     computed = [v.node if isinstance(v, SymbolicScalar) else v for k, v in enumerate(outputs) if k not in views]
     unique = list(dict.fromkeys(v for v in computed if isinstance(v, Node) and v not in nodes))
     results = tuple(passed.get(v) or views.get(k) or _result_source(v, unique) for k, v in enumerate(outputs))
-    dims = [
-        d
-        for r in results
-        for d in ((r.dim,) if isinstance(r, SizeOutput) else r.dims if isinstance(r, InputView) else ())
-    ]
+    dims = [r.dim for r in results if isinstance(r, SizeOutput)]
+    dims += [d for r in results if isinstance(r, InputView) for d in r.dims]
     graph = Graph(nodes, (*unique, *unbacked.required_definers(unique, dims)), "compiled")
-    return FunctionalGraph(graph, feeds, results, {**unbacked.bounds, **bounds}, tuple(unbacked.runtime_assertions))
+    return FunctionalGraph(graph, sources, results, {**unbacked.bounds, **bounds}, tuple(unbacked.runtime_assertions))
 
 
 def _symbol_bounds(placeholders: Sequence[torch.fx.Node]) -> dict[str, tuple[int, int]]:
-    """The ranges of the symbolic sizes, which Dynamo guards."""
-    found: dict[str, tuple[int, int]] = {}
+    """Return the inclusive ranges of the symbolic sizes, which Dynamo guards."""
+    bounds: dict[str, tuple[int, int]] = {}
     for n in placeholders:
         value = n.meta["val"]
         for size in value.shape if isinstance(value, torch.Tensor) else (value,):
             if isinstance(size, torch.SymInt):
                 env = size.node.shape_env
                 for symbol in size.node.expr.free_symbols:
-                    found[str(symbol)] = to_bounds(env.bound_sympy(symbol))
-    return found
+                    bounds[str(symbol)] = to_bounds(env.bound_sympy(symbol))
+    return bounds
 
 
 def unmutated_weights(
     graph: torch.fx.GraphModule, captured: torch.fx.GraphModule, inputs: Sequence[Any]
 ) -> list[tuple[int, torch.Tensor]]:
-    """The arguments of AOTAutograd's `graph` that are tensors of the user's modules and that it only reads, by position.
+    """Return position and tensor of those arguments of `graph`, from AOTAutograd, that are weights it only reads.
 
-    `captured` and `inputs` are what Dynamo gave to the backend; weights are among either's tensors, as Dynamo is set up.
+    `captured` and `inputs` are Dynamo's graph and its inputs.  Depending on Dynamo's settings, weights are attributes of
+    the former or tensors among the latter.
     """
     held: dict[str | int, torch.Tensor] = dict(captured.named_parameters(remove_duplicate=False))
     held |= captured.named_buffers(remove_duplicate=False)
@@ -123,14 +122,14 @@ def unmutated_weights(
     (output,) = graph.graph.find_nodes(op="output")
     written = {d.mutated_input for d in output.meta["desc"] if isinstance(d, InputMutationAOTOutput)}
     origins = [(k, n.meta["desc"]) for k, n in enumerate(graph.graph.find_nodes(op="placeholder"))]
-    found = [(k, held.get(getattr(d, "target", getattr(d, "idx", -1)))) for k, d in origins if d not in written]
-    return [(k, tensor) for k, tensor in found if tensor is not None and not tensor.is_inference()]
+    weights = [(k, held.get(getattr(d, "target", getattr(d, "idx", -1)))) for k, d in origins if d not in written]
+    return [(k, tensor) for k, tensor in weights if tensor is not None and not tensor.is_inference()]
 
 
 def _select_inputs(
     placeholders: Sequence[torch.fx.Node], constants: dict[torch.fx.Node, Node]
 ) -> list[tuple[FunctionalInputSource, Node]]:
-    """The graph inputs: tensors that are used, and whatever else it takes to tell every size."""
+    """Return the graph inputs: the tensors that are used, and a carrier of every size that they do not define."""
     typed = [
         (k, n, tensor_type(n.meta["val"]))
         for k, n in enumerate(placeholders)
@@ -150,12 +149,12 @@ def _select_inputs(
 
 
 def _is_effect_token(n: torch.fx.Node) -> bool:
-    """Whether an argument only tells in which order effects happen; it is None in a call."""
+    """True for an argument that only orders side effects; it is None in a call."""
     return bool(n.users) and all(str(u.target) == "with_effects" and u.args[0] is n for u in n.users)
 
 
 def _integer_argument_symbols(placeholders: Sequence[torch.fx.Node]) -> set[str]:
-    """The symbols of integer arguments that are used."""
+    """Return the symbols of the integer arguments that are used."""
     dims = [to_dim(n.meta["val"]) for n in placeholders if isinstance(n.meta["val"], torch.SymInt) and n.users]
     return {name for d in dims if isinstance(d, IndexExpr) for name in TensorType(u8, (d,)).symbols}
 
@@ -163,14 +162,14 @@ def _integer_argument_symbols(placeholders: Sequence[torch.fx.Node]) -> set[str]
 def _size_carrier(
     size: IndexExpr, placeholders: Sequence[torch.fx.Node], unused: Sequence[tuple[int, torch.fx.Node, TensorType]]
 ) -> tuple[FunctionalInputSource, Node]:
-    """An argument that tells `size`."""
+    """Return an argument whose shape or value is `size`; `unused` are tensors that the graph does not read."""
     for k, n, t in unused:
         if size in t.shape:
             return UserInput(k), input_node(n.name, t)
     for k, n in enumerate(placeholders):
         if isinstance(n.meta["val"], torch.SymInt) and to_dim(n.meta["val"]) == size:
             return SizeCarrier(k), input_node(n.name, TensorType(u8, (size,)))
-    raise AssertionError(f"no argument tells the size {size}")
+    raise AssertionError(f"no argument has dimension {size}")
 
 
 def _result_source(value: Any, outputs: Sequence[Node]) -> FunctionalResult:

@@ -1,11 +1,10 @@
-"""Programs from `torch.export`: modules, exported programs and .pt2 files."""
+"""Import of modules and exported programs through `torch.export`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,15 +40,17 @@ from compiler.frontend.unbacked_symbols import UnbackedSymbols, tensor_type
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, constant_node, input_node
 from compiler.ir.graph.runtime_assertion import RuntimeAssertion
+from compiler.ir.symbolic.index_expr import IndexExpr
 
 
 @dataclass(frozen=True)
 class ImportedProgram:
-    """A graph and how calls of the user's program map onto it.
+    """Graph of the user's program with its calling convention.
 
-    `inputs` says what feeds each graph input and `results` where each leaf of the result comes from; graph outputs that
-    no leaf names are written back through `graph.aliases`, or tell a size.  `bounds` are the ranges of the symbolic sizes,
-    `conditions` what must hold of those that data tells, and `expected` the arguments that were specialised on, by position.
+    `input_sources` gives the source of each graph input, `results` that of each leaf of the result.  Graph outputs that no
+    leaf names are written back through `graph.output_aliases`, or define an unbacked size.  `bounds` are the inclusive
+    ranges of the symbolic sizes, `runtime_assertions` the conditions on unbacked ones.  `specialized_arguments` maps leaf
+    positions to the values that arguments must have.
     """
 
     graph: Graph
@@ -76,16 +77,11 @@ def import_module(
     return import_exported(program, fallback=fallback)
 
 
-def import_file(path: str | Path, *, fallback: str = "error") -> ImportedProgram:
-    """Import a .pt2 file written by `torch.export.save`."""
-    return import_exported(torch.export.load(path), fallback=fallback)
-
-
 def import_exported(program: ExportedProgram, *, fallback: str = "error") -> ImportedProgram:
     """Import an exported program.
 
-    Operators that have a conversion stay whole; PyTorch decomposes the others.  Parameters become constants that share
-    their memory.  Raises UnsupportedOpError, unless `fallback` is "eager" and PyTorch can run what is missing.
+    PyTorch decomposes operators without a conversion.  Parameters become constants that share their memory.
+    Raises UnsupportedOpError for unsupported operators, unless `fallback` is "eager" and PyTorch can run them.
     """
     if needs_decomposition(program):
         with torch.no_grad():
@@ -97,8 +93,8 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
-    """Whether an operator has no conversion, or writes to a tensor, which decomposing turns into a result; or `torch.vmap` is at work."""
-    known = conversions().keys() | DROPPED_OPERATORS
+    """Return True if an operator has no conversion, mutates a tensor, or uses training mode, higher-order ops or `torch.vmap`."""
+    convertible = conversions().keys() | DROPPED_OPERATORS
     for node in program.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             return True
@@ -106,28 +102,31 @@ def needs_decomposition(program: ExportedProgram) -> bool:
             return True
         if not isinstance(node.target, torch._ops.OpOverload) or isinstance(node.meta.get("val"), (int, torch.SymInt)):
             continue
-        if node.target._schema.is_mutable or str(node.target) not in known or _is_training_call(node):
+        if node.target._schema.is_mutable or str(node.target) not in convertible or _is_training_call(node):
             return True
     return False
 
 
 def training_operators(program: ExportedProgram) -> set[Any]:
-    """The operators that do here what layers do in training alone."""
+    """Return the operators that are called in training mode."""
     return {node.target for node in program.graph.nodes if _is_training_call(node)}
 
 
 def _is_training_call(node: torch.fx.Node) -> bool:
-    """Whether a layer draws random numbers, or updates statistics without saying so: by what PyTorch calls those arguments everywhere."""
+    """Return True for a layer in training mode, which draws random numbers or updates statistics.
+
+    Such layers are recognized by PyTorch's common names for the arguments.
+    """
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     names = (a.name for a in node.target._schema.arguments)
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
-    chances = [given[k] for k in ("p", "dropout", "dropout_p") if k in given]
-    return bool(given.get("train") or given.get("training") or "dropout_p" in given) and chances != [0]
+    arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
+    rates = [arguments[k] for k in ("p", "dropout", "dropout_p") if k in arguments]
+    return bool(arguments.get("train") or arguments.get("training") or "dropout_p" in arguments) and rates != [0]
 
 
 class _ProgramInputs:
-    """What feeds the placeholders of one exported program."""
+    """Values of the placeholders of one exported program, and the graph inputs made for them."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.program = program
@@ -143,7 +142,7 @@ class _ProgramInputs:
         self.specialized_arguments: dict[int, Any] = {}
 
     def placeholders(self) -> dict[torch.fx.Node, Any]:
-        """The value of each placeholder: a constant, an input, a size or a plain Python value."""
+        """Return the value of each placeholder: a constant, an input, a size or a plain Python value."""
         values: dict[torch.fx.Node, Any] = {}
         nodes = [n for n in self.program.graph.nodes if n.op == "placeholder"]
         position = 0
@@ -152,7 +151,7 @@ class _ProgramInputs:
                 values[node] = self._user_input(node, spec, position)
                 position += 1
             elif spec.kind == InputKind.TOKEN:
-                values[node] = None  # orders effects, which are refused where they happen
+                values[node] = None  # effect token; operators with effects raise on import
             else:
                 values[node] = self._state_value(node, spec)
         return values
@@ -166,11 +165,10 @@ class _ProgramInputs:
         self.specialized_arguments[position] = value
         return value
 
-    def _input(self, name: str, node: torch.fx.Node, origin: InputSource) -> Node:
-        made = input_node(name, tensor_type(node.meta["val"]))
-        self.inputs.append(made)
-        self.input_sources.append(origin)
-        return made
+    def _input(self, name: str, node: torch.fx.Node, source: InputSource) -> Node:
+        self.inputs.append(input_node(name, tensor_type(node.meta["val"])))
+        self.input_sources.append(source)
+        return self.inputs[-1]
 
     def _state_value(self, node: torch.fx.Node, spec: InputSpec) -> Any:
         name = str(spec.target)
@@ -181,24 +179,24 @@ class _ProgramInputs:
 
     def _tensor(self, name: str) -> torch.Tensor:
         state, constants = self.program.state_dict, self.program.constants
-        found = state.get(name, constants.get(name))
-        if not isinstance(found, torch.Tensor):
-            raise TypeError(f"{name} is a {type(found).__name__}, not a tensor")
-        return found
+        tensor = state.get(name, constants.get(name))
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor")
+        return tensor
 
     def constant(self, tensor: torch.Tensor, name: str) -> Node:
-        """The constant for `tensor`; one for all names of the same memory."""
+        """Return the constant for `tensor`, the same one for all views of its memory with the same layout."""
         key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
         if key not in self.constants:
             self.constants[key] = constant_node(as_data(tensor, name))
         return self.constants[key]
 
     def lookup_constant(self, name: str) -> Node:
-        """The constant for a tensor that the graph module holds."""
+        """Return the constant for a tensor attribute of the graph module."""
         return self.constant(attrgetter(name)(self.program.graph_module), name)
 
     def build_program(self, values: Sequence[Any], unbacked: UnbackedSymbols) -> ImportedProgram:
-        """The imported program, given the values of its outputs and what data tells."""
+        """Return the imported program, given the values of its outputs and the unbacked symbols."""
         outputs: list[Node] = []
         results: list[ResultLeaf] = []
         aliases: dict[int, int] = {}
@@ -223,7 +221,7 @@ class _ProgramInputs:
         )  # fmt: skip
 
     def _graph_name(self) -> str:
-        """The class of the exported module."""
+        """Return the class name of the exported module."""
         stacks = (n.meta.get("nn_module_stack") or {} for n in self.program.graph.nodes)
         outermost = (str(kind) for s in stacks for path, kind in s.values() if path == "")
         return next(outermost, "graph").split(".")[-1].split("'")[0]
@@ -237,4 +235,4 @@ def _result_leaf(value: Any, index: int) -> ResultLeaf:
         return GraphOutput(index)
     if isinstance(value, SymbolicScalar):
         return ScalarOutput(index)
-    return SizeOutput(value) if hasattr(value, "terms") else ConstantOutput(value)
+    return SizeOutput(value) if isinstance(value, IndexExpr) else ConstantOutput(value)

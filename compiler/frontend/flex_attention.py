@@ -1,6 +1,6 @@
-"""Attention whose scores the user's functions change and hide, one number at a time: `torch.nn.attention.flex_attention`.
+"""Import of `torch.nn.attention.flex_attention`: attention with the user's `score_mod` and `mask_mod`.
 
-The blocks in which PyTorch's kernel leaves scores out follow from the function that hides them, so only that is read.
+PyTorch's block lists follow from `mask_mod`, so only that function is read.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from compiler.ir.graph.node import Node
 
 class ScalarVmap(Protocol):
     def __call__(self, module: Any, scalars: Sequence[Node], captured: Sequence[Any]) -> Any:
-        """What a graph of numbers gives for all places: `numbers` are tensors of them, `others` what it reads besides."""
+        """Apply a graph of scalars to all elements of the tensors `scalars`; `captured` are its other operands."""
         ...
 
 
 BlockMaskTuple: TypeAlias = Sequence[Any]
-"""What `BlockMask.as_tuple` gives: sizes, lists of blocks and, last, the graph that says of a place whether it counts."""
+"""Result of `BlockMask.as_tuple`: sizes, lists of blocks and, last, the graph of `mask_mod`."""
 
 
 def flex_attention(
     scalar_vmap: ScalarVmap, q: Node, k: Node, v: Node, score_mod: Any, block_mask: BlockMaskTuple, scale: float | SymbolicScalar, kernel_options: Any,
     score_mod_buffers: Sequence[Any] = (), mask_mod_buffers: Sequence[Any] = (),
 ) -> tuple[Node, Node, Node]:  # fmt: skip
-    """The result, and of each row the log of the sum of exponentials and the largest score, in base 2."""
+    """Return the attention output, and of each row the logsumexp and the maximum of its scores, both in base 2."""
     scores = attention_scores(q, ops.expand_kv_heads(k, q.shape[1]), None, False, scale)
     masked = _masked_scores(scalar_vmap, scores, score_mod, block_mask, score_mod_buffers, mask_mod_buffers)
     last = (scores.type.rank - 1,)
@@ -46,16 +46,14 @@ def _masked_scores(
     score_mod_buffers: Sequence[Any],
     mask_mod_buffers: Sequence[Any],
 ) -> Node:
-    """The scores as `change` has them, -inf where the mask hides them."""
-    places = _score_positions(scores)
-    changed = scalar_vmap(score_mod, (scores, *places), score_mod_buffers)
-    return ops.where(
-        scalar_vmap(block_mask[-1], places, mask_mod_buffers), ops.as_dtype(changed, scores.dtype), float("-inf")
-    )
+    """Return `score_mod` of the scores where `mask_mod` is true, else -inf."""
+    positions = _score_positions(scores)
+    modified = ops.as_dtype(scalar_vmap(score_mod, (scores, *positions), score_mod_buffers), scores.dtype)
+    return ops.where(scalar_vmap(block_mask[-1], positions, mask_mod_buffers), modified, float("-inf"))
 
 
 def _score_positions(scores: Node) -> list[Node]:
-    """The batch, head, query and key of every score, each along its own dimension."""
+    """Return batch, head, query and key number of every score, each i64 along its own dimension."""
     rank = scores.type.rank
     return [
         ops.reshape(ops.iota(size=d), shape=tuple(d if j == k else 1 for j in range(rank)))

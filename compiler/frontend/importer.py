@@ -1,4 +1,4 @@
-"""An FX graph of functional ATen operators, as Graph IR."""
+"""Import of an FX graph of functional ATen operators into Graph IR."""
 
 from __future__ import annotations
 
@@ -34,28 +34,27 @@ DROPPED_OPERATORS = frozenset({
     "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
     "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default", "aten._functional_assert_async.msg",
 })  # fmt: skip
-"""Checks of what types, guards and look-ups check already."""
+"""Assertions that types, Dynamo's guards and bounds checks already cover."""
 
 ASSERT_SCALAR = torch.ops.aten._assert_scalar.default
 
 PLACEMENT_ARGUMENTS = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking"})
-"""Arguments about where a tensor lies, which is ours to decide."""
+"""Arguments on device and memory layout, which the compiler decides itself."""
 
 STRIDED_OPERATORS = frozenset(
     {"aten.as_strided.default", "aten.as_strided_copy.default", "aten.as_strided_scatter.default"}
 )
-"""Operators that name places in the memory of their first operand."""
-
+"""Operators that address the storage of their first operand by strides and offset."""
 
 FUNCTIONALIZED_OPERATORS = frozenset({"auto_functionalized", "auto_functionalized_v2"})
-"""What calls an operator that writes to its arguments on copies of them, and gives the copies back."""
+"""Operators that call a mutating operator on copies of its arguments and return the copies."""
 
 
 @dataclass(frozen=True)
 class Unresolved:
-    """Stands for the value of a node that could not be imported.
+    """Placeholder for the value of a node that could not be imported.
 
-    A number without a form is a `problem` only where it is used: most are made for what PyTorch asserts.
+    `problem` is reported at the first use: most numbers without a conversion only feed PyTorch's assertions.
     """
 
     problem: UnsupportedOp | None = None
@@ -63,10 +62,11 @@ class Unresolved:
 
 @dataclass(frozen=True)
 class Importer:
-    """Imports the nodes of one FX graph; `values` maps those done to a node, a tuple of nodes or a size.
+    """Import the nodes of one FX graph; `values` maps those done to a node, a tuple of nodes or a size.
 
-    What draws random numbers takes those `drawn` before it as an operand: PyTorch draws in the order of the program.
-    `per_place` graphs compute with single numbers, and are imported for all places of a tensor.
+    `fallback` is "error", or "eager" to run operators without a conversion in PyTorch; `eager_calls` lists those.
+    `random_token` holds the result of the last random operator, an operand of the next: PyTorch draws in program order.
+    A `vmapped` graph computes with scalars and is imported for all elements of a tensor at once.
     """
 
     fallback: str = "error"
@@ -80,9 +80,9 @@ class Importer:
     def import_graph(
         self, graph: torch.fx.Graph, inputs: Mapping[torch.fx.Node, Any], lookup_constant: Callable[[str], Node]
     ) -> Sequence[Any]:
-        """The values of the graph's outputs.
+        """Return the values of the graph's outputs.
 
-        `inputs` gives the placeholders' values, `attribute` the node of a tensor held by the module.
+        `inputs` maps placeholders to values, `lookup_constant` the name of a tensor attribute of the module to its node.
         Raises UnsupportedOpError naming every operator that has no conversion.
         """
         self.values.update(inputs)
@@ -94,10 +94,8 @@ class Importer:
         outputs: Sequence[Any] = ()
         for node in graph.nodes:
             if node.op == "get_attr":
-                held = getattr(graph.owning_module, str(node.target), None)
-                self.values[node] = (
-                    held if isinstance(held, torch.fx.GraphModule) else lookup_constant(str(node.target))
-                )
+                attribute, name = getattr(graph.owning_module, str(node.target), None), str(node.target)
+                self.values[node] = attribute if isinstance(attribute, torch.fx.GraphModule) else lookup_constant(name)
             elif node.op == "call_function":
                 self.values[node] = self._import_call(node)
             elif node.op == "output":
@@ -105,18 +103,14 @@ class Importer:
         if self.unsupported:
             raise UnsupportedOpError(self.unsupported)
         if self.eager_calls:
-            lines = "".join(
-                f"\n  {u.target}: {u.reason}" + (f" (at {u.loc})" if u.loc else "") for u in self.eager_calls
-            )
-            warnings.warn(
-                f"{len(self.eager_calls)} operation(s) run in PyTorch inside the compiled program:{lines}", stacklevel=2
-            )
+            lines = [f"\n  {u.target}: {u.reason}" + (f" (at {u.loc})" if u.loc else "") for u in self.eager_calls]
+            count = f"{len(lines)} operation(s) run in PyTorch inside the compiled program:"
+            warnings.warn(count + "".join(lines), stacklevel=2)
         return outputs
 
     def _resolve(self, argument: Any) -> Any:
-        """`argument` with FX nodes replaced by their values and symbolic sizes by `Dim`s."""
-        filled = map_arg(argument, self._resolve_node)
-        return self._resolve_sizes(filled)
+        """Replace FX nodes in `argument` by their values, and symbolic sizes by `Dim`s."""
+        return self._resolve_sizes(map_arg(argument, self._resolve_node))
 
     def _resolve_node(self, node: torch.fx.Node) -> Any:
         value = self.values.get(node, Unresolved())
@@ -149,16 +143,12 @@ class Importer:
             if name == "with_effects":
                 return self._import_effect(node)
             if name in ATTENTION_OPERATORS:
-                given = self._resolve(node.args)
-                return (
-                    Unresolved()
-                    if _contains(Unresolved, given)
-                    else ATTENTION_OPERATORS[name](self._import_vmapped, *given)
-                )
+                args = self._resolve(node.args)
+                unresolved = _contains(Unresolved, args)
+                return Unresolved() if unresolved else ATTENTION_OPERATORS[name](self._import_vmapped, *args)
             if name in CONTROL_FLOW_OPERATORS:
-                return CONTROL_FLOW_OPERATORS[name](
-                    self._import_subgraphs, *self._resolve(node.args), **self._resolve(node.kwargs)
-                )
+                args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
+                return CONTROL_FLOW_OPERATORS[name](self._import_subgraphs, *args, **kwargs)
             if name not in conversions() or _is_complex(node):
                 return self._import_opaque(node)
             return self._convert(node, name)
@@ -178,13 +168,13 @@ class Importer:
         return results[index]
 
     def _import_subgraphs(
-        self,
-        modules: Sequence[torch.fx.GraphModule],
-        arguments: Sequence[Any],
-        scanned: Collection[int] = (),
+        self, modules: Sequence[torch.fx.GraphModule], arguments: Sequence[Any], scanned: Collection[int] = (),
         invariant: Collection[int] = (),
-    ) -> tuple[list[Graph], tuple[Node, ...]]:
-        """Graphs of `modules`, see `control_flow.Inner`; what tells a size that only numbers among the arguments name is an input too."""
+    ) -> tuple[list[Graph], tuple[Node, ...]]:  # fmt: skip
+        """Import subgraphs, see `control_flow.SubgraphImporter`.
+
+        A symbol that occurs only in number arguments gets a size carrier: any imported value with that dimension.
+        """
         if _contains(Unresolved, tuple(arguments)):
             raise ConversionError("an argument could not be imported")
         types = {
@@ -192,42 +182,37 @@ class Importer:
             for k, a in enumerate(arguments)
             if isinstance(a, Node) and not (k in invariant and a.op is CONSTANT)
         }
-        taken = [arguments[k] for k in types]
-        named = symbol_names(tuple(a for a in arguments if not isinstance(a, Node)))
+        operands = [arguments[k] for k in types]
+        symbols = symbol_names(tuple(a for a in arguments if not isinstance(a, Node)))
         bound_dims = {d for t in types.values() for d in t.shape}
-        for name in sorted(n for n in named if var(n) not in bound_dims):
-            known = (v for v in self.values.values() if isinstance(v, Node) and isinstance(v.result_type, TensorType))
-            taken += [v for v in known if var(name) in v.shape][:1]
+        for name in sorted(n for n in symbols if var(n) not in bound_dims):
+            tensors = (v for v in self.values.values() if isinstance(v, Node) and isinstance(v.result_type, TensorType))
+            operands += [v for v in tensors if var(name) in v.shape][:1]
         graphs = []
         for module in modules:
-            places = module.graph.find_nodes(op="placeholder")
-            inputs = {places[k]: input_node(places[k].name, t) for k, t in types.items()}
-            carriers = tuple(input_node(f"size{k}", n.type) for k, n in enumerate(taken[len(inputs) :]))
+            placeholders = module.graph.find_nodes(op="placeholder")
+            inputs = {placeholders[k]: input_node(placeholders[k].name, t) for k, t in types.items()}
+            carriers = tuple(input_node(f"size{k}", n.type) for k, n in enumerate(operands[len(inputs) :]))
             importer = Importer(self.fallback)
-            given = dict(zip(places, arguments, strict=True)) | inputs
-            made = importer.import_graph(module.graph, given, module_constants(module))
-            outputs = made if isinstance(made, tuple) else (made,)
+            values = dict(zip(placeholders, arguments, strict=True)) | inputs
+            results = importer.import_graph(module.graph, values, module_constants(module))
+            outputs = results if isinstance(results, tuple) else (results,)
             if not all(isinstance(o, Node) for o in outputs) or importer.unbacked.required_definers(outputs):
-                raise ConversionError(
-                    "a graph inside it gives what is no tensor, or has a size that nothing in it tells"
-                )
+                raise ConversionError("a subgraph returns a non-tensor, or a size that nothing in it defines")
             self.unbacked.bounds.update(importer.unbacked.bounds)
             graphs.append(Graph((*inputs.values(), *carriers), tuple(outputs), "inner"))
-        return graphs, tuple(taken)
+        return graphs, tuple(operands)
 
     def _import_vmapped(self, module: torch.fx.GraphModule, scalars: Sequence[Node], captured: Sequence[Any]) -> Any:
-        """What a graph of single numbers gives for all places, see `flex_attention.PerPlace`."""
-        held, importer = module_constants(module), Importer(vmapped=True)
-        given = (*scalars, *map(broadcast_scalar, captured))
-        places = module.graph.find_nodes(op="placeholder")
+        """Import a graph of scalars for all elements at once, see `flex_attention.ScalarVmap`."""
+        constants, importer = module_constants(module), Importer(vmapped=True)
+        arguments = (*scalars, *map(broadcast_scalar, captured))
+        inputs = dict(zip(module.graph.find_nodes(op="placeholder"), arguments, strict=True))
         try:
-            return importer.import_graph(
-                module.graph, dict(zip(places, given, strict=True)), lambda name: broadcast_scalar(held(name))
-            )
+            return importer.import_graph(module.graph, inputs, lambda name: broadcast_scalar(constants(name)))
         except UnsupportedOpError as error:
-            raise ConversionError(
-                "; ".join(f"of each score {u.target}: {u.reason}" for u in error.unsupported_ops)
-            ) from error
+            problems = (f"in score_mod or mask_mod: {u.target}: {u.reason}" for u in error.unsupported_ops)
+            raise ConversionError("; ".join(problems)) from error
 
     def _convert(self, node: torch.fx.Node, name: str) -> Any:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
@@ -236,12 +221,12 @@ class Importer:
         if not accepts_signed_indices(name):
             _reject_signed_scalars(node.target, args)
         with default_loc(source_of(node)):
-            kept = {k: v for k, v in kwargs.items() if k not in PLACEMENT_ARGUMENTS}
+            options = {k: v for k, v in kwargs.items() if k not in PLACEMENT_ARGUMENTS}
             if name in STRIDED_OPERATORS:
-                kept["order"] = _memory_order(node.all_input_nodes[0].meta["val"])
+                options["order"] = _memory_order(node.all_input_nodes[0].meta["val"])
             if needs_result_shape(name):
-                kept["shape"] = self.unbacked.result_type(node.meta["val"]).shape
-            result = conversions()[name](*args, **kept)
+                options["shape"] = self.unbacked.result_type(node.meta["val"]).shape
+            result = conversions()[name](*args, **options)
             if self.vmapped:
                 return vmapped_result(node, (args, tuple(kwargs.values())), result)
         _check_result_type(node, result)
@@ -249,30 +234,29 @@ class Importer:
         return result
 
     def _import_opaque(self, node: torch.fx.Node) -> Any:
-        """A call into PyTorch for what is declared to be one; Refusal for anything else."""
+        """Import an operator that is declared opaque as an eager call; ConversionError for others."""
         overload, results = node.target, _result_tensors(node.meta.get("val"))
         if str(overload) in FUNCTIONALIZED_OPERATORS:
             raise ConversionError(f"{node.args[0]} has no conversion")
         if not isinstance(overload, torch._ops.OpOverload):
-            raise ConversionError("is no plain operator")
+            raise ConversionError("is not an OpOverload")
         if results and (_is_complex(node) or opaque_reason(overload) or has_data_dependent_shape(overload)):
             return self._eager_call(node, results)
-        raise ConversionError(
-            "what Python sees of it depends on data" if has_data_dependent_shape(overload) else "has no conversion"
-        )
+        data_dependent = has_data_dependent_shape(overload)
+        raise ConversionError("its Python-visible result is data-dependent" if data_dependent else "has no conversion")
 
     def _fall_back_or_report(self, node: torch.fx.Node, reason: str) -> Any:
-        """Run `node` in PyTorch where that is asked for and possible; else note it as unsupported."""
+        """Import `node` as an eager call if `fallback` asks for it and PyTorch can run it; else record it as unsupported."""
         problem = UnsupportedOp(str(node.target), reason, source_of(node))
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)):
             return Unresolved(problem)
         results = _result_tensors(node.meta.get("val"))
-        plain = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS
-        if self.fallback == "eager" and results and plain:
+        can_call = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS
+        if self.fallback == "eager" and results and can_call:
             try:
                 call = self._eager_call(node, results)
-            except ConversionError as deeper:
-                problem = UnsupportedOp(problem.target, f"{reason}; and {deeper}", problem.loc)
+            except ConversionError as error:
+                problem = UnsupportedOp(problem.target, f"{reason}; and {error}", problem.loc)
             else:
                 self.eager_calls.append(problem)
                 return call
@@ -283,77 +267,77 @@ class Importer:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Unresolved, (args, tuple(kwargs.values()))):
             return Unresolved()
-        operands, named = _eager_call_args(node.target, args, kwargs)
-        draws = isinstance(node.target, torch._ops.OpOverload) and opaque_reason(node.target) == RANDOM_REASON
-        operands += self.random_token if draws else []
+        operands, attrs = _eager_call_attrs(node.target, args, kwargs)
+        is_random = isinstance(node.target, torch._ops.OpOverload) and opaque_reason(node.target) == RANDOM_REASON
+        operands += self.random_token if is_random else []
         types = [self.unbacked.result_type(r) for r in results]
         dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
-        call = ops.eager(*operands, **named, dtypes=dtypes, shapes=shapes, loc=source_of(node))
-        found = ops.result_nodes(call)
-        if draws:
-            self.random_token[:] = found[:1]
-        self.unbacked.record_definitions(tuple(results), found)
+        call = ops.eager(*operands, **attrs, dtypes=dtypes, shapes=shapes, loc=source_of(node))
+        nodes = ops.result_nodes(call)
+        if is_random:
+            self.random_token[:] = nodes[:1]
+        self.unbacked.record_definitions(tuple(results), nodes)
         if isinstance(node.meta["val"], torch.Tensor):
             return call
-        made = iter(found)
-        return tuple(v if v is None else next(made) for v in node.meta["val"])
+        remaining = iter(nodes)
+        return tuple(v if v is None else next(remaining) for v in node.meta["val"])
 
     def _import_effect(self, node: torch.fx.Node) -> Any:
-        """The token of an operator without results; it comes after those whose token it takes."""
+        """Import an operator without results; return its effect token, which orders it after the token it takes."""
         token, target, *args = self._resolve(node.args)
         if _result_tensors(node.meta["val"][1:]):
             raise ConversionError(f"{target} has both effects and results")
-        operands, named = _eager_call_args(target, tuple(args), self._resolve(node.kwargs))
-        before = [token] if isinstance(token, Node) else []
-        return (ops.effect(*operands, *before, **named, loc=source_of(node)),)
+        operands, attrs = _eager_call_attrs(target, tuple(args), self._resolve(node.kwargs))
+        operands += [token] if isinstance(token, Node) else []
+        return (ops.effect(*operands, **attrs, loc=source_of(node)),)
 
 
 def _asserted_condition(node: torch.fx.Node) -> Any:
-    """What an `ASSERTION` says of sizes, as sympy has it; None where it says nothing of them."""
+    """Return the sympy condition on sizes of an `ASSERT_SCALAR` node, or None if it has none."""
     value = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
     return value.node.expr if isinstance(value, torch.SymBool) else None
 
 
 def _reject_signed_scalars(overload: Any, args: Sequence[Any]) -> None:
-    """Refusal where a number that may be negative stands for a size or an index."""
-    for given, parameter in zip(args, overload._schema.arguments, strict=False):
-        if "int" in str(parameter.type) and _contains(SymbolicScalar, (given,)):
-            raise ConversionError(
-                f"{parameter.name} is a number that may be negative; say torch._check(... >= 0) before it"
-            )
+    """Raise ConversionError if a data-dependent number that may be negative is used as a size or an index."""
+    for argument, parameter in zip(args, overload._schema.arguments, strict=False):
+        if "int" in str(parameter.type) and _contains(SymbolicScalar, (argument,)):
+            problem = f"{parameter.name} is a data-dependent value that may be negative"
+            raise ConversionError(f"{problem}; add torch._check(... >= 0) before it")
 
 
-def _eager_call_args(
+def _eager_call_attrs(
     target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[Node], dict[str, Any]]:
-    """A call as an opaque op holds it: the tensors among the arguments, and the rest as attributes."""
+    """Return operands and attributes of an opaque op that calls `target`; operands are the tensors among the arguments."""
     operands: list[Node] = []
     template = _argument_template(args, operands)
-    names = tuple((k, _argument_template(v, operands)) for k, v in kwargs.items())
-    return operands, {"overload": _operator_name(target), "args": template, "kwargs": names}
+    keywords = tuple((k, _argument_template(v, operands)) for k, v in kwargs.items())
+    return operands, {"overload": _operator_name(target), "args": template, "kwargs": keywords}
 
 
 def _operator_name(target: Any) -> str:
-    """Where `torch.ops` has an operator."""
+    """Return the qualified name of an operator below `torch.ops`."""
     return f"higher_order.{target}" if isinstance(target, torch._ops.HigherOrderOperator) else str(target)
 
 
 def _memory_order(t: torch.Tensor) -> tuple[int, ...]:
-    """The dimensions of a (fake) tensor that has its memory for itself, in the order in which they lie there; Refusal for others."""
-    order, steps = tuple(range(t.ndim)), t.stride()
-    if all(isinstance(s, int) for s in steps):
-        order = tuple(sorted(order, key=lambda d: (-steps[d], t.shape[d] != 1)))
+    """Return the dimensions of a dense (fake) tensor from the outermost in memory to the innermost.
+
+    Raises ConversionError if the tensor does not fill its storage without gaps.
+    """
+    order, strides = tuple(range(t.ndim)), t.stride()
+    if all(isinstance(s, int) for s in strides):
+        order = tuple(sorted(order, key=lambda d: (-strides[d], t.shape[d] != 1)))
     if t.storage_offset() != 0 or not t.permute(order).is_contiguous():
-        raise ConversionError(
-            "it names places in memory that has gaps or other elements; use reshape, permute, expand or slicing"
-        )
+        raise ConversionError("as_strided on a tensor that is not dense; use reshape, permute, expand or slicing")
     return order
 
 
 def _is_complex(node: torch.fx.Node) -> bool:
-    """Whether `node` reads or makes complex numbers."""
-    made = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    return any(isinstance(t, torch.Tensor) and t.is_complex() for value in made for t in tree_leaves(value))
+    """Return True if an operand or a result of `node` is complex."""
+    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
+    return any(isinstance(t, torch.Tensor) and t.is_complex() for value in values for t in tree_leaves(value))
 
 
 def _contains(kind: type, argument: Any) -> bool:
@@ -361,13 +345,13 @@ def _contains(kind: type, argument: Any) -> bool:
 
 
 def _result_tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors that make up the value of a node, None left out; none where something else is among them."""
-    found = [v for v in value if v is not None] if isinstance(value, (list, tuple)) else [value]
-    return found if all(isinstance(t, torch.Tensor) for t in found) else []
+    """Return the tensors in the value of a node, without None; an empty list if it holds anything else."""
+    leaves = [v for v in value if v is not None] if isinstance(value, (list, tuple)) else [value]
+    return leaves if all(isinstance(t, torch.Tensor) for t in leaves) else []
 
 
 def _argument_template(argument: Any, operands: list[Node]) -> Any:
-    """`argument` as attributes hold it (see `ops.eager`); tensors are appended to `operands`."""
+    """Return `argument` as an attribute (template syntax: see `ops.eager`); append its tensors to `operands`."""
     if isinstance(argument, Node):
         operands.append(argument)
         return f"%{len(operands) - 1}"
@@ -386,17 +370,15 @@ def _argument_template(argument: Any, operands: list[Node]) -> Any:
 
 
 def _check_result_type(node: torch.fx.Node, result: Any) -> None:
-    """A conversion must give the dtypes and sizes that PyTorch found."""
+    """Raise TilewrightError unless `result` has the dtypes, ranks and static sizes that PyTorch infers."""
     expected: Any = node.meta.get("val")
     pairs = zip(expected, result, strict=False) if isinstance(result, tuple) else [(expected, result)]
     for theirs, ours in pairs:
         if ours is None or not isinstance(theirs, torch.Tensor):
             continue
         wanted = tensor_type(theirs)
-        clash = any(
-            isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(wanted.shape, ours.shape, strict=False)
-        )
-        if wanted.dtype != ours.dtype or wanted.rank != ours.type.rank or clash:
-            raise TilewrightError(
-                f"{node.target} was converted to {ours.type}, but PyTorch makes it {wanted} (a bug; please report)"
-            )
+        sizes = zip(wanted.shape, ours.shape, strict=False)
+        mismatch = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes)
+        if wanted.dtype != ours.dtype or wanted.rank != ours.type.rank or mismatch:
+            problem = f"{node.target} was converted to {ours.type}, but PyTorch infers {wanted}"
+            raise TilewrightError(f"{problem} (a bug; please report)")

@@ -1,7 +1,6 @@
-"""Operators without a structure, which stay calls into PyTorch, each with the reason.
+"""Opaque operators: those that PyTorch runs inside a compiled program, each with the reason.
 
-What draws random numbers says so itself; the others are listed here, but for those that have complex operands: they are
-calls whatever they compute.
+PyTorch tags random operators; the others are listed here.  Operators with complex operands are always opaque.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 import torch
 
-RANDOM_REASON = "draws random numbers"
+RANDOM_REASON = "random"
 
 _OPERATORS_BY_REASON: dict[str, tuple[str, ...]] = {
     "sorting": (
@@ -22,8 +21,8 @@ _OPERATORS_BY_REASON: dict[str, tuple[str, ...]] = {
         "_conj.default", "_conj_physical.default", "_fft_c2c.default", "_fft_c2r.default", "_fft_r2c.default", "complex.default", "polar.default",
         "view_as_complex.default", "view_as_real.default",
     ),
-    "its gradient needs what PyTorch remembers of it": ("_embedding_bag.default",),
-    "a factorisation or solution of linear equations": (
+    "backward needs PyTorch's saved state": ("_embedding_bag.default",),
+    "linear algebra": (
         "_linalg_det.default", "_linalg_eigh.default", "_linalg_eigvals.default", "_linalg_slogdet.default", "_linalg_solve_ex.default", "_linalg_svd.default",
         "_lu_with_info.default", "cholesky.default", "cholesky_inverse.default", "cholesky_solve.default", "geqrf.default",
         "linalg_cholesky_ex.default", "linalg_eig.default", "linalg_eigvals.default", "linalg_householder_product.default", "linalg_inv_ex.default",
@@ -38,12 +37,12 @@ _REASON_BY_OPERATOR = {f"aten.{name}": reason for reason, names in _OPERATORS_BY
 
 @cache
 def opaque_reason(overload: Any) -> str:
-    """Why `overload` is a call into PyTorch; empty where it is none."""
+    """Return the reason why `overload` is opaque; empty if it is not."""
     if torch.Tag.nondeterministic_seeded in overload.tags:
         return RANDOM_REASON
     return _REASON_BY_OPERATOR.get(str(overload), "")
 
 
 def has_data_dependent_shape(overload: Any) -> bool:
-    """Whether the data of the operands decides how large the result is, or what Python sees of it."""
+    """Return True if the size or the Python-visible value of the result depends on the data of the operands."""
     return torch.Tag.dynamic_output_shape in overload.tags or torch.Tag.data_dependent_output in overload.tags

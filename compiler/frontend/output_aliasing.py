@@ -1,4 +1,4 @@
-"""Results that are views of arguments, whose place in memory AOTAutograd takes from what a backend returns."""
+"""Results that alias arguments: AOTAutograd takes the layout of such a view from the tensor that a backend returns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from compiler.ir.symbolic.index_expr import Dim, product
 
 @dataclass(frozen=True)
 class InputView:
-    """Result that is a view of argument `position`.
+    """Result that is a view of argument `position`; strides and offset are in elements.
 
-    Where PyTorch has traced with open sizes, AOTAutograd takes its strides and its offset, in elements, for those of what it returns
-    to the user.
+    AOTAutograd returns a view with these strides and this offset if the sizes were symbolic in tracing.
     """
 
     position: int
@@ -40,24 +39,25 @@ def input_views(
     outputs: Sequence[torch.fx.Node],
     dim: Callable[[int | torch.SymInt], Dim],
 ) -> dict[int, InputView]:
-    """The results that are views of arguments, by their number; `values` are the nodes of a graph and `dim` gives a size."""
+    """Return the results that alias arguments and have a symbolic layout, by their number.
+
+    `values` maps FX nodes to graph nodes, `dim` converts a symbolic size.
+    """
     stored = {_storage_id(n.meta["val"]): (k, n) for k, n in enumerate(placeholders) if _is_strided(n.meta["val"])}
-    found = {}
+    views = {}
     for k, n in enumerate(outputs):
         v: Any = n.meta.get("val") if isinstance(n, torch.fx.Node) else None
-        if (
-            _is_strided(v)
-            and _storage_id(v) in stored
-            and _has_symbolic_layout(v, stored[_storage_id(v)][1].meta["val"])
-        ):
-            position, argument = stored[_storage_id(v)]
+        if not _is_strided(v) or _storage_id(v) not in stored:
+            continue
+        position, argument = stored[_storage_id(v)]
+        if _has_symbolic_layout(v, argument.meta["val"]):
             shape, strides = (tuple(map(dim, sizes)) for sizes in (v.shape, v.stride()))
             try:
                 offset = dim(v.storage_offset())
-            except ConversionError:  # data decides it, and PyTorch has given it a name of its own
+            except ConversionError:  # data-dependent, with an unbacked symbol of its own
                 offset = _view_offset(n, values, argument, dim)
-            found[k] = InputView(position, shape, strides, offset)
-    return found
+            views[k] = InputView(position, shape, strides, offset)
+    return views
 
 
 def _is_strided(v: Any) -> bool:
@@ -65,7 +65,7 @@ def _is_strided(v: Any) -> bool:
 
 
 def _has_symbolic_layout(*tensors: torch.Tensor) -> bool:
-    """Whether PyTorch has left something of a tensor open, even if it has come to be one number since."""
+    """Return True if a size, stride or offset was symbolic in tracing, even if it has been specialized since."""
     return any(isinstance(d, torch.SymInt) for t in tensors for d in (*t.shape, *t.stride(), t.storage_offset()))
 
 
@@ -74,22 +74,22 @@ def _storage_id(v: torch.Tensor) -> int:
 
 
 def _view_offset(
-    view: torch.fx.Node,
-    values: Mapping[torch.fx.Node, Any],
-    argument: torch.fx.Node,
-    dim: Callable[[int | torch.SymInt], Dim],
-) -> Dim:
-    """Where the first element of `view` lies in the memory of `argument`; UnsupportedOpError where no view leads there."""
+    view: torch.fx.Node, values: Mapping[torch.fx.Node, Any], argument: torch.fx.Node, dim: Callable[[int | torch.SymInt], Dim]
+) -> Dim:  # fmt: skip
+    """Return the offset of `view` in the storage of `argument` in elements, composed from the views between them.
+
+    Raises UnsupportedOpError if an operation between them is not a view.
+    """
     n: Node = values[view]
-    place: tuple[Dim, ...] = (0,) * n.type.rank
+    index: tuple[Dim, ...] = (0,) * n.type.rank
     while n is not values.get(argument):
         if not isinstance(n.structure, IndexMap) or not is_view(n.structure, n):
-            reason = "shares memory with an argument and begins where data says; return a copy of it"
+            reason = "aliases an argument at a data-dependent offset; return a copy"
             raise UnsupportedOpError([UnsupportedOp(str(view.target), reason, source_of(view))])
-        (piece,) = n.structure.reads(n, place)
-        n, place = n.operands[piece.operand], piece.position
+        (read,) = n.structure.reads(n, index)
+        n, index = n.operands[read.operand], read.position
     stored: torch.Tensor = argument.meta["val"]
     offset = dim(stored.storage_offset())
-    for at, stride in zip(place, stored.stride(), strict=True):
-        offset = offset + product((at, dim(stride)))
+    for i, stride in zip(index, stored.stride(), strict=True):
+        offset = offset + product((i, dim(stride)))
     return offset

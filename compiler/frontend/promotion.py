@@ -1,7 +1,7 @@
-"""PyTorch's type promotion, made into explicit casts.
+"""PyTorch's type promotion as explicit casts.
 
-Tensors with dimensions outrank those of rank 0, which outrank Python numbers: a lower rank only counts where it is of a
-higher category (bool < integer < float).
+Tensors with dimensions outrank those of rank 0, which outrank Python numbers.  An operand of lower rank only matters if
+its category is higher (bool < integer < float).
 """
 
 from __future__ import annotations
@@ -12,38 +12,39 @@ from typing import Any, TypeAlias, Union
 
 import torch
 
+from compiler.frontend.registry import ConversionError
 from compiler.ir import ops
 from compiler.ir.graph.node import Node, Op, scalar_constant
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr
 from compiler.ir.torch_types import from_torch, to_torch
-from compiler.ir.types import DType, boolean, i64, u8
+from compiler.ir.types import DType, accumulator_dtype, boolean, i64, u8
 
 
 @dataclass(frozen=True)
 class SymbolicScalar:
-    """A Python number that depends on sizes or data: a node of rank 0, in f64 or i64, that counts as a number."""
+    """Python number that depends on sizes or data: a node of rank 0, f64 or i64, that is promoted as a number."""
 
     node: Node
 
 
 TensorOrNumber: TypeAlias = Union[Node, Dim, float, SymbolicScalar]
-"""What an ATen argument of type Tensor or Scalar can be."""
+"""Value of an ATen argument of type Tensor or Scalar."""
 
 
 def common_dtype(*values: TensorOrNumber) -> DType:
-    """The dtype in which PyTorch computes on `values`."""
+    """Return the dtype to which PyTorch promotes `values`."""
     ranked = [[torch_dtype_of(v) for v in values if promotion_rank(v) == rank] for rank in (2, 1, 0)]
     joined = [reduce(torch.promote_types, dtypes) for dtypes in ranked if dtypes]
     return from_torch(reduce(_promote_over, joined))
 
 
 def promotion_rank(v: TensorOrNumber) -> int:
-    """2 for a tensor with dimensions, 1 for one of rank 0, 0 for a number."""
+    """Return 2 for a tensor with dimensions, 1 for one of rank 0, 0 for a number."""
     return 0 if not isinstance(v, Node) else 2 if v.type.rank else 1
 
 
 def torch_dtype_of(v: TensorOrNumber) -> torch.dtype:
-    """The `torch.dtype` of a tensor, or the default one for a number."""
+    """Return the `torch.dtype` of a tensor, or the default one for a number."""
     if isinstance(v, Node):
         return to_torch(v.dtype)
     if isinstance(v, bool):
@@ -62,7 +63,7 @@ def _is_float(v: TensorOrNumber) -> bool:
 
 
 def as_node(v: TensorOrNumber, dtype: DType | None = None) -> Node:
-    """`v` as a tensor of `dtype` (its own, where None)."""
+    """Return `v` as a tensor of `dtype`, by default its own."""
     if isinstance(v, Node):
         return ops.as_dtype(v, dtype or v.dtype)
     if isinstance(v, SymbolicScalar):
@@ -73,27 +74,40 @@ def as_node(v: TensorOrNumber, dtype: DType | None = None) -> Node:
 
 
 def truncate_scalar(v: TensorOrNumber, dtype: DType) -> TensorOrNumber:
-    """A number or tensor as PyTorch takes it for `dtype`: without its fraction, where that is no float type."""
+    """Return `v`, rounded toward zero if `dtype` is not a float type, as PyTorch does."""
     if not dtype.is_float and isinstance(v, (Node, SymbolicScalar)):
         node = v.node if isinstance(v, SymbolicScalar) else v
         return ops.trunc(node) if node.dtype.is_float else v
     return int(v) if not dtype.is_float and isinstance(v, float) else v
 
 
+def supported_dtype(dtype: torch.dtype) -> DType:
+    """Return the `DType` of a `torch.dtype`; ConversionError if there is none."""
+    try:
+        return from_torch(dtype)
+    except KeyError:
+        raise ConversionError(f"{dtype} is not supported") from None
+
+
 def default_float() -> DType:
-    """PyTorch's default floating-point type."""
+    """Return PyTorch's default floating-point dtype."""
     return from_torch(torch.get_default_dtype())
 
 
 def as_float(x: Node) -> Node:
-    """`x`, integers and bools converted to the default float type."""
+    """Return `x`, with integers and bools converted to the default float dtype."""
     return x if x.dtype.is_float else ops.as_dtype(x, default_float())
 
 
-def apply_promoted(op: Op, *values: Any, **attrs: Any) -> Node:
-    """Elementwise `op` on `values` promoted to a common dtype that it takes.
+def widen_half(x: Node) -> Node:
+    """Return `x` with half types widened to f32, in which PyTorch computes on them before it rounds the result."""
+    return ops.as_dtype(x, accumulator_dtype(x.dtype))
 
-    Values beyond the operands are attributes, in the order of the declaration.
+
+def apply_promoted(op: Op, *values: Any, **attrs: Any) -> Node:
+    """Apply `op` to `values`, promoted to a common dtype that it accepts.
+
+    Values beyond the operands are attributes, in the order of their declaration.
     """
     count = len(op.operand_specs)
     attrs |= dict(zip(op.attr_defaults, values[count:], strict=False))
@@ -102,7 +116,7 @@ def apply_promoted(op: Op, *values: Any, **attrs: Any) -> Node:
     dtype = common_dtype(*operands)
     if kind == "float" and not dtype.is_float:
         dtype = default_float()
-    if kind == "number" and dtype == boolean:  # bools compute as 0 and 1
+    if kind == "number" and dtype == boolean:  # bools are computed as 0 and 1
         result = op(*(as_node(v, u8) for v in operands), **attrs)
         return result if result.dtype == boolean else ops.as_dtype(result, boolean)
     return op(*(as_node(v, dtype) for v in operands), **attrs)

@@ -1,6 +1,6 @@
-"""Recurrent layers: an operator of ours for each direction of each layer, and one for its gradient.
+"""Recurrent layers as custom operators: one for each direction of each layer, and one for its gradient.
 
-Export and AOTAutograd would write PyTorch's own operators out step by step, or lose what is dropped between layers.
+Export and AOTAutograd would unroll PyTorch's own operators step by step, or lose the dropout between layers.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from compiler.ir.graph.node import Node, input_node
 from compiler.ir.interpret.graph import interpret
 
 LAYER_KINDS = {getattr(torch, kind): kind for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
-"""What Dynamo puts into its graphs."""
+"""Kind of layer by the function that Dynamo puts into its graphs."""
 
 SAVED_PER_UNIT = {"lstm": (4, 1), "gru": (4,), "rnn_tanh": (), "rnn_relu": ()}
-"""What the gradient needs of each step beside the outputs: numbers for each unit of a cell."""
+"""Sequences that the gradient needs besides the outputs, by their features per unit: gates, and the LSTM's cell state."""
 
 
 @torch.library.custom_op("tilewright::recurrent", mutates_args=())
 def recurrent(
     kind: str, input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, reverse: bool
 ) -> list[Tensor]:
-    """One direction of one layer, for f[steps, batch, features] and states f[batch, size].
+    """Run one direction of one layer on `input`, f[steps, batch, features], with initial states `hx`, f[batch, size].
 
-    The outputs f[steps, batch, size], the states after the last step, and what the gradient needs (`KEPT`).
+    Returns the outputs f[steps, batch, size], the states after the last step, and the sequences that the gradient needs
+    (`SAVED_PER_UNIT`).
     """
     return _interpret_conversion(forward.recurrent, kind, input, hx, params, has_biases, reverse)
 
@@ -45,8 +46,8 @@ def _recurrent_fake(
 ) -> list[Tensor]:
     steps, units = input.shape[:2], hx[-1].shape[-1]
     sizes = [hx[0].shape[-1], *(count * units for count in SAVED_PER_UNIT[kind])]
-    outputs, *kept = (input.new_empty(*steps, size) for size in sizes)
-    return [outputs, *(h.new_empty(h.shape) for h in hx), *kept]
+    outputs, *saved = (input.new_empty(*steps, size) for size in sizes)
+    return [outputs, *(h.new_empty(h.shape) for h in hx), *saved]
 
 
 @torch.library.custom_op("tilewright::recurrent_backward", mutates_args=())
@@ -54,7 +55,7 @@ def recurrent_backward(
     kind: str, grads: Sequence[Tensor], input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], output: Tensor,
     saved: Sequence[Tensor], has_biases: bool, reverse: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """The gradients of `input`, `hx` and `params`, given those of the outputs and of the last states."""
+    """Return the gradients of `input`, `hx` and `params`, given those of the outputs and of the last states."""
     return _interpret_conversion(
         backward.recurrent_backward, kind, grads, input, hx, params, output, saved, has_biases, reverse
     )
@@ -62,13 +63,13 @@ def recurrent_backward(
 
 @recurrent_backward.register_fake
 def _recurrent_backward_fake(
-    kind: str, grads: Sequence[Tensor], input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *rest: Any
+    kind: str, grads: Sequence[Tensor], input: Tensor, hx: Sequence[Tensor], params: Sequence[Tensor], *args: Any
 ) -> list[Tensor]:
     return [t.new_empty(t.shape) for t in (input, *hx, *params)]
 
 
 def _interpret_conversion(conversion: Callable[..., tuple[Node, ...]], *arguments: Any) -> list[Tensor]:
-    """What an operator gives outside compiled programs: by interpreting what it would become inside."""
+    """Run an operator outside compiled programs: interpret the graph that its conversion builds."""
     tensors: list[Tensor] = []
 
     def to_input(value: Any) -> Any:
@@ -85,19 +86,18 @@ def _interpret_conversion(conversion: Callable[..., tuple[Node, ...]], *argument
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    ctx.kind, x, hx, params, *ctx.rest = inputs
+    ctx.kind, x, hx, params, *ctx.flags = inputs
     ctx.counts = len(hx), len(params)
     ctx.save_for_backward(x, *hx, *params, output[0], *output[1 + len(hx) :])
 
 
 def _backward(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     states, weights = ctx.counts
-    x, *others = ctx.saved_tensors
-    hx, params, (output, *kept) = others[:states], others[states : states + weights], others[states + weights :]
-    dx, *found = torch.ops.tilewright.recurrent_backward(
-        ctx.kind, grads[: 1 + states], x, hx, params, output, kept, *ctx.rest
-    )
-    return None, dx, found[:states], found[states:], *(None for _ in ctx.rest)
+    x, *tensors = ctx.saved_tensors
+    hx, params, (output, *saved) = tensors[:states], tensors[states : states + weights], tensors[states + weights :]
+    backward_op = torch.ops.tilewright.recurrent_backward
+    dx, *others = backward_op(ctx.kind, grads[: 1 + states], x, hx, params, output, saved, *ctx.flags)
+    return None, dx, others[:states], others[states:], *(None for _ in ctx.flags)
 
 
 recurrent.register_autograd(_backward, setup_context=_setup_context)
@@ -107,7 +107,7 @@ def recurrent_layers(
     kind: str, input: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], has_biases: bool, num_layers: int,
     dropout: float, train: bool, bidirectional: bool, batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The results of `aten::{kind}.input`; what is dropped between layers is drawn as everywhere else."""
+    """Compute `aten::{kind}.input` from `tilewright::recurrent`, with PyTorch's dropout between layers."""
     states = [hx] if isinstance(hx, Tensor) else list(hx)
     steps = input.transpose(0, 1) if batch_first else input
     directions = 1 + bidirectional
@@ -118,24 +118,24 @@ def recurrent_layers(
             steps, _ = torch.native_dropout(steps, dropout, train)
         outputs = []
         for k in range(layer * directions, (layer + 1) * directions):
-            own, first = params[k * weights : (k + 1) * weights], [h[k] for h in states]
-            made = torch.ops.tilewright.recurrent(kind, steps, first, own, has_biases, k % directions == 1)
-            outputs.append(made[0])
-            final.append(made[1 : 1 + len(states)])
+            own, initial = params[k * weights : (k + 1) * weights], [h[k] for h in states]
+            output, *others = torch.ops.tilewright.recurrent(kind, steps, initial, own, has_biases, k % directions == 1)
+            outputs.append(output)
+            final.append(others[: len(states)])
         steps = torch.cat(outputs, 2) if bidirectional else outputs[0]
     return steps.transpose(0, 1) if batch_first else steps, *map(torch.stack, zip(*final, strict=True))
 
 
 def _keep_lengths_dynamic(kind: str) -> None:
-    """Where export and Dynamo only ask what an operator gives, PyTorch would count steps to write them out, which settles their number."""
+    """Keep the number of steps dynamic: on fake tensors PyTorch would unroll the layer, which specializes on it."""
     op = getattr(torch.ops.aten, kind).input
     for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
         op.py_kernels[key] = partial(_fake_or_composite, kind, op.py_kernels[key])
     op._dispatch_cache.clear()
 
 
-def _fake_or_composite(kind: str, composite_kernel: Callable[..., Any], input: Tensor, *rest: Any) -> Any:
-    return recurrent_layers(kind, input, *rest) if isinstance(input, FakeTensor) else composite_kernel(input, *rest)
+def _fake_or_composite(kind: str, composite_kernel: Callable[..., Any], input: Tensor, *args: Any) -> Any:
+    return recurrent_layers(kind, input, *args) if isinstance(input, FakeTensor) else composite_kernel(input, *args)
 
 
 for kind in LAYER_KINDS.values():
@@ -143,9 +143,9 @@ for kind in LAYER_KINDS.values():
 
 
 def decompose_recurrent_layers(module: torch.fx.GraphModule) -> None:
-    """Let the recurrent layers of a Dynamo graph be operators of ours."""
+    """Replace the recurrent layers of a Dynamo graph by calls of `recurrent_layers`."""
     for node in list(module.graph.nodes):
         kind = LAYER_KINDS.get(node.target) if node.op == "call_function" else None
-        if kind is not None and isinstance(node.args[2], (list, tuple)):  # a packed sequence has its sizes second
+        if kind is not None and isinstance(node.args[2], (list, tuple)):  # in a packed sequence, argument 2 is a tensor
             node.target, node.args = recurrent_layers, (kind, *node.args)
     module.recompile()

@@ -1,11 +1,11 @@
-"""The conversions from ATen operators to Graph IR, by overload name.
+"""Registry of the conversions from ATen operators to Graph IR, by overload name.
 
     @converts("aten.square.default")
     def square(x: Node) -> Node:
-        return apply(ops.mul, x, x)
+        return apply_promoted(ops.mul, x, x)
 
-A conversion takes the operator's arguments with tensors as `Node`s and sizes as `Dim`s, and returns a node, or a tuple of
-them (None for a result that nobody can use).  Elementwise ops whose declaration names their overload need none.
+A conversion takes the operator's arguments with tensors as `Node`s and sizes as `Dim`s, and returns a node or a tuple of
+nodes (None for a result that is not computed).  Ops whose declaration names their overload (`aten=`) need none.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ACCEPTS_SIGNED_INDICES: set[str] = set()
 
 
 class ConversionError(Exception):
-    """Raised by a conversion for arguments that it cannot express; the message says why."""
+    """Raised by a conversion for arguments that it does not support; the message gives the reason."""
 
 
 def converts(*overloads: str, needs_shape: bool = False, signed_indices: bool = False) -> Callable[[F], F]:
     """Register the decorated function for `overloads`, such as "aten.add.Tensor".
 
-    One that is `shaped` is told the result's `shape` as PyTorch has found it, whose sizes data may decide.  One that is `signed`
-    takes numbers that data decides, and that may be negative, as indices.
+    With `needs_shape`, it gets the shape that PyTorch infers for the result as keyword `shape`; sizes may be unbacked.
+    With `signed_indices`, it accepts data-dependent indices that may be negative.
     """
 
     def register(conversion: F) -> F:
@@ -47,10 +47,10 @@ def converts(*overloads: str, needs_shape: bool = False, signed_indices: bool = 
 
 
 def accepts_signed_indices(name: str) -> bool:
-    """Whether the conversion of an overload takes numbers that data decides as indices."""
+    """Return True if the conversion of an overload accepts data-dependent indices that may be negative."""
     return name in _ACCEPTS_SIGNED_INDICES
 
 
 def needs_result_shape(name: str) -> bool:
-    """Whether the conversion of an overload is told the shape of its result."""
+    """Return True if the conversion of an overload takes the shape of its result."""
     return name in _NEEDS_RESULT_SHAPE

@@ -1,6 +1,6 @@
-"""Graphs of single numbers, imported for all places of a tensor at once: what users of `flex_attention` say of one score.
+"""Vectorized import of scalar graphs, such as `flex_attention`'s `score_mod`, for all elements of a tensor at once.
 
-A number of such a graph becomes a tensor of `RANK` dimensions, each 1 or as many as there are places along it.
+Each scalar becomes a tensor of rank `SCORE_RANK`; a dimension along which it does not vary has size 1.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ from compiler.ir.graph.node import CONSTANT, Node
 from compiler.ir.graph.structure import Elementwise, Gather, Generate, IndexMap
 
 SCORE_RANK = 4
-"""Batch, head, query and key."""
+"""Rank of attention scores: batch, head, query and key."""
 
 POINTWISE_STRUCTURES = (Elementwise, Gather, Generate, IndexMap)
-"""What gives each place a number that comes of the numbers there."""
+"""Structures whose element i depends only on element i of each vectorized operand."""
 
 
 def broadcast_scalar(x: Any) -> Any:
-    """A tensor of rank 0 as the same number at all places; anything else as it is."""
+    """Reshape a tensor of rank 0 so that it broadcasts over the scores; return anything else unchanged."""
     return ops.reshape(x, shape=(1,) * SCORE_RANK) if isinstance(x, Node) and x.type.rank == 0 else x
 
 
 def vmapped_result(node: torch.fx.Node, operands: Sequence[Any], result: Any) -> Any:
-    """`result`, which the conversion of `node` gave of `operands` for all places; Refusal if it may mix what different places have."""
+    """Check and return `result`, the vectorized conversion of `node` applied to `operands`.
+
+    Raises ConversionError if an element of it may depend on other elements of the operands.
+    """
     expected = node.meta.get("val")
-    given = [n.meta.get("val") for n in node.all_input_nodes]
+    inputs = [n.meta.get("val") for n in node.all_input_nodes]
     if not isinstance(expected, torch.Tensor) or not isinstance(result, Node):
-        raise ConversionError("it has several results")
-    if any(isinstance(v, torch.Tensor) and v.dim() == 0 for v in given):
+        raise ConversionError("has several results")
+    if any(isinstance(v, torch.Tensor) and v.dim() == 0 for v in inputs):
         if expected.dim():
-            raise ConversionError("it makes a tensor of a number")
+            raise ConversionError("makes a tensor from a scalar")
         _require_pointwise(result, operands)
     return broadcast_scalar(result) if expected.dim() == 0 else result
 
 
 def _require_pointwise(result: Node, operands: Sequence[Any]) -> None:
-    """Refusal if something between operands and result may take numbers of other places."""
+    """Raise ConversionError unless every node between operands and result is pointwise."""
     pending, seen = [result], set(tree_leaves(operands))
     while pending:
         n = pending.pop()
@@ -50,5 +53,5 @@ def _require_pointwise(result: Node, operands: Sequence[Any]) -> None:
             continue
         seen.add(n)
         if n.op is not CONSTANT and not isinstance(n.structure, POINTWISE_STRUCTURES):
-            raise ConversionError("it takes more than numbers of one place")
+            raise ConversionError("is not pointwise")
         pending.extend(n.operands)

@@ -1,4 +1,4 @@
-"""Where in the user's program a node of an FX graph comes from."""
+"""Source location of FX nodes in the user's program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 def source_of(node: torch.fx.Node) -> Loc | None:
-    """The user's innermost line behind `node`; a line of an installed library where there is no other."""
+    """Return the innermost line of the user's code in the stack trace of `node`, or of a library if there is none."""
     return _innermost(node.meta.get("stack_trace") or "")
 
 

@@ -1,4 +1,4 @@
-"""Symbolic sizes: PyTorch's sympy expressions as `Dim`s, and numbers computed from sizes as nodes."""
+"""Conversion functions PyTorch's sympy expressions: sizes become `Dim`s, floats computed from sizes become nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy import functions as of
+from torch.utils._sympy import functions
 from torch.utils._sympy.functions import CleanDiv, FloorDiv, Identity, Mod, ModularIndexing, PythonMod
 
 from compiler.frontend.promotion import as_node
@@ -20,19 +20,19 @@ from compiler.ir.symbolic.index_expr import Dim, ceildiv, floordiv, maximum, min
 from compiler.ir.types import f64
 
 ROUNDED_QUOTIENTS: dict[Any, Callable[[Dim, Dim], Dim]] = {
-    of.TruncToInt: floordiv, of.FloorToInt: floordiv, of.CeilToInt: ceildiv,
+    functions.TruncToInt: floordiv, functions.FloorToInt: floordiv, functions.CeilToInt: ceildiv,
 }  # fmt: skip
-"""How a quotient that is not negative becomes a size."""
+"""Integer division for each function that rounds a non-negative quotient to a size."""
 
 FLOAT_OPS: dict[Any, Op] = {
-    sympy.Add: ops.add, sympy.Mul: ops.mul, of.FloatTrueDiv: ops.div, of.IntTrueDiv: ops.div, of.FloatPow: ops.pow_,
-    of.OpaqueUnaryFn_sqrt: ops.sqrt, of.OpaqueUnaryFn_exp: ops.exp, of.OpaqueUnaryFn_log: ops.log,
+    sympy.Add: ops.add, sympy.Mul: ops.mul, functions.FloatTrueDiv: ops.div, functions.IntTrueDiv: ops.div, functions.FloatPow: ops.pow_,
+    functions.OpaqueUnaryFn_sqrt: ops.sqrt, functions.OpaqueUnaryFn_exp: ops.exp, functions.OpaqueUnaryFn_log: ops.log,
 }  # fmt: skip
-"""What floats are computed by from others; sums and products take any number of them."""
+"""Op for each function functions floats; sums and products take any number functions arguments."""
 
 
 def to_dim(value: int | torch.SymInt) -> Dim:
-    """`value` as an int or an index expression; Refusal where it has no such form."""
+    """Return `value` as an int or an index expression; ConversionError if it has no such form."""
     if isinstance(value, torch.SymInt):
         expression = value.node.expr
         return int(expression) if expression.is_Integer else from_sympy(expression)
@@ -40,12 +40,12 @@ def to_dim(value: int | torch.SymInt) -> Dim:
 
 
 def to_bounds(values: Any) -> tuple[int, int]:
-    """PyTorch's range of a size, inclusive, no wider than 0..2^31."""
+    """Return PyTorch's range functions a size, inclusive, clipped to 0..2^31."""
     return int(max(values.lower, 0)), int(min(values.upper, 1 << 31))
 
 
 def from_sympy(e: Any) -> Dim:
-    """An integer sympy expression as a `Dim`; Refusal for functions that index expressions lack."""
+    """Return an integer sympy expression as a `Dim`; ConversionError for functions that index expressions lack."""
     if e.is_Integer:
         return int(e)
     if e.is_Symbol:
@@ -57,7 +57,7 @@ def from_sympy(e: Any) -> Dim:
         return reduce(lambda a, b: a + b, args)
     if isinstance(e, sympy.Mul):
         return product(args)
-    if isinstance(e, (sympy.Pow, of.PowByNatural)) and isinstance(args[1], int) and args[1] >= 0:
+    if isinstance(e, (sympy.Pow, functions.PowByNatural)) and isinstance(args[1], int) and args[1] >= 0:
         return product([args[0]] * args[1])
     if isinstance(e, (FloorDiv, CleanDiv)):
         return floordiv(args[0], args[1])
@@ -65,17 +65,17 @@ def from_sympy(e: Any) -> Dim:
         return mod(args[0], args[1])
     if isinstance(e, ModularIndexing):
         return mod(floordiv(args[0], args[1]), args[2])
-    if isinstance(e, (sympy.Min, of.Min)):
+    if isinstance(e, (sympy.Min, functions.Min)):
         return reduce(minimum, args)
-    if isinstance(e, (sympy.Max, of.Max)):
+    if isinstance(e, (sympy.Max, functions.Max)):
         return reduce(maximum, args)
     if isinstance(e, Identity):
         return args[0]
-    raise ConversionError(f"the size {e} is no sum, product, quotient or remainder of sizes")
+    raise ConversionError(f"size {e} uses a function that dimension expressions do not support")
 
 
 def _rounded_to_dim(e: Any) -> Dim:
-    """A float that is rounded to a size, where it is a quotient of sizes or a size times a number: what integers make of it."""
+    """Return a float rounded to a size as integer arithmetic: functions a quotient functions sizes, or a size times a constant."""
     (inner,) = e.args
     scale, parts = 1.0, []
     for part in inner.args if isinstance(inner, sympy.Mul) else (inner,):
@@ -85,31 +85,31 @@ def _rounded_to_dim(e: Any) -> Dim:
             parts.append(part)
     (part,) = parts if len(parts) == 1 else (sympy.nan,)
     if scale >= 0 and part.args and all(a.is_nonnegative for a in part.args):
-        if scale == 1.0 and isinstance(part, of.IntTrueDiv):
+        if scale == 1.0 and isinstance(part, functions.IntTrueDiv):
             return ROUNDED_QUOTIENTS[type(e)](*map(from_sympy, part.args))
-        if isinstance(part, of.ToFloat) and (times := exact_ratio(scale)):
+        if isinstance(part, functions.ToFloat) and (times := exact_ratio(scale)):
             return ROUNDED_QUOTIENTS[type(e)](from_sympy(part.args[0]) * times.numerator, times.denominator)
-    raise ConversionError(f"the size {e} is rounded from a number that integers do not give")
+    raise ConversionError(f"size {e} rounds a float that is not an exact ratio functions integers")
 
 
 def exact_ratio(scale: float) -> Fraction | None:
-    """The fraction p/q for which int(n * scale) = n * p // q for every size n, in float64; None where there is none.
+    """Return the fraction p/q with int(n * scale) == n * p // q in float64 for every size n; None if there is none.
 
-    A product lies within 2^-53 of itself of what it stands for.  If `scale` is nearer to p/q than 2^-54 of itself, it is n * p/q
-    wherever that is an integer; and no integer lies between them else, q being small.
+    The rounded product has a relative error functions at most 2^-53.  With `scale` within 2^-54 functions p/q, it is n * p/q wherever
+    that is an integer.  Elsewhere no integer lies between the two, because q is at most 1000.
     """
-    near = Fraction(scale).limit_denominator(1000)
-    return near if abs(Fraction(scale) - near) <= near / 2**54 else None
+    ratio = Fraction(scale).limit_denominator(1000)
+    return ratio if abs(Fraction(scale) - ratio) <= ratio / 2**54 else None
 
 
 def float_node(e: Any, integer_node: Callable[[Any], Node]) -> Node:
-    """A sympy expression of floats as a node of rank 0, in f64; `whole` gives that of a symbol or an integer in it."""
+    """Return a sympy expression functions floats as a node f64[]; `integer_node` converts its symbols and integer parts."""
     if e.is_number:
         return as_node(float(e), f64)
-    if isinstance(e, of.ToFloat) or e.is_integer or e.is_Symbol:
-        return ops.as_dtype(integer_node(e.args[0] if isinstance(e, of.ToFloat) else e), f64)
+    if isinstance(e, functions.ToFloat) or e.is_integer or e.is_Symbol:
+        return ops.as_dtype(integer_node(e.args[0] if isinstance(e, functions.ToFloat) else e), f64)
     compute = next((op for kind, op in FLOAT_OPS.items() if isinstance(e, kind)), None)
     if compute is None:
-        raise ConversionError(f"the number {e} has no conversion")
+        raise ConversionError(f"number {e} uses a function without a conversion")
     args = [float_node(a, integer_node) for a in e.args]
     return reduce(compute, args) if len(args) > 1 else compute(*args)

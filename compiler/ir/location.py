@@ -1,4 +1,4 @@
-"""The line of the user's program for which nodes are being built."""
+"""Source location given to newly built nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CURRENT: ContextVar[Loc | None] = ContextVar("location", default=None)
 
 @contextmanager
 def default_loc(loc: Loc | None) -> Iterator[None]:
-    """Nodes built inside come from `loc` unless they say otherwise; None leaves it to their operands."""
+    """Give `loc` to nodes built inside the context without a location; None: they take an operand's location."""
     token = _CURRENT.set(loc)
     try:
         yield
@@ -22,5 +22,5 @@ def default_loc(loc: Loc | None) -> Iterator[None]:
 
 
 def current_loc() -> Loc | None:
-    """The line nodes are being built for, if one is known."""
+    """Return the default location of new nodes, or None."""
     return _CURRENT.get()

@@ -1,15 +1,17 @@
-"""Scalar expressions: what one element of a result is, in terms of elements of the operands.
+"""Scalar expressions: one element of a result as a function of elements of the operands.
 
-The same expressions say what an elementwise op means (traced from a Python lambda over `Expr`) and what a kernel in Tile
-IR computes (where each stands for a whole tile of elements).
+They define elementwise ops (traced from a Python lambda over `Expr`) and are the values of Tile IR, where each
+expression is evaluated for every element of a tile.
 
-    expr ::= Const(value) | Ref(name) | Load(buffer, index) | IndexValue(dim) | Call(primitive, expr, ...)
+    expr ::= Const(value) | Ref(name) | Load(buffer, index) | IndexValue(index) | PrimitiveCall(primitive, expr, ...)
 
-A primitive is declared once, in `PRIMITIVES`: its name, its type rule and its meaning in NumPy.
+A primitive is declared once, in `PRIMITIVES`: name, type rule and NumPy implementation.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,9 +30,9 @@ Number: TypeAlias = Union[int, float, bool]
 class Primitive:
     """One scalar operation.
 
-    `result` is "same" (dtype of the operands), "bool", "branch" (dtype of the second operand; the first is bool) or
-    "given" (a cast: the dtype is named).  `evaluate` is its meaning on NumPy arrays.  `cost` is its price in
-    multiply-adds on a wide CPU, which the cost model reads.
+    `result_rule` is "same" (dtype of the operands), "bool", "branch" (dtype of the second operand; the first is bool)
+    or "given" (a cast: the caller names the dtype).  `evaluate` implements it on NumPy arrays.  `cost` is its estimated
+    cost in multiply-adds on a CPU with wide vectors.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Primitive:
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """A scalar expression; operators and the functions of this module build larger ones."""
+    """A scalar expression; Python operators and the functions of this module combine expressions."""
 
     dtype: DType
 
@@ -51,14 +53,14 @@ class Expr:
         raise NotImplementedError
 
     def __hash__(self) -> int:
-        known = self.__dict__.get("_hash")
-        if known is None:
-            known = hash((type(self), self.dtype.name, *self._fields()))
-            object.__setattr__(self, "_hash", known)
-        return known
+        cached = self.__dict__.get("_hash")
+        if cached is None:
+            cached = hash((type(self), self.dtype.name, *self._fields()))
+            object.__setattr__(self, "_hash", cached)
+        return cached
 
     def is_structurally_equal(self, other: object) -> bool:
-        """Structural equality (`==` builds a comparison nowhere; it is this too)."""
+        """Return True if both expressions have the same structure; `==` means the same."""
         if self is other:
             return True
         if not isinstance(other, Expr) or type(self) is not type(other) or hash(self) != hash(other):
@@ -72,9 +74,9 @@ class Expr:
         return equal
 
     def _canonical(self) -> Expr:
-        """One and the same expression for all those that were found equal: what they share is compared once, not on every path."""
-        twin = self.__dict__.get("_canonical_form")
-        return self if twin is None else twin._canonical()
+        """Return the representative of the expressions known to be equal (union-find), so shared parts are compared once."""
+        form = self.__dict__.get("_canonical_form")
+        return self if form is None else form._canonical()
 
     __eq__ = is_structurally_equal
 
@@ -85,36 +87,36 @@ class Expr:
 
     @property
     def subexprs(self) -> tuple[Expr, ...]:
-        """The expression and every one inside it, each distinct object once, operands first."""
-        return (*self._proper_subexprs, self) if self.args else (self,)  # most are names and loads
+        """The expression and its subexpressions in post-order, each object once."""
+        return (*self._proper_subexprs, self) if self.args else (self,)  # most expressions are names and loads
 
     @cached_property
     def _proper_subexprs(self) -> tuple[Expr, ...]:
-        """The parts but for the expression itself, which would never die if it kept itself."""
-        found: dict[int, Expr] = {}
+        """Subexpressions without the expression itself: caching that would be a reference cycle."""
+        visited: dict[int, Expr] = {}
         stack = [(a, False) for a in reversed(self.args)]
         while stack:
-            node, done = stack.pop()
-            if done or not node.args:
-                found.setdefault(id(node), node)
-            elif id(node) not in found:
+            node, args_visited = stack.pop()
+            if args_visited or not node.args:
+                visited.setdefault(id(node), node)
+            elif id(node) not in visited:
                 stack.append((node, True))
                 stack += [(a, False) for a in reversed(node.args)]
-        return tuple(found.values())
+        return tuple(visited.values())
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        """What the expression reads from memory."""
+        """The loads in the expression, in post-order."""
         return tuple(x for x in self.subexprs if isinstance(x, Load))
 
     @property
     def calls(self) -> tuple[PrimitiveCall, ...]:
-        """What the expression computes."""
+        """The primitive calls in the expression, in post-order."""
         return tuple(x for x in self.subexprs if isinstance(x, PrimitiveCall))
 
     @cached_property
     def used_names(self) -> frozenset[str]:
-        """Loop variables and bound names that the expression reads."""
+        """Names of the loop variables and bound values that the expression reads."""
         return frozenset().union(*(x._own_names() for x in self.subexprs))
 
     def _own_names(self) -> frozenset[str]:
@@ -183,11 +185,11 @@ class Expr:
         return call_primitive("ne", self, other)
 
     def to(self, dtype: DType) -> Expr:
-        """Converted by value: floats to integers truncate, floats round to nearest even."""
+        """Convert by value: float to integer truncates, float to float rounds to nearest, ties to even."""
         return self if dtype == self.dtype else call_primitive("cast", self, dtype=dtype)
 
     def bitcast(self, dtype: DType) -> Expr:
-        """The same bits read as another type of the same width."""
+        """Reinterpret the bits as another type of the same width."""
         return self if dtype == self.dtype else call_primitive("bitcast", self, dtype=dtype)
 
 
@@ -198,12 +200,12 @@ class Const(Expr):
     value: Number
 
     def _fields(self) -> tuple[Any, ...]:
-        return (repr(self.value),)  # tells 0.0 from -0.0, and one NaN equals another
+        return (repr(self.value),)  # distinguishes 0.0 from -0.0; all NaNs are equal
 
 
 @dataclass(frozen=True, eq=False)
 class Ref(Expr):
-    """A value bound earlier under `name`, or an operand of an elementwise rule."""
+    """A value bound to `name`, or an operand of an elementwise function."""
 
     name: str
 
@@ -229,9 +231,9 @@ class IndexValue(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Load(Expr):
-    """Element `index` of `buffer`; where `mask` is false nothing is read and the value is `other`.
+    """Element `index` of `buffer`; `other` without a memory access where `mask` is false.
 
-    A variable in `index` is a loop index or the name of an integer bound by `Let`.
+    Variables in `index` are loop variables or integers bound by `Let`.
     """
 
     buffer: str
@@ -252,7 +254,7 @@ class Load(Expr):
 
 @dataclass(frozen=True, eq=False)
 class PrimitiveCall(Expr):
-    """A primitive applied to arguments."""
+    """A primitive applied to operands."""
 
     primitive: str
     operands: tuple[Expr, ...]
@@ -266,13 +268,11 @@ class PrimitiveCall(Expr):
 
 
 def _erf(x: Any) -> Any:
-    import math
-
     return np.vectorize(math.erf, otypes=[np.result_type(x)])(x) if np.size(x) else x
 
 
 def _divide(x: Any, y: Any) -> Any:
-    """True division for floats, toward zero for integers, where x / 0 is x."""
+    """Divide; integers truncate toward zero, and x / 0 is x."""
     if np.issubdtype(np.result_type(x), np.floating):
         return np.divide(x, y)
     quotient = np.floor_divide(x, y)
@@ -288,34 +288,29 @@ def _fma(x: Any, y: Any, z: Any) -> Any:
 
 
 def _fma_f64(x: Any, y: Any, z: Any) -> Any:
-    """x y + z rounded once (but for ties), from exact products of halves (Dekker, Veltkamp) and an exact sum (Knuth)."""
-    (x_part, x_exponent), (y_part, y_exponent) = np.frexp(x), np.frexp(y)  # fractions, whose products cannot overflow
+    """Compute x y + z with one rounding (except for ties): Dekker's product with Veltkamp splitting, Knuth's TwoSum."""
+    (x_part, x_exponent), (y_part, y_exponent) = np.frexp(x), np.frexp(y)  # products of fractions cannot overflow
     exponent = x_exponent + y_exponent
     product, addend = x_part * y_part, np.ldexp(z, -exponent)
     x_high, y_high = (a * 134217729.0 - (a * 134217729.0 - a) for a in (x_part, y_part))
     x_low, y_low = x_part - x_high, y_part - y_high
-    lost = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
+    error = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
     total = product + addend
     back = total - product
-    lost = lost + ((product - (total - back)) + (addend - back))
-    result = np.ldexp(total + lost, exponent)
-    is_ordinary = (
-        np.isfinite(total) & np.isfinite(lost) & (result != 0)
-    )  # else special, exact or with a negligible product
+    error = error + ((product - (total - back)) + (addend - back))
+    result = np.ldexp(total + error, exponent)
+    is_ordinary = np.isfinite(total) & np.isfinite(error) & (result != 0)  # else x * y + z is exact or special
     return np.where(is_ordinary, result, x * y + z)
 
 
 def _shift_right_logical(x: Any, y: Any) -> Any:
-    unsigned = np.asarray(x).view(np.dtype(f"u{np.asarray(x).dtype.itemsize}"))
-    return np.right_shift(unsigned, np.asarray(y).astype(unsigned.dtype)).view(np.asarray(x).dtype)
-
-
-def _declare(*items: Primitive) -> dict[str, Primitive]:
-    return {p.name: p for p in items}
+    x = np.asarray(x)
+    unsigned = np.dtype(f"u{x.dtype.itemsize}")
+    return np.right_shift(x.view(unsigned), np.asarray(y).astype(unsigned)).view(x.dtype)
 
 
 P = Primitive
-PRIMITIVES: dict[str, Primitive] = _declare(
+_PRIMITIVES = (
     # arithmetic; integer overflow wraps
     P("add", 2, "same", np.add, infix="+"),
     P("sub", 2, "same", np.subtract, infix="-"),
@@ -350,9 +345,9 @@ PRIMITIVES: dict[str, Primitive] = _declare(
     P("shr", 2, "same", np.right_shift, infix=">>"),  # arithmetic for signed types
     P("lshr", 2, "same", _shift_right_logical),
     # conversions
-    P("cast", 1, "given", None),  # type: ignore[arg-type]  # evaluated with its dtype, see `evaluate_cast`
+    P("cast", 1, "given", None),  # type: ignore[arg-type]  # needs the dtype: see `evaluate_call`
     P("bitcast", 1, "given", None),  # type: ignore[arg-type]
-    # transcendental: a backend without them expands them into the above
+    # transcendental; a backend that lacks one expands it into the primitives above
     P("exp", 1, "same", np.exp, 12),
     P("exp2", 1, "same", np.exp2, 12),
     P("expm1", 1, "same", np.expm1, 16),
@@ -374,21 +369,24 @@ PRIMITIVES: dict[str, Primitive] = _declare(
 )
 del P
 
+PRIMITIVES: dict[str, Primitive] = {p.name: p for p in _PRIMITIVES}
+"""Every scalar primitive by name."""
+
 APPROXIMATED = frozenset(name for name, p in PRIMITIVES.items() if p.cost >= 12 and name != "sqrt")
-"""Primitives whose results are not rounded correctly."""
+"""Names of the primitives whose results are not correctly rounded: the transcendental ones and `rsqrt`."""
 
 
 def const(value: Number, dtype: DType) -> Const:
-    """A literal, converted to what `dtype` holds."""
+    """Return a literal of `dtype`; the value is converted to bool, float or int."""
     if dtype.kind == "bool":
         return Const(dtype, bool(value))
     return Const(dtype, float(value) if dtype.is_float else int(value))
 
 
 def call_primitive(primitive: str, *args: Expr | Number, dtype: DType | None = None) -> Expr:
-    """Apply `primitive`; Python numbers take the dtype of the expressions beside them.
+    """Apply `primitive`; Python numbers take the dtype of the other operands.  `dtype` is a cast's result type.
 
-    Raises TypeError where the operands' dtypes differ or the count is wrong.
+    Raises TypeError if the operands' dtypes differ or their number is wrong.
     """
     rule = PRIMITIVES[primitive]
     if len(args) != rule.arity:
@@ -399,15 +397,15 @@ def call_primitive(primitive: str, *args: Expr | Number, dtype: DType | None = N
         raise TypeError(f"{primitive} needs at least one typed operand")
     typed = tuple(a if isinstance(a, Expr) else const(a, operand_dtype) for a in value_args)
     if any(a.dtype != operand_dtype for a in typed):
-        raise TypeError(f"{primitive} on mixed types {', '.join(str(a.dtype) for a in typed)}")
+        raise TypeError(f"{primitive} has operands of mixed types {', '.join(str(a.dtype) for a in typed)}")
     if rule.result_rule == "branch":
         condition = args[0]
         if not isinstance(condition, Expr) or condition.dtype != boolean:
-            raise TypeError(f"{primitive} chooses by a bool, not {condition}")
+            raise TypeError(f"the condition of {primitive} must be a bool expression, not {condition}")
         typed = (condition, *typed)
     result = boolean if rule.result_rule == "bool" else dtype if rule.result_rule == "given" else operand_dtype
     if result is None:
-        raise TypeError(f"{primitive} needs the dtype to convert to")
+        raise TypeError(f"{primitive} needs a target dtype")
     return PrimitiveCall(result, primitive, typed)
 
 
@@ -416,7 +414,7 @@ def _primitive_function(name: str) -> Callable[..., Expr]:
         return call_primitive(name, *args)
 
     apply.__name__ = name
-    apply.__doc__ = f"The primitive `{name}` on scalar expressions."
+    apply.__doc__ = f"Apply the primitive `{name}` to scalar expressions."
     return apply
 
 
@@ -428,29 +426,31 @@ power, sqrt, rsqrt, fma, rem = (_primitive_function(n) for n in ("pow", "sqrt", 
 floor, ceil, trunc, round_even = (_primitive_function(n) for n in ("floor", "ceil", "trunc", "round"))
 absolute, copysign, where = _primitive_function("abs"), _primitive_function("copysign"), _primitive_function("where")
 minimum, maximum, invert = _primitive_function("min"), _primitive_function("max"), _primitive_function("not")
-shift_right_logical = _primitive_function("lshr")
 
 
 def index_value(index: Dim) -> Expr:
-    """An index expression as an i64 value."""
+    """Return an index expression as an i64 value."""
     return IndexValue(i64, index) if isinstance(index, IndexExpr) else const(index, i64)
 
 
 def with_args(e: Expr, args: tuple[Expr, ...]) -> Expr:
-    """`e` with its direct subexpressions replaced, in the order of `e.args`."""
+    """Return `e` with its direct subexpressions replaced, in the order of `e.args`."""
     if all(a is b for a, b in zip(args, e.args, strict=True)):
         return e
     if isinstance(e, PrimitiveCall):
         return PrimitiveCall(e.dtype, e.primitive, args)
     if isinstance(e, Load):
-        left = list(args)
-        mask = left.pop(0) if e.mask is not None else None
-        return Load(e.dtype, e.buffer, e.index, mask, left.pop(0) if e.other is not None else None)
+        new = iter(args)
+        mask = next(new) if e.mask is not None else None
+        return Load(e.dtype, e.buffer, e.index, mask, next(new) if e.other is not None else None)
     return e
 
 
 def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | None = None) -> Expr:
-    """`e` rebuilt from the leaves up, `rule` applied to each node after its operands; sharing is kept."""
+    """Rebuild `e` bottom-up, applying `rule` to each subexpression after its operands; sharing is preserved.
+
+    `memo` maps the ids of rewritten subexpressions to results; pass one to share work between expressions.
+    """
     memo = {} if memo is None else memo
     for node in e.subexprs:
         if id(node) not in memo:
@@ -459,32 +459,27 @@ def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | Non
 
 
 def bind_common_subexprs(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
-    """`e` with every call that is used more than once bound to a name."""
-    uses: dict[int, int] = {}
-    for x in e.subexprs:
-        for a in x.args:
-            uses[id(a)] = uses.get(id(a), 0) + 1
+    """Return `e` with every primitive call that is used more than once replaced by `bind(call)`."""
+    uses = Counter(id(a) for x in e.subexprs for a in x.args)
     memo: dict[int, Expr] = {}
     for x in e.subexprs:
         new = with_args(x, tuple(memo[id(a)] for a in x.args))
-        memo[id(x)] = bind(new) if uses.get(id(x), 0) > 1 and isinstance(x, PrimitiveCall) else new
+        memo[id(x)] = bind(new) if uses[id(x)] > 1 and isinstance(x, PrimitiveCall) else new
     return memo[id(e)]
 
 
 def round_to(value: Any, dtype: DType) -> Any:
-    """NumPy `value` rounded to what `dtype` holds (bf16 lives in float32 with its low bits clear)."""
+    """Round a NumPy `value` to `dtype`; bf16 results are float32 with the low 16 bits clear."""
     if dtype is not types.bf16:
         return np.asarray(value).astype(dtype.numpy)
     wide = np.array(value, np.float32, order="C")
     bits = wide.view(np.uint32)
-    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)).view(
-        np.float32
-    )
-    return np.where(np.isnan(wide), wide, rounded)
+    half_ulp = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # ties go to even
+    return np.where(np.isnan(wide), wide, ((bits + half_ulp) & np.uint32(0xFFFF0000)).view(np.float32))
 
 
 def _bitcast(value: Any, source: DType, target: DType) -> Any:
-    """`value` read as `target`; bf16 is the upper half of the float32 that holds it."""
+    """Reinterpret the bits of `value` as `target`; bf16 is the upper half of its float32."""
     if source is types.bf16:
         value = (np.asarray(value).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
     if target is types.bf16:
@@ -493,7 +488,7 @@ def _bitcast(value: Any, source: DType, target: DType) -> Any:
 
 
 def evaluate_call(e: PrimitiveCall, args: tuple[Any, ...]) -> Any:
-    """The value of `e` in NumPy, given the values of its operands."""
+    """Evaluate `e` in NumPy on the values of its operands."""
     if e.primitive == "bitcast":
         return _bitcast(args[0], e.operands[0].dtype, e.dtype)
     with np.errstate(all="ignore"):

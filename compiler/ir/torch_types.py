@@ -1,4 +1,4 @@
-"""Element types and arrays as PyTorch has them."""
+"""Conversion of element types and arrays to and from PyTorch."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _FROM_TORCH: Mapping[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPES.items(
 
 
 def to_torch(dtype: DType) -> torch.dtype:
-    """The `torch.dtype` of the same elements."""
+    """Return the `torch.dtype` that corresponds to `dtype`."""
     return TORCH_DTYPES[dtype]
 
 
 def from_torch(dtype: torch.dtype) -> DType:
-    """The element type of a `torch.dtype`; KeyError where there is none (quantised, float8)."""
+    """Return the element type of a `torch.dtype`; KeyError if unsupported (quantised, float8)."""
     return _FROM_TORCH[dtype]
 
 
 def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
-    """`array` of element type `dtype` as a tensor; bf16 comes as float32 or as its bits in uint16."""
+    """Return `array` as a tensor of `dtype`; a bf16 array is float32 or bits in uint16."""
     array = np.asarray(array)
     if dtype is types.bf16 and array.dtype == np.uint16:
         return torch.from_numpy(np.array(array.view(np.int16))).view(torch.bfloat16)
@@ -52,6 +52,5 @@ def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
 
 
 def as_array(tensor: torch.Tensor) -> Array:
-    """`tensor` as NumPy holds it; bf16 becomes float32."""
-    held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return held.detach().contiguous().numpy()
+    """Return `tensor` as a contiguous NumPy array; bf16 becomes float32."""
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().contiguous().numpy()

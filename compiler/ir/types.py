@@ -1,11 +1,11 @@
 """Element types, layouts and tensor types.
 
     type   ::= dtype "[" dims "]" layout?          f32[128, s0*4]
-    layout ::= "{" digit ("," digit)* "}"          {0, 2, 3, 1} is channels-last, {0/16, 1, 0%16} is blocked by 16
+    layout ::= "{" physical ("," physical)* "}"    {0, 2, 3, 1} is channels-last, {0/16, 1, 0%16} is blocked by 16
 
-A layout lists the *digits* of the physical array from the slowest to the fastest.  Digit `d` is a whole logical dimension,
-`d/b` its block number and `d%b` the position inside the block.  `d+a:b` is a whole dimension with room for `a` elements
-before it and `b` after: the tensor is a box inside a larger array.  No layout means dense row-major order.
+A layout lists the *physical dimensions*, slowest first (as oneDNN's blocked layouts).  `d` is logical dimension `d`,
+`d/b` its block number and `d%b` the index in the block of `b` elements.  `d+a:b` is dimension `d` with a margin of `a`
+elements before and `b` after it: the tensor is a subview of a larger array.  No layout means dense row-major order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from compiler.ir.symbolic.index_expr import (
 
 @dataclass(frozen=True)
 class DType:
-    """An element type.  `numpy` is the type its values are held in by interpreters (bf16 is held as float32)."""
+    """An element type.  `numpy` is the type of interpreted values (float32 for bf16)."""
 
     name: str
     kind: str  # "float" | "int" | "uint" | "bool" | "complex"
@@ -42,7 +42,7 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Bytes one element takes in memory."""
+        """Size of one element in memory, in bytes."""
         return max(8, self.bits) // 8
 
     @property
@@ -55,7 +55,7 @@ class DType:
 
     @property
     def is_half(self) -> bool:
-        """Whether arithmetic happens in f32 and is rounded to this type."""
+        """True for f16 and bf16: arithmetic is done in f32 and rounded to this type."""
         return self.kind == "float" and self.bits == 16
 
     def __str__(self) -> str:
@@ -74,20 +74,21 @@ i16 = DType("i16", "int", 16, np.dtype(np.int16))
 i8 = DType("i8", "int", 8, np.dtype(np.int8))
 u8 = DType("u8", "uint", 8, np.dtype(np.uint8))
 boolean = DType("bool", "bool", 1, np.dtype(np.bool_))
-c64 = DType("c64", "complex", 64, np.dtype(np.complex64))  # complex numbers only pass between calls into PyTorch
+c64 = DType("c64", "complex", 64, np.dtype(np.complex64))  # complex values only pass between eager calls
 c128 = DType("c128", "complex", 128, np.dtype(np.complex128))
 
 DTYPES: Mapping[str, DType] = {d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, c64, c128)}
 
 KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if d.kind != "complex"}
-"""The element types that kernels compute with."""
+"""The element types that kernels can compute with, by name."""
 
 
 @dataclass(frozen=True)
 class PhysicalDim:
-    """One physical dimension: logical dimension `dim`, or its block number (`/block`), or its place in the block (`%block`).
+    """One dimension of the array in memory: logical dimension `dim`, its block number, or the index in the block.
 
-    A whole dimension may have a margin: `before` elements in front and `after` behind that belong to other tensors.
+    `block_size` is 0 for an unblocked dimension, which may have a margin: `margin_before` and `margin_after` elements
+    around it belong to other tensors.  `is_inner` selects the index in the block.
     """
 
     dim: int
@@ -99,16 +100,13 @@ class PhysicalDim:
     def __str__(self) -> str:
         if self.block_size:
             return f"{self.dim}{'%' if self.is_inner else '/'}{self.block_size}"
-        return (
-            f"{self.dim}+{self.margin_before}:{self.margin_after}"
-            if self.margin_before or self.margin_after
-            else f"{self.dim}"
-        )
+        margin = f"+{self.margin_before}:{self.margin_after}" if self.margin_before or self.margin_after else ""
+        return f"{self.dim}{margin}"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of a tensor in memory, slowest digit first."""
+    """The physical dimensions of a tensor in memory, slowest first."""
 
     physical_dims: tuple[PhysicalDim, ...]
 
@@ -121,14 +119,14 @@ class Layout:
 
     @staticmethod
     def from_order(order: Sequence[int]) -> Layout:
-        """Dense, with logical dimensions stored in `order`, slowest first."""
+        """Return the dense layout with logical dimensions in `order`, slowest first."""
         return Layout(tuple(PhysicalDim(d) for d in order))
 
     def __str__(self) -> str:
         return "{" + ", ".join(map(str, self.physical_dims)) + "}"
 
     def physical_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Extent of each digit; a dimension that its block does not divide is padded up."""
+        """Return the extent of each physical dimension; a blocked one is padded to full blocks."""
         return tuple(
             shape[d.dim] + d.margin_before + d.margin_after
             if not d.block_size
@@ -139,7 +137,7 @@ class Layout:
         )
 
     def physical_index(self, index: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Position of logical `index` along each digit."""
+        """Return the index of logical element `index` along each physical dimension."""
         return tuple(
             index[d.dim] + d.margin_before
             if not d.block_size
@@ -148,27 +146,23 @@ class Layout:
         )
 
     def specialize(self, values: Mapping[str, Dim]) -> Layout:
-        """The layout with symbols in its margins replaced by `values`."""
-        return Layout(
-            tuple(
-                replace(
-                    d,
-                    margin_before=substitute(d.margin_before, values),
-                    margin_after=substitute(d.margin_after, values),
-                )
-                for d in self.physical_dims
-            )
-        )
+        """Return the layout with symbols in its margins replaced by `values`."""
+
+        def fix(d: PhysicalDim) -> PhysicalDim:
+            before, after = substitute(d.margin_before, values), substitute(d.margin_after, values)
+            return replace(d, margin_before=before, margin_after=after)
+
+        return Layout(tuple(map(fix, self.physical_dims)))
 
     @property
     def is_permutation(self) -> bool:
-        """Whether every element has its place and nothing else does: whole dimensions without margins."""
+        """True if the layout only permutes dimensions: no blocks and no margins."""
         return not any(d.block_size or d.margin_before or d.margin_after for d in self.physical_dims)
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """dtype, logical shape (ints or symbolic dimensions) and layout of a tensor."""
+    """Element type, logical shape (ints or symbolic dimensions) and layout of a tensor; no layout is row-major."""
 
     dtype: DType
     shape: tuple[Dim, ...]
@@ -196,7 +190,7 @@ class TensorType:
 
     @property
     def nbytes(self) -> Dim:
-        """Bytes in memory, padding of the layout included."""
+        """Size in memory in bytes, including the layout's padding and margins."""
         return product(self.physical_shape) * self.dtype.bytes
 
     @property
@@ -205,36 +199,36 @@ class TensorType:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Names of the symbolic dimensions."""
+        """Names of the variables and dynamic sizes in the shape."""
         return frozenset().union(*(variables(d) | {s.name for s in dynamic_sizes(d)} for d in self.shape))
 
     def static_shape(self) -> tuple[int, ...]:
-        """The shape as ints; KeyError where a dimension is symbolic."""
+        """Return the shape as ints; KeyError for a variable, DynamicShapeError for a dynamic size."""
         return tuple(evaluate(d, {}) for d in self.shape)
 
     def offset(self, index: Sequence[Dim]) -> Dim:
-        """Elements from the start of the buffer to logical `index`."""
+        """Return the offset of logical element `index` from the start of the buffer, in elements."""
         return _offset(self, tuple(index))
 
     def subview_slices(self) -> tuple[slice, ...]:
-        """The tensor's own part of an array whose shape includes the margins of its layout."""
+        """Return the slices that select the tensor in an array whose shape includes the margins."""
         margin = {d.dim: d.margin_before for d in self.layout.physical_dims if not d.is_inner} if self.layout else {}
         return tuple(slice(margin.get(d, 0), margin.get(d, 0) + n) for d, n in enumerate(self.shape))
 
     def is_subview_of(self, parent: TensorType) -> bool:
-        """Whether the tensor is `whole`, or a box inside it."""
-        own, around = self.layout, parent.layout
-        order = [g.dim for g in around.physical_dims] if around else list(range(parent.rank))
+        """Return True if the tensor is `parent` or a box inside it."""
+        own, outer = self.layout, parent.layout
+        order = [g.dim for g in outer.physical_dims] if outer else list(range(parent.rank))
         return self == parent or (
             own is not None
-            and (around is None or around.is_permutation)
+            and (outer is None or outer.is_permutation)
             and [g.dim for g in own.physical_dims] == order
             and self.dtype == parent.dtype
             and self.physical_shape == parent.physical_shape
         )
 
     def is_disjoint_from(self, other: TensorType) -> bool:
-        """Whether two boxes in one array share no element."""
+        """Return True if the two subviews of one array provably share no element."""
         both = zip(self.subview_slices(), other.subview_slices(), strict=True)
         pairs = [(a, b) for a, b in both if isinstance(a.stop, int) and isinstance(b.stop, int)]
         return any(a.stop <= b.start or b.stop <= a.start for a, b in pairs)
@@ -246,7 +240,7 @@ class TensorType:
         return TensorType(dtype, self.shape, self.layout)
 
     def specialize(self, values: Mapping[str, Dim]) -> TensorType:
-        """The type with symbolic dimensions replaced by `values`."""
+        """Return the type with symbolic dimensions replaced by `values`."""
         layout = self.layout.specialize(values) if self.layout else None
         return TensorType(self.dtype, tuple(substitute(d, values) for d in self.shape), layout)
 
@@ -256,46 +250,49 @@ class TensorType:
     __repr__ = __str__
 
 
+ResultType: TypeAlias = TensorType | tuple[TensorType, ...]
+"""Type of a node's result; a tuple for a node with several results."""
+
+
 @lru_cache(maxsize=65536)
 def _offset(type: TensorType, index: tuple[Dim, ...]) -> Dim:
-    """`TensorType.offset`: every look at a kernel asks for those of its loads and stores again."""
-    place = type.layout.physical_index(index) if type.layout else index
+    """Compute `TensorType.offset`; cached, because every analysis of a kernel queries its accesses again."""
+    physical = type.layout.physical_index(index) if type.layout else index
     total: Dim = 0
-    for extent, i in zip(type.physical_shape, place, strict=True):
+    for extent, i in zip(type.physical_shape, physical, strict=True):
         total = total * extent + i
     return total
 
 
 def is_valid_extent(d: object) -> bool:
-    """Whether a dimension may have `d` elements."""
+    """Return True if `d` can be the extent of a dimension: a non-negative int or symbolic."""
     return d >= 0 if isinstance(d, int) else isinstance(d, IndexExpr)
 
 
 def broadcast_shapes(*shapes: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The common shape of `shapes`, aligned at the last dimension, size 1 stretching (as NumPy and PyTorch have it)."""
+    """Return the broadcast of `shapes` by NumPy's and PyTorch's rule; ValueError if they do not broadcast."""
     rank = max((len(s) for s in shapes), default=0)
     result: list[Dim] = []
     for axis in range(-rank, 0):
-        sizes = [s[axis] for s in shapes if len(s) >= -axis]
-        wide = [s for s in sizes if s != 1]
-        if any(s != wide[0] for s in wide):
+        extents = [s[axis] for s in shapes if len(s) >= -axis and s[axis] != 1]
+        if any(n != extents[0] for n in extents):
             raise ValueError(f"shapes {', '.join(str(list(s)) for s in shapes)} do not broadcast at dimension {axis}")
-        result.append(wide[0] if wide else 1)
+        result.append(extents[0] if extents else 1)
     return tuple(result)
 
 
 def broadcast_index(shape: Sequence[Dim], index: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Where element `index` of the broadcast result lies in an operand of `shape`."""
+    """Return the index in an operand of `shape` that element `index` of the broadcast result reads."""
     tail = index[len(index) - len(shape) :]
     return tuple(0 if s == 1 else i for s, i in zip(shape, tail, strict=True))
 
 
 def accumulator_dtype(dtype: DType) -> DType:
-    """The type a reduction over `dtype` is accumulated in."""
+    """Return the type in which a reduction over `dtype` is accumulated: f32 for half types."""
     return f32 if dtype.is_half else dtype
 
 
 def summand_dtype(element: DType, result: DType) -> DType:
-    """The type in which a reduction to `result` takes an element: what it is accumulated in, or `result` if that is wider."""
+    """Return the type to which a reduction to `result` converts each `element`: its accumulator's, or a wider `result`."""
     own = accumulator_dtype(element)
     return result if result.kind == own.kind and result.bits > own.bits else own

@@ -1,16 +1,15 @@
-"""A fused group of Graph IR -> one kernel of Tile IR, as scalar loops; the tile passes make it fast.
+"""Lowering of a fused group of Graph IR to one kernel of Tile IR, as scalar loops; the tile passes optimize it.
 
-The root's dimensions become loops and the root's element is asked for; every operand answers with an expression (elementwise and index
-maps), a reduce statement placed where its index is known (reductions), or an element of a local buffer (nodes worth keeping).
+The dimensions of the root become loops, and its element is lowered recursively: elementwise ops and index maps to an
+expression, reductions to a reduce statement in the outermost loop where their index is defined, and materialized nodes
+to a load from a local buffer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from weakref import WeakKeyDictionary
 
-from compiler.analysis.demand import solve_demand
+from compiler.analysis.demand import index_variables, solve_demand
 from compiler.analysis.reduction_domains import split_points, tighten_ranges
 from compiler.analysis.store_domains import (
     StoreDomain,
@@ -50,42 +49,32 @@ from compiler.lowering.scan import find_sequential_loop, lower_scan_step, orient
 from compiler.lowering.scatter import lower_scatter
 
 MAX_LOCAL_ELEMENTS = 1 << 16
-"""Most elements of one row that local buffers may hold."""
+"""Most elements in all local buffers of one iteration of the shared loops; chosen empirically."""
 
 MAX_DYNAMIC_LOCAL_ELEMENTS = 1 << 18
-"""Most elements that a local buffer of open size may ever hold: it lies on the stack."""
+"""Most elements of a local buffer for any value of the dynamic sizes, as it is on the stack; chosen empirically."""
 
 
 def lower_kernel(graph: Graph, name: str) -> Kernel:
-    """The kernel that computes `graph`; its parameters are the inputs, then the outputs, in order.
+    """Return the kernel that computes `graph`; its parameters are the inputs, then the outputs, in order.
 
-    Raises LowerError where the group does not fit one loop nest.
+    Raises LoweringError if the group does not fit one loop nest.
     """
-    known = _LOWERED_KERNELS.get(graph)
-    return replace(known, name=name) if known else KernelLowering(graph, name).run()
-
-
-_LOWERED_KERNELS: WeakKeyDictionary[Graph, Kernel] = WeakKeyDictionary()
-"""The kernels of graphs that fusion has lowered when it tried them."""
-
-
-def cache_lowered_kernel(graph: Graph, kernel: Kernel | None) -> None:
-    """From now on `kernel` is what `graph` is lowered to, if there is one."""
-    if kernel:
-        _LOWERED_KERNELS[graph] = kernel
+    return KernelLowering(graph, name).run()
 
 
 class KernelLowering:
-    """One lowering in progress."""
+    """The state of one lowering: the loop nest built so far, and the demand of the current root loops."""
 
     def __init__(self, graph: Graph, name: str) -> None:
         self.graph, self.name = graph, name
-        open_types = (n.type for n in graph.nodes if isinstance(n.result_type, TensorType) and not n.type.is_static)
-        self.nest = LoopNestBuilder(frozenset().union(*(t.symbols for t in open_types)))
+        types = (n.type for n in graph.nodes if isinstance(n.result_type, TensorType))
+        self.nest = LoopNestBuilder(frozenset().union(*(t.symbols for t in types if not t.is_static)))
         self.inputs = {n: n.attrs["name"] for n in graph.inputs}
         self.materialized_elements = 0
 
     def run(self) -> Kernel:
+        """Lower the group and return its kernel."""
         target = self.graph.outputs[0]
         self.root = self.skip_trailing_views(target)
         self.store_chain = self.chain_to_constant_linear(self.root) or [self.root]
@@ -101,125 +90,127 @@ class KernelLowering:
         return Kernel(self.name, tuple(params), self.nest.build())
 
     def lower_root(self, target: Node) -> None:
-        """Loops over the root's elements, and in them everything that its elements need."""
+        """Emit the loops over the root, split into domains that store the same elements per iteration."""
         core, points = self.store_chain[-1], unrolled_points(self.store_chain[-1])
         loop_extents = [1 if d in points[0] else n for d, n in enumerate(core.shape)]
-        places = split_points(self.graph, self.root) if self.store_chain == [self.root] else {}
-        split = split_store_domain(self.store_chain, loop_extents, points, places)
-        if len(self.graph.outputs) > 1 and (len(points) > 1 or (len(split) > 1 and not places)):
-            raise LoweringError(f"{core} yields several elements in each step")
-        for part in split:
-            self.lower_domain(target, part, loop_extents)
+        splits = split_points(self.graph, self.root) if self.store_chain == [self.root] else {}
+        domains = split_store_domain(self.store_chain, loop_extents, points, splits)
+        if len(self.graph.outputs) > 1 and (len(points) > 1 or (len(domains) > 1 and not splits)):
+            raise LoweringError(f"{core} produces several elements per iteration")
+        for domain in domains:
+            self.lower_domain(target, domain, loop_extents)
 
     def lower_domain(self, target: Node, domain: StoreDomain, extents: Sequence[Dim]) -> None:
-        """Those loops in one part of the root, all of whose points are stored."""
-        ranges, index = self.nest.new_loops(
-            "i", extents if len(self.graph.outputs) > 1 else domain.extents, domain.extents
-        )
+        """Emit the loops over one domain of the root, whose full loops have `extents`."""
+        full_extents = extents if len(self.graph.outputs) > 1 else domain.extents
+        ranges, index = self.nest.new_loops("i", full_extents, domain.extents)
         index = tuple(i + low for i, low in zip(index, domain.start, strict=True))
         self.extents = {str(d): size for d, size in zip(index, extents, strict=True) if not isinstance(d, int)}
         if self.store_chain == [self.root]:
             index = orient_for_scans(self.graph, self.root, index)
-        places = [
-            map_through_views(self.store_chain, with_unrolled_dims(p, index), self.nest.bounds)[0]
-            for p in domain.points
-        ]
-        index = places[0]
+        chain, bounds = self.store_chain, self.nest.bounds
+        positions = [map_through_views(chain, with_unrolled_dims(p, index), bounds)[0] for p in domain.points]
+        index = positions[0]
         self.demand = solve_demand(self.graph, self.root, index)
         self.sequential_loop = find_sequential_loop(self.demand)
-        rows = set(self.demand.shared_loops) - {self.sequential_loop}
-        ordered = [r for r in ranges if r.var in rows] + [r for r in ranges if r.var not in rows]
+        shared = set(self.demand.shared_loops) - {self.sequential_loop}
+        ordered = [r for r in ranges if r.var in shared] + [r for r in ranges if r.var not in shared]
         ordered.sort(key=lambda r: r.var == self.sequential_loop)
         self.extra_indices = {n: self.extra_output_index(n) for n in self.graph.outputs[1:]}
-        for n, place in self.extra_indices.items():
-            follows = [r.var in {v for d in place for v in variables(d)} for r in ordered]
-            if follows != sorted(follows, reverse=True):
-                raise LoweringError(f"several steps of the loops of {self.root} yield one element of {n}")
+        for n, extra in self.extra_indices.items():
+            is_used = [r.var in index_variables(extra) for r in ordered]
+            if is_used != sorted(is_used, reverse=True):
+                raise LoweringError(f"output {n} is invariant in an outer loop of {self.root}")
 
         def fill() -> None:
-            for place in places:
-                self.store_output(0, self.root, place, self.output_position(target, place))
+            for position in positions:
+                self.store_output(0, self.root, position, self.output_position(target, position))
             for k, n in enumerate(self.graph.outputs[1:], 1):
                 self.store_output(k, n, self.extra_indices[n], self.extra_indices[n])
 
-        inner = ordered[len(rows) :]
-        self.nest.emit_loops(ordered[: len(rows)], True, lambda: self.nest.emit_loops(inner, False, fill))
+        outer, inner = ordered[: len(shared)], ordered[len(shared) :]
+        self.nest.emit_loops(outer, True, lambda: self.nest.emit_loops(inner, False, fill))
 
     # outputs
 
     def skip_trailing_views(self, node: Node) -> Node:
-        """The node whose loops the kernel runs: one-to-one views at the end are stored through."""
+        """Return the node behind the bijective views ending in `node`; the kernel runs its loops, storing through them."""
         while is_invertible_view(node) and is_bijective_view(node) and self.is_single_use(node.operands[0]):
             node = node.operands[0]
         return node
 
     def is_single_use(self, node: Node) -> bool:
-        """Whether the kernel computes `node` for one user alone."""
-        only = len(self.graph.users[node]) == 1 and node not in self.graph.outputs
-        return only and not isinstance(node.structure, Leaf)
+        """Return True if the kernel computes `node` and exactly one node uses it."""
+        is_single = len(self.graph.users[node]) == 1 and node not in self.graph.outputs
+        return is_single and not isinstance(node.structure, Leaf)
 
     def chain_to_constant_linear(self, node: Node) -> list[Node] | None:
-        """The way from `node` to a mix through one-to-one views and elementwise ops, whose loops the kernel runs then."""
+        """Return the path from `node` to a constant linear map through invertible views and elementwise ops, or None.
+
+        The kernel then runs the loops of that map and stores through the path.
+        """
         s = node.structure
         if isinstance(s, ConstantLinear):
             return [node]
         through = isinstance(s, Elementwise) or is_invertible_view(node)
         for o in node.operands if through else ():
             if self.is_single_use(o) and (isinstance(s, IndexMap) or o.shape == node.shape):
-                rest = self.chain_to_constant_linear(o)
-                if rest is not None:
-                    return [node, *rest]
+                chain = self.chain_to_constant_linear(o)
+                if chain is not None:
+                    return [node, *chain]
         return None
 
     def output_position(self, target: Node, index: Position) -> Position:
-        """Where element `index` of the root lies in the output behind its views."""
+        """Return the position of element `index` of the root in the output `target`, through the views between them."""
         chain = [target]
         while chain[-1] is not self.root:
             chain.append(chain[-1].operands[0])
         return map_through_views(chain, index, self.nest.bounds)[0]
 
     def extra_output_index(self, node: Node) -> Position:
-        """The element of a further output that one step of the loops yields."""
-        asked = self.demand.requests.get(node, [])
-        whole = [r.index for r in asked if all(map(self.covers_extent, r.index, node.shape))]
-        if not whole:
-            raise LoweringError(f"output {node} does not follow the loops of {self.root}")
-        if len({str(d) for d in whole[0] if not isinstance(d, int)}) < sum(s != 1 for s in node.shape):
+        """Return the element of a further output that one iteration of the root's loops computes."""
+        requests = self.demand.requests.get(node, [])
+        complete = [r.index for r in requests if all(map(self.covers_extent, r.index, node.shape))]
+        if not complete:
+            raise LoweringError(f"output {node} is not indexed by the loops of {self.root}")
+        if len({str(d) for d in complete[0] if not isinstance(d, int)}) < sum(s != 1 for s in node.shape):
             raise LoweringError(f"output {node} is read at a diagonal")
-        return whole[0]
+        return complete[0]
 
     def covers_extent(self, d: Dim, extent: Dim) -> bool:
-        """Whether `d` takes every value below `extent` and no other: it is a loop of the root, or the only one there is."""
+        """Return True if `d` takes exactly the values 0..`extent`: it is a full loop of the root, or `extent` is 1."""
         if isinstance(d, int):
             return extent == 1
         return str(d) in self.extents and self.extents[str(d)] == extent
 
     def store_output(self, k: int, node: Node, index: Position, position: Position) -> None:
+        """Store element `index` of `node` at `position` of output `k`, in the innermost loop that the index uses."""
         value = self.element(node, index, None)
-        with self.nest.at_depth(self.nest.defining_depth({v for d in index for v in variables(d)})):
+        with self.nest.at_depth(self.nest.defining_depth(index_variables(index))):
             self.nest.add(Store(f"out{k}", position, value))
 
     # elements
 
     def simplify_index(self, d: Dim) -> Dim:
+        """Simplify an index within the bounds of the open loops."""
         return simplify(d, self.nest.bounds)
 
     def element(self, node: Node, index: Position, mask: Expr | None) -> Expr:
-        """Element `index` of `node`, read or computed only where `mask` holds."""
+        """Return element `index` of `node`; it is loaded or computed only if `mask` holds."""
         index = tuple(self.simplify_index(d) for d in index)
         key = (node, index, mask)
-        known: Expr | None = self.nest.lookup(key)
-        if known is None:
-            known = self.hoisted_element(node, index, mask)
+        value: Expr | None = self.nest.lookup(key)
+        if value is None:
+            value = self.hoisted_element(node, index, mask)
             uses = len(self.graph.users.get(node, ())) + self.graph.outputs.count(node)
-            if uses > 1 and not isinstance(known, Load):
-                known = self.nest.bind_unless_trivial(known)
-            self.nest.memoize(key, known)
-        return known
+            if uses > 1 and not isinstance(value, Load):
+                value = self.nest.bind_unless_trivial(value)
+            self.nest.memoize(key, value)
+        return value
 
     def hoisted_element(self, node: Node, index: Position, mask: Expr | None) -> Expr:
-        """The element, computed in the innermost loop that its index depends on."""
-        names = {v for d in index for v in variables(d)} | (names_read(mask) if mask is not None else set())
+        """Compute the element in the innermost loop that its index or mask depends on, and bind it there if hoisted."""
+        names = index_variables(index) | (names_read(mask) if mask is not None else set())
         depth = self.nest.defining_depth(names)
         if depth + 1 == len(self.nest.levels) or node in self.inputs or isinstance(node.structure, (Leaf, IndexMap)):
             return self.compute_element(node, index, mask)
@@ -227,6 +218,7 @@ class KernelLowering:
             return self.nest.bind_unless_trivial(self.compute_element(node, index, mask))
 
     def compute_element(self, node: Node, index: Position, mask: Expr | None) -> Expr:
+        """Return the expression of an element by the structure of its node; LoweringError if there is none."""
         if node in self.inputs:
             return Load(node.dtype, self.inputs[node], index, mask, const(0, node.dtype) if mask is not None else None)
         s = node.structure
@@ -247,47 +239,48 @@ class KernelLowering:
             return s.fn(node, index)
         if isinstance(s, Scan):
             if mask is not None:
-                raise LoweringError(f"{node} is asked for under a guard")
+                raise LoweringError(f"scan {node} is read under a guard")
             return lower_scan_step(self, node, s, index)
         if isinstance(s, Scatter):
-            raise LoweringError(f"{node} can be read only when all of it is written")
+            raise LoweringError(f"{node} is a scatter and cannot be fused with its consumer")
         if isinstance(s, ConstantLinear):
             return self.constant_linear(node, s, index, mask)
         if isinstance(s, Reduction):
             if mask is not None or self.in_constant_linear:
-                raise LoweringError(f"{node} is asked for {'under a guard' if mask is not None else 'by a mix'}")
+                context = "under a guard" if mask is not None else "by a constant linear map"
+                raise LoweringError(f"reduction {node} is read {context}")
             return self.reduction(node, s, index)
         raise LoweringError(f"{node} has no structure to lower")
 
     def upcast_element(self, node: Node, index: Position) -> Expr:
-        """The element as arithmetic takes it: half types as f32."""
+        """Return the element for use in arithmetic: half types are converted to f32."""
         return upcast_half(self.element(node, index, None))
 
     def elementwise(self, node: Node, index: Position, mask: Expr | None) -> Expr:
-        """The op's rule on the operands' elements; half types are computed in f32 and rounded once."""
+        """Apply the scalar expression of the op to the operands; half types are computed in f32 and rounded once."""
         assert isinstance(node.structure, Elementwise)
         operands = [self.element(o, broadcast_index(o.shape, index), mask) for o in node.operands]
         operands = [upcast_half(x) for x in operands] if node.structure.promotes_half else operands
-        rule = elementwise_expr(node, [o.dtype for o in operands])
+        expr = elementwise_expr(node, [o.dtype for o in operands])
         uses = [0] * len(operands)
-        for e in rule.subexprs:
+        for e in expr.subexprs:
             for a in e.args:
                 if isinstance(a, Ref):
                     uses[int(a.name[1:])] += 1
         bound = [self.nest.bind_unless_trivial(o) if n > 1 else o for o, n in zip(operands, uses, strict=True)]
-        result = scalar.transform(rule, lambda e: bound[int(e.name[1:])] if isinstance(e, Ref) else e)
+        result = scalar.transform(expr, lambda e: bound[int(e.name[1:])] if isinstance(e, Ref) else e)
         return self.bind_shared(result).to(node.dtype)
 
     def bind_shared(self, e: Expr) -> Expr:
-        """Bind what a rule uses more than once."""
+        """Bind the subexpressions of `e` that occur more than once."""
         return scalar.bind_common_subexprs(e, self.nest.bind_unless_trivial)
 
     def constant_linear(self, node: Node, s: ConstantLinear, index: Position, mask: Expr | None) -> Expr:
-        """One row of the matrix times the line, element by element; what several rows read is bound once."""
+        """Return one row of the constant matrix times the operand; elements that several rows read are bound once."""
         dim, matrix = s.axis_and_matrix(node)
         row, total, outer = index[dim], None, self.in_constant_linear
         if not isinstance(row, int):
-            raise LoweringError(f"{node} is asked for at a row that is not known")
+            raise LoweringError(f"{node} is read at a dynamic row of its constant matrix")
         self.in_constant_linear = True
         for k, c in enumerate(matrix[row]):
             if c == 0:
@@ -301,87 +294,88 @@ class KernelLowering:
         return const(0, node.dtype) if total is None else total.to(node.dtype)
 
     def bound_element(self, node: Node, index: Position, mask: Expr | None) -> Expr:
-        """The element under a name, the same one whenever it is asked for here."""
+        """Return a name bound to the element, in f32 if it is a half type; the same name for each use."""
         key = (node, index, mask, "bound")
-        known: Expr | None = self.nest.lookup(key)
-        if known is None:
-            known = self.nest.bind_unless_trivial(upcast_half(self.element(node, index, mask)))
-            self.nest.memoize(key, known)
-        return known
+        value: Expr | None = self.nest.lookup(key)
+        if value is None:
+            value = self.nest.bind_unless_trivial(upcast_half(self.element(node, index, mask)))
+            self.nest.memoize(key, value)
+        return value
 
     def index_map(self, node: Node, s: IndexMap, index: Position, mask: Expr | None) -> Expr:
-        """A view, or a choice between guarded pieces."""
+        """Return the element of a view, or a selection between the guarded reads of several operands."""
         result: Expr | None = None if s.fill is None else const(s.fill(node), node.dtype)
-        for piece in reversed(s.reads(node, index)):
-            test = self.guard_condition(piece.guards)
+        for read in reversed(s.reads(node, index)):
+            test = self.guard_condition(read.guards)
             if test is False:
                 continue
             inner = mask if test is True else test if mask is None else mask & test
-            value = self.element(node.operands[piece.operand], piece.position, inner)
+            value = self.element(node.operands[read.operand], read.position, inner)
             result = value if test is True or result is None else where(test, value, result)
         if result is None:
-            raise LoweringError(f"{node} has no piece at {index}")
+            raise LoweringError(f"no operand of {node} covers index {index}")
         return result
 
     def guard_condition(self, guards: Sequence[Guard]) -> Expr | bool:
-        """The test that every guard holds; what the loops' bounds decide is decided here."""
+        """Return the condition that all guards hold, or its value if the bounds of the loops determine it."""
         test: Expr | None = None
         for g in guards:
             low, high = self.simplify_index(g.index - g.low), self.simplify_index(g.index - g.high)
-            known, above = interval(low, self.nest.bounds), interval(high, self.nest.bounds)
-            if (known and known[1] < 0) or (above and above[0] >= 0):
+            above_low, below_high = interval(low, self.nest.bounds), interval(high, self.nest.bounds)
+            if (above_low and above_low[1] < 0) or (below_high and below_high[0] >= 0):
                 return False
             tests = []
-            if not (known and known[0] >= 0):
+            if not (above_low and above_low[0] >= 0):
                 tests.append(index_value(low) >= 0)
-            if not (above and above[1] < 0):
+            if not (below_high and below_high[1] < 0):
                 tests.append(index_value(high) < 0)
             for t in tests:
                 test = t if test is None else test & t
         return True if test is None else self.nest.bind_unless_trivial(test, "inside")
 
     def gather(self, node: Node, s: Gather, index: Position, mask: Expr | None) -> Expr:
-        """An element of operand 0, at a place that other operands name."""
-        position = s.position(node, index)
-        place = tuple(self.checked_index(node, d, mask) if isinstance(d, Lookup) else d for d in position)
-        return self.element(node.operands[0], place, mask)
+        """Return the element of operand 0 at a position that is looked up in other operands."""
+        lookups = s.position(node, index)
+        position = tuple(self.checked_index(node, d, mask) if isinstance(d, Lookup) else d for d in lookups)
+        return self.element(node.operands[0], position, mask)
 
     def checked_index(self, node: Node, d: Lookup, mask: Expr | None) -> Dim:
-        """Read an index, check it, and keep the address inside the buffer whatever it is."""
+        """Load an index, check its bounds, and replace it by 0 if it is out of bounds, so that the address is valid."""
         value = self.element(node.operands[d.operand], d.position, mask).to(i64)
-        place = value.index if isinstance(value, IndexValue) else int(value.value) if isinstance(value, Const) else None
-        if place is not None and isinstance(d.extent, int):
-            known = interval(place, self.nest.bounds)
-            if known and known[0] >= 0 and known[1] < d.extent:
-                return place
+        static = (
+            value.index if isinstance(value, IndexValue) else int(value.value) if isinstance(value, Const) else None
+        )
+        if static is not None and isinstance(d.extent, int):
+            bounds = interval(static, self.nest.bounds)
+            if bounds and bounds[0] >= 0 and bounds[1] < d.extent:
+                return static
         extent = index_value(d.extent)
         if d.wrap_negative:
             value = self.nest.bind_unless_trivial(value)
             value = where(value < 0, value + extent, value)
-        found = value if isinstance(value, Ref) else self.nest.bind(value)
+        ref = value if isinstance(value, Ref) else self.nest.bind(value)
         if mask is None:
-            with self.nest.at_depth(self.nest.defining_depth({found.name})):
-                self.nest.add(BoundsCheck(found.name, 0, d.extent))
-        return var(self.nest.bind(where((found >= 0) & (found < extent), found, 0), "row").name)
+            with self.nest.at_depth(self.nest.defining_depth({ref.name})):
+                self.nest.add(BoundsCheck(ref.name, 0, d.extent))
+        return var(self.nest.bind(where((ref >= 0) & (ref < extent), ref, 0), "row").name)
 
     # reductions and buffers
 
     def reduction(self, node: Node, s: Reduction, index: Position) -> Expr:
-        """A reduce statement in the innermost loop that the index depends on."""
-        depth = self.nest.defining_depth({v for d in index for v in variables(d)})
-        with self.nest.at_depth(depth):
+        """Emit a reduce statement in the innermost loop that the index depends on, and return its result."""
+        with self.nest.at_depth(self.nest.defining_depth(index_variables(index))):
             key = (node, index, "reduced")
-            known: Expr | None = self.nest.lookup(key)
-            if known is not None:
-                return known
-            space = s.domain(node)
-            ranges, point = self.nest.new_loops("r", space.extents)
-            tests = space.guards(index, point)
+            memoized: Expr | None = self.nest.lookup(key)
+            if memoized is not None:
+                return memoized
+            domain = s.domain(node)
+            ranges, point = self.nest.new_loops("r", domain.extents)
+            tests = domain.guards(index, point)
             ranges = tighten_ranges(ranges or [Range(self.nest.fresh_name("r"), 0, 1)], tests, self.nest.bounds)
             if tests and any(r.lo == r.hi for r in ranges):
                 return const(IDENTITIES[s.combine](node.dtype), node.dtype)
             with self.nest.open_level(*ranges) as level:
-                value = self.masked_summand(node, s, tests, space.positions(index, point))
+                value = self.masked_summand(node, s, tests, domain.positions(index, point))
             name = self.nest.fresh_name("acc")
             self.nest.add(Reduce(name, s.combine, tuple(ranges), tuple(level.stmts), value))
             self.nest.defining_level[name] = self.nest.current_level
@@ -390,7 +384,7 @@ class KernelLowering:
             return result
 
     def masked_summand(self, node: Node, s: Reduction, guards: Sequence[Guard], positions: Sequence[Position]) -> Expr:
-        """What one point of a reduction adds: nothing where a guard does not hold."""
+        """Return the value that one reduction index contributes: the identity if a guard fails."""
         test = self.guard_condition(guards)
         if test is False:
             dtype = f32 if node.dtype.is_half else node.dtype
@@ -401,50 +395,43 @@ class KernelLowering:
         return value if mask is None else where(mask, value, const(IDENTITIES[s.combine](value.dtype), value.dtype))
 
     def load_materialized(self, node: Node, index: Position, mask: Expr | None) -> Expr:
-        """Element of the local buffer that holds `node`, filled in the row loop when first asked for."""
-        rows = set(self.demand.shared_loops)
-        fixed = tuple(d if variables(d) <= rows else None for d in index)
-        depth = self.nest.defining_depth(rows)
-        with self.nest.at_depth(depth):
-            buffer = self.nest.lookup((node, fixed, "kept"))
+        """Load an element of a materialized node from its local buffer, filled in the shared loops at first use."""
+        shared = set(self.demand.shared_loops)
+        fixed = tuple(d if variables(d) <= shared else None for d in index)
+        with self.nest.at_depth(self.nest.defining_depth(shared)):
+            buffer = self.nest.lookup((node, fixed, "materialized"))
             if buffer is None:
                 buffer = self.materialize(node, fixed)
-                self.nest.memoize((node, fixed, "kept"), buffer)
+                self.nest.memoize((node, fixed, "materialized"), buffer)
         inner = tuple(d for d, f in zip(index, fixed, strict=True) if f is None)
         return Load(node.dtype, buffer, inner, mask, const(0, node.dtype) if mask is not None else None)
 
     def materialize(self, node: Node, fixed: tuple[Dim | None, ...]) -> str:
-        """Compute every element of `node` in the current row into a local buffer."""
+        """Compute `node` into a local buffer, for the current shared iteration, which fixes the `fixed` indices."""
         buffer = self.nest.fresh_name("kept")
         ranges, index = [], []
-        for size, place in zip(node.shape, fixed, strict=True):
-            if place is None:
+        for size, d in zip(node.shape, fixed, strict=True):
+            if d is None:
                 ranges.append(Range(self.nest.fresh_name("k"), 0, size))
-            index.append(var(ranges[-1].var) if place is None else place)
-        shape = tuple(r.hi for r in ranges)
-        count = TensorType(node.dtype, shape).numel
-        most = interval(count, {})
-        self.materialized_elements += dim_hint(count)
-        if self.materialized_elements > MAX_LOCAL_ELEMENTS or most is None or most[1] > MAX_DYNAMIC_LOCAL_ELEMENTS:
-            raise LoweringError(f"a row of {node} is too long to keep")
-        self.nest.add(Local(buffer, TensorType(node.dtype, shape)))
+            index.append(var(ranges[-1].var) if d is None else d)
+        buffer_type = TensorType(node.dtype, tuple(r.hi for r in ranges))
+        bounds = interval(buffer_type.numel, {})
+        self.materialized_elements += dim_hint(buffer_type.numel)
+        if self.materialized_elements > MAX_LOCAL_ELEMENTS or bounds is None or bounds[1] > MAX_DYNAMIC_LOCAL_ELEMENTS:
+            raise LoweringError(f"{node} is too large to materialize in a local buffer")
+        self.nest.add(Local(buffer, buffer_type))
         self.nest.defining_level[buffer] = self.nest.current_level
 
         def fill() -> None:
-            position = tuple(index)
-            s = node.structure
-            value = (
-                self.reduction(node, s, position)
-                if isinstance(s, Reduction)
-                else self.compute_for_buffer(node, position)
-            )
+            s, i = node.structure, tuple(index)
+            value = self.reduction(node, s, i) if isinstance(s, Reduction) else self.compute_for_buffer(node, i)
             self.nest.add(Store(buffer, tuple(var(r.var) for r in ranges), value))
 
         self.nest.emit_loops(ranges, False, fill)
         return buffer
 
     def compute_for_buffer(self, node: Node, index: Position) -> Expr:
-        """The element computed, not read from its buffer."""
+        """Compute the element instead of loading it from the buffer of its node."""
         outer, self.materializing = self.materializing, node
         value = self.compute_element(node, tuple(self.simplify_index(d) for d in index), None)
         self.materializing = outer
@@ -452,12 +439,12 @@ class KernelLowering:
 
 
 def upcast_half(e: Expr) -> Expr:
-    """Half types as f32, for arithmetic."""
+    """Convert half types to f32, for arithmetic."""
     return e.to(f32) if e.dtype.is_half else e
 
 
 def unrolled_points(core: Node) -> list[dict[int, int]]:
-    """Every choice of rows in the dimensions that `core` and the mixes right below it mix: these are written out, not looped over."""
+    """Return all indices in the dimensions that `core` and the constant linear maps below it combine, to be unrolled."""
     points: list[dict[int, int]] = [{}]
     while isinstance(core.structure, ConstantLinear):
         dim, matrix = core.structure.axis_and_matrix(core)

@@ -1,18 +1,17 @@
-"""Building Tile IR inside out: a stack of open loops into which statements are placed as early as they can be.
+"""Builder of Tile IR loop nests: a stack of open loops, into which statements are placed as far out as possible.
 
 A value that depends only on outer loops is placed between those loops and the inner ones, so hoisting needs no pass of
-its own: a row maximum lands in the row loop, before the loop over columns that asked for it.
+its own: a row maximum is placed in the row loop, before the loop over columns that uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, IndexValue, Ref
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile.kernel import Block, For, Let, Range, Stmt
@@ -21,7 +20,7 @@ from compiler.ir.tile.uses import names_read
 
 @dataclass(eq=False)
 class LoopLevel:
-    """One open loop (or the kernel itself): how deep it lies, and what it holds so far."""
+    """One open loop, or the kernel body at depth 0, and its statements so far."""
 
     depth: int = 0
     stmts: list[Stmt] = field(default_factory=list)
@@ -29,21 +28,25 @@ class LoopLevel:
 
 @dataclass
 class LoopNestBuilder:
-    """The open loops, outermost first; no name in it is one of `sizes`."""
+    """The open loops, outermost first.  No fresh name is one of `reserved_names`, the dynamic sizes.
+
+    `bounds` gives the inclusive bounds of loop variables; `memo` the values valid inside a level, by key.
+    """
 
     reserved_names: frozenset[str] = frozenset()
     levels: list[LoopLevel] = field(default_factory=lambda: [LoopLevel()])
-    defining_level: dict[str, LoopLevel] = field(default_factory=dict)  # where each name is bound
+    defining_level: dict[str, LoopLevel] = field(default_factory=dict)  # by name
     bounds: dict[str, tuple[Dim, Dim]] = field(default_factory=dict)
     name_counts: dict[str, int] = field(default_factory=dict)
-    memo: dict[Any, list[tuple[LoopLevel, Any]]] = field(default_factory=dict)  # values, each known inside a level
+    memo: dict[Any, list[tuple[LoopLevel, Any]]] = field(default_factory=dict)
 
     @property
     def current_level(self) -> LoopLevel:
+        """The innermost open level."""
         return self.levels[-1]
 
     def fresh_name(self, prefix: str) -> str:
-        """A name not used yet, nor that of a size."""
+        """Return a new name: `prefix` and a number."""
         n = self.name_counts.get(prefix, 0)
         while f"{prefix}{n}" in self.reserved_names:
             n += 1
@@ -51,18 +54,17 @@ class LoopNestBuilder:
         return f"{prefix}{n}"
 
     def defining_depth(self, names: Iterable[str]) -> int:
-        """The innermost open level that binds one of `names`; 0 for none."""
-        return max(
-            (home.depth for n in names if (home := self.defining_level.get(n)) and self.is_open(home)), default=0
-        )
+        """Return the depth of the innermost open level that defines one of `names`; 0 if there is none."""
+        levels = (level for n in names if (level := self.defining_level.get(n)) and self.is_open(level))
+        return max((level.depth for level in levels), default=0)
 
     def is_open(self, level: LoopLevel) -> bool:
-        """Whether statements are placed in `level` or in a loop inside it."""
+        """Return True if `level` is on the stack of open levels."""
         return level.depth < len(self.levels) and self.levels[level.depth] is level
 
     @contextmanager
     def at_depth(self, depth: int) -> Iterator[None]:
-        """Place statements in level `depth`, as if the levels inside were not open yet."""
+        """Place statements in level `depth`; the levels inside are suspended meanwhile."""
         inner = self.levels[depth + 1 :]
         del self.levels[depth + 1 :]
         yield
@@ -70,7 +72,7 @@ class LoopNestBuilder:
 
     @contextmanager
     def open_level(self, *ranges: Range) -> Iterator[LoopLevel]:
-        """Open one level for `ranges`; the caller makes the statement from it afterwards."""
+        """Open one level for `ranges`; the caller builds the loop statement from the level afterwards."""
         level = LoopLevel(len(self.levels))
         for r in ranges:
             self.defining_level[r.var] = level
@@ -83,14 +85,15 @@ class LoopNestBuilder:
         self.levels.pop()
 
     def add(self, stmt: Stmt) -> None:
+        """Append a statement to the current level."""
         self.current_level.stmts.append(stmt)
 
     def bind_unless_trivial(self, value: Expr, prefix: str = "v") -> Expr:
-        """`value` under a name, unless it is as cheap as one."""
+        """Return `value` if it is a name, constant or index, else bind it to a new name."""
         return value if isinstance(value, (Ref, Const, IndexValue)) else self.bind(value, prefix)
 
     def bind(self, value: Expr, prefix: str = "v") -> Ref:
-        """`value` under a new name, in the outermost loop that knows it."""
+        """Bind `value` to a new name in the outermost level where its operands are defined."""
         with self.at_depth(self.defining_depth(names_read(value))):
             name = self.fresh_name(prefix)
             self.add(Let(name, value))
@@ -98,25 +101,28 @@ class LoopNestBuilder:
         return Ref(value.dtype, name)
 
     def lookup(self, key: Any) -> Any:
-        """A value remembered in an open level, the innermost that knows one; None where none does."""
-        known = [(level.depth, value) for level, value in self.memo.get(key, ()) if self.is_open(level)]
-        return max(known, key=itemgetter(0))[1] if known else None
+        """Return the value memoized for `key` in the innermost open level that has one, or None."""
+        valid = [(level.depth, value) for level, value in self.memo.get(key, ()) if self.is_open(level)]
+        return max(valid, key=itemgetter(0))[1] if valid else None
 
     def memoize(self, key: Any, value: Any) -> None:
-        """From here on, inside this level, `key` stands for `value`."""
+        """Memoize `value` for `key` while the current level is open."""
         self.memo.setdefault(key, []).append((self.current_level, value))
 
     def new_loops(
         self, prefix: str, extents: Sequence[Dim], steps: Sequence[Dim] | None = None
     ) -> tuple[list[Range], tuple[Dim, ...]]:
-        """A loop for each extent but 1, of as many steps or of `steps`, and the point they are at."""
+        """Return ranges for the extents other than 1, and the index of one iteration, with 0 for extents of 1.
+
+        The ranges have the extents `steps` if given, so that several nests can share the form of one index.
+        """
         counts = zip(extents, extents if steps is None else steps, strict=True)
         ranges = [Range(self.fresh_name(prefix), 0, n) for e, n in counts if e != 1]
         names = iter(ranges)
         return ranges, tuple(0 if e == 1 else var(next(names).var) for e in extents)
 
-    def emit_loops(self, ranges: list[Range], parallel: bool, emit_body: Any) -> None:
-        """Nested loops over `ranges` around what `fill()` adds."""
+    def emit_loops(self, ranges: Sequence[Range], parallel: bool, emit_body: Callable[[], None]) -> None:
+        """Add nested loops over `ranges` around the statements that `emit_body()` adds."""
         if not ranges:
             emit_body()
             return
@@ -125,10 +131,5 @@ class LoopNestBuilder:
         self.add(For(ranges[0], tuple(level.stmts), parallel))
 
     def build(self) -> Block:
-        """The statements of the kernel."""
+        """Return the statements of the kernel."""
         return tuple(self.levels[0].stmts)
-
-
-def cost_of(e: Expr) -> int:
-    """Price of one evaluation of `e` in multiply-adds."""
-    return sum(scalar.PRIMITIVES[x.primitive].cost for x in e.calls)

@@ -1,8 +1,8 @@
-"""The bridge: a graph whose nodes are fused groups becomes a program of kernels over buffers."""
+"""Lowering of a graph of fused groups to a program: kernels, buffers, and the steps that launch them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -19,16 +19,23 @@ from compiler.lowering.kernel import lower_kernel
 from compiler.lowering.recurrence import RecurrenceLowering
 
 
-def lower(graph: Graph) -> Program:
-    """Kernels as scalar loops, one per distinct fused body, and the steps that call them in order."""
-    return ProgramLowering(graph).run()
+def lower(graph: Graph, lowered_kernels: Mapping[Hashable, Kernel] | None = None) -> Program:
+    """Return the program of `graph`: one kernel of scalar loops per distinct fused body, and the steps in order.
+
+    `lowered_kernels` are kernels of bodies that have been lowered before, by structural key.
+    """
+    return ProgramLowering(graph, lowered_kernels or {}).run()
 
 
 class ProgramLowering:
-    """One lowering in progress."""
+    """The state of one lowering.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    `result_buffers` maps result `k` of a node to its buffer, `destinations` a node to the buffer it must be stored in.
+    `views` are the buffers that are views of others.  `kernel_names` finds kernels by what they were lowered from.
+    """
+
+    def __init__(self, graph: Graph, lowered_kernels: Mapping[Hashable, Kernel]) -> None:
+        self.graph, self.lowered_kernels = graph, lowered_kernels
         self.names = unique_names(graph.nodes)
         self.buffers: dict[str, TensorType] = {}
         self.result_buffers: dict[tuple[Node, int], str] = {}
@@ -41,7 +48,7 @@ class ProgramLowering:
         self.placements = find_placements(graph)
 
     def nested_lowering(self, body: Graph, name: str) -> ProgramLowering:
-        """The lowering of a loop's body into the same program, with steps of its own."""
+        """Return a lowering of a recurrence body into the same program, with steps of its own."""
         inner = copy(self)
         inner.graph, inner.placements = body, find_placements(body)
         inner.names = {n: f"{name}.{own}" for n, own in unique_names(body.nodes).items()}
@@ -49,25 +56,22 @@ class ProgramLowering:
         return inner
 
     def run(self) -> Program:
+        """Lower all nodes and return the program; outputs that are inputs, constants, views or repeated are copied."""
         for n in self.graph.nodes:
             self.lower_node(n)
-        outputs = []
+        inputs, outputs = tuple(self.names[n] for n in self.graph.inputs), list[str]()
         for k, o in enumerate(self.graph.outputs):
             source = self.buffer_of(o)
-            made_here = source not in self.constants and not any(source == self.names[i] for i in self.graph.inputs)
-            made_here &= source not in self.views
-            if made_here and source not in outputs:
-                outputs.append(source)
-                continue
-            target = f"result{k}"
-            self.buffers[target] = self.buffers[source]
-            self.steps.append(Copy(source, target))
-            outputs.append(target)
-        inputs = tuple(self.names[n] for n in self.graph.inputs)
+            if source in outputs or source in inputs or source in self.constants or source in self.views:
+                target = f"result{k}"
+                self.buffers[target] = self.buffers[source]
+                self.steps.append(Copy(source, target))
+                source = target
+            outputs.append(source)
         return Program(self.buffers, inputs, tuple(outputs), dict(self.constants), self.kernels, tuple(self.steps))
 
     def standalone_buffer(self, n: Node) -> str:
-        """The buffer that holds a value and nothing else, for PyTorch to read: a slice is copied."""
+        """Return a buffer of the value that is not a view, for opaque calls; a view is copied."""
         name = self.buffer_of(n)
         if name not in self.views:
             return name
@@ -77,12 +81,13 @@ class ProgramLowering:
         return own
 
     def buffer_of(self, n: Node) -> str:
-        """The buffer that holds a value; an item is its producer's buffer of that number."""
+        """Return the buffer of a value; a tuple item has that of its producer's result."""
         if isinstance(n.structure, TupleGet):
             return self.result_buffers[n.operands[0], n.attrs["index"]]
         return self.result_buffers[n, 0]
 
     def lower_node(self, n: Node) -> None:
+        """Add the steps of a node, unless it already has a buffer."""
         name = self.names[n]
         if (n, 0) in self.result_buffers:
             return
@@ -104,62 +109,69 @@ class ProgramLowering:
             self.steps.append(OpaqueCall(n.op.name, tuple(n.attrs.items()), arguments, results, name))
 
     def allocate_results(self, n: Node, name: str) -> tuple[str, ...]:
-        """Buffers for the results of a node."""
+        """Declare and return the buffers of the results of a node: its own, its destinations, or those of its hosts."""
         types = n.result_type if isinstance(n.result_type, tuple) else (n.result_type,)
-        made = []
+        buffers = []
         for k, t in enumerate(types):
+            result = self.result_node(n, k)
             buffer = name if not isinstance(n.result_type, tuple) else f"{name}.{k}"
-            buffer = self.destinations.get(self.result_node(n, k), buffer)
-            place = self.placements.get(self.result_node(n, k))
-            if place is not None:
+            buffer = self.destinations.get(result, buffer)
+            if place := self.placements.get(result):
                 buffer, t = self.destinations.get(place.host, self.names[place.host]), place.host.type
             self.buffers[buffer], self.result_buffers[n, k] = TensorType(t.dtype, t.shape), buffer
-            made.append(buffer)
-        return tuple(made)
+            buffers.append(buffer)
+        return tuple(buffers)
 
     def result_node(self, n: Node, k: int) -> Node:
-        """The node that stands for result `k` of `n`."""
+        """Return the node of result `k` of `n`: its tuple item, or `n` for a single result or an unused item."""
         if not isinstance(n.result_type, tuple):
             return n
         return next((u for u in self.graph.users[n] if isinstance(u.structure, TupleGet) and u.attrs["index"] == k), n)
 
     def stored_type(self, n: Node) -> TensorType:
-        """The type of a value as it is stored: on its own, or inside another."""
+        """Return the type of a value as it is stored: in its own buffer, or inside that of its host."""
         place = self.placements.get(n)
         return n.type if place is None else placed_type(n.type, place)
 
     def lower_concat(self, n: Node, inner: Node, name: str) -> None:
-        """What is left of `inner`, which puts the operands of `n` side by side, once they are computed in place."""
+        """Launch the copies and fills of concat or pad `inner`, for operands of `n` that are not stored in place."""
         self.allocate_results(n, name)
         body: Graph = n.attrs["body"]
-        left = [k for k, o in enumerate(n.operands) if o not in self.placements or self.placements[o].concat is not n]
-        kernel = copy_and_fill_kernel(inner, [body.inputs[k] for k in left], f"{inner.op.name}_{len(self.kernels)}")
+        copied = [k for k, o in enumerate(n.operands) if o not in self.placements or self.placements[o].concat is not n]
+        kernel = copy_and_fill_kernel(inner, [body.inputs[k] for k in copied], f"{inner.op.name}_{len(self.kernels)}")
         if kernel is not None:
-            read = [n.operands[k] for k in left]
-            self.add_launch(n, name, lambda: kernel, read, ("put", structural_key(body), tuple(left)))
+            key = ("concat", structural_key(body), tuple(copied))
+            self.add_launch(n, name, lambda: kernel, [n.operands[k] for k in copied], key)
 
     def lower_fused(self, n: Node, name: str) -> None:
+        """Launch the kernel of a fused group."""
         self.allocate_results(n, name)
         body: Graph = n.attrs["body"]
-        name_ = f"{body.name}_{len(self.kernels)}"
-        self.add_launch(n, name, lambda: lower_kernel(body, name_), n.operands, structural_key(body))
+        kernel_name = f"{body.name}_{len(self.kernels)}"
+        key = structural_key(body)
+
+        def build() -> Kernel:
+            known = self.lowered_kernels.get(key)
+            return replace(known, name=kernel_name) if known else lower_kernel(body, kernel_name)
+
+        self.add_launch(n, name, build, n.operands, key)
 
     def add_launch(
         self, n: Node, name: str, build_kernel: Callable[[], Kernel], operands: Sequence[Node], key: Hashable
     ) -> None:
-        """Call the kernel known by `key` for operands and results like these; `make` it where there is none yet."""
+        """Launch the kernel with this `key` and these operand and result types; build it if there is none yet."""
         count = len(n.result_type) if isinstance(n.result_type, tuple) else 1
         values = [*operands, *(self.result_node(n, k) for k in range(count))]
         types = [self.stored_type(v) if not isinstance(v.result_type, tuple) else None for v in values]
         constants = tuple(self.buffer_of(o) in self.constants for o in operands)
-        full = (key, constants, tuple(map(str, types)))
-        if full not in self.kernel_names:
+        key = (key, constants, tuple(map(str, types)))
+        if key not in self.kernel_names:
             kernel = build_kernel()
             params = tuple(
                 replace(p, type=t or p.type, role="const" if k < len(constants) and constants[k] else p.role)
                 for k, (p, t) in enumerate(zip(kernel.params, types, strict=True))
             )
             self.kernels[kernel.name] = replace(kernel, params=params)
-            self.kernel_names[full] = kernel.name
+            self.kernel_names[key] = kernel.name
         arguments = (*(self.buffer_of(o) for o in operands), *(self.result_buffers[n, k] for k in range(count)))
-        self.steps.append(Launch(self.kernel_names[full], arguments, name))
+        self.steps.append(Launch(self.kernel_names[key], arguments, name))

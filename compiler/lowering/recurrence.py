@@ -1,7 +1,8 @@
-"""A recurrence becomes the kernels of its body, launched again and again on slices of its operands and results.
+"""Lowering of recurrences: a repeat step launches the kernels of the body on views of operands and results.
 
-A state goes round a ring of entries: each step reads what the step before wrote.  Where the states of all steps are wanted
-anyway, their sequence is the ring and nothing is copied; the initial state waits in the entry that is written last.
+Each state lives in a ring buffer: an iteration reads the entry that the previous one wrote.  If the states of all
+iterations are a result, that sequence is the ring and nothing is copied.  The initial state is first copied into the
+entry that is written last.
 
     view %y.first = %y[511]   copy %h0 -> %y.first
     repeat %t in 0..512 { view %x.t = %x[%t]   view %h = %y[(%t - 1) % 512]   view %new = %y[%t]   launch @step(%x.t, %h, %w, %new) }
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RingBuffer:
-    """A buffer of `size` entries that the steps write one after the other and over again, backward with `reverse`."""
+    """A buffer of `length` entries that iterations write cyclically, from the last to the first with `reverse`."""
 
     buffer: str
     length: Dim
@@ -33,24 +34,24 @@ class RingBuffer:
 
 
 class RecurrenceLowering:
-    """One recurrence, called `name`, being lowered as part of `outer`."""
+    """Lowers one recurrence `n`, named `name`, into the program of `outer`."""
 
     def __init__(self, outer: ProgramLowering, n: Node, name: str) -> None:
         self.outer, self.n, self.name = outer, n, name
         self.body: Graph = n.attrs["body"]
         self.inner = outer.nested_lowering(self.body, name)
-        self.num_sequences, self.num_states = n.attrs["sequences"], n.attrs["states"]
+        self.num_sequences, self.num_states = n.attrs["num_scanned"], n.attrs["num_carried"]
         self.reverse: bool = n.attrs["reverse"]
         self.num_steps = n.operands[0].shape[0]
-        known = interval(self.num_steps, {})
-        if known is None or known[0] < 1:
-            raise DynamicShapeError(f"%{name} takes {self.num_steps} steps, which may be none")
-        self.min_steps = known[0]
+        bounds = interval(self.num_steps, {})
+        if bounds is None or bounds[0] < 1:
+            raise DynamicShapeError(f"%{name} has trip count {self.num_steps}, which may be 0")
+        self.min_steps = bounds[0]
         self.step_var = f"{name}.t"
         self.views: list[View] = []
 
     def run(self) -> None:
-        """Append the steps to those of `outer` and note where the results lie; LowerError for calls into PyTorch."""
+        """Append the steps to `outer` and record the result buffers; LoweringError if the body has opaque calls."""
         outer, inputs, t = self.outer, self.body.inputs, var(self.step_var)
         results = [
             RingBuffer(self.result_buffer(self.num_states + k, o), self.num_steps, self.reverse)
@@ -62,32 +63,32 @@ class RecurrenceLowering:
             self.inner.result_buffers[x, 0] = self.entry_view(source, t, f"x{k}")
         for k, ring in enumerate(rings):
             self.inner.result_buffers[inputs[self.num_sequences + k], 0] = self.entry_view(ring, t - 1, f"old{k}")
-        for x, operand in list(zip(inputs, self.n.operands, strict=True))[self.num_sequences + self.num_states :]:
+        first_invariant = self.num_sequences + self.num_states
+        for x, operand in list(zip(inputs, self.n.operands, strict=True))[first_invariant:]:
             self.inner.result_buffers[x, 0] = outer.buffer_of(operand)
-        written = {
-            ring: self.entry_view(ring, t, f"new{k}") for k, ring in enumerate(dict.fromkeys([*results, *rings]))
-        }
-        goals = list(zip(self.body.outputs, [written[r] for r in (*rings, *results)], strict=True))
-        for node, goal in goals:
-            self.inner.destinations.setdefault(node, goal)
+        distinct = dict.fromkeys([*results, *rings])
+        entries = {ring: self.entry_view(ring, t, f"new{k}") for k, ring in enumerate(distinct)}
+        destinations = list(zip(self.body.outputs, [entries[r] for r in (*rings, *results)], strict=True))
+        for node, buffer in destinations:
+            self.inner.destinations.setdefault(node, buffer)
         self.copy_initial_states(rings)
-        outer.steps.append(Repeat(self.step_var, self.num_steps, (*self.views, *self.body_steps(goals))))
+        outer.steps.append(Repeat(self.step_var, self.num_steps, (*self.views, *self.body_steps(destinations))))
         self.bind_final_states(rings)
 
     @property
     def stacked_outputs(self) -> tuple[Node, ...]:
-        """The body's nodes whose values are kept for every step."""
+        """The outputs of the body that are stacked over all iterations."""
         return self.body.outputs[self.num_states :]
 
     def result_buffer(self, k: int, entry: Node) -> str:
-        """The buffer of result `k`, a sequence."""
+        """Declare and return the buffer of result `k`, the stacked values of `entry`."""
         buffer = f"{self.name}.{k}" if isinstance(self.n.result_type, tuple) else self.name
         self.outer.buffers[buffer] = stacked_type(entry.type, self.num_steps)
         self.outer.result_buffers[self.n, k] = buffer
         return buffer
 
     def state_ring(self, k: int, results: list[RingBuffer]) -> RingBuffer:
-        """Where state `k` goes round: the sequence of its values if there is one, of two at least, else two entries."""
+        """Return the ring of state `k`: its stacked result of two or more entries, else a buffer of two entries."""
         node = self.body.outputs[k]
         if self.min_steps > 1 and node in self.stacked_outputs and node not in self.body.outputs[:k]:
             return results[self.stacked_outputs.index(node)]
@@ -96,35 +97,34 @@ class RecurrenceLowering:
         return RingBuffer(buffer, 2)
 
     def entry_view(self, ring: RingBuffer, step: Dim, suffix: str) -> str:
-        """A slice of what `ring` holds at step number `step`: inside the loop where that follows its counter."""
-        place = mod(
-            ring.length - 1 - step if ring.reverse else step, ring.length, {self.step_var: (0, self.num_steps - 1)}
-        )
-        made = View(f"{self.name}.{suffix}", ring.buffer, place)
-        self.outer.buffers[made.name] = view_type(self.outer.buffers[ring.buffer])
-        self.outer.views.add(made.name)
-        (self.views if self.step_var in variables(step) else self.outer.steps).append(made)
-        return made.name
+        """Add a view of the entry of `ring` at iteration `step`, in the loop if `step` varies; return its name."""
+        entry = ring.length - 1 - step if ring.reverse else step
+        entry = mod(entry, ring.length, {self.step_var: (0, self.num_steps - 1)})
+        view = View(f"{self.name}.{suffix}", ring.buffer, entry)
+        self.outer.buffers[view.name] = view_type(self.outer.buffers[ring.buffer])
+        self.outer.views.add(view.name)
+        (self.views if self.step_var in variables(step) else self.outer.steps).append(view)
+        return view.name
 
     def copy_initial_states(self, rings: list[RingBuffer]) -> None:
-        """The states before the first step."""
+        """Copy the initial states into the entries that the first iteration reads."""
         for k, (ring, operand) in enumerate(zip(rings, self.n.operands[self.num_sequences :], strict=False)):
             self.outer.steps.append(Copy(self.outer.buffer_of(operand), self.entry_view(ring, -1, f"first{k}")))
 
-    def body_steps(self, goals: list[tuple[Node, str]]) -> list[Step]:
-        """The steps of the body, and copies of what is not computed where it should lie."""
+    def body_steps(self, destinations: list[tuple[Node, str]]) -> list[Step]:
+        """Return the steps of the body, and copies of the outputs that are not computed in their destinations."""
         for node in self.body.nodes:
             self.inner.lower_node(node)
         if any(isinstance(s, OpaqueCall) for s in self.inner.steps):
-            raise LoweringError(f"the body of %{self.name} calls PyTorch, which no loop can")
-        copies = [Copy(source, goal) for node, goal in goals if (source := self.inner.buffer_of(node)) != goal]
+            raise LoweringError(f"the body of %{self.name} contains an opaque call, which a repeat step cannot run")
+        copies = [Copy(source, to) for node, to in destinations if (source := self.inner.buffer_of(node)) != to]
         return [*self.inner.steps, *copies]
 
     def bind_final_states(self, rings: list[RingBuffer]) -> None:
-        """The states after the last step, those that somebody reads."""
-        read = (
-            {u.attrs["index"] for u in self.outer.graph.users[self.n]} if isinstance(self.n.result_type, tuple) else {0}
-        )
+        """Add views of the states after the last iteration, for those that are used."""
+        used = {0}
+        if isinstance(self.n.result_type, tuple):
+            used = {u.attrs["index"] for u in self.outer.graph.users[self.n]}
         for k, ring in enumerate(rings):
-            if k in read:
+            if k in used:
                 self.outer.result_buffers[self.n, k] = self.entry_view(ring, self.num_steps - 1, f"last{k}")

@@ -1,10 +1,10 @@
-"""Scatters as loops: operand 0 into the output, then every write in its turn.
+"""Lowering of scatters: operand 0 is copied to the output, then all writes are applied in order.
 
 parallel %i { parallel %j { store %x[%i, %j], %y[%i, %j] } }
 parallel %v { for %u { %row = %indices[%v, %u]   check %row in 0..n   store %y[%v, %row] + %values[%v, %u], %y[%v, %row] } }
 
-Steps of a loop that the place follows plainly (%v) meet in no place, so threads and lanes may share them; the others keep their
-order.  Loops stay in the order of memory: where no such loop is outermost, threads share blocks of the innermost one.
+Iterations of a loop whose variable directly indexes the output (%v) write disjoint elements and may run in parallel.
+The others keep their order.  Loops stay in memory order: if none outermost is parallel, blocks of the innermost are.
 """
 
 from __future__ import annotations
@@ -26,83 +26,78 @@ if TYPE_CHECKING:
 
 
 def lower_scatter(lowering: KernelLowering, target: Node) -> None:
-    """The loops of a kernel whose root is a scatter, its result stored through the views that end in `target`."""
+    """Emit the loops of a kernel whose root is a scatter, stored through the views from the root to `target`."""
     node = lowering.root
     assert isinstance(node.structure, Scatter)
     if len(lowering.graph.outputs) > 1:
-        raise LoweringError(f"the writes of {node} come in no order that another output could follow")
-    if scanned := nontrivial_scans(lowering.graph):
-        raise LoweringError(f"the writes of {node} do not come in the order in which {scanned[0]} is made")
+        raise LoweringError(f"scatter {node} cannot share a kernel with another output")
+    if scans := nontrivial_scans(lowering.graph):
+        raise LoweringError(f"scatter {node} cannot be fused with scan {scans[0]}: the orders differ")
     ranges, index = lowering.nest.new_loops("i", node.shape)
-    lowering.demand = Demand(lowering.graph, node, index)  # nothing is kept: the two parts share no row
+    lowering.demand = Demand(lowering.graph, node, index)  # nothing is materialized: copy and writes share no loop
 
     def copy() -> None:
-        lowering.nest.add(
-            Store("out0", lowering.output_position(target, index), lowering.element(node.operands[0], index, None))
-        )
+        position = lowering.output_position(target, index)
+        lowering.nest.add(Store("out0", position, lowering.element(node.operands[0], index, None)))
 
     lowering.nest.emit_loops(ranges, True, copy)
     writes = node.structure.writes(node)
     ranges, point = lowering.nest.new_loops("u", writes.extents)
-    plain = {str(d) for d in writes.position(point) if not isinstance(d, Lookup)}
-    combine, (shared, rest) = node.structure.combine(node), split_parallel_loops(lowering, ranges, plain)
-    lowering.nest.emit_loops(
-        shared,
-        True,
-        lambda: lowering.nest.emit_loops(rest, False, lambda: lower_write(lowering, target, combine, writes, point)),
-    )
+    direct = {str(d) for d in writes.position(point) if not isinstance(d, Lookup)}
+    combine = node.structure.combine(node)
+    outer, inner = split_parallel_loops(lowering, ranges, direct)
+
+    def write() -> None:
+        lower_write(lowering, target, combine, writes, point)
+
+    lowering.nest.emit_loops(outer, True, lambda: lowering.nest.emit_loops(inner, False, write))
 
 
 MIN_PARALLEL_STEPS = 16
-"""Steps that the outermost loops need for threads to share them."""
+"""Fewest iterations of the outer parallel loops that are enough for the threads; chosen empirically."""
 
 MAX_BLOCK_ELEMENTS = 256
-"""Most elements in a thread's block of the innermost loop: they are read and written side by side."""
+"""Most elements in a parallel block of the innermost loop, which are contiguous in memory; chosen empirically."""
 
 
 def split_parallel_loops(
     lowering: KernelLowering, ranges: list[Range], direct_vars: set[str]
 ) -> tuple[list[Range], list[Range]]:
-    """The loops over the writes as those that threads may share and, inside them, the others."""
+    """Split the loops over the writes into outer parallel loops and inner sequential ones.
+
+    Only loops in `direct_vars` may be parallel.  If the outer ones are too short, the innermost is split into blocks.
+    """
     count = next((k for k, r in enumerate(ranges) if r.var not in direct_vars), len(ranges))
-    shared, rest = ranges[:count], ranges[count:]
-    steps = product(r.extent for r in shared)
-    if (
-        not rest
-        or rest[-1].var not in direct_vars
-        or not isinstance(rest[-1].extent, int)
-        or tile.dim_hint(steps) >= MIN_PARALLEL_STEPS
-    ):
-        return shared, rest
-    last, extent = rest[-1], tile.extent_hint(rest[-1])
-    size = max(
-        (d for d in range(MAX_BLOCK_ELEMENTS // 4, MAX_BLOCK_ELEMENTS + 1) if extent % d == 0),
-        key=lambda d: (d % 16 == 0, d),
-        default=extent,
-    )
+    outer, inner = ranges[:count], ranges[count:]
+    if not inner or tile.dim_hint(product(r.extent for r in outer)) >= MIN_PARALLEL_STEPS:
+        return outer, inner
+    last, extent = inner[-1], inner[-1].extent
+    if last.var not in direct_vars or not isinstance(extent, int):
+        return outer, inner
+    divisors = (d for d in range(MAX_BLOCK_ELEMENTS // 4, MAX_BLOCK_ELEMENTS + 1) if extent % d == 0)
+    size = max(divisors, key=lambda d: (d % 16 == 0, d), default=extent)
     if size >= extent:
-        return shared, rest
+        return outer, inner
     block = Range(lowering.nest.fresh_name("block"), 0, extent // size)
     start = var(block.var) * size
-    return [*shared, block], [*rest[:-1], last.with_(lo=start, hi=start + size)]
+    return [*outer, block], [*inner[:-1], last.with_(lo=start, hi=start + size)]
 
 
 def lower_write(
     lowering: KernelLowering, target: Node, combine: str, writes: ScatterWrites, point: tuple[Dim, ...]
 ) -> None:
-    """One write: the place looked up, what is there combined with what comes."""
+    """Emit one write: look up its position and combine the current value there with the new one."""
     node = lowering.root
-    position = tuple(
-        lowering.checked_index(node, d, None) if isinstance(d, Lookup) else d for d in writes.position(point)
-    )
+    indices = writes.position(point)
+    position = tuple(lowering.checked_index(node, d, None) if isinstance(d, Lookup) else d for d in indices)
     if node.type.numel == 0:
-        return  # the checks have said it
+        return  # nothing to write to; the bounds checks fail
     source = writes.value(point)
     value = lowering.upcast_element(node.operands[source.operand], source.position)
-    place = lowering.output_position(target, position)
-    lowering.nest.add(Store("out0", place, combined_value(combine, Load(node.dtype, "out0", place), value)))
+    position = lowering.output_position(target, position)
+    lowering.nest.add(Store("out0", position, combined_value(combine, Load(node.dtype, "out0", position), value)))
 
 
 def combined_value(combine: str, old: Load, new: Expr) -> Expr:
-    """What a place holds after a write; half types are combined in f32 (the dtype of `new`) and rounded."""
+    """Return the value after a write; half types are combined in f32, the dtype of `new`, and rounded."""
     return (new if combine == "set" else call_primitive(combine, old.to(new.dtype), new)).to(old.dtype)

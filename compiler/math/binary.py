@@ -1,9 +1,9 @@
-"""The bits of a binary floating-point number: powers of two, rounding to integers, clamping.
+"""Bit operations on binary floating-point numbers: powers of two, rounding to integers, clamping.
 
-The tricks here replace conversions between floats and integers, which are slow on some machines and undefined beyond the
-integers' range.  They rest on one fact: a float in [2^f, 2^(f+1)), where f is the number of fraction bits, has a last
-place of 1.  So adding M = 1.5 * 2^f to a small x rounds x to an integer (to nearest, ties to even), and the low bits of
-the sum *are* that integer, in two's complement (Muller, "Elementary Functions", 3rd ed., 11.1).
+They replace conversions between floats and integers, which are slow on some machines and undefined beyond the integers'
+range.  All rest on one fact: a float in [2^f, 2^(f+1)), where f is the number of fraction bits, has a last place of 1.
+So adding M = 1.5 * 2^f to a small x rounds x to an integer (to nearest, ties to even), and the low bits of the sum *are*
+that integer in two's complement (Muller, "Elementary Functions", 3rd ed., 11.1).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAN = math.nan
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A binary format of IEEE 754: how many bits the fraction has, the bias of the exponent, the integer of its width."""
+    """Binary format of IEEE 754: integer dtype of the same width, number of fraction bits, and exponent bias."""
 
     integer_dtype: DType
     fraction_bits: int
@@ -28,21 +28,21 @@ class FloatFormat:
 
     @property
     def magic(self) -> float:
-        """Added to a small number, rounds it to an integer: see the module's docstring."""
+        """Constant whose addition rounds a small number to an integer (M in the module's docstring)."""
         return 1.5 * 2.0**self.fraction_bits
 
     @property
     def tiny(self) -> float:
-        """The smallest normal number."""
+        """Smallest positive normal number."""
         return 2.0 ** (1 - self.bias)
 
     def exponent_bits(self, exponent: int) -> int:
-        """The bits of 2^exponent."""
+        """Return the bits of 2^exponent."""
         return (exponent + self.bias) << self.fraction_bits
 
     @property
     def sign_bit(self) -> int:
-        """The integer of which only the sign bit is set."""
+        """Integer with only the sign bit set."""
         return -1 << (self.integer_dtype.bits - 1)
 
 
@@ -50,26 +50,26 @@ FLOAT_FORMATS = {f32: FloatFormat(i32, 23, 127), f64: FloatFormat(i64, 52, 1023)
 
 
 def format_of(x: Expr) -> FloatFormat:
-    """The format of `x`; TypeError unless it is f32 or f64."""
+    """Return the format of `x`; raises TypeError unless it is f32 or f64."""
     if x.dtype not in FLOAT_FORMATS:
-        raise TypeError(f"elementary functions expand in f32 and f64, not in {x.dtype}; convert the argument first")
+        raise TypeError(f"elementary functions expand in f32 and f64, not in {x.dtype}; cast the argument first")
     return FLOAT_FORMATS[x.dtype]
 
 
 def min_keeping_nan(x: Expr, bound: Number) -> Expr:
-    """min(x, bound) that keeps NaN; one instruction on x86, where a true minimum is three."""
+    """Return min(x, bound), and NaN for NaN: one instruction on x86, where a NaN-propagating minimum takes three."""
     return where(x > bound, bound, x)
 
 
 def clamp(x: Expr, low: Number, high: Number) -> Expr:
-    """`x` limited to [low, high]; NaN stays NaN."""
+    """Clamp `x` to [low, high]; NaN stays NaN."""
     return min_keeping_nan(where(x < low, low, x), high)
 
 
 def scaled_integer(x: Expr, scale: Expr | Number, offset: int = 0) -> tuple[Expr, Expr]:
-    """n = round(scale x) as a float, and bits whose low end is the integer n + offset.
+    """Return n = round(scale x) as a float, and bits whose low end is the integer n + offset.
 
-    For |n| + |offset| < 2^(fraction - 1).  2 operations; only the product is rounded, so n is off by one at ties alone.
+    For |n| + |offset| < 2^(fraction bits - 1).  2 operations.  Only the product is rounded, so n is off by one only near ties.
     """
     form = format_of(x)
     magic = form.magic + offset
@@ -78,17 +78,17 @@ def scaled_integer(x: Expr, scale: Expr | Number, offset: int = 0) -> tuple[Expr
 
 
 def scaled_power(x: Expr, scale: Number, extra: int = 0) -> tuple[Expr, Expr]:
-    """n = round(scale x), and 2^(n + extra), which must be a normal number.  3 operations."""
+    """Return n = round(scale x) and 2^(n + extra), which must be a normal number.  3 operations."""
     form = format_of(x)
     n, bits = scaled_integer(x, scale, form.bias + extra)
     return n, (bits << form.fraction_bits).bitcast(x.dtype)
 
 
 def scaled_power_factors(x: Expr, scale: Number) -> tuple[Expr, Expr, Expr]:
-    """n = round(scale x), and two factors whose product is 2^n, for twice the range of normal exponents.
+    """Return n = round(scale x) and two factors whose product is 2^n, for twice the range of normal exponents.
 
-    Multiplying by both, one after the other, overflows and underflows as it should: the first product is exact, the second
-    rounds once.  6 operations.
+    Multiplying by one after the other overflows and underflows correctly: the first product is exact, the second rounds once.
+    6 operations.
     """
     form = format_of(x)
     n, bits = scaled_integer(x, scale, 2 * form.bias)

@@ -1,4 +1,4 @@
-"""erf."""
+"""Error function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from compiler.math.binary import min_keeping_nan
 
 THRESHOLD = 1.4142  # x^2 < 2: an ulp of x^2 doubles there
 
-# erf(x) / x - 1 in x^2 on |x| <= 1.4143: erf x to 2^-27.1 (degree 7) and 2^-56.0 (degree 14).
 NEAR = {
     f32: (
         0.12837917, -0.37612608, 0.11283417, -0.026850242, 0.0051912167, -0.0008179549, 9.685834e-05, -6.3465804e-06,
@@ -21,11 +20,12 @@ NEAR = {
         -4.631401191964372e-12, 1.4119147452997476e-13,
     ),
 }  # fmt: skip
+"""erf(x) / x - 1 in x^2 on |x| <= 1.4143: erf x to 2^-27.1 (degree 7) and 2^-56.0 (degree 14)."""
 
-# erf(centre + t) between the threshold and the end, from where on erf rounds to 1: absolute error 2^-23.8
-# (degree 10) and 2^-55.2 (degree 32).  The centre for f32 is one where erf has a float very near.
 CENTRE = {f32: 2.474, f64: 3.671875}
+"""Centre of `FAR`; for f32 one at which erf is very near a float."""
 END = {f32: 3.875, f64: 5.915}
+"""x from which on erf rounds to 1."""
 FAR = {
     f32: (
         0.9995326, 0.0024796494, -0.0061324444, 0.009279601, -0.009448769, 0.006602614, -0.0028971203, 0.0004086298,
@@ -43,15 +43,16 @@ FAR = {
         1.816014667928458e-18,
     ),
 }  # fmt: skip
+"""erf(CENTRE + t) from THRESHOLD to END: absolute error 2^-23.8 (degree 10) and 2^-55.2 (degree 32)."""
 
 
 def erf(x: Expr) -> Expr:
-    """The error function.
+    """Error function.
 
     Error 2.0 ulp in f32, 3.0 in f64.  Cost f32: 26 operations, f64: 57.
 
-    An odd polynomial up to sqrt 2; beyond, the polynomial of erf itself: entire, it is as easy as exp(-x^2) times another
-    polynomial would be, needs no range reduction and no division.  Both are computed and one is chosen.
+    An odd polynomial up to sqrt 2; beyond, a polynomial of erf itself.  erf is entire, so this costs no more than exp(-x^2)
+    times another polynomial, and needs no range reduction and no division.  Both are computed and one is selected.
     """
     a = absolute(x)
     near = fma(a, polynomial(a * a, NEAR[x.dtype]), a)

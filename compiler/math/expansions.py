@@ -1,16 +1,16 @@
-"""Elementary functions in terms of arithmetic, comparison, choice and bits: what `expand-math` puts in their place.
+"""Expansions of elementary functions into arithmetic, comparisons, selects and bit operations, for pass `expand-math`.
 
-An expansion takes arguments that are cheap to repeat (a name or a constant) of type f32 or f64, and returns an expression
-in which an object used twice is a value computed once.  No expansion branches or reads a table: all lanes of a vector take
-the same steps.
+An expansion takes arguments of type f32 or f64 that are cheap to repeat (a name or a constant).  In the expression that it
+returns, an object used twice is a value computed once.  No expansion branches or reads a table: all lanes of a vector
+execute the same operations.
 
-Every function is right over the whole range of its type: zeros (with their sign), denormal arguments and results,
-infinities and NaN.  Its docstring states the greatest error found, in units in the last place, and the cost in primitives,
-bitcasts not counted.  Tried in f32: exp and erf on all arguments, the others on every ninth, pow on 60 million pairs; in
-f64: some million arguments of each.
+Every function is accurate over the whole range of its type: zeros (with their sign), denormal arguments and results,
+infinities and NaN.  Its docstring states the largest error found, in ulp (units in the last place), and the cost in
+primitives without bitcasts.  Tested in f32: exp and erf on all arguments, the others on every ninth, pow on 60 million
+pairs; in f64: some million arguments of each.
 
-Two things hold throughout.  `fma` must round once.  A minimum that propagates NaN costs three instructions on x86, hence
-`where(x > c, c, x)`, which is one and keeps NaN too.
+All expansions assume that `fma` rounds once.  They use `where(x > c, c, x)` for a minimum: one instruction on x86, and it
+keeps NaN, where a NaN-propagating minimum takes three.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ EXPANSIONS: Mapping[str, Callable[..., Expr]] = MappingProxyType(
 
 
 def expand(call: PrimitiveCall) -> Expr:
-    """`call` of an elementary function, spelt out; KeyError where it is none, TypeError where it is not in f32 or f64."""
+    """Return the expansion of `call`.
+
+    Raises KeyError if its primitive is no elementary function, TypeError unless its dtype is f32 or f64.
+    """
     format_of(call)
     return EXPANSIONS[call.primitive](*call.operands)

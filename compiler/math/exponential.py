@@ -1,11 +1,11 @@
-"""exp, exp2 and expm1.
+"""Exponentials: exp, exp2 and expm1.
 
     e^x = 2^n e^r,  n = round(x / ln 2),  r = x - n ln 2 in [-ln 2 / 2, ln 2 / 2]
 
-Reduction after Cody and Waite ("Software Manual for the Elementary Functions", 1980): ln 2 is taken as a sum of two floats.
-With a fused multiply-add the first step is exact for a high part with all its bits.  The polynomials are minimax (Remez,
-200 bits), their coefficients then rounded one by one from the lowest, the others refitted each time; the errors quoted are
-those of the rounded polynomials, relative to the function.
+Argument reduction after Cody and Waite ("Software Manual for the Elementary Functions", 1980): ln 2 is a sum of two floats.
+With fma the first step is exact although the high part uses all its bits.  The polynomials are minimax fits (Remez, 200 bits).
+Their coefficients are rounded one by one from the lowest, and the others refitted each time.  Quoted errors are those of the
+rounded polynomials, relative to the function.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from compiler.math.binary import clamp, scaled_power, scaled_power_factors
 LOG2_E = 1.4426950408889634
 LN2 = {f32: (0.6931472, -1.9046543e-09), f64: (0.6931471805599453, 2.3190468138462996e-17)}  # high and low part
 
-# (e^r - 1 - r) / r^2 on |r| <= 0.3466: for e^r to 2^-28.2 (degree 4) and 2^-57.3 (degree 9).
 EXP = {
     f32: (0.49999994, 0.16666517, 0.041668102, 0.008369193, 0.0013838934),
     f64: (
@@ -27,8 +26,8 @@ EXP = {
         2.5020075536736372e-08,
     ),
 }  # fmt: skip
+"""(e^r - 1 - r) / r^2 on |r| <= 0.3466: e^r to 2^-28.2 (degree 4) and 2^-57.3 (degree 9)."""
 
-# The same for e^r - 1, relative to that: 2^-31.0 (degree 5) and 2^-55.4 (degree 9).
 EXPM1 = {
     f32: (0.5, 0.16666666, 0.041666467, 0.008333644, 0.001393507, 0.00019663437),
     f64: (
@@ -37,8 +36,8 @@ EXPM1 = {
         2.5124461043665923e-08,
     ),
 }  # fmt: skip
+"""(e^r - 1 - r) / r^2 on |r| <= 0.3466: e^r - 1 to 2^-31.0 (degree 5) and 2^-55.4 (degree 9)."""
 
-# (2^r - 1) / r on |r| <= 1/2: for 2^r to 2^-26.3 (degree 5) and 2^-55.9 (degree 10).
 EXP2 = {
     f32: (0.6931472, 0.24022594, 0.055503663, 0.009625446, 0.0013387927, 0.00013331958),
     f64: (
@@ -47,15 +46,16 @@ EXP2 = {
         7.075610293052233e-09, 4.509933750252856e-10,
     ),
 }  # fmt: skip
+"""(2^r - 1) / r on |r| <= 1/2: 2^r to 2^-26.3 (degree 5) and 2^-55.9 (degree 10)."""
 
-# Beyond these bounds the result no longer changes: it is 0 (or -1) below and infinite above.
 EXP_BOUNDS = {f32: (-104.0, 89.0), f64: (-746.0, 710.0)}
 EXP2_BOUNDS = {f32: (-151.0, 129.0), f64: (-1076.0, 1025.0)}
 EXPM1_BOUNDS = {f32: (-18.0, 89.0), f64: (-38.0, 710.0)}
+"""Arguments beyond which the result is constant: 0 (or -1 of expm1) below, infinite above."""
 
 
 def minus_multiple_of_ln2(x: Expr, n: Expr, fraction: float = 1.0) -> Expr:
-    """`x - n share ln 2` to full accuracy; `share` is a power of two.  2 operations."""
+    """Return x - n fraction ln 2 to full accuracy; `fraction` is a power of two.  2 operations."""
     high, low = LN2[x.dtype]
     return fma(n, -fraction * low, fma(n, -fraction * high, x))
 
@@ -86,8 +86,8 @@ def expm1(x: Expr) -> Expr:
 
     Error 1.5 ulp in f32, 2.2 in f64.  Cost f32: 22 operations, f64: 26.
 
-    2^n p + (2^n - 1) with p = e^r - 1, twice the half of it lest 2^n overflow.  Where n = 0 this is p itself, which must not
-    be halved: it may be denormal.
+    2^n p + (2^n - 1) with p = e^r - 1, computed as twice its half so that 2^n does not overflow.  If n = 0 this is p itself,
+    which must not be halved: it may be denormal.
     """
     y = clamp(x, *EXPM1_BOUNDS[x.dtype])
     n, half = scaled_power(y, LOG2_E, extra=-1)

@@ -1,7 +1,7 @@
-"""tanh, sinh and cosh.
+"""Hyperbolic functions: tanh, sinh and cosh.
 
-With x = n ln 2 + r everything follows from addition theorems: the functions of n ln 2 are made of powers of two, those of r
-are short polynomials.  (Minimax, found and quoted as in exponential.py.)
+With x = n ln 2 + r they follow from addition theorems: functions of n ln 2 are powers of two, those of r short polynomials
+(minimax fits as in exponential.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ OVERFLOW_BOUND = {f32: 89.5, f64: 710.6}  # sinh and cosh are infinite from here
 
 ATANH_HALF = 0.55  # approximately
 
-# (tanh r - r) / r^3 in r^2 for |r| <= 0.5505: tanh r to 2^-29.7 (degree 4) and 2^-60.4 (degree 10).
 TANH = {
     f32: (-0.3333332, 0.13332632, -0.053856134, 0.021084735, -0.006289988),
     f64: (
@@ -26,9 +25,8 @@ TANH = {
         -1.9582735920799566e-05,
     ),
 }  # fmt: skip
+"""(tanh r - r) / r^3 in r^2 for |r| <= 0.5505: tanh r to 2^-29.7 (degree 4) and 2^-60.4 (degree 10)."""
 
-# (sinh r - r) / r^3 and (cosh r - 1) / r^2 in r^2 for |r| <= 0.3466: to 2^-34.3 and 2^-33.2 (degree 2), 2^-61.6 and 2^-57.9
-# (degree 4), relative to sinh r and to 1.
 SINH = {
     f32: (0.16666667, 0.008333175, 0.00019974087),
     f64: (
@@ -36,12 +34,14 @@ SINH = {
         2.510799081264614e-08,
     ),
 }  # fmt: skip
+"""(sinh r - r) / r^3 in r^2 for |r| <= 0.3466: sinh r to 2^-34.3 (degree 2) and 2^-61.6 (degree 4)."""
 COSH = {
     f32: (0.5, 0.04166646, 0.0013935426),
     f64: (
         0.500000000000001, 0.0416666666665333, 0.0013888888943106277, 2.4801493455892025e-05, 2.7630163822223145e-07,
     ),
 }  # fmt: skip
+"""(cosh r - 1) / r^2 in r^2 for |r| <= 0.3466: cosh r to 2^-33.2 (degree 2) and 2^-57.9 (degree 4), relative to 1."""
 
 
 def tanh(x: Expr) -> Expr:
@@ -49,12 +49,12 @@ def tanh(x: Expr) -> Expr:
 
     Error 1.7 ulp in f32, 1.8 in f64.  Cost f32: 24 operations, f64: 30, one of them a division.
 
-    Up to 0.55, where tanh is 1/2, a polynomial.  Beyond, with n = round(2|x| / ln 2), r = |x| - n ln 2 / 2 and t = tanh r by
+    A polynomial up to 0.55, where tanh is 1/2.  Beyond, with n = round(2|x| / ln 2), r = |x| - n ln 2 / 2 and t = tanh r by
     the same polynomial,
 
         tanh |x| = 1 - 2 (1 - t) / (2^n (1 + t) + (1 - t))
 
-    where the second term is at most 1/2 and its rounding errors are halved.  No exponential is needed.
+    The second term is at most 1/2, so its rounding errors are halved.  No exponential is needed.
     """
     a = min_keeping_nan(absolute(x), TANH_BOUND[x.dtype])
     n, half_power = scaled_power(a, 2 * LOG2_E, extra=-1)
@@ -62,18 +62,18 @@ def tanh(x: Expr) -> Expr:
     r = where(small, a, minus_multiple_of_ln2(a, n, fraction=0.5))
     square = r * r
     t = fma(square * r, polynomial(square, TANH[x.dtype]), r)
-    below_1 = 1 - t
-    to_1 = below_1 / fma(below_1, 0.5, fma(t, half_power, half_power))
-    return copysign(where(small, t, 1 - to_1), x)
+    one_minus_t = 1 - t
+    complement = one_minus_t / fma(one_minus_t, 0.5, fma(t, half_power, half_power))
+    return copysign(where(small, t, 1 - complement), x)
 
 
 def _sinh_cosh_terms(a: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-    """For a >= 0: 2^n / 4, 2^-n / 4, sinh r and cosh r - 1."""
+    """Return 2^n / 4, 2^-n / 4, sinh r and cosh r - 1 for a >= 0."""
     form = format_of(a)
     a = min_keeping_nan(a, OVERFLOW_BOUND[a.dtype])
     n, power = scaled_power(a, LOG2_E, extra=-2)
     inverse_bits = 2 * form.exponent_bits(-2) - power.bitcast(form.integer_dtype)
-    inverse = where(inverse_bits < 0, 0, inverse_bits).bitcast(a.dtype)  # too small to matter long before it vanishes
+    inverse = where(inverse_bits < 0, 0, inverse_bits).bitcast(a.dtype)  # negligible long before it becomes 0
     r = minus_multiple_of_ln2(a, n)
     square = r * r
     sinh_r = fma(square * r, polynomial(square, SINH[a.dtype]), r)
@@ -86,8 +86,8 @@ def sinh(x: Expr) -> Expr:
 
     Error 1.9 ulp in f32, 2.3 in f64.  Cost f32: 27 operations, f64: 31.
 
-    sinh(n ln 2 + r) = (2^n - 2^-n)/2 cosh r + (2^n + 2^-n)/2 sinh r, halved until the end lest 2^n overflow; a denormal must not
-    be halved, and is its own sinh.
+    sinh(n ln 2 + r) = (2^n - 2^-n)/2 cosh r + (2^n + 2^-n)/2 sinh r, computed as half of it so that 2^n does not overflow.
+    A denormal must not be halved, and is its own sinh.
     """
     a = absolute(x)
     power, inverse, sinh_r, cosh_r_minus_1 = _sinh_cosh_terms(a)
@@ -102,5 +102,5 @@ def cosh(x: Expr) -> Expr:
     Error 1.5 ulp in f32, 1.5 in f64.  Cost f32: 25 operations, f64: 29.
     """
     power, inverse, sinh_r, cosh_r_minus_1 = _sinh_cosh_terms(absolute(x))
-    rest = fma(power - inverse, sinh_r, inverse)
-    return (fma(power + inverse, cosh_r_minus_1, rest) + power) * 2
+    small_terms = fma(power + inverse, cosh_r_minus_1, fma(power - inverse, sinh_r, inverse))
+    return (small_terms + power) * 2

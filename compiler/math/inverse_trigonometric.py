@@ -1,6 +1,6 @@
-"""asin, acos and atan.
+"""Inverse trigonometric functions: asin, acos and atan.
 
-Minimax polynomials on part of the range, found and quoted as in exponential.py, and these identities for the rest:
+Minimax polynomials (as in exponential.py) on part of the range, extended by these identities:
 
     asin x = pi/2 - 2 asin sqrt((1 - x) / 2)        acos x = pi/2 - asin x        atan x = pi/2 - atan (1/x)
 """
@@ -13,7 +13,6 @@ from compiler.ir.types import f32, f64
 
 HALF_PI = {f32: (1.5707964, -4.371139e-08), f64: (1.5707963267948966, 6.123233995736766e-17)}  # high and low part
 
-# (asin x - x) / x^3 in x^2 for |x| <= 1/2: asin x to 2^-27.5 (degree 4) and 2^-59.7 (degree 12).
 ASIN = {
     f32: (0.16666731, 0.07495957, 0.045401495, 0.02447564, 0.041715857),
     f64: (
@@ -22,8 +21,8 @@ ASIN = {
         0.021169048375312097, -0.020275391869714814, 0.03219687536265197,
     ),
 }  # fmt: skip
+"""(asin x - x) / x^3 in x^2 for |x| <= 1/2: asin x to 2^-27.5 (degree 4) and 2^-59.7 (degree 12)."""
 
-# (atan x - x) / x^3 in x^2 for |x| <= 1: atan x to 2^-28.4 (degree 8) and 2^-60.0 (degree 20).
 ATAN = {
     f32: (
         -0.3333331, 0.1999883, -0.14266853, 0.10964461, -0.084363714, 0.058482897, -0.03167126, 0.011166496, -0.0018475353,
@@ -36,16 +35,17 @@ ATAN = {
         0.00010693029532674592, -8.939988684895472e-06,
     ),
 }  # fmt: skip
+"""(atan x - x) / x^3 in x^2 for |x| <= 1: atan x to 2^-28.4 (degree 8) and 2^-60.0 (degree 20)."""
 
 
 def _from_half_pi(y: Expr) -> Expr:
-    """pi/2 - y, with pi/2 to twice the precision.  2 operations."""
+    """Return pi/2 - y, with pi/2 in twice the precision.  2 operations."""
     high, low = HALF_PI[y.dtype]
     return high - (y - low)
 
 
 def _asin_of_small(a: Expr) -> tuple[Expr, Expr]:
-    """Whether a = |x| is at most 1/2, and the arcsine of a or else of sqrt((1 - a) / 2); NaN for a > 1."""
+    """Return a <= 1/2, and the arcsine of a if that is true, else of sqrt((1 - a) / 2); NaN for a > 1."""
     small = a <= 0.5
     square = where(small, a * a, fma(a, -0.5, 0.5))
     root = where(small, a, sqrt(square))
@@ -53,7 +53,7 @@ def _asin_of_small(a: Expr) -> tuple[Expr, Expr]:
 
 
 def asin(x: Expr) -> Expr:
-    """The arcsine.
+    """Arcsine.
 
     Error 2.0 ulp in f32, 2.1 in f64.  Cost f32: 17 operations, f64: 26, one of them a square root.
     """
@@ -63,7 +63,7 @@ def asin(x: Expr) -> Expr:
 
 
 def acos(x: Expr) -> Expr:
-    """The arccosine.
+    """Arccosine.
 
     Error 1.2 ulp in f32, 1.2 in f64.  Cost f32: 21 operations, f64: 30, one of them a square root.
     """
@@ -73,7 +73,7 @@ def acos(x: Expr) -> Expr:
 
 
 def atan(x: Expr) -> Expr:
-    """The arctangent.
+    """Arctangent.
 
     Error 1.4 ulp in f32, 2.1 in f64.  Cost f32: 19 operations, f64: 32, one of them a division.
     """

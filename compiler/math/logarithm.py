@@ -1,8 +1,8 @@
-"""log, log2 and log1p.
+"""Logarithms: log, log2 and log1p.
 
     x = 2^e (1 + f),  1 + f in [sqrt(1/2), sqrt(2)),  log x = e ln 2 + log(1 + f)
 
-No cancellation is possible: the sum is never smaller than its second term.  Denormal arguments are scaled first.
+The sum is never smaller than its second term, so nothing cancels.  Denormal arguments are scaled first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from compiler.math.exponential import LOG2_E
 LN2 = 0.6931471805599453  # the errors of its float and double are a sixteenth and a fifth of an ulp
 SQRT_HALF_BITS = {f32: 0x3F3504F3, f64: 0x3FE6A09E667F3BCD}
 
-# (log(1+f) - f) / f^2 on 1 + f in [sqrt(1/2), sqrt(2)], Remez with the first coefficient given: log(1+f) to 2^-27.3 (degree 8)
-# and 2^-55.6 (degree 19).
 LOG = {
     f32: (
         -0.5, 0.3333333, -0.25000823, 0.20001261, -0.16623327, 0.14200945, -0.13159631, 0.12766679, -0.076419376,
@@ -29,17 +27,19 @@ LOG = {
         -0.05678297655733961, 0.06503641579317085, -0.05980394860343029, 0.026137972587598982,
     ),
 }  # fmt: skip
+"""(log(1+f) - f) / f^2 on 1 + f in [sqrt(1/2), sqrt(2)], Remez with the first coefficient given: log(1+f) to 2^-27.3
+(degree 8) and 2^-55.6 (degree 19)."""
 
 
 def split_exponent(x: Expr) -> tuple[Expr, Expr]:
-    """For normal x = 2^e m, m in [sqrt(1/2), sqrt(2)): the integer e, and the bits e << fraction.  3 operations."""
+    """Return the integer e of a normal x = 2^e m, m in [sqrt(1/2), sqrt(2)), and e << fraction bits.  3 operations."""
     form = format_of(x)
     e = (x.bitcast(form.integer_dtype) - SQRT_HALF_BITS[x.dtype]) >> form.fraction_bits
     return e, e << form.fraction_bits
 
 
 def exponent_and_fraction(x: Expr) -> tuple[Expr, Expr]:
-    """e (as a float) and f of x = 2^e (1 + f), for every finite x > 0.  10 operations."""
+    """Return e (as a float) and f of x = 2^e (1 + f), for finite x > 0.  10 operations."""
     form = format_of(x)
     denormal = x < form.tiny
     x = where(denormal, x * 2.0**form.fraction_bits, x)
@@ -54,7 +54,7 @@ def log_near_1(f: Expr) -> Expr:
 
 
 def with_special_cases(x: Expr, y: Expr) -> Expr:
-    """`y`, or the logarithm of `x` where it is 0, infinite, negative or NaN.  6 operations."""
+    """Return `y`, or the logarithm of `x` if it is 0, infinite, negative or NaN.  6 operations."""
     return where(x > 0, where(x < INF, y, x), where(x.eq(0), const(-INF, x.dtype), NAN))
 
 
@@ -81,15 +81,13 @@ def log1p(x: Expr) -> Expr:
 
     Error 1.5 ulp in f32, 2.0 in f64.  Cost f32: 27 operations, f64: 39.
 
-    u = 1 + x, rounded, serves only to find e; then f = 2^-e x + (2^-e - 1) is rounded once, so that nothing of a small x is lost.
-    The exponent of 2^-e is one too high until the end, since e may be so great that 2^-e is denormal.
+    u = 1 + x, rounded, only determines e.  Then f = 2^-e x + (2^-e - 1) is rounded once, so that a small x loses no bits.
+    2^-e is doubled until the end, because it may be denormal.
     """
     form = format_of(x)
     u = 1 + x
     e, e_bits = split_exponent(u)
-    scaled = (x.bitcast(form.integer_dtype) - e_bits).bitcast(
-        x.dtype
-    )  # x itself where e = 0, and never denormal elsewhere
+    scaled = (x.bitcast(form.integer_dtype) - e_bits).bitcast(x.dtype)  # x itself if e = 0, else not denormal
     twice = (form.exponent_bits(1) - e_bits).bitcast(x.dtype)
     f = scaled + fma(twice, 0.5, -1.0)
     y = fma(e.to(x.dtype), LN2, log_near_1(f))

@@ -1,4 +1,4 @@
-"""2 / pi to any number of bits, computed when first asked for rather than typed in."""
+"""Bits of 2 / pi to any precision, computed on first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 
 def _arctangent_of_inverse(n: int, one: int) -> int:
-    """atan(1 / n) in units of 1 / one, by its power series."""
+    """Return atan(1 / n) in units of 1 / one, by its power series."""
     power = total = one // n
     divisor = sign = 1
     while power:
@@ -20,22 +20,22 @@ def _arctangent_of_inverse(n: int, one: int) -> int:
 
 @cache
 def two_over_pi(bits: int) -> int:
-    """floor(2^bits * 2 / pi), by Machin's formula: pi / 4 = 4 atan(1/5) - atan(1/239)."""
+    """Return floor(2^bits * 2 / pi), by Machin's formula: pi / 4 = 4 atan(1/5) - atan(1/239)."""
     one = 1 << (bits + 32)  # 32 bits more than the rounding of a thousand terms can reach
     pi = 4 * (4 * _arctangent_of_inverse(5, one) - _arctangent_of_inverse(239, one))
     return (2 * one << bits) // pi
 
 
 def digits_of_two_over_pi(count: int, bits: int) -> list[float]:
-    """The first `count` digits of 2 / pi to the base 2^bits, as floats."""
-    whole = two_over_pi(count * bits)
-    return [float((whole >> bits * (count - 1 - i)) & ((1 << bits) - 1)) for i in range(count)]
+    """Return the first `count` digits of 2 / pi in base 2^bits, as floats."""
+    scaled = two_over_pi(count * bits)
+    return [float((scaled >> bits * (count - 1 - i)) & ((1 << bits) - 1)) for i in range(count)]
 
 
 def scaled_two_over_pi(shift: int) -> tuple[float, float]:
-    """2^shift * 2 / pi less the nearest multiple of 4, as the sum of two doubles (to 2^-106)."""
+    """Return 2^shift * 2 / pi minus the nearest multiple of 4, as a sum of two doubles (to 2^-106)."""
     bits = 192 + shift
     unit = 1 << (bits - shift)
-    rest = (two_over_pi(bits) + 2 * unit) % (4 * unit) - 2 * unit
-    high = float(Fraction(rest, unit))
-    return high, float(Fraction(rest, unit) - Fraction(high))
+    reduced = Fraction((two_over_pi(bits) + 2 * unit) % (4 * unit) - 2 * unit, unit)
+    high = float(reduced)
+    return high, float(reduced - Fraction(high))

@@ -1,9 +1,9 @@
-"""The place of an argument between multiples of pi/2, however large it is.
+"""Argument reduction by multiples of pi/2, for arguments of any size.
 
-The infinitely precise 2 / pi has, for any one exponent of x, few bits that matter (Payne and Hanek, "Radian reduction for
-trigonometric functions", SIGNUM Newsletter 18, 1983): bits so high that x times them is a multiple of 4 only add full
-turns, and bits so low that x times them is tiny against the smallest possible result are not needed.  Which bits matter
-is chosen by `where`, the same steps for all arguments; there is no fast path that a slow one would have to be blended with.
+For each exponent of x, few bits of 2 / pi are needed (Payne and Hanek, "Radian reduction for trigonometric functions",
+SIGNUM Newsletter 18, 1983).  Bits so high that x times them is a multiple of 4 only add full turns; bits so low that x times
+them is negligible against the smallest possible result are not needed.  `where` selects the bits by the same operations for
+all arguments, so no fast path has to be blended with a slow one.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ HALF_PI = (1.5707963267948966, 6.123233995736766e-17)  # high and low part
 
 
 def reduce_by_half_pi(x: Expr) -> tuple[Expr, Expr]:
-    """r (always f64) and the quadrant (modulo 4) of x >= 0: x = (quadrant + 4 k) pi/2 + r, |r| <= pi/4 but for rounding.
+    """Return r (always f64) and the quadrant (modulo 4) of x >= 0: x = (quadrant + 4 k) pi/2 + r, |r| <= pi/4 up to rounding.
 
-    r is NaN for an infinite x.  f32: 28 operations, 13 of them in f64; f64: 149.
+    r is NaN for an infinite x.  Cost f32: 28 operations, 13 of them in f64; f64: 149.
     """
     return _reduce_by_half_pi_f32(x) if x.dtype == f32 else _reduce_by_half_pi_f64(x)
 
 
 def _reduce_by_half_pi_f32(x: Expr) -> tuple[Expr, Expr]:
-    """For f32 x >= 0, from x = y 2^(21 k), y < 2^44, and T = 2^(21 k) 2/pi modulo 4 as two doubles.
+    """Reduce f32 x >= 0: x = y 2^(21 k), y < 2^44, times T = 2^(21 k) 2/pi modulo 4 as a sum of two doubles.
 
-    For k > 0, y is an integer, as it must be for T to be taken modulo 4.  y T is wrong by 2^-63 at most, and no f32 is nearer
-    than 2^-31 to a multiple of pi/2.
+    For k > 0, y is an integer, so that T may be taken modulo 4.  The error of y T is at most 2^-63, and no f32 is nearer than
+    2^-31 to a multiple of pi/2.
     """
     step = 21  # 2^128 = 2^(44 + 4 * 21)
     scale: Expr = const(1.0, f32)
@@ -42,61 +42,58 @@ def _reduce_by_half_pi_f32(x: Expr) -> tuple[Expr, Expr]:
         parts = [where(large, new, old) for new, old in zip(scaled_two_over_pi(step * k), parts)]
     high, low = parts
     y = (x * scale).to(f64)
-    whole, bits = scaled_integer(y, high)
-    return fma(y, low, fma(y, high, -whole)) * HALF_PI[0], bits.to(i32)
+    n, bits = scaled_integer(y, high)
+    return fma(y, low, fma(y, high, -n)) * HALF_PI[0], bits.to(i32)
 
 
-DIGIT_BITS = 53  # bits of a digit of 2/pi: as many as a double holds
-ACTIVE_DIGITS = (
-    5  # digits that matter at once: 53 bits of x, 53 of the result, 61 of cancellation and up to 53 of misalignment
-)
+DIGIT_BITS = 53
+"""Bits of a digit of 2/pi: as many as a double holds."""
+ACTIVE_DIGITS = 5
+"""Digits needed for one x: 53 bits of x, 53 of the result, 61 of cancellation and up to 53 of misalignment."""
 
 
 def _reduce_by_half_pi_f64(x: Expr) -> tuple[Expr, Expr]:
-    """For f64 x >= 0, from x = y 2^(53 k), y < 2^54, and five digits of 2/pi from the k-th on.
+    """Reduce f64 x >= 0: x = y 2^(53 k), y < 2^54, times five digits of 2/pi from the k-th on.
 
-    The products y d0, y d1 2^-53 ... are held exactly as far as they matter (2^-115; no double is nearer than 2^-61 to a
-    multiple of pi/2), reduced modulo 4 and added with all that rounding loses.
+    The products y d0, y d1 2^-53 ... are exact to 2^-115, and no double is nearer than 2^-61 to a multiple of pi/2.  They are
+    reduced modulo 4 and added with compensation for rounding errors.
     """
     y, digits = _select_digits(x)
     products = [two_product(y * 2.0 ** (-DIGIT_BITS * i), d) for i, d in enumerate(digits)]
     (p0, e0), (p1, e1), (p2, e2), (p3, e3), (p4, _) = products
-    top, lost = _compensated_sum(
-        [_modulo_4(p0) + _modulo_4(e0), _modulo_4(p1), e1, p2]
-    )  # the first two are far from rounding
-    whole, bits = scaled_integer(top, 1)
-    middle, lost = _compensated_sum([top - whole, *lost, e2, p3])
-    rest = sum(lost, e3) + p4
-    r = fma(middle, HALF_PI[0], fma(middle, HALF_PI[1], rest * HALF_PI[0]))
+    top_terms = [_modulo_4(p0) + _modulo_4(e0), _modulo_4(p1), e1, p2]  # the first two are far from rounding
+    top, errors = _compensated_sum(top_terms)
+    n, bits = scaled_integer(top, 1)
+    middle, errors = _compensated_sum([top - n, *errors, e2, p3])
+    low = sum(errors, e3) + p4
+    r = fma(middle, HALF_PI[0], fma(middle, HALF_PI[1], low * HALF_PI[0]))
     return where(x < 2.0**-30, x, r), bits  # a denormal x would have lost bits
 
 
 def _select_digits(x: Expr) -> tuple[Expr, list[Expr]]:
-    """y and the digits for it, k found bit by bit: every step halves the digits that may still be the first."""
-    last = 19  # the greatest k: 2^1024 = 2^(17 + 53 * 19)
+    """Return y and its digits, finding k bit by bit: each step halves the number of candidates for the first digit."""
+    last = 19  # the largest k: 2^1024 = 2^(17 + 53 * 19)
     digits: list[Expr] = [const(d, f64) for d in (0.0, *digits_of_two_over_pi(last + ACTIVE_DIGITS - 1, DIGIT_BITS))]
     y = x
     for step in (16, 8, 4, 2, 1):
         large = y >= 2.0 ** (DIGIT_BITS * step + 1)
         y = where(large, y * 2.0 ** (-DIGIT_BITS * step), y)
         shifted = digits[step:]
-        digits = [
-            where(large, shifted[i], d) if i < len(shifted) else d
-            for i, d in enumerate(digits[: step - 1 + ACTIVE_DIGITS])
-        ]
+        candidates = enumerate(digits[: step - 1 + ACTIVE_DIGITS])
+        digits = [where(large, shifted[i], d) if i < len(shifted) else d for i, d in candidates]
     return y, digits
 
 
 def _modulo_4(x: Expr) -> Expr:
-    """`x` less the nearest multiple of 4, exactly.  3 operations."""
+    """Return `x` minus the nearest multiple of 4, exactly.  3 operations."""
     return fma(round_even(x * 0.25), -4.0, x)
 
 
 def _compensated_sum(terms: Sequence[Expr]) -> tuple[Expr, list[Expr]]:
-    """The sum of `terms`, rounded, and what each addition lost.  6 operations a term."""
-    total, *rest = terms
-    lost: list[Expr] = []
-    for term in rest:
+    """Return the rounded sum of `terms` and the rounding error of each addition.  6 operations per addition."""
+    total, *others = terms
+    errors: list[Expr] = []
+    for term in others:
         total, error = two_sum(total, term)
-        lost.append(error)
-    return total, lost
+        errors.append(error)
+    return total, errors

@@ -1,4 +1,4 @@
-"""Sums and products of two terms, with what rounding loses."""
+"""Error-free sums and products of two terms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from compiler.ir.scalar import Expr, fma
 
 
 def two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`a + b` rounded, and what rounding lost: together exactly `a + b` (Knuth).  6 operations."""
+    """Return `a + b` rounded, and its rounding error (Knuth's 2Sum).  6 operations."""
     total = a + b
     b_part = total - a
     a_part = total - b_part
@@ -14,12 +14,12 @@ def two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 
 
 def fast_two_sum(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`two_sum` where `a` is 0 or not smaller than `b` in magnitude (Dekker 1971).  3 operations."""
+    """Return `two_sum(a, b)` if `a` is 0 or |a| >= |b| (Dekker 1971).  3 operations."""
     total = a + b
     return total, b - (total - a)
 
 
 def two_product(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """`a b` rounded, and what rounding lost.  2 operations."""
+    """Return `a * b` rounded, and its rounding error.  2 operations."""
     product = a * b
     return product, fma(a, b, -product)

@@ -1,9 +1,9 @@
-"""sin, cos and tan of every finite argument.
+"""Trigonometric functions of all finite arguments: sin, cos and tan.
 
     x = (q + f) pi/2 with an integer q and |f| <= 1/2;  r = f pi/2
 
-Quadrant q tells which of sin r and cos r is wanted and with which sign (reduction.py finds both).  The polynomials are
-minimax on |r| <= pi/4, found and quoted as in exponential.py.
+The quadrant q selects sin r or cos r and the sign (see reduction.py).  The polynomials are minimax fits on |r| <= pi/4, as in
+exponential.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from compiler.ir.types import f32, f64
 from compiler.math.binary import format_of
 from compiler.math.reduction import reduce_by_half_pi
 
-# (sin r - r) / r^3 in r^2: sin r to 2^-27.9 (degree 2) and 2^-57.9 (degree 5).
 SIN = {
     f32: (-0.16666655, 0.008332189, -0.0001951829),
     f64: (
@@ -24,8 +23,8 @@ SIN = {
         1.589543277169162e-10,
     ),
 }  # fmt: skip
+"""(sin r - r) / r^3 in r^2: sin r to 2^-27.9 (degree 2) and 2^-57.9 (degree 5)."""
 
-# (cos r - 1) / r^2 in r^2, the first coefficient given: cos r to 2^-33.0 (degree 3) and 2^-63.9 (degree 6).
 COS = {
     f32: (-0.5, 0.041666646, -0.001388731, 2.4432327e-05),
     f64: (
@@ -33,26 +32,27 @@ COS = {
         2.087570539772969e-09, -1.1358749357725145e-11,
     ),
 }  # fmt: skip
+"""(cos r - 1) / r^2 in r^2, the first coefficient given: cos r to 2^-33.0 (degree 3) and 2^-63.9 (degree 6)."""
 
-# Both in f64 with the accuracy of f32, to 2^-28.0 and 2^-33.0.
 F32_SIN_IN_F64 = (-0.16666654722438198, 0.008332165803972644, -0.00019515815213257327)
 F32_COS_IN_F64 = (-0.5, 0.04166664568292435, -0.0013887316251203553, 2.443315661392863e-05)
+"""The same for f32 computed in f64: sin r to 2^-28.0, cos r to 2^-33.0."""
 
 
 def _sin_and_cos(r: Expr, sin_coefficients: Sequence[float], cos_coefficients: Sequence[float]) -> tuple[Expr, Expr]:
-    """sin r and cos r for |r| <= pi/4."""
+    """Return sin r and cos r for |r| <= pi/4."""
     square = r * r
     sine = fma(square * r, polynomial(square, sin_coefficients), r)
     return sine, fma(square, polynomial(square, cos_coefficients), 1.0)
 
 
 def _negate_if(y: Expr, sign: Expr) -> Expr:
-    """`y` with its sign bit flipped where that of the integer `sign` is set, whose other bits are 0."""
+    """Flip the sign bit of `y` if that of the integer `sign` is set; its other bits are 0."""
     return (y.bitcast(sign.dtype) ^ sign).bitcast(y.dtype)
 
 
 def _sign(x: Expr) -> Expr:
-    """The sign bit of `x` alone."""
+    """Return the sign bit of `x`; all other bits are 0."""
     form = format_of(x)
     return x.bitcast(form.integer_dtype) & form.sign_bit
 
@@ -86,7 +86,7 @@ def cos(x: Expr) -> Expr:
 
 
 def tan(x: Expr) -> Expr:
-    """tan x, the quotient of sine and cosine; for f32 in f64, where its three roundings are nothing.
+    """tan x, the quotient of sine and cosine; for f32 in f64, whose three roundings are negligible.
 
     Error 0.6 ulp in f32, 3.2 in f64.  Cost f32: 44 operations, f64: 168, one of them a division.
     """

@@ -1,4 +1,4 @@
-"""Exact algebra on scalar expressions: every rule keeps every bit, for zeros of both signs, infinities and NaN too."""
+"""Exact algebraic simplification of scalar expressions: bit-identical for signed zeros, infinities and NaN too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SimplificationRule: TypeAlias = Callable[[PrimitiveCall, "tuple[Expr, ...]"], Ex
 
 
 def simplify_scalar(e: Expr) -> Expr:
-    """`e` without the operations that do nothing."""
+    """Remove identity operations from `e`."""
     return transform(e, _simplify_call)
 
 
@@ -23,12 +23,12 @@ def _simplify_call(e: Expr) -> Expr:
 
 
 def _is_constant(e: Expr, value: float) -> bool:
-    """Whether `e` is the constant `value`, with its sign."""
+    """Return True if `e` is the constant `value`, with the same sign."""
     return isinstance(e, Const) and e.value == value and copysign(1, e.value) == copysign(1, value)
 
 
 def _additive_identity(dtype: DType) -> float:
-    """What can be added to any value of `dtype` and leave it as it was: for floats -0.0, as -0.0 + 0.0 is 0.0."""
+    """Return the additive identity of `dtype`: -0.0 for floats, because -0.0 + 0.0 is 0.0."""
     return -0.0 if dtype.is_float else 0
 
 
@@ -72,19 +72,17 @@ def _simplify_where(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
 
 
 def _bitwise(ones: bool) -> SimplificationRule:
-    """x op x -> x, and x op the neutral bits -> x."""
+    """x op x -> x, x op identity -> x; the identity has all bits set (`ones`) or none."""
 
     def rule(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
-        neutral = (
-            (True if e.dtype == boolean else -1 if e.dtype.kind == "int" else (1 << e.dtype.bits) - 1) if ones else 0
-        )
-        return _equal_operands(e, args) or _two_sided_identity(lambda _: neutral)(e, args)
+        all_ones = True if e.dtype == boolean else -1 if e.dtype.kind == "int" else (1 << e.dtype.bits) - 1
+        return _equal_operands(e, args) or _two_sided_identity(lambda _: all_ones if ones else 0)(e, args)
 
     return rule
 
 
 def _simplify_cast(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
-    """x to its own type; there and back through a type that holds every value of x."""
+    """cast<T>(x: T) -> x; cast<T>(cast<U>(x: T)) -> x if U represents every value of T."""
     inner = args[0]
     if inner.dtype == e.dtype:
         return inner
@@ -96,7 +94,7 @@ def _simplify_cast(e: PrimitiveCall, args: tuple[Expr, ...]) -> Expr | None:
 
 
 def can_represent(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` survives a cast to `wide` and back."""
+    """Return True if every value of `narrow` survives a cast to `wide` and back."""
     if narrow in (wide, boolean):
         return True
     if wide.is_float and narrow.is_float:

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from compiler.analysis.accesses import Accesses
+from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.tile.kernel import Kernel
@@ -41,20 +42,21 @@ class Alternative:
 
 @dataclass
 class Context:
-    """What passes share: the machine compiled for (None: any), the user's options, and what the passes report.
+    """State that the passes of one compilation share: the machine they choose for, and what they report.
 
-    `kernel` names the kernel that is being worked on, if it is one; the program launches those `repeated` in a loop.  `offers`
-    are what the tuner may try.  `otherwise_if_small` says that open sizes had better be served by two programs.
+    `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
+    `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
+    `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
     """
 
-    machine: Any = None
-    options: Any = None
+    machine: Machine = field(default_factory=Machine)
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
     repeated_kernels: frozenset[str] = frozenset()
     alternatives: list[Alternative] = field(default_factory=list)
     wants_small_variant: bool = False
+    lowered_kernels: dict[Hashable, Kernel] = field(default_factory=dict)
     _accesses: Accesses | None = None
 
     def accesses(self, kernel: Kernel) -> Accesses:

@@ -1,4 +1,4 @@
-"""What can watch a pipeline: a clock, a printer, the verifier, and the interpreter."""
+"""Pass instruments: timing, IR printing, verification, and comparison by the interpreter."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from compiler.ir.verify.graph import verify_graph
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.ir.verify.program import verify_program
 from compiler.passes.base import Context, Pass
+from compiler.passes.manager import PassInstrument
 
 if TYPE_CHECKING:
     from compiler.options import Options
@@ -34,28 +35,15 @@ AnyIR: TypeAlias = Graph | Kernel | Program
 AnyPass: TypeAlias = Pass[Any]
 
 
-class PassInstrument:
-    """An instrument that does nothing; derive from it."""
-
-    def before_pass(self, pass_: AnyPass, ir: AnyIR, context: Context) -> None:
-        """Called with what `pass_` is given."""
-
-    def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        """Called with what `pass_` was given and what it made of it."""
-
-    def kernel_finished(self, kernel: Kernel, program: Program, context: Context) -> None:
-        """Called with each kernel of `program` as no pass will change it any more, before the passes run on the next."""
-
-
 def ir_size(ir: AnyIR) -> int:
-    """Nodes of a graph, statements of a kernel or steps of a program."""
+    """Return the number of nodes of a graph, statements of a kernel, or steps of a program."""
     if isinstance(ir, Program):
         return sum(1 for _ in walk_steps(ir.steps))
     return len(ir.nodes) if isinstance(ir, Graph) else sum(1 for _ in walk(ir.body))
 
 
 def ir_text(ir: AnyIR) -> str:
-    """The IR as it is printed."""
+    """Print the IR."""
     if isinstance(ir, Program):
         return print_program(ir)
     return print_graph(ir) if isinstance(ir, Graph) else print_kernel(ir)
@@ -63,7 +51,7 @@ def ir_text(ir: AnyIR) -> str:
 
 @dataclass
 class PassTiming(PassInstrument):
-    """Seconds and sizes of every pass run."""
+    """Record (pass, seconds, size before, size after) for every pass run."""
 
     rows: list[tuple[str, float, int, int]] = field(default_factory=list)
 
@@ -78,7 +66,7 @@ class PassTiming(PassInstrument):
 
 @dataclass
 class PrintIR(PassInstrument):
-    """Prints the IR before and after the passes named ("all" for every one); `changes` prints it whenever it changed."""
+    """Print the IR before and after the named passes ("all" for every one); `on_change` prints it after each change."""
 
     before_passes: Sequence[str] = ()
     after_passes: Sequence[str] = ()
@@ -90,9 +78,8 @@ class PrintIR(PassInstrument):
             self._print(f"before {pass_.name}", ir)
 
     def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        if _is_selected(pass_, self.after_passes) or (
-            self.on_change and new is not old and ir_text(new) != ir_text(old)
-        ):
+        changed = self.on_change and new is not old and ir_text(new) != ir_text(old)
+        if changed or _is_selected(pass_, self.after_passes):
             self._print(f"after {pass_.name}", new)
 
     def _print(self, title: str, ir: AnyIR) -> None:
@@ -104,20 +91,20 @@ def _is_selected(pass_: AnyPass, names: Sequence[str]) -> bool:
 
 
 def instruments_for(options: Options) -> list[PassInstrument]:
-    """What the user's options ask to watch."""
-    watches: list[PassInstrument] = []
+    """Return the instruments that the user's options ask for."""
+    instruments: list[PassInstrument] = []
     if options.verify:
-        watches.append(Verify())
+        instruments.append(Verify())
     if options.check:
-        watches.append(SemanticCheck())
+        instruments.append(SemanticCheck())
     if options.print_before or options.print_after or options.print_after_change:
         before, after = (tuple(filter(None, o.split(","))) for o in (options.print_before, options.print_after))
-        watches.append(PrintIR(before, after, options.print_after_change))
-    return watches
+        instruments.append(PrintIR(before, after, options.print_after_change))
+    return instruments
 
 
 def verify(ir: AnyIR) -> None:
-    """VerifyError where a graph, program or kernel breaks a rule of its IR."""
+    """Verify a graph, program or kernel; VerifyError if it breaks a rule of its IR."""
     if isinstance(ir, Graph):
         verify_graph(ir)
     elif isinstance(ir, Program):
@@ -127,7 +114,7 @@ def verify(ir: AnyIR) -> None:
 
 
 class Verify(PassInstrument):
-    """Verifies what every pass makes."""
+    """Verify the result of every pass; PassError names the pass."""
 
     def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if new is old:
@@ -135,15 +122,15 @@ class Verify(PassInstrument):
         try:
             verify(new)
         except VerifyError as error:
-            raise PassError(f"pass {pass_.name} made invalid IR of @{old.name}: {error}") from error
+            raise PassError(f"pass {pass_.name} produced invalid IR for @{old.name}: {error}") from error
 
 
 @dataclass
 class SemanticCheck(PassInstrument):
-    """Interprets the IR before and after every pass on random inputs and names the first pass that changes an answer.
+    """Interpret the IR before and after every pass on random inputs; PassError names the first pass that changes a result.
 
-    Graphs are interpreted in float64, kernels as they are, open ones at several sizes.  A kernel of more than `max_steps` steps is
-    left alone, with a note.
+    Graphs are interpreted in float64, kernels in their own dtypes, dynamic IR at several sizes.  IR that interprets more
+    than `max_steps` statements is skipped with a note.
     """
 
     seed: int = 0
@@ -154,33 +141,32 @@ class SemanticCheck(PassInstrument):
     def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
         if new is old:
             return
-        tried = list(sample_sizes(old, new))
-        if max(interpreted_statements(old, tried[0]), interpreted_statements(new, tried[0])) > self.max_steps:
+        samples = list(sample_sizes(old, new))
+        if max(interpreted_statements(ir, samples[0]) for ir in (old, new)) > self.max_steps:
             self.skipped.append(pass_.name)
             context.note(pass_, f"semantic check skipped: @{old.name} has more than {self.max_steps} steps", old.name)
             return
         known = self._last[1] if self._last and self._last[0] is old else []
-        found: list[tuple[SizeValues, list[Array]]] = []
-        for sizes in tried:
+        outputs: list[tuple[SizeValues, list[Array]]] = []
+        for sizes in samples:
             try:
                 expected = next((a for s, a in known if s == sizes), None) or interpreted_outputs(old, self.seed, sizes)
-            except (IndexError, RuntimeError):  # what is a position in a larger array is none in one of this size
+            except (IndexError, RuntimeError):  # a static index is out of range at this size
                 continue
             actual = interpreted_outputs(new, self.seed, sizes)
-            found.append((sizes, actual))
+            outputs.append((sizes, actual))
             at = f" where {', '.join(f'{n} = {v}' for n, v in sizes.items())}" if sizes else ""
             for number, (want, got) in enumerate(zip(expected, actual, strict=True)):
                 if problem := describe_difference(want, got, tolerance(old)):
-                    raise PassError(
-                        f"pass {pass_.name} changed the answer of @{old.name}: output {number}: {problem}{at}"
-                    )
-        self._last = (new, found)
+                    result = f"the result of @{old.name}: output {number}: {problem}{at}"
+                    raise PassError(f"pass {pass_.name} changed {result}")
+        self._last = (new, outputs)
 
 
 def interpreted_outputs(ir: AnyIR, seed: int = 0, sizes: SizeValues | None = None) -> list[Array]:
-    """What the interpreter makes of random inputs: a graph's outputs in float64, a kernel's out and inout buffers.
+    """Interpret IR on random inputs; return a graph's outputs in float64, or a kernel's out and inout buffers.
 
-    `sizes` are those that the IR leaves open; symbols of a graph that are not among them are small.
+    `sizes` are values of dynamic sizes; symbols of a graph without one get small values.
     """
     sizes = sizes or {}
     if isinstance(ir, Graph):
@@ -190,21 +176,22 @@ def interpreted_outputs(ir: AnyIR, seed: int = 0, sizes: SizeValues | None = Non
             lambda low, high: interpret(fixed, random_inputs(types, seed, low, high), dtype=torch.float64)
         )
         return [as_array(r) for r in results]
-    given = input_types(ir, sizes)
-    return run_with_valid_range(lambda low, high: interpret_on(ir, random_inputs(given, seed, low, high), sizes))
+    inputs = input_types(ir, sizes)
+    return run_with_valid_range(lambda low, high: interpret_on(ir, random_inputs(inputs, seed, low, high), sizes))
 
 
 def input_types(ir: Kernel | Program, sizes: SizeValues) -> list[TensorType]:
-    """The types of the arrays that a kernel or program is run on, with its open sizes fixed."""
+    """Return the static types of the arrays that a kernel or program is run on."""
     types = [p.type for p in ir.params] if isinstance(ir, Kernel) else [ir.buffers[n] for n in ir.inputs]
     return [t.specialize(sizes) for t in types]
 
 
 TOLERANCES: Mapping[str, float] = {"f64": 1e-9, "f32": 3e-5, "f16": 1e-2, "bf16": 5e-2}
+"""Accepted differences relative to the largest value, several roundings each; chosen empirically."""
 
 
 def tolerance(ir: AnyIR) -> float:
-    """How far answers may be apart, relative to the largest: rounding in the coarsest float type of the IR, several times."""
+    """Return the tolerance of the least precise float type in the IR."""
     if isinstance(ir, Program):
         dtypes = {t.dtype for t in ir.buffers.values()}
     elif isinstance(ir, Kernel):
@@ -215,9 +202,9 @@ def tolerance(ir: AnyIR) -> float:
 
 
 def interpret_on(ir: Kernel | Program, arrays: Sequence[Array], sizes: SizeValues | None = None) -> list[Array]:
-    """The outputs of a program, or a kernel's out and inout buffers after a run on copies of `given`, one array per parameter.
+    """Return the outputs of a program, or a kernel's out and inout buffers after a run on copies of `arrays`.
 
-    `sizes` are those that the arrays do not tell.
+    `arrays` has one entry per input or parameter; `sizes` gives dynamic sizes that no shape determines.
     """
     if isinstance(ir, Program):
         return run_program(ir, arrays)
@@ -230,7 +217,7 @@ def interpret_on(ir: Kernel | Program, arrays: Sequence[Array], sizes: SizeValue
 
 
 def run_with_valid_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
-    """`run(low, high)` with bounds on random integers that are valid wherever they are indices or divisors."""
+    """Return `run(low, high)` for the first range of random integers for which no index or divisor is invalid."""
     for low, high in ((0, 8), (0, 2), (1, 8)):
         try:
             return run(low, high)
@@ -240,19 +227,19 @@ def run_with_valid_range(run: Callable[[int, int], list[Any]]) -> list[Any]:
 
 
 def describe_difference(expected: Array, actual: Array, relative: float = 0.0) -> str:
-    """What is wrong with `got`, or nothing; 0 asks for the same bits (but any NaN equals another)."""
+    """Describe how `actual` differs from `expected`, or return ""; tolerance 0 compares bits, with all NaNs equal."""
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return f"{actual.dtype}{list(actual.shape)} instead of {expected.dtype}{list(expected.shape)}"
     if expected.dtype.kind != "f":
         same = expected == actual
     elif relative == 0:
-        same = (expected == actual) & (np.signbit(expected) == np.signbit(actual)) | (
-            np.isnan(expected) & np.isnan(actual)
-        )
+        same_bits = (expected == actual) & (np.signbit(expected) == np.signbit(actual))
+        same = same_bits | (np.isnan(expected) & np.isnan(actual))
     else:
         largest = float(np.max(np.abs(expected[np.isfinite(expected)]), initial=1.0))
         same = np.isclose(actual, expected, rtol=relative, atol=relative * largest, equal_nan=True)
     if np.all(same):
         return ""
-    place = tuple(int(i) for i in np.argwhere(~same)[0])
-    return f"{int(np.sum(~same))} of {same.size} elements differ; element {list(place)} is {actual[place]} instead of {expected[place]}"
+    at = tuple(int(i) for i in np.argwhere(~same)[0])
+    count = f"{int(np.sum(~same))} of {same.size} elements differ"
+    return f"{count}; element {list(at)} is {actual[at]} instead of {expected[at]}"

@@ -16,8 +16,8 @@ import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields
-from functools import cache, partial
-from typing import Any, Protocol, TypeAlias, Union, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import DynamicShapeError, PassError, TilewrightError
 from compiler.ir.graph.graph import Graph
@@ -28,62 +28,68 @@ from compiler.passes.base import IR, PASSES, Context, Pass
 Pipeline: TypeAlias = tuple[Pass[Any], ...]
 
 
-class Instrument(Protocol):
-    """Something that watches a pipeline."""
+KernelSink: TypeAlias = Callable[[Kernel, Program], None]
+"""Receiver of each kernel after its last pass, so that its code is generated while passes run on the next kernel."""
+
+
+class PassInstrument:
+    """An observer of passes; does nothing itself.  It never changes what is compiled."""
 
     def before_pass(self, pass_: Pass[Any], ir: Any, context: Context) -> None:
-        """Called with what `pass_` is given."""
+        """Observe the input of a pass."""
 
     def after_pass(self, pass_: Pass[Any], old: Any, new: Any, seconds: float, context: Context) -> None:
-        """Called with what `pass_` was given and what it made of it."""
-
-    def kernel_finished(self, kernel: Kernel, program: Program, context: Context) -> None:
-        """Called with each kernel of `program` as no pass will change it any more, before the passes run on the next."""
+        """Observe the input and the output of a pass, and the time it took."""
 
 
 def run_pipeline(
-    ir: IR, passes: str | Iterable[Pass[Any]], context: Context | None = None, instruments: Sequence[Instrument] = ()
+    ir: IR,
+    passes: str | Iterable[Pass[Any]],
+    context: Context | None = None,
+    instruments: Sequence[PassInstrument] = (),
+    finished: KernelSink | None = None,
 ) -> IR:
-    """`ir` after every pass in order; passes over kernels run on each kernel of a program.
+    """Run every pass in order; passes over kernels run on each kernel of a program.
 
-    PassError where a pass fails or is for another kind of IR; it names the pass and its place in the pipeline.
+    `finished` receives each kernel after its last pass.  PassError if a pass fails, or takes another kind of IR.
     """
     context = context or Context()
     passes = parse_pipeline(passes) if isinstance(passes, str) else tuple(passes)
     if isinstance(ir, Program):
-        return run_program_pipeline(ir, passes, context, instruments)  # type: ignore[return-value]  # IR is Program here
+        return run_program_pipeline(ir, passes, context, instruments, finished)  # type: ignore[return-value]  # IR is Program
     return run_passes(ir, passes, context, instruments)
 
 
-def run_program_pipeline(ir: Program, passes: Pipeline, context: Context, instruments: Sequence[Instrument]) -> Program:
-    """The program after passes over programs and passes over kernels, in order."""
-    left = len(passes)
-    for takes, group in itertools.groupby(passes, key=lambda p: p.ir_type):
-        some = tuple(group)
-        left -= len(some)
-        if takes is Kernel:
-            context.repeated_kernels = ir.looped_kernels
-            run = partial(
-                run_passes if left else partial(run_final_kernel_passes, ir), context=context, instruments=instruments
-            )
-            ir = map_kernels(ir, partial(run, passes=some))
-        else:
-            ir = run_passes(ir, some, context, instruments)
+def run_program_pipeline(
+    ir: Program,
+    passes: Pipeline,
+    context: Context,
+    instruments: Sequence[PassInstrument],
+    finished: KernelSink | None = None,
+) -> Program:
+    """Run passes over programs and passes over kernels, in order."""
+    groups = [(ir_type, tuple(group)) for ir_type, group in itertools.groupby(passes, key=lambda p: p.ir_type)]
+    for position, (ir_type, group) in enumerate(groups, 1):
+        if ir_type is not Kernel:
+            ir = run_passes(ir, group, context, instruments)
+            continue
+        context.repeated_kernels = ir.looped_kernels
+        sink = finished if position == len(groups) else None
+
+        def schedule(
+            kernel: Kernel, program: Program = ir, group: Pipeline = group, sink: KernelSink | None = sink
+        ) -> Kernel:
+            scheduled = run_passes(kernel, group, context, instruments)
+            if sink:
+                sink(scheduled, program)
+            return scheduled
+
+        ir = map_kernels(ir, schedule)
     return ir
 
 
-def run_final_kernel_passes(
-    program: Program, kernel: Kernel, passes: Pipeline, context: Context, instruments: Sequence[Instrument]
-) -> Kernel:
-    """A kernel of `program` after its last passes."""
-    made = run_passes(kernel, passes, context, instruments)
-    for instrument in instruments:
-        instrument.kernel_finished(made, program, context)
-    return made
-
-
-def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence[Instrument] = ()) -> IR:
-    """`ir` after passes that all take its kind."""
+def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence[PassInstrument] = ()) -> IR:
+    """Run passes that take the kind of `ir`, in order."""
     for position, pass_ in enumerate(passes):
         where = f"pass {print_pass(pass_)} (number {position + 1} of {len(passes)}) on @{ir.name}"
         if not isinstance(ir, pass_.ir_type):
@@ -94,7 +100,7 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
         try:
             new = run_on_nested_graphs(pass_, ir, context)
         except DynamicShapeError:
-            raise  # the driver goes on without open sizes
+            raise  # the driver continues with static sizes
         except TilewrightError as error:
             raise PassError(f"{where}: {error}") from error
         except Exception as error:
@@ -107,44 +113,45 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
 
 
 def run_on_nested_graphs(pass_: Pass[Any], ir: IR, context: Context) -> IR:
-    """What `pass_` makes of the bodies of loops in a graph, the innermost first, and then of the graph around them."""
-    given = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context)) if isinstance(ir, Graph) else ir
-    return pass_.run(given, context)  # type: ignore[no-any-return]
+    """Run `pass_` on the loop bodies of a graph, innermost first, and then on the graph itself; on other IR just run it."""
+    if isinstance(ir, Graph):
+        ir = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context))
+    return pass_.run(ir, context)  # type: ignore[no-any-return]
 
 
 def available_passes() -> Mapping[str, Callable[..., Pass[Any]]]:
-    """Every pass by name: one per file of compiler/passes/{graph,program,tile}, and those the user registered."""
+    """Return every pass by name: one per file of compiler/passes/{graph,program,tile,gpu}, and those the user registered."""
     _import_passes()
     return PASSES
 
 
 @cache
 def _import_passes() -> None:
-    """Let every pass that comes with the compiler register itself."""
+    """Import the modules of all passes, which registers them."""
     for package in ("compiler.passes.graph", "compiler.passes.program", "compiler.passes.tile", "compiler.passes.gpu"):
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             importlib.import_module(f"{package}.{module.name}")
 
 
 def parse_pipeline(text: str) -> Pipeline:
-    """Passes from text such as "canonicalize,fuse{max-inputs=8},layout"; PassError says what is wrong and where."""
+    """Parse text such as "canonicalize,fuse{max-nodes=8},layout"; PassError points at a mistake."""
     return _PipelineParser(text).pipeline()
 
 
 def print_pipeline(passes: Iterable[Pass[Any]]) -> str:
-    """The text that `parse_pipeline` reads back as `passes`; options at their defaults are left out."""
+    """Print text that `parse_pipeline` reads back as `passes`; options at their defaults are omitted."""
     return ",".join(map(print_pass, passes))
 
 
 def print_pass(pass_: Pass[Any]) -> str:
-    """The name of a pass and the options that differ from their defaults."""
-    given = [(f, getattr(pass_, f.name)) for f in pass_options(pass_)]
-    shown = [f"{_dashed(f.name)}={_print_value(value)}" for f, value in given if value != f.default]
-    return pass_.name + ("{" + ", ".join(shown) + "}" if shown else "")
+    """Print the name of a pass and the options that differ from their defaults."""
+    values = [(f, getattr(pass_, f.name)) for f in pass_options(pass_)]
+    options = [f"{_dashed(f.name)}={_print_value(value)}" for f, value in values if value != f.default]
+    return pass_.name + ("{" + ", ".join(options) + "}" if options else "")
 
 
 def pass_options(pass_: Callable[..., Pass[Any]] | Pass[Any]) -> tuple[Field[Any], ...]:
-    """The fields of a pass that text can set."""
+    """Return the fields of a pass that text can set."""
     return tuple(f for f in fields(pass_) if f.init) if hasattr(pass_, "__dataclass_fields__") else ()  # type: ignore[arg-type]
 
 
@@ -158,8 +165,8 @@ def _print_value(value: Any) -> str:
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _suggestion(word: str, known: Iterable[str]) -> str:
-    names = sorted(known)
+def _suggestion(word: str, valid: Iterable[str]) -> str:
+    names = sorted(valid)
     near = difflib.get_close_matches(word, names, 3)
     return f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
 
@@ -168,7 +175,7 @@ _TOKEN = re.compile(r"\s*([A-Za-z0-9_.+\-]+|[{}\[\]=,])")
 
 
 class _PipelineParser:
-    """One pipeline text being read."""
+    """Recursive descent parser of one pipeline text; `at` is the offset of the next token."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -183,9 +190,7 @@ class _PipelineParser:
     def next(self) -> str:
         match = _TOKEN.match(self.text, self.at)
         if not match:
-            raise self.error(
-                "the text ends too early" if not self.text[self.at :].strip() else "this is not understood"
-            )
+            raise self.error("unexpected character" if self.text[self.at :].strip() else "unexpected end of text")
         self.at = match.end()
         return match[1]
 
@@ -211,28 +216,28 @@ class _PipelineParser:
 
     def parse_pass(self) -> Pass[Any]:
         start = self.at
-        name, known = self.word("the name of a pass"), available_passes()
-        if name not in known:
+        name, available = self.word("the name of a pass"), available_passes()
+        if name not in available:
             self.at = start
-            raise self.error(f"no pass is called {name}; {_suggestion(name, known)}")
-        make = known[name]
-        given: dict[str, Any] = {}
+            raise self.error(f"no pass is called {name}; {_suggestion(name, available)}")
+        make = available[name]
+        options: dict[str, Any] = {}
         if self.accept("{"):
             kinds = get_type_hints(make) if isinstance(make, type) else {}
             fields_by_name = {_dashed(f.name): f.name for f in pass_options(make)}
             while not self.accept("}"):
-                if given:
+                if options:
                     self.expect(",")
                 start, option = self.at, self.word("the name of an option")
                 if option not in fields_by_name:
                     self.at = start
                     raise self.error(f"{name} has no option {option}; {_suggestion(option, fields_by_name)}")
                 self.expect("=")
-                given[fields_by_name[option]] = self.parse_value(f"{name}{{{option}}}", kinds[fields_by_name[option]])
-        return make(**given)
+                options[fields_by_name[option]] = self.parse_value(f"{name}{{{option}}}", kinds[fields_by_name[option]])
+        return make(**options)
 
     def parse_value(self, what: str, kind: Any) -> Any:
-        """A value of the field's type `kind`."""
+        """Parse an option value of the field's type `kind`."""
         if get_origin(kind) in (Union, types.UnionType):
             if self.peek() == "none":
                 self.next()

@@ -1,12 +1,12 @@
-"""Rewrite rules: a pattern made by calling ops, and a function that builds what replaces it.
+"""Rewrite rules: a pattern, written by calling ops on patterns, and a function that builds its replacement.
 
     x = any_value("x", dtype="float")
 
     @rewrite(ops.mul(x, ops.sigmoid(x)))
     def form_silu(m):
         \"\"\"x * sigmoid(x) -> silu(x)\"\"\"
-        if m.uses(ops.sigmoid(x)) > 1:
-            return m.refuse("sigmoid has other uses")
+        if m.use_count(ops.sigmoid(x)) > 1:
+            return m.fail("sigmoid has other uses")
         return ops.silu(m[x])
 
 A rule is also a pass of its name: `form-silu`.
@@ -26,26 +26,25 @@ from compiler.ir.scalar import Number
 from compiler.passes.base import Context, GraphPass, register_factory
 
 MAX_SWEEPS, MAX_GROWTH = 64, 16
-"""How often rules are applied, and how often larger a graph may become, before they are said not to settle."""
+"""Sweeps over a graph, and growth of its number of nodes, after which rules count as divergent; chosen empirically."""
 
 
 class Pattern:
-    """What a node must look like; ops called on patterns make larger ones."""
+    """Condition on a node and its operands; ops called on patterns build larger patterns."""
 
     def apply_op(self, op: Op, operands: Sequence[Pattern | Number], attrs: Mapping[str, Any]) -> Pattern:
-        """The pattern of `op` applied to `operands`; attributes that are given must match, others may be anything."""
+        """Return the pattern of `op` applied to `operands`; given attributes must match, others are free."""
         unknown = sorted(set(attrs) - set(op.attr_defaults))
         if unknown:
-            raise PassError(
-                f"pattern {op.name}: no attribute {', '.join(unknown)} (there are {', '.join(op.attr_defaults) or 'none'})"
-            )
-        parts = tuple(o if isinstance(o, Pattern) else ConstantPattern(o) for o in operands)
-        return OpPattern(op, parts, tuple(sorted((k, freeze(v)) for k, v in attrs.items())))
+            known = ", ".join(op.attr_defaults) or "none"
+            raise PassError(f"pattern {op.name}: no attribute {', '.join(unknown)} (there are {known})")
+        patterns = tuple(o if isinstance(o, Pattern) else ConstantPattern(o) for o in operands)
+        return OpPattern(op, patterns, tuple(sorted((k, freeze(v)) for k, v in attrs.items())))
 
 
 @dataclass(frozen=True)
 class AnyValue(Pattern):
-    """Any node, the same one wherever the name occurs; `dtype` is a kind ("float", "integer", ...) or the name of a dtype."""
+    """Any node, the same one for each use of the pattern; `dtype` is a dtype's name or a kind ("float", "integer", ...)."""
 
     name: str
     dtype: str = "any"
@@ -68,22 +67,22 @@ class OpPattern(Pattern):
 
 @dataclass(frozen=True)
 class ConstantPattern(Pattern):
-    """A constant that holds `value` in every element it has; 0.0 is not -0.0."""
+    """A constant whose elements all equal `value`; 0.0 and -0.0 differ."""
 
     value: Number
 
     def accepts(self, node: Node) -> bool:
-        found = scalar_value(node)
-        return found is not None and struct.pack("d", found) == struct.pack("d", self.value)
+        value = scalar_value(node)
+        return value is not None and struct.pack("d", value) == struct.pack("d", self.value)
 
 
 def any_value(name: str, dtype: str = "any") -> AnyValue:
-    """A pattern for any value of a dtype or kind of dtype."""
+    """Return a pattern for any value of a dtype or kind of dtype."""
     return AnyValue(name, dtype)
 
 
 def any_constant(name: str, dtype: str = "any") -> AnyValue:
-    """A pattern for any constant."""
+    """Return a pattern for any constant."""
     return AnyValue(name, dtype, is_constant=True)
 
 
@@ -91,7 +90,7 @@ Bindings: TypeAlias = Mapping[Pattern, Node]
 
 
 def matches(pattern: Pattern, node: Node, bindings: Bindings | None = None) -> Iterator[Bindings]:
-    """Every way in which `pattern` matches at `node`; commutative ops are tried both ways round."""
+    """Yield every match of `pattern` at `node`; commutative ops match with operands in either order."""
     bindings = bindings or {}
     if pattern in bindings:
         if bindings[pattern] is node:
@@ -108,8 +107,8 @@ def matches(pattern: Pattern, node: Node, bindings: Bindings | None = None) -> I
     if node.op.commutative and len(node.operands) == 2:
         orders.append(node.operands[::-1])
     for operands in orders:
-        for found in _match_all(pattern.operands, operands, bindings):
-            yield {**found, pattern: node}
+        for match in _match_all(pattern.operands, operands, bindings):
+            yield {**match, pattern: node}
 
 
 def _match_all(patterns: Sequence[Pattern], nodes: Sequence[Node], bound: Bindings) -> Iterator[Bindings]:
@@ -117,20 +116,20 @@ def _match_all(patterns: Sequence[Pattern], nodes: Sequence[Node], bound: Bindin
         if len(patterns) == len(nodes):
             yield bound
         return
-    for found in matches(patterns[0], nodes[0], bound):
-        yield from _match_all(patterns[1:], nodes[1:], found)
+    for match in matches(patterns[0], nodes[0], bound):
+        yield from _match_all(patterns[1:], nodes[1:], match)
 
 
 @dataclass(frozen=True)
 class MatchFailure:
-    """A rule's reason for leaving a match alone."""
+    """Reason why a rule declines a match."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Match:
-    """One place where a rule's pattern was found; `m[x]` is the node that pattern `x` stands for."""
+    """One match of a rule's pattern; `m[x]` is the node that matches subpattern `x`."""
 
     graph: Graph
     root: Node
@@ -140,16 +139,16 @@ class Match:
         return self.bindings[pattern]
 
     def use_count(self, pattern: Pattern) -> int:
-        """How often the node is read, the graph's outputs included."""
+        """Return the number of uses of the node, including graph outputs."""
         node = self.bindings[pattern]
         return len(self.graph.users[node]) + self.graph.outputs.count(node)
 
     def constant_value(self, pattern: Pattern) -> Number | None:
-        """The number a one-element constant holds, or None."""
+        """Return the number that all elements of a constant equal, or None."""
         return scalar_value(self.bindings[pattern])
 
     def fail(self, reason: str) -> MatchFailure:
-        """Leave this match alone; the reason becomes a remark."""
+        """Decline this match; the reason becomes a missed remark."""
         return MatchFailure(reason)
 
 
@@ -158,7 +157,7 @@ Replacement: TypeAlias = "Node | MatchFailure | None"
 
 @dataclass(frozen=True)
 class RewriteRule:
-    """A declared rewrite: where `pattern` matches, `build` gives the replacement, a refusal, or None."""
+    """A declared rewrite: `build_replacement` returns the replacement of a match, a `MatchFailure`, or None."""
 
     name: str
     pattern: OpPattern
@@ -168,29 +167,31 @@ class RewriteRule:
 
     @property
     def summary(self) -> str:
-        """The first line of the rule's docstring, or its name."""
+        """First line of the rule's docstring, or its name."""
         return (self.build_replacement.__doc__ or self.name).strip().splitlines()[0]
 
     def apply(self, graph: Graph, node: Node) -> Replacement:
-        """What replaces `node`: the first match that is not refused decides."""
-        refusal: Replacement = None
+        """Return the replacement of the first match that is not declined, else the first failure, else None."""
+        failure: Replacement = None
         for bound in matches(self.pattern, node) if node.op is self.pattern.op else ():
-            made = self.build_replacement(Match(graph, node, bound))
-            if isinstance(made, MatchFailure) or made is None:
-                refusal = refusal or made
+            replacement = self.build_replacement(Match(graph, node, bound))
+            if isinstance(replacement, MatchFailure) or replacement is None:
+                failure = failure or replacement
                 continue
-            if made.result_type != node.result_type:
-                raise PassError(
-                    f"rule {self.name} ({self.source_location}) replaces {node!r} by a value of type {made.result_type}"
+            if replacement.result_type != node.result_type:
+                rule, types = (
+                    f"rule {self.name} ({self.source_location})",
+                    f"{replacement.result_type}, not {node.result_type}",
                 )
-            return made
-        return refusal
+                raise PassError(f"{rule} replaces {node!r} by a value of type {types}")
+            return replacement
+        return failure
 
 
 def rewrite(pattern: Any, *, exact: bool = False) -> Callable[[Callable[[Match], Replacement]], RewriteRule]:
-    """Declare a rule, and a pass of its name; `exact` claims that results keep their bits."""
+    """Declare a rule, and a pass of its name; `exact` claims bit-identical results."""
     if not isinstance(pattern, OpPattern):
-        raise PassError("a rule's pattern is an op applied to patterns")
+        raise PassError("the pattern of a rule must be an op applied to patterns")
 
     def declare(build: Callable[[Match], Replacement]) -> RewriteRule:
         code = build.__code__
@@ -208,7 +209,7 @@ def rewrite(pattern: Any, *, exact: bool = False) -> Callable[[Callable[[Match],
 
 
 class RulePass(GraphPass):
-    """Applies rules everywhere until none of them has anything to do."""
+    """Apply rules to all nodes until none of them matches; PassError if they do not converge."""
 
     def __init__(self, name: str, rules: Sequence[RewriteRule]) -> None:
         self.name, self.rules = name, tuple(rules)
@@ -217,27 +218,32 @@ class RulePass(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         limit = 256 + MAX_GROWTH * len(ir.nodes)
         for _ in range(MAX_SWEEPS):
-            replacements, refusals = self._sweep(ir, context)
+            replacements, failures = self._sweep(ir, context)
             if not replacements:
-                for node, reason in refusals:
+                for node, reason in failures:
                     context.missed(self, reason, node)
                 return ir
             ir = ir.replace_nodes(replacements)
             if len(ir.nodes) > limit:
                 break
-        raise PassError(f"the rules do not settle: {', '.join(f'{r.name} ({r.source_location})' for r in self.rules)}")
+        rules = ", ".join(f"{r.name} ({r.source_location})" for r in self.rules)
+        raise PassError(f"rewriting does not converge: {rules}")
 
     def _sweep(self, graph: Graph, context: Context) -> tuple[dict[Node, Node], list[tuple[Node, str]]]:
-        """What replaces each node where a rule applies, and what was refused."""
+        """Return the replacements of one sweep over the graph, and the declined nodes with reasons."""
         replacements: dict[Node, Node] = {}
-        refusals: list[tuple[Node, str]] = []
+        failures: list[tuple[Node, str]] = []
         for node in graph.nodes:
             for rule in self.rules:
-                made = rule.apply(graph, node)
-                if isinstance(made, Node):
+                replacement = rule.apply(graph, node)
+                if isinstance(replacement, Node):
                     context.applied(self, rule.summary, node)
-                    replacements[node] = made if made in graph.users else made.with_name(node.name).with_loc(node.loc)
+                    replacements[node] = (
+                        replacement
+                        if replacement in graph.users
+                        else replacement.with_name(node.name).with_loc(node.loc)
+                    )
                     break
-                if made is not None:
-                    refusals.append((node, f"{made.reason} ({rule.source_location})"))
-        return replacements, refusals
+                if replacement is not None:
+                    failures.append((node, f"{replacement.reason} ({rule.source_location})"))
+        return replacements, failures

@@ -1,4 +1,4 @@
-"""Remarks: what a pass did, what it did not do, and why."""
+"""Remarks: messages of passes about what they changed, what they did not change, and why."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ REMARK_KINDS = ("applied", "missed", "note")
 
 @dataclass(frozen=True)
 class Remark:
-    """One thing a pass has to say; `kind` is "applied", "missed" or "note", `node` the name of the value it is about.
-
-    A tile pass speaks about `kernel`.
-    """
+    """One message of a pass; `kind` is "applied", "missed" or "note", `node` or `kernel` names its subject."""
 
     pass_: str
     kind: str
@@ -40,7 +37,7 @@ class Remarks:
         self.items.append(remark)
 
     def select(self, pass_: str = "", kind: str = "") -> tuple[Remark, ...]:
-        """The remarks of one pass, of one kind, or both."""
+        """Return the remarks of one pass, of one kind, or both; "" selects all."""
         return tuple(r for r in self.items if pass_ in ("", r.pass_) and kind in ("", r.kind))
 
     def __iter__(self) -> Iterator[Remark]:

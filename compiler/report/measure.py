@@ -1,4 +1,4 @@
-"""Measuring: errors against float64, medians side by side, and what PyTorch's eager mode does."""
+"""Measurement of numerical errors against float64, of time, and of the workload of PyTorch eager."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 NARROW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes that the float64 reference widens."""
 
 
 # accuracy
@@ -22,10 +23,10 @@ NARROW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class NumericalError:
-    """How far results are from the float64 reference.
+    """Error of results against the float64 reference.
 
-    `relative` is the largest difference, divided by the largest magnitude in the reference; `ulps` is the mean difference of an
-    element, in units in the last place of its reference rounded to the result's dtype.
+    `relative` is the largest difference divided by the largest magnitude of the reference.  `ulps` is the mean difference of the
+    elements, in units in the last place of the reference rounded to the result's dtype.
     """
 
     relative: float
@@ -33,7 +34,7 @@ class NumericalError:
 
 
 def numerical_error(results: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> NumericalError:
-    """The worst error of any result; infinite where shapes differ, or NaN or infinity stand at other places."""
+    """Return the largest error of any result; infinite if shapes, or the positions of NaN and infinity, differ."""
     errors = [_tensor_error(r, t) for r, t in zip(results, truth, strict=True)]
     return NumericalError(max((e.relative for e in errors), default=0.0), max((e.ulps for e in errors), default=0.0))
 
@@ -46,22 +47,22 @@ def _tensor_error(result: torch.Tensor, truth: torch.Tensor) -> NumericalError:
     got, want = got[finite], want[finite]
     if not want.numel():
         return NumericalError(0.0, 0.0)
-    gap = (got - want).abs()
+    difference = (got - want).abs()
     scale = float(want.abs().max()) or 1.0
-    return NumericalError(float(gap.max()) / scale, float((gap / _ulp(want, result.dtype)).mean()))
+    return NumericalError(float(difference.max()) / scale, float((difference / _ulp(want, result.dtype)).mean()))
 
 
 def _ulp(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The distance between neighbouring numbers of `dtype` around `value`; 1 for integers."""
+    """Return the distance between neighbouring numbers of `dtype` around `value`; 1 for integers."""
     if not dtype.is_floating_point:
         return torch.ones_like(value)
-    kind = torch.finfo(dtype)
-    exponent = torch.frexp(value.abs().clamp_min(kind.tiny)).exponent
-    return torch.ldexp(torch.full_like(value, kind.eps / 2), exponent)
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(value.abs().clamp_min(info.tiny)).exponent
+    return torch.ldexp(torch.full_like(value, info.eps / 2), exponent)
 
 
 class _Float64Interpreter(torch.fx.Interpreter):
-    """Runs an exported graph with float64 wherever it names a smaller float type."""
+    """Run an exported graph with float64 in place of every narrower float dtype."""
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         value = super().get_attr(target, args, kwargs)
@@ -87,11 +88,11 @@ def _to_float64(value: Any) -> Any:
 def float64_reference(
     program: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """The flat results of `program` run by PyTorch in float64; neither the program nor `args` are changed."""
+    """Return the flat results of `program` run by PyTorch in float64; `program` and `args` are not modified."""
     module = program.module()
     names = program.call_spec.in_spec.child(1).context or ()
-    given = (tuple(args), {name: (kwargs or {})[name] for name in names})
-    leaves = [x.clone() if isinstance(x, torch.Tensor) else x for x in tree_leaves(given)]
+    arguments = (tuple(args), {name: (kwargs or {})[name] for name in names})
+    leaves = [x.clone() if isinstance(x, torch.Tensor) else x for x in tree_leaves(arguments)]
     with torch.no_grad():
         return tree_leaves(_Float64Interpreter(module).run(*leaves, enable_io_processing=False))
 
@@ -102,9 +103,9 @@ def float64_reference(
 def interleaved_medians(
     calls: Sequence[Callable[[], object]], seconds: float = 0.5, min_repeats: int = 5
 ) -> list[float]:
-    """The median seconds of each call, taken in turns so that whatever disturbs the machine disturbs all alike.
+    """Return the median seconds of each call, measured in turns so that disturbances affect all calls alike.
 
-    Each call is made `least` times or more, until all together have run for `seconds` each; two calls warm it up.
+    After two warm-up calls, each is called `min_repeats` times or more, for about `seconds` per call.
     """
     for call in calls:
         call()
@@ -112,10 +113,10 @@ def interleaved_medians(
     times: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds * len(calls)
     while len(times[0]) < min_repeats or time.perf_counter() < end:
-        for call, taken in zip(calls, times, strict=True):
+        for call, samples in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()
-            taken.append(time.perf_counter() - start)
+            samples.append(time.perf_counter() - start)
     return [statistics.median(t) for t in times]
 
 
@@ -124,7 +125,7 @@ def interleaved_medians(
 
 @dataclass(frozen=True)
 class Workload:
-    """What one call does: kernels run, arithmetic operations, and bytes that kernels read and write."""
+    """Totals of one call: kernel launches, arithmetic operations, and bytes that kernels read and write."""
 
     kernels: int
     flops: int
@@ -135,11 +136,11 @@ GATHER_OPS = frozenset({
     torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor, torch.ops.aten.index_select.default,
     torch.ops.aten.gather.default,
 })  # fmt: skip
-"""Ops that read no more of their first operand than they write."""
+"""Ops that read no more bytes of their first operand than they write."""
 
 
 class _TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the ops that touch elements, the size of their tensors, and the elements that no contraction gives."""
+    """Count ops that are not views, bytes of their tensors, and result elements of ops without a FLOP formula."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -167,13 +168,16 @@ def _bytes(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def _shares_storage(read: Sequence[torch.Tensor], written: Sequence[torch.Tensor], func: Any) -> bool:
-    """Whether an op that promises no view gave one all the same, as `_unsafe_view` and `_to_copy` without work do."""
+    """Return True if results of a non-mutating op alias its inputs, as of `_unsafe_view` or a `_to_copy` that copies nothing."""
     inputs = {t.untyped_storage().data_ptr() for t in read}
     return not func._schema.is_mutable and all(t.untyped_storage().data_ptr() in inputs for t in written)
 
 
 def eager_workload(call: Callable[[], object]) -> Workload:
-    """What PyTorch does in `call`: contractions count as PyTorch counts them, other ops one for each element of their result."""
+    """Return the workload of PyTorch eager in `call`.
+
+    Contractions are counted by `FlopCounterMode`; any other op counts one operation for each result element.
+    """
     with torch.no_grad(), FlopCounterMode(display=False) as flops, _TrafficCounter() as traffic:
         call()
     return Workload(traffic.kernels, flops.get_total_flops() + traffic.elements, traffic.bytes)

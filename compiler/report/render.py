@@ -1,4 +1,4 @@
-"""How tables, sizes and places look, in a terminal and as plain text."""
+"""Tables, byte counts and source locations, as rich objects and plain text."""
 
 from __future__ import annotations
 
@@ -15,31 +15,25 @@ from compiler.errors import Loc
 
 
 def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
-    """An empty table with columns of short text, then of numbers, then of long text, which give way first."""
-    made = Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-        padding=(0, 1, 0, 0),
-    )
+    """Return an empty table: columns `left` of short text, `right` of numbers, and `last` of text that may wrap."""
+    style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "header_style": "dim"}
+    columns = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), **style)
     for head in left:
-        made.add_column(head, no_wrap=True)
+        columns.add_column(head, no_wrap=True)
     for head in right:
-        made.add_column(head, justify="right", no_wrap=True)
+        columns.add_column(head, justify="right", no_wrap=True)
     for head in last:
-        made.add_column(head, overflow="fold")
-    return made
+        columns.add_column(head, overflow="fold")
+    return columns
 
 
 def truncated_text(text: str) -> Text:
-    """Text for a cell that is cut off where the others leave no room."""
+    """Return text for a table cell, truncated with an ellipsis if it does not fit."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def render_plain(renderable: Any, width: int = 120) -> str:
-    """What a terminal would show, as text without colours."""
+    """Render as text without colours, `width` characters wide."""
     console = Console(width=width, no_color=True)
     with console.capture() as capture:
         console.print(renderable)
@@ -47,7 +41,7 @@ def render_plain(renderable: Any, width: int = 120) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes for people."""
+    """Format a number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -56,15 +50,13 @@ def format_bytes(count: float) -> str:
 
 
 def abbreviate(names: Sequence[str], max_names: int = 6) -> str:
-    """Some names, the middle of a long list left out."""
-    shown = (
-        names
-        if len(names) <= max_names
-        else [*names[: max_names // 2], f"({len(names) - max_names} more)", *names[-(max_names // 2) :]]
-    )
-    return " ".join(shown)
+    """Join names with spaces; of more than `max_names`, leave out the middle ones."""
+    if len(names) <= max_names:
+        return " ".join(names)
+    half = max_names // 2
+    return " ".join([*names[:half], f"({len(names) - max_names} more)", *names[-half:]])
 
 
 def format_location(loc: Loc | None) -> str:
-    """A line of the user's program: file, number and code."""
+    """Format a line of the user's program: file, line number and code."""
     return f"{Path(loc.file).name}:{loc.line} {loc.code}".rstrip() if loc else ""

@@ -1,4 +1,4 @@
-"""What one compilation made: kernels and why they are what they are, layouts, memory, times, and the IR of every stage."""
+"""Report of one compilation: kernels and remarks, layouts, memory plan, times, and the IR of every stage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import CPUTarget
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.errors import Loc
 from compiler.ir.graph.graph import Graph, unique_names
@@ -30,9 +31,9 @@ from compiler.runtime.profile import StepProfile
 
 @dataclass(frozen=True)
 class KernelOrigin:
-    """Where a kernel comes from: the ops it fuses (views left out, unless there is nothing else) and the user's line.
+    """Origin of a kernel: the ops it fuses (views only if there is nothing else) and a line of the user's program.
 
-    `values` are all values inside it, by name and line.
+    `values` are the names and lines of all values computed in it.
     """
 
     ops: tuple[str, ...] = ()
@@ -41,80 +42,67 @@ class KernelOrigin:
 
 
 def kernel_origins(fused: Graph) -> dict[str, KernelOrigin]:
-    """The source of each node of a fused graph, by the name its step carries."""
-    found: dict[str, KernelOrigin] = {}
+    """Return the origin of each node of a fused graph, by the node name of its step."""
+    origins: dict[str, KernelOrigin] = {}
     for node, name in unique_names(fused.nodes).items():
         if isinstance(node.structure, Recurrence):
-            found |= {f"{name}.{inner}": source for inner, source in kernel_origins(node.attrs["body"]).items()}
+            origins |= {f"{name}.{inner}": origin for inner, origin in kernel_origins(node.attrs["body"]).items()}
             continue
         body = node.attrs["body"].nodes if isinstance(node.structure, Fused) else (node,)
         inner = [n for n in body if not isinstance(n.structure, Leaf)] or [node]
         loc = node.loc or next((n.loc for n in reversed(inner) if n.loc), None)
         ops = tuple(n.op.name for n in inner if not is_view(n.structure, n)) or (inner[-1].op.name,)
-        found[name] = KernelOrigin(ops, loc, frozenset((n.name or n.op.name, n.loc) for n in inner))
-    return found
+        origins[name] = KernelOrigin(ops, loc, frozenset((n.name or n.op.name, n.loc) for n in inner))
+    return origins
 
 
 # the profile
 
 
 @dataclass(frozen=True)
-class KernelTime:
-    """All runs of one kernel in one call: their number, seconds together, arithmetic operations and bytes together."""
+class KernelTime(StepProfile):
+    """Totals of one kernel over all its runs in one call, and the origin of its first step."""
 
-    name: str
-    origin: KernelOrigin
-    runs: int
-    seconds: float
-    flops: int
-    bytes: int
-
-    @property
-    def gflops(self) -> float:
-        """10^9 operations per second."""
-        return self.flops / self.seconds / 1e9 if self.seconds else 0.0
-
-    @property
-    def gbytes_per_second(self) -> float:
-        """10^9 bytes per second."""
-        return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
+    origin: KernelOrigin = KernelOrigin()
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The time of each step of one call, in order; renders as a table of kernels, the dearest first."""
+    """Times of the steps of one call, in order; prints as a table of kernels, the slowest first."""
 
     steps: tuple[tuple[StepProfile, KernelOrigin], ...]
 
     @property
     def seconds(self) -> float:
-        """The steps' times together."""
+        """Total time of the steps."""
         return sum(p.seconds for p, _ in self.steps)
 
     @cached_property
     def kernels(self) -> tuple[KernelTime, ...]:
-        """The steps by kernel, the dearest first; a kernel that several lines share names the first."""
-        found = []
+        """Totals by kernel, the slowest first; a kernel with several origins shows the first."""
+        rows = []
         for name in dict.fromkeys(p.name for p, _ in self.steps):
-            same = [p for p, _ in self.steps if p.name == name]
-            source = next(source for p, source in self.steps if p.name == name)
-            sums = (sum(getattr(p, what) for p in same) for what in ("runs", "seconds", "flops", "bytes"))
-            found.append(KernelTime(name, source, *sums))
-        return tuple(sorted(found, key=lambda k: -k.seconds))
+            steps = [step for step in self.steps if step[0].name == name]
+            first, origin = steps[0]
+            seconds, flops, size, runs = (
+                sum(getattr(p, f) for p, _ in steps) for f in ("seconds", "flops", "bytes", "runs")
+            )
+            rows.append(KernelTime(name, first.node, seconds, flops, size, runs, origin))
+        return tuple(sorted(rows, key=lambda k: -k.seconds))
 
     def percent_of_time(self, kernel: KernelTime) -> float:
-        """The percentage of the time that a kernel takes."""
+        """Return the share of the total time that a kernel takes, in percent."""
         return 100 * kernel.seconds / (self.seconds or 1.0)
 
     def table(self) -> Table:
-        """The kernels as a rich table."""
+        """Return the kernels as a rich table."""
         title = f"{self.seconds * 1e3:.3f} ms in {len(self.steps)} steps"
-        made = table(title, ["kernel"], ["runs", "ms", "share", "GFLOP/s", "GB/s"], ["ops", "line"])
+        rows = table(title, ["kernel"], ["runs", "ms", "share", "GFLOP/s", "GB/s"], ["ops", "line"])
         for k in self.kernels:
             rates = (f"{k.gflops:.1f}", f"{k.gbytes_per_second:.1f}") if k.bytes else ("", "")
-            row = (k.name, f"{k.runs}", f"{k.seconds * 1e3:.4f}", f"{self.percent_of_time(k):.1f} %", *rates)
-            made.add_row(*row, truncated_text(abbreviate(k.origin.ops)), truncated_text(format_location(k.origin.loc)))
-        return made
+            cells = (k.name, f"{k.runs}", f"{k.seconds * 1e3:.4f}", f"{self.percent_of_time(k):.1f} %", *rates)
+            rows.add_row(*cells, *_origin_cells(k.origin))
+        return rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
@@ -123,12 +111,16 @@ class Profile:
         return render_plain(self)
 
 
+def _origin_cells(origin: KernelOrigin) -> tuple[Text, Text]:
+    return truncated_text(abbreviate(origin.ops)), truncated_text(format_location(origin.loc))
+
+
 # the report
 
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel: what it fuses, how often it runs, what a run computes and moves, its text before and after the tile passes."""
+    """One kernel: origin, launches in a call, operations and bytes of a launch, text before and after the tile passes."""
 
     name: str
     origin: KernelOrigin
@@ -142,7 +134,7 @@ class KernelReport:
 
 @dataclass(frozen=True)
 class BufferPlacement:
-    """A buffer of the workspace: when it lives, in steps, and where it lies, in bytes."""
+    """A buffer of the workspace: its lifetime in steps and its offset in bytes."""
 
     name: str
     type: str
@@ -152,9 +144,9 @@ class BufferPlacement:
 
 @dataclass(frozen=True)
 class Report:
-    """One compilation as data; renders in a terminal, `save` writes a self-contained HTML page.
+    """Report of one compilation; prints in a terminal, and `save` writes a self-contained HTML page.
 
-    There are several `programs` where data decides sizes between them.
+    There are several `programs` if the graph is partitioned at data-dependent shapes.  `texts` is the IR of each stage.
     """
 
     title: str
@@ -165,114 +157,110 @@ class Report:
 
     @cached_property
     def kernels(self) -> tuple[KernelReport, ...]:
-        """Every distinct kernel, in order of its first launch."""
+        """Distinct kernels, in the order of their first launch."""
         return tuple(k for stages, _ in self.programs for k in kernel_reports(stages))
 
     @property
     def steps(self) -> int:
-        """The steps of one call."""
+        """Number of steps of one call."""
         return sum(len(stages.scheduled.steps) for stages, _ in self.programs)
 
     @property
     def remarks(self) -> list[Remark]:
-        """What the passes did and left alone, and why."""
+        """Remarks of all passes."""
         return [r for stages, _ in self.programs for r in stages.context.remarks]
 
     @property
-    def target(self) -> Target:
+    def target(self) -> CPUTarget:
         return self.programs[-1][1].target
 
     @cached_property
     def largest_program(self) -> tuple[Stages, Executable]:
-        """The program with the largest workspace."""
+        """Program with the largest workspace."""
         return max(self.programs, key=lambda program: program[1].memory_plan.size)
 
     @property
     def memory_plan(self) -> MemoryPlan:
-        """The workspace of the largest program."""
+        """Memory plan of the largest program."""
         return self.largest_program[1].memory_plan
 
     @cached_property
     def layouts(self) -> tuple[tuple[str, str], ...]:
-        """Buffers whose elements do not lie in row-major order: name and type."""
+        """Names and types of the buffers that are not row-major."""
         buffers = [item for stages, _ in self.programs for item in stages.scheduled.buffers.items()]
         return tuple((name, str(t)) for name, t in buffers if t.layout)
 
     @cached_property
     def placements(self) -> tuple[BufferPlacement, ...]:
-        """The workspace of `plan`, buffer by buffer."""
+        """Placement of each buffer in the workspace of `memory_plan`."""
         program = self.largest_program[0].scheduled
-        lives = lifetimes(program, list(self.memory_plan.offsets))
-        return tuple(
-            BufferPlacement(n, str(program.buffers[n]), lives[n], at)
-            for n, at in self.memory_plan.offsets.items()
-            if n in lives
-        )
+        offsets = self.memory_plan.offsets
+        live = lifetimes(program, list(offsets))
+        return tuple(BufferPlacement(n, str(program.buffers[n]), live[n], offsets[n]) for n in offsets if n in live)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        parts = ", ".join(
-            f"{part} {seconds:.2f} s" for part, seconds in self.compile_seconds.items() if part != "total"
-        )
-        yield f"[bold]{escape(self.title)}[/bold] compiled in {self.compile_seconds['total']:.2f} s: {parts}"
-        plan = self.memory_plan
-        packed = f"{len(self.layouts)} packed constants"
-        yield f"workspace {format_bytes(plan.size)} ({format_bytes(plan.size_without_reuse)} if no two buffers shared memory), {packed}\n"
+        phases = ", ".join(f"{phase} {s:.2f} s" for phase, s in self.compile_seconds.items() if phase != "total")
+        yield f"[bold]{escape(self.title)}[/bold] compiled in {self.compile_seconds['total']:.2f} s: {phases}"
+        size, without_reuse = (format_bytes(n) for n in (self.memory_plan.size, self.memory_plan.size_without_reuse))
+        yield f"workspace {size} ({without_reuse} without buffer reuse), {len(self.layouts)} packed constants\n"
         yield self.profile or self.table()
 
     def table(self) -> Table:
-        """The kernels as a rich table."""
-        made = table(f"{len(self.kernels)} distinct kernels", ["kernel"], ["runs", "MFLOP", "MB"], ["ops", "line"])
+        """Return the kernels as a rich table."""
+        rows = table(f"{len(self.kernels)} distinct kernels", ["kernel"], ["runs", "MFLOP", "MB"], ["ops", "line"])
         for k in self.kernels:
-            row = (k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}")
-            made.add_row(*row, truncated_text(abbreviate(k.origin.ops)), truncated_text(format_location(k.origin.loc)))
-        return made
+            cells = (k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}")
+            rows.add_row(*cells, *_origin_cells(k.origin))
+        return rows
 
     def __str__(self) -> str:
         return render_plain(self)
 
     def html(self) -> str:
-        """The report as one HTML page without outside parts."""
+        """Return the report as one self-contained HTML page."""
         import jinja2
 
         loader = jinja2.FileSystemLoader(Path(__file__).parent)
-        space = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        space.filters |= {"size": format_bytes, "ir": highlight, "summary": abbreviate, "place": format_location}
-        return space.get_template("report.html").render(report=self, chart=memory_chart(self))
+        templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        templates.filters |= {"bytes": format_bytes, "ir": highlight, "summary": abbreviate, "loc": format_location}
+        return templates.get_template("report.html").render(report=self, chart=memory_chart(self))
 
     def save(self, path: str | Path) -> Path:
-        """Write the HTML page to `path`."""
-        target = Path(path)
-        target.write_text(self.html(), encoding="utf-8")
-        return target
+        """Write the HTML page to `path`, and return the path."""
+        file = Path(path)
+        file.write_text(self.html(), encoding="utf-8")
+        return file
 
 
 def kernel_reports(stages: Stages) -> list[KernelReport]:
-    """Every distinct kernel of one program, in order of its first launch."""
+    """Return the reports of the distinct kernels of one program, in the order of their first launch."""
     lowered, scheduled = stages.lowered, stages.scheduled
-    known = kernel_origins(stages.fused)
-    launches = [(s, times) for s, times in execution_counts(scheduled.steps) if isinstance(s, Launch)]
-    found = []
+    origins = kernel_origins(stages.fused)
+    launches = [(s, count) for s, count in execution_counts(scheduled.steps) if isinstance(s, Launch)]
+    reports = []
     for name in dict.fromkeys(s.kernel for s, _ in launches):
-        same = [(s, times) for s, times in launches if s.kernel == name]
+        same = [(s, count) for s, count in launches if s.kernel == name]
         before, after = lowered.kernels[name], scheduled.kernels[name]
-        source = known.get(same[0][0].node, KernelOrigin())
-        told = (r for r in stages.context.remarks if r.kernel == name or (r.node, r.loc) in source.values)
-        distinct = {(r.pass_, r.kind, r.message): r for r in told}
-        work = sum(times for _, times in same), count_flops(before), count_bytes(before)
+        origin = origins.get(same[0][0].node, KernelOrigin())
+        remarks = (r for r in stages.context.remarks if r.kernel == name or (r.node, r.loc) in origin.values)
+        distinct = {(r.pass_, r.kind, r.message): r for r in remarks}
+        work = sum(count for _, count in same), count_flops(before), count_bytes(before)
         texts = print_kernel(before), print_kernel(after)
-        found.append(KernelReport(name, source, *work, *texts, tuple(distinct.values())))
-    return found
+        reports.append(KernelReport(name, origin, *work, *texts, tuple(distinct.values())))
+    return reports
 
 
 TOKEN_PATTERN = re.compile(
     r"(?P<c>//[^\n]*)|(?P<v>%(?:&quot;.*?&quot;|[\w.]+))|(?P<g>@(?:&quot;.*?&quot;|[\w.]+))"
-    r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|tile|lanes|unroll|chains|reduce|yield|store|local|check|launch|copy)\b"
+    r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|scratch|tile|lanes|unroll|accumulators|reduce|yield|store"
+    r"|nontemporal|local|check|prefetch|launch|copy|view|repeat)\b"
     r"|\b(?P<t>(?:f64|f32|f16|bf16|i64|i32|i16|i8|u8|bool)\[[^\]]*\](?:\{[^}]*\})?)"
 )
+"""Tokens of IR text after HTML escaping; the group is the class in report.html: comment, value, global, keyword, type."""
 
 
 def highlight(text: str) -> Any:
-    """IR text as HTML with names, types and keywords marked."""
+    """Convert IR text to HTML with names, types, keywords and comments marked."""
     from markupsafe import Markup
 
     def mark(m: re.Match[str]) -> str:
@@ -283,7 +271,7 @@ def highlight(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Bar:
-    """A rectangle of the memory chart, in percent of its width and height."""
+    """A rectangle of the memory chart, in percent of the chart's width and height; `hue` in degrees."""
 
     x: float
     y: float
@@ -294,15 +282,15 @@ class Bar:
 
 
 def memory_chart(report: Report) -> list[Bar]:
-    """The workspace drawn with steps from left to right and addresses from top to bottom."""
+    """Draw the workspace, with steps from left to right and addresses from top to bottom."""
     count = max(1, len(report.largest_program[0].scheduled.steps))
-    whole = max(1, report.memory_plan.size)
+    total = max(1, report.memory_plan.size)
     return [
         Bar(
             100 * b.lifetime.first / count,
-            100 * b.offset / whole,
+            100 * b.offset / total,
             100 * (b.lifetime.last - b.lifetime.first + 1) / count,
-            100 * b.lifetime.size / whole,
+            100 * b.lifetime.size / total,
             (k * 47) % 360,
             f"%{b.name}: {b.type}, {format_bytes(b.lifetime.size)} at {b.offset}, steps {b.lifetime.first}-{b.lifetime.last}",
         )
@@ -311,8 +299,8 @@ def memory_chart(report: Report) -> list[Bar]:
 
 
 def program_totals(program: Program) -> tuple[int, int, int]:
-    """Launches, arithmetic operations and bytes of one run of `program`."""
-    done = list(execution_counts(program.steps))
-    work = [(program.kernels[s.kernel], times) for s, times in done if isinstance(s, Launch)]
-    flops, moved = (sum(times * count(k) for k, times in work) for count in (count_flops, count_bytes))
-    return sum(times for _, times in done), flops, moved
+    """Return the number of steps executed, arithmetic operations and bytes of one run of `program`."""
+    steps = list(execution_counts(program.steps))
+    launches = [(program.kernels[s.kernel], count) for s, count in steps if isinstance(s, Launch)]
+    flops = sum(count * count_flops(k) for k, count in launches)
+    return sum(count for _, count in steps), flops, sum(count * count_bytes(k) for k, count in launches)

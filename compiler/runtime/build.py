@@ -1,7 +1,7 @@
-"""Kernels -> object files: each distinct kernel compiled once, or taken from the cache.
+"""Kernels -> object files: each distinct kernel is compiled once, or read from the cache.
 
-LLVM has a thread of its own, which compiles one kernel while passes and text of the next are made; llvmlite holds one lock around
-LLVM, so more threads gain nothing, and a helper process takes as long to start (0.3 s) as ten kernels take to compile.
+LLVM runs in a background thread, which compiles one kernel while passes and codegen run on the next.  llvmlite holds one
+lock around LLVM, so more threads gain nothing.  A helper process takes as long to start (0.3 s) as ten kernels to compile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.program_entry import Action, emit_program_entry
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.runtime.cache import ObjectCache, object_key
@@ -26,12 +26,13 @@ T = TypeVar("T")
 
 @dataclass
 class Build:
-    """Object files by symbol, the symbol of each kernel, and the seconds spent on each kernel that had to be compiled.
+    """Compiles kernels in the background; `finish` waits for all of them.
 
-    Kernels that are added are compiled in the background; `finish` waits for all of them.
+    `objects` holds object files by symbol, `symbols` the symbol of each kernel, and `seconds` the compile time of each
+    kernel that was not in the cache.
     """
 
-    target: Target
+    target: CPUTarget
     cache: ObjectCache
     objects: dict[str, bytes] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
@@ -42,13 +43,13 @@ class Build:
     _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
 
     def add_kernels(self, kernels: Iterable[Kernel]) -> None:
-        """Compile every kernel whose like is not here yet."""
+        """Compile kernels and wait for them; equal kernels are compiled once."""
         for kernel in kernels:
             self.add(kernel)
         self.finish()
 
     def add(self, kernel: Kernel) -> None:
-        """Begin to compile a kernel if its like is not here yet."""
+        """Start to compile a kernel, unless an equal one is compiled or in the cache."""
         if self._kernels.get(kernel.name) is kernel:
             return
         self._kernels[kernel.name] = kernel
@@ -57,9 +58,9 @@ class Build:
         if symbol in self.objects or symbol in self._pending:
             return
         key = object_key(digest, self.target)
-        known = self.cache.get(key)
-        if known is not None:
-            self.objects[symbol] = known
+        cached = self.cache.get(key)
+        if cached is not None:
+            self.objects[symbol] = cached
             self.cache_hits += 1
             return
         start = time.perf_counter()
@@ -68,13 +69,13 @@ class Build:
         self._pending[symbol] = self.submit("llvm", self._compile, kernel, text, key)
 
     def submit(self, thread: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """`job(*args)` in a thread of that name, which does one job after the other."""
+        """Run `job(*args, **kwargs)` in the thread of that name, which runs its jobs in order."""
         if thread not in self._threads:
             self._threads[thread] = ThreadPoolExecutor(1, thread)
         return self._threads[thread].submit(job, *args, **kwargs)
 
     def finish(self) -> None:
-        """Wait for all that has begun."""
+        """Wait for all jobs; re-raise the exception of a failed compilation."""
         for thread in self._threads.values():
             thread.shutdown()
         self.objects.update({symbol: code.result() for symbol, code in self._pending.items()})
@@ -82,11 +83,11 @@ class Build:
         self._threads.clear()
 
     def add_program_entry(self, name: str, actions: Iterable[Action], sizes: Mapping[str, int]) -> None:
-        """Compile the function `name` that performs `actions`; cheap, so never cached."""
+        """Compile the entry function `name`, which performs `actions`; never cached, because that is cheap."""
         self.objects[name] = emit_object(emit_program_entry(name, tuple(actions), sizes), self.target, optimize=False)
 
     def _compile(self, kernel: Kernel, text: str, key: str) -> bytes:
-        """The object file for the text of a kernel, which the cache keeps."""
+        """Compile the LLVM IR of a kernel and store the object file in the cache."""
         start = time.perf_counter()
         code = emit_object(text, self.target)
         self.seconds[kernel.name] += time.perf_counter() - start

@@ -1,9 +1,9 @@
-"""Compiled kernels, and what measuring them has taught, on disk, so that the next process starts warm.
+"""On-disk cache of compiled kernels and of tuning results.
 
     entry ::= magic (8 bytes)  key (32)  sha256 of the code (32)  code
 
-An entry that is cut short, damaged, under another's name or another user's is treated as absent: the kernel is compiled again
-and the entry replaced.  Entries appear by renaming, so a reader never sees half of one.
+An entry that is truncated, corrupt, under a wrong name, or owned by another user counts as absent: the kernel is compiled
+again and the entry replaced.  Entries are written to a temporary file and renamed, so a reader never sees a partial one.
 """
 
 from __future__ import annotations
@@ -21,25 +21,29 @@ import llvmlite
 
 import compiler.codegen
 import compiler.ir
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import CPUTarget
 
 ENTRY_MAGIC = b"TWOBJ\x00\x00\x01"
+"""First bytes of an entry: file type and format version."""
+
 DIGEST_BYTES = hashlib.sha256().digest_size
+
 SIZE_LIMIT = 512 << 20
-"""Bytes kept on disk, about; the entries used longest ago go first."""
+"""Approximate limit in bytes of all entries; the least recently used are evicted.  Chosen empirically."""
+
 SHARD_COUNT = 256
-"""Directories that keys are spread over, with an equal share of the limit each: storing an entry looks through one of them."""
+"""Directories that keys are spread over, each with an equal share of the limit: storing an entry scans only one."""
 
 
 @dataclass(frozen=True)
 class ObjectCache:
-    """Object files by key in `directory`; with None, nothing is kept.  Failures to write are no errors."""
+    """Object files by key in `directory`; disabled if that is None.  Write errors are ignored."""
 
     directory: Path | None
     size_limit: int = SIZE_LIMIT
 
     def get(self, key: str) -> bytes | None:
-        """The code stored under `key`, if it is there and whole."""
+        """Return the code stored under `key`, or None if there is no valid entry."""
         if self.directory is None:
             return None
         path = self._path(key)
@@ -55,7 +59,7 @@ class ObjectCache:
         return code
 
     def put(self, key: str, code: bytes) -> None:
-        """Store `code` under `key`."""
+        """Store `code` under `key`, evicting old entries of its shard."""
         if self.directory is None:
             return
         path = self._path(key)
@@ -71,7 +75,7 @@ class ObjectCache:
                 Path(temporary).unlink(missing_ok=True)
 
     def _evict(self, shard: Path) -> None:
-        """Delete the entries of `shelf` used longest ago until the rest fits its share; never the last one used."""
+        """Delete the least recently used entries of a shard until it fits its share; keep at least one."""
         entries = []
         with os.scandir(shard) as files:
             for file in files:
@@ -91,8 +95,8 @@ class ObjectCache:
         return self.directory / key[:2] / f"{key}.o"
 
 
-def object_key(content: str, target: Target) -> str:
-    """The name of the code for `what` (a kernel's digest, LLVM IR text) on `target`, made by this very compiler."""
+def object_key(content: str, target: CPUTarget) -> str:
+    """Return the cache key of `content` (such as a kernel's digest) on `target`, for this version of the compiler."""
     parts = (content, str(target), source_hash(compiler.codegen, compiler.ir), llvmlite.__version__)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -112,7 +116,7 @@ def _is_owned(status: os.stat_result) -> bool:
 
 @lru_cache
 def source_hash(*packages: ModuleType) -> str:
-    """A hash of the sources that lead from a kernel to code: right for a release and for a checkout being edited."""
+    """Return a hash of the sources of `packages`, without Triton and ops: correct also for an edited checkout."""
     roots = [Path(package.__path__[0]) for package in packages]
     files = sorted(f for root in roots for f in root.rglob("*.py") if "triton" not in f.parts and "ops" not in f.parts)
     return hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()

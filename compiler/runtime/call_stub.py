@@ -1,24 +1,26 @@
-"""The Python function behind a compiled program, written for it line by line.
+"""Call stub of a compiled program: a Python function generated for it.
 
-For small tensors the call itself is the cost.  So the checks of each input, the creation of each output and the calls into
-machine code are spelled out as straight-line Python (about a microsecond in all), with every constant bound as a global:
+For small tensors the call overhead dominates.  So input checks, output allocation and calls into machine code are
+generated as straight-line Python (about a microsecond in all), with every constant bound as a global:
 
     def run(inputs):
-        try: x0, = inputs
+        try: t3, = inputs
         except ValueError: raise wrong_count(inputs) from None
         try:
-            if x0.dtype is not dtype0 or x0.shape != shape0 or not x0.is_cpu or not x0.is_contiguous(): x0 = admit(0, x0)
+            if t3.dtype is not dtype3 or t3.shape != shape3 or not t3.is_cpu or not t3.is_contiguous(): t3 = convert_input(0, t3)
         except AttributeError: raise not_tensors(inputs) from None
         try: frame = frames.pop()
         except IndexError: frame = new_frame()
-        words, at, _ = frame
-        words[3] = x0.data_ptr()
-        y1 = empty_strided(shape1, stride1, dtype1)
-        words[4] = y1.data_ptr()
-        segment0(at)
-        if words[0]: raise fault(words)
+        words, frame_address, _ = frame
+        words[3] = t3.data_ptr()
+        t4 = empty_strided(shape4, stride4, dtype4)
+        words[4] = t4.data_ptr()
+        segment0(frame_address)
+        if words[0]: raise index_error(words)
         frames.append(frame)
-        return [y1]
+        return [t4]
+
+`t3` is the tensor whose address is in word 3 of the frame (see compiler.codegen.llvm.program_entry).
 """
 
 from __future__ import annotations
@@ -43,17 +45,17 @@ def _torch_empty_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: 
 
 empty_strided: Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 empty_strided = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", _torch_empty_strided)
-"""An uninitialised tensor on the CPU, made as Inductor makes its own: at a third of the cost of `torch.empty_strided`."""
+"""Returns an uninitialised CPU tensor, as Inductor allocates its own: at a third of the cost of `torch.empty_strided`."""
 
 POOL_THRESHOLD = 512 << 10
-"""Bytes from which outputs and workspaces come from the pool: below, malloc recycles as well and costs 3 us less."""
+"""Bytes from which outputs and workspaces come from the pool.  Below, malloc reuses memory as well and costs 3 us less."""
 
 RunFunction: TypeAlias = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class NativeSegment:
-    """One stretch of kernels: the function that runs them on a frame, and the tensors to make for it first."""
+    """Consecutive native steps: `function` runs them on a frame address, after `new_tensors` have been allocated."""
 
     function: Callable[[int], None]
     new_tensors: tuple[str, ...]
@@ -61,7 +63,7 @@ class NativeSegment:
 
 @dataclass(frozen=True)
 class EagerSegment:
-    """A call into PyTorch: `function` takes the tensors `arguments` and returns as many as there are `results`."""
+    """Call into PyTorch: `function` takes the tensors `arguments` and returns the tensors `results`."""
 
     function: Callable[..., tuple[torch.Tensor, ...]]
     arguments: tuple[str, ...]
@@ -70,7 +72,10 @@ class EagerSegment:
 
 @dataclass
 class CallStub:
-    """What the function is written from.  `words` gives the frame word of each buffer outside the workspace."""
+    """Generator of the function.  `frame_words` maps buffers outside the workspace to their word in the frame.
+
+    `workspace` is its size in bytes.  `parallel` is set if some kernel runs on several threads.
+    """
 
     types: dict[str, TensorType]
     frame_words: dict[str, int]
@@ -80,24 +85,25 @@ class CallStub:
     workspace: int
     parallel: bool
     unchecked_inputs: frozenset[str]
-    """Inputs whose shapes the caller has compared."""
+    """Inputs whose shapes the caller has checked."""
     bindings: dict[str, Any]
-    """Globals: `frames`, `new_frame`, `admit`, `wrong_count`, `not_tensors`, `fault`; a tensor per constant PyTorch reads."""
+    """Globals: `frames`, `new_frame`, `convert_input`, the errors `wrong_count`, `not_tensors` and `index_error`; and a
+    tensor per constant that PyTorch reads."""
     lines: list[str] = field(default_factory=list)
 
     def compile(self) -> tuple[RunFunction, str]:
-        """The function, and its source."""
+        """Return the function and its source."""
         self.bindings |= {
             "empty_strided": empty_strided,
-            "pooled": GLOBAL_POOL.empty_tensor,
-            "take": GLOBAL_POOL.allocate,
-            "give": GLOBAL_POOL.release,
+            "pool_tensor": GLOBAL_POOL.empty_tensor,
+            "allocate": GLOBAL_POOL.allocate,
+            "release": GLOBAL_POOL.release,
+            "sync_thread_count": threads.sync_thread_count,
         }
-        self.bindings["settle"] = threads.sync_thread_count
         source = self._source()
-        space = dict(self.bindings)
-        exec(compile(source, "<tilewright entry>", "exec"), space)
-        run: RunFunction = space["run"]
+        namespace = dict(self.bindings)
+        exec(compile(source, "<tilewright entry>", "exec"), namespace)
+        run: RunFunction = namespace["run"]
         return run, source
 
     def _source(self) -> str:
@@ -109,25 +115,29 @@ class CallStub:
             for k, name in enumerate(self.inputs):
                 self._emit_check(k, name)
             self._emit_line("except AttributeError: raise not_tensors(inputs) from None")
-        if any(isinstance(p, NativeSegment) for p in self.segments):
+        if self._has_native_segments:
             self._emit_frame()
             for name in self.inputs:
-                self._emit_line(f"words[{self.frame_words[name]}] = {self._variable(name)}.data_ptr()")
+                self._emit_address(name)
         if self.parallel:
-            self._emit_line("settle()")
-        for k, part in enumerate(self.segments):
-            self._emit_native(k, part) if isinstance(part, NativeSegment) else self._emit_eager_call(k, part)
-        if any(isinstance(p, NativeSegment) for p in self.segments):
-            self._emit_line(f"if words[{STATUS}]: raise fault(words)")
+            self._emit_line("sync_thread_count()")
+        for k, segment in enumerate(self.segments):
+            self._emit_native(k, segment) if isinstance(segment, NativeSegment) else self._emit_eager_call(k, segment)
+        if self._has_native_segments:
+            self._emit_line(f"if words[{STATUS}]: raise index_error(words)")
             if self._uses_pool:
-                self._emit_line("give(block)")
+                self._emit_line("release(block)")
             self._emit_line("frames.append(frame)")
         self._emit_line(f"return [{', '.join(self._variable(name) for name in self.outputs)}]")
         return "def run(inputs):\n" + "".join(f"    {line}\n" for line in self.lines)
 
     @property
+    def _has_native_segments(self) -> bool:
+        return any(isinstance(s, NativeSegment) for s in self.segments)
+
+    @property
     def _uses_pool(self) -> bool:
-        """Whether the workspace is taken from the pool for each call; a small one belongs to the frame."""
+        """True if each call allocates its workspace from the pool; a small workspace belongs to the frame."""
         return self.workspace >= POOL_THRESHOLD
 
     def _emit_line(self, text: str) -> None:
@@ -137,30 +147,35 @@ class CallStub:
         return f"t{self.frame_words[name]}"
 
     def _bind(self, kind: str, name: str, value: Any) -> str:
-        spelled = f"{kind}{self.frame_words[name]}"
-        self.bindings[spelled] = value
-        return spelled
+        """Bind `value` as a global of buffer `name` and return the global's name."""
+        global_name = f"{kind}{self.frame_words[name]}"
+        self.bindings[global_name] = value
+        return global_name
+
+    def _emit_address(self, name: str) -> None:
+        self._emit_line(f"words[{self.frame_words[name]}] = {self._variable(name)}.data_ptr()")
 
     def _emit_check(self, k: int, name: str) -> None:
         v, t = self._variable(name), self.types[name]
         dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
         shape = f"{v}.shape != {self._bind('shape', name, t.static_shape())} or " * (name not in self.unchecked_inputs)
-        order = f"{v}.stride() != {self._bind('stride', name, strides(t))}" if t.layout else f"not {v}.is_contiguous()"
-        self._emit_line(f"    if {v}.dtype is not {dtype} or {shape}not {v}.is_cpu or {order}: {v} = admit({k}, {v})")
+        stride = f"{v}.stride() != {self._bind('stride', name, strides(t))}" if t.layout else f"not {v}.is_contiguous()"
+        mismatch = f"{v}.dtype is not {dtype} or {shape}not {v}.is_cpu or {stride}"
+        self._emit_line(f"    if {mismatch}: {v} = convert_input({k}, {v})")
 
     def _emit_frame(self) -> None:
         self._emit_line("try: frame = frames.pop()")
         self._emit_line("except IndexError: frame = new_frame()")
-        self._emit_line("words, at, _ = frame")
+        self._emit_line("words, frame_address, _ = frame")
         if self._uses_pool:
-            self._emit_line(f"block = take({self.workspace})")
+            self._emit_line(f"block = allocate({self.workspace})")
             self._emit_line(f"words[{WORKSPACE}] = block.address")
 
     def _emit_native(self, k: int, segment: NativeSegment) -> None:
         for name in segment.new_tensors:
             self._emit_allocation(name)
         self.bindings[f"segment{k}"] = segment.function
-        self._emit_line(f"segment{k}(at)")
+        self._emit_line(f"segment{k}(frame_address)")
 
     def _emit_allocation(self, name: str) -> None:
         t = self.types[name]
@@ -168,30 +183,28 @@ class CallStub:
         stride = self._bind("stride", name, strides(t))
         dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
         assert isinstance(t.numel, int)
-        large = t.numel * t.dtype.bytes >= POOL_THRESHOLD
-        make = (
-            f"pooled({shape}, {stride}, {dtype}, {t.numel})" if large else f"empty_strided({shape}, {stride}, {dtype})"
-        )
-        self._emit_line(f"{self._variable(name)} = {make}")
-        self._emit_line(f"words[{self.frame_words[name]}] = {self._variable(name)}.data_ptr()")
+        is_large, arguments = t.numel * t.dtype.bytes >= POOL_THRESHOLD, f"{shape}, {stride}, {dtype}"
+        tensor = f"pool_tensor({arguments}, {t.numel})" if is_large else f"empty_strided({arguments})"
+        self._emit_line(f"{self._variable(name)} = {tensor}")
+        self._emit_address(name)
 
     def _emit_eager_call(self, k: int, segment: EagerSegment) -> None:
-        self.bindings[f"foreign{k}"] = segment.function
+        self.bindings[f"eager{k}"] = segment.function
         arguments = ", ".join(self._variable(a) for a in segment.arguments)
-        self._emit_line(f"{''.join(f'{self._variable(r)}, ' for r in segment.results)}= foreign{k}({arguments})")
-        if any(isinstance(p, NativeSegment) for p in self.segments):
+        self._emit_line(f"{''.join(f'{self._variable(r)}, ' for r in segment.results)}= eager{k}({arguments})")
+        if self._has_native_segments:
             for r in segment.results:
-                self._emit_line(f"words[{self.frame_words[r]}] = {self._variable(r)}.data_ptr()")
+                self._emit_address(r)
 
 
 def strides(type: TensorType) -> tuple[int, ...]:
-    """The strides of a PyTorch tensor stored as `type` says; VerifyError for a blocked layout, which has none."""
+    """Return the strides in elements of a PyTorch tensor of `type`; VerifyError for a blocked layout."""
     shape = type.static_shape()
     order = range(len(shape)) if type.layout is None else [d.dim for d in type.layout.physical_dims]
     if type.layout is not None and (not type.layout.is_permutation or sorted(order) != list(range(len(shape)))):
-        raise VerifyError(f"{type}: a blocked layout cannot cross into PyTorch")
-    result, step = [0] * len(shape), 1
+        raise VerifyError(f"{type}: PyTorch tensors cannot have a blocked layout; unpack it in a kernel first")
+    result, elements = [0] * len(shape), 1
     for d in reversed(order):
-        result[d] = step
-        step *= max(1, shape[d])
+        result[d] = elements
+        elements *= max(1, shape[d])
     return tuple(result)

@@ -1,4 +1,4 @@
-"""Constants as kernels read them: stored once, in the layout of their buffer's type."""
+"""Packing of constants into the layout of their buffer's type, once per constant and type."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from compiler.runtime.prefaulted_arena import PrefaultedArena
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-
 _PACKED: WeakKeyDictionary[ConstantData, dict[TensorType, Array]] = WeakKeyDictionary()
-"""What was made of each constant, shared by every program that holds it: one graph may be compiled for many sizes."""
+"""Packed copies of each constant by type, shared by all programs: one graph may be compiled for many sizes."""
 
 
 def pack_once(constant: ConstantData | Array, type: TensorType, arena: PrefaultedArena | None = None) -> Array:
-    """`stored`, done once for each constant of a graph and type; in memory of `reserve` while there is some."""
+    """Pack a constant into the layout of `type`; copies of graph constants are cached.
+
+    Memory comes from `arena` as long as it has enough.
+    """
     if not isinstance(constant, ConstantData):
         return pack_aligned(constant, type, arena)
-    known = _PACKED.setdefault(constant, {})
-    if type not in known:
+    cached = _PACKED.setdefault(constant, {})
+    if type not in cached:
         if isinstance(constant, LazyConstant) and type.layout and _is_outer_blocked(type.layout, type.rank - 1):
-            known[type] = pack_blockwise(constant, type.layout, arena)
+            cached[type] = pack_blockwise(constant, type.layout, arena)
         else:
-            known[type] = pack_aligned(constant.array, type, arena)
-    return known[type]
+            cached[type] = pack_aligned(constant.array, type, arena)
+    return cached[type]
 
 
 def _is_outer_blocked(layout: Layout, dim: int) -> bool:
-    """Whether memory holds one block of dimension `dim` after the other."""
+    """Return True if the outermost physical dimension numbers the blocks of dimension `dim`."""
     return layout.physical_dims[0].dim == dim and layout.physical_dims[0].block_size > 0
 
 
 def pack_blockwise(constant: LazyConstant, layout: Layout, arena: PrefaultedArena | None = None) -> Array:
-    """`stored` in a layout that begins with blocks of the last dimension: each is packed while the caches still hold it."""
+    """Pack a lazy constant into a layout blocked along its last dimension; each block is packed while still in cache."""
     block, size = layout.physical_dims[0].block_size, constant.shape[-1]
-    parts = (pack(constant.compute_slice(k, min(k + block, size)), layout) for k in range(0, size, block))
-    first = next(parts)
+    blocks = (pack(constant.compute_slice(k, min(k + block, size)), layout) for k in range(0, size, block))
+    first = next(blocks)
     packed = aligned_empty((-(-size // block), *first.shape[1:]), first.dtype, arena)
     packed[:1] = first
-    for k, part in enumerate(parts, 1):
-        packed[k : k + 1] = part
+    for k, values in enumerate(blocks, 1):
+        packed[k : k + 1] = values
     return packed
 
 
 def pack_aligned(array: Array, type: TensorType, arena: PrefaultedArena | None = None) -> Array:
-    """`array` (dense, of `type`'s shape) in the layout of `type`, aligned; the very same memory where it is so already."""
+    """Return `array` (dense, of `type`'s shape) aligned and in the layout of `type`; a view if it already is."""
     dense = array.reshape(type.static_shape())
     physical = pack(dense, type.layout) if type.layout else dense
     if physical.flags.c_contiguous and physical.ctypes.data % ALIGNMENT == 0:
@@ -62,38 +64,40 @@ def pack_aligned(array: Array, type: TensorType, arena: PrefaultedArena | None =
 
 
 def pack(array: Array, layout: Layout) -> Array:
-    """A view of `array` (or of its zero-padded copy) with one axis for each digit of `layout`."""
+    """Return a view of `array`, or of its zero-padded copy, with one axis for each physical dimension of `layout`."""
     blocks = [_block_size(layout, d) for d in range(array.ndim)]
     margins = [(0, -extent % (block or 1)) for extent, block in zip(array.shape, blocks, strict=True)]
     padded = np.pad(array, margins) if any(after for _, after in margins) else array
     shape: list[int] = []
     axis: dict[PhysicalDim, int] = {}
     for d, (extent, block) in enumerate(zip(padded.shape, blocks, strict=True)):
-        digits = [PhysicalDim(d)] if not block else [PhysicalDim(d, block), PhysicalDim(d, block, is_inner=True)]
-        axis.update({digit: len(shape) + k for k, digit in enumerate(digits)})
-        shape += [extent] if not block else [extent // block, block]
-    return padded.reshape(shape).transpose([axis[digit] for digit in layout.physical_dims])
+        axis.update({g: len(shape) + k for k, g in enumerate(_physical_dims(d, block))})
+        shape += [extent // block, block] if block else [extent]
+    return padded.reshape(shape).transpose([axis[g] for g in layout.physical_dims])
+
+
+def _physical_dims(dim: int, block: int) -> list[PhysicalDim]:
+    """Return the physical dimensions of `dim`: itself if `block` is 0, else block number and index in the block."""
+    return [PhysicalDim(dim, block), PhysicalDim(dim, block, is_inner=True)] if block else [PhysicalDim(dim)]
 
 
 def _block_size(layout: Layout, dim: int) -> int:
-    """The block size that `layout` splits dimension `dim` by, 0 where it keeps it whole; VerifyError for any other use."""
-    digits = {g for g in layout.physical_dims if g.dim == dim}
-    block = max((g.block_size for g in digits), default=0)
-    if digits != (
-        {PhysicalDim(dim)} if not block else {PhysicalDim(dim, block), PhysicalDim(dim, block, is_inner=True)}
-    ):
+    """Return the block size of dimension `dim` in `layout`, 0 if it is not split; VerifyError for other splits."""
+    physical = {g for g in layout.physical_dims if g.dim == dim}
+    block = max((g.block_size for g in physical), default=0)
+    if physical != set(_physical_dims(dim, block)):
         raise VerifyError(
-            f"layout {layout}: dimension {dim} must appear whole, or as one block number and one place in it"
+            f"layout {layout}: dimension {dim} must appear unsplit, or as one outer (block) and one inner dimension"
         )
     return block
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any], arena: PrefaultedArena | None = None) -> Array:
-    """An uninitialised array that starts on a cache line; in memory of `reserve` while there is some."""
+    """Return an uninitialised array that starts on a cache line, in memory of `arena` if that has enough."""
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    kept = arena.allocate(size) if arena else None
-    if kept is not None:
-        return kept.view(dtype).reshape(shape)
+    prefaulted = arena.allocate(size) if arena else None
+    if prefaulted is not None:
+        return prefaulted.view(dtype).reshape(shape)
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + size].view(dtype).reshape(shape)

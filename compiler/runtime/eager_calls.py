@@ -1,4 +1,4 @@
-"""Calls into PyTorch for the ops that have no structure to compile."""
+"""Calls into PyTorch eager for opaque ops."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ EagerFunction: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
 
 def make_eager_function(step: OpaqueCall, types: Sequence[TensorType]) -> EagerFunction:
-    """A call of the op's reference whose results are dense tensors of `types` that share memory with nothing.
+    """Return a function that calls the op's reference and returns dense tensors of `types`.
 
-    It raises VerifyError where PyTorch returns another shape than the graph says.
+    Results share no memory with arguments or each other.  The function raises VerifyError if PyTorch returns a shape
+    that differs from the graph's.
     """
     reference, attrs, name = OPS[step.op].reference, dict(step.attrs), step.node or step.op
     if reference is None:
@@ -29,27 +30,27 @@ def make_eager_function(step: OpaqueCall, types: Sequence[TensorType]) -> EagerF
 
     def call(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
-            given = reference(*(a.detach() for a in arguments), **attrs)
-        taken = {0, *(_storage_address(a) for a in arguments)}
+            output = reference(*(a.detach() for a in arguments), **attrs)
+        used_storages = {0, *(_storage_address(a) for a in arguments)}
         results = []
-        for tensor, type in zip(given if isinstance(given, (tuple, list)) else (given,), types, strict=True):
-            results.append(_as_owned_dense(tensor, type, taken, name))
-            taken.add(_storage_address(results[-1]))
+        for tensor, type in zip(output if isinstance(output, (tuple, list)) else (output,), types, strict=True):
+            results.append(_as_owned_dense(tensor, type, used_storages, name))
+            used_storages.add(_storage_address(results[-1]))
         return tuple(results)
 
     return call
 
 
 def _as_owned_dense(tensor: torch.Tensor, type: TensorType, used_storages: set[int], name: str) -> torch.Tensor:
-    """`tensor`, or a copy where it is stored otherwise than `type` says or in memory that is taken."""
+    """Return `tensor`, or a copy if its strides or dtype differ from `type` or its storage is in use."""
     shape, stride, dtype = type.static_shape(), strides(type), TORCH_DTYPES[type.dtype]
     if tensor.shape != shape:
-        raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)} where the graph says {type}")
+        raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)}, but the graph has {type}")
     if tensor.dtype == dtype and tensor.stride() == stride and _storage_address(tensor) not in used_storages:
         return tensor
     return torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
 
 
 def _storage_address(tensor: torch.Tensor) -> int:
-    """Where a tensor lies in memory; 0 for zeros that lie nowhere."""
+    """Return the address of a tensor's storage; 0 for a zero tensor, which has none."""
     return 0 if tensor._is_zerotensor() else tensor.untyped_storage().data_ptr()

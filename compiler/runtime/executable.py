@@ -25,7 +25,7 @@ from compiler.codegen.llvm.program_entry import (
     SubBuffer,
     WorkspaceOffset,
 )
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import CPUTarget, host_target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile import kernel as tile
@@ -46,38 +46,38 @@ from compiler.runtime.pool import GLOBAL_POOL
 
 EntryFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Frame = tuple[Any, int, Any]
-"""The words of a call frame, their address, and the block of memory that is its workspace if it has its own."""
+"""The words of a call frame, their address, and the frame's own workspace or None."""
 
 
 class Executable:
-    """`exe(inputs)` runs `program` on CPU tensors and returns its outputs as new tensors.
+    """A compiled program: `exe(inputs)` runs it on CPU tensors and returns its outputs as new tensors.
 
-    Calls from several threads run side by side, each on a frame and workspace of its own.  ArgumentError where an input does
-    not fit; IndexError where the program indexes out of range.  Non-contiguous inputs are copied.
+    Raises ArgumentError if an input does not match its type, and IndexError if the program indexes out of range.
+    Non-contiguous inputs are copied.  Thread-safe: each concurrent call uses its own frame and workspace.
 
-        run      the function behind the call            source   its text
-        memory   where the intermediates lie             build    what was compiled, and in how many seconds
+        run          the generated function              source   its Python source
+        memory_plan  offsets of the intermediates        build    object files and compile times
 
-    `build` may have begun with kernels and constants of the program before all of it was there.
-    The code of a program with open sizes serves all of them: `at(sizes)` gives the executable that can be called with such inputs.
+    `build` may hold kernels that were compiled before the program was complete.  The code of a program with dynamic sizes
+    serves all of their values: `for_sizes(values)` returns the executable for inputs of those sizes.
     """
 
     def __init__(
         self,
         program: Program,
-        target: Target | None = None,
+        target: CPUTarget | None = None,
         options: Options | None = None,
         build: Build | None = None,
     ) -> None:
-        self.program, self.target = program, target or Target.host()
+        self.program, self.target = program, target or host_target()
         self.size_names = tuple(s.name for s in program_dynamic_sizes(program))
         _require_owned_outputs(program)
         _require_runnable_target(self.target)
-        outside = _external_buffers(program)
-        self.frame_words = {name: FIRST_SLOT + k for k, name in enumerate(outside)}
+        external = _external_buffers(program)
+        self.frame_words = {name: FIRST_SLOT + k for k, name in enumerate(external)}
         self.workspace_buffers = [b for b in program.buffers if b not in self.frame_words and b not in program.views]
-        dynamic_words = [*self.size_names, *self.workspace_buffers] if self.size_names else []
-        self.told = {what: FIRST_SLOT + len(outside) + k for k, what in enumerate(dynamic_words)}
+        dynamic_names = [*self.size_names, *self.workspace_buffers] if self.size_names else []
+        self.dynamic_words = {name: FIRST_SLOT + len(external) + k for k, name in enumerate(dynamic_names)}
         self.in_place_pairs = in_place_pairs(program)
         if not self.size_names:
             self.memory_plan = plan_memory(program, self.workspace_buffers, self.in_place_pairs)
@@ -87,14 +87,14 @@ class Executable:
         self.constants = packed.result()
         for k, steps in enumerate(_split_segments(program)):
             if not isinstance(steps, OpaqueCall):
-                self.build.add_program_entry(f"main{k}", list(self._actions(steps)), self.told)
+                self.build.add_program_entry(f"main{k}", list(self._actions(steps)), self.dynamic_words)
         self.library = link_objects(list(self.build.objects.values()), list(self.build.objects))
         self.size_values: Mapping[str, int] = {}
         if not self.size_names:
             self._prepare_calls()
 
     def for_sizes(self, values: Mapping[str, int]) -> Executable:
-        """The same code for inputs of the sizes `values`: memory is planned anew, nothing is compiled."""
+        """Return an executable with the same code for inputs of the sizes `values`; plans memory, compiles nothing."""
         new = copy(self)
         new.program, new.size_values = specialize_buffers(self.program, values), values
         new.memory_plan = plan_memory(new.program, new.workspace_buffers, new.in_place_pairs)
@@ -102,7 +102,7 @@ class Executable:
         return new
 
     def _prepare_calls(self) -> None:
-        """Make what a call needs, now that all sizes are known."""
+        """Prepare frames and segments for calls; all sizes have values."""
         self._frames: list[Frame] = []
         allocated = set(self.program.inputs)
         self._call_segments = [
@@ -118,61 +118,59 @@ class Executable:
 
     @property
     def run(self) -> RunFunction:
-        """The function behind the call."""
+        """The function that a call runs (see compiler.runtime.call_stub)."""
         return self._compiled_stub[0]
 
     @property
     def source(self) -> str:
-        """Its text."""
+        """Python source of `run`."""
         return self._compiled_stub[1]
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return self.run(inputs)
 
     def accepts_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-        """Whether inputs have the shapes that the call takes."""
+        """Return True if inputs of these shapes, by name, match the program's types."""
         return all(self.program.buffers[name].static_shape() == shape for name, shape in shapes.items())
 
     def without_shape_checks(self, names: Iterable[str]) -> RunFunction:
-        """`run` without a look at the shapes of the inputs `names`, by which the caller has found it."""
+        """Return `run` without shape checks of the inputs `names`, for a caller that dispatches on their shapes."""
         return self._call_stub(frozenset(names)).compile()[0]
 
     def buffer_address(self, name: str) -> BufferAddress:
-        """Where buffer `name` lies."""
+        """Return how the entry function addresses buffer `name`."""
         if name in self.program.views:
-            s = self.program.views[name]
-            return SubBuffer(self.buffer_address(s.buffer), s.index, self.program.buffers[name].nbytes)
+            view = self.program.views[name]
+            return SubBuffer(self.buffer_address(view.buffer), view.index, self.program.buffers[name].nbytes)
         if name in self.frame_words:
             return FrameSlot(self.frame_words[name])
-        return DynamicOffset(self.told[name]) if self.size_names else WorkspaceOffset(self.memory_plan.offsets[name])
+        if self.size_names:
+            return DynamicOffset(self.dynamic_words[name])
+        return WorkspaceOffset(self.memory_plan.offsets[name])
 
     def kernel_size_names(self, kernel: str) -> tuple[str, ...]:
-        """The sizes that a kernel is told."""
+        """Return the dynamic sizes that a kernel takes as arguments."""
         return tuple(s.name for s in kernel_dynamic_sizes(self.program.kernels[kernel]))
 
     # compiling
 
     def _actions(self, steps: Iterable[Step]) -> Iterator[Action]:
-        """Steps of the program as machine code performs them."""
+        """Yield the actions of the entry function for native steps; views need none."""
         for step in steps:
             if isinstance(step, Copy):
-                yield CopyBytes(
-                    self.buffer_address(step.source),
-                    self.buffer_address(step.target),
-                    self.program.buffers[step.source].nbytes,
-                )
+                source, target = self.buffer_address(step.source), self.buffer_address(step.target)
+                yield CopyBytes(source, target, self.program.buffers[step.source].nbytes)
             elif isinstance(step, Repeat):
                 yield Loop(step.var, step.count, tuple(self._actions(step.steps)))
             elif isinstance(step, Launch):
-                checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.program.kernels[step.kernel].body))
-                number = self.program.launches.index(step) + 1 if checks else 0
-                sizes = tuple(self.told[s] for s in self.kernel_size_names(step.kernel))
-                yield KernelCall(
-                    self.build.symbols[step.kernel], tuple(map(self.buffer_address, step.arguments)), number, sizes
-                )
+                has_checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.program.kernels[step.kernel].body))
+                number = self.program.launches.index(step) + 1 if has_checks else 0
+                addresses = tuple(map(self.buffer_address, step.arguments))
+                sizes = tuple(self.dynamic_words[s] for s in self.kernel_size_names(step.kernel))
+                yield KernelCall(self.build.symbols[step.kernel], addresses, number, sizes)
 
     def _native_segment(self, name: str, steps: Sequence[Step], allocated: set[str]) -> NativeSegment:
-        """The call of one stretch of steps; the tensors it writes first of all are added to those that are `made`."""
+        """Return the call of entry function `name`; its new tensors are added to those `allocated`."""
         written = dict.fromkeys(b for s in steps for b in accessed_buffers(self.program, s)[1] if b in self.frame_words)
         new = tuple(b for b in written if b not in allocated)
         allocated.update(new)
@@ -183,17 +181,23 @@ class Executable:
         return EagerSegment(self.eager_function(step), step.arguments, step.results)
 
     def eager_function(self, step: OpaqueCall) -> EagerFunction:
-        """The call into PyTorch that `step` stands for, on tensors."""
+        """Return the function that runs an opaque step on tensors."""
         return make_eager_function(step, [self.program.buffers[r] for r in step.results])
 
     def _call_stub(self, unchecked_inputs: frozenset[str] = frozenset()) -> CallStub:
         p = self.program
-        names = {"frames": self._frames, "new_frame": self.new_frame, "fault": self._index_error}
-        names |= {"admit": self._convert_input, "wrong_count": self._wrong_count, "not_tensors": self._not_tensors}
-        for part in self._call_segments:
-            for a in part.arguments if isinstance(part, EagerSegment) else ():
+        bindings = {
+            "frames": self._frames,
+            "new_frame": self.new_frame,
+            "convert_input": self._convert_input,
+            "wrong_count": self._wrong_count,
+            "not_tensors": self._not_tensors,
+            "index_error": self._index_error,
+        }
+        for segment in self._call_segments:
+            for a in segment.arguments if isinstance(segment, EagerSegment) else ():
                 if a in self.constants:
-                    names[f"t{self.frame_words[a]}"] = as_tensor(self.constants[a], p.buffers[a].dtype)
+                    bindings[f"t{self.frame_words[a]}"] = as_tensor(self.constants[a], p.buffers[a].dtype)
         parallel = any(
             evaluate(k.parallel_condition, self.size_values) >= 0 and is_parallelizable(k) for k in p.kernels.values()
         )
@@ -206,16 +210,16 @@ class Executable:
             self.memory_plan.size,
             parallel,
             unchecked_inputs,
-            names,
+            bindings,
         )
 
     # calling
 
     def new_frame(self) -> Frame:
-        """A frame with the addresses and sizes that never change."""
-        words = (ctypes.c_uint64 * (FIRST_SLOT + len(self.frame_words) + len(self.told)))()
-        for what, word in self.told.items():
-            words[word] = self._dynamic_value(what)
+        """Return a frame that holds the constants' addresses, the sizes and the offsets, and a small workspace."""
+        words = (ctypes.c_uint64 * (FIRST_SLOT + len(self.frame_words) + len(self.dynamic_words)))()
+        for name, word in self.dynamic_words.items():
+            words[word] = self._dynamic_value(name)
         for name, array in self.constants.items():
             words[self.frame_words[name]] = array.ctypes.data
         block = GLOBAL_POOL.allocate(self.memory_plan.size) if 0 < self.memory_plan.size < POOL_THRESHOLD else None
@@ -223,29 +227,29 @@ class Executable:
             words[WORKSPACE] = block.address
         return words, ctypes.addressof(words), block
 
-    def _dynamic_value(self, what: str) -> int:
-        """A size, or how far into the workspace a buffer lies."""
-        return self.size_values[what] if what in self.size_values else self.memory_plan.offsets.get(what, 0)
+    def _dynamic_value(self, name: str) -> int:
+        """Return the value of a size, or the offset of a buffer in the workspace."""
+        return self.size_values[name] if name in self.size_values else self.memory_plan.offsets.get(name, 0)
 
-    def _convert_input(self, k: int, given: torch.Tensor) -> torch.Tensor:
-        """Input `k` made fit for the kernels; ArgumentError where it cannot be."""
+    def _convert_input(self, k: int, x: torch.Tensor) -> torch.Tensor:
+        """Copy input `k` into the strides of its type; ArgumentError if dtype, shape or device differ."""
         name = self.program.inputs[k]
         expected = self.program.buffers[name]
         shape = expected.static_shape()
-        if given.dtype != TORCH_DTYPES[expected.dtype] or given.shape != shape or given.device.type != "cpu":
-            got = f"{str(given.dtype).removeprefix('torch.')}{list(given.shape)} on {given.device}"
-            raise ArgumentError(f"input {k} (%{name}) must be {expected} on cpu, but is {got}")
-        return torch.empty_strided(shape, strides(expected), dtype=given.dtype).copy_(given.detach())
+        if x.dtype != TORCH_DTYPES[expected.dtype] or x.shape != shape or x.device.type != "cpu":
+            actual = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"
+            raise ArgumentError(f"input {k} (%{name}) must be {expected} on cpu, but is {actual}")
+        return torch.empty_strided(shape, strides(expected), dtype=x.dtype).copy_(x.detach())
 
     def _wrong_count(self, inputs: Sequence[torch.Tensor]) -> ArgumentError:
-        wanted = ", ".join(f"%{n}: {self.program.buffers[n]}" for n in self.program.inputs)
-        return ArgumentError(f"the program takes {len(self.program.inputs)} inputs ({wanted}), not {len(inputs)}")
+        expected = ", ".join(f"%{n}: {self.program.buffers[n]}" for n in self.program.inputs)
+        return ArgumentError(f"the program takes {len(self.program.inputs)} inputs ({expected}), not {len(inputs)}")
 
     def _not_tensors(self, inputs: Sequence[Any]) -> ArgumentError:
-        k, given = next((k, g) for k, g in enumerate(inputs) if not isinstance(g, torch.Tensor))
+        k, x = next((k, x) for k, x in enumerate(inputs) if not isinstance(x, torch.Tensor))
         name = self.program.inputs[k]
         expected = self.program.buffers[name]
-        return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(given).__name__}")
+        return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(x).__name__}")
 
     def _index_error(self, words: Any) -> IndexError:
         step = self.program.launches[words[FAILED_LAUNCH] - 1]
@@ -253,43 +257,44 @@ class Executable:
 
 
 def object_cache_for(options: Options) -> ObjectCache:
-    """The store that the user chose."""
+    """Return the object cache in the directory `options.cache`; "" disables it."""
     return ObjectCache(Path(options.cache) if options.cache else None)
 
 
 def _pack_constants(program: Program) -> dict[str, Array]:
-    """The constants as kernels read them."""
+    """Return the constants in the layouts that kernels read."""
     return {name: pack_once(c, program.buffers[name]) for name, c in program.constants.items()}
 
 
 def _external_buffers(program: Program) -> tuple[str, ...]:
-    """Buffers that lie outside the workspace: inputs, outputs, constants and whatever PyTorch reads or writes in between."""
-    foreign = [b for s in program.steps if isinstance(s, OpaqueCall) for b in (*s.arguments, *s.results)]
-    return tuple(dict.fromkeys((*program.inputs, *program.outputs, *program.constants, *foreign)))
+    """Return the buffers outside the workspace: inputs, outputs, constants, and those that opaque calls access."""
+    eager = [b for s in program.steps if isinstance(s, OpaqueCall) for b in (*s.arguments, *s.results)]
+    return tuple(dict.fromkeys((*program.inputs, *program.outputs, *program.constants, *eager)))
 
 
 def _split_segments(program: Program) -> Iterable[list[Step] | OpaqueCall]:
-    """The steps as runs of consecutive native ones, and the calls between them."""
-    run: list[Step] = []
+    """Yield maximal runs of native steps and the opaque calls between them, in order."""
+    native: list[Step] = []
     for step in program.steps:
         if isinstance(step, OpaqueCall):
-            if run:
-                yield run
+            if native:
+                yield native
             yield step
-            run = []
+            native = []
         else:
-            run.append(step)
-    if run:
-        yield run
+            native.append(step)
+    if native:
+        yield native
 
 
-def _require_runnable_target(target: Target) -> None:
-    if lacking := target.missing_host_features():
-        raise TilewrightError(f"code for {target.name} cannot run here: this machine has no {lacking}")
+def _require_runnable_target(target: CPUTarget) -> None:
+    if missing := target.missing_features():
+        raise TilewrightError(f"target {target.name} needs {missing}, which this machine lacks")
 
 
 def _require_owned_outputs(program: Program) -> None:
-    given = {*program.inputs, *program.constants}
     for name in program.outputs:
-        if name in given:
-            raise VerifyError(f"output %{name} is an input or a constant; a copy step must make a buffer of its own")
+        if name in program.inputs or name in program.constants:
+            raise VerifyError(
+                f"output %{name} is an input or a constant; insert a copy step so that the output owns its buffer"
+            )

@@ -1,7 +1,7 @@
-"""Where the intermediates of a program lie: one workspace, fixed offsets, found before the first run.
+"""Static memory planning: intermediates share one workspace, at offsets fixed before the first run.
 
-Offsets come from the greedy by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
-(2020): the largest buffer first, each into the smallest gap that fits between the buffers alive at the same time.
+Offsets are assigned greedily by size, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference"
+(2020): the largest buffer first, each into the smallest gap that fits between buffers alive at the same time.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from compiler.ir.tile.inplace import aliasable_pairs
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, walk_steps
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector register."""
+"""Alignment of buffers in bytes: a cache line, and the widest vector register."""
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Alive from step `first`, which writes it, to step `last`, which is the last to use it; `size` in bytes."""
+    """Lifetime of `size` bytes, from step `first`, which writes them, to step `last`, their last use."""
 
     first: int
     last: int
     size: int
 
     def overlaps(self, other: Lifetime) -> bool:
-        """Whether both are alive in some step."""
+        """Return True if both are alive in some step."""
         return self.first <= other.last and other.first <= self.last
 
     def union(self, other: Lifetime) -> Lifetime:
-        """The lifetime of memory that holds one, then the other."""
+        """Return the lifetime of memory that holds both, one after the other."""
         return Lifetime(min(self.first, other.first), max(self.last, other.last), max(self.size, other.size))
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """`offsets` in bytes into a workspace of `size` bytes; `unshared` is what the buffers would take side by side."""
+    """Offsets of buffers in a workspace of `size` bytes; without reuse it would take `size_without_reuse`."""
 
     offsets: Mapping[str, int]
     size: int
@@ -45,16 +45,16 @@ class MemoryPlan:
 
 
 InPlacePairs: TypeAlias = Mapping[str, Collection[tuple[str, str]]]
-"""For each kernel its pairs (input, output) of parameters that may be the same memory."""
+"""For each kernel, the pairs (input, output) of parameters that may be the same memory."""
 
 
 def in_place_pairs(program: Program) -> InPlacePairs:
-    """What every kernel may write over: see compiler.ir.inplace."""
+    """Return the parameters of each kernel that may alias: see compiler.ir.tile.inplace."""
     return {name: aliasable_pairs(kernel) for name, kernel in program.kernels.items()}
 
 
 def plan_memory(program: Program, names: Collection[str], pairs: InPlacePairs) -> MemoryPlan:
-    """Offsets for the buffers `placed`; a kernel writes over an input that dies with it where `pairs` say it may."""
+    """Plan offsets for the buffers `names`; a kernel overwrites an input that dies there if `pairs` allows it."""
     lives = lifetimes(program, names)
     owner = _assign_in_place(program, lives, pairs)
     blocks: dict[str, Lifetime] = {}
@@ -67,7 +67,7 @@ def plan_memory(program: Program, names: Collection[str], pairs: InPlacePairs) -
 
 
 def lifetimes(program: Program, names: Collection[str]) -> dict[str, Lifetime]:
-    """The lifetime of each buffer in `names`; VerifyError where one is read before any step writes it."""
+    """Return the lifetime of each buffer in `names`; VerifyError if one is read before it is written."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for k, step in enumerate(program.steps):
@@ -83,7 +83,7 @@ def lifetimes(program: Program, names: Collection[str]) -> dict[str, Lifetime]:
 
 
 def accessed_buffers(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The whole buffers that `step` reads (for repeated steps: before they write them), and those that it writes."""
+    """Return the root buffers that `step` reads and those that it writes; a repeat reads what it does not write first."""
     reads, writes = dict[str, None](), dict[str, None]()
     for inner in walk_steps((step,)):
         read, written = _step_accesses(program, inner)
@@ -93,7 +93,7 @@ def accessed_buffers(program: Program, step: Step) -> tuple[tuple[str, ...], tup
 
 
 def _step_accesses(program: Program, step: Step) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names that `step` itself reads, and those that it writes."""
+    """Return the buffers that `step` itself reads, without nested steps, and those that it writes."""
     if isinstance(step, Copy):
         return (step.source,), (step.target,)
     if isinstance(step, OpaqueCall):
@@ -105,30 +105,30 @@ def _step_accesses(program: Program, step: Step) -> tuple[tuple[str, ...], tuple
 
 
 def assign_offsets(lives_by_name: Mapping[str, Lifetime]) -> dict[str, int]:
-    """An offset for each lifetime such that no two alive together overlap."""
-    placed: list[tuple[int, Lifetime]] = []
+    """Return an offset in bytes for each lifetime, such that overlapping lifetimes get disjoint memory."""
+    assigned: list[tuple[int, Lifetime]] = []
     offsets: dict[str, int] = {}
     for name, life in sorted(lives_by_name.items(), key=lambda item: (-item[1].size, item[1].first, item[0])):
-        taken = sorted((at, at + align_up(other.size)) for at, other in placed if other.overlaps(life))
-        offsets[name] = _best_gap(taken, align_up(life.size))
-        placed.append((offsets[name], life))
+        occupied = sorted((start, start + align_up(other.size)) for start, other in assigned if other.overlaps(life))
+        offsets[name] = _best_gap(occupied, align_up(life.size))
+        assigned.append((offsets[name], life))
     return offsets
 
 
 def _best_gap(occupied: Sequence[tuple[int, int]], size: int) -> int:
-    """The start of the smallest gap of at least `size` bytes between the intervals `taken`, or their end."""
+    """Return the start of the smallest gap of at least `size` bytes between sorted intervals, or their end."""
     best: tuple[int, int] | None = None
     end = 0
     for start, stop in occupied:
-        room = start - end
-        if room >= size and (best is None or room < best[0]):
-            best = room, end
+        gap = start - end
+        if gap >= size and (best is None or gap < best[0]):
+            best = gap, end
         end = max(end, stop)
     return best[1] if best else end
 
 
 def _assign_in_place(program: Program, lives: Mapping[str, Lifetime], pairs: InPlacePairs) -> dict[str, str]:
-    """For each buffer, the one whose memory it takes over: itself, or an input of the kernel that writes it."""
+    """Return the buffer whose memory each buffer uses: itself, or an input of the kernel that writes it."""
     owner = {name: name for name in lives}
     for k, source, target in _in_place_candidates(program, pairs):
         fits = source in lives and target in lives and lives[source].size == lives[target].size
@@ -138,17 +138,20 @@ def _assign_in_place(program: Program, lives: Mapping[str, Lifetime], pairs: InP
 
 
 def _in_place_candidates(program: Program, pairs: InPlacePairs) -> Iterator[tuple[int, str, str]]:
-    """(step, input buffer, output buffer) wherever a kernel that runs once may write its output over an input; no buffer gives twice a step."""
+    """Yield (step, input, output) for outputs that may overwrite an input, each buffer at most once per step.
+
+    Only launches outside of repeats count.
+    """
     for k, step in enumerate(program.steps):
         if not isinstance(step, Launch):
             continue
         argument = dict(zip((p.name for p in program.kernels[step.kernel].params), step.arguments, strict=True))
-        given: set[str] = set()
+        roots, used = [program.root_buffer(a) for a in step.arguments], set[str]()
         for source, target in sorted(pairs.get(step.kernel, ())):
-            one, other = argument[source], argument[target]
-            if [program.root_buffer(a) for a in step.arguments].count(one) == 1 and not given & {one, other}:
-                given |= {one, other}
-                yield k, one, other
+            pair = argument[source], argument[target]
+            if roots.count(pair[0]) == 1 and not used & {*pair}:
+                used |= {*pair}
+                yield k, *pair
 
 
 def _bytes(program: Program, name: str) -> int:
@@ -161,5 +164,5 @@ def _bytes(program: Program, name: str) -> int:
 
 
 def align_up(size: int, unit: int = ALIGNMENT) -> int:
-    """`size` rounded up to whole units."""
+    """Return `size` rounded up to a multiple of `unit`."""
     return -(-size // unit) * unit

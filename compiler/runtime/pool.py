@@ -1,7 +1,8 @@
-"""Recycled memory for workspaces and large outputs.
+"""Memory pool for workspaces and large outputs.
 
-Memory fresh from the operating system costs a page fault for every 4 KiB touched, several times what a memory-bound kernel
-costs.  Here a block comes back when the tensor (and every view) that used it has died, and serves the next request of its size.
+Fresh memory from the operating system costs a page fault per 4 KiB touched, several times the cost of a memory-bound kernel.
+A block returns to the pool when the tensor that used it and all its views are freed, and serves the next request of its
+size class.
 """
 
 from __future__ import annotations
@@ -18,14 +19,21 @@ from typing import Any
 import torch
 
 PAGE = 4096
+"""Bytes of a page."""
+
 HUGE_PAGE = 2 << 20
+"""Bytes of a huge page on x86 and ARM Linux."""
+
 IDLE_LIMIT = 1 << 30
-"""Bytes of unused memory kept for the next call, at most."""
+"""Most bytes of unused memory that the pool holds; chosen empirically."""
 
 
 @dataclass(eq=False)
 class PooledBlock:
-    """`size` bytes at `address`, aligned to a page, or to a huge page from 2 MiB on.  `region` unmaps them when it dies."""
+    """Block of `size` bytes at `address`, aligned to a page, or to a huge page from 2 MiB on.
+
+    It is unmapped when `region` is freed.  `returned_at` orders idle blocks by the time of their return.
+    """
 
     address: int
     size: int
@@ -34,12 +42,12 @@ class PooledBlock:
 
     @property
     def offset(self) -> int:
-        """Where in `region` it begins."""
+        """Offset of the block in `region`, in bytes."""
         return self.address - ctypes.addressof(ctypes.c_char.from_buffer(self.region))
 
 
 class MemoryPool:
-    """Blocks by size.  Any thread may take and return them."""
+    """Thread-safe pool of blocks by size class."""
 
     def __init__(self, idle_limit: int = IDLE_LIMIT) -> None:
         self.idle_limit = idle_limit
@@ -47,11 +55,11 @@ class MemoryPool:
         self._idle: dict[int, list[PooledBlock]] = {}
         self._clock = 0
         self._lock = threading.Lock()
-        # A block may come back from a finalizer in the midst of our own work on this thread: finalizers only append here.
+        # a finalizer may return a block while this thread holds the lock: finalizers only append here
         self._returned: deque[PooledBlock] = deque()
 
     def allocate(self, nbytes: int) -> PooledBlock:
-        """A block of at least `nbytes` (at least one); its contents are arbitrary."""
+        """Return an uninitialised block of at least `nbytes` and at least one byte."""
         size = size_class(nbytes)
         with self._lock:
             self._reclaim()
@@ -62,7 +70,7 @@ class MemoryPool:
         return map_block(size)
 
     def release(self, block: PooledBlock) -> None:
-        """Take `block` back; beyond the limit, the blocks idle for longest are unmapped."""
+        """Return `block` to the pool; beyond the limit, the blocks idle for longest are unmapped."""
         self._returned.append(block)
         if self._lock.acquire(blocking=False):
             try:
@@ -73,7 +81,7 @@ class MemoryPool:
     def empty_tensor(
         self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, count: int
     ) -> torch.Tensor:
-        """An uninitialised tensor of `count` > 0 elements in all, on a block that comes back when its storage dies."""
+        """Return an uninitialised tensor of `count` > 0 elements; its block returns to the pool with its storage."""
         block = self.allocate(count * dtype.itemsize)
         lease = _lease_type(block.size).from_address(block.address)
         lease.pool, lease.block = self, block
@@ -87,7 +95,7 @@ class MemoryPool:
             self.idle_bytes = 0
 
     def _reclaim(self) -> None:
-        """Shelve the blocks that came back, then trim to the limit.  Called with the lock held."""
+        """Make returned blocks available, then trim to the limit.  The caller holds the lock."""
         while self._returned:
             block = self._returned.popleft()
             self._clock += 1
@@ -100,30 +108,30 @@ class MemoryPool:
 
 
 def size_class(nbytes: int) -> int:
-    """`nbytes` rounded up to a page, then to one of eight sizes between two powers of two: at most 1/8 is wasted."""
+    """Return `nbytes` rounded up to a page, then to one of eight sizes per power of two: at most 1/8 is wasted."""
     pages = max(1, -(-nbytes // PAGE))
     step = 1 << max(0, pages.bit_length() - 4)
     return -(-pages // step) * step * PAGE
 
 
 def map_block(size: int) -> PooledBlock:
-    """Fresh memory; on Linux large blocks are put on huge pages."""
+    """Map fresh memory; on Linux, huge pages are requested for large blocks."""
     alignment = HUGE_PAGE if size >= HUGE_PAGE else PAGE
-    spare = alignment if alignment > PAGE else 0
+    padding = alignment if alignment > PAGE else 0
     if os.name == "posix":
-        region = mmap.mmap(-1, size + spare, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        region = mmap.mmap(-1, size + padding, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     else:
-        region = mmap.mmap(-1, size + spare)
+        region = mmap.mmap(-1, size + padding)
     start = ctypes.addressof(ctypes.c_char.from_buffer(region))
     address = -(-start // alignment) * alignment
-    if spare and hasattr(mmap, "MADV_HUGEPAGE"):
+    if padding and hasattr(mmap, "MADV_HUGEPAGE"):
         region.madvise(mmap.MADV_HUGEPAGE, address - start, size)
     return PooledBlock(address, size, region)
 
 
 @lru_cache(maxsize=1024)
 def _lease_type(size: int) -> Any:
-    """A type whose objects expose `size` bytes as a buffer, and return the block behind them when they die."""
+    """Return a type whose objects expose `size` bytes as a buffer and release their block when freed."""
 
     class Lease(ctypes.c_char * size):  # type: ignore[misc]  # the length is known only now
         pool: MemoryPool
@@ -140,7 +148,7 @@ GLOBAL_POOL = MemoryPool()
 
 
 def _reset_lock() -> None:
-    """In a forked child: another thread may have held the lock, and will never release it here."""
+    """Replace the lock in a forked child, where no thread would release it if it was held during the fork."""
     GLOBAL_POOL._lock = threading.Lock()
 
 

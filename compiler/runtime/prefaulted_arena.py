@@ -1,6 +1,7 @@
-"""Memory that is touched before it is needed, while another thread works.
+"""Arena of memory that is touched in the background before it is needed.
 
-Where memory is virtual, its first use may take a hundred times the later ones; and what is given back in between may be new again.
+Under virtualisation the first use of a page may take a hundred times as long as later ones, and memory that was freed in
+between may be unmapped again.
 """
 
 from __future__ import annotations
@@ -17,45 +18,46 @@ from compiler.runtime.pool import PAGE, PooledBlock, map_block
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 MAX_CHUNK_BYTES = 1 << 30
-"""Bytes that are claimed at once, at most."""
+"""Most bytes reserved at once; chosen empirically."""
 
 
 @dataclass
 class ArenaChunk:
-    """A block whose first `used` bytes are taken."""
+    """A block whose first `used` bytes are allocated."""
 
     block: PooledBlock
     used: int = 0
 
     def bytes(self, start: int, count: int) -> Bytes:
+        """Return `count` bytes from offset `start`."""
         return np.frombuffer(self.block.region, np.uint8, count, self.block.offset + start)
 
 
 @dataclass
 class PrefaultedArena:
-    """Rooms from which arrays are cut one after the other; for one thread at a time."""
+    """Bump allocator over prefaulted chunks; not thread-safe."""
 
     chunks: list[ArenaChunk] = field(default_factory=list)
 
     def reserve(self, nbytes: int) -> None:
-        """Have the machine provide so much memory."""
-        room = ArenaChunk(map_block(align_up(min(nbytes, MAX_CHUNK_BYTES), PAGE)))
-        room.bytes(0, room.block.size)[::PAGE] = 0
-        self.chunks.append(room)
+        """Map `nbytes`, at most `MAX_CHUNK_BYTES`, and touch every page."""
+        chunk = ArenaChunk(map_block(align_up(min(nbytes, MAX_CHUNK_BYTES), PAGE)))
+        chunk.bytes(0, chunk.block.size)[::PAGE] = 0
+        self.chunks.append(chunk)
 
     def allocate(self, nbytes: int) -> Bytes | None:
-        """Memory that begins on a cache line; None where there is not so much."""
-        for room in self.chunks:
-            start, end = room.used, room.used + nbytes
-            if end <= room.block.size:
-                room.used = align_up(end)
-                return room.bytes(start, nbytes)
+        """Return `nbytes` that start on a cache line, or None if no chunk has that many."""
+        for chunk in self.chunks:
+            start, end = chunk.used, chunk.used + nbytes
+            if end <= chunk.block.size:
+                chunk.used = align_up(end)
+                return chunk.bytes(start, nbytes)
         return None
 
     def trim(self) -> None:
-        """Give back what nobody has taken."""
-        for room in self.chunks:
-            rest = align_up(room.used, PAGE)
-            if rest < room.block.size and hasattr(mmap, "MADV_DONTNEED"):
-                room.block.region.madvise(mmap.MADV_DONTNEED, room.block.offset + rest, room.block.size - rest)
+        """Return all unallocated pages to the operating system; the arena is empty afterwards."""
+        for chunk in self.chunks:
+            used = align_up(chunk.used, PAGE)
+            if used < chunk.block.size and hasattr(mmap, "MADV_DONTNEED"):
+                chunk.block.region.madvise(mmap.MADV_DONTNEED, chunk.block.offset + used, chunk.block.size - used)
         self.chunks.clear()

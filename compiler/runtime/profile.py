@@ -1,4 +1,4 @@
-"""How long each step of a compiled program takes, beside what it has to do."""
+"""Profile of a compiled program: time, operations and memory traffic of each step."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from compiler.runtime.pool import GLOBAL_POOL
 
 @dataclass(frozen=True)
 class StepProfile:
-    """One step, all its `runs` in a call together: the median of its times; what it computes and moves at least.
+    """Totals of one step over its `runs` in a call: median seconds, operations, and least bytes of memory traffic.
 
-    A call into PyTorch counts as computing and moving nothing.
+    `flops` and `bytes` are 0 for a call into PyTorch.
     """
 
     name: str
@@ -49,32 +49,32 @@ class StepProfile:
 
 
 def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) -> list[StepProfile]:
-    """Run the program `repeats` times step by step and time each step; `inputs` as for a call."""
-    exe.run(inputs)  # refuses what does not fit
+    """Run the program `repeats` times step by step and time each step; ArgumentError as for a call."""
+    exe.run(inputs)  # checks the inputs
     bound = _BoundSteps(exe, inputs)
     rows = list(execution_counts(exe.program.steps))
     times: list[list[float]] = [[] for _ in rows]
     threads.sync_thread_count()
     for _ in range(repeats):
-        for seen in times:
-            seen.append(0.0)
+        for step_times in times:
+            step_times.append(0.0)
         for number, step in bound.steps:
             start = time.perf_counter()
             step()
             times[number][-1] += time.perf_counter() - start
-    return [_make_step_profile(exe, *row, statistics.median(seen)) for row, seen in zip(rows, times, strict=True)]
+    return [_make_step_profile(exe, *row, statistics.median(t)) for row, t in zip(rows, times, strict=True)]
 
 
-def _make_step_profile(exe: Executable, step: Step, times: int, seconds: float) -> StepProfile:
+def _make_step_profile(exe: Executable, step: Step, runs: int, seconds: float) -> StepProfile:
     program = exe.program
     if isinstance(step, Launch):
         kernel = program.kernels[step.kernel]
-        work = times * count_flops(kernel, exe.size_values), times * count_bytes(kernel, exe.size_values)
-        return StepProfile(kernel.name, step.node, seconds, *work, times)
+        totals = runs * count_flops(kernel, exe.size_values), runs * count_bytes(kernel, exe.size_values)
+        return StepProfile(kernel.name, step.node, seconds, *totals, runs)
     if isinstance(step, OpaqueCall):
-        return StepProfile(step.op, step.node, seconds, 0, 0, times)
+        return StepProfile(step.op, step.node, seconds, 0, 0, runs)
     assert isinstance(step, Copy)
-    return StepProfile("copy", "", seconds, 0, 2 * times * _copied_bytes(program, step), times)
+    return StepProfile("copy", "", seconds, 0, 2 * runs * _copied_bytes(program, step), runs)
 
 
 def _copied_bytes(program: Program, step: Copy) -> int:
@@ -84,7 +84,7 @@ def _copied_bytes(program: Program, step: Copy) -> int:
 
 
 class _BoundSteps:
-    """The program's steps as functions without arguments, on buffers made once, each with the number of its row."""
+    """Runs of a program's steps as functions without arguments, on fixed buffers, each with its row in the profile."""
 
     def __init__(self, exe: Executable, inputs: Sequence[torch.Tensor]) -> None:
         self.exe, self.program = exe, exe.program
@@ -105,7 +105,7 @@ class _BoundSteps:
     def _bind(
         self, steps: Sequence[Step], counters: Mapping[str, int], row: int
     ) -> Iterator[tuple[int, Callable[[], object]]]:
-        """Every run of every step, in order; rows count from `row`."""
+        """Yield (row, function) for each run of each step in execution order; rows count from `row`."""
         for step in steps:
             if isinstance(step, Repeat):
                 for k in range(evaluate(step.count, {})):
@@ -117,15 +117,13 @@ class _BoundSteps:
 
     def _bind_step(self, step: Launch | OpaqueCall | Copy, counters: Mapping[str, int]) -> Callable[[], object]:
         if isinstance(step, Copy):
-            ends = self._address(step.target, counters), self._address(step.source, counters)
-            return partial(ctypes.memmove, *ends, _copied_bytes(self.program, step))
+            target, source = self._address(step.target, counters), self._address(step.source, counters)
+            return partial(ctypes.memmove, target, source, _copied_bytes(self.program, step))
         if isinstance(step, OpaqueCall):
             return partial(self._run_eager, step, self.exe.eager_function(step))
         sizes = [self.exe.size_values[s] for s in self.exe.kernel_size_names(step.kernel)]
-        signature = ctypes.CFUNCTYPE(
-            None, *[ctypes.c_void_p] * len(step.arguments), *[ctypes.c_int64] * len(sizes), ctypes.c_void_p
-        )
-        kernel = signature(self.exe.library[self.exe.build.symbols[step.kernel]])
+        types = [*[ctypes.c_void_p] * len(step.arguments), *[ctypes.c_int64] * len(sizes), ctypes.c_void_p]
+        kernel = ctypes.CFUNCTYPE(None, *types)(self.exe.library[self.exe.build.symbols[step.kernel]])
         return partial(kernel, *(self._address(a, counters) for a in step.arguments), *sizes, self.frame)
 
     def _run_eager(self, step: OpaqueCall, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
@@ -134,10 +132,10 @@ class _BoundSteps:
 
     def _address(self, name: str, counters: Mapping[str, int]) -> int:
         if name in self.program.views:
-            place = self.exe.buffer_address(name)
-            assert isinstance(place, SubBuffer)
-            whole = self._address(self.program.views[name].buffer, counters)
-            return whole + evaluate(place.index, counters) * evaluate(place.entry_bytes, {})
+            view = self.exe.buffer_address(name)
+            assert isinstance(view, SubBuffer)
+            parent = self._address(self.program.views[name].buffer, counters)
+            return parent + evaluate(view.index, counters) * evaluate(view.entry_bytes, {})
         if name in self.exe.frame_words:
             return int(self.words[self.exe.frame_words[name]])
         return int(self.words[WORKSPACE] + self.exe.memory_plan.offsets[name])

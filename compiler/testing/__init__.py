@@ -1,4 +1,4 @@
-"""Testing passes and models: for this repository's tests and for yours."""
+"""Test kit for passes and models."""
 
 from compiler.testing.checks import check, check_accuracy, check_equivalent, check_pass, parse_ir
 

@@ -1,4 +1,4 @@
-"""Testing passes and models: for this repository's tests and for yours.
+"""Test kit for passes and models: compare IR before and after a pass, and compiled models with float64.
 
 check_pass("form-silu",
     before="graph(%x: f32[4]) { %s = sigmoid %x   %y = mul %s, %x   return %y }",
@@ -48,7 +48,7 @@ from compiler.passes.pattern import RulePass
 from compiler.report.measure import float64_reference, numerical_error
 
 BLESS = False
-"""Whether `check_pass` writes what it got into the test instead of failing (`pytest --bless`)."""
+"""True if `check_pass` writes the IR it got into the test instead of failing (`pytest --bless`)."""
 
 
 def check_pass(
@@ -62,12 +62,12 @@ def check_pass(
     special: bool = True,
     machine: Any = None,
 ) -> AnyIR:
-    """Run `pipeline` on the text `before` and compare with the text `after`, up to names; gives the result.
+    """Run `pipeline` on the text `before`, compare with the text `after` up to names, and return the result.
 
-    `unchanged` is a text that the pipeline must leave as it is; `remark` must occur in a remark.  The result is
-    verified, printed and parsed back, and run through the pipeline again unless it is not `idempotent`.  Both sides are
-    interpreted on random inputs, symbolic sizes of 0 and 1, open ones that fill tiles, and unless `special` is off zeros of both signs, infinities
-    and NaN: with identical bits where every pass claims exactness, else in float64 within a tolerance.
+    `unchanged` is a text that the pipeline must not change; `remark` must occur in a remark.  The result is verified, printed and
+    parsed back, and with `idempotent` run through the pipeline again.  Both sides are interpreted on random inputs, with symbolic
+    sizes 0 and 1 and with dynamic sizes that fill tiles, and with `special` on zeros of both signs, infinities and NaN.  Results
+    must be identical if every pass is exact, else equal in float64 within a tolerance.  Raises AssertionError.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
     context = Context(machine=machine)
@@ -76,50 +76,53 @@ def check_pass(
     result = run_pipeline(source, passes, context, [Verify(), SemanticCheck()])
     _assert_same_text(result, parse_ir(unchanged or after), passes, unchanged or after)
     assert not remark or any(remark in str(r) for r in context.remarks), (
-        f"no remark says {remark!r}:\n{context.remarks}"
+        f"no remark contains {remark!r}:\n{context.remarks}"
     )
     _assert_round_trip(result)
     if idempotent:
         again = run_pipeline(result, passes, Context(machine=machine))
-        assert canonical_text(again) == canonical_text(result), "a second run changes more:\n" + _diff(result, again)
+        assert canonical_text(again) == canonical_text(result), (
+            "the pipeline is not idempotent, a second run changes the IR:\n" + _diff(result, again)
+        )
     check_equivalent(source, result, exact=all(p.exact for p in passes), special=special)
     return result
 
 
 def parse_ir(source: str) -> AnyIR:
-    """A graph, a kernel or a program from its text."""
-    first = source.split(maxsplit=1)[0]
+    """Parse a graph, a kernel or a program, recognised by the first word."""
+    word = source.split(maxsplit=1)[0]
     return (
         parse_kernel(source)
-        if first == "kernel"
+        if word == "kernel"
         else parse_program(source)
-        if first == "program"
+        if word == "program"
         else parse_graph(source)
     )
 
 
 def canonical_text(ir: AnyIR) -> str:
-    """The text of `ir` with values named in the order they appear."""
+    """Print `ir` with values renamed in the order in which they appear."""
     names: dict[str, str] = {}
     renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), ir_text(ir))
-    return renamed if isinstance(ir, Graph) else ir_text(_reparse(renamed, ir))  # lines break by the length of names
+    return (
+        renamed if isinstance(ir, Graph) else ir_text(_reparse(renamed, ir))
+    )  # print again: line breaks depend on the length of names
 
 
 def check_equivalent(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bool = True) -> None:
-    """AssertionError where interpreting `old` and `new` gives different answers; `exact` asks for identical bits."""
+    """Interpret `old` and `new` and compare the results; with `exact`, bit for bit.  Raises AssertionError."""
     for sizes in _trial_sizes(old, new):
         a, b = (ir.specialize(sizes) if isinstance(ir, Graph) else ir for ir in (old, new))
         for label, run in _interpreter_runs(a, sizes, special):
             want, got = run(a, exact), run(b, exact)
             for number, (w, g) in enumerate(zip(want, got, strict=True)):
                 problem = describe_difference(w, g, 0.0 if exact else tolerance(a))
-                assert not problem, (
-                    f"on {label} inputs{f' of sizes {sizes}' if sizes else ''}, output {number}: {problem}"
-                )
+                at_sizes = f" with sizes {sizes}" if sizes else ""
+                assert not problem, f"on {label} inputs{at_sizes}, output {number}: {problem}"
 
 
 def _trial_sizes(old: AnyIR, new: AnyIR) -> Iterator[SizeValues]:
-    """Sizes to try for the symbolic dimensions."""
+    """Yield values to try for the symbolic dimensions."""
     if not isinstance(old, Graph):
         yield from sample_sizes(old, new)
         return
@@ -132,7 +135,7 @@ def _trial_sizes(old: AnyIR, new: AnyIR) -> Iterator[SizeValues]:
 def _interpreter_runs(
     ir: AnyIR, sizes: SizeValues, special: bool
 ) -> Iterator[tuple[str, Callable[[AnyIR, bool], list[Array]]]]:
-    """Named ways to interpret IR on one set of inputs."""
+    """Yield labelled functions that interpret IR on one set of inputs; their second argument is `exact`."""
     types = [n.type for n in ir.inputs] if isinstance(ir, Graph) else input_types(ir, sizes)
     yield (
         "random",
@@ -140,8 +143,8 @@ def _interpreter_runs(
     )
     if special and all(t.dtype.is_float or t.dtype.kind == "bool" for t in types):  # integers may be indices
         for phase in (0, 5):
-            given = [special_array(t, phase * k) for k, t in enumerate(types)]
-            yield "special", lambda x, exact, given=given: _interpret(x, given, exact)  # type: ignore[misc]
+            inputs = [special_array(t, phase * k) for k, t in enumerate(types)]
+            yield "special", lambda x, exact, inputs=inputs: _interpret(x, inputs, exact)  # type: ignore[misc]
 
 
 def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
@@ -151,13 +154,13 @@ def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
 
 
 def _assert_round_trip(ir: AnyIR) -> None:
-    """The text of `ir` parses to IR of the same text."""
+    """Check that the text of `ir` parses to IR with the same text."""
     again = _reparse(ir_text(ir), ir)
     assert ir_text(again) == ir_text(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
 
 
 def _reparse(source: str, ir: AnyIR) -> AnyIR:
-    """IR of the same kind from text that may name constants of `ir`."""
+    """Parse text into IR of the same kind; it may refer to constants of `ir`."""
     if isinstance(ir, Graph):
         return parse_graph(source, graph_resources(ir))
     return parse_program(source, program_resources(ir)) if isinstance(ir, Program) else parse_kernel(source)
@@ -171,22 +174,22 @@ def _diff(want: AnyIR, got: AnyIR) -> str:
 def _assert_same_text(result: AnyIR, expected: AnyIR, passes: Sequence[Pass[Any]], literal: str) -> None:
     if canonical_text(result) == canonical_text(expected):
         return
-    if BLESS and (place := _bless(literal, ir_text(result))):
-        print(f"blessed {place}")
+    if BLESS and (location := _bless(literal, ir_text(result))):
+        print(f"blessed {location}")
         return
     rules = "".join(f"\nrule {r.name}: {r.source_location}" for p in passes if isinstance(p, RulePass) for r in p.rules)
-    accept = "\nto accept what it gives: run this test with pytest --bless"
-    raise AssertionError(f"the pipeline gives other IR:\n{_diff(expected, result)}{rules}{accept}")
+    accept = "\nto accept this output: run this test with pytest --bless"
+    raise AssertionError(f"the IR differs from the expected one:\n{_diff(expected, result)}{rules}{accept}")
 
 
 def _bless(old: str, new: str) -> str:
-    """Replace the text `old` in the test that called `check_pass`; "" where it is not written there exactly once."""
+    """Replace the text `old` in the test that called `check_pass` and return its location, or "" unless it occurs once."""
     caller = next(f for f in inspect.stack() if f.filename != __file__)
     path = Path(caller.filename)
     source = path.read_text()
     if source.count(old) != 1:
         return ""
-    quoted = new if f'"""{old}' in source else f'""{new}""'  # a one-line string becomes a triple-quoted one
+    quoted = new if f'"""{old}' in source else f'""{new}""'  # turn a one-line string into a triple-quoted one
     path.write_text(source.replace(old, quoted))
     return f"{path}:{caller.lineno}"
 
@@ -199,22 +202,23 @@ def check(
     options: Any = None,
     factor: float = 4.0,
 ) -> str:
-    """Compile `model` and compare with float64: a table of our error and PyTorch's for each output.
+    """Compile `model` and return a table of its error and PyTorch's against float64, for each output.
 
-    AssertionError where ours, relative to the largest true value, is more than `factor` times PyTorch's and not tiny.
+    Errors are relative to the largest reference value.  Raises AssertionError if an error exceeds `factor` times PyTorch's
+    and 16 times the epsilon of its dtype.
     """
-    program, given, named = as_exported_program(model, args, kwargs)
-    truth = float64_reference(program, given, named)
-    compiled = compiler.compile(program, given, named, options=options)
+    program, inputs, named = as_exported_program(model, args, kwargs)
+    truth = float64_reference(program, inputs, named)
+    compiled = compiler.compile(program, inputs, named, options=options)
     with torch.no_grad():
-        theirs, ours = (tree_leaves(m(*given, **named)) for m in (model, compiled))
+        theirs, ours = (tree_leaves(m(*inputs, **named)) for m in (model, compiled))
     return check_accuracy(ours, theirs, truth, factor=factor)
 
 
 def check_accuracy(
     ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], *, factor: float = 4.0
 ) -> str:
-    """The table and the verdict of `check` for results at hand: ours, PyTorch's, and those of float64."""
+    """Do the comparison of `check` for given results: compiled, of PyTorch eager, and of float64."""
     rows, worse = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"], []
     for k, (mine, their, true) in enumerate(zip(ours, theirs, truth, strict=True)):
         a, b = (numerical_error([x], [true]).relative for x in (mine, their))

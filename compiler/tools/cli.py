@@ -1,4 +1,4 @@
-"""The command `tilewright`: IR in and out, compiled programs, and the demonstration."""
+"""The command `tilewright`: passes over IR text, compiled programs, operator coverage and the fuzzer."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ DESCRIPTION = "A tensor compiler: PyTorch graphs in, fused and tiled native code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 1 after an error (told in a line or two), or 2 for wrong usage."""
-    given = build_parser().parse_args(arguments)
+    """Run one command and return the exit code: 0, 1 after an error (printed without traceback), 130 if interrupted.
+
+    Wrong usage exits with 2.
+    """
+    args = build_parser().parse_args(arguments)
     try:
-        given.command(given)
+        args.command(args)
     except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         return 1
@@ -44,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of all commands."""
     top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     add_ir_commands(commands)
@@ -58,165 +61,157 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def add_ir_commands(commands: Any) -> None:
-    """The command about IR text."""
-    c = add_command(
-        commands,
-        "opt",
-        run_opt,
-        "run passes over IR text: a graph, a kernel or a program, told apart by the first word",
-    )
+    """Add the command `opt`."""
+    text = "run passes over IR text: a graph, a kernel or a program, recognised by the first word"
+    c = add_command(commands, "opt", run_opt, text)
     c.add_argument("file", help="a file with IR, or - for standard input")
     c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
     add_optional_flag(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
-    add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS, or before every one")
-    add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS, or after every one")
+    add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS (every pass)")
+    add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS (every pass)")
     c.add_argument("--print-ir-after-change", action="store_true", help="print the IR after each pass that changed it")
     c.add_argument("--verify", action="store_true", help="verify the IR after each pass")
     c.add_argument("--check", action="store_true", help="interpret the IR before and after each pass, and compare")
     c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
-    c.add_argument("--remarks", action="store_true", help="print what the passes did and left alone, and why")
-    c.add_argument("--target", default="host", help="the machine that tile passes choose for (host)")
+    c.add_argument("--remarks", action="store_true", help="print the remarks: what passes changed or did not, and why")
+    c.add_argument("--target", default="host", help="the target of the tile passes (host)")
 
 
 def add_program_commands(commands: Any) -> None:
-    """The commands about exported programs."""
-    c = add_command(commands, "compile", compile_model, "compile an exported program and say what came of it")
+    """Add the commands `compile`, `run`, `compare` and `profile`, which take an exported program."""
+    c = add_command(commands, "compile", compile_model, "compile an exported program and report")
     add_model_arguments(c)
-    c.add_argument("-o", "--output", metavar="REPORT.html", help="write the whole report as one HTML page")
+    c.add_argument("-o", "--output", metavar="REPORT.html", help="write the report as one HTML page")
     c.add_argument("--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm or assembly")
 
-    c = add_command(
-        commands, "run", run_model, "run an exported program on inputs from a file, or on those it was exported with"
-    )
+    c = add_command(commands, "run", run_model, "run an exported program on inputs from a file or its example inputs")
     add_model_arguments(c)
     c.add_argument("-i", "--inputs", metavar="FILE.pt", help="a tuple of arguments saved by torch.save")
     c.add_argument("-o", "--output", metavar="FILE.pt", help="save the result with torch.save")
 
-    c = add_command(commands, "compare", compare_model, "measure two ways to compile a program, beside PyTorch")
+    c = add_command(commands, "compare", compare_model, "compare two configurations with PyTorch eager")
     add_model_arguments(c)
     c.add_argument("-a", default="unfused", help='"fused", "unfused" or a pipeline of graph passes (unfused)')
-    c.add_argument("-b", default="fused", help="the other way (fused)")
+    c.add_argument("-b", default="fused", help="the second configuration, as -a (fused)")
 
     c = add_command(commands, "profile", profile_model, "time every kernel of a program")
     add_model_arguments(c)
 
 
 def add_coverage_command(commands: Any) -> None:
-    """The command about PyTorch's operators."""
-    c = add_command(commands, "coverage", show_coverage, "say how PyTorch's operators are taken, or try its samples")
-    c.add_argument("operators", nargs="*", metavar="OP", help="only these: cumsum, nn.functional.pad (all)")
+    """Add the command `coverage`."""
+    text = "list how ATen operators are supported, or run PyTorch's OpInfo samples"
+    c = add_command(commands, "coverage", show_coverage, text)
+    c.add_argument("operators", nargs="*", metavar="OP", help="operators, as in cumsum or nn.functional.pad (all)")
     which = c.add_mutually_exclusive_group()
-    which.add_argument("--core", action="store_true", help="the operators that others reduce to (default)")
-    which.add_argument("--all", action="store_true", help="every operator of ATen")
-    c.add_argument("--samples", action="store_true", help="compile and run what PyTorch tests its operators with")
-    c.add_argument("--gradients", action="store_true", help="their gradients too")
-    c.add_argument("--dynamic-shapes", action="store_true", help="with every size left open")
+    which.add_argument("--core", action="store_true", help="Core ATen operators (default)")
+    which.add_argument("--all", action="store_true", help="all ATen operators")
+    c.add_argument("--samples", action="store_true", help="compile and run PyTorch's OpInfo samples")
+    c.add_argument("--gradients", action="store_true", help="check the gradients of the samples too")
+    c.add_argument("--dynamic-shapes", action="store_true", help="run the samples with every dimension dynamic")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
-    c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="how many of the samples to draw (1.0)")
-    c.add_argument("--seed", type=int, default=0, metavar="N", help="which ones to draw (0)")
-    c.add_argument("--log", type=Path, metavar="FILE", help="keep what is done here, to go on from there next time")
+    c.add_argument("--fraction", type=float, default=1.0, metavar="P", help="fraction of the samples to run (1.0)")
+    c.add_argument("--seed", type=int, default=0, metavar="N", help="random seed of that choice (0)")
+    c.add_argument("--log", type=Path, metavar="FILE", help="append results here and resume from it")
 
 
 def add_fuzz_commands(commands: Any) -> None:
-    """The commands about random graphs."""
-    c = add_command(
-        commands, "fuzz", fuzz, "compile random graphs in many ways, and compare what they give with float64"
-    )
-    c.add_argument("--count", type=int, default=100, metavar="N", help="how many graphs (100)")
-    c.add_argument("--seed", type=int, default=0, metavar="S", help="the number of the first one (0)")
-    c.add_argument("--jobs", type=int, default=1, metavar="J", help="processes (1)")
-    c.add_argument("--malformed", action="store_true", help="instead of graphs, try bad text, attributes and files")
-    c.add_argument("--out", type=Path, metavar="DIR", help="write each graph that fails, shrunk, to a file in DIR")
+    """Add the commands `fuzz` and `reduce`."""
+    c = add_command(commands, "fuzz", fuzz, "compile random graphs in many configurations and compare with float64")
+    c.add_argument("--count", type=int, default=100, metavar="N", help="number of graphs (100)")
+    c.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first graph; the others follow (0)")
+    c.add_argument("--jobs", type=int, default=1, metavar="J", help="number of processes (1)")
+    c.add_argument("--malformed", action="store_true", help="try malformed text, attributes and files instead")
+    c.add_argument("--out", type=Path, metavar="DIR", help="write each failing graph, reduced, to a file in DIR")
 
-    c = add_command(commands, "reduce", reduce, "shrink a graph that the fuzzer found to fail")
-    c.add_argument("file", type=Path, help="the graph's text, with the seed of its inputs in a comment: # inputs 17")
-    c.add_argument("--check", action="store_true", help="only say whether it fails, and how")
-    c.add_argument("--limit", type=int, default=400, metavar="N", help="how many graphs to try (400)")
+    c = add_command(commands, "reduce", reduce, "reduce a failing graph to a smaller one that fails alike")
+    c.add_argument("file", type=Path, help="a graph's text, with the seed of its inputs in a comment: # inputs 17")
+    c.add_argument("--check", action="store_true", help="only check whether the graph fails")
+    c.add_argument("--limit", type=int, default=400, metavar="N", help="maximum number of graphs to try (400)")
 
 
 def add_command(
     commands: Any, name: str, handler: Callable[[argparse.Namespace], None], text: str
 ) -> argparse.ArgumentParser:
-    """A command called `name`."""
-    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
-    made.set_defaults(command=handler)
-    return made
+    """Add a command that runs `handler`; `text` is its help."""
+    description = f"{text[:1].upper()}{text[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
+    parser.set_defaults(command=handler)
+    return parser
 
 
 def add_optional_flag(c: argparse.ArgumentParser, flag: str, metavar: str, const: str, text: str) -> None:
-    """A flag whose value may be left out: None where it is not given, `alone` where it stands by itself."""
+    """Add a flag with an optional value: None if the flag is absent, `const` if it has no value."""
     c.add_argument(flag, nargs="?", const=const, metavar=metavar, help=text)
 
 
 def add_model_arguments(c: argparse.ArgumentParser) -> None:
-    """What every command about an exported program takes."""
+    """Add the arguments of every command that takes an exported program."""
     c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
-    c.add_argument("--target", default="host", help="the machine to compile for: host, x86-64-v4, x86-64-v3, x86-64")
+    c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
-    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="instead of the default graph passes")
-    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="instead of the default tile passes")
-    c.add_argument("--fallback", choices=("error", "eager"), default="error", help="what becomes of unsupported ops")
-    c.add_argument("--threads", type=int, metavar="N", help="threads that kernels share")
-    c.add_argument(
-        "--tune", action="store_true", help="measure alternatives for the dearest kernels (kept for next time)"
-    )
+    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
+    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
+    c.add_argument("--fallback", choices=("error", "eager"), default="error", help="for unsupported ops (error)")
+    c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
+    c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
 
 
-def options_from_args(given: argparse.Namespace) -> Options:
-    """The options that a command line asks for."""
+def options_from_args(args: argparse.Namespace) -> Options:
+    """Return the options given by `add_model_arguments`; sets the number of threads."""
     import torch
 
-    if given.threads:
-        torch.set_num_threads(given.threads)
-    passes = {"graph_passes": given.graph_passes, "tile_passes": given.tile_passes}
-    return Options(target=given.target, fuse=not given.unfused, fallback=given.fallback, tune=given.tune, **passes)
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    passes = {"graph_passes": args.graph_passes, "tile_passes": args.tile_passes}
+    return Options(target=args.target, fuse=not args.unfused, fallback=args.fallback, tune=args.tune, **passes)
 
 
 def status_spinner(message: str) -> AbstractContextManager[Any]:
-    """Shows in a terminal that work is going on."""
+    """Show a spinner with `message` in a terminal."""
     return err.status(message)
 
 
 # IR text
 
 
-def run_opt(given: argparse.Namespace) -> None:
+def run_opt(args: argparse.Namespace) -> None:
     """tilewright opt"""
-    from compiler.codegen.target import Target
+    from compiler.codegen.backend import target_by_name
+    from compiler.cost.machine import Machine
     from compiler.ir.graph.graph import Graph
     from compiler.lowering.program import lower
     from compiler.passes.base import Context
     from compiler.passes.instrument import PassTiming, instruments_for
     from compiler.passes.manager import run_pipeline
-    from compiler.pipeline import machine_for
 
     options = Options(
-        target=given.target,
-        verify=given.verify,
-        check=given.check,
-        print_before=given.print_ir_before or "",
-        print_after=given.print_ir_after or "",
-        print_after_change=given.print_ir_after_change,
+        target=args.target,
+        verify=args.verify,
+        check=args.check,
+        print_before=args.print_ir_before or "",
+        print_after=args.print_ir_after or "",
+        print_after_change=args.print_ir_after_change,
     )
-    context, clock = Context(machine=machine_for(Target.by_name(given.target)), options=options), PassTiming()
-    watches = [clock, *instruments_for(options)]
-    ir = read_ir(given.file)
-    ir = run_pipeline(ir, given.pipeline, context, watches)
-    if given.lower is not None:
+    context, timing = Context(machine=target_by_name(args.target).machine or Machine()), PassTiming()
+    instruments = [timing, *instruments_for(options)]
+    ir = read_ir(args.file)
+    ir = run_pipeline(ir, args.pipeline, context, instruments)
+    if args.lower is not None:
         if not isinstance(ir, Graph):
             raise TilewrightError("--lower takes a graph")
-        ir = run_pipeline(lower(ir), given.lower, context, watches)
+        ir = run_pipeline(lower(ir), args.lower, context, instruments)
     print(write_ir(ir))
-    if given.stats:
-        err.print(str(clock), highlight=False)
-        for name, amount in sorted(context.statistics.items()):
-            err.print(f"{amount:9}  {name}", highlight=False)
-    if given.remarks:
+    if args.stats:
+        err.print(str(timing), highlight=False)
+        for name, count in sorted(context.statistics.items()):
+            err.print(f"{count:9}  {name}", highlight=False)
+    if args.remarks:
         err.print(str(context.remarks), markup=False, highlight=False)
 
 
 def read_ir(file: str) -> Graph | Kernel | Program:
-    """A graph, kernel or program from a file of text ("-": standard input)."""
+    """Parse a graph, kernel or program from a text file; "-" is standard input."""
     from compiler.ir.text.graph_parser import parse_graph
     from compiler.ir.text.tile_parser import parse_kernel, parse_program
 
@@ -227,7 +222,7 @@ def read_ir(file: str) -> Graph | Kernel | Program:
 
 
 def write_ir(ir: Graph | Kernel | Program) -> str:
-    """IR as text that `read_ir` reads back."""
+    """Print IR as text that `read_ir` parses."""
     from compiler.ir.graph.graph import Graph
     from compiler.ir.text.graph_printer import print_graph
     from compiler.ir.text.tile_printer import print_kernel, print_program
@@ -241,43 +236,43 @@ def write_ir(ir: Graph | Kernel | Program) -> str:
 # exported programs
 
 
-def compile_model(given: argparse.Namespace) -> None:
+def compile_model(args: argparse.Namespace) -> None:
     """tilewright compile"""
     import compiler
 
-    with status_spinner(f"compiling {given.model}"):
-        compiled = compiler.compile(given.model, options=options_from_args(given))
-    if given.print_ir:
-        print(compiled.print_ir(given.print_ir))
+    with status_spinner(f"compiling {args.model}"):
+        compiled = compiler.compile(args.model, options=options_from_args(args))
+    if args.print_ir:
+        print(compiled.print_ir(args.print_ir))
         return
     with status_spinner("measuring"):
         report = compiled.report()
     out.print(report)
-    if given.output:
-        err.print(f"wrote {report.save(given.output)}")
+    if args.output:
+        err.print(f"wrote {report.save(args.output)}")
 
 
-def run_model(given: argparse.Namespace) -> None:
+def run_model(args: argparse.Namespace) -> None:
     """tilewright run"""
     import torch
     from torch.utils._pytree import tree_map_only
 
     import compiler
 
-    with status_spinner(f"compiling {given.model}"):
-        compiled = compiler.compile(given.model, options=options_from_args(given))
-    args, kwargs = compiled.example_inputs
-    if given.inputs:
-        args, kwargs = tuple(torch.load(given.inputs, weights_only=True)), {}
-    result = compiled(*args, **kwargs)
-    if given.output:
-        torch.save(result, given.output)
-        err.print(f"wrote {given.output}")
+    with status_spinner(f"compiling {args.model}"):
+        compiled = compiler.compile(args.model, options=options_from_args(args))
+    inputs, kwargs = compiled.example_inputs
+    if args.inputs:
+        inputs, kwargs = tuple(torch.load(args.inputs, weights_only=True)), {}
+    result = compiled(*inputs, **kwargs)
+    if args.output:
+        torch.save(result, args.output)
+        err.print(f"wrote {args.output}")
     out.print(tree_map_only(torch.Tensor, describe_tensor, result))
 
 
 def describe_tensor(t: torch.Tensor) -> str:
-    """A tensor's type and how its values spread."""
+    """Describe a tensor by its dtype and shape, and the mean and range of its elements."""
     text = f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
     if not t.numel():
         return text
@@ -285,28 +280,28 @@ def describe_tensor(t: torch.Tensor) -> str:
     return f"{text} mean {float(x.mean()):.4g}, from {float(x.min()):.4g} to {float(x.max()):.4g}"
 
 
-def compare_model(given: argparse.Namespace) -> None:
+def compare_model(args: argparse.Namespace) -> None:
     """tilewright compare"""
     import compiler
 
-    with status_spinner(f"comparing {given.a} and {given.b}"):
-        result = compiler.compare(given.model, a=given.a, b=given.b, options=options_from_args(given))
+    with status_spinner(f"comparing {args.a} and {args.b}"):
+        result = compiler.compare(args.model, a=args.a, b=args.b, options=options_from_args(args))
     out.print(result)
 
 
-def profile_model(given: argparse.Namespace) -> None:
+def profile_model(args: argparse.Namespace) -> None:
     """tilewright profile"""
     import compiler
 
-    with status_spinner(f"compiling {given.model}"):
-        compiled = compiler.compile(given.model, options=options_from_args(given))
-    args, kwargs = compiled.example_inputs
+    with status_spinner(f"compiling {args.model}"):
+        compiled = compiler.compile(args.model, options=options_from_args(args))
+    inputs, kwargs = compiled.example_inputs
     with status_spinner("measuring"):
-        profile = compiled.profile(*args, **kwargs)
+        profile = compiled.profile(*inputs, **kwargs)
     out.print(profile)
 
 
-def demo(given: argparse.Namespace) -> None:
+def demo(args: argparse.Namespace) -> None:
     """tilewright demo"""
     from compiler.tools.demo import main as run
 
@@ -316,7 +311,7 @@ def demo(given: argparse.Namespace) -> None:
 # lists
 
 
-def list_passes(given: argparse.Namespace) -> None:
+def list_passes(args: argparse.Namespace) -> None:
     """tilewright passes"""
     from compiler.passes.manager import available_passes, pass_options
 
@@ -325,104 +320,98 @@ def list_passes(given: argparse.Namespace) -> None:
         for name, make in sorted(available_passes().items()):
             if make.__module__.startswith(f"compiler.passes.{kind}."):
                 fields = ", ".join(f"{f.name.replace('_', '-')}={f.default}" for f in pass_options(make))
-                head = Text(f"{name}", "cyan").append(f"{{{fields}}}" if fields else "", "dim")
-                out.print(head)
-                out.print(
-                    textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ") + "\n", markup=False, highlight=False
-                )
+                out.print(Text(name, "cyan").append(f"{{{fields}}}" if fields else "", "dim"))
+                text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
+                out.print(f"{text}\n", markup=False, highlight=False)
 
 
-def list_ops(given: argparse.Namespace) -> None:
+def list_ops(args: argparse.Namespace) -> None:
     """tilewright ops"""
     import compiler.ir.ops  # noqa: F401  # fills the registry
     from compiler.ir.graph.node import OPS
     from compiler.report.render import table
 
     for kind in sorted({type(o.structure).__name__ for o in OPS.values()}):
-        made = table(f"{kind.lower()} ops", ["op"], last=["operands", "attributes", "ATen"])
+        rows = table(f"{kind.lower()} ops", ["op"], last=["operands", "attributes", "ATen"])
         for name, o in sorted(OPS.items()):
             if type(o.structure).__name__ == kind:
                 operands = ", ".join(f"{p.name}: {p.kind}" for p in o.operand_specs)
-                made.add_row(
-                    name,
-                    escape(operands),
-                    escape(", ".join(o.attr_defaults)),
-                    " ".join(a.removeprefix("aten.") for a in o.aten),
-                )
-        out.print(made)
+                overloads = " ".join(a.removeprefix("aten.") for a in o.aten)
+                rows.add_row(name, escape(operands), escape(", ".join(o.attr_defaults)), overloads)
+        out.print(rows)
 
 
-def show_coverage(given: argparse.Namespace) -> None:
+def show_coverage(args: argparse.Namespace) -> None:
     """tilewright coverage"""
-    if given.samples or given.gradients or given.dynamic_shapes:
-        run_opinfo_samples(given)
+    if args.samples or args.gradients or args.dynamic_shapes:
+        run_opinfo_samples(args)
         return
     from collections import Counter
 
     from compiler.report.render import table
     from compiler.tools.coverage import SUPPORT_KINDS, op_support, overloads
 
-    with status_spinner("asking"):
-        found = [op_support(o) for o in overloads(core=not given.all)]
-    named = [f"aten.{n}" for n in given.operators]
-    found = [c for c in found if not named or any(c.overload.startswith(f"{n}.") for n in named)]
-    made = table("operators", ["operator", "way"], last=["by what, or why"])
-    for c in found:
-        made.add_row(c.overload.removeprefix("aten."), c.kind, escape(c.note))
-    out.print(made)
-    totals = Counter(c.kind for c in found)
-    for way, meaning in SUPPORT_KINDS.items():
-        if totals[way]:
-            out.print(f"{totals[way]:6} {way:12} {meaning}", highlight=False)
-    out.print(f"{len(found):6} in all", highlight=False)
+    with status_spinner("classifying operators"):
+        supports = [op_support(o) for o in overloads(core=not args.all)]
+    prefixes = tuple(f"aten.{n}." for n in args.operators)
+    supports = [s for s in supports if not prefixes or s.overload.startswith(prefixes)]
+    rows = table("operators", ["operator", "support"], last=["mechanism or reason"])
+    for s in supports:
+        rows.add_row(s.overload.removeprefix("aten."), s.kind, escape(s.note))
+    out.print(rows)
+    totals = Counter(s.kind for s in supports)
+    for kind, meaning in SUPPORT_KINDS.items():
+        if totals[kind]:
+            out.print(f"{totals[kind]:6} {kind:12} {meaning}", highlight=False)
+    out.print(f"{len(supports):6} total", highlight=False)
 
 
 # random graphs
 
 
-def fuzz(given: argparse.Namespace) -> None:
+def fuzz(args: argparse.Namespace) -> None:
     """tilewright fuzz"""
     from rich.progress import track
 
     from compiler.testing.fuzz.session import fuzz as run
 
-    seeds = range(given.seed, given.seed + given.count)
-    results = run(seeds, given.jobs, shrink=given.out is not None, malformed=given.malformed)
-    elements = certain = failures = 0
-    for found in track(results, "fuzzing", given.count, console=err):
-        elements, certain = elements + found.outcome.total_elements, certain + found.outcome.checked_elements
-        if found.outcome.failure is None:
+    seeds = range(args.seed, args.seed + args.count)
+    results = run(seeds, args.jobs, shrink=args.out is not None, malformed=args.malformed)
+    total = checked = failures = 0
+    for result in track(results, "fuzzing", args.count, console=err):
+        total, checked = total + result.outcome.total_elements, checked + result.outcome.checked_elements
+        if result.outcome.failure is None:
             continue
         failures += 1
-        err.print(f"{found.seed}: {found.outcome.failure}", markup=False, highlight=False)
-        if given.out:
-            given.out.mkdir(parents=True, exist_ok=True)
-            (given.out / f"{found.seed}.ir").write_text(found.text, encoding="utf-8")
-    share = f"; {certain} of {elements} elements of results were certain" if not given.malformed else ""
-    out.print(f"{given.count} tried, {failures} failed{share}", highlight=False)
+        err.print(f"{result.seed}: {result.outcome.failure}", markup=False, highlight=False)
+        if args.out:
+            args.out.mkdir(parents=True, exist_ok=True)
+            (args.out / f"{result.seed}.ir").write_text(result.text, encoding="utf-8")
+    coverage = "" if args.malformed else f"; {checked} of {total} result elements were checked"
+    out.print(f"{args.count} tried, {failures} failed{coverage}", highlight=False)
     if failures:
-        raise TilewrightError(f"{failures} of {given.count} failed")
+        raise TilewrightError(f"{failures} of {args.count} failed")
 
 
-def reduce(given: argparse.Namespace) -> None:
+def reduce(args: argparse.Namespace) -> None:
     """tilewright reduce"""
     from compiler.testing.fuzz.case_file import read_case
-    from compiler.testing.fuzz.reduce import reduce as shrink
+    from compiler.testing.fuzz.reduce import reduce as run
     from compiler.testing.fuzz.reduce import run_in_subprocess
 
-    case = read_case(given.file)
+    case = read_case(args.file)
     failure = run_in_subprocess(case)
     if failure is None:
-        out.print("it passes every check")
+        out.print("the graph passes every check")
         return
-    if given.check:
+    if args.check:
         raise TilewrightError(str(failure))
-    with status_spinner("shrinking"):
-        smallest = shrink(case, limit=given.limit)
+    with status_spinner("reducing"):
+        smallest = run(case, limit=args.limit)
     print(smallest)
 
 
-def run_opinfo_samples(given: argparse.Namespace) -> None:
+def run_opinfo_samples(args: argparse.Namespace) -> None:
     """tilewright coverage --samples"""
     from collections import Counter
 
@@ -431,14 +420,14 @@ def run_opinfo_samples(given: argparse.Namespace) -> None:
     from compiler.tools.opinfo import OUTCOMES, SamplingOptions, operators, run_samples
 
     total: Counter[str] = Counter()
-    for name in given.dtype.split(","):
+    for name in args.dtype.split(","):
         if name not in DTYPES:
-            raise TilewrightError(f"unknown element type {name} (there are {', '.join(DTYPES)})")
+            raise TilewrightError(f"unknown dtype {name}; available: {', '.join(DTYPES)}")
         dtype = to_torch(DTYPES[name])
         sampling = SamplingOptions(
-            dtype, Options(fallback="eager"), given.gradients, given.dynamic_shapes, given.fraction, given.seed
+            dtype, Options(fallback="eager"), args.gradients, args.dynamic_shapes, args.fraction, args.seed
         )
-        for tally in run_samples(operators(given.operators, dtype), sampling, given.log):
+        for tally in run_samples(operators(args.operators, dtype), sampling, args.log):
             total.update(tally.counts)
             counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)
             out.print(f"{name:5} {tally.op:44} {counts}", highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""Two ways to compile one model, beside PyTorch: errors against float64, kernels, arithmetic, bytes moved and time."""
+"""Comparison of one model compiled in two configurations with PyTorch eager: errors, workload and time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One contender: its error, the work of one call, and the median of its seconds."""
+    """Error against float64, workload of one call, and median seconds per call of one configuration."""
 
     name: str
     error: NumericalError
@@ -41,24 +41,24 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The rows of a comparison, PyTorch first; renders as a table."""
+    """Rows of a comparison, PyTorch eager first; prints as a table."""
 
     title: str
     rows: tuple[ComparisonRow, ...]
 
     def __getitem__(self, name: str) -> ComparisonRow:
-        """The row called `name`; KeyError where there is none."""
+        """Return the row called `name`.  Raises KeyError."""
         for row in self.rows:
             if row.name == name:
                 return row
         raise KeyError(name)
 
     def table(self) -> Table:
-        """The rows as a rich table."""
+        """Return the rows as a rich table; "speed" is relative to PyTorch."""
         heads = ["error", "ulp", "kernels", "MFLOP", "MB", "ms", "speed", "compiled"]
-        made, base = table(self.title, [""], heads), self.rows[0].seconds
+        rows, eager_seconds = table(self.title, [""], heads), self.rows[0].seconds
         for r in self.rows:
-            made.add_row(
+            rows.add_row(
                 r.name,
                 f"{r.error.relative:.1e}",
                 f"{r.error.ulps:.2g}",
@@ -66,10 +66,10 @@ class Comparison:
                 f"{r.workload.flops / 1e6:.1f}",
                 f"{r.workload.bytes / 1e6:.1f}",
                 f"{r.seconds * 1e3:.3f}",
-                f"{base / r.seconds:.2f}x",
+                f"{eager_seconds / r.seconds:.2f}x",
                 f"{r.compile_seconds:.2f} s" if r.compile_seconds else "",
             )
-        return made
+        return rows
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table()
@@ -88,25 +88,26 @@ def compare(
     options: Options | dict[str, Any] | None = None,
     seconds: float = 0.5,
 ) -> Comparison:
-    """Compile `model` in the ways `a` and `b` and measure both beside PyTorch on `args`.
+    """Compile `model` in configurations `a` and `b` and compare both with PyTorch eager on `args`.
 
-    A way is "fused", "unfused", a pipeline of graph passes as text, or Options.  Times are medians of calls in turns.
+    A configuration is "fused", "unfused", a pipeline of graph passes as text, or Options.  Times are medians of interleaved
+    calls, about `seconds` for each configuration.
     """
-    program, given, named = as_exported_program(model, args, kwargs)
+    program, inputs, named = as_exported_program(model, args, kwargs)
     eager = model if isinstance(model, torch.nn.Module) else program.module()
-    truth = float64_reference(program, given, named)
-    ways = {_configuration_name(way): _configuration_options(way, as_options(options)) for way in (a, b)}
-    compiled = {name: compile(program, given, named, options=way) for name, way in ways.items()}
+    truth = float64_reference(program, inputs, named)
+    settings = {_configuration_name(c): _configuration_options(c, as_options(options)) for c in (a, b)}
+    compiled = {name: compile(program, inputs, named, options=o) for name, o in settings.items()}
     with torch.no_grad():
         models: list[Callable[..., Any]] = [eager, *compiled.values()]
-        calls = [partial(m, *given, **named) for m in models]
+        calls = [partial(m, *inputs, **named) for m in models]
         errors = [numerical_error(tree_leaves(call()), truth) for call in calls]
-        works = [eager_workload(calls[0]), *(c.workload for c in compiled.values())]
+        workloads = [eager_workload(calls[0]), *(c.workload for c in compiled.values())]
         times = interleaved_medians(calls, seconds)
-    spent = [0.0, *(c.compile_seconds["total"] for c in compiled.values())]
+    compile_seconds = [0.0, *(c.compile_seconds["total"] for c in compiled.values())]
     names = ["PyTorch", *compiled]
     title = compiled[_configuration_name(b)].compiled_graph.graph.name
-    return Comparison(title, tuple(map(ComparisonRow, names, errors, works, times, spent)))
+    return Comparison(title, tuple(map(ComparisonRow, names, errors, workloads, times, compile_seconds)))
 
 
 def _configuration_name(configuration: str | Options) -> str:

@@ -1,4 +1,4 @@
-"""Which operators of PyTorch the compiler takes, and how: asked of the frontend's registries and the ops' structures."""
+"""Support for each ATen operator, read from the frontend's registries and the structures of ops."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from compiler.ir.graph.structure import Opaque
 
 SUPPORT_KINDS = {
     "native": "compiled",
-    "decomposed": "spelled out in other operators first",
-    "opaque": "called in PyTorch from inside the program",
-    "between": "run in PyTorch between two programs, where torch.compile breaks the graph",
-    "fallback": 'called in PyTorch where fallback="eager" allows it, as torch.compile does',
-    "unsupported": "not taken",
+    "decomposed": "decomposed into other operators",
+    "opaque": "runs in PyTorch inside the program",
+    "graph-break": "runs in PyTorch between two programs, where torch.compile breaks the graph",
+    "fallback": 'runs in PyTorch inside the program with fallback="eager", the default of torch.compile',
+    "unsupported": "no conversion",
 }
-"""How an operator is taken."""
+"""Kinds of support, and their meaning."""
 
 
 @dataclass(frozen=True)
 class OpSupport:
-    """How one overload is taken: one of `WAYS`, by what or why."""
+    """Support for one overload: `kind` is a key of `SUPPORT_KINDS`, `note` the mechanism or the reason."""
 
     overload: str
     kind: str
@@ -43,33 +43,35 @@ class OpSupport:
 
 
 def overloads(core: bool = True) -> list[Any]:
-    """Every overload in `torch.ops.aten`, or those tagged as Core ATen, by name."""
-    found = []
+    """Return the overloads tagged as Core ATen, or all in `torch.ops.aten`, sorted by name."""
+    result = []
     for name in _dispatch_get_all_op_names():
         namespace, _, qualified = name.partition("::")
         packet, _, overload = qualified.partition(".")
         if namespace != "aten" or not hasattr(torch.ops.aten, packet):
             continue
-        known = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
-        if known is not None and (not core or torch.Tag.core in known.tags):
-            found.append(known)
-    return sorted(found, key=str)
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+        if operator is not None and (not core or torch.Tag.core in operator.tags):
+            result.append(operator)
+    return sorted(result, key=str)
 
 
 def op_support(overload: Any) -> OpSupport:
-    """How `overload` is taken."""
+    """Return the support for `overload`."""
     name = str(overload)
     if name in conversions():
-        named = referenced_ops(conversions()[name])
-        opaque = sorted({o.name for o in named if isinstance(o.structure, Opaque) and not o.structure.shape_attr})
+        used = referenced_ops(conversions()[name])
+        opaque = sorted({o.name for o in used if isinstance(o.structure, Opaque) and not o.structure.shape_attr})
         if opaque:
             return OpSupport(name, "opaque", _opaque_reasons(opaque))
-        asks = needs_result_shape(name) and ops.eager in named
-        return OpSupport(name, "native", "PyTorch is asked where a mask holds" if asks else "")
+        has_mask = needs_result_shape(name) and ops.eager in used
+        return OpSupport(name, "native", "PyTorch computes the data-dependent indices of a mask" if has_mask else "")
     if name in ITEM_OPERATORS:
-        return OpSupport(name, "native", "a number of the program; as a size it is asked for between two parts")
+        return OpSupport(
+            name, "native", "a scalar; if used as a size, an unbacked symbol defined between two subgraphs"
+        )
     if name in DROPPED_OPERATORS:
-        return OpSupport(name, "native", "dropped: its check is made elsewhere")
+        return OpSupport(name, "native", "dropped: checked elsewhere")
     if _returns_only_sizes(overload):
         return OpSupport(name, "native", "size arithmetic")
     if functional := _functional_variant(overload):
@@ -81,8 +83,8 @@ def op_support(overload: Any) -> OpSupport:
         return OpSupport(name, "opaque", reason)
     if has_data_dependent_shape(overload):
         if torch.Tag.dynamic_output_shape in overload.tags:
-            return OpSupport(name, "opaque", "data decides the size of its result")
-        return OpSupport(name, "between", "Python sees data")
+            return OpSupport(name, "opaque", "data-dependent output shape")
+        return OpSupport(name, "graph-break", "data-dependent Python control flow")
     if _has_kernel(overload, "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
         return OpSupport(name, "fallback", "has no conversion")
     return OpSupport(name, "unsupported", "has no CPU kernel in PyTorch")
@@ -94,13 +96,10 @@ def _opaque_reasons(names: list[str]) -> str:
 
 
 def _returns_only_sizes(overload: Any) -> bool:
-    """Whether only a size comes out."""
+    """Return True if all results are sizes (integers or bools) that do not depend on data."""
     returns = [str(r.type) for r in overload._schema.returns]
-    return (
-        bool(returns)
-        and all(r in ("int", "SymInt", "bool") for r in returns)
-        and not has_data_dependent_shape(overload)
-    )
+    only_sizes = bool(returns) and all(r in ("int", "SymInt", "bool") for r in returns)
+    return only_sizes and not has_data_dependent_shape(overload)
 
 
 @cache
@@ -109,13 +108,13 @@ def _decomposition_names() -> dict[str, str]:
 
 
 def _qualified_name(rule: Callable[..., Any]) -> str:
-    """Module and name of a function, seen through what wraps it."""
-    plain = inspect.unwrap(rule.func if isinstance(rule, partial) else rule)
-    return f"{plain.__module__}.{plain.__name__}"
+    """Return module and name of a function, without its wrappers."""
+    function = inspect.unwrap(rule.func if isinstance(rule, partial) else rule)
+    return f"{function.__module__}.{function.__name__}"
 
 
 def _decomposition_name(overload: Any) -> str:
-    """What spells `overload` out before the importer sees it; empty where nothing does."""
+    """Name the decomposition that replaces `overload` before import, or return "" if there is none."""
     if _has_kernel(overload, "CompositeImplicitAutograd"):
         return "PyTorch's dispatcher (CompositeImplicitAutograd)"
     return _decomposition_names().get(str(overload), "")
@@ -126,21 +125,21 @@ def _has_kernel(overload: Any, *keys: str) -> bool:
 
 
 def _functional_variant(overload: Any) -> Any:
-    """The overload without mutation that functionalisation puts in the place of `overload`; None where there is none."""
+    """Return the overload without mutation that functionalisation substitutes for `overload`, or None."""
     schema = overload._schema
     if not schema.is_mutable:
         return None
     packet = getattr(torch.ops.aten, overload.overloadpacket.__name__.removesuffix("_"), None)
-    wanted = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
-    for each in packet.overloads() if packet else ():
-        other = getattr(packet, each)
-        if not other._schema.is_mutable and [(a.name, str(a.type)) for a in other._schema.arguments] == wanted:
+    arguments = [(a.name, str(a.type)) for a in schema.arguments if not a.is_out]
+    for name in packet.overloads() if packet else ():
+        other = getattr(packet, name)
+        if not other._schema.is_mutable and [(a.name, str(a.type)) for a in other._schema.arguments] == arguments:
             return other
     return None
 
 
 def referenced_ops(conversion: Callable[..., Any]) -> frozenset[Op]:
-    """The ops that a conversion names, itself or in the functions of the frontend it calls."""
+    """Return the ops named in a conversion and, transitively, in the frontend functions that it calls."""
     if isinstance(conversion, partial):
         return frozenset(a for a in conversion.args if isinstance(a, Op))
     return frozenset(_iterate_referenced_ops(conversion, set()))
@@ -150,15 +149,10 @@ def _iterate_referenced_ops(function: Any, seen: set[Any]) -> Iterator[Op]:
     if function in seen:
         return
     seen.add(function)
-    closure = [c.cell_contents for c in function.__closure__ or ()]
-    for name in _referenced_names(function.__code__):
-        value = function.__globals__.get(name)
-        known = vars(ops).get(name)
-        if isinstance(known, Op):
-            yield known
-        if inspect.isfunction(value) and value.__module__.startswith("compiler.frontend"):
-            yield from _iterate_referenced_ops(value, seen)
-    for value in closure:
+    names = list(_referenced_names(function.__code__))
+    yield from (op for name in names if isinstance(op := vars(ops).get(name), Op))
+    cells = [c.cell_contents for c in function.__closure__ or ()]
+    for value in (*map(function.__globals__.get, names), *cells):
         if isinstance(value, Op):
             yield value
         elif inspect.isfunction(value) and value.__module__.startswith("compiler.frontend"):
@@ -166,7 +160,7 @@ def _iterate_referenced_ops(function: Any, seen: set[Any]) -> Iterator[Op]:
 
 
 def _referenced_names(code: CodeType) -> Iterator[str]:
-    """Every global and attribute that `code` names, inner functions included."""
+    """Yield every global and attribute named in `code` and its nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

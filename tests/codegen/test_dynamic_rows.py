@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import host_target
 from compiler.errors import DynamicShapeError
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.verify.program import verify_program
@@ -84,8 +84,8 @@ def test_below_it_no_thread_is_woken() -> None:
     """The calling thread goes on alone: the text compares before it calls the OpenMP runtime."""
     text = program(BODIES["shared rows"], " parallel if n*3 >= 60")
     kernel = parse_program(text).kernels["product"]
-    entry = emit_kernel(kernel, Target.host()).split("define void @product(")[1]
-    order = ["icmp slt i64", "alone:", "call void @product.work(", "ret void", "together:", "call void @GOMP_parallel("]
+    entry = emit_kernel(kernel, host_target()).split("define void @product(")[1]
+    order = ["icmp slt i64", "serial:", "call void @product.body(", "ret void", "parallel:", "call void @GOMP_parallel("]
     assert re.search(".*?".join(map(re.escape, order)), entry, re.DOTALL)
 
 
@@ -93,13 +93,13 @@ def test_only_numbers_of_rows_that_can_be_left_are_written_out() -> None:
     few = BODIES["rows"]
     for most, cases in ((33, 4), (3, 2)):
         text = program(few).replace("1..33", f"1..{most}")
-        written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+        written = emit_kernel(parse_program(text).kernels["product"], host_target())
         assert len(re.findall(r"^case\d+:", written, re.MULTILINE)) == cases
 
 
 def test_rows_are_left_to_the_last_two_tiles() -> None:
     """Both halves are rounded where the tile's number of rows is chosen."""
-    written = emit_kernel(parse_program(program(BODIES["rows"])).kernels["product"], Target.host())
+    written = emit_kernel(parse_program(program(BODIES["rows"])).kernels["product"], host_target())
     order = ["lshr i64", "llvm.umin.i64", "lshr i64", "select i1", "switch i64"]
     assert re.search(".*?".join(map(re.escape, order)), written, re.DOTALL)
 
@@ -108,14 +108,14 @@ def test_few_sums_grow_in_chains() -> None:
     """1 to 4 rows of two vectors, each with so many sums as six steps can share and the chains allow in all."""
     for chains, sums in ((1, 2 + 4 + 6 + 8), (8, 2 * 3 + 4 * 2 + 6 + 8), (16, 2 * 6 + 4 * 3 + 6 * 2 + 8 * 2)):
         text = program(BODIES["rows"].replace("0..6", f"0..6 accumulators {chains}"))
-        written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+        written = emit_kernel(parse_program(text).kernels["product"], host_target())
         assert len(re.findall(r"llvm.fmuladd.v16f32\(", written)) - 1 == sums
 
 
 def test_each_step_of_a_chain_asks_for_a_later_one() -> None:
     """For the one vector of its row of weights: 1 to 4 rows take so many steps side by side as eight chains allow."""
     text = program(BODIES["weights asked for in chains"])
-    written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+    written = emit_kernel(parse_program(text).kernels["product"], host_target())
     assert len(re.findall(r"call void @llvm.prefetch", written)) == 6 + 3 + 2 + 2
 
 
@@ -123,7 +123,7 @@ def test_tiles_with_few_rows_ask_otherwise() -> None:
     """Of 1 to 4 rows, the first two numbers for one place, the others for two."""
     ask = "prefetch %w[%j, %k + 1] reuse 1..3 prefetch %w[%j, %k + 2] level 2 reuse 3.. prefetch %w[%j, %k + 1] reuse 3.. yield"
     text = program(BODIES["rows"].replace("yield", ask))
-    written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+    written = emit_kernel(parse_program(text).kernels["product"], host_target())
     assert len(re.findall(r"@llvm.prefetch.p0\(ptr %\S+, i32 0, i32 3, i32 1\)", written)) == 2 * (1 + 1) + 2 * (1 + 1)
     assert len(re.findall(r"@llvm.prefetch.p0\(ptr %\S+, i32 0, i32 2, i32 1\)", written)) == 2 * (1 + 1)
 
@@ -161,7 +161,7 @@ def test_any_number_of_vectors_may_be_left(loop: str, step: int, threads: int) -
 def test_only_the_last_vector_is_masked() -> None:
     """1 to 4 vectors, in a tile of its own each: one mask for a store of each of three rows and for each load."""
     text = COLUMNS.format(loop="for", place="%j", stored="n")
-    written = emit_kernel(parse_program(text).kernels["product"], Target.host())
+    written = emit_kernel(parse_program(text).kernels["product"], host_target())
     assert len(re.findall(r"^case\d+:", written, re.MULTILINE)) == 4
     assert len(re.findall(r"call void @llvm.masked.store", written)) == 4 * 3
 
@@ -172,7 +172,7 @@ def test_vectors_that_are_left_of_whole_ones_are_whole() -> None:
         .replace("0..n tile", "0..n*8 tile")
         .replace("3, n]", "3, n*8]")
     )
-    assert "masked" not in emit_kernel(parse_program(text).kernels["product"], Target.host())
+    assert "masked" not in emit_kernel(parse_program(text).kernels["product"], host_target())
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 12])
@@ -198,7 +198,7 @@ def test_sums_in_chains_are_the_same(length: int) -> None:
 
 def test_local_buffers_of_all_cases_are_one() -> None:
     kernel = parse_program(program(BODIES["rows in two places"])).kernels["product"]
-    assert re.findall(r"alloca \[(\d+) x float\]", emit_kernel(kernel, Target.host())) == ["128"]
+    assert re.findall(r"alloca \[(\d+) x float\]", emit_kernel(kernel, host_target())) == ["128"]
 
 
 def test_local_buffers_that_may_be_larger_than_a_stack_are_refused() -> None:
@@ -207,14 +207,14 @@ def test_local_buffers_that_may_be_larger_than_a_stack_are_refused() -> None:
       for %i in 0..n {{ store %x[%i], %t[%i] }}
       for %i in 0..n {{ store %t[-%i + n - 1], %y[%i] }}
     }}"""
-    assert "alloca [1000000 x float]" in emit_kernel(parse_kernel(text.format(most=1000001)), Target.host())
+    assert "alloca [1000000 x float]" in emit_kernel(parse_kernel(text.format(most=1000001)), host_target())
     with pytest.raises(DynamicShapeError, match="up to 7 MiB do not fit the stack"):
-        emit_kernel(parse_kernel(text.format(most=2000001)), Target.host())
+        emit_kernel(parse_kernel(text.format(most=2000001)), host_target())
 
 
 def test_a_kernel_without_open_sizes_asks_nothing() -> None:
     kernel = parse_kernel("kernel @k(in %x: f32[8], out %y: f32[8]) { parallel %i in 0..8 { store %x[%i], %y[%i] } }")
-    assert "alone:" not in emit_kernel(kernel, Target.host())
+    assert "serial:" not in emit_kernel(kernel, host_target())
 
 
 @pytest.mark.parametrize("least", [0, 5, 100])

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from native import as_scalar_loops, assert_same_bits, check_kernel, kernel_inputs, run_interpreter, run_native
 
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_assembly, emit_object
-from compiler.codegen.target import CPU_TARGETS, Target
+from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
 from compiler.ir.interpret.tile import run_kernel
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.types import KERNEL_DTYPES
@@ -154,7 +155,7 @@ def test_products_are_added_by_the_instruction_that_does_both() -> None:
     """And by two instructions, not by a call, where there is none."""
     text = MATMUL.format(layout="", outer="for", inner="for", i="", j=" tile 21 lanes 4", k="")
     for name, expected in (("x86-64-v3", "vfmadd"), ("x86-64-v4", "vfmadd"), ("x86-64", "mulps"), ("aarch64", "fmla")):
-        assembly = emit_assembly(emit_kernel(parse_kernel(text), Target.by_name(name)), Target.by_name(name))
+        assembly = emit_assembly(emit_kernel(parse_kernel(text), target_by_name(name)), target_by_name(name))
         assert expected in assembly
         assert "fmaf" not in assembly
 
@@ -172,7 +173,7 @@ def test_accumulators_stay_in_registers() -> None:
         }
       }
     }"""
-    target = Target.by_name("x86-64-v4")
+    target = target_by_name("x86-64-v4")
     assembly = emit_assembly(emit_kernel(parse_kernel(text), target), target)
     assert assembly.count("vfmadd") == 8 * 2 * 9
     assert not [line for line in assembly.splitlines() if "zmm" in line and "(%rsp)" in line]
@@ -187,7 +188,7 @@ def test_two_registers_are_computed_side_by_side() -> None:
         store sqrt(%r + 1.0), %y[%i]
       }
     }"""
-    lines = emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4")).splitlines()
+    lines = emit_kernel(parse_kernel(text), target_by_name("x86-64-v4")).splitlines()
     order = "".join({"load": "l", "call": "c", "fadd": "+", "store": "s"}.get(w, "") for t in lines for w in t.split())
     assert order == "llcc++ccss" * 2
 
@@ -203,7 +204,7 @@ def test_names_that_are_used_twice_are_computed_once() -> None:
         store %v40, %y[%i]
       }}
     }}"""
-    assert emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4")).count("fmul") <= 4 * 40
+    assert emit_kernel(parse_kernel(text), target_by_name("x86-64-v4")).count("fmul") <= 4 * 40
 
 
 def test_a_windowed_contraction(target: str) -> None:
@@ -336,7 +337,7 @@ def test_other_targets_compile() -> None:
 def test_a_partial_tile_must_be_peeled() -> None:
     with pytest.raises(Exception, match="peel"):
         emit_kernel(
-            parse_kernel("kernel @k(out %y: f32[7]) { for %i in 0..7 tile 4 { store 1.0, %y[%i] } }"), Target.host()
+            parse_kernel("kernel @k(out %y: f32[7]) { for %i in 0..7 tile 4 { store 1.0, %y[%i] } }"), host_target()
         )
 
 
@@ -367,12 +368,12 @@ def test_each_line_is_asked_for_once(dtype: str, tile: int, lanes: int, lines: i
         %s = reduce add %i in 0..100 {{ prefetch %x[%i + 9, %j]  yield %x[%i, %j] }}
         store %s, %y[%j]
       }} }}""")
-    assert emit_kernel(kernel, Target.by_name("x86-64-v3")).count("call void @llvm.prefetch") == lines
+    assert emit_kernel(kernel, target_by_name("x86-64-v3")).count("call void @llvm.prefetch") == lines
 
 
 @pytest.mark.parametrize(("level", "instruction"), [(1, "prefetcht0"), (2, "prefetcht1"), (3, "prefetcht2")])
 def test_a_line_waits_in_the_cache_of_its_level(level: int, instruction: str) -> None:
     kernel = parse_kernel(f"""kernel @k(in %x: f32[100], out %y: f32[100]) {{
       for %i in 0..92 {{ prefetch %x[%i + 8] level {level}  store %x[%i], %y[%i] }} }}""")
-    target = Target.by_name("x86-64-v3")
+    target = target_by_name("x86-64-v3")
     assert instruction in emit_assembly(emit_kernel(kernel, target), target)

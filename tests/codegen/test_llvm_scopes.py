@@ -8,9 +8,10 @@ import pytest
 import torch
 from native import assert_same_bits, check_kernel, kernel_inputs, run_interpreter, run_native
 
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_assembly
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import host_target
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.verify.kernel import verify_kernel
 
@@ -84,7 +85,7 @@ def test_values_from_outside_are_computed_in_the_order_they_were_bound() -> None
       {" ".join(f"%v{k} = %x[{k}]" for k in names)}
       for %j in 0..9 {{ store {" + ".join(f"%v{k}" for k in reversed(names))}, %y[%j] }}
     }}""")
-    places = re.findall(r"ptr %p0, i64 (\d+)", emit_kernel(kernel, Target.by_name("x86-64-v3")))
+    places = re.findall(r"ptr %p0, i64 (\d+)", emit_kernel(kernel, target_by_name("x86-64-v3")))
     assert [int(p) for p in places] == list(names)
 
 
@@ -228,13 +229,13 @@ def test_threads_wait_only_where_order_matters() -> None:
       parallel %i in 0..96 tile 8 lanes 8 { store %y[%i] + %x[%i], %y[%i] }
       parallel %i in 96..100 tile 4 lanes 8 { store %y[%i] + %x[%i], %y[%i] }
     }""")
-    assert "GOMP_barrier" not in emit_kernel(peeled, Target.host())
+    assert "GOMP_barrier" not in emit_kernel(peeled, host_target())
     again = parse_kernel("""
     kernel @k(in %x: f32[100], inout %y: f32[100]) {
       parallel %i in 0..100 { store %y[%i] + %x[%i], %y[%i] }
       parallel %i in 0..100 { store %y[99 - %i] + %x[%i], %y[%i] }
     }""")  # the second is wrong by itself, but must come second
-    assert emit_kernel(again, Target.host()).count("call void @GOMP_barrier") == 1
+    assert emit_kernel(again, host_target()).count("call void @GOMP_barrier") == 1
 
 
 # streams
@@ -254,10 +255,10 @@ def test_streaming_stores(dtype: str, target: str) -> None:
 
 def test_aligned_streams_bypass_the_cache_and_are_fenced() -> None:
     text = "kernel @k(in %x: f32[64], {r} %y: f32[64]) {{ for %i in 0..64 tile 16 lanes 16 {{ store %x[%i], %y[%i] nontemporal }} }}"
-    code = emit_kernel(parse_kernel(text.format(r="out")), Target.by_name("x86-64-v4"))
+    code = emit_kernel(parse_kernel(text.format(r="out")), target_by_name("x86-64-v4"))
     assert "!nontemporal" in code
     assert "sfence" in code
-    assert "!nontemporal" not in emit_kernel(parse_kernel(text.format(r="inout")), Target.by_name("x86-64-v4"))
+    assert "!nontemporal" not in emit_kernel(parse_kernel(text.format(r="inout")), target_by_name("x86-64-v4"))
 
 
 def test_blocks_that_are_turned_bypass_the_cache_by_whole_lines() -> None:
@@ -268,7 +269,7 @@ def test_blocks_that_are_turned_bypass_the_cache_by_whole_lines() -> None:
     }}"""
     for n, tile, past in ((64, 16, 16), (64, 8, 0), (64, 32, 32), (72, 24, 0)):
         check_kernel(text.format(n=n, tile=tile))
-        code = emit_kernel(parse_kernel(text.format(n=n, tile=tile)), Target.by_name("x86-64-v4"))
+        code = emit_kernel(parse_kernel(text.format(n=n, tile=tile)), target_by_name("x86-64-v4"))
         assert code.count("!nontemporal") == past
 
 
@@ -277,7 +278,7 @@ def test_each_call_decides_whether_open_results_bypass_the_cache() -> None:
     text = """kernel @k(size n in 1..100 hint 50, in %x: f32[n, 64], out %y: f32[n, 64]) {
       for %i in 0..n { for %j in 0..64 tile 16 lanes 16 { store %x[%i, %j] + 1.0, %y[%i, %j] nontemporal if n*256 >= 5000 } }
     }"""
-    target = Target.by_name("x86-64-v4")
+    target = target_by_name("x86-64-v4")
     code = emit_kernel(parse_kernel(text), target)
     assert code.count("!nontemporal") == 1
     assert "sfence" in code
@@ -300,6 +301,6 @@ def test_sizes_decide_whether_open_rows_are_aligned(index: str, past: int) -> No
     text = f"""kernel @k(size n in 1..200 hint 50, in %x: f32[200], out %y: f32[900000]) {{
       for %i in 0..3 {{ for %j in 0..16 tile 16 lanes 16 {{ store %x[%j], %y[{index}] nontemporal }} }}
     }}"""
-    code = emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4"))
+    code = emit_kernel(parse_kernel(text), target_by_name("x86-64-v4"))
     assert code.count("!nontemporal") == past
     assert ("srem" in code or "and i64" in code) == (index == "%i*n + %j")

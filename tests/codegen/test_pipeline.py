@@ -9,14 +9,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native import assert_same_bits, kernel_inputs, run_interpreter, run_native, runnable_targets
 
-from compiler.codegen.target import Target
+from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.backend import TILE_PASSES
+from compiler.cost.machine import Machine
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt, map_ranges, stmt_ranges, walk
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.base import Context
 from compiler.passes.instrument import Verify
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import TILE_PASSES, machine_for
 
 SIZES = st.sampled_from([1, 2, 3, 5, 7, 13, 16, 17, 33])
 DTYPES = st.sampled_from(["f32", "f32", "f64", "f16", "bf16", "i32", "i64", "i8", "u8", "bool"])
@@ -27,7 +28,7 @@ RULES = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCh
 def compiled(kernel: Kernel, target: str, passes: str = EAGER) -> Kernel:
     """The kernel after every tile pass, each one verified; small kernels are shared among threads too."""
     verify_kernel(kernel)
-    return run_pipeline(kernel, passes, Context(machine=machine_for(Target.by_name(target))), [Verify()])
+    return run_pipeline(kernel, passes, Context(machine=target_by_name(target).machine or Machine()), [Verify()])
 
 
 def check_bits(text: str, target: str, passes: str = EAGER) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from native import check_kernel
 
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.target import Target
 from compiler.cost.shuffles import is_deinterleaved
 from compiler.ir.text.tile_parser import parse_kernel
 
@@ -33,5 +33,5 @@ def test_other_types(dtype: str, target: str) -> None:
 def test_short_steps_need_no_gather(lanes: int) -> None:
     """As the passes count on."""
     for step in range(2, lanes + 2):
-        text = emit_kernel(parse_kernel(kernel(step, 64, 16, lanes)), Target.by_name("x86-64-v4"))
+        text = emit_kernel(parse_kernel(kernel(step, 64, 16, lanes)), target_by_name("x86-64-v4"))
         assert ("gather" not in text) == is_deinterleaved(step, lanes) == (step <= lanes // 2)

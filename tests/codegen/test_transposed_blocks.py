@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from native import check_kernel
 
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.target import Target
 from compiler.ir.text.tile_parser import parse_kernel
 
 LOADS = """
@@ -57,7 +57,7 @@ def test_no_element_is_gathered_or_scattered() -> None:
     for form in (LOADS, STORES):
         for columns, plain in ((4, True), (3, False)):
             text = form.format(dtype="f32", n=48, m=48, rows=16, columns=columns, lanes=16)
-            module = emit_kernel(parse_kernel(text), Target.by_name("x86-64-v4"))
+            module = emit_kernel(parse_kernel(text), target_by_name("x86-64-v4"))
             assert ("gather" not in module and "scatter" not in module) == plain
 
 
@@ -76,7 +76,7 @@ def test_columns_may_be_on_two_axes(m: int, e: int, t: int, lanes: int, target: 
     text = BESIDE.format(m=m, e=e, n=m * e, t=t, lanes=lanes)
     check_kernel(text, target)
     whole = text.replace("21", "32").replace(f"0..{m}", f"0..{m // t * t}")
-    module = emit_kernel(parse_kernel(whole), Target.by_name("x86-64-v4"))
+    module = emit_kernel(parse_kernel(whole), target_by_name("x86-64-v4"))
     assert "gather" not in module
     assert "scatter" not in module
 
@@ -88,6 +88,6 @@ def test_rows_may_be_open_lengths_apart() -> None:
 kernel @turn(size s in 1..99 hint 50, in %x: f32[(s + 1)//2, 16], out %y: f32[16, (s + 1)//2]) {
   for %j in 0..16 tile 16 lanes 16 { for %i in 0..((s + 1)//2)//4*4 tile 4 { store %x[%i, %j], %y[%j, %i] } }
 }"""),
-        Target.by_name("x86-64-v4"),
+        target_by_name("x86-64-v4"),
     )
     assert "scatter" not in module

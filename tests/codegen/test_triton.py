@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.triton import GPU_PASSES
+from compiler.codegen.backend import GRAPH_PASSES
+from compiler.codegen.triton.backend import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
-from compiler.codegen.triton.loader import GPU_TARGETS, compile_offline, load_triton
+from compiler.codegen.triton.loader import compile_offline, load_triton
+from compiler.codegen.triton.targets import GPU_TARGETS
 from compiler.codegen.triton.triton_names import TritonError
 from compiler.ir import ops
 from compiler.ir.graph.constant import ConstantData
@@ -35,7 +37,6 @@ from compiler.ir.types import DTYPES, TensorType
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.lowering.program import lower
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import GRAPH_PASSES
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
 
@@ -220,7 +221,7 @@ def test_kernels_in_the_interpreter(interpreter: ProcessPoolExecutor, build: Cal
 @pytest.mark.parametrize("target", GPU_TARGETS)
 def test_kernels_compile_without_a_gpu(offline: ProcessPoolExecutor, build: Callable[[], Graph], target: str) -> None:
     for kernel in scheduled(build()).kernels.values():
-        sizes = offline.submit(compile_offline, emit_triton(kernel), target).result()
+        sizes = offline.submit(compile_offline, emit_triton(kernel), GPU_TARGETS[target]).result()
         assert set(sizes) == ({"ptx", "cubin"} if target == "sm90" else {"amdgcn", "hsaco"})
         assert min(sizes.values()) > 1000
 
@@ -348,15 +349,15 @@ def test_large_buffers_have_long_indices() -> None:
         ),
         (
             "local %c: f32[] parallel %i in 0..48 tile 16 { store %x[%i], %c[] }",
-            "local %c holds one element, and is given one for each %i",
+            "local %c is rank 0 but is stored once per %i",
         ),
         (
             "local %t: f32[48] for %i in 0..48 { store %x[%i], %t[%i] }",
-            "local %t is not filled in one step; run gpu-rows",
+            "local %t is not written by one block; run gpu-rows",
         ),
         (
             "local %t: f32[48] for %i in 0..48 tile 64 { store %x[%i], %t[%i] } for %j in 0..48 tile 16 { store %t[%j], %y[%j] }",
-            "local %t: j does not walk it as %i did; run gpu-rows",
+            "local %t: j does not range over it as %i did when it was stored; run gpu-rows",
         ),
         ("parallel %i in 0..48 tile 16 { store exp(%h[%i]), %z[%i] }", "Triton has no exp of f16"),
     ],

@@ -61,7 +61,7 @@ def test_rows_of_wide_elements_fill_the_first_level_sooner() -> None:
     narrow = ContractionProblem(16, 16, 300, 1, row_stride=2048)
     block = RegisterTile(14, 1)
     assert total_cycles(14, narrow, block, AVX512) == step_cycles(14, 1, AVX512)
-    assert total_cycles(14, replace(narrow, element=8), block, AVX512) == step_cycles(14, 1, AVX512, far_bytes=8)
+    assert total_cycles(14, replace(narrow, element_bytes=8), block, AVX512) == step_cycles(14, 1, AVX512, far_bytes=8)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_rows_side_by_side_wait_in_the_cache_as_well() -> None:
     assert not fits_registers(RegisterTile(16, 1), replace(window, row_stride=384), AVX512)
     for rows in (28, 33, 56):
         assert best_tiles(rows, [window], AVX512) == [RegisterTile(16, 1)]
-    assert best_tiles(56, [replace(window, own=(OperandWindow(2, 3),), row_stride=128)], AVX512) == [
+    assert best_tiles(56, [replace(window, private_windows=(OperandWindow(2, 3),), row_stride=128)], AVX512) == [
         RegisterTile(16, 1)
     ]
     assert best_tiles(56, [replace(window, row_stride=384)], AVX512) == [RegisterTile(8, 1)]

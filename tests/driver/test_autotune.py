@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import compiler
-from compiler.codegen.target import Target
+from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.backend import TILE_PASSES
 from compiler.cost.machine import AVX512, Machine
-from compiler.driver import compiled_graph as driver
+from compiler.driver import variant
 from compiler.driver.autotune import MeasureKernels, Tuner, cold_cache_bytes, hot_kernels
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile.kernel import Kernel, stmt_ranges, walk
@@ -22,7 +23,6 @@ from compiler.ir.tile.program import Program
 from compiler.passes.base import Context
 from compiler.passes.instrument import Verify, describe_difference, interpreted_outputs
 from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
-from compiler.pipeline import TILE_PASSES
 from compiler.report.measure import numerical_error
 from compiler.runtime.cache import ObjectCache
 
@@ -73,7 +73,7 @@ def store(tmp_path: Path) -> ObjectCache:
 def tune(measure: MeasureKernels, store: ObjectCache, passes: str = PASSES) -> tuple[Program, str]:
     """The tuned program and the remarks about it."""
     context = Context(machine=AVX512)
-    program = Tuner(Target.by_name("x86-64-v4"), store, measure).run(
+    program = Tuner(target_by_name("x86-64-v4"), store, measure).run(
         parse_program(PROGRAM), passes, context, [Verify()]
     )
     return program, "\n".join(map(str, context.remarks.select("tune")))
@@ -125,11 +125,11 @@ def test_without_a_store_every_program_is_measured() -> None:
 
 def test_what_is_known_is_known_for_a_machine_and_passes(store: ObjectCache, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, passes = parse_kernel(MATMUL), parse_pipeline(PASSES)
-    tuner = Tuner(Target.by_name("x86-64-v4"), store, by_rows(6))
+    tuner = Tuner(target_by_name("x86-64-v4"), store, by_rows(6))
     keys = [
         tuner.cache_key(kernel, passes, 0),
         tuner.cache_key(kernel, passes, 1 << 26),
-        Tuner(Target.by_name("x86-64-v3"), store, by_rows(6)).cache_key(kernel, passes, 0),
+        Tuner(target_by_name("x86-64-v3"), store, by_rows(6)).cache_key(kernel, passes, 0),
         tuner.cache_key(kernel, parse_pipeline("vectorize,tile"), 0),
         tuner.cache_key(parse_kernel(MATMUL.replace("96", "95")), passes, 0),
     ]
@@ -243,7 +243,7 @@ def test_a_model_is_tuned_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     torch.manual_seed(0)
     model, x = Layer().eval(), torch.randn(64, 96)
     clock = Clock(lambda k: 1 / (1 + len(str(k)) % 7))
-    monkeypatch.setattr(driver, "KernelTimer", lambda target: clock)
+    monkeypatch.setattr(variant, "KernelTimer", lambda target: clock)
     plain = compiler.compile(model, (x,), options={"cache": str(tmp_path)})
     assert clock.asked == 0
     assert not plain.remarks.select("tune")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from compiler.codegen.backend import GRAPH_PASSES
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import OPS, Op, input_node
@@ -20,7 +21,6 @@ from compiler.ir.verify.program import verify_program
 from compiler.lowering.program import lower
 from compiler.passes.instrument import SemanticCheck, Verify, describe_difference, run_with_valid_range, tolerance
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import GRAPH_PASSES
 
 DECLARED = [o for o in OPS.values() if not isinstance(o.structure, Leaf)]
 
@@ -31,7 +31,7 @@ def test_samples_keep_their_meaning(declared: Op) -> None:
         inputs = tuple(input_node(f"x{k}", parse_type(t)) for k, t in enumerate(sample.types))
         node = declared(*inputs, **sample.attrs)
         several = isinstance(node.result_type, tuple)
-        outputs = tuple(ops.item(node, index=k) for k in range(len(node.result_type))) if several else (node,)  # type: ignore[arg-type]
+        outputs = tuple(ops.tuple_get(node, index=k) for k in range(len(node.result_type))) if several else (node,)  # type: ignore[arg-type]
         check_lowering(Graph(inputs, outputs))
 
 

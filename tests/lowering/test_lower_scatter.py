@@ -60,7 +60,7 @@ def test_where_there_is_no_place_nothing_is_written() -> None:
 def test_a_scan_is_no_part_of_a_scatter() -> None:
     text = """graph(%x: f32[9], %v: f32[5], %i: i64[5]) {
       %s = cumsum %i {dim=0} %y = scatter %x, %s, %v {dim=0} return %y }"""
-    with pytest.raises(LoweringError, match=r"do not come in the order in which %s: .* is made"):
+    with pytest.raises(LoweringError, match=r"cannot be fused with scan %s: .*: the orders differ"):
         lowered(text)
 
 

@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from compiler.analysis.accesses import Accesses, count_divisions
+from compiler.codegen.backend import GRAPH_PASSES
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, input_node
@@ -26,7 +27,6 @@ from compiler.ir.verify.program import verify_program
 from compiler.lowering.program import lower
 from compiler.passes.instrument import Verify, describe_difference, tolerance
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import GRAPH_PASSES
 
 LOOPS = "delinearize,layout,tighten-reductions,fuse-loops,collapse,reorder,fuse-siblings"
 

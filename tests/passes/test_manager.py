@@ -149,9 +149,9 @@ def test_remarks_name_the_pass_and_the_node() -> None:
 
 
 def test_the_first_pass_that_changes_an_answer_is_named() -> None:
-    with pytest.raises(PassError, match="pass test-wrong changed the answer of @g: output 0: 4 of 4 elements differ"):
+    with pytest.raises(PassError, match="pass test-wrong changed the result of @g: output 0: 4 of 4 elements differ"):
         run_pipeline(parse_graph(GRAPH), "canonicalize,test-wrong,cse", instruments=[SemanticCheck()])
-    with pytest.raises(PassError, match="pass test-shorter changed the answer of @k: output 0: 1 of 8"):
+    with pytest.raises(PassError, match="pass test-shorter changed the result of @k: output 0: 1 of 8"):
         run_pipeline(parse_kernel(KERNEL), "test-shorter", instruments=[SemanticCheck()])
 
 
@@ -172,7 +172,7 @@ def test_sizes_at_which_a_graph_faults_are_not_tried() -> None:
 
 
 def test_invalid_ir_is_blamed_on_its_pass() -> None:
-    with pytest.raises(PassError, match="pass test-invalid made invalid IR of @g"):
+    with pytest.raises(PassError, match="pass test-invalid produced invalid IR for @g"):
         run_pipeline(parse_graph(GRAPH), "test-invalid", instruments=[Verify()])
 
 
@@ -197,14 +197,14 @@ def test_a_pipeline_over_a_program_mixes_both_kinds() -> None:
 
 
 def test_a_wrong_program_pass_is_named() -> None:
-    with pytest.raises(PassError, match=r"pass test-swapped made invalid IR of (.|\n)*%b is read before it is written"):
+    with pytest.raises(PassError, match=r"pass test-swapped produced invalid IR for (.|\n)*%b is read before it is written"):
         run_pipeline(parse_program(PROGRAM), "unroll,test-swapped", instruments=[Verify()])
-    with pytest.raises(PassError, match=r"pass test-swapped changed the answer of .* output 1: 8 of 8 elements differ"):
+    with pytest.raises(PassError, match=r"pass test-swapped changed the result of .* output 1: 8 of 8 elements differ"):
         run_pipeline(parse_program(PROGRAM), "test-swapped{invalid=false}", instruments=[SemanticCheck()])
 
 
 def test_tile_passes_are_checked_on_each_kernel_of_a_program() -> None:
-    with pytest.raises(PassError, match="pass test-shorter changed the answer of @k: output 0: 1 of 8"):
+    with pytest.raises(PassError, match="pass test-shorter changed the result of @k: output 0: 1 of 8"):
         run_pipeline(parse_program(PROGRAM), "layout,test-shorter", instruments=[SemanticCheck()])
 
 
@@ -232,11 +232,11 @@ def test_kernels_are_ready_one_by_one() -> None:
         def after_pass(self, pass_: Any, old: Any, new: Any, seconds: float, context: Context) -> None:
             seen.append(f"{pass_.name} {new.name}")
 
-        def kernel_finished(self, kernel: Kernel, program: Program, context: Context) -> None:
-            assert set(program.kernels) == {"k", "l"}
-            seen.append(f"ready {kernel.name}")
+    def finished(kernel: Kernel, program: Program) -> None:
+        assert set(program.kernels) == {"k", "l"}
+        seen.append(f"ready {kernel.name}")
 
     program = parse_program(PROGRAM)
-    run_pipeline(program, "tighten-reductions,layout,unroll,peel", instruments=[Log()])
+    run_pipeline(program, "tighten-reductions,layout,unroll,peel", instruments=[Log()], finished=finished)
     one_by_one = [f"{what} {kernel}" for kernel in "kl" for what in ("unroll", "peel", "ready")]
-    assert seen == ["narrow k", "narrow l", f"layout {program.name}", *one_by_one]
+    assert seen == ["tighten-reductions k", "tighten-reductions l", f"layout {program.name}", *one_by_one]

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from compiler.codegen.target import Target
+from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.targets import host_target
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.runtime.build import Build
 from compiler.runtime.cache import SHARD_COUNT, ObjectCache, object_key
 
-KEY, OTHER = object_key("one", Target.by_name("x86-64")), object_key("other", Target.by_name("x86-64"))
+KEY, OTHER = object_key("one", target_by_name("x86-64")), object_key("other", target_by_name("x86-64"))
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_returns_what_was_put(cache):
 
 
 def test_keys_tell_targets_apart():
-    assert object_key("one", Target.by_name("x86-64-v3")) != KEY != OTHER
+    assert object_key("one", target_by_name("x86-64-v3")) != KEY != OTHER
 
 
 @pytest.mark.parametrize("position", [0, 20, 50, -1])
@@ -95,7 +96,7 @@ kernel @{name}(in %{x}: f32[64], out %y: f32[64]) {{
 
 
 def test_like_kernels_are_compiled_once(cache):
-    build = Build(Target.host(), cache)
+    build = Build(host_target(), cache)
     build.add_kernels([parse_kernel(INC.format(name="one", x="a")), parse_kernel(INC.format(name="two", x="b"))])
     assert build.symbols["one"] == build.symbols["two"]
     assert len(build.objects) == len(build.seconds) == 1
@@ -103,7 +104,7 @@ def test_like_kernels_are_compiled_once(cache):
 
 def test_the_next_build_finds_them(cache):
     kernel = parse_kernel(INC.format(name="one", x="a"))
-    first, second = Build(Target.host(), cache), Build(Target.host(), cache)
+    first, second = Build(host_target(), cache), Build(host_target(), cache)
     first.add_kernels([kernel])
     second.add_kernels([kernel])
     assert (first.cache_hits, second.cache_hits) == (0, 1)
@@ -112,7 +113,7 @@ def test_the_next_build_finds_them(cache):
 
 def test_a_damaged_kernel_is_compiled_again(cache):
     kernel = parse_kernel(INC.format(name="one", x="a"))
-    first, second, third = (Build(Target.host(), cache) for _ in range(3))
+    first, second, third = (Build(host_target(), cache) for _ in range(3))
     first.add_kernels([kernel])
     entry(cache).write_bytes(entry(cache).read_bytes()[:-1] + b"?")
     second.add_kernels([kernel])

@@ -6,7 +6,7 @@ import ctypes
 
 import pytest
 
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import host_target
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Kernel, Param
 from compiler.ir.types import DTYPES, TensorType
@@ -34,7 +34,7 @@ class Calls:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> KernelTimer:
     monkeypatch.setattr(stopwatch, "PAUSE_SECONDS", 0.0)
-    return KernelTimer(Target.host())
+    return KernelTimer(host_target())
 
 
 def test_the_fastest_burst_counts(watch: KernelTimer) -> None:

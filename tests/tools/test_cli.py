@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler.driver import compiled_graph as driver
+from compiler.driver import variant
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.tools.cli import main
@@ -55,21 +55,8 @@ def test_opt_on_a_graph(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_opt_on_a_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "double.ir").write_text(KERNEL)
-    assert (
-        main(
-            [
-                "opt",
-                str(tmp_path / "double.ir"),
-                "-p",
-                "vectorize,tile,peel",
-                "--target",
-                "x86-64-v3",
-                "--verify",
-                "--check",
-            ]
-        )
-        == 0
-    )
+    flags = ["-p", "vectorize,tile,peel", "--target", "x86-64-v3", "--verify", "--check"]
+    assert main(["opt", str(tmp_path / "double.ir"), *flags]) == 0
     text = capsys.readouterr().out
     assert parse_kernel(text)
     assert "lanes 8" in text
@@ -92,21 +79,21 @@ def test_opt_reads_programs_from_standard_input(
     assert "lanes" in capsys.readouterr().out
 
 
-def test_opt_tells_what_passes_do(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_opt_prints_what_passes_do(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--print-ir-before", "--print-ir-after=fuse", "--stats", "--remarks"]
     assert main(["opt", graph, "-p", "canonicalize,fuse", *flags]) == 0
-    told = capsys.readouterr().err
-    assert told.count("// before ") == 2
-    assert told.count("// after ") == 1
-    assert "fuse: kernels" in told
-    assert "applied fuse" in told
+    printed = capsys.readouterr().err
+    assert printed.count("// before ") == 2
+    assert printed.count("// after ") == 1
+    assert "fuse: kernels" in printed
+    assert "applied fuse" in printed
 
 
 def test_opt_prints_changes_only(graph: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["opt", graph, "-p", "cse,fuse", "--print-ir-after-change"]) == 0
-    told = capsys.readouterr().err
-    assert "// after fuse" in told
-    assert "// after cse" not in told
+    printed = capsys.readouterr().err
+    assert "// after fuse" in printed
+    assert "// after cse" not in printed
 
 
 @pytest.mark.parametrize(
@@ -123,9 +110,9 @@ def test_opt_fails_in_a_line(
 ) -> None:
     (tmp_path / "x.ir").write_text(text)
     assert main(["opt", str(tmp_path / "x.ir"), "-p", pipeline]) == 1
-    told = capsys.readouterr().err
-    assert says in told
-    assert "Traceback" not in told
+    printed = capsys.readouterr().err
+    assert says in printed
+    assert "Traceback" not in printed
 
 
 def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +147,7 @@ def test_tune(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     asked = []
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(
-        driver, "KernelTimer", lambda target: lambda kernels, spread: asked.append(target) or [1.0] * len(kernels)
+        variant, "KernelTimer", lambda target: lambda kernels, spread: asked.append(target) or [1.0] * len(kernels)
     )
     assert main(["run", str(program)]) == 0
     assert not asked
@@ -186,10 +173,10 @@ def test_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["passes"]) == 0
-    told = capsys.readouterr().out
-    assert "fuse" in told
-    assert "vectorize" in told
-    assert "layout" in told
+    printed = capsys.readouterr().out
+    assert "fuse" in printed
+    assert "vectorize" in printed
+    assert "layout" in printed
     assert main(["ops"]) == 0
     assert "softmax" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Which of PyTorch's operators are taken, and whether its own samples say so too."""
+"""Support for ATen operators, and the run of PyTorch's OpInfo samples."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ def of(name: str) -> OpSupport:
     return op_support(getattr(getattr(torch.ops.aten, packet), overload))
 
 
-def test_all_of_core_aten_is_taken() -> None:
+def test_all_of_core_aten_is_supported() -> None:
     assert len(CORE) > 150
-    refused = [c for c in map(op_support, CORE) if c.kind in ("fallback", "unsupported")]
-    assert not refused
+    assert not [s for s in map(op_support, CORE) if s.kind in ("fallback", "unsupported")]
 
 
 @pytest.mark.parametrize(
-    ("name", "way", "note"),
+    ("name", "kind", "note"),
     [
         ("add.Tensor", "native", ""),
         ("convolution.default", "native", ""),
@@ -48,25 +47,25 @@ def test_all_of_core_aten_is_taken() -> None:
         ("relu_.default", "native", ""),
         ("native_layer_norm_backward.default", "decomposed", "decompositions.native_layer_norm_backward"),
         ("einsum.default", "decomposed", "CompositeImplicitAutograd"),
-        ("nonzero.default", "opaque", "data decides"),
-        ("index.Tensor", "native", "where a mask holds"),
-        ("_local_scalar_dense.default", "native", "a number of the program"),
-        ("equal.default", "between", "Python sees"),
+        ("nonzero.default", "opaque", "data-dependent"),
+        ("index.Tensor", "native", "of a mask"),
+        ("_local_scalar_dense.default", "native", "a scalar"),
+        ("equal.default", "graph-break", "data-dependent Python"),
         ("special_airy_ai.default", "fallback", "no conversion"),
         ("_cudnn_ctc_loss.default", "unsupported", "no CPU kernel"),
     ],
 )
-def test_ways(name: str, way: str, note: str) -> None:
-    found = of(name)
-    assert found.kind == way
-    assert note in found.note
+def test_support_kinds(name: str, kind: str, note: str) -> None:
+    support = of(name)
+    assert support.kind == kind
+    assert note in support.note
 
 
 def test_it_follows_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     from compiler.tools import coverage as module
 
-    kept = {name: c for name, c in conversions().items() if name != "aten.exp.default"}
-    monkeypatch.setattr(module, "conversions", lambda: kept)
+    others = {name: c for name, c in conversions().items() if name != "aten.exp.default"}
+    monkeypatch.setattr(module, "conversions", lambda: others)
     assert of("exp.default").kind == "fallback"
 
 
@@ -91,67 +90,70 @@ opinfo = pytest.importorskip("compiler.tools.opinfo")
 pytest.importorskip("expecttest", reason="torch's samples need it")
 
 
-def sampling(**how: Any) -> Any:
-    return opinfo.Sampling(torch.float32, EAGER, **how)
+def sampling(**options: Any) -> Any:
+    return opinfo.SamplingOptions(torch.float32, EAGER, **options)
 
 
 def attempt(function: Callable[..., Any], *args: Any) -> Any:
-    return opinfo.attempt(function, SimpleNamespace(input=args[0], args=args[1:], kwargs={}), sampling())
+    return opinfo.run_sample(function, SimpleNamespace(input=args[0], args=args[1:], kwargs={}), sampling())
 
 
 @pytest.mark.parametrize(("name", "outcome"), [("clamp", "passed"), ("msort", "opaque"), ("fft.rfft", "opaque")])
 def test_samples(name: str, outcome: str) -> None:
-    (tally,) = opinfo.run(opinfo.operators([name]), sampling(fraction=0.1))
+    (tally,) = opinfo.run_samples(opinfo.operators([name]), sampling(fraction=0.1))
     assert tally.count(outcome) >= 1
     assert not tally.count("failed"), tally.causes
 
 
 def test_gradients_of_samples() -> None:
-    (tally,) = opinfo.run(opinfo.operators(["nn.functional.softsign"]), sampling(gradients=True, fraction=0.1))
+    (tally,) = opinfo.run_samples(opinfo.operators(["nn.functional.softsign"]), sampling(gradients=True, fraction=0.1))
     assert tally.count("passed") >= 1
     assert not tally.count("failed"), tally.causes
 
 
 @pytest.mark.parametrize("name", ["nn.functional.upsample_bilinear", "nn.functional.adaptive_max_pool1d", "diagonal"])
-def test_samples_of_open_sizes(name: str) -> None:
-    (tally,) = opinfo.run(opinfo.operators([name]), sampling(dynamic_shapes=True, fraction=0.1))
+def test_samples_with_dynamic_shapes(name: str) -> None:
+    (tally,) = opinfo.run_samples(opinfo.operators([name]), sampling(dynamic_shapes=True, fraction=0.1))
     assert tally.count("passed") >= 1
     assert not tally.count("failed"), tally.causes
 
 
-def test_what_pytorch_traces_with_known_sizes_only_is_not_ours() -> None:
-    def known(x: Tensor) -> Tensor:
+def test_what_pytorch_traces_only_with_static_shapes_is_out_of_scope() -> None:
+    def static(x: Tensor) -> Tensor:
         assert isinstance(x.shape[0], int)
         return x + 1
 
     sample = SimpleNamespace(input=torch.ones(3), args=(), kwargs={})
-    assert opinfo.attempt(known, sample, sampling()).outcome == "passed"
-    assert "with open sizes" in opinfo.attempt(known, sample, sampling(dynamic_shapes=True)).reason
+    assert opinfo.run_sample(static, sample, sampling()).outcome == "passed"
+    assert "with dynamic shapes" in opinfo.run_sample(static, sample, sampling(dynamic_shapes=True)).reason
 
 
 @pytest.mark.parametrize(
     ("got", "expected", "problem"),
     [
-        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1]), "other numbers, by about 1e-1"),
-        (torch.tensor([1.0]), torch.tensor([1]), "another type"),
-        (torch.tensor([1]), torch.tensor([2]), "other elements"),
-        (torch.tensor([1.0]), torch.tensor([float("nan")]), "NaN or infinity elsewhere"),
-        (torch.tensor([float("inf")]), torch.tensor([-float("inf")]), "NaN or infinity elsewhere"),
+        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1]), "different values, off by about 1e-1"),
+        (torch.tensor([1.0]), torch.tensor([1]), "different type"),
+        (torch.tensor([1]), torch.tensor([2]), "different torch.int64 elements"),
+        (torch.tensor([1.0]), torch.tensor([float("nan")]), "NaN or infinity in different positions"),
+        (torch.tensor([float("inf")]), torch.tensor([-float("inf")]), "NaN or infinity in different positions"),
         ([torch.tensor([1.0])], [torch.tensor([1.0])] * 2, "1 results instead of 2"),
         (torch.tensor([float("nan"), 3.0]), torch.tensor([float("nan"), 3.000001]), ""),
     ],
 )
 def test_comparison(got: Any, expected: Any, problem: str) -> None:
-    found = opinfo.compare(got, expected, lambda: expected)
+    found = opinfo.describe_difference(got, expected, lambda: expected)
     assert found.startswith(problem)
     assert bool(found) == bool(problem)
 
 
-@pytest.mark.parametrize(("ours", "problem"), [(1003.0, ""), (1006.0, "other numbers, by about 1e1")])
+@pytest.mark.parametrize(("ours", "problem"), [(1003.0, ""), (1006.0, "different values, off by about 1e1")])
 def test_errors_are_measured_by_those_of_pytorch(ours: float, problem: str) -> None:
     """PyTorch is wrong by 1."""
     assert (
-        opinfo.compare(torch.tensor([ours]), torch.tensor([1001.0]), lambda: torch.tensor([1000.0]).double()) == problem
+        opinfo.describe_difference(
+            torch.tensor([ours]), torch.tensor([1001.0]), lambda: torch.tensor([1000.0]).double()
+        )
+        == problem
     )
 
 
@@ -164,9 +166,9 @@ def test_a_wrong_kernel_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "1e-3" in attempt(torch.sin, torch.ones(3)).reason
 
 
-def test_what_is_not_ours() -> None:
-    assert "depend on data" in attempt(torch.nonzero, torch.ones(3)).reason
-    assert "PyTorch refuses" in attempt(torch.matmul, torch.ones(3), torch.ones(4)).reason
+def test_samples_out_of_scope() -> None:
+    assert "data-dependent shapes" in attempt(torch.nonzero, torch.ones(3)).reason
+    assert "PyTorch rejects" in attempt(torch.matmul, torch.ones(3), torch.ones(4)).reason
     assert "sparse" in attempt(torch.sin, torch.ones(3).to_sparse()).reason
 
 
@@ -183,10 +185,10 @@ def hanging(x: Tensor) -> Tensor:
         x = x + 1
 
 
-def test_a_hang_ends_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_ends_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opinfo, "SAMPLE_TIMEOUT", 0.1)
-    (tally,) = opinfo.run([described(hanging)], sampling())
-    assert tally.causes == {"failed: no answer in 0.1 s": 1}
+    (tally,) = opinfo.run_samples([described(hanging)], sampling())
+    assert tally.causes == {"failed: timed out after 0.1 s": 1}
 
 
 def crashing(x: Tensor) -> Tensor:
@@ -195,12 +197,12 @@ def crashing(x: Tensor) -> Tensor:
 
 def test_a_crash_ends_one_operator_and_a_log_remembers(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
-    (tally,) = opinfo.run([described(crashing)], sampling(), log)
+    (tally,) = opinfo.run_samples([described(crashing)], sampling(), log)
     assert tally.causes == {"failed: the process died": 1}
     written = json.loads(log.read_text())
     assert written["op"] == "crashing"
     log.write_text(json.dumps({**written, "counts": {"passed": 7}}) + "\n")
-    assert next(iter(opinfo.run([described(crashing)], sampling(), log))).count("passed") == 7
+    assert next(iter(opinfo.run_samples([described(crashing)], sampling(), log))).count("passed") == 7
 
 
 def test_the_command_runs_samples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Index arithmetic: where in memory an element of a tile lies, as LLVM values and addresses."""
+"""Index arithmetic: LLVM values for index expressions, and the addresses of tile elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler.ir.types import boolean, i64
 
 @dataclass
 class AddressEmitter(ABC):
-    """Computes indices in one scope.  `memo` holds what this block has computed."""
+    """Emits the indices of one scope.  `memo` holds the values that the current block has computed."""
 
     b: IRBuilder
     scope: CodegenScope
@@ -23,21 +23,19 @@ class AddressEmitter(ABC):
 
     @abstractmethod
     def bound_element(self, name: str, coord: Coord) -> str:
-        """Element `coord` of a value that has a name; indices may hold those of integers."""
+        """Return element `coord` of a named value; an index may use named integers."""
 
     def emit_index(self, d: Dim, coord: Coord) -> str:
-        """Index `d` as i64: a scalar, or a vector where it varies across lanes."""
-        lane = self.scope.lane_axis(self.scope.varying_axes(d))
-        form = self.scope.resolve(d)
-        return self.emit_resolved_index(form, coord, lane)
+        """Emit index `d` as i64: a scalar, or a vector if it varies across lanes."""
+        return self.emit_resolved_index(self.scope.resolve(d), coord, self.scope.lane_axis(self.scope.varying_axes(d)))
 
     def emit_resolved_index(self, d: Dim, coord: Coord, lane: Axis | None) -> str:
-        """The value of a resolved index; vectors of `lane.lanes` where `lane` is given."""
+        """Emit a resolved index: a scalar, or a vector of `lane.lanes` elements if `lane` is given."""
         lanes = lane.lanes if lane else 0
         ty = llvm_type(i64, lanes)
-        number = (lambda n: f"splat (i64 {n})") if lanes else str
+        constant = (lambda n: f"splat (i64 {n})") if lanes else str
         if isinstance(d, int):
-            return number(d)
+            return constant(d)
         total = ""
         for mono, coef in d.terms:
             term = ""
@@ -45,9 +43,9 @@ class AddressEmitter(ABC):
                 factor = self._emit_atom(atom, coord, lane)
                 term = factor if not term else self.b.emit(f"mul nsw {ty} {term}, {factor}")
             if not term:
-                term = number(coef)
+                term = constant(coef)
             elif coef != 1:
-                term = self.b.emit(f"mul nsw {ty} {term}, {number(coef)}")
+                term = self.b.emit(f"mul nsw {ty} {term}, {constant(coef)}")
             total = term if not total else self.b.emit(f"add nsw {ty} {total}, {term}")
         return total
 
@@ -55,16 +53,15 @@ class AddressEmitter(ABC):
         lanes = lane.lanes if lane else 0
         if isinstance(atom, (FloorDiv, Mod, Min)):
             ty = llvm_type(i64, lanes)
-            num, den = (self.emit_resolved_index(d, coord, lane) for d in operands(atom))
+            x, y = (self.emit_resolved_index(d, coord, lane) for d in operands(atom))
             if isinstance(atom, Min):
-                less = self.b.emit(f"icmp slt {ty} {num}, {den}")
-                return self.b.emit(f"select {llvm_type(boolean, lanes)} {less}, {ty} {num}, {ty} {den}")
-            # both are index arithmetic on values known not to be negative, or floor and remainder are adjusted
-            quotient = self._floor_divide(ty, num, den, lanes)
+                less = self.b.emit(f"icmp slt {ty} {x}, {y}")
+                return self.b.emit(f"select {llvm_type(boolean, lanes)} {less}, {ty} {x}, {ty} {y}")
+            quotient = self._floor_divide(ty, x, y, lanes)
             if isinstance(atom, FloorDiv):
                 return quotient
-            back = self.b.emit(f"mul nsw {ty} {quotient}, {den}")
-            return self.b.emit(f"sub nsw {ty} {num}, {back}")
+            multiple = self.b.emit(f"mul nsw {ty} {quotient}, {y}")
+            return self.b.emit(f"sub nsw {ty} {x}, {multiple}")
         if isinstance(atom, DynamicSize):
             return self.b.splat("i64", size_param_name(atom), lanes) if lanes else size_param_name(atom)
         name = atom.name
@@ -77,38 +74,40 @@ class AddressEmitter(ABC):
             return f"splat (i64 {value})" if lanes else value
         if name in self.scope.values:
             bound = self.scope.values[name]
-            across = lanes if self.scope.lane_axis(bound.axes) else 0
-            value = emit_cast(self.b, bound.dtype, i64, self.bound_element(name, coord), across)
-            return self.b.splat("i64", value, lanes) if lanes and not across else value
+            bound_lanes = lanes if self.scope.lane_axis(bound.axes) else 0
+            value = emit_cast(self.b, bound.dtype, i64, self.bound_element(name, coord), bound_lanes)
+            return self.b.splat("i64", value, lanes) if lanes and not bound_lanes else value
         value = self.scope.ssa_names[name]
         return self.b.splat("i64", value, lanes) if lanes else value
 
     def _floor_divide(self, ty: str, num: str, den: str, lanes: int) -> str:
+        """Divide by a positive number, rounding down: `sdiv` truncates, so subtract 1 if the remainder is negative."""
         quotient = self.b.emit(f"sdiv {ty} {num}, {den}")
-        rest = self.b.emit(f"srem {ty} {num}, {den}")
-        zero = "zeroinitializer" if lanes else "0"
-        flag = llvm_type(boolean, lanes)
-        negative = self.b.emit(f"icmp slt {ty} {rest}, {zero}")
-        step = self.b.emit(f"sext {flag} {negative} to {ty}")
-        return self.b.emit(f"add nsw {ty} {quotient}, {step}")
+        remainder = self.b.emit(f"srem {ty} {num}, {den}")
+        negative = self.b.emit(f"icmp slt {ty} {remainder}, {'zeroinitializer' if lanes else '0'}")
+        correction = self.b.emit(f"sext {llvm_type(boolean, lanes)} {negative} to {ty}")
+        return self.b.emit(f"add nsw {ty} {quotient}, {correction}")
 
     def emit_pointer(self, buffer: StorageBuffer, offset: Dim, coord: Coord, gep_flags: str = "inbounds") -> str:
-        """Address of element `offset` (a resolved index without lanes); constants stay in the address mode."""
-        fixed = constant_term(offset)
-        rest = offset - fixed
-        element = memory_type(buffer.type.dtype)
-        base = buffer.pointer
-        if rest != 0:
-            key = ("pointer", buffer.pointer, rest, tuple(coord[v[:-1]] for v in sorted(variables(rest)) if v.endswith("@")),
-                   tuple(tuple(coord[a] for a in self.scope.values[v].axes) for v in sorted(variables(rest)) if v in self.scope.values))  # fmt: skip
+        """Emit the address of element `offset`, a resolved index without lanes.
+
+        The constant term is added last, so that instruction selection folds it into the addressing mode.
+        """
+        constant = constant_term(offset)
+        variable = offset - constant
+        element, base = memory_type(buffer.type.dtype), buffer.pointer
+        if variable != 0:
+            names = sorted(variables(variable))
+            coords = tuple(coord[v[:-1]] for v in names if v.endswith("@"))
+            bound = tuple(tuple(coord[a] for a in self.scope.values[v].axes) for v in names if v in self.scope.values)
+            key = ("pointer", base, variable, coords, bound)
             if key not in self.memo:
-                self.memo[key] = self.b.emit(
-                    f"getelementptr inbounds {element}, ptr {base}, i64 {self.emit_resolved_index(rest, coord, None)}"
-                )
+                index = self.emit_resolved_index(variable, coord, None)
+                self.memo[key] = self.b.emit(f"getelementptr inbounds {element}, ptr {base}, i64 {index}")
             base = self.memo[key]
-        return base if fixed == 0 else self.b.emit(f"getelementptr {gep_flags} {element}, ptr {base}, i64 {fixed}")
+        return self.b.emit(f"getelementptr {gep_flags} {element}, ptr {base}, i64 {constant}") if constant else base
 
 
 def size_param_name(s: DynamicSize) -> str:
-    """The parameter of the kernel's function that holds a size."""
+    """Return the name of the parameter that passes a dynamic size to a kernel's function."""
     return f"%size.{s.name}"

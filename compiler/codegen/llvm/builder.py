@@ -1,4 +1,4 @@
-"""Writes LLVM IR text: instructions, constants, counted loops with carried values."""
+"""Builder of LLVM IR text: types, constants, instructions, and counted loops with carried values."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from compiler.ir.types import DType
 
 LLVM_TYPES = {"f64": "double", "f32": "float", "f16": "half", "bf16": "i16", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8",
          "u8": "i8", "bool": "i1"}  # fmt: skip
+"""Register type of each dtype; bf16 is held as its bits."""
+
+MAX_STACK_BYTES = 6 << 20
+"""Bytes of local buffers that fit a thread's stack.  Stacks usually have 8 MiB; the margin was chosen empirically."""
 
 
 def llvm_type(dtype: DType, lanes: int = 0) -> str:
-    """The register type of one element, or of a vector of `lanes`.  bf16 travels as its bits."""
+    """Return the register type of one element, or of a vector of `lanes`."""
     return f"<{lanes} x {LLVM_TYPES[dtype.name]}>" if lanes else LLVM_TYPES[dtype.name]
 
 
-MAX_STACK_BYTES = 6 << 20
-"""Bytes of local buffers that a thread has room for: stacks have 8 MiB, as a rule."""
-
-
 def memory_type(dtype: DType, lanes: int = 0) -> str:
-    """The type in memory: a bool takes a byte."""
+    """Return the type in memory of one element, or of a vector of `lanes`: a bool takes a byte."""
     element = "i8" if dtype.kind == "bool" else LLVM_TYPES[dtype.name]
     return f"<{lanes} x {element}>" if lanes else element
 
 
 def literal(value: Number, dtype: DType) -> str:
-    """A constant of a register type, exact to the bit."""
+    """Return a constant of a register type; floats are written as their bits."""
     if dtype.kind == "bool":
         return "true" if value else "false"
     if dtype.name == "bf16":
@@ -47,57 +47,55 @@ def literal(value: Number, dtype: DType) -> str:
 
 
 def first_lanes_mask(count: int, lanes: int) -> str:
-    """The constant mask that holds in the first `count` of `lanes`."""
+    """Return the constant mask that is true in the first `count` of `lanes`."""
     return "<" + ", ".join(f"i1 {'true' if k < count else 'false'}" for k in range(lanes)) + ">"
 
 
 @dataclass
 class IRBuilder:
-    """One function's body, block by block.  `label` is the block being written, which a phi must name.
+    """Builder of one function's body.  `label` is the current basic block, for phis.
 
-    An instruction that has been written before, with the same operands, is not written again: its name is returned.
+    Repeated instructions are value-numbered: `emit` returns the name of an equal instruction that dominates this point.
     """
 
     lines: list[str] = field(default_factory=list)
     label: str = "entry"
     declarations: set[str] = field(default_factory=set)
     allocas: list[str] = field(default_factory=list)
-    available_values: dict[str, str] = field(
-        default_factory=dict
-    )  # instruction -> the name it has wherever we may come from
-    available_loads: dict[str, str] = field(default_factory=dict)  # loads since something was stored
+    available_values: dict[str, str] = field(default_factory=dict)  # instruction -> name, on every path to this point
+    available_loads: dict[str, str] = field(default_factory=dict)  # loads since the last instruction without a result
     stack_bytes: int = 0
     _count: int = 0
 
     def fresh_name(self, hint: str = "v") -> str:
-        """A new SSA name."""
+        """Return a new SSA name."""
         self._count += 1
         return f"%{hint}{self._count}"
 
     def emit(self, text: str) -> str:
-        """`%name = text`; returns the name, or that of the same instruction written before."""
-        seen = self.available_loads if text.startswith("load") else self.available_values
-        if text in seen:
-            return seen[text]
+        """Emit `%name = text` unless an equal instruction is available; return its name."""
+        available = self.available_loads if text.startswith("load") else self.available_values
+        if text in available:
+            return available[text]
         name = self.fresh_name()
         self.lines.append(f"  {name} = {text}")
         if not text.startswith(("call", "phi")):
-            seen[text] = name
+            available[text] = name
         return name
 
     def emit_void(self, text: str) -> None:
-        """An instruction without a result: a store, a call or a jump."""
+        """Emit an instruction without a result: a store, a call or a branch."""
         self.lines.append(f"  {text}")
         self.available_loads.clear()
 
     def alloca(self, text: str) -> str:
-        """Stack memory, reserved once on entry however often this point is reached."""
+        """Allocate stack memory in the entry block, so once per call even inside a loop."""
         name = self.fresh_name("a")
         self.allocas.append(f"  {name} = alloca {text}")
         return name
 
     def alloca_array(self, count: int, dtype: DType) -> str:
-        """Stack memory for `count` elements; OpenSizeError where there would be more of it than a thread has."""
+        """Allocate stack memory for `count` elements; DynamicShapeError beyond `MAX_STACK_BYTES` in all."""
         self.stack_bytes += count * dtype.bytes
         if self.stack_bytes > MAX_STACK_BYTES:
             raise DynamicShapeError(f"local buffers of up to {self.stack_bytes >> 20} MiB do not fit the stack")
@@ -109,7 +107,7 @@ class IRBuilder:
         self.label = label
 
     def intrinsic(self, result: str, name: str, *args: tuple[str, str], flags: str = "") -> str:
-        """Call an LLVM intrinsic on (type, value) arguments, declaring it once."""
+        """Call an LLVM intrinsic on (type, value) arguments and declare it; return the result, "" if void."""
         self.declarations.add(f"declare {result} @{name}({', '.join(t for t, _ in args)})")
         call = f"call {flags + ' ' if flags else ''}{result} @{name}({', '.join(f'{t} {v}' for t, v in args)})"
         if result == "void":
@@ -118,10 +116,10 @@ class IRBuilder:
         return self.emit(call)
 
     def splat(self, element: str, value: str, lanes: int) -> str:
-        """`value` in every lane."""
+        """Broadcast scalar `value` of type `element` to every lane."""
         vector = f"<{lanes} x {element}>"
-        one = self.emit(f"insertelement {vector} poison, {element} {value}, i64 0")
-        return self.emit(f"shufflevector {vector} {one}, {vector} poison, <{lanes} x i32> zeroinitializer")
+        first = self.emit(f"insertelement {vector} poison, {element} {value}, i64 0")
+        return self.emit(f"shufflevector {vector} {first}, {vector} poison, <{lanes} x i32> zeroinitializer")
 
     def loop(
         self,
@@ -133,13 +131,13 @@ class IRBuilder:
         *,
         may_be_empty: bool = False,
     ) -> list[str]:
-        """`for (i = start; i < stop; i += step)`, tested at the end.
+        """Emit `for (i = start; i < stop; i += step)`, tested at the end; return the final carried values.
 
-        `carried` holds (type, initial value) of what the body updates: it gets the counter and the current values and
-        returns the new ones; the final ones are returned.  Without `may_be_empty` the loop runs at least once.
+        `carried` holds the type and initial value of each carried value.  `body` takes the counter and the current values
+        and returns the new ones.  Without `may_be_empty` the loop runs at least once.
         """
         head, done = self.fresh_name("loop")[1:], self.fresh_name("done")[1:]
-        before, known = self.label, dict(self.available_values)
+        preheader, available = self.label, dict(self.available_values)
         if may_be_empty:
             test = self.emit(f"icmp slt i64 {start}, {stop}")
             self.emit_void(f"br i1 {test}, label %{head}, label %{done}")
@@ -148,48 +146,45 @@ class IRBuilder:
         self.block(head)
         counter = self.fresh_name("i")
         phis = [self.fresh_name("c") for _ in carried]
-        place = len(self.lines)
+        phi_line = len(self.lines)
         results = body(counter, list(phis))
-        after = self.emit(f"add nsw i64 {counter}, {step}")
-        again = self.emit(f"icmp slt i64 {after}, {stop}")
-        last = self.label
-        self.lines[place:place] = [
-            f"  {counter} = phi i64 [ {start}, %{before} ], [ {after}, %{last} ]",
-            *(
-                f"  {phi} = phi {ty} [ {init}, %{before} ], [ {new}, %{last} ]"
-                for phi, (ty, init), new in zip(phis, carried, results, strict=True)
-            ),
+        following = self.emit(f"add nsw i64 {counter}, {step}")
+        more = self.emit(f"icmp slt i64 {following}, {stop}")
+        latch = self.label
+        rows = zip([counter, *phis], [("i64", start), *carried], [following, *results], strict=True)
+        self.lines[phi_line:phi_line] = [
+            f"  {phi} = phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]" for phi, (ty, init), new in rows
         ]
-        self.emit_void(f"br i1 {again}, label %{head}, label %{done}")
+        self.emit_void(f"br i1 {more}, label %{head}, label %{done}")
         self.block(done)
         if not may_be_empty:
             return results
-        self.available_values = known
+        self.available_values = available
         return [
-            self.emit(f"phi {ty} [ {init}, %{before} ], [ {new}, %{last} ]")
+            self.emit(f"phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]")
             for (ty, init), new in zip(carried, results, strict=True)
         ]
 
     def if_else(self, flag: str, then_body: Callable[[], object], else_body: Callable[[], object]) -> None:
-        """Code that runs where `flag` holds, and code that runs where it does not."""
+        """Emit a branch on `flag`."""
         blocks = {self.fresh_name(hint)[1:]: body for hint, body in (("then", then_body), ("else", else_body))}
         self._emit_cases(f"br i1 {flag}, label %{', label %'.join(blocks)}", blocks)
 
     def switch(self, number: str, last_case: int, body: Callable[[int], object]) -> None:
-        """Code for every number 1..most, of which that for `number` runs, or that for `most` where it is greater."""
+        """Emit a switch over the cases 1..last_case; the last is the default, for any other `number`."""
         blocks = {n: self.fresh_name("case")[1:] for n in range(1, last_case + 1)}
         cases = " ".join(f"i64 {n}, label %{blocks[n]}" for n in range(1, last_case))
         jump = f"switch i64 {number}, label %{blocks[last_case]} [ {cases} ]"
         self._emit_cases(jump, {blocks[n]: partial(body, n) for n in reversed(blocks)})
 
     def _emit_cases(self, jump: str, blocks: Mapping[str, Callable[[], object]]) -> None:
-        """A jump to one of the blocks, and each of them, which all go on at one place."""
-        done, known = self.fresh_name("done")[1:], dict(self.available_values)
+        """Emit a terminator and the blocks that it jumps to, which continue in a common block."""
+        done, available = self.fresh_name("done")[1:], dict(self.available_values)
         self.emit_void(jump)
         for label, body in blocks.items():
             self.block(label)
-            self.available_values = dict(known)
+            self.available_values = dict(available)
             body()
             self.emit_void(f"br label %{done}")
         self.block(done)
-        self.available_values = known
+        self.available_values = available

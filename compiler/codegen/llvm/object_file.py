@@ -1,11 +1,10 @@
 """LLVM IR text -> machine code.
 
-Tile passes have already chosen loops, vectors and unrolling, so LLVM is asked only to tidy up: promote stack slots, fold and
-combine instructions.  Instructions stay in the order of the text: LLVM's scheduler brings the loads of all steps that are
-written out to the front, accumulators leave their registers for them, and a convolution takes up to twice as long.  Values are
-numbered as the text is written (see `Builder.emit`).  LLVM's standard pipeline gave the same speed on every kernel tried
-(contractions, attention, softmax, scans, pooling, elementwise) and took half as long again; its NewGVN pass aborts the process
-on some kernels.
+Tile passes have chosen loops, vectors and unrolling, so LLVM only promotes stack slots, simplifies control flow and combines
+instructions.  Value numbering is done while the text is emitted (see `IRBuilder.emit`).  The machine scheduler is off: it
+hoists the loads of all unrolled iterations, spills accumulators for them, and makes a convolution up to twice as slow.
+LLVM's standard pipeline gave the same speed on every kernel tried (contractions, attention, softmax, scans, pooling,
+elementwise) and took half as long again; its NewGVN pass aborts the process on some kernels.
 """
 
 from __future__ import annotations
@@ -15,45 +14,45 @@ from typing import TypeAlias
 
 import llvmlite.binding as llvm
 
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import CPUTarget
 from compiler.errors import TilewrightError
 
 TargetMachine: TypeAlias = "llvm.TargetMachine"
 
 CODEGEN_OPT_LEVEL = 2
-"""How hard LLVM's backend tries, of 0..3."""
+"""Optimization level of LLVM's backend, 0..3; 2 is LLVM's default."""
 
 
 class LLVMError(TilewrightError):
-    """LLVM refused the text that codegen wrote: a bug in this compiler."""
+    """LLVM rejected the IR of a kernel, or has no backend for the target.  Invalid IR is a bug in this compiler."""
 
 
-def emit_object(llvm_ir: str, target: Target, optimize: bool = True) -> bytes:
-    """The relocatable object file of an LLVM module; LLVMError where it does not parse or verify.
+def emit_object(llvm_ir: str, target: CPUTarget, optimize: bool = True) -> bytes:
+    """Return the relocatable object file of an LLVM module; LLVMError if it does not parse or verify.
 
-    `optimize=False` takes a tenth of the time: for code that does no work of its own.
+    `optimize=False` takes a tenth of the time; use it for code that only calls other functions.
     """
     machine = target_machine(target, CODEGEN_OPT_LEVEL if optimize else 0)
     module = _optimize_module(llvm_ir, machine) if optimize else _parse_module(llvm_ir, machine)
     return bytes(machine.emit_object(module))
 
 
-def emit_assembly(llvm_ir: str, target: Target) -> str:
-    """The assembly text of the same code, for reading."""
+def emit_assembly(llvm_ir: str, target: CPUTarget) -> str:
+    """Return the assembly text of an LLVM module, for inspection."""
     machine = target_machine(target)
     return str(machine.emit_assembly(_optimize_module(llvm_ir, machine)))
 
 
-def emit_optimized_ir(llvm_ir: str, target: Target) -> str:
-    """The module after LLVM's own passes, for reading."""
+def emit_optimized_ir(llvm_ir: str, target: CPUTarget) -> str:
+    """Return the module after LLVM's passes, for inspection."""
     return str(_optimize_module(llvm_ir, target_machine(target)))
 
 
 @cache
-def target_machine(target: Target, level: int = CODEGEN_OPT_LEVEL) -> TargetMachine:
-    """The LLVM target machine for `target`; LLVMError where this LLVM has no such backend.
+def target_machine(target: CPUTarget, level: int = CODEGEN_OPT_LEVEL) -> TargetMachine:
+    """Return the LLVM target machine for `target`; LLVMError if this LLVM has no such backend.
 
-    Made once, because the first module that a machine compiles takes a millisecond more than the others.
+    Cached, because the first module that a machine compiles takes a millisecond more than the others.
     """
     initialize_llvm()
     try:
@@ -67,7 +66,7 @@ def target_machine(target: Target, level: int = CODEGEN_OPT_LEVEL) -> TargetMach
 
 @cache
 def initialize_llvm() -> None:
-    """Register every backend of LLVM, once, and keep instructions in order (in the whole process: LLVM has one setting)."""
+    """Register every backend of LLVM and turn its machine scheduler off: an option of the whole process."""
     llvm.set_option("tilewright", "-enable-misched=false")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -93,7 +92,7 @@ def _optimize_module(llvm_ir: str, machine: TargetMachine) -> llvm.ModuleRef:
 
 @cache
 def pass_pipeline(machine: TargetMachine) -> tuple[llvm.ModulePassManager, llvm.PassBuilder]:
-    """LLVM's own passes, made once: a thread asks for Python's lock after each call of LLVM, and waits for it."""
+    """Return LLVM's passes, cached because every call into LLVM waits for Python's lock on return."""
     passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
@@ -103,5 +102,5 @@ def pass_pipeline(machine: TargetMachine) -> tuple[llvm.ModulePassManager, llvm.
 
 @cache
 def data_layout(machine: TargetMachine) -> str:
-    """How large and aligned the machine's types are, as LLVM spells it."""
+    """Return LLVM's data layout string: sizes and alignments of the machine's types."""
     return str(machine.target_data)

@@ -1,6 +1,6 @@
-"""Scalar primitives as LLVM instructions, on scalars or on vectors alike.
+"""Scalar primitives as LLVM instructions, on scalars and vectors.
 
-The transcendental primitives have no instruction: the expand-math pass turns them into these first.
+Transcendental primitives have no instruction: the expand-math pass expands them first.
 """
 
 from __future__ import annotations
@@ -12,26 +12,30 @@ from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.types import DType, boolean, f32
 
 FCMP_PREDICATES = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+"""Predicates of fcmp: ordered, so false on NaN, except for `ne`."""
+
 FLOAT_OPCODES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
 INTEGER_OPCODES = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 NON_ARITHMETIC = ("where", "cast", "bitcast")
+"""Primitives that half types need not be widened for."""
+
 FLOAT_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
                     "copysign": "copysign", "fma": "fma"}  # fmt: skip
 
 
 def intrinsic_suffix(dtype: DType, lanes: int) -> str:
-    """The type mangled as intrinsics want it: v16f32, i64."""
+    """Return the type as the name of an intrinsic mangles it: v16f32, i64."""
     base = f"{'f' if dtype.is_float else 'i'}{dtype.bits}"
     return f"v{lanes}{base}" if lanes else base
 
 
 def splat_constant(text: str, dtype: DType, lanes: int) -> str:
-    """Scalar constant `text` as a value of the (vector) type."""
+    """Return scalar constant `text` as a constant of the scalar or vector type."""
     return f"splat ({llvm_type(dtype)} {text})" if lanes else text
 
 
 def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str:
-    """The value of primitive `e` on `args`, all of `lanes` (0: scalars)."""
+    """Emit primitive `e` on `args`, vectors of `lanes` elements (0: scalars)."""
     dtype = e.operands[-1].dtype
     ty = llvm_type(dtype, lanes)
     name = e.primitive
@@ -60,16 +64,16 @@ def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) 
 
 
 def _compute_in_f32(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str:
-    """A half type's arithmetic: in f32, rounded once."""
+    """Compute a primitive on a half type in f32 and round the result once."""
     dtype = e.operands[0].dtype
-    wide = [emit_cast(b, dtype, f32, a, lanes) for a in args]
+    widened = [emit_cast(b, dtype, f32, a, lanes) for a in args]
     result = boolean if e.dtype == boolean else f32
-    value = emit_primitive(b, PrimitiveCall(result, e.primitive, (Ref(f32, ""),) * len(args)), wide, lanes)
+    value = emit_primitive(b, PrimitiveCall(result, e.primitive, (Ref(f32, ""),) * len(args)), widened, lanes)
     return value if result == boolean else emit_cast(b, f32, dtype, value, lanes)
 
 
 def emit_compare(b: IRBuilder, name: str, dtype: DType, args: list[str], lanes: int) -> str:
-    """A comparison; ordered, so false on NaN, but for `ne`."""
+    """Emit a comparison, signed or unsigned as the dtype is."""
     ty = llvm_type(dtype, lanes)
     if dtype.is_float:
         return b.emit(f"fcmp {FCMP_PREDICATES[name]} {ty} {args[0]}, {args[1]}")
@@ -79,7 +83,7 @@ def emit_compare(b: IRBuilder, name: str, dtype: DType, args: list[str], lanes: 
 
 
 def emit_cast(b: IRBuilder, source: DType, target: DType, value: str, lanes: int) -> str:
-    """Conversion by value; to and from half types by way of f32."""
+    """Convert by value; conversions between a half type and another type go through f32."""
     if source == target:
         return value
     if source.is_half and target != f32:
@@ -107,17 +111,18 @@ def emit_cast(b: IRBuilder, source: DType, target: DType, value: str, lanes: int
 
 
 def _float_to_integer(b: IRBuilder, source: DType, target: DType, value: str, lanes: int) -> str:
-    """Truncation toward zero.  Narrow types go through a wide one and wrap, as PyTorch's do on x86."""
+    """Truncate toward zero.  Narrow types go through i32 or i64 and wrap, as in PyTorch on x86."""
     wide = "i64" if target.bits == 64 or source.bits == 64 else "i32"
     s = llvm_type(source, lanes)
     wide_ty = f"<{lanes} x {wide}>" if lanes else wide
-    exact = b.emit(f"fptosi {s} {value} to {wide_ty}")
-    exact = b.emit(f"freeze {wide_ty} {exact}")
+    converted = b.emit(f"fptosi {s} {value} to {wide_ty}")
+    converted = b.emit(f"freeze {wide_ty} {converted}")
     t = llvm_type(target, lanes)
-    return exact if t == wide_ty else b.emit(f"trunc {wide_ty} {exact} to {t}")
+    return converted if t == wide_ty else b.emit(f"trunc {wide_ty} {converted} to {t}")
 
 
 def _widen_bf16(b: IRBuilder, value: str, lanes: int) -> str:
+    """Convert bf16 to f32: its bits are the upper half."""
     v = f"<{lanes} x %s>" if lanes else "%s"
     wide = b.emit(f"zext {v % 'i16'} {value} to {v % 'i32'}")
     high = b.emit(f"shl {v % 'i32'} {wide}, {'splat (i32 16)' if lanes else '16'}")
@@ -125,7 +130,7 @@ def _widen_bf16(b: IRBuilder, value: str, lanes: int) -> str:
 
 
 def _narrow_bf16(b: IRBuilder, value: str, lanes: int) -> str:
-    """Round to nearest even in the bits; a NaN stays one (quiet)."""
+    """Convert f32 to bf16: round its bits to nearest even; a NaN becomes quiet."""
     v = f"<{lanes} x %s>" if lanes else "%s"
     c = (lambda n: f"splat (i32 {n})") if lanes else str
     bits = b.emit(f"bitcast {v % 'float'} {value} to {v % 'i32'}")
@@ -164,15 +169,15 @@ def _not(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
 
 
 def _shift(opcode: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
-    """Shifting by the width or more (or by a negative number) leaves no bit of the operand: 0, or its sign."""
+    """Return the rule of a shift.  A shift by the bit width or more, or by a negative number, gives 0 or the sign."""
 
     def emit(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
         x, amount = args
         ty, flag = llvm_type(dtype, lanes), llvm_type(boolean, lanes)
         in_range = b.emit(f"icmp ult {ty} {amount}, {splat_constant(str(dtype.bits), dtype, lanes)}")
         if opcode == "shr" and dtype.kind == "int":
-            most = splat_constant(str(dtype.bits - 1), dtype, lanes)
-            return b.emit(f"ashr {ty} {x}, {b.emit(f'select {flag} {in_range}, {ty} {amount}, {ty} {most}')}")
+            max_shift = splat_constant(str(dtype.bits - 1), dtype, lanes)
+            return b.emit(f"ashr {ty} {x}, {b.emit(f'select {flag} {in_range}, {ty} {amount}, {ty} {max_shift}')}")
         shifted = b.emit(f"{'shl' if opcode == 'shl' else 'lshr'} {ty} {x}, {amount}")
         return b.emit(f"select {flag} {in_range}, {ty} {shifted}, {ty} {splat_constant('0', dtype, lanes)}")
 
@@ -180,7 +185,7 @@ def _shift(opcode: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
 
 
 def _min_or_max(predicate: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
-    """min or max.  The select alone is one instruction but drops a NaN on the left, which a second select restores."""
+    """Return the rule of min or max.  One select would drop a NaN in the left operand; a second select restores it."""
 
     def emit(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
         x, y = args
@@ -192,14 +197,17 @@ def _min_or_max(predicate: str) -> Callable[[IRBuilder, DType, list[str], int], 
             return b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
         better = b.emit(f"fcmp o{predicate} {ty} {x}, {y}")
         chosen = b.emit(f"select {flag} {better}, {ty} {x}, {ty} {y}")
-        missing = b.emit(f"fcmp uno {ty} {x}, {x}")
-        return b.emit(f"select {flag} {missing}, {ty} {x}, {ty} {chosen}")
+        is_nan = b.emit(f"fcmp uno {ty} {x}, {x}")
+        return b.emit(f"select {flag} {is_nan}, {ty} {x}, {ty} {chosen}")
 
     return emit
 
 
 def _integer_division(opcode: str) -> Callable[[IRBuilder, DType, list[str], int], str]:
-    """Toward zero.  Dividing by 0 or the lowest value by -1 must not trap: by 0 gives x, by -1 gives -x, remainder 0."""
+    """Return the rule of truncating division or remainder, which must not trap.
+
+    Division by 0 gives x and by -1 gives -x (the lowest value wraps); the remainder of both is 0.
+    """
 
     def emit(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:
         x, y = args
@@ -212,14 +220,14 @@ def _integer_division(opcode: str) -> Callable[[IRBuilder, DType, list[str], int
         if dtype.kind != "int":
             safe = b.emit(f"select {flag} {zero}, {ty} {c(1)}, {ty} {y}")
             return b.emit(f"u{opcode} {ty} {x}, {safe}")
-        minus = b.emit(f"icmp eq {ty} {y}, {c(-1)}")
-        either = b.emit(f"or {flag} {zero}, {minus}")
-        safe = b.emit(f"select {flag} {either}, {ty} {c(1)}, {ty} {y}")
-        exact = b.emit(f"s{opcode} {ty} {x}, {safe}")
+        minus_one = b.emit(f"icmp eq {ty} {y}, {c(-1)}")
+        may_trap = b.emit(f"or {flag} {zero}, {minus_one}")
+        safe = b.emit(f"select {flag} {may_trap}, {ty} {c(1)}, {ty} {y}")
+        result = b.emit(f"s{opcode} {ty} {x}, {safe}")
         if opcode == "rem":
-            return exact
+            return result
         negated = b.emit(f"sub {ty} {c(0)}, {x}")
-        return b.emit(f"select {flag} {minus}, {ty} {negated}, {ty} {exact}")
+        return b.emit(f"select {flag} {minus_one}, {ty} {negated}, {ty} {result}")
 
     return emit
 
@@ -242,3 +250,4 @@ EXPANSIONS: dict[str, Callable[[IRBuilder, DType, list[str], int], str]] = {
     "rem": _integer_division("rem"),
     "fma": _integer_fma,
 }
+"""Primitives that take several instructions, or an instruction that depends on the dtype."""

@@ -1,12 +1,12 @@
-"""The function that runs one stretch of a program: its kernels in order, on buffers found through a call frame.
+"""Entry function of one segment of a program: it calls the kernels in order, with buffers addressed through a call frame.
 
-A frame is an array of 8-byte words, filled anew for each call:
+A frame is an array of 8-byte words, filled for each call:
 
-    word 0   status: set by a kernel whose index check fails
-    word 1   the number (from 1) of the first launch that set it
-    word 2   the workspace
-    word 3+  the addresses of buffers that live outside the workspace; where sizes are open, then the sizes, and what follows
-             from them: how far into the workspace buffers lie, how many bytes are copied
+    word 0   status: set by a kernel whose bounds check fails
+    word 1   number (from 1) of the first launch that set it
+    word 2   address of the workspace
+    word 3+  addresses of the buffers outside the workspace; with dynamic sizes, then the sizes, and the offsets of buffers
+             in the workspace
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, Min, Mod, Var
 from compiler.ir.symbolic.index_expr import Dim
 
 STATUS, FAILED_LAUNCH, WORKSPACE, FIRST_SLOT = range(4)
-"""Word numbers in a frame."""
+"""Word numbers in a frame; buffers outside the workspace start at `FIRST_SLOT`."""
 
 
 @dataclass(frozen=True)
 class FrameSlot:
-    """A buffer whose address the caller writes into word `word` of the frame."""
+    """Address of a buffer that the caller writes into word `word` of the frame."""
 
     word: int
 
 
 @dataclass(frozen=True)
 class WorkspaceOffset:
-    """A buffer `bytes` into the workspace."""
+    """Address of a buffer at a constant offset of `bytes` in the workspace."""
 
     bytes: int
 
 
 @dataclass(frozen=True)
 class SubBuffer:
-    """Entry `index`, which may follow the counters of loops, of the buffer at `whole`, each of `bytes`."""
+    """Address of entry `index` of buffer `parent`, whose entries take `entry_bytes` each; `index` may use loop counters."""
 
     parent: BufferAddress
     index: Dim
@@ -47,7 +47,7 @@ class SubBuffer:
 
 @dataclass(frozen=True)
 class DynamicOffset:
-    """A buffer as many bytes into the workspace as word `word` of the frame says."""
+    """Address of a buffer whose offset in the workspace, in bytes, is in word `word` of the frame."""
 
     word: int
 
@@ -57,9 +57,9 @@ BufferAddress: TypeAlias = Union[FrameSlot, WorkspaceOffset, DynamicOffset, SubB
 
 @dataclass(frozen=True)
 class KernelCall:
-    """Call `symbol` on buffers at `places`; `number` is set where the kernel may report a failed index check.
+    """Call of kernel `symbol` on the buffers at `addresses`.
 
-    `sizes` are the words of the frame that hold the sizes it is told.
+    `launch_number` (from 1) is not 0 if the kernel has bounds checks.  `sizes` are the frame words of its dynamic sizes.
     """
 
     symbol: str
@@ -70,7 +70,7 @@ class KernelCall:
 
 @dataclass(frozen=True)
 class CopyBytes:
-    """Copy `count` bytes from one buffer to another."""
+    """Copy of `count` bytes from one buffer to another."""
 
     source: BufferAddress
     target: BufferAddress
@@ -79,7 +79,7 @@ class CopyBytes:
 
 @dataclass(frozen=True)
 class Loop:
-    """Perform `actions` for every index 0..count-1 of `var`; at least once."""
+    """Loop of `actions` over `var` in 0..count-1; runs at least once."""
 
     var: str
     count: Dim
@@ -90,7 +90,10 @@ Action: TypeAlias = Union[KernelCall, CopyBytes, Loop]
 
 
 def emit_program_entry(name: str, actions: Sequence[Action], sizes: Mapping[str, int]) -> str:
-    """LLVM IR text of `void @name(ptr frame)`, which performs `actions` in order; `sizes` gives the word of each open size."""
+    """Return the LLVM IR text of `void @name(ptr frame)`, which performs `actions` in order.
+
+    `sizes` maps each dynamic size to its word in the frame.
+    """
     writer = _EntryWriter(sizes)
     writer.emit_actions(actions)
     calls = {a.symbol: ["ptr"] * len(a.addresses) + ["i64"] * len(a.sizes) for a in _kernel_calls(actions)}
@@ -110,7 +113,7 @@ def _kernel_calls(actions: Sequence[Action]) -> Iterator[KernelCall]:
 
 @dataclass
 class _EntryWriter:
-    """The lines of one function; `label` is the block being written, `counters` names the values of loop variables."""
+    """Builder of one function: `label` is the current basic block, `counters` maps loop variables to SSA values."""
 
     sizes: Mapping[str, int]
     lines: list[str] = field(default_factory=list)
@@ -119,7 +122,7 @@ class _EntryWriter:
     count: int = 0
 
     def emit(self, instruction: str) -> str:
-        """Write an instruction; the name of its value."""
+        """Emit an instruction and return the name of its value."""
         self.count += 1
         self.lines.append(f"%v{self.count} = {instruction}")
         return f"%v{self.count}"
@@ -139,55 +142,54 @@ class _EntryWriter:
 
     def emit_loop(self, loop: Loop) -> None:
         self.count += 1
-        start, head, after = self.label, f"loop{self.count}", f"after{self.count}"
+        preheader, head, after = self.label, f"loop{self.count}", f"after{self.count}"
         counter, following = f"%i{self.count}", f"%n{self.count}"
         self.lines += [f"br label %{head}", f"{head}:", ""]
         phi = len(self.lines) - 1
         self.label, self.counters[loop.var] = head, counter
         self.emit_actions(loop.actions)
-        self.lines[phi] = f"{counter} = phi i64 [0, %{start}], [{following}, %{self.label}]"
+        self.lines[phi] = f"{counter} = phi i64 [0, %{preheader}], [{following}, %{self.label}]"
         self.lines.append(f"{following} = add i64 {counter}, 1")
         more = self.emit(f"icmp ult i64 {following}, {self.emit_index(loop.count)}")
         self.lines += [f"br i1 {more}, label %{head}, label %{after}", f"{after}:"]
         self.label = after
 
     def emit_call(self, call: KernelCall) -> None:
-        addresses = [f"ptr {self.emit_address(p)}" for p in call.addresses]
+        addresses = [f"ptr {self.emit_address(a)}" for a in call.addresses]
         sizes = [f"i64 {self.load_word('i64', w)}" for w in call.sizes]
         self.lines.append(f"call void @{call.symbol}({', '.join([*addresses, *sizes, 'ptr %frame'])})")
         if call.launch_number:
             self.record_failed_launch(call.launch_number)
 
     def record_failed_launch(self, launch_number: int) -> None:
-        """Remember the first launch after which the status is set."""
+        """Store `launch_number` in the frame if the status is set and no earlier launch is recorded."""
         status = self.emit("load i32, ptr %frame, align 8")
         failed = self.emit(f"icmp ne i32 {status}, 0")
-        where = self.emit(f"getelementptr i64, ptr %frame, i64 {FAILED_LAUNCH}")
-        known = self.emit(f"load i64, ptr {where}, align 8")
-        first = self.emit(f"icmp eq i64 {known}, 0")
-        is_first_failure = self.emit(f"and i1 {failed}, {first}")
-        culprit = self.emit(f"select i1 {is_first_failure}, i64 {launch_number}, i64 {known}")
-        self.lines.append(f"store i64 {culprit}, ptr {where}, align 8")
+        slot = self.emit(f"getelementptr i64, ptr %frame, i64 {FAILED_LAUNCH}")
+        recorded = self.emit(f"load i64, ptr {slot}, align 8")
+        none_recorded = self.emit(f"icmp eq i64 {recorded}, 0")
+        is_first_failure = self.emit(f"and i1 {failed}, {none_recorded}")
+        first_failure = self.emit(f"select i1 {is_first_failure}, i64 {launch_number}, i64 {recorded}")
+        self.lines.append(f"store i64 {first_failure}, ptr {slot}, align 8")
 
     def emit_address(self, address: BufferAddress) -> str:
-        """The address of `place`: from the frame at each use, so that few registers live across calls."""
+        """Emit an address, loaded from the frame at each use, so that few registers live across calls."""
         if isinstance(address, SubBuffer):
-            whole, index = self.emit_address(address.parent), self.emit_index(address.index)
+            parent, index = self.emit_address(address.parent), self.emit_index(address.index)
             offset = self.emit(f"mul i64 {index}, {self.emit_index(address.entry_bytes)}")
-            return self.emit(f"getelementptr i8, ptr {whole}, i64 {offset}")
+            return self.emit(f"getelementptr i8, ptr {parent}, i64 {offset}")
         base = self.load_word("ptr", address.word if isinstance(address, FrameSlot) else WORKSPACE)
         if isinstance(address, DynamicOffset):
             return self.emit(f"getelementptr i8, ptr {base}, i64 {self.load_word('i64', address.word)}")
-        return self.emit(
-            f"getelementptr i8, ptr {base}, i64 {address.bytes if isinstance(address, WorkspaceOffset) else 0}"
-        )
+        constant = address.bytes if isinstance(address, WorkspaceOffset) else 0
+        return self.emit(f"getelementptr i8, ptr {base}, i64 {constant}")
 
     def load_word(self, type: str, word: int) -> str:
-        """What word `word` of the frame holds."""
+        """Load word `word` of the frame."""
         return self.emit(f"load {type}, ptr {self.emit(f'getelementptr i64, ptr %frame, i64 {word}')}, align 8")
 
     def emit_index(self, d: Dim) -> str:
-        """The value of an index."""
+        """Emit the value of an index expression."""
         if isinstance(d, int):
             return str(d)
         total = "0"
@@ -199,17 +201,17 @@ class _EntryWriter:
         return total
 
     def emit_atom(self, atom: Atom) -> str:
-        """The value of a variable or a size, or of a floor division or remainder by a positive number."""
+        """Emit a loop variable, a size, or a floor division or remainder by a positive number."""
         if isinstance(atom, Var):
             return self.counters[atom.name]
         if isinstance(atom, DynamicSize):
             return self.load_word("i64", self.sizes[atom.name])
-        assert not isinstance(atom, Min), f"{atom} decides which entry is meant"
+        assert not isinstance(atom, Min), f"{atom}: minima are not supported in the entry function"
         number, divisor = self.emit_index(atom.num), self.emit_index(atom.den)
-        rest = self.emit(f"srem i64 {number}, {divisor}")
-        negative = self.emit(f"icmp slt i64 {rest}, 0")
-        raised = self.emit(f"add i64 {rest}, {divisor}")
-        rest = self.emit(f"select i1 {negative}, i64 {raised}, i64 {rest}")
+        remainder = self.emit(f"srem i64 {number}, {divisor}")
+        negative = self.emit(f"icmp slt i64 {remainder}, 0")
+        raised = self.emit(f"add i64 {remainder}, {divisor}")
+        remainder = self.emit(f"select i1 {negative}, i64 {raised}, i64 {remainder}")
         if isinstance(atom, Mod):
-            return rest
-        return self.emit(f"sdiv exact i64 {self.emit(f'sub i64 {number}, {rest}')}, {divisor}")
+            return remainder
+        return self.emit(f"sdiv exact i64 {self.emit(f'sub i64 {number}, {remainder}')}, {divisor}")

@@ -1,6 +1,6 @@
-"""The steps of nested parallel loops, of which threads take shares: what number means which step, and where a thread works.
+"""Iterations of nested parallel loops: delinearize their numbers, and give each thread one slice of a scratch buffer.
 
-scratch %w: f32[96, s]                     a thread with the steps 48..96 keeps all that it writes there in the part of step 48,
+scratch %w: f32[96, s]                      a thread that runs the iterations 48..95 writes only row 48 of %w,
 parallel %i in 0..96 { ... %w[%i, %k] }     which stays in its cache
 """
 
@@ -19,15 +19,18 @@ from compiler.ir.tile.kernel import Block, Param, Range
 def delinearize_step(
     b: IRBuilder, scope: CodegenScope, nest: Sequence[Range], counts: Sequence[str], step_number: str
 ) -> list[Dim]:
-    """Which tile of each loop comes in step `number` of all of them, `counts` of each; bound in `scope`."""
-    found, rest = list[Dim](), step_number
+    """Return the tile number of each loop for iteration `step_number` of the nest, outermost first.
+
+    `counts` holds the SSA trip count of each loop.  The tile numbers are variables, bound in `scope`.
+    """
+    tile_numbers, quotient = list[Dim](), step_number
     for r, count in reversed(list(zip(nest, counts, strict=True))):
         name = f"{r.var}#{b.fresh_name('n')[1:]}"
-        digit = b.emit(f"urem i64 {rest}, {count}") if r is not nest[0] else rest
-        rest = b.emit(f"udiv i64 {rest}, {count}") if r is not nest[0] else rest
+        digit = b.emit(f"urem i64 {quotient}, {count}") if r is not nest[0] else quotient
+        quotient = b.emit(f"udiv i64 {quotient}, {count}") if r is not nest[0] else quotient
         scope.ssa_names[name], scope.bounds[name] = digit, (0, trip_count(r) - 1)
-        found.insert(0, var(name))
-    return found
+        tile_numbers.insert(0, var(name))
+    return tile_numbers
 
 
 def reuse_thread_scratch(
@@ -38,15 +41,14 @@ def reuse_thread_scratch(
     tile_numbers: Sequence[Dim],
     first_tile_numbers: Sequence[Dim],
 ) -> None:
-    """Let the step of these `numbers` work in the part of buffer `p` that the first step of its thread has, if each loop has its own
-    dimension of the buffer: the parts of two threads then differ.
+    """Map all iterations of a thread to the slice of scratch buffer `p` that belongs to its first iteration.
+
+    Done only if each loop of the nest indexes a dimension of its own, so that the slices of two threads are disjoint.
     """
-    distance = {
-        var(r.var): (here - there) * r.tile
-        for r, here, there in zip(nest, tile_numbers, first_tile_numbers, strict=True)
-    }
-    places = zip(*tile.access_indices(body, p.name), strict=True)
-    loop_indices = [along[0] if len(set(along)) == 1 else None for along in places]
+    numbers = zip(nest, tile_numbers, first_tile_numbers, strict=True)
+    distance = {var(r.var): (number - first) * r.tile for r, number, first in numbers}
+    indices_by_dim = zip(*tile.access_indices(body, p.name), strict=True)
+    loop_indices = [indices[0] if len(set(indices)) == 1 else None for indices in indices_by_dim]
     if distance.keys() <= set(loop_indices):
         shift = tuple(0 if d is None else distance.get(d, 0) for d in loop_indices)
         scope.buffers[p.name] = replace(scope.buffers[p.name], index_shift=shift)

@@ -1,7 +1,7 @@
-"""Blocks of elements turned in registers: rows that lie side by side in memory become the lanes of vectors, and back.
+"""Register transposes: rows that are contiguous in memory become the lanes of vectors, and back.
 
-A network of shuffles of two vectors each, log2(width) for every vector, as in Eklundh, "A Fast Computer Method for Matrix Transposing",
-1972.  The first ones stay within chunks of 16 bytes, where most machines shuffle for less; the others move whole chunks.
+A network of two-vector shuffles, log2(width) per vector, as in Eklundh, "A Fast Computer Method for Matrix Transposing",
+1972.  The first stages shuffle within chunks of 16 bytes, which most machines do faster.  Later stages move whole chunks.
 """
 
 from __future__ import annotations
@@ -11,99 +11,96 @@ from collections.abc import Sequence
 from compiler.codegen.llvm.builder import IRBuilder
 
 CHUNK_BYTES = 16
-"""Bytes of a vector that are shuffled among themselves."""
+"""Bytes of the parts of a vector within which the first stages shuffle: an SSE register, and a 128-bit lane of AVX."""
 
 
 def min_block_columns(lanes: int, bytes_: int) -> int:
-    """The least columns of a block with `lanes` rows: what fills a chunk."""
+    """Return the fewest columns of a block with `lanes` rows of elements of `bytes_` bytes: they fill a chunk."""
     return min(lanes, max(1, CHUNK_BYTES // bytes_))
 
 
 def register_columns(columns: int, lanes: int, bytes_: int) -> int:
-    """How many columns a block takes in registers that has `columns` of them: a power of two."""
+    """Return the number of columns that a block is padded to in registers: a power of two."""
     return max(min_block_columns(lanes, bytes_), 1 << (columns - 1).bit_length())
 
 
 def to_columns(b: IRBuilder, rows: Sequence[str], element: str, width: int, chunk_elements: int) -> list[str]:
-    """The `width` columns of a block, each a vector with a lane for every row; a row is a vector of `width` elements.
+    """Return the `width` columns of a block as vectors of `len(rows)` lanes; a row is a vector of `width` elements.
 
-    A chunk has `inside` elements.  Of rows narrower than their number, several first share a vector.
+    A chunk has `chunk_elements` elements.  If rows are narrower than a vector, several are concatenated first.
     """
     lanes = len(rows)
-    shared = lanes // width
-    low = [r for r in range(lanes) if r // chunk_elements % shared == 0]
-    vectors = [_concat_vectors(b, [rows[r + h * chunk_elements] for h in range(shared)], element, width) for r in low]
+    rows_per_vector = lanes // width
+    first_rows = [r for r in range(lanes) if r // chunk_elements % rows_per_vector == 0]
+    groups = [[rows[r + h * chunk_elements] for h in range(rows_per_vector)] for r in first_rows]
+    vectors = [_concat_vectors(b, group, element, width) for group in groups]
     return swap_index_bits(b, vectors, element, lanes, chunk_elements)
 
 
 def to_rows(b: IRBuilder, columns: Sequence[str], element: str, lanes: int, chunk_elements: int) -> list[str]:
-    """The rows of a block, each a vector of as many elements as there are columns, of `lanes` lanes each."""
+    """Return the `lanes` rows of a block; a column is a vector of `lanes` lanes, a row has one element per column."""
     width = len(columns)
     vectors = swap_index_bits(b, columns, element, lanes, chunk_elements)
-    shared, chunks = lanes // width, width // chunk_elements
+    rows_per_vector, chunks = lanes // width, width // chunk_elements
+    if rows_per_vector == 1:
+        return vectors
     rows = []
     for r in range(lanes):
-        picks = [(c * shared + r // width) * chunk_elements + k for c in range(chunks) for k in range(chunk_elements)]
-        rows.append(_shuffle(b, vectors[r % width], "poison", element, lanes, picks) if shared > 1 else vectors[r])
+        starts = [(c * rows_per_vector + r // width) * chunk_elements for c in range(chunks)]
+        mask = [start + k for start in starts for k in range(chunk_elements)]
+        rows.append(_shuffle(b, vectors[r % width], "poison", element, lanes, mask))
     return rows
 
 
 def swap_index_bits(b: IRBuilder, vectors: Sequence[str], element: str, lanes: int, chunk_elements: int) -> list[str]:
-    """The low bits of lane numbers change places with those of vector numbers, as many as vector numbers have.
+    """Swap all bits of the vector number with as many bits of the lane number.
 
-    The lane bits that stay end between those that count elements of a chunk and those that count chunks.
+    Of the lane bits that remain, those within a chunk come out low and those that number chunks come out high.
     """
     count = len(vectors)
-    bits, first = count.bit_length() - 1, chunk_elements.bit_length() - 1
-    now = list(vectors)
+    bits, chunk_bits = count.bit_length() - 1, chunk_elements.bit_length() - 1
+    swapped = list(vectors)
     for bit in range(bits):
-        within = bit < first
+        grain = 1 << bit if bit < chunk_bits else 0
+        masks = [_shuffle_mask(lanes, chunk_elements, grain, high) for high in (0, 1)]
         for k in range(count):
             if k >> bit & 1 == 0:
                 other = k | 1 << bit
-                pair = now[k], now[other]
-                now[k], now[other] = (
-                    _shuffle(
-                        b, *pair, element, lanes, _shuffle_mask(lanes, chunk_elements, 1 << bit if within else 0, high)
-                    )
-                    for high in (0, 1)
-                )
-    # the steps within chunks take lane bits from the highest on, so that their vectors' bits come out turned round
-    bit_reversed = [
-        sum((k >> x & 1) << (first - 1 - x) for x in range(first)) | k >> first << first for k in range(count)
-    ]
-    return [now[k] for k in bit_reversed]
+                pair = swapped[k], swapped[other]
+                swapped[k], swapped[other] = (_shuffle(b, *pair, element, lanes, mask) for mask in masks)
+    # stages within chunks take lane bits from the highest down, so these bits of the vector number come out reversed
+    low_reversed = [sum((k >> x & 1) << (chunk_bits - 1 - x) for x in range(chunk_bits)) for k in range(count)]
+    return [swapped[low | k >> chunk_bits << chunk_bits] for k, low in enumerate(low_reversed)]
 
 
 def _shuffle_mask(lanes: int, chunk_elements: int, grain: int, high: int) -> list[int]:
-    """Which elements of two vectors side by side a step takes for the lower or the higher of its results.
+    """Return the mask over two concatenated vectors that gives the lower (`high` = 0) or higher result of a stage.
 
-    Within chunks: of both, in turns, the lower or higher half of each chunk in pieces of `grain` elements.  Between chunks, where
-    `grain` is 0: the even or the odd chunks of the first, then those of the second.
+    Within chunks: interleave runs of `grain` elements from the lower or higher half of each chunk of both vectors.
+    Between chunks (`grain` = 0): the even or odd chunks of the first vector, then those of the second.
     """
     if not grain:
         chunks = [c for c in range(2 * lanes // chunk_elements) if c % 2 == high]
         return [c * chunk_elements + k for c in chunks for k in range(chunk_elements)]
     half = chunk_elements // 2
-    pieces = range(0, half, grain)
     return [
-        side * lanes + chunk + high * half + piece + k
+        vector * lanes + chunk + high * half + run + k
         for chunk in range(0, lanes, chunk_elements)
-        for piece in pieces
-        for side in (0, 1)
+        for run in range(0, half, grain)
+        for vector in (0, 1)
         for k in range(grain)
     ]
 
 
-def _concat_vectors(b: IRBuilder, parts: list[str], element: str, width: int) -> str:
-    """Vectors of `width` elements one behind the other."""
-    while len(parts) > 1:
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        parts = [_shuffle(b, one, two, element, width, range(2 * width)) for one, two in pairs]
+def _concat_vectors(b: IRBuilder, vectors: list[str], element: str, width: int) -> str:
+    """Concatenate vectors of `width` elements, pairwise; their number is a power of two."""
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [_shuffle(b, x, y, element, width, range(2 * width)) for x, y in pairs]
         width *= 2
-    return parts[0]
+    return vectors[0]
 
 
-def _shuffle(b: IRBuilder, one: str, two: str, element: str, lanes: int, mask: Sequence[int]) -> str:
-    vector, chosen = f"<{lanes} x {element}>", ", ".join(f"i32 {p}" for p in mask)
-    return b.emit(f"shufflevector {vector} {one}, {vector} {two}, <{len(mask)} x i32> <{chosen}>")
+def _shuffle(b: IRBuilder, x: str, y: str, element: str, lanes: int, mask: Sequence[int]) -> str:
+    vector, indices = f"<{lanes} x {element}>", ", ".join(f"i32 {p}" for p in mask)
+    return b.emit(f"shufflevector {vector} {x}, {vector} {y}, <{len(mask)} x i32> <{indices}>")

@@ -1,14 +1,14 @@
 """Tile IR to Triton source: one @triton.jit function and the Python that launches it.
 
-    parallel %i in 0..100 tile 16    i = pid // ... * 16 + tl.arange(0, 16)     loads and stores masked where i < 100
-    for %k in 0..100 tile 128        k = tl.arange(0, 128)                      one step needs no loop
+    parallel %i in 0..100 tile 16    i = pid // ... * 16 + tl.arange(0, 16)     loads and stores are masked by i < 100
+    for %k in 0..100 tile 128        k = tl.arange(0, 128)                      a single block needs no loop
     for %k in 0..100 tile 32         for k_start in range(0, 100, 32): k = k_start + tl.arange(0, 32)
     reduce add of x[i, k] * w[j, k]  acc = tl.dot(x[i, k], w[k, j], acc)        three tiled loops, two in each factor
-    reduce max, add, ...             blocks are combined lane by lane, then along the reduced axes
-    local %row                       a block value, where each loop that walks the buffer does so in one step
-    local %carry of rank 0           a variable, which loops pass on from step to step
+    reduce max, add, ...             combine blocks elementwise, then along the reduced axes
+    local %row                       a block value; each loop over the buffer must be a single block
+    local %carry of rank 0           a variable, carried by loops
 
-Nothing is decided here: the blocks are those of the kernel's tiles.
+Block sizes are the tile sizes of the kernel's loops; nothing is chosen here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from compiler.ir.tile.kernel import BoundsCheck, For, Kernel, Let, Local, Range,
 from compiler.ir.types import bf16, f16, f32, f64, i8, i32
 
 INT32_INDEX_LIMIT = 1 << 31
-"""Buffers of this many elements need 64-bit indices."""
+"""Buffers of at least this many elements need 64-bit indices."""
 
 MODULE_TEMPLATE = """\
 \"\"\"{summary}\"\"\"
@@ -50,16 +50,16 @@ def launch({names}):
 
 
 def emit_triton(kernel: Kernel) -> str:
-    """The Triton module that runs `kernel`.
+    """Return the source of a Triton module that runs `kernel`; TritonError if it cannot be expressed in Triton.
 
-    It binds `kernel`, `signature`, `grid`, `options` and `launch(*tensors)`, which takes a tensor for each parameter, its
-    elements dense in the order of the parameter's layout.  TritonError where the kernel cannot be said in Triton.
+    The module binds `kernel`, `signature`, `grid`, `options` and `launch(*tensors)`.  `launch` takes a tensor for each
+    parameter, with its elements dense in the order of the parameter's layout.
     """
     return TritonKernelEmitter(kernel).module_source()
 
 
 class TritonKernelEmitter:
-    """One kernel being written."""
+    """Builder of the module of one kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -70,8 +70,8 @@ class TritonKernelEmitter:
         self.name = self.fresh_name(kernel.name)
         self.params = {p.name: self.fresh_name(p.name) for p in kernel.params}
         self.exprs = TritonExprEmitter(kernel, self.params, self.bind)
-        self.index_names: dict[str, str] = {}  # the name that holds each plain index block
-        self.local_depths: dict[str, int] = {}  # how many loops are around each local buffer
+        self.index_names: dict[str, str] = {}  # text of an index block -> the name it is bound to
+        self.local_depths: dict[str, int] = {}  # number of loops around each local buffer
         self.grid_loops = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
         sizes = [p.type.numel for p in kernel.params]
         self.needs_int64_index = any(not isinstance(n, int) or n >= INT32_INDEX_LIMIT for n in sizes)
@@ -79,7 +79,7 @@ class TritonKernelEmitter:
     # the module
 
     def module_source(self) -> str:
-        """Source of the whole module."""
+        """Return the source of the module."""
         self.emit_block(self.kernel.body)
         body = "\n".join(self.lines)
         names = ", ".join(self.params.values())
@@ -96,14 +96,14 @@ class TritonKernelEmitter:
         )
 
     def launch_options(self) -> dict[str, int | bool]:
-        """What the kernel is compiled with; checked indices need assertions on, but not those for overflow."""
+        """Return Triton's compile options; bounds checks need device assertions, without those for overflow."""
         warps = min(16, max(4, self.largest_block // 1024))
-        checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.kernel.body))
-        asserting = {"debug": True, "sanitize_overflow": False} if checks else {}
-        return {"num_warps": warps, "enable_fp_fusion": True, **asserting}
+        has_checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.kernel.body))
+        assertions = {"debug": True, "sanitize_overflow": False} if has_checks else {}
+        return {"num_warps": warps, "enable_fp_fusion": True, **assertions}
 
     def helper_source(self) -> str:
-        """The helper functions that the body calls."""
+        """Return the source of the helper functions that the body calls."""
         return "".join(f"\n\n@triton.jit\n{text}\n" for name, text in HELPERS.items() if name in self.exprs.helpers)
 
     # lines and names
@@ -112,18 +112,18 @@ class TritonKernelEmitter:
         self.lines.append("    " * self.depth + line)
 
     def fresh_name(self, name: str) -> str:
-        """A Python name like `name` that nothing else has."""
+        """Return an unused Python name that resembles `name`."""
         base = re.sub(r"\W", "_", name)
         base = f"_{base}" if not base or base[0].isdigit() else base
-        found, count = base, 0
-        while found in self.taken_names:
+        fresh, count = base, 0
+        while fresh in self.taken_names:
             count += 1
-            found = f"{base}_{count}"
-        self.taken_names.add(found)
-        return found
+            fresh = f"{base}_{count}"
+        self.taken_names.add(fresh)
+        return fresh
 
     def bind(self, text: str, axes: tuple[str, ...], name: str) -> BlockValue:
-        """Assign `text` to a fresh name like `name`."""
+        """Assign `text` to a fresh name that resembles `name`."""
         block = BlockValue(self.fresh_name(name), axes)
         self.write_line(f"{block.name} = {text}")
         self.record_block_size(axes)
@@ -137,10 +137,10 @@ class TritonKernelEmitter:
 
     def emit_block(self, body: tile.Block) -> None:
         if sum(isinstance(s, For) and s.parallel for s in body) > 1:
-            raise TritonError(f"@{self.kernel.name}: two parallel loops side by side need two kernels")
+            raise TritonError(f"@{self.kernel.name}: sibling parallel loops need two kernels")
         if any(isinstance(s, For) and s.parallel for s in body) and any(map(is_read_modify_write, body)):
             raise TritonError(
-                f"@{self.kernel.name}: a loop that changes what it reads, beside a parallel one, needs a kernel"
+                f"@{self.kernel.name}: a read-modify-write loop next to a parallel loop needs its own kernel"
             )
         for stmt in body:
             self.emit_stmt(stmt)
@@ -176,9 +176,10 @@ class TritonKernelEmitter:
         if buffer in self.exprs.local_scalars:
             self.store_local_scalar(buffer, value)
             return
-        axes, own = self.exprs.index_axes(index), self.exprs.axes(value)
+        axes, value_axes = self.exprs.index_axes(index), self.exprs.axes(value)
         if isinstance(value, PrimitiveCall):
-            block = self.bind(self.exprs.expr_text(value, own), own, f"{self.params[buffer]}_block")
+            text = self.exprs.expr_text(value, value_axes)
+            block = self.bind(text, value_axes, f"{self.params[buffer]}_block")
             text = self.exprs.align_axes(block, axes)
         else:
             text = self.exprs.expr_text(value, axes)
@@ -186,29 +187,30 @@ class TritonKernelEmitter:
         self.write_line(f"tl.store({self.exprs.pointer(buffer, index, axes)}, {text}{self.mask_argument(axes)})")
 
     def mask_argument(self, axes: Sequence[str]) -> str:
-        """The argument that keeps a store inside partial blocks."""
+        """Return the mask argument of a store over `axes`; "" if no block is partial."""
         tests = self.exprs.bounds_tests(axes, axes)
         return f", mask={conjunction(tests)}" if tests else ""
 
     def store_local_block(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
-        """The block that a local buffer holds from here on."""
+        """Bind the block that a local buffer holds from here on; one store must write all of it."""
         inner = dict(list(self.exprs.loops.items())[self.local_depths[buffer] :])
-        dim_loops = [inner.get(str(d)) for d in index]
-        rows = tuple(r for r in dim_loops if r is not None and r.lo == 0 and is_single_block(r))
-        if len(rows) != len(index) or {r.var for r in rows} != set(inner):
-            raise TritonError(f"local %{buffer} is not filled in one step; run gpu-rows")
+        index_loops = [inner.get(str(d)) for d in index]
+        dim_loops = tuple(r for r in index_loops if r is not None and r.lo == 0 and is_single_block(r))
+        if len(dim_loops) != len(index) or {r.var for r in dim_loops} != set(inner):
+            raise TritonError(f"local %{buffer} is not written by one block; run gpu-rows")
         axes = self.exprs.axes(value)
-        self.exprs.local_blocks[buffer] = LocalBlock(self.bind(self.exprs.expr_text(value, axes), axes, buffer), rows)
+        block = self.bind(self.exprs.expr_text(value, axes), axes, buffer)
+        self.exprs.local_blocks[buffer] = LocalBlock(block, dim_loops)
 
     def store_local_scalar(self, buffer: str, value: Expr) -> None:
-        """Assign to a variable, whose shape is the same wherever that happens."""
+        """Assign to the variable of a rank 0 buffer, broadcast so that its shape never changes."""
         variable = self.exprs.local_scalars[buffer]
-        if inside := set(self.exprs.axes(value)) - set(variable.axes):
-            raise TritonError(f"local %{buffer} holds one element, and is given one for each %{min(inside)}")
+        if extra_axes := set(self.exprs.axes(value)) - set(variable.axes):
+            raise TritonError(f"local %{buffer} is rank 0 but is stored once per %{min(extra_axes)}")
         self.write_line(f"{variable.name} = {self.exprs.masked_text(value, variable.axes, (), const(0, value.dtype))}")
 
     def reads_local_scalar(self, value: Expr) -> bool:
-        """Whether the value is what a variable holds now."""
+        """Return True if `value` is a load of a rank 0 local buffer, whose variable may change later."""
         return isinstance(value, Load) and value.buffer in self.exprs.local_scalars
 
     def emit_check(self, stmt: BoundsCheck) -> None:
@@ -221,18 +223,18 @@ class TritonKernelEmitter:
 
     @contextmanager
     def nested_loops(self, ranges: Sequence[Range], parallel: bool = False) -> Iterator[None]:
-        """Write the headers of nested loops; what is written inside is their body."""
+        """Write the headers of nested loops; the lines written inside the context are their body."""
         depth, outer = self.depth, dict(self.exprs.loops)
         indices, loaded = dict(self.index_names), dict(self.exprs.loaded_blocks)
         for r in ranges:
             self.open_loop(r, parallel)
         yield
-        if self.depth > depth:  # what the body of a loop binds is gone behind it
+        if self.depth > depth:  # names bound in the body of a loop may be unbound after it
             self.index_names, self.exprs.loaded_blocks = indices, loaded
         self.depth, self.exprs.loops = depth, outer
 
     def open_loop(self, r: Range, parallel: bool) -> None:
-        """Bring the indices of one loop into scope."""
+        """Write the header of one loop, if it needs one, and bind its indices."""
         if r.tile & (r.tile - 1):
             raise TritonError(f"%{r.var} has tile {r.tile}; blocks are powers of two")
         if parallel:
@@ -249,15 +251,15 @@ class TritonKernelEmitter:
             name = index
         else:
             name = self.index_names.get(index, "")
-            around = [self.exprs.names[v].name for v in self.exprs.loops]
-            if not name or name in around:  # nested loops keep indices apart
+            outer_names = [self.exprs.names[v].name for v in self.exprs.loops]
+            if not name or name in outer_names:  # nested loops need distinct index blocks
                 name = self.index_names[index] = self.fresh_name(r.var)
                 self.write_line(f"{name} = {index}")
         self.exprs.loops[r.var] = r
         self.exprs.names[r.var] = BlockValue(name, (r.var,) if r.tile > 1 else ())
 
     def program_start(self, r: Range) -> str:
-        """The first index of a parallel loop's block, from the number of the program."""
+        """Return the first index of this program's block of a parallel loop, from its program id."""
         position = self.grid_loops.index(r)
         if position == 0:
             self.write_line("pid = tl.program_id(0)")
@@ -270,95 +272,93 @@ class TritonKernelEmitter:
     # reductions
 
     def emit_reduce(self, s: Reduce) -> None:
-        """Combine the values of all points: block by block in an accumulator where loops run, then along its axes."""
+        """Combine values block by block in an accumulator if loops are needed, then along the reduced axes."""
         name = self.fresh_name(s.name)
-        own = tuple(r.var for r in s.ranges if r.tile > 1)
-        above, self.lines = self.lines, []
+        reduced = tuple(r.var for r in s.ranges if r.tile > 1)
+        outer_lines, self.lines = self.lines, []
         with self.nested_loops(s.ranges):
-            running = any(not is_single_block(r) for r in s.ranges)
+            accumulator = "" if all(map(is_single_block, s.ranges)) else name
             self.emit_block(s.body)
-            text, axes = self.dot_text(s, own, name if running else "") or self.accumulate_text(
-                s, own, name if running else ""
-            )
+            text, axes = self.dot_text(s, reduced, accumulator) or self.accumulate_text(s, reduced, accumulator)
             self.record_block_size(axes)
             shape = self.exprs.shape(axes)
-            if running:
+            if accumulator:
                 self.write_line(f"{name} = {text}")
-        inner, self.lines = self.lines, above
-        if running:
-            start, dtype = literal(reduce_identity(s)), DTYPES[s.value.dtype.name][0]
-            self.write_line(f"{name} = tl.full({shape}, {start}, {dtype})")
+        loop_lines, self.lines = self.lines, outer_lines
+        if accumulator:
+            identity, dtype = literal(reduce_identity(s)), DTYPES[s.value.dtype.name][0]
+            self.write_line(f"{name} = tl.full({shape}, {identity}, {dtype})")
             text = name
-        self.lines += inner
-        for place in reversed([k for k, a in enumerate(axes) if a in own]):
-            text = reduce_axis(s, text, place)
+        self.lines += loop_lines
+        for k in reversed([k for k, a in enumerate(axes) if a in reduced]):
+            text = reduce_axis(s, text, k)
         if text != name:
             self.write_line(f"{name} = {text}")
-        self.exprs.names[s.name] = BlockValue(name, tuple(a for a in axes if a not in own))
+        self.exprs.names[s.name] = BlockValue(name, tuple(a for a in axes if a not in reduced))
 
-    def accumulate_text(self, s: Reduce, own: Sequence[str], accumulator: str) -> tuple[str, tuple[str, ...]]:
-        """The values of one step, combined with the accumulator `sum_` if there is one, and their axes."""
+    def accumulate_text(self, s: Reduce, reduced: Sequence[str], accumulator: str) -> tuple[str, tuple[str, ...]]:
+        """Return the values of one iteration, combined with the accumulator if it is not "", and their axes."""
         value = self.exprs.bind_long_parts(s.value)
-        axes = self.exprs.in_loop_order({*self.exprs.axes(value), *own})
-        text = self.exprs.masked_text(value, axes, own, reduce_identity(s))
+        axes = self.exprs.in_loop_order({*self.exprs.axes(value), *reduced})
+        text = self.exprs.masked_text(value, axes, reduced, reduce_identity(s))
         helper = reduce_helper(s.op, s.value.dtype)
         self.exprs.helpers |= {helper} - {""}
-        return (
-            f"{helper}({accumulator}, {text})" if helper else f"{accumulator} + {text}"
-        ) if accumulator else text, axes
+        if accumulator:
+            text = f"{helper}({accumulator}, {text})" if helper else f"{accumulator} + {text}"
+        return text, axes
 
-    def dot_text(self, s: Reduce, own: Sequence[str], accumulator: str) -> tuple[str, tuple[str, ...]] | None:
-        """The sum of products as a product of blocks; None where it is none."""
-        if s.op != "add" or len(own) != 1 or not isinstance(s.value, PrimitiveCall) or s.value.primitive != "mul":
+    def dot_text(self, s: Reduce, reduced: Sequence[str], accumulator: str) -> tuple[str, tuple[str, ...]] | None:
+        """Return a sum of products as `tl.dot`, and its two axes; None if it is not a matrix product of such blocks."""
+        if s.op != "add" or len(reduced) != 1 or not isinstance(s.value, PrimitiveCall) or s.value.primitive != "mul":
             return None
         x, y = dot_operands(s.value)
         if (x.dtype, s.value.dtype) not in DOT_DTYPES:
             return None
-        free = [set(self.exprs.axes(e)) - set(own) for e in (x, y)]
-        shared = all(own[0] in self.exprs.axes(e) for e in (x, y))
-        if not shared or [len(f) for f in free] != [1, 1] or free[0] == free[1]:
+        free = [set(self.exprs.axes(e)) - set(reduced) for e in (x, y)]
+        both_reduced = all(reduced[0] in self.exprs.axes(e) for e in (x, y))
+        if not both_reduced or [len(f) for f in free] != [1, 1] or free[0] == free[1]:
             return None
         rows, columns = self.exprs.in_loop_order(free[0] | free[1])
         x, y = (x, y) if free[0] == {rows} else (y, x)
-        if min(self.exprs.loops[v].tile for v in (rows, *own, columns)) < MIN_DOT_EXTENT:
+        if min(self.exprs.loops[v].tile for v in (rows, *reduced, columns)) < MIN_DOT_EXTENT:
             return None
-        a = self.exprs.masked_text(self.exprs.bind_long_parts(x), (rows, *own), own, const(0, x.dtype))
-        b = self.exprs.masked_text(self.exprs.bind_long_parts(y), (*own, columns), own, const(0, y.dtype))
+        a = self.exprs.masked_text(self.exprs.bind_long_parts(x), (rows, *reduced), reduced, const(0, x.dtype))
+        b = self.exprs.masked_text(self.exprs.bind_long_parts(y), (*reduced, columns), reduced, const(0, y.dtype))
         extra = {f32: ', input_precision="ieee"', f64: ", out_dtype=tl.float64"}.get(x.dtype, "")
         return f"tl.dot({a}, {b}{f', {accumulator}' if accumulator else ''}{extra})", (rows, columns)
 
 
 MIN_DOT_EXTENT = 16
-"""The smallest extent of a block that `tl.dot` takes on every GPU."""
+"""Smallest extent of a block that `tl.dot` accepts on every GPU."""
 
 DOT_DTYPES = {(f16, f32), (bf16, f32), (f32, f32), (f64, f64), (i8, i32)}
-"""What `tl.dot` multiplies, and what it adds in."""
+"""Pairs of dtypes that `tl.dot` supports: of the factors, and of the accumulator."""
 
 
 def is_read_modify_write(stmt: Stmt) -> bool:
-    """Whether a serial loop changes what it reads: it must not run in every program."""
+    """Return True for a serial loop that writes a buffer it reads: it must not run in every program."""
     if not isinstance(stmt, For) or stmt.parallel:
         return False
     written = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Store)}
-    own = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Local)}
-    return bool({e.buffer for e in tile.loads((stmt,))} & written - own)
+    local = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Local)}
+    return bool({e.buffer for e in tile.loads((stmt,))} & written - local)
 
 
 def dot_operands(value: PrimitiveCall) -> tuple[Expr, Expr]:
-    """The factors of a product, before they were widened where `tl.dot` widens by itself."""
+    """Return the factors of a product, without the casts that `tl.dot` performs itself."""
     x, y = value.operands
-    inner = [e.operands[0] if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e for e in (x, y)]
-    same = inner[0].dtype == inner[1].dtype and (inner[0].dtype, value.dtype) in DOT_DTYPES
-    return (inner[0], inner[1]) if same else (x, y)
+    uncast = [e.operands[0] if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e for e in (x, y)]
+    supported = uncast[0].dtype == uncast[1].dtype and (uncast[0].dtype, value.dtype) in DOT_DTYPES
+    return (uncast[0], uncast[1]) if supported else (x, y)
 
 
 def reduce_identity(s: Reduce) -> Const:
-    """What leaves a combination unchanged."""
+    """Return the identity element of a reduction."""
     return const(IDENTITIES[s.op](s.value.dtype), s.value.dtype)
 
 
 def reduce_axis(s: Reduce, text: str, axis: int) -> str:
-    """A block combined along one of its axes."""
+    """Return the reduction of block `text` along one of its axes."""
     dtype, helper = s.value.dtype, reduce_helper(s.op, s.value.dtype)
     if helper:
         return f"tl.reduce({text}, {axis}, {helper})"
@@ -366,5 +366,5 @@ def reduce_axis(s: Reduce, text: str, axis: int) -> str:
 
 
 def trip_count(r: Range) -> Dim:
-    """How many blocks a loop takes."""
+    """Return the number of blocks of a loop."""
     return ceildiv(r.extent, r.tile)

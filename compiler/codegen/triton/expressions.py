@@ -1,7 +1,7 @@
 """Tile IR's expressions as Triton source.
 
-Inside tiled loops a value is a block with one axis for each of these loops it varies with.  An expression is written for
-the axes of its result, and what it reads is stretched to them:
+Inside tiled loops a value is a block with one axis for each loop that it varies with.  An expression is written for the
+axes of its result, and its operands are broadcast to them:
 
     %x[%i, %j] + %b[%j]      tl.load(x + i[:, None]*64 + j[None, :]) + tl.load(b + j[None, :])
 """
@@ -32,15 +32,15 @@ from compiler.ir.tile.kernel import Kernel, Range
 from compiler.ir.types import f32, f64
 
 ATOM_PRECEDENCE = UNARY_PRECEDENCE + 1
-"""How tightly names and calls bind."""
+"""Precedence of names and calls."""
 
 MAX_LINE_OPS = 12
-"""Operations in one line of source."""
+"""Most operations in one line of source, for readability."""
 
 
 @dataclass(frozen=True)
 class BlockValue:
-    """A named value and the tiled loops it varies with, in the order of its axes."""
+    """A named value and the variables of the tiled loops it varies with, in the order of its axes."""
 
     name: str
     axes: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class BlockValue:
 
 @dataclass(frozen=True)
 class LocalBlock:
-    """What a local buffer holds: a block, and the loop that walked each of its dimensions."""
+    """Contents of a local buffer: a block, and the loop over each of its dimensions when it was stored."""
 
     block: BlockValue
     dim_loops: tuple[Range, ...]
@@ -56,18 +56,18 @@ class LocalBlock:
 
 @dataclass(frozen=True)
 class LoadedBlock:
-    """The name of a block that was loaded, and what stands in it where its mask is false."""
+    """Name of a loaded block, and the text of its value where the mask is false ("": undefined)."""
 
     name: str
     other: str
 
 
 BindFunction: TypeAlias = Callable[[str, tuple[str, ...], str], BlockValue]
-"""Gives a text with these axes a name like the last argument."""
+"""Binds a text with the given axes to a name that resembles the last argument."""
 
 
 class TritonExprEmitter:
-    """The values in scope, and how expressions over them are written."""
+    """The values in scope; writes expressions over them."""
 
     def __init__(self, kernel: Kernel, params: Mapping[str, str], bind: BindFunction) -> None:
         self.params = params
@@ -77,40 +77,41 @@ class TritonExprEmitter:
         self.names: dict[str, BlockValue] = {}
         self.loaded_blocks: dict[str, LoadedBlock] = {}
         self.local_blocks: dict[str, LocalBlock] = {}
-        self.local_scalars: dict[str, BlockValue] = {}  # the variable for each local buffer of rank 0
-        self.loops: dict[str, Range] = {}  # every loop in scope, outermost first
+        self.local_scalars: dict[str, BlockValue] = {}  # the variable of each local buffer of rank 0
+        self.loops: dict[str, Range] = {}  # all loops in scope, outermost first
         self.helpers: set[str] = set()
 
     # axes
 
     def axes(self, *exprs: Expr) -> tuple[str, ...]:
-        """The tiled loops that a value varies with, outermost first."""
-        found: set[str] = set()
+        """Return the tiled loops that any of `exprs` varies with, outermost first."""
+        axes: set[str] = set()
         for x in (x for e in exprs for x in e.subexprs):
             if isinstance(x, Ref):
-                found.update(self.names[x.name].axes)
+                axes.update(self.names[x.name].axes)
             elif isinstance(x, Load) and x.buffer in self.local_scalars:
-                found.update(self.local_scalars[x.buffer].axes)
+                axes.update(self.local_scalars[x.buffer].axes)
             elif isinstance(x, Load):
-                found.update(self.read_local(x).axes if x.buffer in self.local_blocks else self.index_axes(x.index))
+                axes.update(self.read_local(x).axes if x.buffer in self.local_blocks else self.index_axes(x.index))
             elif isinstance(x, IndexValue):
-                found.update(self.index_axes((x.index,)))
-        return self.in_loop_order(found)
+                axes.update(self.index_axes((x.index,)))
+        return self.in_loop_order(axes)
 
     def index_axes(self, index: Iterable[Dim]) -> tuple[str, ...]:
-        """The tiled loops that a place varies with."""
+        """Return the tiled loops that an index varies with, outermost first."""
         return self.in_loop_order({a for d in index for v in variables(d) for a in self.names[v].axes})
 
     def in_loop_order(self, axes: Iterable[str]) -> tuple[str, ...]:
-        found = set(axes)
-        return tuple(v for v in self.loops if v in found)
+        """Return `axes` outermost first, each once."""
+        unordered = set(axes)
+        return tuple(v for v in self.loops if v in unordered)
 
     def shape(self, axes: Sequence[str]) -> str:
-        """The extents of a block as a Python tuple."""
+        """Return the extents of a block as a Python tuple."""
         return str(tuple(self.loops[a].tile for a in axes))
 
     def align_axes(self, block: BlockValue, axes: Sequence[str]) -> str:
-        """A block with its axes where `axes` has them, and axes of extent 1 for the others."""
+        """Return a block permuted and expanded to `axes`: axes that it lacks get extent 1."""
         if not block.axes:
             return block.name
         order = [a for a in axes if a in block.axes]
@@ -123,19 +124,19 @@ class TritonExprEmitter:
             return text
         return f"{text}[{', '.join(':' if a in order else 'None' for a in axes)}]"
 
-    # places
+    # memory
 
     def index_text(self, d: Dim, axes: Sequence[str]) -> str:
-        """An index expression; a division of what may be negative rounds down by a helper."""
+        """Return an index expression; divisions whose dividend may be negative call a helper that rounds down."""
         bounds = {v: (r.lo, r.hi - 1) for v, r in self.loops.items() if isinstance(r.lo, int) and isinstance(r.hi, int)}
 
-        def atom(a: Atom) -> Dim:
+        def expand_atom(a: Atom) -> Dim:
             if isinstance(a, Var):
                 return var(a.name)
-            assert not isinstance(a, DynamicSize), f"the size {a} is open; specialise the graph first"
+            assert not isinstance(a, DynamicSize), f"size {a} is dynamic; specialise the graph first"
             x, y = operands(a)
-            known = interval(x, bounds)
-            if known is not None and known[0] >= 0 and not isinstance(a, Min):
+            x_bounds = interval(x, bounds)
+            if x_bounds is not None and x_bounds[0] >= 0 and not isinstance(a, Min):
                 return apply_compound(a, x, y)
             function = "tl.minimum" if isinstance(a, Min) else "floordiv" if isinstance(a, FloorDiv) else "floormod"
             self.helpers |= set() if isinstance(a, Min) else {function, "floormod"}
@@ -144,10 +145,10 @@ class TritonExprEmitter:
             self.names[block.name] = block
             return var(block.name)
 
-        return format_index(map_atoms(d, atom), lambda v: self.align_axes(self.names[v], axes))
+        return format_index(map_atoms(d, expand_atom), lambda v: self.align_axes(self.names[v], axes))
 
     def bounds_tests(self, loops: Iterable[str], axes: Sequence[str]) -> list[str]:
-        """The tests that partial blocks along `loops` have not ended."""
+        """Return the tests that indices of partial blocks along `loops` are inside the extent."""
         return [
             f"{self.align_axes(self.names[v], axes)} < {self.loops[v].hi}"
             for v in loops
@@ -155,53 +156,56 @@ class TritonExprEmitter:
         ]
 
     def pointer(self, buffer: str, index: Sequence[Dim], axes: Sequence[str]) -> str:
-        """Where element `index` of a parameter lies, for every index of `axes`."""
+        """Return the block of pointers to element `index` of a parameter, over `axes`."""
         offset = self.types[buffer].offset(index)
         name = self.params[buffer]
         text = name if offset == 0 else f"{name} + {self.index_text(offset, axes)}"
         return text if set(self.index_axes((offset,))) == set(axes) else f"tl.broadcast_to({text}, {self.shape(axes)})"
 
     def load(self, e: Load, axes: Sequence[str], fill: Const | None = None) -> str:
-        """A block of a parameter under a name; lanes beyond partial blocks hold `fill`, or anything."""
+        """Load a block of a parameter; elements outside a partial block hold `fill`, or are undefined if it is None."""
         varying_axes = self.axes(e)
         own = tuple(a for a in axes if a in varying_axes)
         pointer = self.pointer(e.buffer, e.index, own)
         tests = self.bounds_tests(varying_axes, own)
         if e.mask is not None:
             tests.append(self.expr_text(e.mask, own))
-        other = (
-            self.expr_text(e.other, own) if e.other is not None else literal(fill) if tests and fill is not None else ""
-        )
+        if e.other is not None:
+            other = self.expr_text(e.other, own)
+        else:
+            other = literal(fill) if tests and fill is not None else ""
         text = f"{pointer}{', mask=' + conjunction(tests) if tests else ''}"
         earlier = self.loaded_blocks.get(text)
         if earlier is not None and other in ("", earlier.other):
             return self.align_axes(BlockValue(earlier.name, own), axes)
-        filled = f"{text}, other={other}" if other else text
-        block = self.bind(f"tl.load({filled})", own, f"{self.params[e.buffer]}_block")
+        arguments = f"{text}, other={other}" if other else text
+        block = self.bind(f"tl.load({arguments})", own, f"{self.params[e.buffer]}_block")
         if self.roles[e.buffer] in ("in", "const"):
             self.loaded_blocks[text] = LoadedBlock(block.name, other)
         return self.align_axes(block, axes)
 
     def read_local(self, e: Load) -> BlockValue:
-        """A local buffer's block, its axes those of the loops it is read in."""
+        """Return a local buffer's block, with its axes renamed to the loops that read it."""
         local = self.local_blocks[e.buffer]
         renamed: dict[str, str] = {}
-        for walked, d in zip(local.dim_loops, e.index, strict=True):
+        for stored, d in zip(local.dim_loops, e.index, strict=True):
             read = self.loops.get(str(d))
-            if read is None or read.with_(var=walked.var) != walked or read.var in renamed.values():
-                raise TritonError(f"local %{e.buffer}: {d} does not walk it as %{walked.var} did; run gpu-rows")
-            renamed[walked.var] = read.var
+            if read is None or read.with_(var=stored.var) != stored or read.var in renamed.values():
+                raise TritonError(
+                    f"local %{e.buffer}: {d} does not range over it as %{stored.var} did when it was stored; run gpu-rows"
+                )
+            renamed[stored.var] = read.var
         return BlockValue(local.block.name, tuple(renamed.get(a, a) for a in local.block.axes))
 
     # expressions
 
     def expr_text(self, e: Expr, axes: Sequence[str], precedence: int = 0) -> str:
-        """`e` for a result with `axes`, in brackets where it binds less tightly than `level`."""
-        text, binding = self.text_and_precedence(e, axes)
-        return f"({text})" if binding < precedence else text
+        """Return `e` for a result with `axes`, in parentheses if it binds less tightly than `precedence`."""
+        text, own_precedence = self.text_and_precedence(e, axes)
+        return f"({text})" if own_precedence < precedence else text
 
     def text_and_precedence(self, e: Expr, axes: Sequence[str]) -> tuple[str, int]:
-        """`e` and how tightly its outermost operation binds."""
+        """Return `e` and the precedence of its outermost operation."""
         match e:
             case Const():
                 return literal(e), ATOM_PRECEDENCE
@@ -224,7 +228,7 @@ class TritonExprEmitter:
         raise TritonError(f"{type(e).__name__} has no value in a kernel")
 
     def call_text(self, e: PrimitiveCall, axes: Sequence[str]) -> tuple[str, int]:
-        """A primitive applied to its arguments, and how tightly it binds."""
+        """Return a primitive applied to its arguments, and its precedence."""
         dtype = DTYPES[e.dtype.name][0]
 
         def argument(k: int, level: int = 0) -> str:
@@ -256,7 +260,10 @@ class TritonExprEmitter:
         return f"{function}({', '.join(argument(k) for k in range(len(e.operands)))})", ATOM_PRECEDENCE
 
     def argument_text(self, call: PrimitiveCall, k: int, axes: Sequence[str], level: int = 0) -> str:
-        """Operand `k` of `user`: a constant carries its dtype where no neighbour tells, an index that is compared none."""
+        """Return operand `k` of `call`.
+
+        A constant carries its dtype if no other operand implies it.  Comparisons of indices are written without casts.
+        """
         e = call.operands[k]
         if call.primitive in COMPARISONS and all(isinstance(x, (IndexValue, Const)) for x in call.operands):
             return self.index_text(e.index, axes) if isinstance(e, IndexValue) else self.expr_text(e, axes)
@@ -266,28 +273,22 @@ class TritonExprEmitter:
         return self.expr_text(e, axes, level)
 
     def masked_text(self, e: Expr, axes: tuple[str, ...], own: Iterable[str], fill: Const) -> str:
-        """`e` at every index of `axes`, and `fill` beyond the ends of the loops `own`."""
+        """Return `e` at every index of `axes`, and `fill` outside the extents of the loops `own`."""
         partial = [v for v in own if has_partial_block(self.loops[v])]
-        needs_broadcast = set(self.axes(e)) != set(axes)
-        if (
-            partial
-            and not needs_broadcast
-            and isinstance(e, Load)
-            and e.buffer not in self.local_blocks
-            and e.mask is None
-        ):
+        covers_axes = set(self.axes(e)) == set(axes)
+        if partial and covers_axes and isinstance(e, Load) and e.mask is None and e.buffer not in self.local_blocks:
             return self.load(e, axes, fill)
         if isinstance(e, Const):
             text = f"tl.full({self.shape(axes)}, {literal(e)}, {DTYPES[e.dtype.name][0]})"
         else:
             text = self.expr_text(e, axes)
-            text = f"tl.broadcast_to({text}, {self.shape(axes)})" if needs_broadcast else text
-        return (
-            f"tl.where({conjunction(self.bounds_tests(partial, axes))}, {text}, {literal(fill)})" if partial else text
-        )
+            text = text if covers_axes else f"tl.broadcast_to({text}, {self.shape(axes)})"
+        if partial:
+            text = f"tl.where({conjunction(self.bounds_tests(partial, axes))}, {text}, {literal(fill)})"
+        return text
 
     def bind_long_parts(self, e: Expr) -> Expr:
-        """`e` with what is used twice, or would make a long line, bound to names."""
+        """Return `e` with subexpressions bound to names: those used twice, and those of more than `MAX_LINE_OPS`."""
         uses: dict[int, int] = {}
         for a in (a for x in e.subexprs for a in x.args):
             uses[id(a)] = uses.get(id(a), 0) + 1
@@ -306,15 +307,15 @@ class TritonExprEmitter:
 
 
 def conjunction(tests: Sequence[str]) -> str:
-    """The conjunction of some tests."""
+    """Return the conjunction of at least one test."""
     return tests[0] if len(tests) == 1 else " & ".join(f"({t})" for t in tests)
 
 
 def has_partial_block(r: Range) -> bool:
-    """Whether the last block of a tiled loop reaches beyond its end."""
+    """Return True if the last block of a loop may be partial."""
     return not isinstance(r.extent, int) or r.extent % r.tile != 0
 
 
 def is_single_block(r: Range) -> bool:
-    """Whether one block covers the loop."""
+    """Return True if one block covers the loop."""
     return isinstance(r.extent, int) and 0 < r.extent <= r.tile

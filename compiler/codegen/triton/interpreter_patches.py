@@ -1,4 +1,4 @@
-"""What Triton's interpreter lacks, in NumPy: device library functions, and products of bf16 blocks."""
+"""Patches of Triton's interpreter, in NumPy: device library functions, and products of bf16 blocks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ LIBDEVICE_IN_NUMPY: dict[str, Callable[..., Any]] = {
     "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "pow": np.power, "trunc": np.trunc, "rint": np.rint,
     "copysign": np.copysign,
 }  # fmt: skip
+"""Functions of `libdevice` that the interpreter cannot run, with their NumPy equivalents."""
 
 
 def patch_interpreter() -> None:
-    """Complete the interpreter; does nothing where kernels are compiled."""
+    """Patch the interpreter if Triton uses it (TRITON_INTERPRET=1); does nothing if kernels are compiled."""
     import triton
     from triton.language.extra import libdevice
 
@@ -31,7 +32,7 @@ def patch_interpreter() -> None:
 
 
 def elementwise_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` on the interpreter's tensors."""
+    """Return a NumPy function as a function of the interpreter's tensors."""
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
@@ -45,17 +46,17 @@ def elementwise_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def widen_bf16_dot(dot: Callable[..., Any]) -> Callable[..., Any]:
-    """The interpreter's `dot`, given the numbers of bf16 blocks where it would multiply their bits."""
+    """Return the interpreter's `dot` with bf16 operands widened to f32; it would multiply their bits."""
     import triton.language as tl
     from triton.runtime.interpreter import TensorHandle
 
-    def numbers(x: Any) -> Any:
+    def widen(x: Any) -> Any:
         if x.dtype != tl.bfloat16:
             return x
         return TensorHandle((x.data.astype(np.uint32) << np.uint32(16)).view(np.float32), tl.float32)
 
     @wraps(dot)
-    def apply(builder: Any, a: Any, b: Any, *rest: Any) -> Any:
-        return dot(builder, numbers(a), numbers(b), *rest)
+    def apply(builder: Any, a: Any, b: Any, *args: Any) -> Any:
+        return dot(builder, widen(a), widen(b), *args)
 
     return apply

@@ -11,9 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from compiler.codegen.triton.interpreter_patches import patch_interpreter
-
-GPU_TARGETS: dict[str, tuple[str, int | str, int]] = {"sm90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
-"""GPUs by name: Triton's backend, architecture and threads per warp."""
+from compiler.codegen.triton.targets import GPUTarget
 
 
 @lru_cache(maxsize=1)
@@ -42,13 +40,14 @@ def load_triton(source: str) -> Callable[..., None]:
     return launch
 
 
-def compile_offline(source: str, target: str) -> dict[str, int]:
-    """Bytes of each artefact ("ptx" and "cubin", or "amdgcn" and "hsaco") for one of `TARGETS`; needs no GPU."""
+def compile_offline(source: str, target: GPUTarget) -> dict[str, int]:
+    """Compile without a GPU; return the bytes of each artefact: "ptx" and "cubin", or "amdgcn" and "hsaco"."""
     import triton
-    from triton.backends.compiler import GPUTarget
+    from triton.backends import compiler as backends
     from triton.compiler import ASTSource
 
     module = load_module(source)
+    machine = backends.GPUTarget(target.platform, target.architecture, target.warp_threads)
     program = ASTSource(module.kernel, module.signature)
-    compiled = triton.compile(program, target=GPUTarget(*GPU_TARGETS[target]), options=module.options)
+    compiled = triton.compile(program, target=machine, options=module.options)
     return {kind: len(text) for kind, text in compiled.asm.items() if kind in ("ptx", "cubin", "amdgcn", "hsaco")}

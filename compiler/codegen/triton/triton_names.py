@@ -1,4 +1,4 @@
-"""What Triton calls things: dtypes, primitives, and the helper functions that generated source brings along."""
+"""Names in Triton source: dtypes, primitives, and the helper functions that generated source defines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.ir.types import DType, f32
 
 
 class TritonError(TilewrightError):
-    """A kernel that cannot be said in Triton, and why."""
+    """A kernel cannot be expressed in Triton; the message says why."""
 
 
 DTYPES: Mapping[str, tuple[str, str]] = {
@@ -29,10 +29,10 @@ DTYPES: Mapping[str, tuple[str, str]] = {
     "u8": ("tl.uint8", "u8"),
     "bool": ("tl.int1", "i1"),
 }
-"""Each dtype as source names it, and as a signature does."""
+"""Name of each dtype in source, and in a signature."""
 
 INFIX_OPERATORS: Mapping[str, str] = {**{p.name: p.infix for p in PRIMITIVES.values() if p.infix}, "rem": "%"}
-"""Primitives that are operators."""
+"""Primitives that are infix operators."""
 
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
@@ -42,24 +42,24 @@ TRITON_FUNCTIONS: Mapping[str, str] = {
     **{p: f"libdevice.{p}" for p in ("expm1", "log1p", "tanh", "tan", "asin", "acos", "atan", "sinh", "cosh", "pow")},
     **{p: f"libdevice.{p}" for p in ("trunc", "copysign")}, "round": "libdevice.rint",
 }  # fmt: skip
-"""Primitives that are functions; names without a module are `HELPERS`."""
+"""Primitives that are functions; names without a module are in `HELPERS`."""
 
 EXACT_FUNCTIONS: Mapping[str, str] = {"div": "tl.div_rn", "sqrt": "tl.sqrt_rn"}
-"""f32 primitives whose plain spelling would be approximate."""
+"""Correctly rounded functions for f32 primitives whose default in Triton is approximate."""
 
 ANY_DTYPE_FUNCTIONS = ("where", "fma", "abs", "max", "min")
-"""Functions that are not of f32 and f64 alone."""
+"""Functions of all dtypes; the others take only f32 and f64."""
 
 HELPERS: Mapping[str, str] = {
     "maximum": "def maximum(a, b):\n    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)",
     "minimum": "def minimum(a, b):\n    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)",
-    "product": "def product(a, b):\n    return a * b",
-    "either": "def either(a, b):\n    return a | b",
-    "both": "def both(a, b):\n    return a & b",
+    "multiply": "def multiply(a, b):\n    return a * b",
+    "logical_or": "def logical_or(a, b):\n    return a | b",
+    "logical_and": "def logical_and(a, b):\n    return a & b",
     "floordiv": "def floordiv(a, b):\n    return (a - floormod(a, b)) // b",
     "floormod": "def floormod(a, b):\n    return (a % b + b) % b  # % has the sign of a",
 }
-"""Functions written into the source that calls them; each may call those after it."""
+"""Helper functions, copied into the source that calls them; each may call only those after it."""
 
 MODULE_NAMES = ("tl", "triton", "libdevice", "launch", "kernel", "grid", "signature", "options")
 RESERVED = {*MODULE_NAMES, "pid", "range", "float", *HELPERS, *kwlist}
@@ -67,14 +67,14 @@ RESERVED = {*MODULE_NAMES, "pid", "range", "float", *HELPERS, *kwlist}
 
 
 def reduce_helper(op: str, dtype: DType) -> str:
-    """The helper that combines two values of a reduction; "" for a sum."""
+    """Return the name of the helper that combines two values of a reduction; "" for a sum."""
     if dtype.kind == "bool":
-        return {"max": "either", "min": "both"}[op]
-    return {"add": "", "mul": "product", "max": "maximum", "min": "minimum"}[op]
+        return {"max": "logical_or", "min": "logical_and"}[op]
+    return {"add": "", "mul": "multiply", "max": "maximum", "min": "minimum"}[op]
 
 
 def literal(e: Const, typed: bool = False) -> str:
-    """A constant, with its dtype where nothing beside it tells; otherwise it takes the dtype of its neighbour."""
+    """Return a constant; unless `typed`, it takes the dtype of the other operand."""
     text = repr(e.value)
     if isinstance(e.value, float) and not math.isfinite(e.value):
         text = f'float("{e.value}")'

@@ -1,8 +1,9 @@
-"""Gradients that autograd has operators of its own for and PyTorch does not decompose."""
+"""Backward operators of autograd that PyTorch does not decompose."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from compiler.frontend.conversions.contraction import attention_scores, convolution, default_scale
 from compiler.frontend.conversions.pooling import per_dim
@@ -33,8 +34,11 @@ def attention_backward(
     gradient: Node, q: Node, k: Node, v: Node, y: Node, logsumexp: Node, dropout_p: float, is_causal: bool,
     attn_mask: Node | None = None, scale: float | SymbolicScalar | None = None,
 ) -> tuple[Node, Node, Node]:  # fmt: skip
-    """With p the probabilities, found again from the log of their sums (Dao and others, 2022, algorithm 4)."""
-    of_keys, of_values = k.shape[-3], v.shape[-3]
+    """Return the gradients of `q`, `k` and `v`.
+
+    The probabilities p are recomputed from `logsumexp` (Dao et al., FlashAttention, 2022, algorithm 4).
+    """
+    key_heads, value_heads = k.shape[-3], v.shape[-3]
     k, v = (ops.expand_kv_heads(x, q.shape[-3]) for x in (k, v))
     factor = default_scale(q, scale)
     scores = attention_scores(q, k, attn_mask, is_causal, factor)
@@ -42,20 +46,20 @@ def attention_backward(
     rows = ops.unsqueeze(ops.as_dtype(logsumexp, wide), -1)
     p = ops.exp(ops.sub(scores, ops.where(ops.eq(rows, float("-inf")), 0.0, rows)))
     g, last = ops.as_dtype(gradient, wide), (scores.type.rank - 1,)
-    share = ops.sum_(ops.mul(g, ops.as_dtype(y, wide)), dims=last, keepdim=True)
-    inner = ops.sub(ops.matmul(gradient, ops.transpose(v, -1, -2), dtype=wide), share)
-    ds = ops.as_dtype(apply_promoted(ops.mul, ops.mul(p, inner), factor), q.dtype)
+    mean = ops.sum_(ops.mul(g, ops.as_dtype(y, wide)), dims=last, keepdim=True)
+    centered = ops.sub(ops.matmul(gradient, ops.transpose(v, -1, -2), dtype=wide), mean)
+    ds = ops.as_dtype(apply_promoted(ops.mul, ops.mul(p, centered), factor), q.dtype)
     dk = ops.matmul(ops.transpose(ds, -1, -2), q)
     dv = ops.matmul(ops.transpose(ops.as_dtype(p, v.dtype), -1, -2), gradient)
-    return ops.matmul(ds, k), _sum_shared_heads(dk, of_keys), _sum_shared_heads(dv, of_values)
+    return ops.matmul(ds, k), _sum_shared_heads(dk, key_heads), _sum_shared_heads(dv, value_heads)
 
 
 def _sum_shared_heads(gradient: Node, heads: Dim) -> Node:
-    """The gradient of each of `heads` that several heads share."""
-    *front, own, rows, columns = gradient.shape
-    if own == heads:
+    """Sum the gradient of a key or value over the query heads that share each of its `heads`."""
+    *front, query_heads, rows, columns = gradient.shape
+    if query_heads == heads:
         return gradient
-    grouped = ops.reshape(gradient, shape=(*front, heads, floordiv(own, heads), rows, columns))
+    grouped = ops.reshape(gradient, shape=(*front, heads, floordiv(query_heads, heads), rows, columns))
     return ops.sum_(grouped, dims=(grouped.type.rank - 3,))
 
 
@@ -64,37 +68,20 @@ def convolution_backward(
     gradient: Node, x: Node, weight: Node, bias_sizes: Sequence[int] | None, stride: Sequence[int], padding: Sequence[int],
     dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> tuple[Node | None, Node | None, Node | None]:  # fmt: skip
-    axes = (0, *range(2, x.type.rank))
-    stride, padding, dilation = (per_dim(v, x.type.rank - 2) for v in (stride, padding, dilation))
-    if transposed:
-        return (
-            _transposed_input_gradient(gradient, x, weight, stride, padding, dilation, groups)
-            if output_mask[0]
-            else None,
-            _convolution_weight_gradient(x, gradient, weight, stride, padding, dilation, groups)
-            if output_mask[1]
-            else None,
-            ops.sum_(gradient, dims=axes) if output_mask[2] else None,
-        )
+    window: tuple[Any, ...] = (*(per_dim(v, x.type.rank - 2) for v in (stride, padding, dilation)), groups)
+    input_gradient = _transposed_input_gradient if transposed else convolution_input_gradient
+    operands = (x, gradient) if transposed else (gradient, x)
     return (
-        convolution_input_gradient(gradient, x, weight, stride, padding, dilation, groups) if output_mask[0] else None,
-        _convolution_weight_gradient(gradient, x, weight, stride, padding, dilation, groups)
-        if output_mask[1]
-        else None,
-        ops.sum_(gradient, dims=axes) if output_mask[2] else None,
+        input_gradient(gradient, x, weight, *window) if output_mask[0] else None,
+        _convolution_weight_gradient(*operands, weight, *window) if output_mask[1] else None,
+        ops.sum_(gradient, dims=(0, *range(2, x.type.rank))) if output_mask[2] else None,
     )
 
 
 def _transposed_input_gradient(
-    gradient: Node,
-    x: Node,
-    weight: Node,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Node:
-    """The convolution that the transposed one undoes; places that only output padding made are left out."""
+    gradient: Node, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Node:  # fmt: skip
+    """Convolve the gradient of a transposed convolution; elements that stem only from output padding are dropped."""
     zeros = (0,) * len(stride)
     result = convolution(gradient, weight, None, stride, padding, dilation, False, zeros, groups)
     for d in range(2, x.type.rank):
@@ -103,34 +90,25 @@ def _transposed_input_gradient(
 
 
 def convolution_input_gradient(
-    gradient: Node,
-    x: Node,
-    weight: Node,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Node:
-    """The transposed convolution of the gradient; what the last window left over is padded: as far as it may, and cut, where its size is open."""
+    gradient: Node, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Node:  # fmt: skip
+    """Return the transposed convolution of the gradient, padded where no window reads the last elements of `x`.
+
+    Where the number of those is symbolic, it is padded by the maximum, `stride - 1`, and cropped.
+    """
     sizes = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
-    rest = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, s, p, d in sizes]
-    most = [r if isinstance(r, int) else s - 1 for r, s in zip(rest, stride, strict=True)]
-    result = convolution(gradient, weight, None, stride, padding, dilation, True, most, groups)
-    for d, (r, n) in enumerate(zip(rest, x.shape[2:], strict=True), 2):
+    unread = [(n + 2 * p - d * (k - 1) - 1) % s for n, k, s, p, d in sizes]
+    output_padding = [r if isinstance(r, int) else s - 1 for r, s in zip(unread, stride, strict=True)]
+    result = convolution(gradient, weight, None, stride, padding, dilation, True, output_padding, groups)
+    for d, (r, n) in enumerate(zip(unread, x.shape[2:], strict=True), 2):
         result = result if isinstance(r, int) else ops.slice_(result, dim=d, size=n)
     return result
 
 
 def _convolution_weight_gradient(
-    gradient: Node,
-    x: Node,
-    weight: Node,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Node:
-    """Input and gradient convolved with batch and channels exchanged, stride and dilation too."""
+    gradient: Node, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Node:  # fmt: skip
+    """Convolve the input with the gradient, with batch and channels exchanged, and stride and dilation too."""
     batch, _, *area = x.shape
     spatial = tuple(range(3, x.type.rank + 1))
     grouped = ops.reshape(x, shape=(batch, groups, weight.shape[1], *area))

@@ -11,13 +11,20 @@ import torch
 from compiler.frontend.conversions.elementwise import add as add_scaled
 from compiler.frontend.conversions.pooling import per_dim
 from compiler.frontend.conversions.views import view
-from compiler.frontend.promotion import SymbolicScalar, TensorOrNumber, apply_promoted, as_node, truncate_scalar
+from compiler.frontend.promotion import (
+    SymbolicScalar,
+    TensorOrNumber,
+    apply_promoted,
+    as_node,
+    truncate_scalar,
+    widen_half,
+)
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.torch_types import from_torch
-from compiler.ir.types import DType, f32, f64, i64
+from compiler.ir.types import accumulator_dtype, f32, f64, i64
 
 
 @converts("aten.linear.default")
@@ -29,21 +36,20 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
 
 @converts("aten.mm.default", "aten.bmm.default", "aten.matmul.default", "aten.linalg_matmul.default")
 def matmul(x: Node, y: Node) -> Node:
-    """Vectors count as a row on the left and as a column on the right."""
+    """Multiply matrices or batches of them; a vector is a row on the left and a column on the right."""
     rows = x if x.type.rank > 1 else ops.unsqueeze(x, 0)
     columns = y if y.type.rank > 1 else ops.unsqueeze(y, 1)
     product = ops.matmul(rows, columns)
     if x.type.rank > 1 and y.type.rank > 1:
         return product
-    stack = product.shape[:-2]
-    kept = (product.shape[-2:-1] if x.type.rank > 1 else ()) + (product.shape[-1:] if y.type.rank > 1 else ())
-    return view(product, (*stack, *kept))
+    *batch, m, n = product.shape
+    return view(product, (*batch, *((m,) if x.type.rank > 1 else ()), *((n,) if y.type.rank > 1 else ())))
 
 
 @converts("aten.mv.default", "aten.dot.default", "aten.vdot.default", "aten.inner.default")
 def dot(x: Node, y: Node) -> Node:
     if max(x.type.rank, y.type.rank) > 1 and y.type.rank > 1:
-        raise ConversionError("inner products of matrices")
+        raise ConversionError("inner products of matrices are not supported; use torch.matmul")
     return matmul(x, y)
 
 
@@ -54,7 +60,10 @@ def outer(x: Node, y: Node) -> Node:
 
 @converts("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def addmm(bias: Node, x: Node, y: Node, beta: TensorOrNumber = 1, alpha: TensorOrNumber = 1) -> Node:
-    """beta * bias + alpha * x @ y, rounded once; beta 0 ignores even NaN.  Integers take factors without their fraction."""
+    """Compute beta * bias + alpha * x @ y, rounded once.
+
+    With beta 0, `bias` is ignored even if NaN.  Factors of integers are rounded toward zero.
+    """
     dtype = x.dtype
     beta, alpha = truncate_scalar(beta, dtype), truncate_scalar(alpha, dtype)
     column = y.type.rank == 1
@@ -69,7 +78,7 @@ def addmm(bias: Node, x: Node, y: Node, beta: TensorOrNumber = 1, alpha: TensorO
 
 @converts("aten.addbmm.default")
 def addbmm(bias: Node, x: Node, y: Node, beta: TensorOrNumber = 1, alpha: TensorOrNumber = 1) -> Node:
-    """The products of a batch summed: one product over batch and inner dimension together."""
+    """Compute the sum of a batch of products as one product over the flattened batch and inner dimension."""
     (batch, rows, inner), columns = x.shape, y.shape[2]
     wide = ops.reshape(ops.transpose(x, 0, 1), shape=(rows, batch * inner))
     return addmm(bias, wide, ops.reshape(y, shape=(batch * inner, columns)), beta, alpha)
@@ -80,7 +89,7 @@ def trilinear(
     x: Node, y: Node, z: Node, expand_x: Sequence[int], expand_y: Sequence[int], expand_z: Sequence[int], sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> Node:  # fmt: skip
-    """The sum over `sumdim` of the product of three tensors, each given new dimensions first."""
+    """Multiply three tensors, each unsqueezed at its own dimensions first, and sum over `sumdim`."""
     spread = []
     for operand, dims in ((x, expand_x), (y, expand_y), (z, expand_z)):
         for d in sorted(dims):
@@ -94,16 +103,15 @@ def trilinear(
 def grouped_matmul(
     x: Node, y: Node, offs: Node | None = None, bias: Node | None = None, out_dtype: torch.dtype | None = None
 ) -> Node:
-    """One product per group; `offs` says where each group of rows, columns or inner elements ends."""
-    wide = f32 if x.dtype.is_half else x.dtype
+    """Multiply group by group; `offs` holds the exclusive end of each group of rows, columns or inner elements."""
+    wide = accumulator_dtype(x.dtype)
     if bias is not None or (x.type.rank < 3 or y.type.rank < 3) != (offs is not None):
-        raise ConversionError("grouped products with a bias, or without offsets")
+        raise ConversionError("grouped matrix products with a bias, or without offsets, are not supported")
     if offs is None:
         product = ops.matmul(x, y, dtype=wide)
     elif x.type.rank == 2 and y.type.rank == 2:
-        in_group = ops.eq(
-            ops.unsqueeze(_group_ids(offs, x.shape[1]), 0), ops.unsqueeze(ops.iota(size=offs.shape[0]), 1)
-        )
+        ids = ops.unsqueeze(_group_ids(offs, x.shape[1]), 0)
+        in_group = ops.eq(ids, ops.unsqueeze(ops.iota(size=offs.shape[0]), 1))
         product = ops.matmul(ops.where(ops.unsqueeze(in_group, 1), x, 0.0), y, dtype=wide)
     elif x.type.rank == 2:
         rows = ops.take(y, _group_ids(offs, x.shape[0]), dim=0)
@@ -117,7 +125,7 @@ def grouped_matmul(
 
 @converts("transformers.grouped_mm_fallback.default")
 def grouped_mm_fallback(x: Node, weight: Node, offs: Node) -> Node:
-    """The operator that `transformers` puts in place of `_grouped_mm`: rows after the last group are zero."""
+    """Convert the operator that `transformers` uses instead of `_grouped_mm`: rows after the last group are zero."""
     end = ops.as_dtype(ops.slice_(offs, dim=0, start=offs.shape[0] - 1, size=1), i64)
     inside = ops.lt(ops.iota(size=x.shape[0]), end)
     return ops.where(ops.unsqueeze(inside, 1), grouped_matmul(x, weight, offs), 0.0)
@@ -130,10 +138,10 @@ def grouped_mm_fallback_backward(x: Node, weight: Node, offs: Node, gradient: No
 
 
 def _group_ids(ends: Node, size: Dim) -> Node:
-    """The group of each of `size` elements: the number of groups that end before it; the last takes what is left."""
-    before = ops.le(ops.unsqueeze(ops.as_dtype(ends, i64), 0), ops.unsqueeze(ops.iota(size=size), 1))
+    """Return the group of each of `size` elements, i64[size]; elements after the last end belong to the last group."""
+    ended = ops.le(ops.unsqueeze(ops.as_dtype(ends, i64), 0), ops.unsqueeze(ops.iota(size=size), 1))
     last = as_node(ends.shape[0] - 1, i64)
-    return ops.minimum(ops.sum_(ops.as_dtype(before, i64), dims=(1,)), last)
+    return ops.minimum(ops.sum_(ops.as_dtype(ended, i64), dims=(1,)), last)
 
 
 def _with_batch_dim(x: Node, spatial: int) -> Node:
@@ -147,12 +155,8 @@ def convolution(
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
     operands = [v for v in (_with_batch_dim(x, n), weight, bias) if v is not None]
-    attrs: dict[str, Any] = {
-        "stride": per_dim(stride, n),
-        "padding": per_dim(padding, n),
-        "dilation": per_dim(dilation, n),
-        "groups": groups,
-    }
+    named = {"stride": stride, "padding": padding, "dilation": dilation}
+    attrs: dict[str, Any] = {k: per_dim(v, n) for k, v in named.items()} | {"groups": groups}
     if transposed:
         y = ops.conv_transposed(*operands, **attrs, output_padding=per_dim(output_padding, n))
     else:
@@ -166,9 +170,8 @@ def conv(
     dilation: int | Sequence[int] = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
     n = weight.type.rank - 2
-    return convolution(
-        x, weight, bias, per_dim(stride, n), per_dim(padding, n), per_dim(dilation, n), False, (0,) * n, groups
-    )
+    steps, pads, gaps = (per_dim(v, n) for v in (stride, padding, dilation))
+    return convolution(x, weight, bias, steps, pads, gaps, False, (0,) * n, groups)
 
 
 @converts("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
@@ -176,7 +179,7 @@ def conv_named_padding(
     x: Node, weight: Node, bias: Node | None = None, stride: int | Sequence[int] = 1, padding: str = "valid",
     dilation: int | Sequence[int] = 1, groups: int = 1,
 ) -> Node:  # fmt: skip
-    """ "same" pads so that the size stays, an odd element going to the end."""
+    """Convolve with named padding; "same" keeps the size and pads an odd element at the end."""
     n = weight.type.rank - 2
     if padding == "same":
         total = [d * (k - 1) for d, k in zip(per_dim(dilation, n), weight.shape[2:], strict=True)]
@@ -201,22 +204,17 @@ def attention(
     scale: float | SymbolicScalar | None = None, enable_gqa: bool = False,
 ) -> Node:  # fmt: skip
     if dropout_p > 0:
-        raise ConversionError("draws random numbers")
+        raise ConversionError("dropout in attention is not supported")
     dtype, factor = q.dtype, default_scale(q, scale)
-    if isinstance(factor, SymbolicScalar):  # not known when compiling: the queries take it
-        q, k, v = (ops.as_dtype(x, _sum_dtype(dtype)) for x in (q, k, v))
+    if isinstance(factor, SymbolicScalar):  # unknown at compile time: multiply the queries by it
+        q, k, v = map(widen_half, (q, k, v))
         q, factor = apply_promoted(ops.mul, q, factor), 1.0
     operands = [x for x in (q, k, v, mask) if x is not None]
     return ops.as_dtype(ops.attention(*operands, scale=factor, causal=is_causal, grouped=enable_gqa), dtype)
 
 
-def _sum_dtype(dtype: DType) -> DType:
-    """What sums of products of `dtype` are taken in."""
-    return f32 if dtype.is_half else dtype
-
-
 def default_scale(q: Node, scale: float | SymbolicScalar | None) -> float | SymbolicScalar:
-    """`scale`, or 1 / sqrt(size of a head)."""
+    """Return `scale`, by default 1 / sqrt(size of a head)."""
     if scale is not None:
         return scale if isinstance(scale, SymbolicScalar) else float(scale)
     size = q.shape[-1]
@@ -224,9 +222,9 @@ def default_scale(q: Node, scale: float | SymbolicScalar | None) -> float | Symb
 
 
 def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float | SymbolicScalar) -> Node:
-    """q k^T * scale with what is masked at -inf, in f32 or wider."""
-    scores = apply_promoted(ops.mul, ops.matmul(q, ops.transpose(k, -1, -2), dtype=_sum_dtype(q.dtype)), scale)
-    return ops.masked_scores(scores, mask, causal)
+    """Return q k^T * scale in f32 or wider, with masked scores -inf."""
+    scores = ops.matmul(q, ops.transpose(k, -1, -2), dtype=accumulator_dtype(q.dtype))
+    return ops.masked_scores(apply_promoted(ops.mul, scores, scale), mask, causal)
 
 
 @converts("aten._scaled_dot_product_flash_attention_for_cpu.default")
@@ -234,7 +232,7 @@ def flash_attention(
     q: Node, k: Node, v: Node, dropout_p: float = 0.0, is_causal: bool = False, attn_mask: Node | None = None,
     scale: float | SymbolicScalar | None = None,
 ) -> tuple[Node, Node]:  # fmt: skip
-    """The result, and for the backward pass the log of each row's sum of exponentials; heads may share keys and values."""
+    """Return the output, and each row's logsumexp for the backward pass; query heads may share keys and values."""
     k, v = (ops.expand_kv_heads(x, q.shape[-3]) for x in (k, v))
     y = attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
     scores = attention_scores(q, k, attn_mask, is_causal, default_scale(q, scale))

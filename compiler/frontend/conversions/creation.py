@@ -1,4 +1,4 @@
-"""Tensors made from sizes and numbers."""
+"""Conversions of operators that create tensors from sizes and numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _dtype_or_default(dtype: torch.dtype | None, default: DType) -> DType:
 
 
 def filled(shape: Sequence[Dim], value: TensorOrNumber, dtype: DType) -> Node:
-    """`value` everywhere."""
+    """Return a tensor with `value` in every element."""
     return expand(as_node(value, dtype), tuple(shape))
 
 
@@ -37,14 +37,12 @@ def ones(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
     return filled(shape, 1, _dtype_or_default(dtype, default_float()))
 
 
-@converts("aten.zeros.default", "aten.empty.memory_format", "aten._efficientzerotensor.default")
-def zeros(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+@converts(
+    "aten.zeros.default", "aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_permuted.default",
+    "aten._efficientzerotensor.default",
+)  # fmt: skip
+def zeros(shape: Sequence[Dim], layout: Sequence[Dim] = (), dtype: torch.dtype | None = None) -> Node:
     return filled(shape, 0, _dtype_or_default(dtype, default_float()))
-
-
-@converts("aten.empty_strided.default", "aten.empty_permuted.default")
-def empty(shape: Sequence[Dim], order: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
-    return zeros(shape, dtype)
 
 
 @converts("aten.full_like.default")
@@ -72,13 +70,8 @@ def new_ones(x: Node, shape: Sequence[Dim], dtype: torch.dtype | None = None) ->
     return new_full(x, shape, 1, dtype)
 
 
-@converts("aten.new_zeros.default", "aten.new_empty.default")
-def new_zeros(x: Node, shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
-    return new_full(x, shape, 0, dtype)
-
-
-@converts("aten.new_empty_strided.default")
-def new_empty_strided(x: Node, shape: Sequence[Dim], strides: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+@converts("aten.new_zeros.default", "aten.new_empty.default", "aten.new_empty_strided.default")
+def new_zeros(x: Node, shape: Sequence[Dim], strides: Sequence[Dim] = (), dtype: torch.dtype | None = None) -> Node:
     return new_full(x, shape, 0, dtype)
 
 
@@ -89,17 +82,20 @@ def scalar_tensor(value: TensorOrNumber, dtype: torch.dtype | None = None) -> No
 
 @converts("aten.arange.start_step")
 def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None) -> Node:
-    """Integer types take cut numbers; how many elements there are, PyTorch asks of the cut ones for i64 alone."""
-    given = (start, end, step)
-    wanted = _dtype_or_default(dtype, i64 if _all_integers(*given) else default_float())
-    size = _range_length(*(truncate_scalar(v, i64) for v in given) if wanted == i64 else given)
-    start, end, step = (truncate_scalar(v, wanted) for v in given)
-    place, whole = ops.iota(size=size), _all_integers(start, end, step)
-    if whole and step == 1 and not isinstance(start, IndexExpr) and start == 0:
-        return ops.as_dtype(place, wanted)
-    dtype_ = i64 if whole else f64
-    scaled = ops.mul(ops.as_dtype(place, dtype_), as_node(step, dtype_))
-    return ops.as_dtype(ops.add(scaled, as_node(start, dtype_)), wanted)
+    """Return start, start + step, ...; integer types truncate the arguments.
+
+    PyTorch computes the number of elements from the truncated arguments for i64 only.
+    """
+    arguments = (start, end, step)
+    wanted = _dtype_or_default(dtype, i64 if _all_integers(*arguments) else default_float())
+    size = _range_length(*(truncate_scalar(v, i64) for v in arguments) if wanted == i64 else arguments)
+    start, end, step = (truncate_scalar(v, wanted) for v in arguments)
+    position, integral = ops.iota(size=size), _all_integers(start, end, step)
+    if integral and step == 1 and not isinstance(start, IndexExpr) and start == 0:
+        return ops.as_dtype(position, wanted)
+    compute = i64 if integral else f64
+    scaled = ops.mul(ops.as_dtype(position, compute), as_node(step, compute))
+    return ops.as_dtype(ops.add(scaled, as_node(start, compute)), wanted)
 
 
 def _all_integers(*numbers: Any) -> bool:
@@ -107,14 +103,14 @@ def _all_integers(*numbers: Any) -> bool:
 
 
 def _range_length(start: Any, end: Any, step: Any) -> Dim:
-    """How many steps there are from `start` to before `end`."""
+    """Return the number of elements of `arange(start, end, step)`."""
     if not _all_integers(start, end, step):
         if any(isinstance(v, IndexExpr) for v in (start, end, step)):
-            raise ConversionError("a symbolic range with a fractional step")
+            raise ConversionError("a range with a symbolic size needs integer arguments")
         steps: int = math.ceil((end - start) / step)
         return max(steps, 0)
-    back = isinstance(step, int) and step < 0  # a step that is a size is none
-    size: Dim = floordiv(end - start + step + 1, step) if back else -floordiv(start - end, step)
+    descending = isinstance(step, int) and step < 0  # a symbolic step is a size, hence positive
+    size: Dim = floordiv(end - start + step + 1, step) if descending else -floordiv(start - end, step)
     return max(size, 0) if isinstance(size, int) else size
 
 
@@ -133,14 +129,14 @@ def arange_start(start: Any, end: Any, dtype: torch.dtype | None = None) -> Node
     *(f"aten.linspace.{kinds}" for kinds in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")),
 )
 def linspace(start: TensorOrNumber, end: TensorOrNumber, steps: int, dtype: torch.dtype | None = None) -> Node:
-    """Counted from the nearer end, so that both ends are exact; those of integers are cut to integers first."""
+    """Compute each element from the nearer end, so that both ends are exact; integer types truncate the ends first."""
     wanted = _dtype_or_default(dtype, default_float())
     first, last = (as_node(truncate_scalar(v, wanted), f64) for v in (start, end))
-    place = ops.as_dtype(ops.iota(size=steps), f64)
+    position = ops.as_dtype(ops.iota(size=steps), f64)
     step = ops.div(ops.sub(last, first), float(max(steps - 1, 1)))
-    low = ops.add(ops.mul(place, step), first)
-    high = ops.sub(last, ops.mul(ops.sub(float(steps - 1), place), step))
-    return ops.as_dtype(ops.where(ops.lt(place, max(steps / 2, 1)), low, high), wanted)
+    low = ops.add(ops.mul(position, step), first)
+    high = ops.sub(last, ops.mul(ops.sub(float(steps - 1), position), step))
+    return ops.as_dtype(ops.where(ops.lt(position, max(steps / 2, 1)), low, high), wanted)
 
 
 def _triangle(x: Node, diagonal: int, lower: bool) -> Node:
@@ -162,13 +158,13 @@ def triu(x: Node, diagonal: int = 0) -> Node:
 
 @converts("aten.eye.default", "aten.eye.m")
 def eye(rows: Dim, columns: Dim | None = None, dtype: torch.dtype | None = None) -> Node:
-    wide = rows if columns is None else columns
-    hit = ops.eq(ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=wide))
-    return ops.as_dtype(hit, _dtype_or_default(dtype, default_float()))
+    columns = rows if columns is None else columns
+    on_diagonal = ops.eq(ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=columns))
+    return ops.as_dtype(on_diagonal, _dtype_or_default(dtype, default_float()))
 
 
 @converts("aten.one_hot.default")
 def one_hot(x: Node, classes: int = -1) -> Node:
     if classes == -1:
-        raise ConversionError("the number of classes depends on data; give num_classes")
+        raise ConversionError("the number of classes is data-dependent; pass num_classes")
     return ops.as_dtype(ops.eq(ops.unsqueeze(x, -1), ops.as_dtype(ops.iota(size=classes), x.dtype)), i64)

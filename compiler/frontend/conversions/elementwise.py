@@ -1,4 +1,4 @@
-"""Elementwise operators whose arguments are not exactly those of an op."""
+"""Conversions of elementwise operators whose arguments do not map one to one to an op."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ from typing import Any
 
 import torch
 
-from compiler.frontend.promotion import SymbolicScalar, TensorOrNumber, apply_promoted, as_float, as_node, common_dtype
+from compiler.frontend.promotion import (
+    SymbolicScalar,
+    TensorOrNumber,
+    apply_promoted,
+    as_float,
+    as_node,
+    common_dtype,
+    supported_dtype,
+    widen_half,
+)
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node, Op
-from compiler.ir.torch_types import from_torch
-from compiler.ir.types import DType, boolean, f32, i64
+from compiler.ir.torch_types import to_torch
+from compiler.ir.types import boolean, i64
 
 INF = float("inf")
 
 
 def _scale_by_alpha(y: TensorOrNumber, alpha: TensorOrNumber) -> TensorOrNumber:
-    """`y * alpha`, a number kept a number."""
+    """Return `y * alpha`, as a Python number if both are numbers."""
     if not isinstance(alpha, Node) and alpha == 1:
         return y
     if isinstance(y, (Node, SymbolicScalar)) or isinstance(alpha, (Node, SymbolicScalar)):
@@ -53,7 +62,7 @@ def div(x: TensorOrNumber, y: TensorOrNumber) -> Node:
 
 @converts("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def div_mode(x: TensorOrNumber, y: TensorOrNumber, rounding_mode: str | None = None) -> Node:
-    modes = {None: ops.div, "floor": ops.floor_divide, "trunc": ops.divide_toward_zero}
+    modes = {None: ops.div, "floor": ops.floor_divide, "trunc": ops.trunc_divide}
     return apply_promoted(modes[rounding_mode], x, y)
 
 
@@ -74,7 +83,7 @@ def square(x: Node) -> Node:
 
 @converts("aten.pow.Tensor_Scalar")
 def pow_scalar(x: Node, exponent: float) -> Node:
-    """Small powers as PyTorch computes them: by multiplication, roots and reciprocals."""
+    """Compute small powers by multiplication, roots and reciprocals, as PyTorch does."""
     dtype = common_dtype(x, exponent)
     x = as_node(x, dtype)
     if exponent == 1:
@@ -95,14 +104,14 @@ def pow_scalar(x: Node, exponent: float) -> Node:
 
 
 def _integer_power(x: Node, exponent: int) -> Node:
-    """By repeated squaring."""
+    """Return `x ** exponent` by repeated squaring."""
     if exponent == 0:
         return ops.full(x.shape, 1, x.dtype)
-    half = _integer_power(x, exponent // 2) if exponent > 1 else None
-    even = ops.mul(half, half) if half is not None else None
-    if even is None:
+    if exponent == 1:
         return x
-    return ops.mul(even, x) if exponent % 2 else even
+    half = _integer_power(x, exponent // 2)
+    square = ops.mul(half, half)
+    return ops.mul(square, x) if exponent % 2 else square
 
 
 @converts("aten.pow.Tensor_Tensor", "aten.pow.Scalar", "aten.float_power.Tensor_Scalar")
@@ -114,7 +123,7 @@ def power(x: TensorOrNumber, y: TensorOrNumber) -> Node:
 
 @converts("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
 def clamp(x: Node, min: TensorOrNumber | None = None, max: TensorOrNumber | None = None) -> Node:
-    """The upper bound wins where the bounds cross; NaN stays."""
+    """Clamp to [min, max]; `max` wins if min > max, NaN stays NaN."""
     dtype = common_dtype(*(v for v in (x, min, max) if v is not None))
     y = as_node(x, dtype)
     y = y if min is None else ops.maximum(y, as_node(min, dtype))
@@ -133,7 +142,7 @@ def clamp_max(x: Node, max: TensorOrNumber) -> Node:
 
 @converts("aten.hardtanh.default")
 def hardtanh(x: Node, min: float = -1, max: float = 1) -> Node:
-    """The bounds are of the type of `x`, even where it is an integer."""
+    """Clamp to bounds in the dtype of `x`, even if that is an integer dtype."""
     return clamp(x, *((min, max) if x.dtype.is_float else (int(min), int(max))))
 
 
@@ -143,7 +152,7 @@ def relu6(x: Node) -> Node:
 
 
 def as_bool(x: TensorOrNumber) -> Node:
-    """Whether each element of `x` is not zero."""
+    """Return whether each element of `x` is non-zero."""
     return as_node(x, boolean)
 
 
@@ -215,7 +224,7 @@ def addcdiv(x: Node, a: Node, b: Node, value: TensorOrNumber = 1) -> Node:
 
 @converts("aten.lerp.Scalar", "aten.lerp.Tensor")
 def lerp(x: Node, end: Node, weight: TensorOrNumber) -> Node:
-    """From the nearer end, so that weight 1 gives `end` exactly."""
+    """Interpolate from the nearer end, so that weight 1 gives `end` exactly."""
     span = apply_promoted(ops.sub, end, x)
     low = apply_promoted(ops.add, x, apply_promoted(ops.mul, span, weight))
     if not isinstance(weight, (Node, SymbolicScalar)):
@@ -269,7 +278,7 @@ def hardshrink(x: Node, lambd: float = 0.5) -> Node:
 
 @converts("aten.softshrink.default")
 def softshrink(x: Node, lambd: float = 0.5) -> Node:
-    below = ops.where(ops.lt(x, -lambd), ops.add(x, lambd), ops.mul(x, 0.0))  # NaN stays
+    below = ops.where(ops.lt(x, -lambd), ops.add(x, lambd), ops.mul(x, 0.0))  # NaN stays NaN
     return ops.where(ops.gt(x, lambd), ops.sub(x, lambd), below)
 
 
@@ -295,14 +304,14 @@ def xlogy(x: TensorOrNumber, y: TensorOrNumber) -> Node:
 
 @converts("aten.logaddexp.default")
 def logaddexp(x: Node, y: Node) -> Node:
-    top = ops.maximum(x, y)
-    gap = ops.neg(ops.abs_(ops.sub(x, y)))
-    return ops.where(ops.eq(ops.abs_(top), INF), top, ops.add(top, ops.log1p(ops.exp(gap))))
+    largest = ops.maximum(x, y)
+    difference = ops.neg(ops.abs_(ops.sub(x, y)))
+    return ops.where(ops.eq(ops.abs_(largest), INF), largest, ops.add(largest, ops.log1p(ops.exp(difference))))
 
 
 @converts("aten.hypot.default")
 def hypot(x: Node, y: Node) -> Node:
-    """Scaled by the larger side, so that no square overflows."""
+    """Scale by the larger side, so that no square overflows."""
     a, b = ops.abs_(x), ops.abs_(y)
     large, small = ops.maximum(a, b), ops.minimum(a, b)
     safe = ops.where(ops.eq(large, 0.0), 1.0, large)
@@ -314,7 +323,7 @@ def hypot(x: Node, y: Node) -> Node:
 @converts("aten.sinc.default", "aten.special_sinc.default")
 def sinc(x: Node) -> Node:
     y = as_float(x)
-    t = ops.mul(ops.as_dtype(y, f32) if y.dtype.is_half else y, math.pi)
+    t = ops.mul(widen_half(y), math.pi)
     return ops.as_dtype(ops.where(ops.eq(t, 0.0), 1.0, ops.div(ops.sin(t), t)), y.dtype)
 
 
@@ -322,17 +331,14 @@ def sinc(x: Node) -> Node:
 def nan_to_num(x: Node, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Node:
     if not x.dtype.is_float:
         return x
-    limits = torch.finfo(getattr(torch, _TORCH_NAMES[x.dtype.name]))
+    limits = torch.finfo(to_torch(x.dtype))
     y = ops.where(ops.isnan(x), 0.0 if nan is None else nan, x)
     y = ops.where(ops.eq(x, INF), limits.max if posinf is None else posinf, y)
     return ops.where(ops.eq(x, -INF), limits.min if neginf is None else neginf, y)
 
 
-_TORCH_NAMES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-
-
 def _minmax_ignoring_nan(op: Op, x: TensorOrNumber, y: TensorOrNumber) -> Node:
-    """The extreme of two elements where NaN loses to any number."""
+    """Return the minimum or maximum of two tensors; NaN only if both are NaN."""
     dtype = common_dtype(x, y)
     if not dtype.is_float:
         return apply_promoted(op, x, y)
@@ -352,7 +358,7 @@ def fmin(x: TensorOrNumber, y: TensorOrNumber) -> Node:
 
 @converts("aten.angle.default")
 def angle(x: Node) -> Node:
-    """Of a real number: 0, pi, or NaN."""
+    """Return the angle of a real number: 0, pi or NaN."""
     y = as_float(x)
     return ops.where(ops.isnan(y), y, ops.where(ops.lt(y, 0.0), math.pi, ops.full((), 0.0, y.dtype)))
 
@@ -368,34 +374,27 @@ def heaviside(x: Node, values: Node) -> Node:
     "aten.lift_fresh.default", "aten.positive.default", "aten.lift.default", "aten.detach_.default",
 )  # fmt: skip
 def identity(x: Node) -> Node:
-    """Copies and aliases: values have no memory here."""
+    """Return `x`: copies and aliases are the same value."""
     return x
 
 
 @converts("aten.dropout.default", "aten.alpha_dropout.default", "aten.feature_dropout.default")
 def dropout(x: Node, p: float, train: bool) -> Node:
-    """What it draws in training is spelled out before."""
+    """Return `x`: dropout in training is decomposed before conversion."""
     if train and p > 0:
-        raise ConversionError("draws random numbers")
+        raise ConversionError("dropout in training was not decomposed")
     return x
-
-
-def _supported_dtype(dtype: torch.dtype) -> DType:
-    try:
-        return from_torch(dtype)
-    except KeyError:
-        raise ConversionError(f"{dtype} is not supported") from None
 
 
 @converts("aten._to_copy.default", "aten.to.dtype", "aten.to.device", "aten.to.dtype_layout")
 def to_copy(x: Node, *arguments: Any, dtype: torch.dtype | None = None, **placement: Any) -> Node:
     named = dtype or next((a for a in arguments if isinstance(a, torch.dtype)), None)
-    return x if named is None else ops.as_dtype(x, _supported_dtype(named))
+    return x if named is None else ops.as_dtype(x, supported_dtype(named))
 
 
 @converts("prims.convert_element_type.default")
 def convert_element_type(x: Node, dtype: torch.dtype) -> Node:
-    return ops.as_dtype(x, _supported_dtype(dtype))
+    return ops.as_dtype(x, supported_dtype(dtype))
 
 
 @converts("aten.type_as.default")
@@ -405,9 +404,9 @@ def type_as(x: Node, other: Node) -> Node:
 
 @converts("aten.view.dtype")
 def view_dtype(x: Node, dtype: torch.dtype) -> Node:
-    wanted = _supported_dtype(dtype)
+    wanted = supported_dtype(dtype)
     if wanted.bytes != x.dtype.bytes:
-        raise ConversionError(f"{dtype} has another width than {x.dtype}")
+        raise ConversionError(f"{dtype} has a different bit width than {x.dtype}")
     return x if wanted == x.dtype else ops.bitcast(x, dtype=wanted)
 
 

@@ -1,4 +1,4 @@
-"""Look-ups and indexing by tensors."""
+"""Conversions of gathers and indexing by tensors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ def embedding(
 
 @converts("aten.index_select.default")
 def index_select(x: Node, dim: int, indices: Node) -> Node:
-    picked = ops.take(
-        x if x.type.rank else view(x, (1,)),
-        view(indices, (indices.type.numel,)),
-        dim=canonicalize_dim(dim, x.type.rank),
-    )
-    return picked if x.type.rank else view(picked, ())
+    table, flat = x if x.type.rank else view(x, (1,)), view(indices, (indices.type.numel,))
+    selected = ops.take(table, flat, dim=canonicalize_dim(dim, x.type.rank))
+    return selected if x.type.rank else view(selected, ())
 
 
 @converts("aten.gather.default")
@@ -43,25 +40,30 @@ def take(x: Node, indices: Node) -> Node:
 
 
 def is_mask(i: Node) -> bool:
-    """Whether an index tells by its elements which places are meant, not by numbers."""
+    """Return True if an index tensor is a mask (bool or u8), not a tensor of positions."""
     return i.dtype in (boolean, u8)
 
 
 def index_vectors(indices: Sequence[Node | None], nonzero_count: Dim | None) -> tuple[list[Node], tuple[int, ...]]:
-    """The given index tensors and their dimensions; a mask, which holds in `count` places, becomes one for each of its own."""
-    found: list[tuple[int, Node]] = []
+    """Return the index tensors and the dimensions that they index.
+
+    A mask with `nonzero_count` true elements becomes one vector for each of its dimensions.
+    """
+    vectors: list[Node] = []
+    dims: list[int] = []
     dim = 0
     for i in indices:
-        places = () if i is None else nonzero_indices(i, nonzero_count) if is_mask(i) else (i,)
-        found += [(dim + k, p) for k, p in enumerate(places)]
-        dim += len(places) or 1
-    return [i for _, i in found], tuple(d for d, _ in found)
+        positions = () if i is None else nonzero_indices(i, nonzero_count) if is_mask(i) else (i,)
+        vectors += positions
+        dims += range(dim, dim + len(positions))
+        dim += len(positions) or 1
+    return vectors, tuple(dims)
 
 
 def nonzero_indices(mask: Node, count: Dim | None) -> tuple[Node, ...]:
-    """The places where a mask holds, as one vector for each of its dimensions."""
+    """Return the positions of the `count` true elements of a mask, one vector i64[count] per dimension."""
     if count is None:
-        raise ConversionError("a mask holds in a number of places that depends on data; use torch.where")
+        raise ConversionError("boolean indexing has a data-dependent result size; use torch.where")
     shape = (count, mask.type.rank)
     table = ops.eager(mask, overload="aten.nonzero.default", args=("%0",), dtypes=(i64,), shapes=(shape,))
     return tuple(select(table, 1, d) for d in range(mask.type.rank))
@@ -69,20 +71,23 @@ def nonzero_indices(mask: Node, count: Dim | None) -> tuple[Node, ...]:
 
 @converts("aten.index.Tensor", "aten._unsafe_index.Tensor", needs_shape=True)
 def index(x: Node, indices: Sequence[Node | None], shape: Sequence[Dim] = ()) -> Node:
-    """Where indices stand side by side, their common dimensions take the place of the first; else they come first of all."""
-    given = [d for d, i in enumerate(indices) if i is not None]
-    if not given:
+    """Index `x` by tensors, with NumPy's rule for the result's dimensions.
+
+    The broadcast dimensions of adjacent index tensors replace the indexed ones; otherwise they come first.
+    """
+    indexed = [d for d, i in enumerate(indices) if i is not None]
+    if not indexed:
         return x
-    first = given[0] if given == list(range(given[0], given[-1] + 1)) else 0
+    first = indexed[0] if indexed == list(range(indexed[0], indexed[-1] + 1)) else 0
     ranks = [i.type.rank for i in indices if i is not None and not is_mask(i)]
-    places, dims = index_vectors(indices, shape[first + max([1, *ranks]) - 1] if shape else None)
-    return ops.index(x, *places, dims=dims)
+    vectors, dims = index_vectors(indices, shape[first + max([1, *ranks]) - 1] if shape else None)
+    return ops.index(x, *vectors, dims=dims)
 
 
 @converts("aten.masked_select.default", needs_shape=True)
 def masked_select(x: Node, mask: Node, shape: Sequence[Dim]) -> Node:
-    both = broadcast_shapes(x.shape, mask.shape)
-    return index(expand(x, both), (expand(mask, both),), shape)
+    common = broadcast_shapes(x.shape, mask.shape)
+    return index(expand(x, common), (expand(mask, common),), shape)
 
 
 @converts("aten.take_along_dim.default")
@@ -90,6 +95,6 @@ def take_along_dim(x: Node, indices: Node, dim: int | None = None) -> Node:
     if dim is None:
         return take(x, indices)
     d = canonicalize_dim(dim, x.type.rank)
-    rest = broadcast_shapes(*((*v.shape[:d], 1, *v.shape[d + 1 :]) for v in (x, indices)))
-    shapes = [(*rest[:d], v.shape[d], *rest[d + 1 :]) for v in (x, indices)]
+    common = broadcast_shapes(*((*v.shape[:d], 1, *v.shape[d + 1 :]) for v in (x, indices)))
+    shapes = [(*common[:d], v.shape[d], *common[d + 1 :]) for v in (x, indices)]
     return ops.gather(expand(x, shapes[0]), expand(indices, shapes[1]), dim=d)

@@ -1,4 +1,4 @@
-"""Normalisations; those that AOTAutograd traces also return the statistics that the backward pass needs."""
+"""Conversions of normalizations; `native_*` ones also return the statistics that the backward pass needs."""
 
 from __future__ import annotations
 
@@ -6,45 +6,32 @@ from collections.abc import Sequence
 
 import torch
 
+from compiler.frontend.promotion import widen_half
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim, floordiv, product
 from compiler.ir.torch_types import to_torch
-from compiler.ir.types import f32
-
-
-def _drop_none(*operands: Node | None) -> list[Node]:
-    """`operands` up to the last one given."""
-    return [x for x in operands if x is not None]
-
-
-def _widen_half(x: Node) -> Node:
-    return ops.as_dtype(x, f32) if x.dtype.is_half else x
+from compiler.ir.types import accumulator_dtype
 
 
 def _affine_params(like: Node, weight: Node | None, bias: Node | None, shape: Sequence[Dim]) -> list[Node]:
-    """Weight and bias in the dtype of `like`; ones where there is a bias alone."""
+    """Return weight and bias in the dtype of `like`; a bias without weight gets a weight of ones."""
     if weight is None and bias is not None:
         weight = ops.full(shape, 1.0, like.dtype)
-    return [ops.as_dtype(v, like.dtype) for v in _drop_none(weight, bias)]
+    return [ops.as_dtype(v, like.dtype) for v in (weight, bias) if v is not None]
 
 
 @converts("aten.layer_norm.default")
 def layer_norm(
-    x: Node,
-    shape: Sequence[Dim],
-    weight: Node | None = None,
-    bias: Node | None = None,
-    eps: float = 1e-5,
-    cudnn: bool = True,
-) -> Node:
+    x: Node, shape: Sequence[Dim], weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5, cudnn: bool = True
+) -> Node:  # fmt: skip
     return ops.layer_norm(x, *_affine_params(x, weight, bias, shape), dims=len(shape), eps=eps)
 
 
 def _statistics(x: Node, dims: tuple[int, ...], eps: float) -> tuple[Node, Node]:
-    """Mean and reciprocal deviation over `dims`, kept as 1; in f32 for half types."""
-    wide = _widen_half(x)
+    """Return mean and reciprocal standard deviation over `dims` (kept with size 1); f32 for half types."""
+    wide = widen_half(x)
     variance = ops.var(wide, dims=dims, keepdim=True, correction=0)
     return ops.mean(wide, dims=dims, keepdim=True), ops.rsqrt(ops.add(variance, eps))
 
@@ -54,16 +41,14 @@ def native_layer_norm(
     x: Node, shape: Sequence[Dim], weight: Node | None, bias: Node | None, eps: float
 ) -> tuple[Node, Node, Node]:
     dims = tuple(range(x.type.rank - len(shape), x.type.rank))
-    mean, slope = (ops.as_dtype(s, x.dtype) for s in _statistics(x, dims, eps))
-    return layer_norm(x, shape, weight, bias, eps), mean, slope
+    mean, rstd = (ops.as_dtype(s, x.dtype) for s in _statistics(x, dims, eps))
+    return layer_norm(x, shape, weight, bias, eps), mean, rstd
 
 
 @converts("aten.rms_norm.default")
 def rms_norm(x: Node, shape: Sequence[Dim], weight: Node | None = None, eps: float | None = None) -> Node:
-    smallest = torch.finfo(to_torch(_widen_half(x).dtype)).eps
-    return ops.rms_norm(
-        x, *_affine_params(x, weight, None, shape), dims=len(shape), eps=smallest if eps is None else eps
-    )
+    eps = torch.finfo(to_torch(accumulator_dtype(x.dtype))).eps if eps is None else eps
+    return ops.rms_norm(x, *_affine_params(x, weight, None, shape), dims=len(shape), eps=eps)
 
 
 @converts("aten.batch_norm.default")
@@ -79,15 +64,15 @@ def batch_norm(
 def _norm_with_statistics(
     x: Node, mean: Node, variance: Node, weight: Node | None, bias: Node | None, eps: float
 ) -> Node:
-    """Computed in f32 where the statistics are and `x` is not."""
+    """Normalize by given statistics, in their dtype."""
     wide = ops.as_dtype(x, mean.dtype) if mean.dtype != x.dtype else x
     y = ops.batch_norm(wide, mean, variance, *_affine_params(wide, weight, bias, (x.shape[1],)), eps=eps)
     return ops.as_dtype(y, x.dtype)
 
 
 def _batch_statistics_norm(x: Node, weight: Node | None, bias: Node | None, eps: float) -> tuple[Node, Node, Node]:
-    """Normalised by the batch's own statistics; with mean and variance per channel."""
-    wide, dims = _widen_half(x), tuple(d for d in range(x.type.rank) if d != 1)
+    """Normalize by the statistics of the batch; return the result, and mean and variance per channel."""
+    wide, dims = widen_half(x), tuple(d for d in range(x.type.rank) if d != 1)
     mean, variance = ops.mean(wide, dims=dims), ops.var(wide, dims=dims, correction=0)
     y = ops.batch_norm(wide, mean, variance, *_affine_params(wide, weight, bias, (x.shape[1],)), eps=eps)
     return ops.as_dtype(y, x.dtype), mean, variance
@@ -97,8 +82,8 @@ def _batch_statistics_norm(x: Node, weight: Node | None, bias: Node | None, eps:
 def native_batch_norm_inference(
     x: Node, weight: Node | None, bias: Node | None, mean: Node, variance: Node, momentum: float, eps: float
 ) -> tuple[Node, Node, Node]:
-    nothing = ops.full((0,), 0.0, mean.dtype)
-    return _norm_with_statistics(x, mean, variance, weight, bias, eps), nothing, nothing
+    empty = ops.full((0,), 0.0, mean.dtype)
+    return _norm_with_statistics(x, mean, variance, weight, bias, eps), empty, empty
 
 
 @converts("aten._native_batch_norm_legit.no_stats")
@@ -110,34 +95,30 @@ def native_batch_norm_stateless(
 
 
 def _saved_statistics(x: Node, mean: Node, variance: Node, eps: float) -> tuple[Node, Node]:
-    """Mean and reciprocal deviation as PyTorch keeps them for the backward pass: in the type of `x`."""
+    """Return mean and reciprocal standard deviation in the dtype of `x`, as PyTorch saves them for the backward pass."""
     return ops.as_dtype(mean, x.dtype), ops.as_dtype(ops.rsqrt(ops.add(variance, eps)), x.dtype)
 
 
 @converts("aten._native_batch_norm_legit_functional.default")
 def native_batch_norm_training(
-    x: Node,
-    weight: Node | None,
-    bias: Node | None,
-    mean: Node,
-    variance: Node,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Node, ...]:
-    """Result, saved mean, saved reciprocal deviation, and the two running statistics moved on, in f32 for half types."""
-    wide = _widen_half(x).dtype
+    x: Node, weight: Node | None, bias: Node | None, mean: Node, variance: Node, training: bool, momentum: float, eps: float
+) -> tuple[Node, ...]:  # fmt: skip
+    """Return the result, saved mean, saved reciprocal deviation, and the updated running mean and variance.
+
+    The running statistics are f32 for half types.
+    """
+    wide = accumulator_dtype(x.dtype)
     if not training:
-        y, nothing = _norm_with_statistics(x, mean, variance, weight, bias, eps), ops.full((0,), 0.0, x.dtype)
-        return y, nothing, nothing, ops.as_dtype(mean, wide), ops.as_dtype(variance, wide)
+        y, empty = _norm_with_statistics(x, mean, variance, weight, bias, eps), ops.full((0,), 0.0, x.dtype)
+        return y, empty, empty, ops.as_dtype(mean, wide), ops.as_dtype(variance, wide)
     y, batch_mean, batch_variance = _batch_statistics_norm(x, weight, bias, eps)
     count = ops.as_dtype(ops.dim_value(value=product((x.shape[0], *x.shape[2:]))), batch_variance.dtype)
     unbiased = ops.mul(batch_variance, ops.div(count, ops.sub(count, 1.0)))
-    moved = [
+    running = [
         ops.add(ops.mul(ops.as_dtype(old, wide), 1 - momentum), ops.mul(new, momentum))
         for old, new in ((mean, batch_mean), (variance, unbiased))
     ]
-    return y, *_saved_statistics(x, batch_mean, batch_variance, eps), *moved
+    return y, *_saved_statistics(x, batch_mean, batch_variance, eps), *running
 
 
 @converts("aten.group_norm.default")
@@ -152,10 +133,9 @@ def native_group_norm(
     x: Node, weight: Node | None, bias: Node | None, batch: Dim, channels: Dim, area: Dim, groups: int, eps: float
 ) -> tuple[Node, Node, Node]:
     grouped = ops.reshape(x, shape=(batch, groups, floordiv(channels, groups) * area))
-    mean, slope = (
-        ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in _statistics(grouped, (2,), eps)
-    )
-    return group_norm(x, groups, weight, bias, eps), mean, slope
+    statistics = _statistics(grouped, (2,), eps)
+    mean, rstd = (ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in statistics)
+    return group_norm(x, groups, weight, bias, eps), mean, rstd
 
 
 @converts("aten.instance_norm.default")
@@ -166,6 +146,6 @@ def instance_norm(
     if not use_input_stats and mean is not None and variance is not None:
         return _norm_with_statistics(x, mean, variance, weight, bias, eps)
     if mean is not None:
-        raise ConversionError("instance norm that updates running statistics")
+        raise ConversionError("instance norm that updates running statistics is not supported")
     channels = x.shape[1]
     return ops.group_norm(x, *_affine_params(x, weight, bias, (channels,)), groups=channels, eps=eps)

@@ -1,4 +1,4 @@
-"""Pooling and resizing."""
+"""Conversions of pooling and resizing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from compiler.frontend.conversions.index_tensors import clamp_positions, fold_if_static, positions
 from compiler.frontend.conversions.views import expand, view
-from compiler.frontend.promotion import as_node
+from compiler.frontend.promotion import as_node, widen_half
 from compiler.frontend.registry import ConversionError, converts
 from compiler.frontend.sympy_conversion import exact_ratio
 from compiler.ir import ops
@@ -21,7 +21,7 @@ IntOrInts = int | Sequence[int]
 
 
 def per_dim(value: IntOrInts, count: int) -> tuple[int, ...]:
-    """One entry per window dimension; a single one serves all."""
+    """Return one entry per spatial dimension; a single value applies to all."""
     values = (value,) if isinstance(value, int) else tuple(value)
     return values * count if len(values) == 1 else values
 
@@ -29,9 +29,9 @@ def per_dim(value: IntOrInts, count: int) -> tuple[int, ...]:
 def _end_padding(
     x: Node, size: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], ceil: bool
 ) -> list[Dim]:
-    """Padding after each dimension, enough for the last window where sizes round up.
+    """Return the padding after each spatial dimension; with `ceil`, enough for a partial last window.
 
-    A window that would start in the padding after the input is left out.
+    A window that would start in the padding after the input is dropped.
     """
     first, ends = x.type.rank - len(size), []
     for n, k, s, p, d in zip(x.shape[first:], size, stride, padding, dilation, strict=True):
@@ -54,13 +54,8 @@ def _padded_window(
 
 def _make_max_pool(count: int) -> Any:
     def max_pool(
-        x: Node,
-        kernel: IntOrInts,
-        stride: IntOrInts = (),
-        padding: IntOrInts = 0,
-        dilation: IntOrInts = 1,
-        ceil_mode: bool = False,
-    ) -> Node:
+        x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, dilation: IntOrInts = 1, ceil_mode: bool = False
+    ) -> Node:  # fmt: skip
         padded, window = _padded_window(x, count, kernel, stride, padding, dilation, ceil_mode)
         return ops.max_pool(padded, **window)
 
@@ -72,16 +67,11 @@ for _count in (1, 2, 3):
 
 
 def _make_max_pool_with_indices(count: int) -> Any:
-    """Max pooling that also says where in the unpadded input each maximum lies."""
+    """Return the conversion of max pooling that also returns the index of each maximum in the unpadded input."""
 
     def max_pool(
-        x: Node,
-        kernel: IntOrInts,
-        stride: IntOrInts = (),
-        padding: IntOrInts = 0,
-        dilation: IntOrInts = 1,
-        ceil_mode: bool = False,
-    ) -> tuple[Node, Node]:
+        x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, dilation: IntOrInts = 1, ceil_mode: bool = False
+    ) -> tuple[Node, Node]:  # fmt: skip
         padded, window = _padded_window(x, count, kernel, stride, padding, dilation, ceil_mode)
         pooled, first = ops.max_pool(padded, **window), x.type.rank - count
         windows = padded
@@ -95,19 +85,20 @@ def _make_max_pool_with_indices(count: int) -> Any:
 
 
 def _flat_index(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Node:
-    """Number `best` inside each window as a place in the flattened last dimensions of `x`."""
+    """Convert `best`, an element number inside each window, to an index into the flattened spatial dimensions of `x`."""
     size, stride, dilation = window.values()
     count, first = len(size), x.type.rank - len(size)
-    total: Node | None = None
+    index: Node | None = None
     for k in range(count):
         inside = ops.floor_divide(best, prod(size[k + 1 :])) if k + 1 < count else best
         inside = ops.remainder(inside, size[k]) if k else inside
-        place = ops.mul(ops.iota(size=best.shape[first + k]), stride[k])
-        place = ops.reshape(ops.sub(place, padding[k]), shape=(best.shape[first + k], *(1,) * (count - 1 - k)))
-        at = ops.add(ops.mul(inside, dilation[k]), place)
-        total = at if total is None else ops.add(ops.mul(total, as_node(x.shape[first + k], total.dtype)), at)
-    assert total is not None
-    return total
+        start = ops.mul(ops.iota(size=best.shape[first + k]), stride[k])
+        start = ops.reshape(ops.sub(start, padding[k]), shape=(best.shape[first + k], *(1,) * (count - 1 - k)))
+        position = ops.add(ops.mul(inside, dilation[k]), start)
+        size_k = x.shape[first + k]
+        index = position if index is None else ops.add(ops.mul(index, as_node(size_k, index.dtype)), position)
+    assert index is not None
+    return index
 
 
 for _count in (2, 3):
@@ -123,18 +114,18 @@ def _make_avg_pool(count: int) -> Any:
         steps = per_dim(stride, count) if stride != () else size
         ends, first = _end_padding(x, size, steps, pads, ones, ceil_mode), x.type.rank - count
         window: dict[str, Any] = {"size": size, "stride": steps, "dilation": ones}
-        wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
+        wide = widen_half(x)
         total = ops.sum_pool(ops.pad_spatial(wide, pads, ends), **window)
         if divisor_override is not None:
             return ops.as_dtype(ops.div(total, float(divisor_override)), x.dtype)
         extra = [e - p for e, p in zip(ends, pads, strict=True)]
         if all(p == 0 for p in (*pads, *extra)) or (count_include_pad and not any(extra)):
             return ops.as_dtype(ops.div(total, float(prod(size))), x.dtype)
-        inner = (pads, pads) if count_include_pad else ((0,) * count, (0,) * count)
-        counted = [n + a + b for n, a, b in zip(x.shape[first:], *inner, strict=True)]
-        members = ops.full((*(1,) * first, *counted), 1.0, wide.dtype)
-        outer = [(p - a, e - b) for p, e, a, b in zip(pads, ends, *inner, strict=True)]
-        members = ops.pad_spatial(members, [a for a, _ in outer], [b for _, b in outer])
+        counted = pads if count_include_pad else (0,) * count  # padding that counts, on either side
+        sizes = [n + 2 * c for n, c in zip(x.shape[first:], counted, strict=True)]
+        members = ops.full((*(1,) * first, *sizes), 1.0, wide.dtype)
+        low, high = ([p - c for p, c in zip(side, counted, strict=True)] for side in (pads, ends))
+        members = ops.pad_spatial(members, low, high)
         return ops.as_dtype(ops.div(total, ops.sum_pool(members, **window)), x.dtype)
 
     return avg_pool
@@ -145,12 +136,11 @@ for _count in (1, 2, 3):
 
 
 def _adaptive_pool(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
-    """Windows of equal size where the target divides the input; else one slice per result and dimension."""
+    """Pool each spatial dimension to its `target` size (None: unchanged) by `reduce(x, dim)`, which keeps the dimension."""
     first = x.type.rank - len(target)
-    for k, wanted in enumerate(target):
-        d, n = first + k, x.shape[first + k]
-        m = n if wanted is None else wanted
-        if m == n:
+    for d, m in enumerate(target, first):
+        n = x.shape[d]
+        if m is None or m == n:
             continue
         if m == 1:
             x = reduce(x, d)
@@ -162,25 +152,26 @@ def _adaptive_pool(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
 
 
 def _average_of_windows(x: Node, d: int, n: Dim, m: Dim) -> Node:
-    """Dimension `d` with the averages of `m` windows, however many they are."""
-    places, belongs = _adaptive_windows(n, m)
-    inside = ops.reshape(belongs, shape=(*belongs.shape, *(1,) * (x.type.rank - 1 - d)))
-    windows = ops.where(inside, ops.take(x, places, dim=d), as_node(0, x.dtype))
+    """Average dimension `d` over `m` windows, where `m` may be symbolic."""
+    source, valid = _adaptive_windows(n, m)
+    inside = ops.reshape(valid, shape=(*valid.shape, *(1,) * (x.type.rank - 1 - d)))
+    windows = ops.where(inside, ops.take(x, source, dim=d), as_node(0, x.dtype))
     members = ops.sum_(ops.as_dtype(inside, x.dtype), dims=(1,))
     return ops.div(ops.sum_(windows, dims=(d + 1,)), members)
 
 
 def _adaptive_pool_dim(x: Node, d: int, n: Dim, m: int, reduce: Any) -> Node:
+    """Pool dimension `d` from `n` to `m`: windows of equal size if `m` divides `n`, else one slice per window."""
     if n % m == 0:
-        apart = view(x, (*x.shape[:d], m, n // m, *x.shape[d + 1 :]))
-        reduced = reduce(apart, d + 1)
+        windows = view(x, (*x.shape[:d], m, n // m, *x.shape[d + 1 :]))
+        reduced = reduce(windows, d + 1)
         return view(reduced, (*x.shape[:d], m, *x.shape[d + 1 :]))
     bounds = [(j * n // m, ceildiv((j + 1) * n, m)) for j in range(m)]
     return ops.cat(*(reduce(ops.slice_(x, dim=d, start=a, size=b - a), d) for a, b in bounds), dim=d)
 
 
 def _adaptive_average(x: Node, target: Sequence[int]) -> Node:
-    wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
+    wide = widen_half(x)
     if all(t == 1 for t in target):
         pooled = ops.mean(wide, dims=tuple(range(x.type.rank - len(target), x.type.rank)), keepdim=True)
     else:
@@ -197,44 +188,44 @@ def adaptive_avg_pool(x: Node, output_size: Sequence[int]) -> Node:
 
 
 def window_bounds(n: Dim, m: Dim) -> tuple[Node, Node]:
-    """Where each of `m` windows over `n` elements begins and ends, i64[m]."""
+    """Return begin and (exclusive) end of each of the `m` adaptive windows over `n` elements, i64[m]."""
 
-    def bound(steps: Node, more: Dim) -> Node:
-        return ops.floor_divide(ops.add(ops.mul(steps, as_node(n, i64)), as_node(more, i64)), as_node(m, i64))
+    def bound(steps: Node, rounding: Dim) -> Node:
+        return ops.floor_divide(ops.add(ops.mul(steps, as_node(n, i64)), as_node(rounding, i64)), as_node(m, i64))
 
     return bound(positions(m), 0), bound(positions(m, 1), m - 1)
 
 
 def _adaptive_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
-    """Positions [m, w] of `m` windows over `n` elements, all as wide as the widest may be, and which of them belong."""
+    """Return positions i64[m, w] and validity bool[m, w] of `m` windows over `n` elements; w bounds their width."""
     low, high = (ops.unsqueeze(b, 1) for b in window_bounds(n, m))
-    at = ops.add(low, positions(ceildiv(n, m) if n % m == 0 else ceildiv(n, m) + 1))
-    return fold_if_static(clamp_positions(at, n), n, m), fold_if_static(ops.lt(at, high), n, m)
+    position = ops.add(low, positions(ceildiv(n, m) if n % m == 0 else ceildiv(n, m) + 1))
+    return fold_if_static(clamp_positions(position, n), n, m), fold_if_static(ops.lt(position, high), n, m)
 
 
 def _make_adaptive_max_pool(count: int) -> Any:
     def adaptive_max_pool(x: Node, output_size: Sequence[int]) -> tuple[Node, Node]:
-        """The maximum of each window, and where it lies in the flattened last dimensions."""
+        """Return the maximum of each window, and its index into the flattened spatial dimensions."""
         first = x.type.rank - count
-        windows, belongs, place = x, ops.full((), True, boolean), ops.full((), 0, i64)
+        windows, valid, index = x, ops.full((), True, boolean), ops.full((), 0, i64)
         for k, m in enumerate(output_size):
             n, shape = x.shape[first + k], [1] * (2 * count)
             if m == 1:
                 shape[count + k] = n
-                windows, at = ops.unsqueeze(windows, first + 2 * k), ops.iota(size=n)
+                windows, position = ops.unsqueeze(windows, first + 2 * k), ops.iota(size=n)
             else:
-                at, inside = _adaptive_windows(n, m)
-                shape[k], shape[count + k] = at.shape
-                windows = ops.take(windows, at, dim=first + 2 * k)
-                belongs = belongs if n % m == 0 else ops.and_(belongs, ops.reshape(inside, shape=tuple(shape)))
-            place = ops.add(ops.mul(place, as_node(n, i64)), ops.reshape(at, shape=tuple(shape)))
-        areas, insides = (range(first + k, first + 2 * count, 2) for k in (0, 1))
-        windows = ops.permute(windows, dims=[*range(first), *areas, *insides])
-        windows = ops.where(belongs, windows, as_node(lowest(x.dtype), x.dtype))
+                position, inside = _adaptive_windows(n, m)
+                shape[k], shape[count + k] = position.shape
+                windows = ops.take(windows, position, dim=first + 2 * k)
+                valid = valid if n % m == 0 else ops.and_(valid, ops.reshape(inside, shape=tuple(shape)))
+            index = ops.add(ops.mul(index, as_node(n, i64)), ops.reshape(position, shape=tuple(shape)))
+        window_dims, inner_dims = (range(first + k, first + 2 * count, 2) for k in (0, 1))
+        windows = ops.permute(windows, dims=[*range(first), *window_dims, *inner_dims])
+        windows = ops.where(valid, windows, as_node(lowest(x.dtype), x.dtype))
         flat = (*windows.shape[: first + count], product(windows.shape[first + count :]))
         best = ops.argmax(view(windows, flat), dim=first + count)
-        places = ops.gather(view(expand(place, windows.shape), flat), ops.unsqueeze(best, -1), dim=first + count)
-        return ops.amax(view(windows, flat), dims=(first + count,)), view(places, best.shape)
+        indices = ops.gather(view(expand(index, windows.shape), flat), ops.unsqueeze(best, -1), dim=first + count)
+        return ops.amax(view(windows, flat), dims=(first + count,)), view(indices, best.shape)
 
     return adaptive_max_pool
 
@@ -244,32 +235,28 @@ for _count in (2, 3):
 
 
 ResizeDim: TypeAlias = Callable[[Node, int, Dim, Dim, int], Node]
-"""How dimension `d` of a node goes from `n` elements to `m`, as the last dimension number `k`: of (x, d, n, m, k)."""
+"""Function (x, d, n, m, k) that resizes dimension `d`, spatial dimension `k`, from `n` elements to `m`."""
 
 
 def _resize_dims(
-    x: Node,
-    target: Sequence[Dim],
-    scales: Sequence[float | None],
-    resize: ResizeDim,
-    upscale: Callable[[Node, int, int], Node] | None,
-) -> Node:
-    """Each of the last dimensions resized; `grow(x, d, times)`, if it is there, serves whole numbers where sizes are symbolic."""
+    x: Node, target: Sequence[Dim], scales: Sequence[float | None], resize: ResizeDim, upscale: Callable[[Node, int, int], Node] | None
+) -> Node:  # fmt: skip
+    """Resize each spatial dimension; `upscale(x, d, factor)`, if given, handles integer factors of symbolic sizes."""
     first = x.type.rank - len(target)
     for d, (m, scale) in enumerate(zip(target, scales, strict=True), first):
         n = x.shape[d]
         if m == n:
             continue
-        known = isinstance(n, int) and isinstance(m, int)
-        times = None if known or upscale is None else _integer_factor(n, m, scale)
-        x = upscale(x, d, times) if upscale and times else resize(x, d, n, m, d - first)
+        static = isinstance(n, int) and isinstance(m, int)
+        factor = None if static else _integer_factor(n, m, scale)
+        x = upscale(x, d, factor) if upscale and factor else resize(x, d, n, m, d - first)
     return x
 
 
 def _integer_factor(n: Dim, m: Dim, scale: float | None) -> int | None:
-    """The whole number by which `n` elements become `m`, where `scale` says nothing else."""
-    times = floordiv(m, n)
-    return times if isinstance(times, int) and n * times == m and scale in (None, times) else None
+    """Return m / n if it is an integer and agrees with `scale`, else None."""
+    factor = floordiv(m, n)
+    return factor if isinstance(factor, int) and n * factor == m and scale in (None, factor) else None
 
 
 def _target_size(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], count: int) -> tuple[Dim, ...]:
@@ -282,34 +269,34 @@ def _scaled_size(n: Dim, scale: float | None) -> Dim:
     assert scale is not None
     if isinstance(n, int):
         return int(n * scale)
-    if times := exact_ratio(scale):
-        return floordiv(n * times.numerator, times.denominator)
-    raise ConversionError(f"a symbolic size times {scale}, which rounds as no quotient of integers does")
+    if ratio := exact_ratio(scale):
+        return floordiv(n * ratio.numerator, ratio.denominator)
+    raise ConversionError(f"cannot express dynamic size * {scale} exactly")
 
 
 def _resize_nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], exact: bool = False) -> Node:
     count = x.type.rank - 2
     scales = tuple(scales) or (None,) * count
 
-    def look_up(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
-        if times := _integer_factor(n, m, scales[k]):
-            return _repeat_elements(x, d, times)
-        at = ops.add(ops.as_dtype(positions(m), f32), 0.5 if exact else 0.0)
-        place = ops.floor(ops.mul(at, ops.as_dtype(_sampling_step(n, m, scales[k]), f32)))
-        return ops.take(x, fold_if_static(clamp_positions(ops.as_dtype(place, i64), n), n, m), dim=d)
+    def resize(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
+        if factor := _integer_factor(n, m, scales[k]):
+            return _repeat_elements(x, d, factor)
+        target = ops.add(ops.as_dtype(positions(m), f32), 0.5 if exact else 0.0)
+        source = ops.floor(ops.mul(target, ops.as_dtype(_sampling_step(n, m, scales[k]), f32)))
+        return ops.take(x, fold_if_static(clamp_positions(ops.as_dtype(source, i64), n), n, m), dim=d)
 
-    return _resize_dims(x, _target_size(x, size, scales, count), scales, look_up, _repeat_elements)
+    return _resize_dims(x, _target_size(x, size, scales, count), scales, resize, _repeat_elements)
 
 
 def _sampling_step(n: Dim, m: Dim, scale: float | None) -> Node:
-    """How many of `n` elements lie between two of `m`, f64."""
+    """Return the distance of two result elements in source elements, n / m or 1 / scale, f64."""
     return as_node(1.0 / scale, f64) if scale else ops.div(as_node(n, f64), as_node(m, f64))
 
 
 def _repeat_elements(x: Node, d: int, times: int) -> Node:
-    """Each element along dimension `d` as often as `times` says."""
-    apart = ops.expand(ops.unsqueeze(x, d + 1), shape=(*x.shape[: d + 1], times, *x.shape[d + 1 :]))
-    return view(apart, (*x.shape[:d], x.shape[d] * times, *x.shape[d + 1 :]))
+    """Repeat each element along dimension `d`."""
+    repeated = ops.expand(ops.unsqueeze(x, d + 1), shape=(*x.shape[: d + 1], times, *x.shape[d + 1 :]))
+    return view(repeated, (*x.shape[:d], x.shape[d] * times, *x.shape[d + 1 :]))
 
 
 @converts("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
@@ -323,39 +310,42 @@ def upsample_nearest_vec(x: Node, size: Sequence[Dim] | None, scales: Sequence[f
 
 
 def _resize_linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Sequence[float | None]) -> Node:
-    """Between the two nearest elements, one dimension after the other."""
+    """Interpolate linearly between the two nearest elements, one dimension after the other."""
     count = x.type.rank - 2
     scales = tuple(scales) or (None,) * count
 
-    def look_up(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
-        at = ops.as_dtype(positions(m), f64)
+    def resize(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
+        target = ops.as_dtype(positions(m), f64)
         if align:
-            place = ops.mul(at, _sampling_step(n - 1, maximum(m - 1, 1), None))
+            source = ops.mul(target, _sampling_step(n - 1, maximum(m - 1, 1), None))
         else:
-            place = ops.maximum(ops.sub(ops.mul(ops.add(at, 0.5), _sampling_step(n, m, scales[k])), 0.5), 0.0)
-        low = clamp_positions(ops.as_dtype(place, i64), n)
+            source = ops.maximum(ops.sub(ops.mul(ops.add(target, 0.5), _sampling_step(n, m, scales[k])), 0.5), 0.0)
+        low = clamp_positions(ops.as_dtype(source, i64), n)
         a, b = (ops.take(x, fold_if_static(p, n, m), dim=d) for p in (low, clamp_positions(ops.add(low, 1), n)))
-        share = fold_if_static(ops.as_dtype(ops.sub(place, ops.as_dtype(low, f64)), f32), n, m)
-        weight = ops.reshape(share, shape=(m, *(1,) * (x.type.rank - 1 - d)))
+        fraction = fold_if_static(ops.as_dtype(ops.sub(source, ops.as_dtype(low, f64)), f32), n, m)
+        weight = ops.reshape(fraction, shape=(m, *(1,) * (x.type.rank - 1 - d)))
         near, far = ops.mul(a, ops.as_dtype(ops.sub(1.0, weight), x.dtype)), ops.mul(b, ops.as_dtype(weight, x.dtype))
         return ops.add(near, far)
 
-    wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
-    grow = None if align else _interpolate_integer_factor
-    return ops.as_dtype(_resize_dims(wide, _target_size(x, size, scales, count), scales, look_up, grow), x.dtype)
+    upscale = None if align else _interpolate_integer_factor
+    resized = _resize_dims(widen_half(x), _target_size(x, size, scales, count), scales, resize, upscale)
+    return ops.as_dtype(resized, x.dtype)
 
 
 def _interpolate_integer_factor(x: Node, d: int, times: int) -> Node:
-    """`times` elements for each one along dimension `d`, evenly around it: each lies between two neighbours, equally far everywhere."""
+    """Upscale dimension `d` linearly by the factor `times`.
+
+    Result element j of each source element has the same two interpolation weights everywhere.
+    """
     n = x.shape[d]
-    first, last = (ops.slice_(x, dim=d, start=at, size=1) for at in (0, n - 1))
-    wide, around = ops.cat(first, x, last, dim=d), []
+    first, last = (ops.slice_(x, dim=d, start=start, size=1) for start in (0, n - 1))
+    padded, phases = ops.cat(first, x, last, dim=d), []
     for j in range(times):
-        low, share = divmod((j + 0.5) / times + 0.5, 1.0)
-        near, far = (ops.slice_(wide, dim=d, start=int(low) + k, size=n) for k in (0, 1))
-        weights = (as_node(w, x.dtype) for w in (1.0 - share, share))
-        around.append(ops.unsqueeze(ops.add(*map(ops.mul, (near, far), weights)), d + 1))
-    return view(ops.cat(*around, dim=d + 1), (*x.shape[:d], n * times, *x.shape[d + 1 :]))
+        low, fraction = divmod((j + 0.5) / times + 0.5, 1.0)
+        near, far = (ops.slice_(padded, dim=d, start=int(low) + k, size=n) for k in (0, 1))
+        weights = (as_node(w, x.dtype) for w in (1.0 - fraction, fraction))
+        phases.append(ops.unsqueeze(ops.add(*map(ops.mul, (near, far), weights)), d + 1))
+    return view(ops.cat(*phases, dim=d + 1), (*x.shape[:d], n * times, *x.shape[d + 1 :]))
 
 
 @converts("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")

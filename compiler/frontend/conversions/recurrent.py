@@ -1,6 +1,7 @@
-"""Recurrent networks: a direction of a layer becomes one recurrence.
+"""Conversion of recurrent layers: each direction of a layer becomes one recurrence.
 
-What a step's gates take from the input does not depend on the state, so it is one product for all steps, in front of the loop.
+The input's contribution to the gates does not depend on the state, so one product before the loop computes it for all
+steps.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from compiler.frontend.conversions.views import split_sizes
 from compiler.frontend.registry import converts
@@ -19,7 +21,7 @@ from compiler.ir.symbolic.index_expr import Dim, evaluate, floordiv
 
 @dataclass(frozen=True)
 class Weights:
-    """The parameters of one direction of one layer, those that PyTorch leaves out being None."""
+    """Parameters of one direction of one layer; None for those that the layer lacks."""
 
     input: Node
     state: Node
@@ -30,10 +32,11 @@ class Weights:
 
 @dataclass(frozen=True)
 class Cell:
-    """`step` makes the next states, the output first, of what the gates take from the input, the states and the weights; and what
-    else the gradient needs of each step.
+    """Kind of recurrent cell.
 
-    `adds`: the biases only meet in a sum, so that the one of the state can be added outside the loop.
+    `step` takes the input's contribution to the gates, the states and the weights.  It returns the next states, the
+    output first, and further values that the gradient needs.  With `has_additive_biases`, both biases are only added, so
+    that the state's bias can be added before the loop.
     """
 
     step: Callable[[Node, Sequence[Node], Weights], tuple[tuple[Node, ...], tuple[Node, ...]]]
@@ -74,37 +77,37 @@ CELLS = {
     "rnn_tanh": Cell(partial(rnn_step, ops.tanh)),
     "rnn_relu": Cell(partial(rnn_step, ops.relu)),
 }
-"""By the name of PyTorch's operator."""
+"""Cells by the name of PyTorch's operator."""
 
 
 def split_gates(x: Node, count: int) -> tuple[Node, ...]:
-    """What each of `count` gates takes from f[batch, count * size]."""
+    """Split f[batch, count * size] into `count` gates f[batch, size]."""
     return split_sizes(x, [floordiv(x.shape[1], count)] * count, 1)
 
 
 def gate_products(h: Node, weight: Node) -> list[Node]:
-    """What each gate takes from the state: its product with f[gates, state, size]."""
-    together = ops.matmul(ops.unsqueeze(h, 0), weight)
-    return [ops.select(together, dim=0, index=k) for k in range(evaluate(weight.shape[0], {}))]
+    """Return the state's contribution to each gate: its product with `weight`, f[gates, state, size]."""
+    products = ops.matmul(ops.unsqueeze(h, 0), weight)
+    return [ops.select(products, dim=0, index=k) for k in range(evaluate(weight.shape[0], {}))]
 
 
 def gate_major_weight(weight: Node, count: Dim) -> Node:
-    """PyTorch's f[gates * size, state] as the loop reads it: f[gates, state, size], each row of one gate."""
+    """Rearrange PyTorch's weight f[gates * size, state] to f[gates, state, size], which the loop reads row by row."""
     rows, size = weight.shape
     return ops.permute(ops.reshape(weight, shape=(floordiv(rows, count), count, size)), dims=(0, 2, 1))
 
 
 def named_weights(params: Sequence[Node], has_biases: bool) -> Weights:
-    """From PyTorch's flat order: input, state, their biases, projection."""
-    input, state, *more = params
-    return Weights(input, state, *more) if has_biases else Weights(input, state, None, None, *more)
+    """Name parameters in PyTorch's flat order: input, state, their biases, projection."""
+    input, state, *others = params
+    return Weights(input, state, *others) if has_biases else Weights(input, state, None, None, *others)
 
 
 @converts("tilewright.recurrent.default")
 def recurrent(
     kind: str, x: Node, hx: Sequence[Node], params: Sequence[Node], has_biases: bool, reverse: bool
 ) -> tuple[Node, ...]:
-    """The first state of every step, the states after the last step, and what the gradient needs of every step."""
+    """Return the output of every step, the states after the last step, and the saved values of every step."""
     cell = CELLS[kind]
     w = named_weights(params, has_biases)
     if cell.has_additive_biases and w.input_bias is not None and w.state_bias is not None:
@@ -112,13 +115,14 @@ def recurrent(
     gates = ops.linear(x, w.input, *(() if w.input_bias is None else (w.input_bias,)))
     entry = input_node("x", gates.type.with_shape(gates.shape[1:]))
     carried = [input_node(f"state{k}", h.type) for k, h in enumerate(hx)]
-    fixed = {"state": gate_major_weight(w.state, hx[-1].shape[1])}
+    invariant = {"state": gate_major_weight(w.state, hx[-1].shape[1])}
     if w.state_bias is not None:
-        fixed["state_bias"] = w.state_bias
+        invariant["state_bias"] = w.state_bias
     if w.projection is not None:
-        fixed["projection"] = ops.permute(w.projection, dims=(1, 0))
-    formal = {k: input_node(k, v.type) for k, v in fixed.items()}
-    made, saved = cell.step(entry, carried, Weights(w.input, **formal))
-    body = Graph((entry, *carried, *formal.values()), (*made, made[0], *saved), "step")
-    loop = ops.result_nodes(ops.recurrence(gates, *hx, *fixed.values(), body=body, states=len(hx), reverse=reverse))
+        invariant["projection"] = ops.permute(w.projection, dims=(1, 0))
+    body_weights = {k: input_node(k, v.type) for k, v in invariant.items()}
+    states, saved = cell.step(entry, carried, Weights(w.input, **body_weights))
+    body = Graph((entry, *carried, *body_weights.values()), (*states, states[0], *saved), "step")
+    attrs: dict[str, Any] = {"body": body, "num_carried": len(hx), "reverse": reverse}
+    loop = ops.result_nodes(ops.recurrence(gates, *hx, *invariant.values(), **attrs))
     return loop[len(hx)], *loop[: len(hx)], *loop[len(hx) + 1 :]

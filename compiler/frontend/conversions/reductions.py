@@ -1,4 +1,4 @@
-"""Reductions, norms, softmax and sorting."""
+"""Conversions of reductions, norms, softmax, sorting and losses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from compiler.frontend.conversions.elementwise import as_bool
 from compiler.frontend.conversions.views import canonicalize_dim, canonicalize_dims, view
-from compiler.frontend.promotion import as_float, as_node
+from compiler.frontend.promotion import as_float, as_node, widen_half
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node, Op
 from compiler.ir.torch_types import from_torch
-from compiler.ir.types import boolean, f32, i64, u8
+from compiler.ir.types import boolean, i64, u8
 
 Dims = int | Sequence[int] | None
 INF = float("inf")
@@ -25,7 +25,7 @@ def _reduced(op: Op, x: Node, dims: Dims, keepdim: bool = False, **attrs: Any) -
 
 
 def as_sum_dtype(x: Node, dtype: torch.dtype | None) -> Node:
-    """`x` in the dtype PyTorch sums it in: i64 for integers and bools."""
+    """Convert `x` to `dtype`, by default the one PyTorch sums in: i64 for integers and bools."""
     if dtype is not None:
         return ops.as_dtype(x, from_torch(dtype))
     return x if x.dtype.is_float else ops.as_dtype(x, i64)
@@ -80,7 +80,7 @@ def min_other(x: Node, y: Node) -> Node:
 
 
 def _argminmax(op: Op, x: Node, dim: int | None, keepdim: bool) -> Node:
-    """The first position of the extreme, in the flattened tensor where `dim` is None."""
+    """Return the first position of the extreme along `dim`, or in the flattened tensor if `dim` is None."""
     x = ops.as_dtype(x, u8) if x.dtype == boolean else x
     flat = view(x, (x.type.numel,)) if dim is None or not x.type.rank else x
     result = op(flat, dim=canonicalize_dim(dim or 0, flat.type.rank), keepdim=False)
@@ -121,7 +121,7 @@ def all_(x: Node, dim: Dims = None, keepdim: bool = False) -> Node:
 
 
 def _bool_result_like(x: Node, result: Node) -> Node:
-    """PyTorch answers in u8 about u8."""
+    """Convert a bool result to u8 if `x` is u8, as PyTorch does."""
     return ops.as_dtype(result, u8) if x.dtype == u8 else result
 
 
@@ -152,7 +152,7 @@ def std_dim(x: Node, *arguments: Any, unbiased: bool = True, keepdim: bool = Fal
 
 
 def _legacy_var_args(arguments: Sequence[Any], unbiased: bool, keepdim: bool) -> tuple[Dims, bool, bool]:
-    """(dim?, unbiased, keepdim) of the signatures with and without dimensions."""
+    """Return (dims, unbiased, keepdim) for the signatures with and without dimensions."""
     dims = arguments[0] if arguments and not isinstance(arguments[0], bool) else None
     flags = arguments[1:] if dims is not None or (arguments and arguments[0] is None) else arguments
     return dims, flags[0] if flags else unbiased, flags[1] if len(flags) > 1 else keepdim
@@ -186,8 +186,7 @@ def vector_norm(
         return _reduced(ops.amax if ord > 0 else ops.amin, ops.abs_(x), dim, keepdim)
     if ord == 0:
         return _reduced(ops.sum_, ops.as_dtype(ops.ne(x, 0.0), x.dtype), dim, keepdim)
-    wide = ops.as_dtype(x, f32) if x.dtype.is_half else x
-    total = _reduced(ops.sum_, ops.pow_(ops.abs_(wide), float(ord)), dim, keepdim)
+    total = _reduced(ops.sum_, ops.pow_(ops.abs_(widen_half(x)), float(ord)), dim, keepdim)
     return ops.as_dtype(ops.pow_(total, 1.0 / ord), x.dtype)
 
 
@@ -225,7 +224,7 @@ def _log_softmax(x: Node, dim: int, half_to_float: bool) -> Node:
 
 @converts("aten._safe_softmax.default")
 def safe_softmax(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
-    """Zeros where every element of a row is -inf."""
+    """Return the softmax, with zeros in rows where every element is -inf."""
     empty = _reduced(ops.all_, ops.eq(x, -INF), dim, True)
     return ops.where(empty, 0.0, softmax(x, dim, dtype))
 
@@ -242,9 +241,8 @@ def sort(x: Node, dim: int = -1, descending: bool = False) -> tuple[Node, ...]:
 
 @converts("aten.sort.stable")
 def sort_stable(x: Node, stable: bool | None = None, dim: int = -1, descending: bool = False) -> tuple[Node, ...]:
-    return ops.result_nodes(
-        ops.sort(x, dim=canonicalize_dim(dim, x.type.rank), descending=descending, stable=bool(stable))
-    )
+    dim = canonicalize_dim(dim, x.type.rank)
+    return ops.result_nodes(ops.sort(x, dim=dim, descending=descending, stable=bool(stable)))
 
 
 @converts("aten.argsort.default")
@@ -258,14 +256,14 @@ def argsort_stable(x: Node, stable: bool, dim: int = -1, descending: bool = Fals
 
 
 def _apply_reduction(losses: Node, reduction: int) -> Node:
-    """PyTorch's reduction: 0 for none, 1 for the mean, 2 for the sum."""
+    """Apply PyTorch's reduction code: 0 for none, 1 for the mean, 2 for the sum."""
     return losses if reduction == 0 else mean(losses) if reduction == 1 else sum_(losses)
 
 
 @converts("aten.mse_loss.default")
 def mse_loss(x: Node, y: Node, reduction: int = 1) -> Node:
-    gap = ops.sub(x, y)
-    return _apply_reduction(ops.mul(gap, gap), reduction)
+    error = ops.sub(x, y)
+    return _apply_reduction(ops.mul(error, error), reduction)
 
 
 @converts("aten.l1_loss.default")
@@ -275,15 +273,15 @@ def l1_loss(x: Node, y: Node, reduction: int = 1) -> Node:
 
 @converts("aten.nll_loss_forward.default")
 def nll_loss(x: Node, target: Node, weight: Node | None, reduction: int, ignore_index: int) -> tuple[Node, Node]:
-    """The loss and the weight it was divided by; targets equal to `ignored` do not count."""
+    """Return the loss and the total weight that divides a mean; targets equal to `ignore_index` do not count."""
     if x.type.rank > 2:
-        raise ConversionError("losses over images")
+        raise ConversionError("nll_loss on more than two dimensions is not supported")
     d = x.type.rank - 1
-    counts = ops.ne(target, ignore_index)
-    label = ops.where(counts, target, 0)
+    valid = ops.ne(target, ignore_index)
+    label = ops.where(valid, target, 0)
     picked = ops.gather(x, ops.unsqueeze(label, d), dim=d)
     scale = as_node(1, x.dtype) if weight is None else ops.take(weight, label)
-    scale = ops.where(counts, scale, 0.0)
+    scale = ops.where(valid, scale, 0.0)
     losses = ops.neg(ops.mul(view(picked, target.shape), scale))
     total = sum_(scale if scale.shape == target.shape else ops.expand(scale, shape=target.shape))
     if reduction == 0:

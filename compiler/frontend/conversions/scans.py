@@ -1,4 +1,4 @@
-"""Running sums, products, extremes and the like."""
+"""Conversions of scans: cumulative sums, products, minima and maxima."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.ir.types import boolean, u8
 
 
 def _scanned(op: Op, x: Node, dim: int) -> Node:
-    """`op` along `dim`; PyTorch scans a tensor of rank 0 as if it had one dimension."""
+    """Apply `op` along `dim`; a tensor of rank 0 is scanned as a vector of one element."""
     if not x.type.rank:
         return view(op(view(x, (1,)), dim=0), ())
     return op(x, dim=canonicalize_dim(dim, x.type.rank))

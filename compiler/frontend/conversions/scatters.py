@@ -1,4 +1,4 @@
-"""Writes to places that data names: assignments by index, scatters, and the gradients of look-ups."""
+"""Conversions of indexed writes: assignments by index, scatters, and gradients of gathers."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.types import boolean, broadcast_shapes, i64
 
 REDUCE_KINDS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
-"""PyTorch's names for how a write joins what is there."""
+"""Reduction of `ops.scatter` for each of PyTorch's names."""
 
 
 def _reduce_kind(reduce: str, x: Node) -> str:
-    """The reduction as `x` has it: bools add by "or" and multiply by "and"."""
+    """Return the reduction in the dtype of `x`: bools add by "or" (max) and multiply by "and" (min)."""
     return {"add": "max", "mul": "min"}.get(reduce, reduce) if x.dtype == boolean else reduce
 
 
 def _scatter(x: Node, dim: int, indices: Node, values: Node, reduce: str = "set") -> Node:
-    """What has rank 0 counts as one element of a vector."""
+    """Scatter `values` into `x`; tensors of rank 0 count as vectors of one element."""
     a, i, v = (n if n.type.rank else view(n, (1,)) for n in (x, indices, ops.as_dtype(values, x.dtype)))
     result = ops.scatter(a, i, v, dim=canonicalize_dim(dim, a.type.rank), reduce=_reduce_kind(reduce, x))
     return result if x.type.rank else view(result, ())
 
 
 def _scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool) -> Node:
-    """A scatter with one of PyTorch's reductions; without `include_self`, what is written to begins afresh."""
-    touched: Node | None = None
+    """Scatter with a PyTorch reduction; without `include_self`, written elements start at its identity."""
+    written: Node | None = None
     if not include_self:
-        nowhere = ops.full(x.shape, False, boolean)
-        touched = _scatter(nowhere, dim, indices, ops.full(indices.shape, True, boolean))
+        nothing = ops.full(x.shape, False, boolean)
+        written = _scatter(nothing, dim, indices, ops.full(indices.shape, True, boolean))
 
-    def begin(base: Node, kind: str) -> Node:
-        return base if touched is None else ops.where(touched, as_node(IDENTITIES[kind](base.dtype), base.dtype), base)
+    def initial(base: Node, kind: str) -> Node:
+        return base if written is None else ops.where(written, as_node(IDENTITIES[kind](base.dtype), base.dtype), base)
 
     if reduce != "mean":
         kind = _reduce_kind(REDUCE_KINDS[reduce], x)
-        return _scatter(begin(x, kind), dim, indices, values, kind)
-    total = _scatter(begin(x, "add"), dim, indices, values, "add")
+        return _scatter(initial(x, kind), dim, indices, values, kind)
+    total = _scatter(initial(x, "add"), dim, indices, values, "add")
     ones = ops.full(x.shape, 1, i64), ops.full(indices.shape, 1, i64)
-    count = ops.as_dtype(_scatter(begin(ones[0], "add"), dim, indices, ones[1], "add"), x.dtype)
+    count = ops.as_dtype(_scatter(initial(ones[0], "add"), dim, indices, ones[1], "add"), x.dtype)
     return (ops.div if x.dtype.is_float else ops.floor_divide)(total, count)
 
 
@@ -81,7 +81,7 @@ def scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, 
 
 
 def _expand_index_vector(x: Node, dim: int, indices: Node, values: Node) -> tuple[int, Node]:
-    """A vector of indices along `dim`, repeated for every element of `values`."""
+    """Return the canonical `dim`, and the vector `indices` along it broadcast to the shape of `values`."""
     if not x.type.rank:
         return 0, view(indices, (indices.type.numel,))
     d = canonicalize_dim(dim, x.type.rank)
@@ -91,54 +91,54 @@ def _expand_index_vector(x: Node, dim: int, indices: Node, values: Node) -> tupl
 
 @converts("aten.index_add.default")
 def index_add(x: Node, dim: int, indices: Node, values: Node, alpha: float = 1) -> Node:
-    d, places = _expand_index_vector(x, dim, indices, values)
-    return _scatter(x, d, places, values if alpha == 1 else ops.mul(values, as_node(alpha, values.dtype)), "add")
+    d, positions = _expand_index_vector(x, dim, indices, values)
+    return _scatter(x, d, positions, values if alpha == 1 else ops.mul(values, as_node(alpha, values.dtype)), "add")
 
 
 @converts("aten.index_copy.default")
 def index_copy(x: Node, dim: int, indices: Node, values: Node) -> Node:
-    d, places = _expand_index_vector(x, dim, indices, values)
-    return _scatter(x, d, places, values)
+    d, positions = _expand_index_vector(x, dim, indices, values)
+    return _scatter(x, d, positions, values)
 
 
 @converts("aten.index_reduce.default")
 def index_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool = True) -> Node:
-    d, places = _expand_index_vector(x, dim, indices, values)
-    return _scatter_reduce(x, d, places, values, reduce, include_self)
+    d, positions = _expand_index_vector(x, dim, indices, values)
+    return _scatter_reduce(x, d, positions, values, reduce, include_self)
 
 
 @converts("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(x: Node, dim: int, indices: Node, value: TensorOrNumber) -> Node:
     if not x.type.rank:
         return view(index_fill(view(x, (1,)), 0, indices, value), ())
-    places = view(indices, (indices.type.numel,))
-    return ops.index_put(x, as_node(value, x.dtype), places, dims=(canonicalize_dim(dim, x.type.rank),))
+    positions = view(indices, (indices.type.numel,))
+    return ops.index_put(x, as_node(value, x.dtype), positions, dims=(canonicalize_dim(dim, x.type.rank),))
 
 
 @converts("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
     values = ops.as_dtype(values, x.dtype)
-    given = [i for i in indices if i is not None]
-    mask = given[0] if len(given) == 1 and is_mask(given[0]) else None
+    tensors = [i for i in indices if i is not None]
+    mask = tensors[0] if len(tensors) == 1 and is_mask(tensors[0]) else None
     count = None
     if mask is not None:
         trailing_dims = x.type.rank - mask.type.rank - indices.index(mask)
         if values.type.rank <= trailing_dims or values.shape[-1 - trailing_dims] == 1:
             return _masked_put(x, mask, trailing_dims, values, accumulate)
         count = values.shape[-1 - trailing_dims]
-    places, dims = index_vectors(indices, count)
-    return ops.index_put(x, values, *places, dims=dims, reduce=_reduce_kind("add" if accumulate else "set", x))
+    vectors, dims = index_vectors(indices, count)
+    return ops.index_put(x, values, *vectors, dims=dims, reduce=_reduce_kind("add" if accumulate else "set", x))
 
 
 def _masked_put(x: Node, mask: Node, trailing_dims: int, values: Node, accumulate: bool) -> Node:
-    """An assignment of the same values wherever a mask holds, which leaves the `behind` last dimensions out."""
-    chosen = view(ops.as_dtype(mask, boolean), (*mask.shape, *(1,) * trailing_dims))
+    """Assign `values`, the same for every true element of a mask that lacks the `trailing_dims` last dimensions of `x`."""
+    selected = view(ops.as_dtype(mask, boolean), (*mask.shape, *(1,) * trailing_dims))
     if values.type.rank > trailing_dims:
         front, back = values.shape[: -1 - trailing_dims], values.shape[values.type.rank - trailing_dims :]
         values = view(values, (*front, *(1,) * mask.type.rank, *back))
     if accumulate:
         values = ops.or_(x, values) if x.dtype == boolean else ops.add(x, values)
-    return ops.where(chosen, values, x)
+    return ops.where(selected, values, x)
 
 
 @converts("aten.put.default")
@@ -149,36 +149,37 @@ def put(x: Node, indices: Node, values: Node, accumulate: bool = False) -> Node:
 
 @converts("aten.masked_scatter.default")
 def masked_scatter(x: Node, mask: Node, values: Node) -> Node:
-    """The k-th place where the mask holds gets the k-th value: a running count finds it.
+    """Write the k-th value to the k-th true element of the mask; a cumulative sum gives k.
 
-    Places where it does not hold look at the first value, or at one that is put behind them where there may be none.
+    Elements where the mask is false read value 0; one is appended if there may be no values.
     """
     shape = broadcast_shapes(x.shape, mask.shape)
     x, flat = expand(x, shape), view(expand(mask, shape), (product(shape),))
     count = ops.cumsum(ops.as_dtype(flat, i64), dim=0)
-    place = ops.where(flat, ops.sub(count, 1), 0)
-    many = values.type.numel
-    given = view(values, (many,))
-    if not isinstance(many, int) or many == 0:
-        given = ops.pad(given, before=[0], after=[1])
-    chosen = ops.index(given, place, dims=(0,))
-    return view(ops.where(flat, chosen, view(x, (x.type.numel,))), x.shape)
+    position = ops.where(flat, ops.sub(count, 1), 0)
+    numel = values.type.numel
+    source = view(values, (numel,))
+    if not isinstance(numel, int) or numel == 0:
+        source = ops.pad(source, before=[0], after=[1])
+    selected = ops.index(source, position, dims=(0,))
+    return view(ops.where(flat, selected, view(x, (x.type.numel,))), x.shape)
 
 
 @converts("aten.embedding_dense_backward.default")
 def embedding_backward(
     gradient: Node, indices: Node, rows: Dim, padding_idx: int = -1, scale_grad_by_freq: bool = False
 ) -> Node:
-    """Every row of the gradient added to the row of the table that it was looked up in."""
+    """Add every row of the gradient to the row of the table that it was read from."""
     (count, width), dtype = (indices.type.numel, gradient.shape[-1]), gradient.dtype
-    places, given = view(indices, (count, 1)), view(gradient, (count, width))
+    row_ids, updates = view(indices, (count, 1)), view(gradient, (count, width))
     if padding_idx >= 0:
-        given = ops.where(ops.eq(places, padding_idx), as_node(0, dtype), given)
+        updates = ops.where(ops.eq(row_ids, padding_idx), as_node(0, dtype), updates)
     if scale_grad_by_freq:
         flat = view(indices, (count,))
         uses = ops.scatter(ops.full((rows,), 0, i64), flat, ops.full((count,), 1, i64), dim=0, reduce="add")
-        given = ops.div(given, ops.as_dtype(view(ops.take(uses, flat), (count, 1)), dtype))
-    return ops.scatter(ops.full((rows, width), 0, dtype), expand(places, given.shape), given, dim=0, reduce="add")
+        updates = ops.div(updates, ops.as_dtype(view(ops.take(uses, flat), (count, 1)), dtype))
+    table = ops.full((rows, width), 0, dtype)
+    return ops.scatter(table, expand(row_ids, updates.shape), updates, dim=0, reduce="add")
 
 
 @converts("aten.max_pool2d_with_indices_backward.default", "aten.max_pool3d_with_indices_backward.default")
@@ -200,6 +201,6 @@ def adaptive_max_pool3d_backward(gradient: Node, x: Node, indices: Node) -> Node
 
 
 def _scatter_gradient(gradient: Node, x: Node, indices: Node, count: int) -> Node:
-    """Each gradient of a maximum added where that maximum was; positions number the last `count` dimensions together."""
+    """Add each gradient at the position of its maximum; `indices` number the flattened last `count` dimensions."""
     flat = [view(v, (*v.shape[:-count], product(v.shape[-count:]))) for v in (zeros_like(x), indices, gradient)]
     return view(ops.scatter(*flat, dim=x.type.rank - count, reduce="add"), x.shape)

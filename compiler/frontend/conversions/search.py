@@ -1,4 +1,4 @@
-"""Counting, measuring, and looking up in bags."""
+"""Conversions of searches, histograms, distances and embedding bags."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from compiler.ir.graph.node import Node, constant_node
 from compiler.ir.types import i32, i64
 
 MAX_BOUNDARIES = 256
-"""Boundaries beyond which a binary search would beat counting."""
+"""Maximum number of boundaries that are searched by counting; chosen empirically, a binary search is faster beyond."""
 
 
 @converts("aten.bucketize.Tensor", "aten.bucketize.Scalar")
 def bucketize(x: TensorOrNumber, boundaries: Node, out_int32: bool = False, right: bool = False) -> Node:
-    """The number of boundaries below each element (not above it, with `right`); NaN is above them all."""
+    """Count the boundaries below each element (at most equal to it, with `right`); NaN is above all boundaries."""
     if not isinstance(boundaries.shape[-1], int) or boundaries.shape[-1] > MAX_BOUNDARIES:
-        raise ConversionError(f"a search among more than {MAX_BOUNDARIES} boundaries")
+        raise ConversionError(
+            f"a search among more than {MAX_BOUNDARIES}, or a symbolic number of, boundaries is not supported"
+        )
     dtype = common_dtype(x, boundaries) if isinstance(x, Node) else boundaries.dtype
     element = ops.unsqueeze(as_node(x, dtype), -1)
     below = (ops.le if right else ops.lt)(ops.as_dtype(boundaries, dtype), element)
@@ -46,38 +48,38 @@ def searchsorted(
 
 @converts("aten._cdist_forward.default")
 def cdist(x: Node, y: Node, p: float, compute_mode: int | None) -> Node:
-    """From differences: the form with a matrix product would cancel."""
-    gap = ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3))
-    return vector_norm(gap, p, (gap.type.rank - 1,))
+    """Compute distances from differences; the form with a matrix product suffers from cancellation."""
+    difference = ops.sub(ops.unsqueeze(x, -2), ops.unsqueeze(y, -3))
+    return vector_norm(difference, p, (difference.type.rank - 1,))
 
 
 @converts("aten._pdist_forward.default")
 def pdist(x: Node, p: float = 2) -> Node:
-    """The distance of every pair of rows, the first before the second."""
+    """Return the distance of every pair of rows i < j."""
     if not isinstance(x.shape[0], int):
-        raise ConversionError("distances of a symbolic number of rows")
+        raise ConversionError("pairwise distances of a symbolic number of rows are not supported")
     first, second = np.triu_indices(x.shape[0], 1)
-    gap = ops.sub(ops.take(x, constant_node(first), dim=0), ops.take(x, constant_node(second), dim=0))
-    return vector_norm(gap, p, (1,))
+    difference = ops.sub(ops.take(x, constant_node(first), dim=0), ops.take(x, constant_node(second), dim=0))
+    return vector_norm(difference, p, (1,))
 
 
 @converts("aten.histc.default")
 def histc(x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
-    """How many elements fall into each of `bins` equal intervals; equal bounds stand for those of the data."""
+    """Count the elements in each of `bins` equal intervals; if min == max, the data's range is used."""
     flat = view(x, (x.type.numel,))
     low, high = as_node(min, x.dtype), as_node(max, x.dtype)
     if min == max and flat.type.numel != 0:
         low, high = ops.amin(flat, dims=(0,)), ops.amax(flat, dims=(0,))
-    single = ops.eq(low, high)
-    low, high = ops.where(single, ops.sub(low, 1), low), ops.where(single, ops.add(high, 1), high)
+    is_point = ops.eq(low, high)
+    low, high = ops.where(is_point, ops.sub(low, 1), low), ops.where(is_point, ops.add(high, 1), high)
     inside = ops.and_(ops.ge(flat, low), ops.le(flat, high))
-    share = ops.div(ops.mul(as_float(ops.sub(flat, low)), float(bins)), as_float(ops.sub(high, low)))
-    place = ops.minimum(ops.as_dtype(ops.where(inside, share, 0.0), i64), bins - 1)
-    return ops.scatter(ops.full((bins,), 0, x.dtype), place, ops.as_dtype(inside, x.dtype), dim=0, reduce="add")
+    bin_number = ops.div(ops.mul(as_float(ops.sub(flat, low)), float(bins)), as_float(ops.sub(high, low)))
+    index = ops.minimum(ops.as_dtype(ops.where(inside, bin_number, 0.0), i64), bins - 1)
+    return ops.scatter(ops.full((bins,), 0, x.dtype), index, ops.as_dtype(inside, x.dtype), dim=0, reduce="add")
 
 
 MEAN_MODE, MAX_MODE = 1, 2
-"""Modes of an embedding bag besides 0, the sum."""
+"""Modes of `aten::_embedding_bag`; 0 is the sum."""
 
 
 @converts("aten._embedding_bag_forward_only.default")
@@ -85,23 +87,23 @@ def embedding_bag(
     weight: Node, indices: Node, offsets: Node, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
     per_sample_weights: Node | None = None, include_last_offset: bool = False, padding_idx: int = -1,
 ) -> tuple[Node | None, ...]:  # fmt: skip
-    """The rows of each bag joined; a bag begins at its offset."""
+    """Reduce the table rows of each bag by sum, mean or maximum; `offsets` holds the first index of each bag."""
     bags, count = offsets.shape[0] - (1 if include_last_offset else 0), indices.shape[0]
     starts = ops.as_dtype(ops.slice_(offsets, dim=0, start=0, size=bags), i64)
-    begun = ops.scatter(ops.full((count + 1,), 0, i64), starts, ops.full((bags,), 1, i64), dim=0, reduce="add")
-    bag = ops.sub(ops.cumsum(ops.slice_(begun, dim=0, start=0, size=count), dim=0), 1)
-    kept = ops.ne(indices, padding_idx)
-    sizes = ops.scatter(ops.full((bags,), 0, i64), bag, ops.as_dtype(kept, i64), dim=0, reduce="add")
+    begins = ops.scatter(ops.full((count + 1,), 0, i64), starts, ops.full((bags,), 1, i64), dim=0, reduce="add")
+    bag = ops.sub(ops.cumsum(ops.slice_(begins, dim=0, start=0, size=count), dim=0), 1)
+    valid = ops.ne(indices, padding_idx)
+    sizes = ops.scatter(ops.full((bags,), 0, i64), bag, ops.as_dtype(valid, i64), dim=0, reduce="add")
     rows = ops.take(weight, indices, dim=0)
     rows = rows if per_sample_weights is None else ops.mul(rows, ops.unsqueeze(per_sample_weights, 1))
     lowest = float("-inf") if mode == MAX_MODE else 0.0
-    rows = ops.where(ops.unsqueeze(kept, 1), rows, lowest)
-    begin = ops.full((bags, weight.shape[1]), lowest, weight.dtype)
-    places = expand(ops.unsqueeze(bag, 1), rows.shape)
-    y = ops.scatter(begin, places, rows, dim=0, reduce="max" if mode == MAX_MODE else "add")
-    column = ops.unsqueeze(sizes, 1)
+    rows = ops.where(ops.unsqueeze(valid, 1), rows, lowest)
+    initial = ops.full((bags, weight.shape[1]), lowest, weight.dtype)
+    bag_ids = expand(ops.unsqueeze(bag, 1), rows.shape)
+    y = ops.scatter(initial, bag_ids, rows, dim=0, reduce="max" if mode == MAX_MODE else "add")
+    sizes = ops.unsqueeze(sizes, 1)
     if mode == MEAN_MODE:
-        y = ops.div(y, ops.as_dtype(ops.maximum(column, 1), y.dtype))
+        y = ops.div(y, ops.as_dtype(ops.maximum(sizes, 1), y.dtype))
     if mode == MAX_MODE:
-        y = ops.where(ops.eq(column, 0), 0.0, y)
+        y = ops.where(ops.eq(sizes, 0), 0.0, y)
     return y, None, None, None

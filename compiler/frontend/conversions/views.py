@@ -1,4 +1,4 @@
-"""Views, and results put together from pieces."""
+"""Conversions of views, and of operators that concatenate, split, pad and rearrange tensors."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from compiler.ir.types import boolean, broadcast_shapes, i64
 
 
 def canonicalize_dim(dim: int, rank: int) -> int:
-    """`dim` counted from the front; a tensor of rank 0 counts as having one dimension."""
+    """Return `dim` counted from the front; a tensor of rank 0 counts as having one dimension."""
     return dim % max(rank, 1)
 
 
 def canonicalize_dims(dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-    """The dimensions `dims` names, increasing; all of them where it names none."""
+    """Return `dims` counted from the front and sorted; all dimensions if it is None or empty."""
     if dims is None or (not isinstance(dims, int) and not len(dims)):
         return tuple(range(rank))
-    return (
-        tuple(sorted(canonicalize_dim(d, rank) for d in ((dims,) if isinstance(dims, int) else dims))) if rank else ()
-    )
+    given = (dims,) if isinstance(dims, int) else dims
+    return tuple(sorted(canonicalize_dim(d, rank) for d in given)) if rank else ()
 
 
 @converts(
@@ -35,8 +34,8 @@ def canonicalize_dims(dims: int | Sequence[int] | None, rank: int) -> tuple[int,
 )  # fmt: skip
 def view(x: Node, shape: Sequence[Dim], *strides: Any) -> Node:
     if -1 in shape:
-        rest = product(d for d in shape if d != -1)
-        shape = [floordiv(x.type.numel, rest) if d == -1 else d for d in shape]
+        others = product(d for d in shape if d != -1)
+        shape = [floordiv(x.type.numel, others) if d == -1 else d for d in shape]
     return x if tuple(shape) == x.shape else ops.reshape(x, shape=shape)
 
 
@@ -64,10 +63,10 @@ def reversed_dims(x: Node) -> Node:
 def movedim(x: Node, source: int | Sequence[int], target: int | Sequence[int]) -> Node:
     rank = x.type.rank
     moved = [canonicalize_dim(d, rank) for d in ((source,) if isinstance(source, int) else source)]
-    places = [canonicalize_dim(d, rank) for d in ((target,) if isinstance(target, int) else target)]
+    targets = [canonicalize_dim(d, rank) for d in ((target,) if isinstance(target, int) else target)]
     order = [d for d in range(rank) if d not in moved]
-    for place, d in sorted(zip(places, moved, strict=True)):
-        order.insert(place, d)
+    for position, d in sorted(zip(targets, moved, strict=True)):
+        order.insert(position, d)
     return ops.permute(x, dims=order)
 
 
@@ -92,12 +91,10 @@ def flatten(x: Node, start_dim: int = 0, end_dim: int = -1) -> Node:
 @converts("aten.unflatten.int")
 def unflatten(x: Node, dim: int, sizes: Sequence[Dim]) -> Node:
     d = canonicalize_dim(dim, x.type.rank)
-    return view(x, (*x.shape[:d], *sizes, *x.shape[d + 1 :])) if -1 not in sizes else _unflatten_inferred(x, d, sizes)
-
-
-def _unflatten_inferred(x: Node, d: int, sizes: Sequence[Dim]) -> Node:
-    rest = floordiv(x.shape[d], product(s for s in sizes if s != -1))
-    return view(x, (*x.shape[:d], *(rest if s == -1 else s for s in sizes), *x.shape[d + 1 :]))
+    if -1 in sizes:
+        inferred = floordiv(x.shape[d], product(s for s in sizes if s != -1))
+        sizes = [inferred if s == -1 else s for s in sizes]
+    return view(x, (*x.shape[:d], *sizes, *x.shape[d + 1 :]))
 
 
 @converts("aten.expand.default", "aten.expand_copy.default", "aten.broadcast_to.default")
@@ -113,7 +110,7 @@ def expand_or_view_as(x: Node, other: Node) -> Node:
 
 
 def clip_slice_bound(position: Dim | None, extent: Dim, default: Dim) -> Dim:
-    """A slice bound as an index from the front, clipped to `extent` as Python clips it."""
+    """Return a slice bound counted from the front, clipped to 0..extent as in Python."""
     if position is None:
         return default
     if isinstance(position, int) and isinstance(extent, int):
@@ -121,12 +118,12 @@ def clip_slice_bound(position: Dim | None, extent: Dim, default: Dim) -> Dim:
     if isinstance(position, int):
         if position >= 1 << 62:
             return extent
-        return position + extent if position < 0 else position  # PyTorch has guarded that it lies inside
+        return position + extent if position < 0 else position  # in range: guarded by PyTorch
     return position
 
 
 def _slice_range(x: Node, dim: int, start: Dim | None, end: Dim | None, step: int) -> tuple[int, Dim, Dim]:
-    """Dimension, first index and count of a slice."""
+    """Return dimension, first index and number of elements of a slice."""
     d = canonicalize_dim(dim, x.type.rank)
     first, last = clip_slice_bound(start, x.shape[d], 0), clip_slice_bound(end, x.shape[d], x.shape[d])
     count = floordiv(last - first + step - 1, step)
@@ -152,24 +149,24 @@ def slice_scatter(
     x: Node, new: Node, dim: int = 0, start: Dim | None = None, end: Dim | None = None, step: int = 1
 ) -> Node:
     d, first, _ = _slice_range(x, dim, start, end, step)
-    return ops.insert(x, ops.as_dtype(new, x.dtype), dim=d, start=first, step=step)
+    return ops.slice_scatter(x, ops.as_dtype(new, x.dtype), dim=d, start=first, step=step)
 
 
 @converts("aten.select_scatter.default")
 def select_scatter(x: Node, new: Node, dim: int, index: Dim) -> Node:
     d = canonicalize_dim(dim, x.type.rank)
-    at = index + x.shape[d] if isinstance(index, int) and index < 0 else index
-    return ops.insert(x, ops.unsqueeze(ops.as_dtype(new, x.dtype), d), dim=d, start=at)
+    start = index + x.shape[d] if isinstance(index, int) and index < 0 else index
+    return ops.slice_scatter(x, ops.unsqueeze(ops.as_dtype(new, x.dtype), d), dim=d, start=start)
 
 
 def inverse_permute(x: Node, order: Sequence[int]) -> Node:
-    """`x`, whose dimensions were permuted into `order`, as it was before."""
+    """Undo the permutation of the dimensions of `x` by `order`."""
     return ops.permute(x, dims=[order.index(d) for d in range(len(order))])
 
 
 @converts("aten.diagonal_scatter.default")
 def diagonal_scatter(x: Node, new: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
-    """`x` with a diagonal of its matrices along two dimensions replaced by the last dimension of `new`."""
+    """Replace a diagonal of the matrices along two dimensions of `x` by the last dimension of `new`."""
     rank = x.type.rank
     a, b = canonicalize_dim(dim1, rank), canonicalize_dim(dim2, rank)
     order = [d for d in range(rank) if d not in (a, b)] + [a, b]
@@ -178,18 +175,18 @@ def diagonal_scatter(x: Node, new: Node, offset: int = 0, dim1: int = 0, dim2: i
     ends = [0] * (rank - 2)
     lines = ops.pad(ops.as_dtype(new, x.dtype), before=[*ends, first], after=[*ends, rows - first - count])
     row = ops.reshape(ops.iota(size=rows), shape=(rows, 1))
-    hit = ops.eq(ops.add(row, offset) if offset else row, ops.iota(size=columns))
-    mixed = ops.where(hit, ops.unsqueeze(lines, -1), ops.permute(x, dims=order))
-    return inverse_permute(mixed, order)
+    on_diagonal = ops.eq(ops.add(row, offset) if offset else row, ops.iota(size=columns))
+    result = ops.where(on_diagonal, ops.unsqueeze(lines, -1), ops.permute(x, dims=order))
+    return inverse_permute(result, order)
 
 
 @converts("aten.resize.default")
 def resize(x: Node, shape: Sequence[int]) -> Node:
-    """The elements in order, cut off, or followed by zeros (in PyTorch, by anything)."""
-    have, want = x.type.numel, product(shape)
-    if not (isinstance(have, int) and isinstance(want, int)):
-        raise ConversionError("resizing to a symbolic size")
-    return view(constant_pad(view(x, (have,)), (0, want - have)), shape)
+    """Keep the first elements in memory order; new ones are zero (undefined in PyTorch)."""
+    old_size, new_size = x.type.numel, product(shape)
+    if not (isinstance(old_size, int) and isinstance(new_size, int)):
+        raise ConversionError("resize to a symbolic size is not supported")
+    return view(constant_pad(view(x, (old_size,)), (0, new_size - old_size)), shape)
 
 
 @converts("aten.select.int", "aten.select_copy.int", signed_indices=True)
@@ -204,9 +201,8 @@ def select(x: Node, dim: int, index: Dim | SymbolicScalar) -> Node:
 def narrow(x: Node, dim: int, start: Dim | SymbolicScalar, length: Dim) -> Node:
     if isinstance(start, SymbolicScalar):
         return ops.index(x, positions(length, start), dims=(canonicalize_dim(dim, x.type.rank),))
-    return slice_(
-        x, dim, start, start + length if not (isinstance(start, int) and start < 0) else x.shape[dim] + start + length
-    )
+    end = x.shape[dim] + start + length if isinstance(start, int) and start < 0 else start + length
+    return slice_(x, dim, start, end)
 
 
 @converts("aten.unbind.int", "aten.unbind_copy.int")
@@ -215,9 +211,9 @@ def unbind(x: Node, dim: int = 0) -> tuple[Node, ...]:
     return tuple(ops.select(x, d, k) for k in range(_require_static(x.shape[d], "unbind")))
 
 
-def _require_static(d: Dim, what: str) -> int:
+def _require_static(d: Dim, operator: str) -> int:
     if not isinstance(d, int):
-        raise ConversionError(f"{what} makes {d} results, which is not known when compiling")
+        raise ConversionError(f"{operator} along dynamic size {d} has a dynamic number of results")
     return d
 
 
@@ -233,7 +229,7 @@ def split_sizes(x: Node, sizes: Sequence[Dim], dim: int = 0) -> tuple[Node, ...]
 @converts("aten.split.Tensor", "aten.split_copy.Tensor")
 def split(x: Node, size: int, dim: int = 0) -> tuple[Node, ...]:
     extent = _require_static(x.shape[canonicalize_dim(dim, x.type.rank)], "split")
-    return split_sizes(x, [min(size, extent - at) for at in range(0, extent, size)] or [0], dim)
+    return split_sizes(x, [min(size, extent - start) for start in range(0, extent, size)] or [0], dim)
 
 
 @converts("aten.chunk.default", "aten.unsafe_chunk.default")
@@ -245,8 +241,8 @@ def chunk(x: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]:
 @converts("aten.cat.default", "aten.concat.default", "aten.concatenate.default")
 def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     dtype = common_dtype(*tensors)
-    kept = [x for x in tensors if x.shape != (0,)] or tensors[:1]  # PyTorch lets empty vectors join anything
-    return ops.cat(*(ops.as_dtype(x, dtype) for x in kept), dim=canonicalize_dim(dim, kept[0].type.rank))
+    parts = [x for x in tensors if x.shape != (0,)] or tensors[:1]  # PyTorch ignores empty vectors
+    return ops.cat(*(ops.as_dtype(x, dtype) for x in parts), dim=canonicalize_dim(dim, parts[0].type.rank))
 
 
 @converts("aten.stack.default")
@@ -266,10 +262,10 @@ def roll(x: Node, shifts: Sequence[int], dims: Sequence[int] = ()) -> Node:
         return view(roll(view(x, (x.type.numel,)), shifts, [0]), x.shape)
     for shift, dim in zip(shifts, dims, strict=True):
         d = canonicalize_dim(dim, x.type.rank)
-        cut = -shift % x.shape[d] if x.shape[d] != 0 else 0
-        if cut != 0:
-            tail = ops.slice_(x, dim=d, start=cut, size=x.shape[d] - cut)
-            x = ops.cat(tail, ops.slice_(x, dim=d, size=cut), dim=d)
+        start = -shift % x.shape[d] if x.shape[d] != 0 else 0
+        if start != 0:
+            tail = ops.slice_(x, dim=d, start=start, size=x.shape[d] - start)
+            x = ops.cat(tail, ops.slice_(x, dim=d, size=start), dim=d)
     return x
 
 
@@ -293,19 +289,19 @@ def repeat_interleave(x: Node, repeats: Dim, dim: int | None = None, output_size
 
 
 def padding_pairs(padding: Sequence[Dim], rank: int) -> list[tuple[Dim, Dim]]:
-    """(before, after) of each dimension from PyTorch's list, which starts at the last one."""
+    """Return (low, high) padding of each dimension from PyTorch's list, which starts at the last dimension."""
     pairs = [(padding[k], padding[k + 1]) for k in range(0, len(padding), 2)]
     return [(0, 0)] * (rank - len(pairs)) + pairs[::-1]
 
 
 @converts("aten.constant_pad_nd.default")
 def constant_pad(x: Node, padding: Sequence[Dim], value: float = 0) -> Node:
-    """Negative padding crops."""
+    """Pad with a constant; negative padding crops."""
     pairs = padding_pairs(padding, x.type.rank)
     for d, (before, after) in enumerate(pairs):
-        cut = [-p if isinstance(p, int) and p < 0 else 0 for p in (before, after)]
-        if any(cut):
-            x = ops.slice_(x, dim=d, start=cut[0], size=x.shape[d] - cut[0] - cut[1])
+        crop = [-p if isinstance(p, int) and p < 0 else 0 for p in (before, after)]
+        if any(crop):
+            x = ops.slice_(x, dim=d, start=crop[0], size=x.shape[d] - crop[0] - crop[1])
     grown = [tuple(0 if isinstance(p, int) and p < 0 else p for p in pair) for pair in pairs]
     if all(p == 0 for pair in grown for p in pair):
         return x
@@ -314,7 +310,7 @@ def constant_pad(x: Node, padding: Sequence[Dim], value: float = 0) -> Node:
 
 
 def _pad_with_edges(x: Node, padding: Sequence[Dim], edges: Any) -> Node:
-    """Each padded dimension extended by what `edges(x, dimension, before, after)` gives for its two ends."""
+    """Extend each padded dimension at its ends by `edges(x, dimension, before, after)`."""
     if x.type.numel == 0:
         return constant_pad(x, padding)
     for d, (before, after) in enumerate(padding_pairs(padding, x.type.rank)):
@@ -328,17 +324,17 @@ def _pad_with_edges(x: Node, padding: Sequence[Dim], edges: Any) -> Node:
 
 
 def _pad_by_index(x: Node, d: int, before: Dim, after: Dim, edges: Any) -> Node:
-    """The same where an end is cut, or may be: the place of every element is found from its number."""
+    """Pad dimension `d` by a gather of computed positions; also for padding that is symbolic or negative."""
     n = x.shape[d]
-    at, last = positions(n + before + after, -before), as_node(n - 1, i64)
+    source, last = positions(n + before + after, -before), as_node(n - 1, i64)
     if edges is _reflected_edges:
-        at = ops.sub(last, ops.abs_(ops.sub(last, ops.abs_(at))))
+        source = ops.sub(last, ops.abs_(ops.sub(last, ops.abs_(source))))
     elif edges is _replicated_edges:
-        at = clamp_positions(at, n)
-    else:  # what is cut does not come back at the other end
-        low, kept = as_node(maximum(-before, 0), i64), n + minimum(before, 0) + minimum(after, 0)
-        at = ops.add(ops.remainder(ops.sub(at, low), as_node(kept, i64)), low)
-    return ops.take(x, fold_if_static(at, n, before, after), dim=d)
+        source = clamp_positions(source, n)
+    else:  # wrap around the elements that are not cropped
+        low, period = as_node(maximum(-before, 0), i64), n + minimum(before, 0) + minimum(after, 0)
+        source = ops.add(ops.remainder(ops.sub(source, low), as_node(period, i64)), low)
+    return ops.take(x, fold_if_static(source, n, before, after), dim=d)
 
 
 def _reflected_edges(x: Node, d: int, before: int, after: int) -> tuple[Node, Node]:
@@ -373,17 +369,16 @@ def replication_pad(x: Node, padding: Sequence[int]) -> Node:
 def pad(x: Node, padding: Sequence[int], mode: str = "constant", value: float | None = None) -> Node:
     if mode == "constant":
         return constant_pad(x, padding, 0 if value is None else value)
-    return _pad_with_edges(
-        x, padding, {"reflect": _reflected_edges, "replicate": _replicated_edges, "circular": _wrapped_edges}[mode]
-    )
+    edges = {"reflect": _reflected_edges, "replicate": _replicated_edges, "circular": _wrapped_edges}
+    return _pad_with_edges(x, padding, edges[mode])
 
 
 @converts("aten.pixel_shuffle.default")
 def pixel_shuffle(x: Node, factor: int) -> Node:
     *front, c, h, w = x.shape
     k = len(front)
-    apart = view(x, (*front, floordiv(c, factor * factor), factor, factor, h, w))
-    mixed = ops.permute(apart, dims=(*range(k), k, k + 3, k + 1, k + 4, k + 2))
+    split = view(x, (*front, floordiv(c, factor * factor), factor, factor, h, w))
+    mixed = ops.permute(split, dims=(*range(k), k, k + 3, k + 1, k + 4, k + 2))
     return view(mixed, (*front, floordiv(c, factor * factor), h * factor, w * factor))
 
 
@@ -391,15 +386,15 @@ def pixel_shuffle(x: Node, factor: int) -> Node:
 def pixel_unshuffle(x: Node, factor: int) -> Node:
     *front, c, h, w = x.shape
     k = len(front)
-    apart = view(x, (*front, c, floordiv(h, factor), factor, floordiv(w, factor), factor))
-    mixed = ops.permute(apart, dims=(*range(k), k, k + 2, k + 4, k + 1, k + 3))
+    split = view(x, (*front, c, floordiv(h, factor), factor, floordiv(w, factor), factor))
+    mixed = ops.permute(split, dims=(*range(k), k, k + 2, k + 4, k + 1, k + 3))
     return view(mixed, (*front, c * factor * factor, floordiv(h, factor), floordiv(w, factor)))
 
 
 @converts("aten.channel_shuffle.default")
 def channel_shuffle(x: Node, groups: int) -> Node:
-    b, c, *rest = x.shape
-    return view(ops.transpose(view(x, (b, groups, floordiv(c, groups), *rest)), 1, 2), x.shape)
+    b, c, *spatial = x.shape
+    return view(ops.transpose(view(x, (b, groups, floordiv(c, groups), *spatial)), 1, 2), x.shape)
 
 
 @converts("aten.unfold.default", "aten.unfold_copy.default")
@@ -433,24 +428,26 @@ def diagonal(x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
 def as_strided(
     x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None = None, *, order: Sequence[int]
 ) -> Node:
-    """Dimensions of `x` lie in the `order` that the importer has found; one of size 1 may have any stride."""
+    """View the memory of dense `x`, whose dimensions the importer gives from outermost to innermost as `order`."""
     x = ops.permute(x, dims=tuple(order))
     dense = [product(size[k + 1 :]) for k in range(len(size))]
+    # a dimension of size 1 may have any stride
     if tuple(size) == x.shape and all(n == 1 or a == b for n, a, b in zip(size, stride, dense, strict=True)):
         return x
     flat = view(x, (x.type.numel,))
-    return ops.strided(flat, shape=tuple(size), strides=tuple(stride), offset=offset or 0)
+    return ops.as_strided(flat, shape=tuple(size), strides=tuple(stride), offset=offset or 0)
 
 
 @converts("aten.as_strided_scatter.default")
 def as_strided_scatter(
     x: Node, new: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim | None = None, *, order: Sequence[int]
 ) -> Node:
-    """`x` with the elements that `as_strided` picks replaced."""
+    """Replace the elements of `x` that `as_strided` selects by those of `new`."""
     x = ops.permute(x, dims=tuple(order))
     count, written = x.type.numel, product(size)
-    places = ops.strided(ops.iota(size=count), shape=tuple(size), strides=tuple(stride), offset=offset or 0)
-    flat = ops.scatter(view(x, (count,)), view(places, (written,)), view(ops.as_dtype(new, x.dtype), (written,)), dim=0)
+    indices = ops.as_strided(ops.iota(size=count), shape=tuple(size), strides=tuple(stride), offset=offset or 0)
+    values = view(ops.as_dtype(new, x.dtype), (written,))
+    flat = ops.scatter(view(x, (count,)), view(indices, (written,)), values, dim=0)
     return inverse_permute(view(flat, x.shape), order)
 
 

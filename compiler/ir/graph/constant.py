@@ -1,26 +1,23 @@
-"""Constants of graphs and programs: their elements, and those that are computed when they are wanted."""
+"""Contents of constants in graphs and programs, stored or computed on demand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from compiler.ir.scalar import round_to
 from compiler.ir.types import DType
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, eq=False)
 class ConstantData:
-    """The elements of a constant: a dense row-major array of `dtype` (bf16 as its 16 bits in uint16).
+    """The elements of a constant: a dense row-major array of `dtype` (bf16 as bits in uint16).
 
-    `name` is the parameter's name in the user's module.  Compares by identity: weights are shared, never copied.
+    `name` is the parameter's name in the user's module.  Compares by identity, because weights are shared.
     """
 
     dtype: DType
@@ -33,23 +30,23 @@ class ConstantData:
 
     @property
     def numpy_values(self) -> np.ndarray[Any, Any]:
-        """The elements as `dtype.numpy` holds them (bf16 as float32)."""
+        """The elements as an array of `dtype.numpy` (bf16 as float32)."""
         if self.dtype.name != "bf16":
             return self.array
         return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the contents."""
+        """SHA-256 hash of dtype, shape and elements, 32 hexadecimal digits."""
         import hashlib
 
         return hashlib.sha256(f"{self.dtype}{self.array.shape}".encode() + self.array.tobytes()).hexdigest()[:32]
 
 
 class LazyConstant(ConstantData):
-    """Data whose elements are computed each time that they are asked for, so that no memory holds them in between.
+    """A constant that is computed at each access, to save memory.
 
-    `part(start, stop)` computes those from `start` up to `stop` along the last dimension.
+    `compute_slice(start, stop)` returns the elements start..stop-1 along the last dimension.
     """
 
     compute_slice: Callable[[int, int], np.ndarray[Any, Any]]
@@ -62,7 +59,7 @@ class LazyConstant(ConstantData):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._shape  # type: ignore[attr-defined, no-any-return]  # set above: instances are frozen
+        return self._shape  # type: ignore[attr-defined, no-any-return]  # set in __init__: instances are frozen
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
@@ -70,9 +67,9 @@ class LazyConstant(ConstantData):
 
 
 def to_storage(values: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """`numbers` as a `Data` of `dtype` holds them; the inverse of `Data.numbers`."""
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    """Round `values` to `dtype` and convert them to the array of a `ConstantData`; inverse of `numpy_values`."""
+    with np.errstate(over="ignore"):  # overflow gives infinity
         rounded: np.ndarray[Any, Any] = round_to(values, dtype)
     if dtype.name == "bf16":
         rounded = (rounded.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    return np.asarray(rounded)  # one element comes out of arithmetic as a scalar
+    return np.asarray(rounded)  # NumPy arithmetic turns rank-0 arrays into scalars

@@ -1,7 +1,8 @@
 """Graph IR: SSA over typed tensors.
 
-A `Node` is one value; its operands are nodes, so a graph is what its outputs reach.  Nodes never change: a pass builds new
-ones with `Graph.rebuild`.  Effects do not exist here: the frontend makes mutation into extra outputs.
+A `Node` is one value; its operands are nodes, so a graph consists of the nodes reachable from its outputs.  Nodes are
+immutable: a pass builds new ones with `Graph.map_nodes` or `Graph.replace_nodes`.  There are no side effects: the
+frontend turns mutation into extra outputs.
 
     graph @name(%x: f32[4, 8]) {
       %s = sigmoid %x
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Inputs, outputs and everything between.
+    """Inputs, outputs and the nodes between them.
 
-    `aliases` maps an output's position to the input it is written back to when the call ends (input mutation).
+    `output_aliases` maps the number of an output to the number of the input into which the call writes it back (input
+    mutation; compare XLA's input_output_alias).
     """
 
     inputs: tuple[Node, ...]
@@ -39,33 +41,29 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Every node an output reaches, operands before users; inputs come first, used or not."""
+        """All nodes in topological order: first the inputs, used or not, then those reachable from the outputs."""
         order: list[Node] = []
         seen: set[Node] = set()
-
-        def visit(root: Node) -> None:
+        for root in (*self.inputs, *self.outputs):
             stack: list[tuple[Node, bool]] = [(root, False)]
             while stack:
-                node, done = stack.pop()
-                if done:
+                node, operands_visited = stack.pop()
+                if operands_visited:
                     order.append(node)
                 elif node not in seen:
                     seen.add(node)
                     stack.append((node, True))
                     stack.extend((o, False) for o in reversed(node.operands) if o not in seen)
-
-        for root in (*self.inputs, *self.outputs):
-            visit(root)
         return tuple(order)
 
     @cached_property
     def users(self) -> Mapping[Node, tuple[Node, ...]]:
-        """The nodes that read each node, once per operand position."""
-        found: dict[Node, list[Node]] = {n: [] for n in self.nodes}
+        """Users of each node; a user is listed once per operand that reads the node."""
+        users: dict[Node, list[Node]] = {n: [] for n in self.nodes}
         for n in self.nodes:
             for o in n.operands:
-                found[o].append(n)
-        return {n: tuple(u) for n, u in found.items()}
+                users[o].append(n)
+        return {n: tuple(u) for n, u in users.items()}
 
     @property
     def constants(self) -> tuple[Node, ...]:
@@ -77,27 +75,27 @@ class Graph:
         return frozenset().union(*(n.type.symbols for n in self.inputs))
 
     def map_nodes(self, rule: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
-        """A graph where each node is `rule(node, its operands already rebuilt)`; inputs may be replaced too."""
+        """Rebuild the graph with `rule(node, rebuilt_operands)` in place of each node, inputs included."""
         new: dict[Node, Node] = {}
         for n in self.nodes:
             new[n] = rule(n, tuple(new[o] for o in n.operands))
         return replace(self, inputs=tuple(new[n] for n in self.inputs), outputs=tuple(new[n] for n in self.outputs))
 
     def map_bodies(self, transform: Callable[[Graph], Graph]) -> Graph:
-        """The graph with the body of every recurrence in it replaced by `rule(body)`; `self` where none changes."""
+        """Replace the body of every recurrence by `transform(body)`; return `self` if none changes."""
         bodies = {n: n.attrs["body"] for n in self.nodes if isinstance(n.structure, Recurrence)}
         changed = {n: new for n, old in bodies.items() if (new := transform(old)) is not old}
         if not changed:
             return self
 
-        def one(n: Node, operands: tuple[Node, ...]) -> Node:
-            node = replace(n, attrs={**n.attrs, "body": changed[n]}) if n in changed else n
-            return replace(node, operands=operands)
+        def rule(n: Node, operands: tuple[Node, ...]) -> Node:
+            attrs = {**n.attrs, "body": changed[n]} if n in changed else n.attrs
+            return replace(n, attrs=attrs, operands=operands)
 
-        return self.map_nodes(one)
+        return self.map_nodes(rule)
 
     def replace_nodes(self, replacements: Mapping[Node, Node]) -> Graph:
-        """A graph where each key is replaced by its value (built over the old graph's nodes)."""
+        """Replace each key by its value, a node built on the old graph's nodes; users are rebuilt."""
         if not replacements:
             return self
         memo: dict[Node, Node] = {}
@@ -108,21 +106,21 @@ class Graph:
                 n = stack[-1]
                 target = replacements.get(n)
                 pending = [target] if target is not None else list(n.operands)
-                waiting = [p for p in pending if p not in memo and p is not n]
-                if waiting and n not in memo:
-                    stack.extend(waiting)
+                unresolved = [p for p in pending if p not in memo and p is not n]
+                if unresolved and n not in memo:
+                    stack.extend(unresolved)
                     continue
-                if n not in memo:
-                    memo[n] = (
-                        memo[target] if target is not None else n.with_operands(tuple(memo[o] for o in n.operands))
-                    )
+                if n not in memo and target is not None:
+                    memo[n] = memo[target]
+                elif n not in memo:
+                    memo[n] = n.with_operands(tuple(memo[o] for o in n.operands))
                 stack.pop()
             return memo[root]
 
         return replace(self, outputs=tuple(resolve(n) for n in self.outputs))
 
     def specialize(self, sizes: Mapping[str, Dim]) -> Graph:
-        """The graph with its symbolic dimensions replaced by `sizes`: numbers, or sizes that stay open."""
+        """Replace symbolic dimensions by `sizes`, constants or dynamic sizes, and infer all types again."""
 
         def fix(value: Any) -> Any:
             return value.specialize(sizes) if isinstance(value, Graph) else substitute_symbols(value, sizes)
@@ -135,7 +133,7 @@ class Graph:
         return self.map_nodes(rule)
 
     def to_networkx(self) -> networkx.DiGraph:
-        """The graph as a networkx view: nodes are `Node`s with label, op and type; edges run from operand to user."""
+        """Return the graph as a networkx graph of `Node`s with label, op and type; edges go from operand to user."""
         import networkx
 
         view: networkx.DiGraph = networkx.DiGraph(name=self.name)
@@ -149,18 +147,17 @@ class Graph:
 
 
 def expand_composite(node: Node) -> Graph:
-    """A composite's meaning as a graph with one input per operand; constant operands are seen through."""
+    """Expand a composite into a graph with one input per operand; its expansion sees constant operands as constants."""
     assert isinstance(node.structure, Composite), f"{node.op.name} is not a composite"
-    inputs = tuple(
-        Node(INPUT, (), {"name": f"x{k}"}, o.result_type, f"x{k}", o.loc) for k, o in enumerate(node.operands)
-    )
+    names = (f"x{k}" for k in range(len(node.operands)))
+    inputs = tuple(Node(INPUT, (), {"name": x}, o.result_type, x, o.loc) for x, o in zip(names, node.operands))
     operands = tuple(o if o.op is CONSTANT else x for o, x in zip(node.operands, inputs, strict=True))
     root = node.structure.expand(replace(node, operands=operands), *operands)
     return Graph(inputs, (root,), node.op.name)
 
 
 def unique_names(nodes: Iterable[Node]) -> dict[Node, str]:
-    """A distinct name for each node: its own where free, else a numbered one."""
+    """Return a distinct name for each node: its own if no earlier node has it, else a numbered one."""
     taken: set[str] = set()
     names: dict[Node, str] = {}
     for n in nodes:

@@ -1,44 +1,39 @@
-"""Op declarations: everything the compiler knows about an op, in one place.
+"""Op declarations: all that the compiler knows about an op, in one place.
 
-    silu = op("silu", "x: float", Elementwise(lambda x: x / (1 + exp(-x))),
-              aten="aten.silu.default", reference=torch.nn.functional.silu,
-              samples=[sample("f32[4, 5]"), sample("f32[0, 3]")])
+    silu = declare_op("silu", "x: float", Elementwise(lambda x: x / (1 + exp(-x))),
+                      aten="aten.silu.default", reference=torch.nn.functional.silu,
+                      samples=[sample_input("f32[4, 5]"), sample_input("f32[0, 3]")])
 
-Calling an op builds a node: `silu(x)`.  Python numbers among the operands become constants of the dtype beside them.
+Calling an op builds a node: `silu(x)`.  Python numbers among the operands become constants of the other operands' dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compiler.ir.graph.node import OPS, Op, OperandSpec, SampleInput, Signature, TypeRule
 from compiler.ir.graph.structure import Elementwise, Structure
 from compiler.ir.types import DType, TensorType, broadcast_shapes
 
-if TYPE_CHECKING:
-    pass
-
 
 def sample_input(*types: str, low: float = -4.0, high: float = 4.0, **attrs: Any) -> SampleInput:
-    """A sample: `sample("f32[2, 3]", "f32[3]", dims=[1])`; types in IR text."""
+    """Return a sample, as in `sample_input("f32[2, 3]", "f32[3]", dims=[1])`; types are IR text."""
     return SampleInput(types, attrs, low, high)
 
 
 def parse_operands(text: str) -> tuple[OperandSpec, ...]:
-    """Formal operands from "x: float, bias?: float, rest*: any, indices!: integer"."""
-    out = []
+    """Parse formal operands, as in "x: float, bias?: float, xs*: any, indices!: integer"."""
+    specs = []
     for part in filter(None, (p.strip() for p in text.split(","))):
-        name, _, kind = part.partition(":")
-        flags = {c for c in name if c in "?*!"}
-        out.append(
-            OperandSpec(name.strip().strip("?*!"), kind.strip() or "any", "?" in flags, "*" in flags, "!" in flags)
-        )
-    return tuple(out)
+        flagged_name, _, kind = part.partition(":")
+        name = flagged_name.strip().strip("?*!")
+        specs.append(OperandSpec(name, kind.strip() or "any", *(flag in flagged_name for flag in "?*!")))
+    return tuple(specs)
 
 
 def elementwise_type_rule(result: DType | None = None) -> TypeRule:
-    """Broadcast shape; dtype of the operands, or `result`."""
+    """Return the rule: broadcast shape, and dtype `result` or that of the operands."""
 
     def rule(s: Signature) -> TensorType:
         try:
@@ -62,10 +57,10 @@ def declare_op(
     samples: Sequence[SampleInput] = (),
     commutative: bool = False,
 ) -> Op:
-    """Declare an op and enter it in the registry.
+    """Declare an op and add it to the registry.
 
-    `type` may be left out for elementwise ops.  `aten` names the overloads whose arguments are exactly the operands and
-    attributes, in this order or by these names; anything less direct is converted in `compiler.frontend`.
+    `type_rule` may be omitted for elementwise ops.  `aten` names the overloads whose arguments are exactly the operands
+    and attributes, in this order or by these names; other overloads need a conversion in `compiler.frontend`.
     """
     if name in OPS:
         raise ValueError(f"op {name} is declared twice")
@@ -73,17 +68,7 @@ def declare_op(
         if not isinstance(structure, Elementwise):
             raise ValueError(f"op {name} needs a type rule")
         type_rule = elementwise_type_rule()
+    specs, defaults = parse_operands(operands), dict(attrs or {})
     overloads = (aten,) if isinstance(aten, str) else tuple(aten)
-    declared = Op(
-        name,
-        parse_operands(operands),
-        structure,
-        type_rule,
-        dict(attrs or {}),
-        reference,
-        overloads,
-        tuple(samples),
-        commutative,
-    )
-    OPS[name] = declared
-    return declared
+    OPS[name] = Op(name, specs, structure, type_rule, defaults, reference, overloads, tuple(samples), commutative)
+    return OPS[name]

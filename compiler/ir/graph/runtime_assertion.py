@@ -1,4 +1,4 @@
-"""Assertions about sizes that are checked when a program is called."""
+"""Run-time assertions on sizes, checked when a program is called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.ir.symbolic.index_expr import Dim
 
 @dataclass(frozen=True)
 class RuntimeAssertion:
-    """What must hold of the sizes of a call; `message` says so to the user."""
+    """A condition `left relation right` on sizes, where `relation` is a Python comparison; `message` is for the user."""
 
     left: Dim
     relation: str
@@ -30,7 +30,7 @@ class RuntimeAssertion:
         return compile(f"({self.left}) {self.relation} ({self.right})", "<condition>", "eval")
 
     def check(self, sizes: Mapping[str, int]) -> None:
-        """ArgumentError where it does not hold."""
+        """Raise ArgumentError if the condition does not hold for `sizes`."""
         if not eval(self._code, {"min": min}, sizes):
-            told = ", ".join(f"{name} = {sizes[name]}" for name in sorted(self.symbols))
-            raise ArgumentError(f"{self.message} ({told})")
+            bindings = ", ".join(f"{name} = {sizes[name]}" for name in sorted(self.symbols))
+            raise ArgumentError(f"{self.message} ({bindings})")

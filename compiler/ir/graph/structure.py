@@ -1,21 +1,22 @@
-"""What an op computes, in one of a few kinds.  Passes and lowering read this and never an op's name.
+"""Structures: the computation of an op, in one of a few kinds.  Passes and lowering read these, never an op's name.
 
-    Elementwise   out[i]    = f(x[i], y[i], ...)                  operands broadcast
-    IndexMap      out[i]    = x_p[map_p(i)]  for the piece p whose guard holds, else a fill value
-    Gather        out[i]    = x[map(i, indices[...])]             the map reads other operands
-    Reduction     out[i]    = combine over r of f(x[a(i, r)], y[b(i, r)], ...)    a, b affine
-    Mix           out[..p..] = sum over k of m[p][k] * x[..k..]     the matrix m is known
-    Scan          out[i, k] = g(state), where state = f(state, x[i, k], ...)       for k in order
-    Scatter       out       = x, then out[map(u, indices[...])] = combine(itself, values[a(u)])    for u in order
-    Generate      out[i]    = f(i)
-    Composite     another graph of ops, spelled out by the decompose pass
-    Fused         the graph it carries
-    Recurrence    the graph it carries, once for every entry of sequences, with states from step to step
-    Control       one of the graphs it carries, or some as often as data decides
-    Opaque        called in PyTorch
-    Item          one of several results
+    Elementwise     out[i]     = f(x[i], y[i], ...)                 operands broadcast
+    IndexMap        out[i]     = x_p[map_p(i)]                      p is the read whose guards hold, else a fill value
+    Gather          out[i]     = x[map(i, indices[...])]            the map reads other operands
+    Reduction       out[i]     = combine over r of f(x[a(i, r)], y[b(i, r)], ...)       a, b affine
+    ConstantLinear  out[..p..] = sum over k of m[p][k] * x[..k..]                       m is a constant matrix
+    Scan            out[i, k]  = g(state), where state = f(state, x[i, k], ...)         for k in order
+    Scatter         out        = x, then out[map(u, indices[...])] = combine(itself, values[a(u)])    for u in order
+    Generate        out[i]     = f(i)
+    Composite       a graph of other ops, expanded by the decompose pass
+    Fused           the graph in an attribute
+    Recurrence      the graph in an attribute, run for each step of sequences with carried state
+    ControlFlow     graphs in attributes, run as data decides
+    Opaque          run by PyTorch
+    TupleGet        one of several results
+    Leaf            an input or constant
 
-Matmul, convolution and pooling are reductions; views, pads and concatenations are index maps.
+Matmul, convolution and pooling are reductions; views, padding and concatenation are index maps.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ Position: TypeAlias = tuple[Dim, ...]
 class Elementwise:
     """`fn` maps one element of each operand to one element of the result.
 
-    `fn` takes an `Expr` per operand, then the node's attributes as keywords.  Half types come as f32, unless `wide` is false.
+    `fn` takes an `Expr` per operand and the node's attributes as keywords.  With `promotes_half`, operands of half types
+    are converted to f32.
     """
 
     fn: Callable[..., Expr]
@@ -48,7 +50,7 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Guard:
-    """Holds where low <= index < high."""
+    """The condition low <= index < high."""
 
     index: Dim
     low: Dim
@@ -57,7 +59,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class GuardedRead:
-    """Elements of operand number `operand` at `position`, where every guard holds."""
+    """A read of operand number `operand` at `position`, valid where every guard holds."""
 
     operand: int
     position: Position
@@ -66,13 +68,13 @@ class GuardedRead:
 
 @dataclass(frozen=True)
 class IndexMap:
-    """`pieces(node, i)` says where element `i` of the result comes from; no guard holding means `fill(node)`.
+    """`reads(node, i)` lists the guarded reads of result element `i`; `fill(node)` is its value where no guards hold.
 
-    A *view* has one piece without guards.  `push(node, j)`, where there is one, says where element `j` of a view's
-    operand goes in the result, outside of it for one that is left out, and lets a producer store through the view.  Only a view
-    that shows no element twice has it; None where there is no simple answer.
-    `offsets(node)`, where there is one, says where the first element of each operand stands in a result that holds them whole,
-    side by side, and the fill value around them; it lets the operands be computed in place.
+    A *view* has one read without guards.  `inverse(node, j)` maps operand element `j` of a view to its position in the
+    result (out of bounds if the view omits it), so that a producer can store through the view.  It exists only for views
+    without duplicated elements, and returns None if the position is no simple expression.
+    `operand_offsets(node)` gives the position of each operand's first element in the result.  It exists if the result
+    contains the operands as disjoint boxes, with the fill value around them, so that they can be computed in place.
     """
 
     reads: Callable[[Node, Position], tuple[GuardedRead, ...]]
@@ -83,9 +85,9 @@ class IndexMap:
 
 @dataclass(frozen=True)
 class Lookup:
-    """Element of operand `operand` at `position`: an integer that takes part in a data-dependent index.
+    """A data-dependent index: the integer in operand number `operand` at `position`.
 
-    The value must lie in 0..extent-1; with `wrap`, negative values count from the end.
+    The value must be in 0..extent-1; with `wrap_negative`, negative values count from the end.
     """
 
     operand: int
@@ -96,16 +98,17 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Gather:
-    """`position(node, i)` locates element `i` in operand 0; a `Lookup` in it is read from another operand first."""
+    """`position(node, i)` is the index in operand 0 of result element `i`; a `Lookup` in it reads another operand."""
 
     position: Callable[[Node, Position], tuple[Dim | Lookup, ...]]
 
 
 @dataclass(frozen=True)
 class ReductionDomain:
-    """The reduced domain of one node: its extents, and where operand number k is read for result index i at point r.
+    """Domain of a reduction (compare Halide's RDom).
 
-    Where `guards(i, r)` do not all hold, point r takes no part in result i.
+    `positions(i, r)` gives the position read in each operand for result index `i` at point `r` of `extents`.  Points
+    where `guards(i, r)` do not all hold are skipped.
     """
 
     extents: tuple[Dim, ...]
@@ -115,9 +118,9 @@ class ReductionDomain:
 
 @dataclass(frozen=True)
 class Reduction:
-    """`combine` is "add", "mul", "max" or "min" (on bool: "max" is any, "min" is all).
+    """A reduction by `combine`: "add", "mul", "max" or "min" (on bool, "max" is any and "min" is all).
 
-    `space(node)` gives the reduced domain; `fn` maps one element of each operand to the value combined.
+    `domain(node)` gives the reduced domain; `fn` maps one element of each operand to the value to combine.
     """
 
     combine: str
@@ -127,9 +130,9 @@ class Reduction:
 
 @dataclass(frozen=True)
 class ConstantLinear:
-    """A line of elements becomes another one: element p is the sum of matrix[p][k] * x[k], all its numbers being known.
+    """Product of a constant matrix with every line of the operand along one dimension.
 
-    `along(node)` gives the dimension and the matrix.
+    `axis_and_matrix(node)` gives the dimension and the matrix, as in the Winograd transforms (Lavin and Gray, 2016).
     """
 
     axis_and_matrix: Callable[[Node], tuple[int, tuple[tuple[float, ...], ...]]]
@@ -137,7 +140,7 @@ class ConstantLinear:
 
 @dataclass(frozen=True)
 class ScanAxis:
-    """The dimension a scan walks, from its end with `reverse`; with `exclusive` no element counts in its own result."""
+    """Dimension of a scan and its direction; an `exclusive` scan does not include an element in its own result."""
 
     dim: int
     reverse: bool = False
@@ -146,11 +149,10 @@ class ScanAxis:
 
 @dataclass(frozen=True)
 class Scan:
-    """`state` is what is carried along a dimension: `initial(node)`, then `step(*state, *elements)` at every place.
+    """A scan with state carried along a dimension: `initial(node)`, then `step(*state, *elements)` for each element.
 
-    The operands have the shape of the result, whose elements are `result(*state)`.  Half types come to `step` as f32; the
-    carried values have the dtypes of `initial`.  A scan that only combines its elements as a `Reduction` would names that
-    reduction's `combine`.
+    Operands have the shape of the result, whose elements are `result(*state)`.  `step` gets half types as f32; the state
+    has the dtypes of `initial`.  `combine` is set if the scan is the prefix form of a `Reduction` with this `combine`.
     """
 
     axis: Callable[[Node], ScanAxis]
@@ -162,7 +164,7 @@ class Scan:
 
 @dataclass(frozen=True)
 class ScatterWrites:
-    """The writes of a scatter, one for each point of `extents`: where point u goes, and the element it brings."""
+    """The writes of a scatter: for each point u of `extents`, the result position and the read of the value."""
 
     extents: tuple[Dim, ...]
     position: Callable[[Position], tuple[Dim | Lookup, ...]]
@@ -171,10 +173,10 @@ class ScatterWrites:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Operand 0, then changed at looked-up positions.
+    """A copy of operand 0, updated at data-dependent positions.
 
-    `combine(node)` joins what is there with what comes: "add", "mul", "max" or "min"; "set" replaces it.  Points that meet
-    in one place are taken in order, the last dimension fastest, except for those that differ in a dimension of `position`.
+    `combine(node)` is "add", "mul", "max" or "min", or "set" to overwrite.  Writes to the same position happen in order,
+    the last dimension fastest, except for points that differ in a dimension of `position`.
     """
 
     combine: Callable[[Node], str]
@@ -183,7 +185,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Generate:
-    """`fn(node, i)` is element `i` of the result, computed from the position alone."""
+    """`fn(node, i)` is element `i` of the result, computed from the position only."""
 
     fn: Callable[[Node, Position], Expr]
 
@@ -197,19 +199,22 @@ class Composite:
 
 @dataclass(frozen=True)
 class Fused:
-    """The graph in attribute `body`, its inputs being the operands: one kernel to be."""
+    """The graph in attribute `body` applied to the operands, to be lowered to one kernel."""
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """The graph in attribute `body` at every step: (entries of sequences, states, fixed operands) -> (states, entries of results)."""
+    """A loop over steps of the graph in attribute `body`.
+
+    The body maps (entries of the sequences, states, loop-invariant operands) to (states, entries of the results).
+    """
 
 
 @dataclass(frozen=True)
 class ControlFlow:
-    """Runs graphs among its attributes as data decides; each takes the operands but for the `leading` ones.
+    """Runs graphs in its attributes as data decides; each takes the operands after the `leading_operands` first ones.
 
-    The op's reference says how, given functions in place of graphs.
+    The op's reference implements it, given functions in place of the graphs.
     """
 
     leading_operands: int = 0
@@ -217,9 +222,10 @@ class ControlFlow:
 
 @dataclass(frozen=True)
 class Opaque:
-    """Runs the op's reference in PyTorch; `reason` says why it has no structure.
+    """Runs the op's reference in PyTorch; `reason` explains why the op has no structure.
 
-    The attribute `declares` only says what the results' shapes are: a size that nothing else names is told by the call.
+    `shape_attr` names an attribute that only declares the result shapes: a symbol that occurs nowhere else is defined by
+    the call.
     """
 
     reason: str
@@ -228,7 +234,7 @@ class Opaque:
 
 @dataclass(frozen=True)
 class TupleGet:
-    """One of the several results of the operand: number `index`."""
+    """Result number `index` of an operand with several results (compare XLA's GetTupleElement)."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +243,8 @@ class Leaf:
 
 
 Structure: TypeAlias = Union[
-    Elementwise, IndexMap, Gather, Reduction, ConstantLinear, Scan, Scatter, Generate, Composite, Fused, Recurrence, ControlFlow, Opaque, TupleGet, Leaf
+    Elementwise, IndexMap, Gather, Reduction, ConstantLinear, Scan, Scatter, Generate,
+    Composite, Fused, Recurrence, ControlFlow, Opaque, TupleGet, Leaf,
 ]  # fmt: skip
 
 IDENTITIES: dict[str, Callable[[DType], Number]] = {
@@ -246,17 +253,18 @@ IDENTITIES: dict[str, Callable[[DType], Number]] = {
     "max": lambda dtype: lowest(dtype),
     "min": lambda dtype: highest(dtype),
 }
+"""Identity element of each `combine` in a dtype."""
 
 
 def lowest(dtype: DType) -> Number:
-    """The smallest value of `dtype`: what leaves a maximum unchanged."""
+    """Return the smallest value of `dtype`, the identity of max."""
     if dtype.is_float:
         return float("-inf")
     return -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
 
 
 def highest(dtype: DType) -> Number:
-    """The largest value of `dtype`: what leaves a minimum unchanged."""
+    """Return the largest value of `dtype`, the identity of min."""
     if dtype.is_float:
         return float("inf")
     if dtype.kind == "bool":
@@ -265,15 +273,15 @@ def highest(dtype: DType) -> Number:
 
 
 def is_view(structure: Structure, node: Node) -> bool:
-    """Whether the node only renames positions: one operand, no guard, no fill."""
+    """Return True if the node is a view: an index map with one read and no guards."""
     if not isinstance(structure, IndexMap):
         return False
-    pieces = structure.reads(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
-    return len(pieces) == 1 and not pieces[0].guards
+    reads = structure.reads(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
+    return len(reads) == 1 and not reads[0].guards
 
 
 def elementwise_expr(node: Node, dtypes: Sequence[DType] = ()) -> Expr:
-    """The rule of an elementwise node over references x0, x1, ... of `dtypes`, or of those that it takes its operands in."""
+    """Return the expression of an elementwise node over refs x0, x1, ...; default `dtypes` are its compute dtypes."""
     assert isinstance(node.structure, Elementwise)
     dtypes = dtypes or [f32 if node.structure.promotes_half and o.dtype.is_half else o.dtype for o in node.operands]
     result = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)

@@ -1,4 +1,4 @@
-"""Activation functions of neural networks."""
+"""Activation functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLOATS = ("f32", "f64", "bf16", "f16")
 
 
 def _gelu(x: Expr, approximate: str) -> Expr:
-    """x * Phi(x), Phi by erf or by the tanh approximation (Hendrycks and Gimpel, 2016)."""
+    """x * Phi(x), with Phi from erf or from the tanh approximation (Hendrycks and Gimpel, 2016)."""
     if approximate == "tanh":
         return 0.5 * x * (1 + s.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
     return 0.5 * x * (1 + s.erf(x * math.sqrt(0.5)))

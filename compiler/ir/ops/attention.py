@@ -29,37 +29,36 @@ def _attention_type(s: Signature) -> TensorType:
     heads = _grouped_heads(s) if s.attrs["grouped"] else broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
     scores = (*heads, q.shape[-2], k.shape[-2])
     if len(s.types) > 3 and broadcast_shapes(s.types[3].shape, scores) != scores:
-        raise s.error(f"a mask of {list(s.types[3].shape)} is larger than the scores, {list(scores)}")
+        raise s.error(f"mask of shape {list(s.types[3].shape)} does not broadcast to the scores, {list(scores)}")
     return TensorType(q.dtype, (*heads, q.shape[-2], v.shape[-1]))
 
 
 def _grouped_heads(s: Signature) -> tuple[Dim, ...]:
-    """The leading dimensions of the result where a head of k or v serves as many heads of q as are there for each."""
+    """Leading dimensions of the result of grouped-query attention: each head of k and v serves several heads of q."""
     q, k, v = s.types[:3]
     if min(q.rank, k.rank, v.rank) < 3:
-        raise s.error("takes q, k and v with a dimension of heads where grouped")
-    heads, shared = q.shape[-3], (k.shape[-3], v.shape[-3])
-    if any(h != heads and isinstance(h, int) and isinstance(heads, int) and (h == 0 or heads % h) for h in shared):
-        raise s.error(f"cannot share {shared[0]} and {shared[1]} heads among {heads}")
+        raise s.error("grouped attention needs q, k and v with a head dimension")
+    heads, kv_heads = q.shape[-3], (k.shape[-3], v.shape[-3])
+    if any(h != heads and isinstance(h, int) and isinstance(heads, int) and (h == 0 or heads % h) for h in kv_heads):
+        raise s.error(f"{heads} heads of q are not a multiple of {kv_heads[0]} heads of k and {kv_heads[1]} of v")
     return (*broadcast_shapes(*(t.shape[:-3] for t in (q, k, v))), heads)
 
 
 def expand_kv_heads(x: Node, heads: Any) -> Node:
-    """Each head of `x` [..., H, S, E] as often as makes `heads` of them."""
-    *front, own, rows, columns = x.shape
-    if own == heads:
+    """Repeat each head of `x` [..., H, S, E] `heads` / H times: [..., heads, S, E]."""
+    *batch, kv_heads, rows, columns = x.shape
+    if kv_heads == heads:
         return x
-    grouped = reshape(x, shape=(*front, own, 1, rows, columns))
-    wide = expand(grouped, shape=(*front, own, heads // own, rows, columns))
-    return reshape(wide, shape=(*front, heads, rows, columns))
+    grouped = reshape(x, shape=(*batch, kv_heads, 1, rows, columns))
+    expanded = expand(grouped, shape=(*batch, kv_heads, heads // kv_heads, rows, columns))
+    return reshape(expanded, shape=(*batch, heads, rows, columns))
 
 
 def masked_scores(scores: Node, mask: Node | None, causal: bool) -> Node:
-    """`scores` with -inf where a bool mask or causality hides, or with the mask added where it holds numbers."""
+    """Return `scores` [..., L, S] with -inf where a bool mask is false or causality hides, or plus a mask of numbers."""
     if mask is not None:
-        scores = (
-            where(mask, scores, float("-inf")) if mask.dtype == boolean else add(scores, as_dtype(mask, scores.dtype))
-        )
+        is_bool = mask.dtype == boolean
+        scores = where(mask, scores, float("-inf")) if is_bool else add(scores, as_dtype(mask, scores.dtype))
     if causal:
         rows, columns = scores.shape[-2:]
         scores = where(le(iota(size=columns), reshape(iota(size=rows), shape=(rows, 1))), scores, float("-inf"))
@@ -67,7 +66,7 @@ def masked_scores(scores: Node, mask: Node | None, causal: bool) -> Node:
 
 
 def attention_probabilities(scores: Node, may_have_empty_rows: bool) -> Node:
-    """Softmax over the last dimension; a row with everything masked becomes zeros, as in PyTorch."""
+    """Softmax over the last dimension; fully masked rows become zeros, as in PyTorch, if `may_have_empty_rows`."""
     last = (scores.type.rank - 1,)
     top = amax(scores, dims=last, keepdim=True)
     if may_have_empty_rows:
@@ -78,7 +77,7 @@ def attention_probabilities(scores: Node, may_have_empty_rows: bool) -> Node:
 
 
 def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
-    """softmax(q k^T * scale + mask) v, the scores held in f32 or wider."""
+    """softmax(q k^T * scale + mask) v, with scores in f32 or wider."""
     if node.attrs["grouped"]:
         k, v = (expand_kv_heads(x, q.shape[-3]) for x in (k, v))
     wide = f32 if q.dtype.is_half else q.dtype
@@ -88,7 +87,7 @@ def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) 
 
 
 def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool, scale: float, grouped: bool) -> Any:
-    """By PyTorch; step by step where scores are not finite, of which its kernels make different things."""
+    """Reference by PyTorch, op by op for scores that are not finite: its fused kernels disagree about them."""
     if grouped:
         k, v = (x.repeat_interleave(q.shape[-3] // x.shape[-3], -3) for x in (k, v))
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -96,7 +95,7 @@ def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bo
     causal_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
     if not bool(scores.isfinite().all()):
         return torch.matmul(_masked_softmax(scores, mask, causal_mask if causal else None).to(v.dtype), v)
-    if mask is not None and causal:  # PyTorch takes one of them
+    if mask is not None and causal:  # PyTorch accepts only one of them
         mask, causal = mask.masked_fill(causal_mask, False if mask.dtype == torch.bool else float("-inf")), False
     if mask is not None and mask.is_floating_point():
         mask = mask.to(q.dtype)
@@ -104,7 +103,7 @@ def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bo
 
 
 def _masked_softmax(scores: Any, mask: Any, causal_mask: Any) -> Any:
-    """Softmax of tensors of scores; zeros where a mask leaves nothing of a row."""
+    """Softmax of score tensors; zeros in rows that `mask` hides completely."""
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
     if causal_mask is not None:
@@ -126,4 +125,6 @@ attention = declare_op(
         sample_input("bf16[1, 2, 5, 8]", "bf16[1, 2, 7, 8]", "bf16[1, 2, 7, 8]", "bool[5, 7]", scale=0.35),
     ],
 )  # fmt: skip
-"""q [..., L, E], k [..., S, E], v [..., S, F]; a bool mask says what takes part; `grouped` lets heads share k and v."""
+"""Attention of q [..., L, E], k [..., S, E], v [..., S, F].  A bool mask is true where a key takes part.
+
+With `grouped`, several heads of q share one of k and v (Ainslie et al., "GQA", 2023)."""

@@ -1,4 +1,4 @@
-"""Modified Bessel functions of the first kind, I0 and I1, and both without their exponential growth."""
+"""Modified Bessel functions of the first kind, I0 and I1, and both scaled by exp(-|x|)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from compiler.ir.scalar import Expr
 from compiler.ir.types import DType, f32, f64
 
 ASYMPTOTIC_THRESHOLD = {f32: 8.0, f64: 16.0}
-"""Up to here a polynomial in x^2 stands for the function, beyond it one in 1 / x for what is left of it without exp(x) / sqrt(x):
-as the power series and the asymptotic one (NIST Digital Library of Mathematical Functions, 10.25.2 and 10.40.1), but minimax fits
-of relative error, found by Remez's algorithm in 50 digits."""
+"""|x| up to which a polynomial in x^2 approximates the function; beyond, one in 1 / x approximates its ratio to exp(x) / sqrt(x).
 
-# I0(x) in x^2, to 2^-26.7 and 2^-61.0.
+Their forms are those of the power series and the asymptotic series (NIST Digital Library of Mathematical Functions, 10.25.2 and
+10.40.1), their coefficients minimax fits of relative error by Remez's algorithm in 50 digits."""
+
 I0_NEAR = {
     f32: (
         1.0, 0.25000006, 0.01562495, 0.00043404382, 6.779314e-06, 6.800496e-08, 4.6235227e-10, 2.6341837e-12,
@@ -33,8 +33,8 @@ I0_NEAR = {
         2.4984482322464156e-43, 4.587028667596611e-46, -1.313954387815987e-49, 3.003087019747238e-52,
     ),
 }  # fmt: skip
+"""I0(x) in x^2, to 2^-26.7 and 2^-61.0."""
 
-# I1(x) / (x / 2) in x^2, to 2^-28.8 and 2^-63.4.
 I1_NEAR = {
     f32: (
         1.0, 0.12500001, 0.0052083256, 0.00010850915, 1.3560431e-06, 1.1324222e-08, 6.636529e-11, 3.2357228e-13,
@@ -48,8 +48,8 @@ I1_NEAR = {
         1.3789725476448556e-44, 2.196141109012934e-47, -5.351927381272713e-51, 1.3263035039931476e-53,
     ),
 }  # fmt: skip
+"""I1(x) / (x / 2) in x^2, to 2^-28.8 and 2^-63.4."""
 
-# I0(x) exp(-x) sqrt(x) in 1 / x, to 2^-26.8 and 2^-56.4.
 I0_FAR = {
     f32: (
         0.3989423, 0.049869586, 0.0278988, 0.033785153, -0.0138508715, 0.38796735,
@@ -60,8 +60,8 @@ I0_FAR = {
         2347.526556010787, -16679.26147823135, 57944.101400348445,
     ),
 }  # fmt: skip
+"""I0(x) exp(-x) sqrt(x) in 1 / x, to 2^-26.8 and 2^-56.4."""
 
-# I1(x) exp(-x) sqrt(x) in 1 / x, to 2^-26.6 and 2^-56.3.
 I1_FAR = {
     f32: (
         0.3989423, -0.14960545, -0.046575785, -0.04615602, 0.009696344, -0.45237106,
@@ -72,54 +72,58 @@ I1_FAR = {
         185.2573348191732, -2497.217022310879, 17713.09019557234, -61589.56935111547,
     ),
 }  # fmt: skip
+"""I1(x) exp(-x) sqrt(x) in 1 / x, to 2^-26.6 and 2^-56.3."""
 
 
 CoefficientTable = Mapping[DType, Sequence[float]]
 
 
 def _bessel(near: CoefficientTable, far: CoefficientTable, x: Expr, *, odd: bool, scaled: bool) -> Expr:
-    """I0 or I1 of |x|, times exp(-|x|) where `scaled`.  The power is taken by halves: exp(x) leaves the range before I0(x) does."""
+    """I0 or I1 (`odd`) of |x|, times exp(-|x|) if `scaled`.
+
+    Multiplies by exp(x / 2) twice, since exp(x) overflows before I0(x) does.
+    """
     a = s.absolute(x)
-    low = a < ASYMPTOTIC_THRESHOLD[x.dtype]
-    inner, outer = s.where(low, a, 0), s.where(low, 1, a)
-    small = polynomial(inner * inner, near[x.dtype])
+    is_near = a < ASYMPTOTIC_THRESHOLD[x.dtype]
+    near_x, far_x = s.where(is_near, a, 0), s.where(is_near, 1, a)
+    near_y = polynomial(near_x * near_x, near[x.dtype])
     if odd:
-        small = small * (inner * 0.5)
-    u = 1 / outer
-    large = polynomial(u, far[x.dtype]) * s.sqrt(u)
+        near_y = near_y * (near_x * 0.5)
+    u = 1 / far_x
+    far_y = polynomial(u, far[x.dtype]) * s.sqrt(u)
     if scaled:
-        return s.where(low, small * s.exp(-inner), large)
-    half = s.exp(outer * 0.5)
-    return s.where(low, small, large * half * half)
+        return s.where(is_near, near_y * s.exp(-near_x), far_y)
+    root = s.exp(far_x * 0.5)
+    return s.where(is_near, near_y, far_y * root * root)
 
 
 def _signed(y: Expr, x: Expr) -> Expr:
-    """`y` with the sign of `x`, NaN kept."""
+    """`y` negated if `x` is negative; NaN stays NaN."""
     return s.where(x < 0, -y, y)
 
 
 def _i0(x: Expr) -> Expr:
-    """I0(x).  Error 4 epsilon."""
+    """I0(x).  Relative error 4 epsilon."""
     return _bessel(I0_NEAR, I0_FAR, x, odd=False, scaled=False)
 
 
 def _i0e(x: Expr) -> Expr:
-    """I0(x) exp(-|x|).  Error 4 epsilon."""
+    """I0(x) exp(-|x|).  Relative error 4 epsilon."""
     return _bessel(I0_NEAR, I0_FAR, x, odd=False, scaled=True)
 
 
 def _i1(x: Expr) -> Expr:
-    """I1(x).  Error 4 epsilon."""
+    """I1(x).  Relative error 4 epsilon."""
     return _signed(_bessel(I1_NEAR, I1_FAR, x, odd=True, scaled=False), x)
 
 
 def _i1e(x: Expr) -> Expr:
-    """I1(x) exp(-|x|).  Error 4 epsilon."""
+    """I1(x) exp(-|x|).  Relative error 4 epsilon."""
     return _signed(_bessel(I1_NEAR, I1_FAR, x, odd=True, scaled=True), x)
 
 
 def _in_f64(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """PyTorch's function taken in f64: in f32 it takes exp(x), which leaves the range before the result does."""
+    """`function` evaluated in f64: in f32 PyTorch's exp(x) overflows before the result does."""
     return lambda x: function(x.double()).to(x.dtype)
 
 

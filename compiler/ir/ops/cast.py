@@ -1,4 +1,4 @@
-"""Conversions between element types."""
+"""Conversions between dtypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _cast_type(s: Signature) -> TensorType:
 
 def _bitcast_type(s: Signature) -> TensorType:
     if s.attrs["dtype"].bytes != s.types[0].dtype.bytes:
-        raise s.error(f"{s.attrs['dtype']} has another width")
+        raise s.error(f"{s.attrs['dtype']} and {s.types[0].dtype} differ in width")
     if s.attrs["dtype"] == boolean != s.types[0].dtype:
         raise s.error("not every byte is a bool; compare with 0")
     return _cast_type(s)
@@ -48,5 +48,5 @@ bitcast = declare_op(
 
 
 def as_dtype(x: Node, dtype: DType) -> Node:
-    """`x` converted where it is not of `dtype` already."""
+    """Return `x` cast to `dtype`, or `x` itself if it has that dtype."""
     return x if x.dtype == dtype else cast(x, dtype=dtype)

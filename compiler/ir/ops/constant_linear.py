@@ -1,4 +1,4 @@
-"""Known linear maps along one dimension, such as the transforms around a Winograd convolution."""
+"""Constant linear maps along one dimension, such as the transforms of a Winograd convolution."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from compiler.ir.types import TensorType
 Matrix = tuple[tuple[float, ...], ...]
 
 
-def _mix_type(s: Signature) -> TensorType:
+def _constant_linear_type(s: Signature) -> TensorType:
     (x,), dim, matrix = s.types, s.attrs["dim"], s.attrs["matrix"]
     check_dims(s, [dim])
     if len({len(row) for row in matrix}) != 1 or x.shape[dim] != len(matrix[0]):
-        raise s.error(
-            f"the rows of the matrix must have {x.shape[dim]} entries, one for each element of dimension {dim}"
-        )
+        raise s.error(f"the matrix must have {x.shape[dim]} columns, the extent of dimension {dim}")
     return TensorType(x.dtype, (*x.shape[:dim], len(matrix), *x.shape[dim + 1 :]))
 
 
-def _mix_reference(x: torch.Tensor, dim: int, matrix: Matrix) -> torch.Tensor:
+def _constant_linear_reference(x: torch.Tensor, dim: int, matrix: Matrix) -> torch.Tensor:
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     rows = []
     for row in matrix:
@@ -36,13 +34,13 @@ def _dim_and_matrix(n: Node) -> tuple[int, Matrix]:
     return n.attrs["dim"], n.attrs["matrix"]
 
 
-mix = declare_op(
-    "mix", "x: float", ConstantLinear(_dim_and_matrix), type_rule=_mix_type, attrs={"dim": REQUIRED, "matrix": REQUIRED}, reference=_mix_reference,
+constant_linear = declare_op(
+    "constant_linear", "x: float", ConstantLinear(_dim_and_matrix), type_rule=_constant_linear_type, attrs={"dim": REQUIRED, "matrix": REQUIRED}, reference=_constant_linear_reference,
     samples=[
         sample_input("f32[3, 2]", dim=1, matrix=[[1.0, -1.0], [0.5, 2.0], [0.0, 1.0]]), sample_input("f64[2, 3]", dim=0, matrix=[[0.0, -2.0]]),
         sample_input("bf16[2, 5]", dim=0, matrix=[[1.0, 1.0], [1.0, -1.0]]), sample_input("f32[2, 0]", dim=0, matrix=[[0.0, 0.0]]),
     ],
 )  # fmt: skip
-"""`matrix` times every line of `x` along `dim`: element p of the result is the sum of matrix[p][k] * x[k].
+"""`matrix` times every line of `x` along `dim`: result[p] = sum over k of matrix[p][k] * x[k].
 
-Where matrix[p][k] is 0, x[k] takes no part, be it infinite or NaN."""
+Zero coefficients are skipped, so that infinite or NaN x[k] have no effect there."""

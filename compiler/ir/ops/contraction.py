@@ -23,33 +23,36 @@ from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shap
 
 
 def sum_dtype(s: Signature) -> DType:
-    """The type of a sum of products: the operands', or a wider one of its kind that attribute `dtype` names."""
-    own: DType = s.types[0].dtype
-    asked: DType = s.attrs.get("dtype") or own
-    if asked.kind != own.kind or asked.bits < own.bits:
-        raise s.error(f"a sum of {own} cannot be {asked}")
-    return asked
+    """Result dtype of a sum of products: attribute `dtype`, if given, else the operands' dtype.
+
+    `dtype` must be of the same kind and at least as wide; raises TypeRuleError otherwise.
+    """
+    operand: DType = s.types[0].dtype
+    result: DType = s.attrs.get("dtype") or operand
+    if result.kind != operand.kind or result.bits < operand.bits:
+        raise s.error(f"products of {operand} cannot be summed in {result}")
+    return result
 
 
 def _matmul_type(s: Signature) -> TensorType:
     x, y = s.types
     if x.rank < 2 or y.rank < 2:
-        raise s.error("takes matrices or stacks of them")
+        raise s.error("takes matrices or batches of matrices")
     if x.shape[-1] != y.shape[-2]:
-        raise s.error(f"{x.shape[-1]} columns meet {y.shape[-2]} rows")
+        raise s.error(f"inner dimensions differ: {x.shape[-1]} columns, {y.shape[-2]} rows")
     try:
-        stack = broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
     except ValueError as error:
         raise s.error(str(error)) from None
-    return TensorType(sum_dtype(s), (*stack, x.shape[-2], y.shape[-1]))
+    return TensorType(sum_dtype(s), (*batch, x.shape[-2], y.shape[-1]))
 
 
-def _matmul_space(n: Node) -> ReductionDomain:
+def _matmul_domain(n: Node) -> ReductionDomain:
     x, y = (o.shape for o in n.operands)
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
-        *stack, row, column = i
-        return (*broadcast_index(x[:-2], stack), row, r[0]), (*broadcast_index(y[:-2], stack), r[0], column)
+        *batch, row, column = i
+        return (*broadcast_index(x[:-2], batch), row, r[0]), (*broadcast_index(y[:-2], batch), r[0], column)
 
     return ReductionDomain((x[-1],), positions)
 
@@ -59,7 +62,7 @@ def _matmul_reference(x: torch.Tensor, y: torch.Tensor, dtype: DType | None) -> 
 
 
 matmul = declare_op(
-    "matmul", "x: number, y: number", Reduction("add", _matmul_space, lambda x, y: x * y),
+    "matmul", "x: number, y: number", Reduction("add", _matmul_domain, lambda x, y: x * y),
     type_rule=_matmul_type, attrs={"dtype": None}, reference=_matmul_reference,
     samples=[
         sample_input("f32[4, 6]", "f32[6, 5]"), sample_input("f32[2, 4, 6]", "f32[2, 6, 5]"), sample_input("f32[3, 1, 2, 4]", "f32[2, 4, 5]"),
@@ -67,20 +70,18 @@ matmul = declare_op(
         sample_input("f32[3, 0]", "f32[0, 2]"), sample_input("f32[0, 3]", "f32[3, 2]"), sample_input("bf16[4, 32]", "bf16[32, 5]", dtype=f32),
     ],
 )  # fmt: skip
-"""Stacks of matrix products; `dtype` is the result's where it is wider than the operands' (their sum, not yet rounded)."""
+"""Batched matrix product.  `dtype` is the result's if it is wider than the operands': the sum before rounding."""
 
 
 def _sum_dtype_for_half(dtype: DType) -> DType | None:
-    """What a product of `dtype` is summed in, for `matmul`'s and `conv`'s attribute `dtype`."""
+    """f32 for half types, else None: attribute `dtype` of a `matmul` or `conv` whose sum a bias is added to before rounding."""
     return f32 if dtype.is_half else None
 
 
 def _linear_type(s: Signature) -> TensorType:
     x, weight = s.types[0], s.types[1]
     if weight.rank != 2 or x.rank < 1 or x.shape[-1] != weight.shape[1]:
-        raise s.error(
-            f"a weight of shape {list(weight.shape)} does not apply to rows of {x.shape[-1] if x.rank else 'no'} elements"
-        )
+        raise s.error(f"a weight of shape {list(weight.shape)} does not match x of shape {list(x.shape)}")
     if len(s.types) > 2 and s.types[2].shape not in ((weight.shape[0],), (1,), ()):
         raise s.error(f"the bias must have {weight.shape[0]} elements")
     return TensorType(x.dtype, (*x.shape[:-1], weight.shape[0]))
@@ -103,16 +104,16 @@ linear = declare_op(
         sample_input("bf16[4, 32]", "bf16[5, 32]", "bf16[5]"), sample_input("f32[0, 6]", "f32[5, 6]", "f32[5]"),
     ],
 )  # fmt: skip
-"""x @ weight^T + bias, weight being [outputs, inputs]."""
+"""x @ weight^T + bias for a weight [outputs, inputs]."""
 
 
 CONV_ATTRS: dict[str, Any] = {"stride": REQUIRED, "dilation": REQUIRED, "groups": 1}
 
 
 def _check_groups(s: Signature, channels: Dim) -> None:
-    """The groups share the channels evenly."""
+    """Raise TypeRuleError unless the channels divide evenly into groups."""
     if isinstance(channels, int) and channels % s.attrs["groups"]:
-        raise s.error(f"{channels} channels do not form {s.attrs['groups']} groups")
+        raise s.error(f"{channels} channels are not divisible into {s.attrs['groups']} groups")
 
 
 def _conv_type(s: Signature) -> TensorType:
@@ -120,44 +121,43 @@ def _conv_type(s: Signature) -> TensorType:
     x, w, groups = s.types[0], s.types[1], s.attrs["groups"]
     spatial = x.rank - 2
     if w.rank != x.rank or spatial < 1 or not len(s.attrs["stride"]) == len(s.attrs["dilation"]) == spatial:
-        raise s.error(
-            "takes [batch, channels, ...] and [outputs, channels / groups, ...] with a stride per window dimension"
-        )
+        layout = "[batch, channels, ...] and [outputs, channels / groups, ...]"
+        raise s.error(f"takes {layout} with a stride and a dilation per window dimension")
     if x.shape[1] != w.shape[1] * groups or (isinstance(w.shape[0], int) and w.shape[0] % groups):
-        raise s.error(f"{x.shape[1]} channels in {groups} groups do not meet a weight of shape {list(w.shape)}")
+        raise s.error(f"{x.shape[1]} channels in {groups} groups do not match a weight of shape {list(w.shape)}")
     before, after = implicit_padding(s.attrs, spatial)
     if not len(before) == len(after) == spatial or any(isinstance(p, int) and p < 0 for p in (*before, *after)):
         raise s.error("before and after need one entry per window dimension, none of them negative")
-    wide = (b + n + a for b, n, a in zip(before, x.shape[2:], after, strict=True))
-    sizes = zip(wide, w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
+    padded = (b + n + a for b, n, a in zip(before, x.shape[2:], after, strict=True))
+    sizes = zip(padded, w.shape[2:], s.attrs["stride"], s.attrs["dilation"], strict=True)
     return TensorType(sum_dtype(s), (x.shape[0], w.shape[0], *(window_count(s, *size) for size in sizes)))
 
 
 def implicit_padding(attrs: Mapping[str, Any], spatial: int) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-    """How far a convolution's windows reach beyond the image in front and behind, in each window dimension."""
-    none = (0,) * spatial
-    return attrs.get("before") or none, attrs.get("after") or none
+    """Return a convolution's implicit padding before and after each of `spatial` window dimensions, in elements."""
+    zeros = (0,) * spatial
+    return attrs.get("before") or zeros, attrs.get("after") or zeros
 
 
-def _conv_space(n: Node) -> ReductionDomain:
+def _conv_domain(n: Node) -> ReductionDomain:
     x, w = (o.shape for o in n.operands)
     stride, dilation, groups = n.attrs["stride"], n.attrs["dilation"], n.attrs["groups"]
     before, after = implicit_padding(n.attrs, len(stride))
-    per_group = w[0] // groups
+    outputs_per_group = w[0] // groups
 
-    def image(place: Position, offset: Position) -> Position:
-        numbers = zip(place, stride, offset, dilation, before, strict=True)
-        return tuple(p * s + o * d - b for p, s, o, d, b in numbers)
+    def image(window: Position, tap: Position) -> Position:
+        terms = zip(window, stride, tap, dilation, before, strict=True)
+        return tuple(i * s + t * d - b for i, s, t, d, b in terms)
 
     def guards(i: Position, r: Position) -> tuple[Guard, ...]:
-        inside = zip(image(i[2:], r[1:]), x[2:], before, after, strict=True)
-        return tuple(Guard(d, 0, size) for d, size, b, a in inside if b != 0 or a != 0)
+        dims = zip(image(i[2:], r[1:]), x[2:], before, after, strict=True)
+        return tuple(Guard(d, 0, size) for d, size, b, a in dims if b != 0 or a != 0)
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
-        batch, out, *place = i
-        channel, *offset = r
-        first = out // per_group * w[1] if groups > 1 else 0
-        return (batch, first + channel, *image(tuple(place), tuple(offset))), (out, channel, *offset)
+        batch, out, *window = i
+        channel, *tap = r
+        first = out // outputs_per_group * w[1] if groups > 1 else 0
+        return (batch, first + channel, *image(tuple(window), tuple(tap))), (out, channel, *tap)
 
     return ReductionDomain(tuple(w[1:]), positions, guards)
 
@@ -177,33 +177,30 @@ def _conv_reference(
     if before:
         margins = [p for pair in reversed(list(zip(before, after, strict=True))) for p in pair]
         if not bool(w.isfinite().all()):
-            return _tap_by_tap(
-                F.pad(x, margins), w, stride, dilation, groups, F.pad(torch.ones_like(x[:1, :1]), margins)
-            )
+            inside = F.pad(torch.ones_like(x[:1, :1]), margins)
+            return _sum_of_taps(F.pad(x, margins), w, stride, dilation, groups, inside)
         x = F.pad(x, margins)
     return torch.convolution(x, w, None, stride, [0] * len(stride), dilation, False, [0] * len(stride), groups)
 
 
-def _tap_by_tap(
+def _sum_of_taps(
     x: torch.Tensor, w: torch.Tensor, stride: Any, dilation: Any, groups: int, inside: torch.Tensor
 ) -> torch.Tensor:
-    """The convolution, leaving taps out where `inside` is 0: zeros times what is not finite would be NaN."""
-    none, one, spatial = [0] * len(stride), [1] * len(stride), w.shape[2:]
+    """Convolution one tap at a time, without taps where `inside` is 0: padding times infinite weights would be NaN."""
+    zeros, ones, spatial = [0] * len(stride), [1] * len(stride), w.shape[2:]
     sizes = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], spatial, stride, dilation, strict=True)]
     total = x.new_zeros((x.shape[0], w.shape[0], *sizes))
     for tap in product(*map(range, spatial)):
-        spans = tuple(
-            slice(t * d, t * d + (n - 1) * s + 1, s) for t, n, s, d in zip(tap, sizes, stride, dilation, strict=True)
-        )
-        places: Any = (..., *spans)
-        own: Any = (..., *(slice(t, t + 1) for t in tap))
-        term = torch.convolution(x[places], w[own], None, one, none, one, False, none, groups)
-        total = total + torch.where(inside[places] > 0, term, 0)
+        dims = zip(tap, sizes, stride, dilation, strict=True)
+        image: Any = (..., *(slice(t * d, t * d + (n - 1) * s + 1, s) for t, n, s, d in dims))
+        weight: Any = (..., *(slice(t, t + 1) for t in tap))
+        term = torch.convolution(x[image], w[weight], None, ones, zeros, ones, False, zeros, groups)
+        total = total + torch.where(inside[image] > 0, term, 0)
     return total
 
 
 conv = declare_op(
-    "conv", "x: number, weight: number", Reduction("add", _conv_space, lambda x, w: x * w),
+    "conv", "x: number, weight: number", Reduction("add", _conv_domain, lambda x, w: x * w),
     type_rule=_conv_type, attrs={**CONV_ATTRS, "before": (), "after": (), "dtype": None}, reference=_conv_reference,
     samples=[
         sample_input("f32[2, 3, 8]", "f32[4, 3, 3]", stride=[2], dilation=[1]),
@@ -217,28 +214,29 @@ conv = declare_op(
         sample_input("f32[1, 2, 3, 2, 4]", "f32[2, 2, 3, 3, 2]", stride=[1, 1, 2], dilation=[1, 1, 1], before=[1, 0, 2], after=[1, 3, 2]),
     ],
 )  # fmt: skip
-"""Convolution (cross-correlation) over any number of window dimensions.  Windows may reach `before` and `after` elements beyond
-the image, where nothing takes part."""
+"""Convolution (cross-correlation) over any number of window dimensions.
+
+Windows may reach `before` and `after` elements beyond the image (implicit padding); taps there are skipped, not multiplied by 0."""
 
 
 def _convolution_type(s: Signature) -> TensorType:
     x, padding = s.types[0], s.attrs["padding"]
     check_lengths(s, x.rank - 2, ["padding"])
-    wide = (*x.shape[:2], *(d + 2 * p for d, p in zip(x.shape[2:], padding, strict=True)))
+    padded = (*x.shape[:2], *(d + 2 * p for d, p in zip(x.shape[2:], padding, strict=True)))
     attrs = {k: s.attrs[k] for k in CONV_ATTRS}
-    result = _conv_type(Signature(s.op, (TensorType(x.dtype, wide), s.types[1]), attrs))
+    result = _conv_type(Signature(s.op, (TensorType(x.dtype, padded), s.types[1]), attrs))
     _check_bias(s, result.shape[1])
     return result
 
 
 def _check_bias(s: Signature, channels: Dim) -> None:
-    """The third operand, if there is one, holds a number for every channel."""
+    """Raise TypeRuleError unless operand 2, if present, has shape [channels]."""
     if len(s.types) > 2 and s.types[2].shape != (channels,):
         raise s.error(f"the bias must have {channels} elements")
 
 
 def _with_bias(y: Node, bias: Node | None, dtype: DType) -> Node:
-    """`y` plus one number per channel, rounded once."""
+    """Return `y` plus a bias per channel, rounded to `dtype` once."""
     if bias is None:
         return y
     per_channel = reshape(as_dtype(bias, y.dtype), shape=(*bias.shape, *(1,) * (y.type.rank - 2)))
@@ -246,23 +244,18 @@ def _with_bias(y: Node, bias: Node | None, dtype: DType) -> Node:
 
 
 def pad_spatial(x: Node, low: Sequence[Dim], high: Sequence[Dim], value: float = 0) -> Node:
-    """`x` padded in its last dimensions."""
+    """Pad the last `len(low)` dimensions of `x` with `low` elements before and `high` elements after."""
     if not any(p != 0 for p in (*low, *high)):
         return x
-    front = (0,) * (x.type.rank - len(low))
-    return pad(x, before=(*front, *low), after=(*front, *high), value=value)
+    leading = (0,) * (x.type.rank - len(low))
+    return pad(x, before=(*leading, *low), after=(*leading, *high), value=value)
 
 
 def _convolution(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
     padding = node.attrs["padding"]
+    wide = _sum_dtype_for_half(x.dtype) if bias is not None else None
     attrs = {k: node.attrs[k] for k in CONV_ATTRS}
-    y = conv(
-        pad_spatial(x, padding, padding),
-        weight,
-        **attrs,
-        dtype=_sum_dtype_for_half(x.dtype) if bias is not None else None,
-    )
-    return _with_bias(y, bias, node.dtype)
+    return _with_bias(conv(pad_spatial(x, padding, padding), weight, **attrs, dtype=wide), bias, node.dtype)
 
 
 def _convolution_reference(
@@ -303,39 +296,38 @@ def _phases_type(s: Signature) -> TensorType:
         raise s.error("takes [batch, channels, ...] and [channels, outputs / groups, ...]")
     check_lengths(s, x.rank - 2, ["stride", "start", "size"])
     _check_groups(s, x.shape[1])
-    for n, k, count, step, start in zip(
-        x.shape[2:], w.shape[2:], size, s.attrs["stride"], s.attrs["start"], strict=True
-    ):
+    dims = zip(x.shape[2:], w.shape[2:], size, s.attrs["stride"], s.attrs["start"], strict=True)
+    for n, k, count, step, start in dims:
         if not all(isinstance(d, int) for d in (n, k, count, step, start)):
             continue
-        if start < 0 or count < 0 or (count and (start + count - 1) // step - (-k // step) > n):
+        end = start + count
+        if start < 0 or count < 0 or (count and (end - 1) // step - (-k // step) > n):
             raise s.error(
-                f"{n} elements do not reach results {start}..{start + count - 1} of windows of {k}, {step} apart"
+                f"an input of {n} is too small for results {start}..{end - 1} of windows of {k}, stride {step}"
             )
     return TensorType(sum_dtype(s), (x.shape[0], w.shape[1] * groups, *size))
 
 
-def _phases_space(n: Node) -> ReductionDomain:
+def _phases_domain(n: Node) -> ReductionDomain:
     w, stride, start, groups = n.operands[1].shape, n.attrs["stride"], n.attrs["start"], n.attrs["groups"]
     taps = tuple(ceildiv(k, s) for k, s in zip(w[2:], stride, strict=True))
     inputs = w[0] // groups
 
-    def window(place: Position, tap: Position) -> Position:
-        numbers = zip(place, start, stride, tap, taps, strict=True)
-        return tuple(mod(p + b, s) + (n - 1 - t) * s for p, b, s, t, n in numbers)
+    def filter_index(result: Position, tap: Position) -> Position:
+        terms = zip(result, start, stride, tap, taps, strict=True)
+        return tuple(mod(i + b, s) + (n - 1 - t) * s for i, b, s, t, n in terms)
 
     def guards(i: Position, r: Position) -> tuple[Guard, ...]:
-        inside = zip(window(i[2:], r[1:]), w[2:], stride, strict=True)
-        return tuple(Guard(d, 0, k) for d, k, s in inside if not isinstance(k, int) or k % s)
+        dims = zip(filter_index(i[2:], r[1:]), w[2:], stride, strict=True)
+        return tuple(Guard(d, 0, k) for d, k, s in dims if not isinstance(k, int) or k % s)
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
-        batch, out, *place = i
+        batch, out, *result = i
         channel, *tap = r
         first = out // w[1] * inputs if groups > 1 else 0
-        moved = [p + b for p, b in zip(place, start, strict=True)]
-        image = tuple(floordiv(m, s) + t for m, s, t in zip(moved, stride, tap, strict=True))
-        filtered = out % w[1] if groups > 1 else out
-        return (batch, first + channel, *image), (first + channel, filtered, *window(tuple(place), tuple(tap)))
+        image = tuple(floordiv(d + b, s) + t for d, b, s, t in zip(result, start, stride, tap, strict=True))
+        filter_out = out % w[1] if groups > 1 else out
+        return (batch, first + channel, *image), (first + channel, filter_out, *filter_index(tuple(result), tuple(tap)))
 
     return ReductionDomain((inputs, *taps), positions, guards)
 
@@ -345,17 +337,17 @@ def _phases_reference(
 ) -> torch.Tensor:
     if dtype is not None:
         x, w = x.to(to_torch(dtype)), w.to(to_torch(dtype))
-    none = [0] * len(stride)
-    whole = torch.convolution(x, w, None, stride, none, [1] * len(stride), True, none, groups)
+    zeros = [0] * len(stride)
+    y = torch.convolution(x, w, None, stride, zeros, [1] * len(stride), True, zeros, groups)
     for d, (n, s, b, k) in enumerate(zip(size, stride, start, w.shape[2:], strict=True)):
-        # a window narrower than its step leaves results out
-        behind = [0] * 2 * (len(stride) - 1 - d) + [0, max(0, s - k)]
-        whole = F.pad(whole, behind).narrow(2 + d, b + -(-k // s) * s - s, n)
-    return whole
+        # PyTorch leaves out the last results of a window narrower than its stride
+        padding = [0] * 2 * (len(stride) - 1 - d) + [0, max(0, s - k)]
+        y = F.pad(y, padding).narrow(2 + d, b + -(-k // s) * s - s, n)
+    return y
 
 
 conv_phases = declare_op(
-    "conv_phases", "x: number, weight: number", Reduction("add", _phases_space, lambda x, w: x * w),
+    "conv_phases", "x: number, weight: number", Reduction("add", _phases_domain, lambda x, w: x * w),
     type_rule=_phases_type, attrs={"stride": REQUIRED, "start": REQUIRED, "size": REQUIRED, "groups": 1, "dtype": None},
     reference=_phases_reference,
     samples=[
@@ -366,34 +358,36 @@ conv_phases = declare_op(
         sample_input("f32[1, 2, 4]", "f32[2, 3, 1]", stride=[2], start=[0], size=[8]),
     ],
 )  # fmt: skip
-"""Transposed convolution of an input so wide that every tap exists: each remainder of the result's index by the stride has a
-convolution of its own, with its taps alone.  `start` says how many elements of the whole result to leave out in front."""
+"""Transposed convolution by phases, for an input padded such that every tap exists.
+
+Results whose indices have the same remainder by the stride form a phase: a convolution with its own taps.
+`start` results are left out at the beginning of each dimension, and `size` are computed."""
 
 
 def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
-    """The weight with room for the dilation, and the input padded so that every tap exists."""
+    """Dilate the weight, pad the input such that every tap exists, and convolve by phases."""
     a, size = node.attrs, node.shape[2:]
     for k, step in enumerate(a["dilation"]):
         weight = _dilate(weight, 2 + k, step)
     taps = [ceildiv(k, s) for k, s in zip(weight.shape[2:], a["stride"], strict=True)]
     low = [t - 1 for t in taps]
     last = [floordiv(n - 1 + p, s) for n, p, s in zip(size, a["padding"], a["stride"], strict=True)]
-    overhang = [e - n + 1 for e, n in zip(last, x.shape[2:], strict=True)]
-    high = [max(e, 0) if isinstance(e, int) else e for e in overhang]
+    missing = [e - n + 1 for e, n in zip(last, x.shape[2:], strict=True)]
+    high = [max(e, 0) if isinstance(e, int) else e for e in missing]
     wide = _sum_dtype_for_half(x.dtype) if bias is not None else None
     attrs = {"stride": a["stride"], "start": a["padding"], "size": size, "groups": a["groups"], "dtype": wide}
     return _with_bias(conv_phases(pad_spatial(x, low, high), weight, **attrs), bias, node.dtype)
 
 
 def _dilate(x: Node, dim: int, step: int) -> Node:
-    """`step - 1` zeros between neighbours along `dim`."""
+    """Insert `step - 1` zeros between neighbours along `dim`."""
     if step == 1:
         return x
     shape, n = x.shape, x.shape[dim]
     unsqueezed = reshape(x, shape=(*shape[: dim + 1], 1, *shape[dim + 1 :]))
-    none = [0] * unsqueezed.type.rank
-    filled = pad(unsqueezed, before=none, after=[*none[: dim + 1], step - 1, *none[dim + 2 :]])
-    flat = reshape(filled, shape=(*shape[:dim], n * step, *shape[dim + 1 :]))
+    zeros = [0] * unsqueezed.type.rank
+    padded = pad(unsqueezed, before=zeros, after=[*zeros[: dim + 1], step - 1, *zeros[dim + 2 :]])
+    flat = reshape(padded, shape=(*shape[:dim], n * step, *shape[dim + 1 :]))
     return slice_(flat, dim=dim, size=(n - 1) * step + 1)
 
 

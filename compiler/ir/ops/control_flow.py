@@ -1,4 +1,4 @@
-"""Graphs that run, or do not, or run again, as data decides."""
+"""Control flow that depends on data: conditionals and loops over subgraphs."""
 
 from __future__ import annotations
 
@@ -22,45 +22,50 @@ def _output_types(graph: Graph) -> tuple[TensorType, ...]:
 
 
 def _cond_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
-    then, otherwise = _output_types(s.attrs["then"]), _output_types(s.attrs["otherwise"])
-    if then != otherwise:
-        raise s.error(f"one graph gives ({', '.join(map(str, then))}), the other ({', '.join(map(str, otherwise))})")
-    return single_or_tuple(then)
+    true_types, false_types = _output_types(s.attrs["true_graph"]), _output_types(s.attrs["false_graph"])
+    if true_types != false_types:
+        true_text, false_text = (", ".join(map(str, types)) for types in (true_types, false_types))
+        raise s.error(f"true_graph returns ({true_text}), but false_graph returns ({false_text})")
+    return single_or_tuple(true_types)
 
 
 def _cond_reference(
-    given: torch.Tensor, *operands: torch.Tensor, then: SubgraphFunction, otherwise: SubgraphFunction
+    predicate: torch.Tensor, *operands: torch.Tensor, true_graph: SubgraphFunction, false_graph: SubgraphFunction
 ) -> tuple[torch.Tensor, ...]:
-    return tuple((then if bool(given) else otherwise)(operands))
+    return tuple((true_graph if bool(predicate) else false_graph)(operands))
 
 
 cond = declare_op(
-    "choose", "given!: any, operands*!: any", ControlFlow(leading_operands=1), type_rule=_cond_type, attrs={"then": REQUIRED, "otherwise": REQUIRED},
+    "cond", "predicate!: any, operands*!: any", ControlFlow(leading_operands=1), type_rule=_cond_type, attrs={"true_graph": REQUIRED, "false_graph": REQUIRED},
     reference=_cond_reference,
 )  # fmt: skip
-"""The graph `then` on the operands where the one element of `given` holds, else the graph `otherwise`."""
+"""`true_graph` applied to the operands if `predicate`, a tensor of one element, is true, else `false_graph`."""
 
 
 def _while_loop_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
-    made, states = _output_types(s.attrs["body"]), s.types[: s.attrs["states"]]
-    if _output_types(s.attrs["test"]) != (TensorType(boolean, ()),):
-        raise s.error("the test does not give one bool")
-    if made != states or not states:
-        raise s.error(f"the body makes ({', '.join(map(str, made))}) of states ({', '.join(map(str, states))})")
-    return single_or_tuple(made)
+    results, carried = _output_types(s.attrs["body"]), s.types[: s.attrs["carried"]]
+    if _output_types(s.attrs["condition"]) != (TensorType(boolean, ()),):
+        raise s.error("condition must return one bool of rank 0")
+    if results != carried or not carried:
+        raise s.error(
+            f"body maps ({', '.join(map(str, carried))}) to ({', '.join(map(str, results))}); the types must match"
+        )
+    return single_or_tuple(results)
 
 
 def _while_loop_reference(
-    *operands: torch.Tensor, test: SubgraphFunction, body: SubgraphFunction, states: int
+    *operands: torch.Tensor, condition: SubgraphFunction, body: SubgraphFunction, carried: int
 ) -> tuple[torch.Tensor, ...]:
-    carried, fixed = tuple(operands[:states]), operands[states:]
-    while bool(test((*carried, *fixed))[0]):
-        carried = tuple(body((*carried, *fixed)))
-    return carried
+    state, fixed = tuple(operands[:carried]), operands[carried:]
+    while bool(condition((*state, *fixed))[0]):
+        state = tuple(body((*state, *fixed)))
+    return state
 
 
 while_loop = declare_op(
-    "repeat_while", "operands*!: any", ControlFlow(), type_rule=_while_loop_type, attrs={"test": REQUIRED, "body": REQUIRED, "states": REQUIRED},
+    "while_loop", "operands*!: any", ControlFlow(), type_rule=_while_loop_type, attrs={"condition": REQUIRED, "body": REQUIRED, "carried": REQUIRED},
     reference=_while_loop_reference,
 )  # fmt: skip
-"""The graph `body` again and again, as long as the graph `test` holds: it makes the first `states` operands anew, the others stay."""
+"""Repeated application of `body` while `condition` returns true; both take all operands.
+
+`body` returns new values of the first `carried` operands; the others stay the same.  The results are the last carried values."""

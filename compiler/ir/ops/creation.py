@@ -1,4 +1,4 @@
-"""Tensors made from nothing but their shape."""
+"""Tensors computed from indices and sizes alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ iota = declare_op(
     reference=lambda size: torch.arange(size),
     samples=[sample_input(size=5), sample_input(size=0), sample_input(size=1)],
 )  # fmt: skip
-"""0, 1, ..., size - 1"""
+"""Vector 0, 1, ..., size - 1."""
 
 
 def _dim_value_type(s: Signature) -> TensorType:
@@ -35,39 +35,35 @@ dim_value = declare_op(
     reference=lambda value: torch.tensor(value),
     samples=[sample_input(value=5), sample_input(value=-1)],
 )  # fmt: skip
-"""A symbolic dimension as a tensor of rank 0."""
+"""Index expression `value` as an i64 tensor of rank 0."""
 
 
-def _before_type(s: Signature) -> TensorType:
+def _bounds_mask_type(s: Signature) -> TensorType:
     shape, ends = s.attrs["shape"], s.attrs["ends"]
     if len(shape) != len(ends):
-        raise s.error("takes an end for each dimension")
+        raise s.error("needs one end per dimension")
     return TensorType(boolean, shape)
 
 
-def _before(n: Node, i: Position) -> Expr:
-    tests = [
-        index_value(d) < index_value(end)
-        for d, size, end in zip(i, n.shape, n.attrs["ends"], strict=True)
-        if size != end
-    ]
-    return reduce(and_, tests) if tests else const(True, boolean)
+def _bounds_mask(n: Node, i: Position) -> Expr:
+    bounds = [(d, end) for d, size, end in zip(i, n.shape, n.attrs["ends"], strict=True) if size != end]
+    return reduce(and_, (index_value(d) < index_value(end) for d, end in bounds)) if bounds else const(True, boolean)
 
 
-def _before_reference(shape: Sequence[int], ends: Sequence[int]) -> torch.Tensor:
+def _bounds_mask_reference(shape: Sequence[int], ends: Sequence[int]) -> torch.Tensor:
     inside = torch.zeros(tuple(shape), dtype=torch.bool)
     inside[tuple(slice(max(end, 0)) for end in ends)] = True
     return inside
 
 
-before = declare_op(
-    "before", "", Generate(_before), type_rule=_before_type, attrs={"shape": REQUIRED, "ends": REQUIRED}, reference=_before_reference,
+bounds_mask = declare_op(
+    "bounds_mask", "", Generate(_bounds_mask), type_rule=_bounds_mask_type, attrs={"shape": REQUIRED, "ends": REQUIRED}, reference=_bounds_mask_reference,
     samples=[sample_input(shape=[4, 5], ends=[3, 5]), sample_input(shape=[4], ends=[0]), sample_input(shape=[], ends=[]), sample_input(shape=[2, 3, 4], ends=[1, 2, 3])],
 )  # fmt: skip
-"""Whether an element lies before `ends` along every dimension."""
+"""Bool tensor of `shape`: true where index d < ends[d] in every dimension."""
 
 
 def full(shape: Sequence[Dim], value: Number, dtype: DType) -> Node:
-    """`value` everywhere."""
+    """Return a tensor of `shape` filled with `value`."""
     scalar = scalar_constant(value, dtype)
     return expand(scalar, shape=shape) if len(shape) else scalar

@@ -1,8 +1,8 @@
-"""The logarithm of the gamma function, and its derivative.
+"""Logarithm of the gamma function, and its derivative.
 
-Up to a threshold the argument z is shifted to an interval of length 1, where a polynomial stands for the function; from there on
-the asymptotic series (NIST Digital Library of Mathematical Functions, 5.11.1, 5.11.2) is exact enough.  Arguments below a half are
-reflected (5.5.3, 5.5.4).  Polynomials are minimax fits of relative error, found by Remez's algorithm in 60 digits.
+Below a threshold the argument z is shifted to an interval of length 1, where a polynomial approximates the function.  Beyond, the
+asymptotic series is accurate enough (NIST Digital Library of Mathematical Functions, 5.11.1, 5.11.2).  Arguments below 1/2 are
+reflected (5.5.3, 5.5.4).  Polynomials are minimax fits of relative error by Remez's algorithm in 60 digits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr
 from compiler.ir.types import f32, f64
 
-# lgamma(2 + t) / t on |t| <= 1/2, to 2^-28.7 (degree 8) and 2^-59.4 (degree 18).
 LGAMMA_NEAR_2 = {
     f32: (
         0.42278433, 0.32246703, -0.06735222, 0.020581603, -0.0073874285, 0.0028790543, -0.0011778366, 0.00056982774,
@@ -34,8 +33,8 @@ LGAMMA_NEAR_2 = {
         2.784919089304117e-07, -1.433024499290198e-07,
     ),
 }  # fmt: skip
+"""lgamma(2 + t) / t on |t| <= 1/2, to 2^-28.7 (degree 8) and 2^-59.4 (degree 18)."""
 
-# z (lgamma z - (z - 1/2) (log z - 1) - LOG_ROOT_TAU + 1/2) in 1 / z^2 from 7.5 on, to 2^-25.0 and 2^-53.5.
 LGAMMA_FAR = {
     f32: (0.083333306, -0.002763852),
     f64: (
@@ -43,9 +42,9 @@ LGAMMA_FAR = {
         -0.0016217000895458436,
     ),
 }  # fmt: skip
+"""z (lgamma z - (z - 1/2) (log z - 1) - LOG_ROOT_TAU + 1/2) in 1 / z^2 from 7.5 on, to 2^-25.0 and 2^-53.5."""
 LOG_ROOT_TAU = 0.9189385332046728  # log(2 pi) / 2
 
-# digamma(3/2 + t) / (3/2 + t - root) on |t| <= 1/2, to 2^-28.0 (degree 10) and 2^-56.0 (degree 21).
 DIGAMMA_NEAR = {
     f32: (
         0.9510559, -0.4236275, 0.24054262, -0.14839877, 0.094982095, -0.062057234, 0.040879272, -0.025780164, 0.01698057,
@@ -59,9 +58,9 @@ DIGAMMA_NEAR = {
         0.0002269949704502483, -0.00014698447758416166, 0.00025987569895370244, -0.0001765590873391525,
     ),
 }  # fmt: skip
-DIGAMMA_ROOT = {f32: (1.4616321, 1.243815e-08), f64: (1.4616321449683622, 9.549995429965697e-17)}  # and what it lacks
+"""digamma(3/2 + t) / (3/2 + t - root) on |t| <= 1/2, to 2^-28.0 (degree 10) and 2^-56.0 (degree 21)."""
+DIGAMMA_ROOT = {f32: (1.4616321, 1.243815e-08), f64: (1.4616321449683622, 9.549995429965697e-17)}  # high and low part
 
-# z^2 (log z - 1 / 2z - digamma z) in 1 / z^2 from 7 on, to 2^-22.3 and 2^-54.2.
 DIGAMMA_FAR = {
     f32: (0.083333135, -0.008254023),
     f64: (
@@ -69,8 +68,8 @@ DIGAMMA_FAR = {
         -0.02047351202128829, 0.05907104322497632,
     ),
 }  # fmt: skip
+"""z^2 (log z - 1 / 2z - digamma z) in 1 / z^2 from 7 on, to 2^-22.3 and 2^-54.2."""
 
-# sin(pi r) / (pi r) and cos(pi r) in r^2 on |r| <= 1/2, both 1 for r = 0, to 2^-27.3, 2^-61.6; 2^-31.9, 2^-57.7.
 SIN_PI = {
     f32: (1.0, -1.6449333, 0.81171644, -0.19044739, 0.024725031),
     f64: (
@@ -78,6 +77,7 @@ SIN_PI = {
         0.0001484278310523913, -6.972068804981706e-06, 2.449945228169773e-07,
     ),
 }  # fmt: skip
+"""sin(pi r) / (pi r) in r^2 on |r| <= 1/2, 1 for r = 0, to 2^-27.3 and 2^-61.6."""
 COS_PI = {
     f32: (1.0, -4.934802, 4.0587096, -1.3352162, 0.23495397, -0.024420753),
     f64: (
@@ -85,12 +85,13 @@ COS_PI = {
         0.001929556830138812, -0.00010456783472199175, 4.150774628039872e-06,
     ),
 }  # fmt: skip
+"""cos(pi r) in r^2 on |r| <= 1/2, 1 for r = 0, to 2^-31.9 and 2^-57.7."""
 
 
 def _lgamma(x: Expr) -> Expr:
     """log |gamma(x)|.
 
-    Error 5 epsilon from 1/2 on; below, where it has zeros between poles, 9 epsilon of the larger of 1 and the result.
+    Error 5 epsilon for x >= 1/2; below, where it has zeros between poles, 9 epsilon of the larger of 1 and the result.
 
     Near z = n + t, n = 1 .. 7:  lgamma z = lgamma(2 + t) + log((z - 1) ... (z - n + 2)), and - log z for n = 1.
     """
@@ -103,14 +104,14 @@ def _lgamma(x: Expr) -> Expr:
     for i in range(1, 6):
         product = s.where(n >= i + 2, product * (z - i), product)
     near = z < 7.5
-    first = n < 1.5
-    log = s.log(s.where(near, s.where(first, z, product), z))
+    n_is_1 = n < 1.5
+    log = s.log(s.where(near, s.where(n_is_1, z, product), z))
     u = 1 / z
     far = s.fma(z - 0.5, log - 1, s.fma(u, polynomial(u * u, LGAMMA_FAR[x.dtype]), LOG_ROOT_TAU - 0.5))
-    above = s.where(near, s.fma(t, polynomial(t, LGAMMA_NEAR_2[x.dtype]), s.where(first, -log, log)), far)
+    y = s.where(near, s.fma(t, polynomial(t, LGAMMA_NEAR_2[x.dtype]), s.where(n_is_1, -log, log)), far)
     r = x - s.round_even(x)
-    below = -s.log(s.absolute(r) * polynomial(r * r, SIN_PI[x.dtype])) - above
-    return s.where(low, s.where(x.eq(s.round_even(x)), s.const(inf, x.dtype), below), above)
+    reflected = -s.log(s.absolute(r) * polynomial(r * r, SIN_PI[x.dtype])) - y
+    return s.where(low, s.where(x.eq(s.round_even(x)), s.const(inf, x.dtype), reflected), y)
 
 
 def _cot_pi(x: Expr) -> Expr:
@@ -123,33 +124,31 @@ def _cot_pi(x: Expr) -> Expr:
 def _digamma(x: Expr) -> Expr:
     """gamma'(x) / gamma(x).
 
-    Error 3 epsilon from 1/2 on; below, where it has zeros between poles, 6 epsilon of the larger of 1 and the result.
+    Error 3 epsilon for x >= 1/2; below, where it has zeros between poles, 6 epsilon of the larger of 1 and the result.
 
-    Near z in [n, n + 1), n = 1 .. 6:  digamma z = digamma(z - n + 1) + 1/(z - 1) + ... + 1/(z - n + 1), which is one quotient.
+    Near z in [n, n + 1), n = 1 .. 6:  digamma z = digamma(z - n + 1) + 1/(z - 1) + ... + 1/(z - n + 1), summed as one quotient.
     """
     low = x < 0.5
     z = s.where(low, 1 - x, x)
     y = s.where(z < 1, z + 1, z)
-    above: Expr = s.where(z < 1, s.const(-1, x.dtype), 0)
-    below: Expr = s.where(z < 1, z, 1)
+    numerator: Expr = s.where(z < 1, s.const(-1, x.dtype), 0)
+    denominator: Expr = s.where(z < 1, z, 1)
     for i in range(1, 6):
         more, w = z >= i + 1, z - i
-        above = s.where(more, s.fma(above, w, below), above)
-        below = s.where(more, below * w, below)
+        numerator = s.where(more, s.fma(numerator, w, denominator), numerator)
+        denominator = s.where(more, denominator * w, denominator)
         y = s.where(more, w, y)
-    root, rest = DIGAMMA_ROOT[x.dtype]
-    near = s.fma(y - root - rest, polynomial(y - 1.5, DIGAMMA_NEAR[x.dtype]), above / below)
+    root, root_low = DIGAMMA_ROOT[x.dtype]
+    near = s.fma(y - root - root_low, polynomial(y - 1.5, DIGAMMA_NEAR[x.dtype]), numerator / denominator)
     u = 1 / z
     far = s.log(z) - s.fma(u, u * polynomial(u * u, DIGAMMA_FAR[x.dtype]), u * 0.5)
-    right = s.where(z < 7, near, far)
-    left = s.where(
-        x.eq(0), s.copysign(s.const(inf, x.dtype), -x), s.where(x.eq(s.round_even(x)), nan, right - _cot_pi(x))
-    )
-    return s.where(low, left, right)
+    y = s.where(z < 7, near, far)
+    reflected = s.where(x.eq(s.round_even(x)), nan, y - _cot_pi(x))
+    return s.where(low, s.where(x.eq(0), s.copysign(s.const(inf, x.dtype), -x), reflected), y)
 
 
 def _digamma_reference(x: Any) -> Any:
-    """By PyTorch; reflected by the distance from the nearest pole, because PyTorch loses digits with that from the next towards 0."""
+    """Reference by PyTorch, reflected here: the distance from the nearest pole keeps digits that PyTorch's own reflection loses."""
     reflected = torch.digamma(1 - x) - pi / torch.tan(pi * (x - x.round()))
     return torch.where((x < 0) & (x != x.round()), reflected, torch.digamma(x))
 

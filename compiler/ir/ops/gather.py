@@ -1,4 +1,4 @@
-"""Elements found by looking their position up in another operand."""
+"""Gathers: elements read at positions that other operands hold."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ take = declare_op(
         sample_input("bool[5]", "i64[]", low=0, high=5), sample_input("i64[5, 2]", "i64[0]", low=0, high=5), sample_input("bf16[6, 3]", "i64[4]", low=0, high=6),
     ],
 )  # fmt: skip
-"""Slices of `x` along `dim`, one per index: an embedding where `dim` is 0.  Indices lie in 0..extent-1."""
+"""Slices of `x` along `dim`, one per index; an embedding if `dim` is 0.  Indices lie in 0..extent-1."""
 
 
 def _gather_type(s: Signature) -> TensorType:
     x, indices, dim = s.types[0], s.types[1], s.attrs["dim"]
     check_dims(s, [dim])
     if x.rank != indices.rank:
-        raise s.error("indices need a dimension for each of x")
+        raise s.error("indices must have the rank of x")
     sizes = zip(x.shape, indices.shape, strict=True)
     if any(k != dim and isinstance(a, int) and isinstance(b, int) and b > a for k, (a, b) in enumerate(sizes)):
-        raise s.error("indices reach outside x")
+        raise s.error(f"indices are larger than x in a dimension other than {dim}")
     return TensorType(x.dtype, indices.shape)
 
 
@@ -66,7 +66,7 @@ gather = declare_op(
         sample_input("i64[3, 4]", "i64[0, 4]", dim=0, low=0, high=3), sample_input("bool[6]", "i64[2]", dim=0, low=0, high=6),
     ],
 )  # fmt: skip
-"""Element (..., indices[...], ...) of `x`, the looked-up place being dimension `dim`."""
+"""Result[i] = x[..., indices[i], ...], with the looked-up index in dimension `dim` (`torch.gather`)."""
 
 
 def _are_adjacent(dims: Sequence[int]) -> bool:
@@ -74,41 +74,41 @@ def _are_adjacent(dims: Sequence[int]) -> bool:
 
 
 def _index_shape_and_dim(indices: Sequence[TensorType], dims: Sequence[int]) -> tuple[tuple[Dim, ...], int]:
-    """The broadcast shape of the indices, and the dimension of the result at which it stands."""
+    """Return the broadcast shape of the indices, and the first dimension of the result that it takes."""
     return broadcast_shapes(*(t.shape for t in indices)), dims[0] if _are_adjacent(dims) else 0
 
 
 def index_type(s: Signature, first: int = 1) -> TensorType:
-    """The type of `x[indices]`, the indices being the operands from number `first`."""
+    """Return the type of `x[indices]`, where the indices are the operands from number `first` on."""
     x, dims = s.types[0], s.attrs["dims"]
     check_dims(s, dims)
     if len(dims) != len(s.types) - first or list(dims) != sorted(dims):
         raise s.error("needs one increasing dimension per operand of indices")
     try:
-        looked_up, at = _index_shape_and_dim(s.types[first:], dims)
+        index_shape, at = _index_shape_and_dim(s.types[first:], dims)
     except ValueError as error:
         raise s.error(str(error)) from None
-    rest = [d for k, d in enumerate(x.shape) if k not in dims]
-    return TensorType(x.dtype, (*rest[:at], *looked_up, *rest[at:]))
+    others = [d for k, d in enumerate(x.shape) if k not in dims]
+    return TensorType(x.dtype, (*others[:at], *index_shape, *others[at:]))
 
 
 def index_position(n: Node, i: Position, first: int = 1) -> tuple[Dim | Lookup, ...]:
-    """The place in operand 0 of element `i` of `x[indices]`."""
+    """Return the position in operand 0 of element `i` of `x[indices]`."""
     dims, x = n.attrs["dims"], n.operands[0]
-    looked_up, at = _index_shape_and_dim([o.type for o in n.operands[first:]], dims)
-    inner = i[at : at + len(looked_up)]
-    rest = iter((*i[:at], *i[at + len(looked_up) :]))
+    index_shape, at = _index_shape_and_dim([o.type for o in n.operands[first:]], dims)
+    inner = i[at : at + len(index_shape)]
+    others = iter((*i[:at], *i[at + len(index_shape) :]))
     lookups = {
         d: Lookup(k, broadcast_index(n.operands[k].shape, inner), x.shape[d], wrap_negative=True)
         for k, d in enumerate(dims, start=first)
     }
-    return tuple(lookups[k] if k in lookups else next(rest) for k in range(x.type.rank))
+    return tuple(lookups[k] if k in lookups else next(others) for k in range(x.type.rank))
 
 
 def index_reference(x: torch.Tensor, *indices: torch.Tensor, dims: Any) -> torch.Tensor:
-    """By the operator, not by Python's brackets, which take a number by itself as a choice, not as an index beside the others."""
-    given = dict(zip(dims, indices, strict=True))
-    key = [given[d].to(torch.int64) if d in given else None for d in range(x.ndim)]
+    """Reference by `aten.index`: Python's brackets would take an index of rank 0 as an integer, which indexes differently."""
+    by_dim = dict(zip(dims, indices, strict=True))
+    key = [by_dim[d].to(torch.int64) if d in by_dim else None for d in range(x.ndim)]
     return torch.ops.aten.index.Tensor(x, key)  # type: ignore[no-any-return]
 
 
@@ -122,4 +122,4 @@ index = declare_op(
         sample_input("f32[9, 3, 8]", "i64[]", "i32[5]", dims=[0, 2], low=0, high=8),
     ],
 )  # fmt: skip
-"""NumPy's advanced indexing by integers along `dims`; negative indices count from the end."""
+"""NumPy's advanced indexing by integers in dimensions `dims`; negative indices count from the end."""

@@ -1,4 +1,4 @@
-"""Ops about the graph itself: groups fused into one kernel, single results of several, calls into PyTorch."""
+"""Structural ops of a graph: fused groups, results of multi-result nodes, calls into PyTorch."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from compiler.ir.types import TensorType, i64, u8
 
 def _fused_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     body = s.attrs["body"]
-    for k, (given, formal) in enumerate(zip(s.types, body.inputs, strict=True)):
-        if given != formal.result_type:
-            raise s.error(f"operand {k} is {given}, but the body takes {formal.result_type}")
+    for k, (actual, formal) in enumerate(zip(s.types, body.inputs, strict=True)):
+        if actual != formal.result_type:
+            raise s.error(f"operand {k} is {actual}, but the body takes {formal.result_type}")
     return single_or_tuple(tuple(n.type for n in body.outputs))
 
 
 fused = declare_op("fused", "operands*!: any", Fused(), type_rule=_fused_type, attrs={"body": REQUIRED})
-"""The graph `body` applied to the operands: one kernel to be."""
+"""Graph `body` applied to the operands; it becomes one kernel."""
 
 
-def _item_type(s: Signature) -> TensorType:
+def _tuple_get_type(s: Signature) -> TensorType:
     results: Any = s.types[0]
     if not 0 <= s.attrs["index"] < len(results):
-        raise s.error(f"there are {len(results)} results")
+        raise s.error(f"index {s.attrs['index']} is out of range for {len(results)} results")
     return results[s.attrs["index"]]  # type: ignore[no-any-return]
 
 
-item = declare_op("item", "results: tuple", TupleGet(), type_rule=_item_type, attrs={"index": REQUIRED},
+tuple_get = declare_op("tuple_get", "results: tuple", TupleGet(), type_rule=_tuple_get_type, attrs={"index": REQUIRED},
           reference=lambda results, index: results[index])  # fmt: skip
-"""One result of a node that has several."""
+"""Result number `index` of a multi-result node."""
 
 
 def _eager_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
@@ -45,12 +45,15 @@ def _eager_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
 
 @cache
 def lookup_operator(name: str) -> Any:
-    """The operator a name such as "aten.sort.default" stands for."""
+    """Return the PyTorch operator with a name such as "aten.sort.default"."""
     return reduce(getattr, name.split("."), torch.ops)
 
 
 def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
-    """`template` with "%k" replaced by operand k, "#k" by the number in it, "torch.x" and "device:x" and "operator:x" by what they name, and "text:x" by x."""
+    """Replace the strings in nested tuples: "%k" by operand k, "#k" by the number in it, "text:x" by x.
+
+    "torch.x", "device:x" and "operator:x" become the object of PyTorch that they name.
+    """
     if isinstance(template, tuple):
         return tuple(fill_template(t, operands) for t in template)
     if not isinstance(template, str):
@@ -79,14 +82,14 @@ def _eager_reference(
     result = lookup_operator(overload)(
         *fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs}
     )
-    found = tuple(r for r in result if r is not None) if isinstance(result, (tuple, list)) else (result,)
-    return found[0] if len(dtypes) == 1 else found
+    tensors = tuple(r for r in result if r is not None) if isinstance(result, (tuple, list)) else (result,)
+    return tensors[0] if len(dtypes) == 1 else tensors
 
 
-eager = declare_op("eager", "operands*!: every", Opaque("has no counterpart here and runs in PyTorch", shape_attr="shapes"), type_rule=_eager_type,
+eager = declare_op("eager", "operands*!: every", Opaque("has no op in Graph IR and runs in PyTorch", shape_attr="shapes"), type_rule=_eager_type,
            attrs={"overload": REQUIRED, "args": (), "kwargs": (), "dtypes": REQUIRED, "shapes": REQUIRED},
            reference=_eager_reference)  # fmt: skip
-"""A PyTorch operator called as it is, on `args` and the pairs `kwargs` with operand k in place of "%k"."""
+"""Call of PyTorch operator `overload` on `args` and the pairs `kwargs`, filled in by `fill_template`."""
 
 
 def _effect_reference(
@@ -96,17 +99,17 @@ def _effect_reference(
     return torch.empty(0, dtype=torch.uint8)
 
 
-effect = declare_op("effect", "operands*!: every", Opaque("may raise an error of PyTorch's"), type_rule=lambda s: TensorType(u8, (0,)),
+effect = declare_op("effect", "operands*!: every", Opaque("may raise a PyTorch error"), type_rule=lambda s: TensorType(u8, (0,)),
             attrs={"overload": REQUIRED, "args": (), "kwargs": ()}, reference=_effect_reference)  # fmt: skip
-"""A PyTorch operator called for its effect alone; operands that `args` leaves out only have to come before."""
+"""Call of a PyTorch operator for its side effect.  Operands that `args` does not use only order the call after them."""
 
 
-def _count_reference(x: torch.Tensor, size: Any) -> torch.Tensor:
+def _sized_arange_reference(x: torch.Tensor, size: Any) -> torch.Tensor:
     if x < 0:
-        raise ArgumentError(f"a number that is used as a size must not be negative, but is {int(x)}")
+        raise ArgumentError(f"a size that data decides must not be negative, got {int(x)}")
     return torch.arange(int(x))
 
 
-count = declare_op("count", "x: integer", Opaque("tells a size", shape_attr="size"), type_rule=lambda s: TensorType(i64, (s.attrs["size"],)),
-           attrs={"size": REQUIRED}, reference=_count_reference)  # fmt: skip
-"""The numbers 0, 1, ... below the one in `x`: as many as it says, so that the shape tells it."""
+sized_arange = declare_op("sized_arange", "x: integer", Opaque("defines a dynamic size", shape_attr="size"), type_rule=lambda s: TensorType(i64, (s.attrs["size"],)),
+           attrs={"size": REQUIRED}, reference=_sized_arange_reference)  # fmt: skip
+"""Vector 0, 1, ..., x - 1 for a scalar tensor `x`: its shape [size] defines the unbacked symbol `size`."""

@@ -1,4 +1,4 @@
-"""Comparison, choice and bits."""
+"""Comparisons, selection and bitwise ops."""
 
 from __future__ import annotations
 
@@ -27,14 +27,8 @@ gt = declare_op("gt", "x: number, y: number", Elementwise(lambda x, y: x > y), t
 ge = declare_op("ge", "x: number, y: number", Elementwise(lambda x, y: x >= y), type_rule=bool_result_type, aten=("aten.ge.Tensor", "aten.ge.Scalar"),
         reference=torch.ge, samples=binary(dtypes=COMPARED[:-1]))  # fmt: skip
 
-isnan = declare_op(
-    "isnan",
-    "x: float",
-    Elementwise(lambda x: x.ne(x)),
-    type_rule=bool_result_type,
-    reference=torch.isnan,
-    samples=unary(dtypes=("f32", "bf16")),
-)
+isnan = declare_op("isnan", "x: float", Elementwise(lambda x: x.ne(x)), type_rule=bool_result_type, reference=torch.isnan,
+           samples=unary(dtypes=("f32", "bf16")))  # fmt: skip
 isinf = declare_op("isinf", "x: float", Elementwise(lambda x: s.absolute(x).eq(float("inf"))), type_rule=bool_result_type, reference=torch.isinf,
            samples=unary(dtypes=("f32", "f64")))  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Normalisations, each a composite of reductions and arithmetic."""
+"""Softmax and normalisations as composites of reductions and arithmetic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _one_dim_type(s: Signature) -> TensorType:
 
 
 def _subtract_max(x: Node, dims: tuple[int, ...]) -> Node:
-    """`x` less its maximum: no exponential overflows, and the sum is at least 1."""
+    """Return `x` minus its maximum over `dims`: no exponential overflows, and their sum is at least 1."""
     return sub(x, amax(x, dims=dims, keepdim=True)) if dims else sub(x, x)
 
 
@@ -58,7 +58,7 @@ def _apply_affine(y: Node, weight: Node | None, bias: Node | None) -> Node:
 
 
 def deviation_and_variance(x: Node, dims: tuple[int, ...]) -> tuple[Node, Node]:
-    """Deviation from the mean over `dims`, and the mean of its square, in two passes."""
+    """Return the deviation from the mean over `dims` and the mean of its square, in two passes (one would cancel)."""
     deviation = sub(x, mean(x, dims=dims, keepdim=True))
     return deviation, mean(mul(deviation, deviation), dims=dims, keepdim=True)
 
@@ -91,7 +91,7 @@ layer_norm = declare_op(
         sample_input("bf16[4, 16]", "bf16[16]", "bf16[16]"), sample_input("f32[0, 8]", "f32[8]", "f32[8]"),
     ],
 )  # fmt: skip
-"""Normalised over the last `dims` dimensions."""
+"""Layer normalisation over the last `dims` dimensions."""
 
 
 def _rms_norm(node: Node, x: Node, weight: Node | None = None) -> Node:
@@ -113,19 +113,19 @@ rms_norm = declare_op(
 def _per_channel_type(s: Signature) -> TensorType:
     x = s.types[0]
     if x.rank < 2 or any(t.shape != (x.shape[1],) for t in s.types[1:]):
-        raise s.error("the statistics must have one element per channel (dimension 1)")
+        raise s.error("operands after x must have one element per channel (dimension 1)")
     return same_type(s)
 
 
 def _broadcast_channels(v: Node, like: Node) -> Node:
-    """One number per channel, shaped to stretch over `like`."""
+    """Reshape one number per channel such that it broadcasts to `like`."""
     return reshape(v, shape=(like.shape[1], *(1,) * (like.type.rank - 2)))
 
 
 def _batch_norm(
     node: Node, x: Node, mean_: Node, variance: Node, weight: Node | None = None, bias: Node | None = None
 ) -> Node:
-    """One multiply-add per element: the statistics are folded into a slope and an offset per channel."""
+    """Expand to one multiply-add per element, with statistics and parameters folded into a slope and an offset per channel."""
     slope = rsqrt(add(variance, node.attrs["eps"]))
     slope = slope if weight is None else mul(slope, weight)
     offset = mul(mean_, slope)
@@ -147,14 +147,14 @@ batch_norm = declare_op(
         sample_input("f32[0, 3, 2]", "f32[3]", "f32[3]", "f32[3]", "f32[3]", low=0.5),
     ],
 )  # fmt: skip
-"""Normalised with statistics given per channel, as batch norm is in inference."""
+"""Batch normalisation in inference, with given statistics per channel."""
 
 
 def _group_type(s: Signature) -> TensorType:
     _per_channel_type(s)
     channels = s.types[0].shape[1]
     if isinstance(channels, int) and channels % s.attrs["groups"]:
-        raise s.error(f"{channels} channels do not form {s.attrs['groups']} groups")
+        raise s.error(f"{channels} channels are not divisible into {s.attrs['groups']} groups")
     return same_type(s)
 
 

@@ -1,4 +1,4 @@
-"""Ops without a structure yet: they run in PyTorch between kernels."""
+"""Ops without a structure: they run in PyTorch between kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from compiler.ir.graph.node import REQUIRED, Node, Signature
 from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import Opaque
-from compiler.ir.ops.graph_ops import item
+from compiler.ir.ops.graph_ops import tuple_get
 from compiler.ir.ops.rules import check_dims, same_type
 from compiler.ir.types import TensorType, i64
 
@@ -39,7 +39,7 @@ topk = declare_op(
 
 
 def result_nodes(node: Node) -> tuple[Node, ...]:
-    """Every result of a node, be it one or several."""
+    """Return one node for each result of `node`: itself if it has only one."""
     if not isinstance(node.result_type, tuple):
         return (node,)
-    return tuple(item(node, index=k) for k in range(len(node.result_type)))
+    return tuple(tuple_get(node, index=k) for k in range(len(node.result_type)))

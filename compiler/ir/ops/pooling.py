@@ -29,23 +29,23 @@ def _window_type(s: Signature) -> TensorType:
 
 
 def window_index(
-    place: Sequence[Dim], offset: Sequence[Dim], stride: Sequence[int], dilation: Sequence[int]
+    window: Sequence[Dim], offset: Sequence[Dim], stride: Sequence[int], dilation: Sequence[int]
 ) -> Position:
-    """Where element `offset` of window `place` lies in the input."""
-    return tuple(p * s + o * d for p, o, s, d in zip(place, offset, stride, dilation, strict=True))
+    """Return the input index of element `offset` of window `window`."""
+    return tuple(w * s + o * d for w, o, s, d in zip(window, offset, stride, dilation, strict=True))
 
 
-def _window_space(n: Node) -> ReductionDomain:
+def _window_domain(n: Node) -> ReductionDomain:
     size, stride, dilation = (n.attrs[a] for a in ATTRS)
-    front = n.type.rank - len(size)
-    return ReductionDomain(tuple(size), lambda i, r: ((*i[:front], *window_index(i[front:], r, stride, dilation)),))
+    first = n.type.rank - len(size)
+    return ReductionDomain(tuple(size), lambda i, r: ((*i[:first], *window_index(i[first:], r, stride, dilation)),))
 
 
 def _windows(x: torch.Tensor, size: Any, stride: Any, dilation: Any) -> torch.Tensor:
-    """The windows themselves as last dimensions."""
-    front = x.ndim - len(size)
+    """View of `x` with the elements of each window as last dimensions."""
+    first = x.ndim - len(size)
     for k, (n, s, d) in enumerate(zip(size, stride, dilation, strict=True)):
-        x = x.unfold(front + k, d * (n - 1) + 1, s)[..., ::d]
+        x = x.unfold(first + k, d * (n - 1) + 1, s)[..., ::d]
     return x
 
 
@@ -65,7 +65,7 @@ SAMPLES = (
     sample_input("f32[2, 4, 4, 4]", size=[2, 2, 2], stride=[2, 2, 2], dilation=[1, 1, 1]),
 )  # fmt: skip
 
-max_pool = declare_op("max_pool", "x: number", Reduction("max", _window_space), type_rule=_window_type, attrs=ATTRS, reference=_max_reference,
+max_pool = declare_op("max_pool", "x: number", Reduction("max", _window_domain), type_rule=_window_type, attrs=ATTRS, reference=_max_reference,
               samples=SAMPLES)  # fmt: skip
-sum_pool = declare_op("sum_pool", "x: number", Reduction("add", _window_space), type_rule=_window_type, attrs=ATTRS, reference=_sum_reference,
+sum_pool = declare_op("sum_pool", "x: number", Reduction("add", _window_domain), type_rule=_window_type, attrs=ATTRS, reference=_sum_reference,
               samples=SAMPLES)  # fmt: skip

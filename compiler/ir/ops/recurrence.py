@@ -1,4 +1,4 @@
-"""Loops over a sequence that carry state from step to step: recurrent networks."""
+"""Loops over a sequence that carry state from step to step, as in recurrent networks (ONNX Scan, `jax.lax.scan`)."""
 
 from __future__ import annotations
 
@@ -18,58 +18,60 @@ T = TypeVar("T")
 
 def _recurrence_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
     body: Graph = s.attrs["body"]
-    count, states = s.attrs["sequences"], s.attrs["states"]
-    if not 0 < count <= count + states <= len(s.types):
-        raise s.error(f"there are no {count} sequences and {states} states among the operands, one sequence at least")
-    lengths = {t.shape[0] if t.rank else None for t in s.types[:count]}
+    scanned, carried = s.attrs["num_scanned"], s.attrs["num_carried"]
+    if not 0 < scanned <= scanned + carried <= len(s.types):
+        raise s.error(
+            f"num_scanned={scanned} (at least 1) and num_carried={carried} do not fit {len(s.types)} operands"
+        )
+    lengths = {t.shape[0] if t.rank else None for t in s.types[:scanned]}
     steps = lengths.pop()
     if lengths or steps is None or steps == 0:
-        raise s.error("the sequences must have one length, of a step or more")
-    given = body_input_types(s.types, count)
+        raise s.error("scanned operands must have the same length, 1 or more")
+    actual = body_input_types(s.types, scanned)
     formal = tuple(n.type for n in body.inputs)
-    if given != formal:
-        raise s.error(
-            f"the body takes ({', '.join(map(str, formal))}) at each step, not ({', '.join(map(str, given))})"
-        )
-    made = tuple(n.type for n in body.outputs)
-    if made[:states] != s.types[count : count + states]:
-        raise s.error(f"the body makes ({', '.join(map(str, made))}), which does not begin with the states' types")
-    return single_or_tuple((*made[:states], *(stacked_type(t, steps) for t in made[states:])))
+    if actual != formal:
+        raise s.error(f"body expects ({', '.join(map(str, formal))}), got ({', '.join(map(str, actual))})")
+    results = tuple(n.type for n in body.outputs)
+    if results[:carried] != s.types[scanned : scanned + carried]:
+        raise s.error(f"body returns ({', '.join(map(str, results))}), which does not begin with the carried types")
+    return single_or_tuple((*results[:carried], *(stacked_type(t, steps) for t in results[carried:])))
 
 
-def body_input_types(types: Sequence[TensorType], sequences: int) -> tuple[TensorType, ...]:
-    """What a recurrence's body takes, given its operands' types: an entry of each sequence, and the others as they are."""
-    return (*(t.with_shape(t.shape[1:]) for t in types[:sequences]), *types[sequences:])
+def body_input_types(types: Sequence[TensorType], num_scanned: int) -> tuple[TensorType, ...]:
+    """Input types of a recurrence's body for operand types `types`: scanned operands lose their first dimension."""
+    return (*(t.with_shape(t.shape[1:]) for t in types[:num_scanned]), *types[num_scanned:])
 
 
 def stacked_type(entry: TensorType, steps: Dim) -> TensorType:
-    """The type of `steps` entries."""
+    """Type of `steps` entries stacked along a new first dimension."""
     return entry.with_shape((steps, *entry.shape))
 
 
 def run_steps(
     node: Node, operands: Sequence[Any], body: Callable[[list[Any]], Sequence[T]], stack: Callable[[Sequence[T]], T]
 ) -> tuple[T, ...]:
-    """The results of a recurrence, step by step: `body` evaluates its graph, `stack` joins entries along a new first dimension."""
-    count, states = node.attrs["sequences"], node.attrs["states"]
-    sequences, carried, fixed = operands[:count], operands[count : count + states], operands[count + states :]
-    order = range(len(sequences[0]))
-    rows: list[Sequence[T]] = []
+    """Run a recurrence: `body` evaluates its graph at each step, `stack` joins entries along a new first dimension."""
+    num_scanned, num_carried = node.attrs["num_scanned"], node.attrs["num_carried"]
+    scanned, others = operands[:num_scanned], operands[num_scanned:]
+    carried, fixed = others[:num_carried], others[num_carried:]
+    order = range(len(scanned[0]))
+    entries: list[Sequence[T]] = []
     for t in reversed(order) if node.attrs["reverse"] else order:
-        made = body([*(x[t] for x in sequences), *carried, *fixed])
-        carried = made[:states]
-        rows.append(made[states:])
+        results = body([*(x[t] for x in scanned), *carried, *fixed])
+        carried = results[:num_carried]
+        entries.append(results[num_carried:])
     if node.attrs["reverse"]:
-        rows.reverse()
-    return (*carried, *map(stack, zip(*rows, strict=True)))
+        entries.reverse()
+    return (*carried, *map(stack, zip(*entries, strict=True)))
 
 
 recurrence = declare_op(
     "recurrence", "operands*!: any", Recurrence(), type_rule=_recurrence_type,
-    attrs={"body": REQUIRED, "sequences": 1, "states": 1, "reverse": False},
+    attrs={"body": REQUIRED, "num_scanned": 1, "num_carried": 1, "reverse": False},
 )  # fmt: skip
-"""`body` for every entry of the first `sequences` operands, from the last one with `reverse`.
+"""Run `body` for every entry of the first `num_scanned` operands, from the last one if `reverse`.
 
-It takes their entries, the `states` (the next operands, to begin with) and the operands that stay, and gives the next states
-and an entry of each result.  The results are the last states and the sequences of entries, each at the place of its step.
+Operands: scanned sequences, initial values of `num_carried` states, operands that are the same at every step.
+body: (entries of the sequences, states, fixed operands) -> (next states, entries of results).
+Results: the last states, then each result's entries stacked in the order of the sequences.
 """

@@ -1,4 +1,4 @@
-"""Reductions over whole dimensions.  `dims` count from 0; none of them means nothing is reduced."""
+"""Reductions over dimensions `dims`, which count from 0; an empty `dims` reduces nothing."""
 
 from __future__ import annotations
 
@@ -30,23 +30,21 @@ ATTRS = {"dims": REQUIRED, "keepdim": False}
 
 
 def reduced_space(node: Node) -> ReductionDomain:
-    """The dimensions in `dims` of operand 0."""
+    """Reduction domain over dimensions `dims` of operand 0."""
     dims, keepdim, shape = node.attrs["dims"], node.attrs["keepdim"], node.operands[0].shape
 
     def positions(i: Position, r: Position) -> tuple[Position, ...]:
-        kept = iter(d for k, d in enumerate(i) if not (keepdim and k in dims))
+        outer = iter(d for k, d in enumerate(i) if not (keepdim and k in dims))
         inner = dict(zip(dims, r, strict=True))
-        return (tuple(inner[k] if k in inner else next(kept) for k in range(len(shape))),)
+        return (tuple(inner[k] if k in inner else next(outer) for k in range(len(shape))),)
 
     return ReductionDomain(tuple(shape[d] for d in dims), positions)
 
 
-def _reduce_each_dim(
-    x: torch.Tensor, one: Callable[..., torch.Tensor], dims: tuple[int, ...], keepdim: bool
-) -> torch.Tensor:
-    """A reference that reduces one dimension at a time."""
+def _reduce_each_dim(x: torch.Tensor, reduce: Callable[..., torch.Tensor], dims: tuple[int, ...], keepdim: bool) -> Any:
+    """Apply `reduce(x, dim, keepdim)` to one dimension after the other."""
     for d in sorted(dims, reverse=True):
-        x = one(x, d, keepdim)
+        x = reduce(x, d, keepdim)
     return x
 
 
@@ -66,24 +64,14 @@ prod = _reduction(
     lambda x, dims, keepdim: _reduce_each_dim(x, lambda x, d, k: torch.prod(x, d, k, dtype=x.dtype), dims, keepdim), (*SAMPLES, *EMPTY_SAMPLES),
 )  # fmt: skip
 amax = _reduction(
-    "amax",
-    "number",
-    "max",
-    lambda x, dims, keepdim: torch.amax(x, dims, keepdim) if dims else x,
-    (*SAMPLES, *INTEGER_SAMPLES),
-)
+    "amax", "number", "max", lambda x, dims, keepdim: torch.amax(x, dims, keepdim) if dims else x, (*SAMPLES, *INTEGER_SAMPLES),
+)  # fmt: skip
 amin = _reduction(
-    "amin",
-    "number",
-    "min",
-    lambda x, dims, keepdim: torch.amin(x, dims, keepdim) if dims else x,
-    (*SAMPLES, *INTEGER_SAMPLES),
-)
+    "amin", "number", "min", lambda x, dims, keepdim: torch.amin(x, dims, keepdim) if dims else x, (*SAMPLES, *INTEGER_SAMPLES),
+)  # fmt: skip
 BOOL_SAMPLES = (
-    sample_input("bool[4, 5]", dims=[1]),
-    sample_input("bool[2, 3, 4]", dims=[0, 2], keepdim=True),
-    sample_input("bool[3, 0]", dims=[1]),
-)
+    sample_input("bool[4, 5]", dims=[1]), sample_input("bool[2, 3, 4]", dims=[0, 2], keepdim=True), sample_input("bool[3, 0]", dims=[1]),
+)  # fmt: skip
 any_ = _reduction(
     "any", "bool", "max", lambda x, dims, keepdim: _reduce_each_dim(x, torch.any, dims, keepdim), BOOL_SAMPLES
 )
@@ -93,7 +81,7 @@ all_ = _reduction(
 
 
 def element_count(x: Node, dims: tuple[int, ...]) -> Node | float:
-    """The number of elements that `dims` of `x` hold: a Python number where known, else a scalar of x's dtype."""
+    """Return the number of elements in `dims` of `x`: a float if static, else a scalar node of x's dtype."""
     size: Dim = product(x.shape[d] for d in dims)
     return float(size) if isinstance(size, int) else as_dtype(dim_value(value=size), x.dtype)
 
@@ -104,21 +92,21 @@ def _mean(node: Node, x: Node) -> Node:
 
 
 def _var(node: Node, x: Node) -> Node:
-    """Two passes: deviations from the mean, then their squares (one pass over x^2 would cancel)."""
+    """Variance in two passes: deviations from the mean, then their squares (one pass over x^2 would cancel)."""
     dims, correction = node.attrs["dims"], node.attrs["correction"]
     deviation = sub(x, mean(x, dims=dims, keepdim=True))
     total = sum_(mul(deviation, deviation), dims=dims, keepdim=node.attrs["keepdim"])
     size = element_count(x, dims)
-    return div(
-        total, max(size - correction, 0.0) if isinstance(size, float) else sub(size, correction) if correction else size
-    )
+    if isinstance(size, float):
+        return div(total, max(size - correction, 0.0))
+    return div(total, sub(size, correction) if correction else size)
 
 
 def _logsumexp(node: Node, x: Node) -> Node:
-    """log(sum(exp(x - m))) + m with m the maximum, or 0 where that is infinite (inf - inf would be NaN)."""
+    """log(sum(exp(x - m))) + m with the maximum m, or m = 0 if it is infinite (inf - inf would be NaN)."""
     dims, keepdim = node.attrs["dims"], node.attrs["keepdim"]
-    top = amax(x, dims=dims, keepdim=True)
-    shift = where(eq(abs_(top), float("inf")), 0.0, top)
+    maximum = amax(x, dims=dims, keepdim=True)
+    shift = where(eq(abs_(maximum), float("inf")), 0.0, maximum)
     total = sum_(exp(sub(x, shift)), dims=dims, keepdim=keepdim)
     return add(log(total), reshape(shift, shape=node.shape))
 
@@ -149,17 +137,17 @@ def _argminmax_type(s: Signature) -> TensorType:
 
 
 def _first_minmax_index(extreme: Op) -> Callable[..., Node]:
-    """The first position of the extreme value; a NaN is more extreme than any number."""
+    """Expansion to the first index of the extreme value; NaN is more extreme than any number."""
 
     def expand(node: Node, x: Node) -> Node:
         dim, keepdim = node.attrs["dim"], node.attrs["keepdim"]
-        hit = eq(x, extreme(x, dims=(dim,), keepdim=True))
+        is_extreme = eq(x, extreme(x, dims=(dim,), keepdim=True))
         if x.dtype.is_float:
-            hit = or_(hit, isnan(x))
+            is_extreme = or_(is_extreme, isnan(x))
         extent = x.shape[dim]
-        place = reshape(iota(size=extent), shape=tuple(extent if k == dim else 1 for k in range(x.type.rank)))
-        beyond = scalar_constant(extent, i64) if isinstance(extent, int) else dim_value(value=extent)
-        return amin(where(hit, place, beyond), dims=(dim,), keepdim=keepdim)
+        index = reshape(iota(size=extent), shape=tuple(extent if k == dim else 1 for k in range(x.type.rank)))
+        end = scalar_constant(extent, i64) if isinstance(extent, int) else dim_value(value=extent)
+        return amin(where(is_extreme, index, end), dims=(dim,), keepdim=keepdim)
 
     return expand
 
@@ -179,7 +167,7 @@ argmin = declare_op(
 
 
 def _norm(node: Node, x: Node) -> Node:
-    """The Euclidean norm."""
+    """Euclidean norm."""
     return sqrt(sum_(mul(x, x), dims=node.attrs["dims"], keepdim=node.attrs["keepdim"]))
 
 

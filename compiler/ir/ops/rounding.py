@@ -1,4 +1,4 @@
-"""Rounding to integers, within their type."""
+"""Rounding to integers, without a change of dtype."""
 
 from __future__ import annotations
 
@@ -16,26 +16,14 @@ NUMBERS = ("f32", "f64", "bf16", "i64")
 
 
 def _floats_only(rounded: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
-    """`rounded` where that changes anything: integers stay."""
+    """Apply `rounded` to floats; integers stay as they are."""
     return lambda x: rounded(x) if x.dtype.is_float else x
 
 
-floor = declare_op(
-    "floor",
-    "x: number",
-    Elementwise(_floats_only(s.floor)),
-    aten="aten.floor.default",
-    reference=torch.floor,
-    samples=unary(dtypes=NUMBERS),
-)
-ceil = declare_op(
-    "ceil",
-    "x: number",
-    Elementwise(_floats_only(s.ceil)),
-    aten="aten.ceil.default",
-    reference=torch.ceil,
-    samples=unary(dtypes=NUMBERS),
-)
+floor = declare_op("floor", "x: number", Elementwise(_floats_only(s.floor)), aten="aten.floor.default", reference=torch.floor,
+           samples=unary(dtypes=NUMBERS))  # fmt: skip
+ceil = declare_op("ceil", "x: number", Elementwise(_floats_only(s.ceil)), aten="aten.ceil.default", reference=torch.ceil,
+          samples=unary(dtypes=NUMBERS))  # fmt: skip
 trunc = declare_op("trunc", "x: number", Elementwise(_floats_only(s.trunc)), aten=("aten.trunc.default", "aten.fix.default"), reference=torch.trunc,
            samples=unary(dtypes=NUMBERS))  # fmt: skip
 round_ = declare_op("round", "x: number", Elementwise(_floats_only(s.round_even)), aten="aten.round.default", reference=torch.round,

@@ -1,6 +1,6 @@
-"""Scans: every element is combined with all that come before it along a dimension.
+"""Scans: each result combines an element with all elements before it along a dimension.
 
-Sums and products carry the next wider float type, as PyTorch does on a CPU: f32 for half types, f64 for f32.
+Sums and products are carried in the next wider float type, as in PyTorch on CPUs: f32 for half types, f64 for f32.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ ATTRS = {"dim": REQUIRED, "reverse": False, "exclusive": False}
 
 
 def scan_axis(node: Node) -> ScanAxis:
-    """The walk that the attributes ask for."""
+    """Return the dimension and direction of a scan from the node's attributes."""
     return ScanAxis(**{name: node.attrs[name] for name in ATTRS})
 
 
 def scan_sum_dtype(dtype: DType) -> DType:
-    """The type in which sums and products of `dtype` are carried."""
+    """Return the dtype in which sums and products of `dtype` are carried."""
     return f64 if dtype == f32 else accumulator_dtype(dtype)
 
 
 def reduction_scan(combine: str, carried_dtype: Callable[[DType], DType] = accumulator_dtype) -> Scan:
-    """A scan with one of the reductions' operations."""
+    """Return the scan of a reduction's operation `combine`, with a state of `carried_dtype(dtype of the node)`."""
 
     def initial(node: Node) -> tuple[Const, ...]:
         dtype = carried_dtype(node.dtype)
@@ -52,7 +52,7 @@ def _scan_type(s: Signature) -> TensorType:
 
 
 def _reference(inclusive: Callable[..., torch.Tensor], identity: float) -> Callable[..., torch.Tensor]:
-    """`inclusive(x, dim)` for every choice of attributes."""
+    """Extend reference `inclusive(x, dim)` by the attributes `reverse` and `exclusive`."""
 
     def reference(x: torch.Tensor, dim: int, reverse: bool, exclusive: bool) -> torch.Tensor:
         y = inclusive(x.flip(dim) if reverse else x, dim)
@@ -77,23 +77,13 @@ cumprod = declare_op("cumprod", "x: number", reduction_scan("mul", scan_sum_dtyp
 
 def _minmax_scan(name: str, combine: str, inclusive: Any) -> Op:
     def reference(x: torch.Tensor, dim: int, reverse: bool, exclusive: bool) -> torch.Tensor:
-        ends = (
-            (float("-inf"), float("inf"))
-            if x.is_floating_point()
-            else (torch.iinfo(x.dtype).min, torch.iinfo(x.dtype).max)
-        )
-        scan = _reference(lambda x, dim: inclusive(x, dim)[0], ends[combine == "min"])
+        limits = torch.iinfo(x.dtype) if not x.is_floating_point() else None
+        lowest, highest = (limits.min, limits.max) if limits else (float("-inf"), float("inf"))
+        scan = _reference(lambda x, dim: inclusive(x, dim)[0], highest if combine == "min" else lowest)
         return scan(x, dim, reverse, exclusive)
 
-    return declare_op(
-        name,
-        "x: number",
-        reduction_scan(combine),
-        type_rule=_scan_type,
-        attrs=ATTRS,
-        reference=reference,
-        samples=SAMPLES,
-    )
+    return declare_op(name, "x: number", reduction_scan(combine), type_rule=_scan_type, attrs=ATTRS,
+                      reference=reference, samples=SAMPLES)  # fmt: skip
 
 
 cummax = _minmax_scan("cummax", "max", torch.cummax)
@@ -105,7 +95,7 @@ def _index_type(s: Signature) -> TensorType:
     return TensorType(i64, s.types[0].shape)
 
 
-def _latest_type(s: Signature) -> TensorType:
+def _forward_fill_type(s: Signature) -> TensorType:
     here, x = s.types
     check_dims(s, [s.attrs["dim"]])
     if here.shape != x.shape:
@@ -117,23 +107,23 @@ def _zero_initial(node: Node) -> tuple[Const, ...]:
     return (const(0, accumulator_dtype(node.dtype)),)
 
 
-def _latest_reference(here: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
-    places = torch.arange(x.shape[dim]).reshape([-1 if k == dim else 1 for k in range(x.ndim)])
-    last = torch.cummax(torch.where(here, places, -1), dim)[0]
+def _forward_fill_reference(here: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
+    indices = torch.arange(x.shape[dim]).reshape([-1 if k == dim else 1 for k in range(x.ndim)])
+    last = torch.cummax(torch.where(here, indices, -1), dim)[0]
     return torch.where(last < 0, torch.zeros_like(x), x.gather(dim, last.clamp(min=0)))
 
 
-latest = declare_op(
-    "latest", "here: bool, x: any",
+forward_fill = declare_op(
+    "forward_fill", "here: bool, x: any",
     Scan(lambda n: ScanAxis(n.attrs["dim"]), _zero_initial, lambda last, here, x: (scalar.where(here, x, last),)),
-    type_rule=_latest_type, attrs={"dim": REQUIRED}, reference=_latest_reference,
+    type_rule=_forward_fill_type, attrs={"dim": REQUIRED}, reference=_forward_fill_reference,
     samples=[sample_input("bool[4, 9]", "f32[4, 9]", dim=1), sample_input("bool[7, 2]", "i64[7, 2]", dim=0), sample_input("bool[9]", "bf16[9]", dim=0)],
 )  # fmt: skip
-"""The element of `x` where `here` held last; 0 before it first does."""
+"""Last element of `x` up to each position where `here` is true; 0 if there is none (`ffill` of pandas)."""
 
 
 def _last_minmax_index(extreme: Op) -> Callable[..., Node]:
-    """Where the extreme so far was met last: an element equal to it, or a NaN, is there itself."""
+    """Expansion to the last index of the extreme value so far; NaN is more extreme than any number."""
 
     def expansion(node: Node, x: Node) -> Node:
         dim = node.attrs["dim"]
@@ -141,8 +131,8 @@ def _last_minmax_index(extreme: Op) -> Callable[..., Node]:
         if x.dtype.is_float:
             here = or_(here, isnan(x))
         extent = x.shape[dim]
-        place = reshape(iota(size=extent), shape=tuple(extent if k == dim else 1 for k in range(x.type.rank)))
-        return latest(here, expand(place, shape=x.shape), dim=dim)
+        index = reshape(iota(size=extent), shape=tuple(extent if k == dim else 1 for k in range(x.type.rank)))
+        return forward_fill(here, expand(index, shape=x.shape), dim=dim)
 
     return expansion
 
@@ -152,10 +142,10 @@ INDEX_SAMPLES = (
 )  # fmt: skip
 cummax_index = declare_op("cummax_index", "x: number", Composite(_last_minmax_index(cummax)), type_rule=_index_type, attrs={"dim": REQUIRED},
                   reference=lambda x, dim: torch.cummax(x, dim)[1], samples=INDEX_SAMPLES)  # fmt: skip
-"""Where `cummax` found its values: the last of equals, and the last NaN."""
+"""Indices of the values of `cummax`: the last of equal ones, and the last NaN."""
 cummin_index = declare_op("cummin_index", "x: number", Composite(_last_minmax_index(cummin)), type_rule=_index_type, attrs={"dim": REQUIRED},
                   reference=lambda x, dim: torch.cummin(x, dim)[1], samples=INDEX_SAMPLES)  # fmt: skip
-"""Where `cummin` found its values."""
+"""Indices of the values of `cummin`: the last of equal ones, and the last NaN."""
 
 
 def _logcumsumexp_initial(node: Node) -> tuple[Const, ...]:
@@ -163,18 +153,19 @@ def _logcumsumexp_initial(node: Node) -> tuple[Const, ...]:
     return const(float("-inf"), wide), const(-1.0, f64)
 
 
-def _logcumsumexp_step(top: Expr, rest: Expr, x: Expr) -> tuple[Expr, Expr]:
-    """The maximum so far, and the sum of exp(x - maximum) over all elements but that one, scaled down where the maximum has grown.
+def _logcumsumexp_step(top: Expr, others: Expr, x: Expr) -> tuple[Expr, Expr]:
+    """Return the maximum so far, and the sum of exp(x - maximum) over all other elements.
 
-    Without the maximum's own 1, a tiny rest beside it is not rounded away.  Equal infinities are no distance apart.
+    The sum is rescaled when the maximum grows.  It leaves out the maximum's own 1, which would round away tiny terms.
+    Equal infinities count as distance 0.
     """
-    down = scalar.exp(scalar.where(top.eq(x), const(0.0, top.dtype), -scalar.absolute(top - x))).to(f64)
-    return scalar.maximum(top, x), scalar.where(x > top, (rest + 1) * down, rest + down)
+    scale = scalar.exp(scalar.where(top.eq(x), const(0.0, top.dtype), -scalar.absolute(top - x))).to(f64)
+    return scalar.maximum(top, x), scalar.where(x > top, (others + 1) * scale, others + scale)
 
 
 logcumsumexp = declare_op(
     "logcumsumexp", "x: float",
-    Scan(scan_axis, _logcumsumexp_initial, _logcumsumexp_step, lambda top, rest: scalar.log1p(rest.to(top.dtype)) + top),
+    Scan(scan_axis, _logcumsumexp_initial, _logcumsumexp_step, lambda top, others: scalar.log1p(others.to(top.dtype)) + top),
     type_rule=_scan_type, attrs=ATTRS, reference=_reference(torch.logcumsumexp, float("-inf")),
     samples=[s for s in SAMPLES if s.types[0].startswith(("f", "b"))],
 )  # fmt: skip

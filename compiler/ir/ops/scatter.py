@@ -1,4 +1,4 @@
-"""Values combined into elements whose positions other operands name."""
+"""Scatters: values combined into elements at positions that other operands hold."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.types import TensorType, broadcast_index, broadcast_shapes
 
 TORCH_REDUCE_NAMES = {"set": "set", "add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
-"""How a write joins what is there, and what PyTorch calls it."""
+"""Names of PyTorch for attribute `reduce`, the operation that combines a written value with the element."""
 
 
 def _combine(n: Node) -> str:
@@ -25,7 +25,7 @@ def _combine(n: Node) -> str:
 def _check_reduce(s: Signature) -> None:
     allowed = [r for r in TORCH_REDUCE_NAMES if r not in ("add", "mul") or s.types[0].dtype.kind != "bool"]
     if s.attrs["reduce"] not in allowed:
-        raise s.error(f"reduce is {s.attrs['reduce']}, none of {', '.join(allowed)}")
+        raise s.error(f"reduce must be one of {', '.join(allowed)}, got {s.attrs['reduce']}")
 
 
 def _scatter_type(s: Signature) -> TensorType:
@@ -33,10 +33,10 @@ def _scatter_type(s: Signature) -> TensorType:
     check_dims(s, [dim])
     _check_reduce(s)
     if not x.rank == indices.rank == values.rank:
-        raise s.error("indices and values need a dimension for each of x")
+        raise s.error("indices and values must have the rank of x")
     for k, (n, m, v) in enumerate(zip(x.shape, indices.shape, values.shape, strict=True)):
         if isinstance(m, int) and ((k != dim and isinstance(n, int) and m > n) or (isinstance(v, int) and m > v)):
-            raise s.error(f"there are {m} indices along dimension {k}: more than x or the values have")
+            raise s.error(f"{m} indices in dimension {k} exceed the extent of x or of the values")
     return same_type(s)
 
 
@@ -69,11 +69,11 @@ scatter = declare_op(
         sample_input("f32[2, 8, 20]", "i64[2, 6, 20]", "f32[2, 6, 20]", dim=1, low=0, high=8, reduce="add"), sample_input("f32[3]", "i64[0]", "f32[0]", dim=0, reduce="add"),
     ],
 )  # fmt: skip
-"""`x` with `values` combined into the places that `indices` name along `dim`; indices lie in 0..extent-1."""
+"""`x` with `values` combined into the elements that `indices` select along `dim`; indices lie in 0..extent-1."""
 
 
 def _written_type(s: Signature) -> TensorType:
-    """The type of `x[indices]`, which is written."""
+    """Return the type of `x[indices]`, the elements that are written."""
     return index_type(s, first=2)
 
 
@@ -81,11 +81,10 @@ def _put_type(s: Signature) -> TensorType:
     _check_reduce(s)
     written, values = _written_type(s).shape, s.types[1].shape
     try:
-        fits = broadcast_shapes(written, values) == written
+        if broadcast_shapes(written, values) != written:
+            raise s.error(f"values of shape {list(values)} do not broadcast to {list(written)}")
     except ValueError as error:
         raise s.error(str(error)) from None
-    if not fits:
-        raise s.error(f"values of shape {list(values)} do not fit into {list(written)}")
     return same_type(s)
 
 
@@ -99,10 +98,10 @@ def _put_writes(n: Node) -> ScatterWrites:
 
 
 def _put_reference(x: Any, values: Any, *indices: Any, dims: Any, reduce: str) -> Any:
-    """As a scatter into the flattened tensor, at the places that indexing its element numbers gives."""
-    places = index_reference(torch.arange(x.numel()).reshape(x.shape), *indices, dims=dims)
-    flat = values.expand(places.shape).reshape(-1)
-    return _scatter_reference(x.reshape(-1), places.reshape(-1), flat, 0, reduce).reshape(x.shape)
+    """Reference by a scatter into the flattened tensor, at the indexed element numbers."""
+    numbers = index_reference(torch.arange(x.numel()).reshape(x.shape), *indices, dims=dims)
+    flat = values.expand(numbers.shape).reshape(-1)
+    return _scatter_reference(x.reshape(-1), numbers.reshape(-1), flat, 0, reduce).reshape(x.shape)
 
 
 index_put = declare_op(
@@ -114,4 +113,4 @@ index_put = declare_op(
         sample_input("i64[9, 3]", "i64[3]", "i64[2, 3]", dims=[0], low=0, high=8, reduce="min"), sample_input("f16[8, 9]", "f16[2, 9]", "i64[2]", dims=[0], low=0, high=8, reduce="add"),
     ],
 )  # fmt: skip
-"""`x` with `values` combined into the places of `x[indices]`; negative indices count from the end."""
+"""`x` with `values` combined into the elements `x[indices]`; negative indices count from the end."""

@@ -22,11 +22,12 @@ _ERFCX_CHEBYSHEV = (
     7.418725764717141e-14, -1.28950434032154e-14, -2.3587257316799455e-15, 1.572939507418997e-15, -2.27853251502442e-16,
     -6.30888405833335e-17, 3.605707360567072e-17, -5.940143678749058e-18,
 )  # fmt: skip
-"""Chebyshev coefficients of exp(x^2) erfc(x) / t over 2t - 1, where t = 2 / (2 + x): interpolated at 28 Chebyshev nodes in
-60 digits.  The first 13 are enough for f32."""
+"""Chebyshev coefficients of exp(x^2) erfc(x) / t in 2t - 1, where t = 2 / (2 + x).
+
+Interpolated at 28 Chebyshev nodes in 60 digits.  The first 13 are enough for f32."""
 
 ZERO_FROM = 30.0
-"""erfc is 0 in every float type from here on."""
+"""x from which on erfc(x) is 0 in every float type."""
 
 
 def _erfcx_nonnegative(x: Expr) -> Expr:
@@ -34,15 +35,18 @@ def _erfcx_nonnegative(x: Expr) -> Expr:
     t = 2 / (2 + x)
     u = 2 * t - 1
     coefficients = _ERFCX_CHEBYSHEV if x.dtype.bits == 64 else _ERFCX_CHEBYSHEV[:13]
-    first: Expr = s.const(0, x.dtype)
-    second = first
+    b1: Expr = s.const(0, x.dtype)
+    b2 = b1
     for c in reversed(coefficients[1:]):
-        first, second = s.fma(2 * u, first, c - second), first
-    return t * s.fma(u, first, coefficients[0] - second)
+        b1, b2 = s.fma(2 * u, b1, c - b2), b1
+    return t * s.fma(u, b1, coefficients[0] - b2)
 
 
 def _exp_of_square(x: Expr, sign: float) -> Expr:
-    """exp(sign x^2): x is split so that the square of its larger part is exact, or its rounding would be multiplied by x^2."""
+    """exp(sign x^2), with x split such that the square of its larger part is exact.
+
+    Otherwise the rounding error of x^2 would be multiplied by x^2.
+    """
     z = s.trunc(x * 16) * 0.0625
     return s.exp(sign * (z * z)) * s.exp(sign * ((x - z) * (x + z)))
 
@@ -60,7 +64,7 @@ def _erfcx(x: Expr) -> Expr:
 
 
 def _integer_power(x: Expr, y: Expr) -> Expr:
-    """By repeated squaring, wrapping; negative powers of all but 1 and -1 are 0."""
+    """x^y by repeated squaring; overflow wraps.  Negative powers of all numbers but 1 and -1 are 0."""
     one: Expr = s.const(1, x.dtype)
 
     def step(state: tuple[Expr, Expr], bit: int) -> tuple[Expr, Expr]:

@@ -1,4 +1,4 @@
-"""Views: results whose elements are elements of the operand, found by an index map without arithmetic on values."""
+"""Views: index maps whose result elements are elements of the operand."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ def _reshape_type(s: Signature) -> TensorType:
 
 
 def _reassociation_groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[tuple[range, range]]:
-    """Runs of dimensions of `source` and `target` that hold the same number of elements, as short as they come.
-
-    No dimension is 1: those are taken out before.
-    """
+    """Split two shapes into the shortest runs of dimensions with equal numbers of elements; no dimension is 1."""
     ends: dict[Dim, int] = {}
     total: Dim = 1
     for k, d in enumerate(source):
@@ -46,7 +43,7 @@ def _reassociation_groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[
 
 
 def linearize_index(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
-    """The row-major number of element `index`."""
+    """Return the row-major number of element `index`."""
     total: Dim = 0
     for i, size in zip(index, shape, strict=True):
         total = total * size + i
@@ -54,7 +51,7 @@ def linearize_index(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
 
 
 def delinearize_index(number: Dim, shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The index of element `number` in row-major order."""
+    """Return the index of element `number` in row-major order."""
     index: list[Dim] = []
     for k in range(len(shape)):
         inner = product(shape[k + 1 :])
@@ -65,16 +62,16 @@ def delinearize_index(number: Dim, shape: Sequence[Dim]) -> tuple[Dim, ...]:
 
 @lru_cache(maxsize=65536)
 def reshape_index(index: Position, source: tuple[Dim, ...], target: tuple[Dim, ...]) -> Position:
-    """Where element `index` of shape `source` lies in shape `target` of the same row-major order."""
+    """Return the index in shape `target` of element `index` of shape `source`, both in row-major order."""
     if 0 in source:
         return (0,) * len(target)
-    wide, narrow = ([k for k, d in enumerate(shape) if d != 1] for shape in (source, target))
-    sizes, places = [source[k] for k in wide], [index[k] for k in wide]
+    old, new = ([k for k, d in enumerate(shape) if d != 1] for shape in (source, target))  # dimensions other than 1
+    sizes, indices = [source[k] for k in old], [index[k] for k in old]
     result: list[Dim] = [0] * len(target)
-    for run, new in _reassociation_groups(sizes, [target[k] for k in narrow]):
-        number = linearize_index([places[k] for k in run], [sizes[k] for k in run])
-        for k, i in zip(new, delinearize_index(number, [target[narrow[n]] for n in new]), strict=True):
-            result[narrow[k]] = i
+    for run, new_run in _reassociation_groups(sizes, [target[k] for k in new]):
+        number = linearize_index([indices[k] for k in run], [sizes[k] for k in run])
+        for k, i in zip(new_run, delinearize_index(number, [target[new[n]] for n in new_run]), strict=True):
+            result[new[k]] = i
     return tuple(result)
 
 
@@ -97,7 +94,7 @@ reshape = declare_op(
 def _permute_type(s: Signature) -> TensorType:
     dims, x = s.attrs["dims"], s.types[0]
     if sorted(dims) != list(range(x.rank)):
-        raise s.error(f"{list(dims)} is no order of the dimensions 0..{x.rank - 1}")
+        raise s.error(f"{list(dims)} is not a permutation of the dimensions 0..{x.rank - 1}")
     return TensorType(x.dtype, tuple(x.shape[d] for d in dims))
 
 
@@ -119,11 +116,11 @@ permute = declare_op(
 def _expand_type(s: Signature) -> TensorType:
     x, shape = s.types[0], s.attrs["shape"]
     try:
-        fits = broadcast_shapes(x.shape, shape) == tuple(shape)
+        is_expandable = broadcast_shapes(x.shape, shape) == tuple(shape)
     except ValueError:
-        fits = False
-    if not fits:
-        raise s.error(f"does not stretch to {list(shape)}")
+        is_expandable = False
+    if not is_expandable:
+        raise s.error(f"shape {list(x.shape)} does not broadcast to {list(shape)}")
     return TensorType(x.dtype, shape)
 
 
@@ -216,13 +213,13 @@ unfold = declare_op(
         sample_input("f32[0, 5]", dim=1, size=2),
     ],
 )  # fmt: skip
-"""Windows of a dimension: the last dimension of the result runs inside the window."""
+"""Windows of `size` elements along `dim`; the last dimension of the result is the position inside the window."""
 
 
-def _strided_type(s: Signature) -> TensorType:
+def _as_strided_type(s: Signature) -> TensorType:
     x, shape, strides, offset = s.types[0], *(s.attrs[a] for a in ("shape", "strides", "offset"))
     if x.rank != 1 or len(shape) != len(strides):
-        raise s.error("takes a vector, and a stride for each dimension of the result")
+        raise s.error("takes a vector, and one stride per dimension of the result")
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
     inside = not isinstance(last, int) or not isinstance(x.shape[0], int) or 0 in shape or last < x.shape[0]
     if not inside or any(isinstance(v, int) and v < 0 for v in (offset, *strides)):
@@ -230,37 +227,37 @@ def _strided_type(s: Signature) -> TensorType:
     return TensorType(x.dtype, tuple(shape))
 
 
-def _strided_source(n: Node, i: Position) -> Position:
+def _as_strided_source(n: Node, i: Position) -> Position:
     steps = (k * stride for k, stride in zip(i, n.attrs["strides"], strict=True))
     return (sum(steps, n.attrs["offset"]),)
 
 
-strided = declare_op(
-    "strided", "x: any", IndexMap(reads=lambda n, i: (GuardedRead(0, _strided_source(n, i)),)),
-    type_rule=_strided_type, attrs={"shape": REQUIRED, "strides": REQUIRED, "offset": 0},
+as_strided = declare_op(
+    "as_strided", "x: any", IndexMap(reads=lambda n, i: (GuardedRead(0, _as_strided_source(n, i)),)),
+    type_rule=_as_strided_type, attrs={"shape": REQUIRED, "strides": REQUIRED, "offset": 0},
     reference=lambda x, shape, strides, offset: x.clone(memory_format=torch.contiguous_format).as_strided(shape, strides, offset),
     samples=[
         sample_input("f32[9]", shape=[3, 4], strides=[2, 1], offset=1), sample_input("i64[6]", shape=[2, 3], strides=[1, 2]),
         sample_input("f32[4]", shape=[0, 3], strides=[1, 1]), sample_input("bool[4]", shape=[], strides=[], offset=2), sample_input("f32[3]", shape=[2, 3], strides=[0, 1]),
     ],
 )  # fmt: skip
-"""Elements a fixed number of places apart along each dimension of the result, which may overlap."""
+"""Result[i] = x[offset + sum of i[d] * strides[d]], in elements; results may overlap (`torch.as_strided`)."""
 
 
 def transpose(x: Node, a: int, b: int) -> Node:
-    """Dimensions `a` and `b` exchanged; negative ones count from the end."""
+    """Exchange dimensions `a` and `b`; negative ones count from the end."""
     order = list(range(x.type.rank))
     order[a], order[b] = order[b], order[a]
     return permute(x, dims=order)
 
 
 def unsqueeze(x: Node, dim: int) -> Node:
-    """A dimension of size 1 inserted before dimension `dim`; negative ones count from the end of the result."""
+    """Insert a dimension of size 1 before dimension `dim`; a negative one counts from the end of the result."""
     at = dim + x.type.rank + 1 if dim < 0 else dim
     return reshape(x, shape=(*x.shape[:at], 1, *x.shape[at:]))
 
 
 def select(x: Node, dim: int, index: Dim) -> Node:
-    """Element `index` along `dim`, which disappears."""
+    """Return element `index` along `dim`, without that dimension."""
     one = slice_(x, dim=dim, start=index, size=1)
     return reshape(one, shape=(*x.shape[:dim], *x.shape[dim + 1 :]))

@@ -1,4 +1,4 @@
-"""How index expressions change with one variable."""
+"""Strides and contiguity of index expressions along one variable."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from compiler.ir.symbolic.index_expr import Dim, IndexExpr, var, variables
 
 @lru_cache(maxsize=65536)
 def coefficient(d: Dim, name: str) -> int | None:
-    """The integer step of `d` per unit of variable `name`; None where `d` is not linear in it."""
-    step = 0
+    """Return the integer stride of `d` along variable `name`, or None if `d` is not affine in it."""
+    result = 0
     for mono, coef in terms(d):
         if mono == (Var(name),):
-            step = coef
+            result = coef
         elif any(name in variables(_monomial((a,))) for a in mono):
             return None
-    return step
+    return result
 
 
 def stride(d: Dim, name: str) -> Dim | None:
-    """The step of `d` per unit of variable `name`, in numbers and sizes; None where `d` is not linear in it."""
+    """Return the stride of `d` along variable `name`, an expression of dynamic sizes, or None if `d` is not affine in it."""
     total: Dim = 0
     for mono, coef in terms(d):
         if Var(name) not in mono:
@@ -39,9 +39,9 @@ def stride(d: Dim, name: str) -> Dim | None:
 
 
 def contiguous_width(d: Dim, name: str, width: int) -> int | None:
-    """The widest panels that hold what lies side by side along variable `name`, and that begin at multiples of their width.
+    """Return the widest aligned run of consecutive addresses of `d` along variable `name`, in elements.
 
-    It divides `width`; 0 stands for any.  None where `d` does not go from each place to the next.
+    The result divides `width` (0: no limit; a result of 0 is unlimited).  None if the stride along `name` is not 1.
     """
     if coefficient(d, name) != 1:
         return None

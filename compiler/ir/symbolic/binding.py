@@ -1,4 +1,4 @@
-"""Values for the names in index expressions."""
+"""Evaluate index expressions on arrays, and solve for the symbols in shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.ir.symbolic.index_expr import Dim, dynamic_sizes, evaluate, substi
 
 
 def evaluate_broadcast(d: Dim, values: Mapping[str, Any]) -> Any:
-    """What `d` denotes where variables stand for integers or integer arrays, which broadcast."""
+    """Evaluate `d` with symbols bound to integers or integer arrays, which broadcast."""
 
     def atom(a: Atom) -> Any:
         if isinstance(a, (Var, DynamicSize)):
@@ -26,31 +26,32 @@ def evaluate_broadcast(d: Dim, values: Mapping[str, Any]) -> Any:
 
 
 def bind_symbols(dim_values: Iterable[tuple[Dim, int]]) -> dict[str, int]:
-    """The variables for which every dimension has its size; ArgumentError where there are none.
+    """Return the values of the symbols for which every (dimension, size) pair is equal.
 
-    Each variable must occur in some dimension that is linear in it, and where nothing else is unknown.
+    ArgumentError if the pairs contradict each other or do not determine a symbol: each symbol must occur in a dimension
+    that is affine in it and whose other symbols are determined by other pairs.
     """
     values: dict[str, int] = {}
     pairs = [(_sizes_to_variables(d), size) for d, size in dim_values]
     for d, size in sorted(pairs, key=lambda p: (_is_nonlinear(p[0]), len(variables(p[0])))):
-        rest = substitute(d, values)
-        names = sorted(variables(rest))
-        step = coefficient(rest, names[0]) if len(names) == 1 else None
-        if names and not step:
-            raise ArgumentError(f"the size {d} does not determine {', '.join(names)}")
-        base = evaluate(substitute(rest, dict.fromkeys(names, 0)), {})
-        if base != size if not step else (size - base) % step:
-            known = ", ".join(f"{n} = {values[n]}" for n in sorted(variables(d) & set(values)))
-            raise ArgumentError(f"a dimension of size {size} does not fit {d}" + (f" where {known}" if known else ""))
-        values.update({name: (size - base) // step for name in names if step})
+        reduced = substitute(d, values)
+        names = sorted(variables(reduced))
+        stride = coefficient(reduced, names[0]) if len(names) == 1 else None
+        if names and not stride:
+            raise ArgumentError(f"cannot solve for {', '.join(names)} from dimension {d}")
+        offset = evaluate(substitute(reduced, dict.fromkeys(names, 0)), {})
+        if offset != size if not stride else (size - offset) % stride:
+            bound = ", ".join(f"{n} = {values[n]}" for n in sorted(variables(d) & set(values)))
+            raise ArgumentError(f"dimension size {size} does not match {d}" + (f" with {bound}" if bound else ""))
+        values.update({name: (size - offset) // stride for name in names if stride})
     return values
 
 
 def _is_nonlinear(d: Dim) -> bool:
-    """Whether sizes cannot be read off a dimension, as from a quotient."""
+    """Return True if `d` is not affine in some variable, as a quotient."""
     return any(coefficient(d, v) is None for v in variables(d))
 
 
 def _sizes_to_variables(d: Dim) -> Dim:
-    """`d` with its sizes as variables."""
+    """Replace the dynamic sizes in `d` by variables of the same names."""
     return substitute(d, {s.name: var(s.name) for s in dynamic_sizes(d)})

@@ -1,4 +1,4 @@
-"""What index expressions may be at most and at least, in numbers and in sizes."""
+"""Constant and symbolic bounds of index expressions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from compiler.ir.symbolic.index_expr import Bounds, Dim, IndexExpr, dynamic_size
 
 
 def bounds_of_expr(d: Dim, bounds: Bounds) -> tuple[Dim, Dim] | None:
-    """The lowest and highest value of `d` in numbers and sizes, or None where a variable has none."""
+    """Return inclusive bounds of `d` in constants and dynamic sizes, or None if a variable in it is unbounded."""
     if dynamic_sizes(d) or any(isinstance(b, IndexExpr) for v in variables(d) for b in bounds.get(v, ())):
         low, high = symbolic_bound(d, bounds, 0), symbolic_bound(d, bounds, 1)
         if low is not None and high is not None and not variables(low) and not variables(high):
@@ -15,17 +15,17 @@ def bounds_of_expr(d: Dim, bounds: Bounds) -> tuple[Dim, Dim] | None:
 
 
 def is_provably_less(a: Dim, b: Dim) -> bool:
-    """Whether `a` is less than `b` whatever the sizes in them."""
+    """Return True if `a` < `b` for all values of the sizes in them."""
     return is_provably_at_most(a + 1, b)
 
 
 def is_provably_at_most(a: Dim, b: Dim) -> bool:
-    """Whether `a` is at most `b` whatever the sizes in them."""
+    """Return True if `a` <= `b` for all values of the sizes in them."""
     gap = lower_bound(b - a)
     return gap is not None and gap >= 0
 
 
 def lower_bound(d: Dim) -> int | None:
-    """What `d` is at least."""
-    known = interval(d, {})
-    return known[0] if known else None
+    """Return a constant lower bound of `d`, or None if a variable in it is unbounded."""
+    limits = interval(d, {})
+    return limits[0] if limits else None

@@ -1,4 +1,4 @@
-"""What index expressions are made of, and their text."""
+"""Atoms of index expressions, and the expressions' text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Var:
     name: str
 
     def __hash__(self) -> int:
-        return hash(self.name)  # the generated one takes twice as long, and hashing names is hot
+        return hash(self.name)  # half the time of the generated hash; hashing names is hot
 
     def __str__(self) -> str:
         return self.name
@@ -26,7 +26,7 @@ class Var:
 
 @dataclass(frozen=True)
 class DynamicSize:
-    """An integer in low..high that a program is told when it runs; choices that do not change results expect `likely`."""
+    """A size in low..high (inclusive) that a program gets at run time; `hint` is the value that cost models assume."""
 
     name: str
     low: int
@@ -38,20 +38,25 @@ class DynamicSize:
 
 
 DEFAULT_SIZE_HINT = 500
-"""What a size is expected to be that may be small: enough for all that pays for long loops, and no multiple of a vector."""
+"""Hint of a dynamic size that may be small.
 
+Chosen empirically: large enough for optimizations of long loops to pay, and not a multiple of a vector width.
+"""
 
 SMALL_SIZE_HINT = 84
-"""The same in code that is for small sizes alone."""
+"""Hint of a dynamic size in the code variant for small sizes; chosen empirically."""
 
 
 def choose_size_hint(low: int, high: int, observed: int, default: int = DEFAULT_SIZE_HINT) -> int:
-    """What choices expect of a size in low..high: the same whatever was `seen` first, unless it cannot be small."""
+    """Return the hint of a size in low..high: `default` clamped to the range, or `observed` if the size cannot be small.
+
+    `observed`, the size of the first call, is ignored otherwise, so that the generated code does not depend on it.
+    """
     return observed if low > DEFAULT_SIZE_HINT else min(max(default, low), high)
 
 
 class BinaryAtom:
-    """Two numbers joined; sums and products are ordered by its text and found by its hash, so each is made once."""
+    """An atom of two operands.  Text (the sort key in sums and products) and hash are cached."""
 
     @cached_property
     def _text(self) -> str:
@@ -72,7 +77,7 @@ class BinaryAtom:
 
 @dataclass(frozen=True)
 class FloorDiv(BinaryAtom):
-    """Floor division that did not simplify."""
+    """A floor division that does not simplify."""
 
     num: Dim
     den: Dim
@@ -82,7 +87,7 @@ class FloorDiv(BinaryAtom):
 
 @dataclass(frozen=True)
 class Mod(BinaryAtom):
-    """Remainder, of the divisor's sign, that did not simplify."""
+    """A remainder with the sign of the divisor that does not simplify."""
 
     num: Dim
     den: Dim
@@ -92,7 +97,7 @@ class Mod(BinaryAtom):
 
 @dataclass(frozen=True)
 class Min(BinaryAtom):
-    """The lesser of two numbers neither of which is known to be it."""
+    """A minimum that does not simplify."""
 
     lhs: Dim
     rhs: Dim
@@ -106,22 +111,22 @@ Monomial: TypeAlias = tuple[Atom, ...]
 
 
 def operands(a: CompoundAtom) -> tuple[Dim, Dim]:
-    """What a compound atom is made of."""
+    """Return the two operands of a compound atom."""
     return (a.lhs, a.rhs) if isinstance(a, Min) else (a.num, a.den)
 
 
 def terms(d: Dim) -> tuple[tuple[Monomial, int], ...]:
-    """The products that `d` is the sum of, and how often each."""
+    """Return the terms of the sum `d` as (monomial, coefficient) pairs."""
     return (((), d),) if isinstance(d, int) else d.terms
 
 
 def constant_term(d: Dim) -> int:
-    """What `d` has beside its terms with variables and sizes."""
+    """Return the constant term of `d`."""
     return dict(terms(d)).get((), 0)
 
 
 def map_atoms(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
-    """`d` with every atom replaced by `atom(a)`, in whatever arithmetic these have."""
+    """Replace every atom of `d` by `atom(a)`; the values may be of any type with `+` and `*`."""
     total: Dim = 0
     for mono, coef in terms(d):
         product: Dim = coef
@@ -133,30 +138,29 @@ def map_atoms(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
 
 @lru_cache(maxsize=65536)
 def free_symbols(d: Dim) -> frozenset[Var | DynamicSize]:
-    """The variables and sizes that `d` is made of."""
-    found: set[Var | DynamicSize] = set()
+    """Return the variables and dynamic sizes in `d`."""
+    symbols: set[Var | DynamicSize] = set()
     for a in (a for mono, _ in terms(d) for a in mono):
-        found |= {a} if isinstance(a, (Var, DynamicSize)) else frozenset().union(*map(free_symbols, operands(a)))
-    return frozenset(found)
+        symbols |= {a} if isinstance(a, (Var, DynamicSize)) else frozenset().union(*map(free_symbols, operands(a)))
+    return frozenset(symbols)
 
 
 def has_minimum(d: Dim) -> bool:
-    """Whether a minimum is part of `d`."""
+    """Return True if `d` contains a minimum."""
     compound = (a for mono, _ in terms(d) for a in mono if not isinstance(a, (Var, DynamicSize)))
     return any(isinstance(a, Min) or any(map(has_minimum, operands(a))) for a in compound)
 
 
 def format_index(d: Dim, format_var: Callable[[str], str] = str) -> str:
-    """`d` as text that parses back to it; `name` spells the variables."""
+    """Return text that parses to `d`; `format_var` spells the variables."""
     text = ""
     for mono, coef in terms(d):
         sign = (" - " if coef < 0 else " + ") if text else ("-" if coef < 0 else "")
         factors = [str(abs(coef))] if abs(coef) != 1 or not mono else []
-        alone = not factors and len(mono) == 1 and sign != "-"  # a division among other factors needs brackets
+        single = not factors and len(mono) == 1 and sign != "-"  # a division among other factors needs brackets
         atoms = [str(a) if format_var is str else _format_atom(a, format_var) for a in mono]
-        text += sign + "*".join(
-            [s if alone or not isinstance(a, (FloorDiv, Mod)) else f"({s})" for a, s in zip(mono, atoms)] + factors
-        )
+        texts = [s if single or not isinstance(a, (FloorDiv, Mod)) else f"({s})" for a, s in zip(mono, atoms)]
+        text += sign + "*".join(texts + factors)
     return text
 
 
@@ -169,10 +173,10 @@ def _format_atom(a: Atom, format_var: Callable[[str], str]) -> str:
 
 
 def _parenthesize(d: Dim, format_var: Callable[[str], str]) -> str:
-    """A dividend or divisor, in brackets where it is more than a number or a name."""
+    """Return the text of a dividend or divisor, in brackets unless it is a number or a name."""
     text = format_index(d, format_var)
-    plain = d >= 0 if isinstance(d, int) else len(d.terms) == 1 and d.terms[0][1] == 1 and _is_primary(d.terms[0][0])
-    return text if plain else f"({text})"
+    primary = d >= 0 if isinstance(d, int) else len(d.terms) == 1 and d.terms[0][1] == 1 and _is_primary(d.terms[0][0])
+    return text if primary else f"({text})"
 
 
 def _is_primary(mono: Monomial) -> bool:

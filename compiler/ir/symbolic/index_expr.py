@@ -1,14 +1,13 @@
 """Integer index arithmetic: tensor dimensions and addresses.
 
-A `Dim` is a Python `int` or an `Index`: a polynomial with integer coefficients over *atoms*.  An atom is a variable
-(a loop index, a symbolic dimension), a size that is known only when the program runs, or a floor division, remainder or minimum
-that does not simplify:
+A `Dim` is a Python `int` or an `IndexExpr`: a polynomial with integer coefficients over *atoms*.  An atom is a variable
+(a loop index, a symbolic dimension), a dynamic size, or a floor division, remainder or minimum that does not simplify:
 
     dim  ::= int | sum of  coefficient * atom * atom ...
-    atom ::= Var(name) | DynamicSize(name, low, high, likely) | FloorDiv(dim, dim) | Mod(dim, dim) | Min(dim, dim)
+    atom ::= Var(name) | DynamicSize(name, low, high, hint) | FloorDiv(dim, dim) | Mod(dim, dim) | Min(dim, dim)
 
-Arithmetic keeps the polynomial in one canonical form, so equal expressions compare equal and hash alike, and a constant
-result is always a plain `int`.  All floor divisions round toward minus infinity, as Python's do.
+Arithmetic keeps polynomials in canonical form: equal expressions compare equal and hash alike, and a constant is always
+a plain `int`.  Floor divisions round toward minus infinity, as in Python.  Compare MLIR's AffineExpr.
 """
 
 from __future__ import annotations
@@ -40,12 +39,12 @@ from compiler.ir.symbolic.index_atoms import terms as _terms
 
 Dim: TypeAlias = Union[int, "IndexExpr"]
 Bounds: TypeAlias = Mapping[str, tuple[Dim, Dim]]
-"""Inclusive lowest and highest value of each variable, in numbers and sizes."""
+"""Inclusive bounds of each variable, in constants and dynamic sizes."""
 
 
 @dataclass(frozen=True, eq=False)
 class IndexExpr:
-    """A non-constant integer polynomial; build one with `var` and the usual operators."""
+    """A non-constant integer polynomial, built with `var` and Python operators."""
 
     terms: tuple[tuple[Monomial, int], ...]
     _hash: int = field(init=False)  # hashing a polynomial is hot
@@ -120,23 +119,25 @@ def _product(a: IndexExpr, b: Dim) -> Dim:
 
 @lru_cache(maxsize=65536)
 def _monomial_sort_key(mono: Monomial) -> tuple[bool, str]:
-    """Where a monomial stands in a sum: by its text, the constant last."""
+    """Return the sort key of a monomial in a sum: its text, the constant last."""
     return (not mono, "*".join(map(str, mono)))
 
 
 def _canonicalize(sums: Mapping[Monomial, int]) -> Dim:
-    if (joined := _recombine_div_mod(sums)) is not None:
-        return joined
-    kept = [(m, c) for m, c in sums.items() if c]
-    if not kept:
+    if (recombined := _recombine_div_mod(sums)) is not None:
+        return recombined
+    nonzero = [(m, c) for m, c in sums.items() if c]
+    if not nonzero:
         return 0
-    if len(kept) == 1 and not kept[0][0]:
-        return kept[0][1]
-    return IndexExpr(tuple(sorted(kept, key=lambda term: _monomial_sort_key(term[0])) if len(kept) > 1 else kept))
+    if len(nonzero) == 1 and not nonzero[0][0]:
+        return nonzero[0][1]
+    return IndexExpr(
+        tuple(sorted(nonzero, key=lambda term: _monomial_sort_key(term[0])) if len(nonzero) > 1 else nonzero)
+    )
 
 
 def _recombine_div_mod(sums: Mapping[Monomial, int]) -> Dim | None:
-    """`(n // d) * d + n % d` is n again, whatever both are multiplied by; None where there is no such pair."""
+    """Rewrite `(n // d) * d + n % d`, times any common factor, to `n`; None if there is no such pair of terms."""
     for mono, coef in sums.items():
         for atom in mono:
             if not coef or not isinstance(atom, Mod) or len(_terms(atom.den)) != 1:
@@ -147,19 +148,19 @@ def _recombine_div_mod(sums: Mapping[Monomial, int]) -> Dim | None:
             fraction = _reduce_fraction(atom.num, atom.den) if isinstance(atom.den, int) else (atom.num, atom.den)
             partner = tuple(sorted([*others, FloorDiv(*fraction), *factors], key=str))
             if sums.get(partner) == coef * times:
-                rest = {m: c for m, c in sums.items() if m not in (mono, partner)}
+                remaining = {m: c for m, c in sums.items() if m not in (mono, partner)}
                 factor: Dim = IndexExpr(((tuple(others), coef),)) if others else coef
-                return _canonicalize(rest) + atom.num * factor
+                return _canonicalize(remaining) + atom.num * factor
     return None
 
 
 def var(name: str) -> IndexExpr:
-    """The variable `name` as an `Index`."""
+    """Return the variable `name`."""
     return _atom(Var(name))
 
 
 def dynamic_size(name: str, low: int, high: int, hint: int) -> IndexExpr:
-    """The size `name`, as an `Index`."""
+    """Return the dynamic size `name` in low..high (inclusive), which cost models assume to be `hint`."""
     return _atom(DynamicSize(name, low, high, hint))
 
 
@@ -169,77 +170,74 @@ def _atom(atom: Atom) -> IndexExpr:
 
 
 def _divide_terms(num: Dim, den: int) -> tuple[Dim, Dim]:
-    """`num` as `quotient * den + rest`, taking out every term whose coefficient `den` divides."""
+    """Split `num` into `quotient * den + remainder`; terms whose coefficient `den` divides go to the quotient."""
     quotient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
+    remainder: dict[Monomial, int] = {}
     for mono, coef in _terms(num):
-        if mono:
-            q, r = (coef // den, 0) if coef % den == 0 else (0, coef)
-        else:
-            q, r = divmod(coef, den)
-        quotient[mono], rest[mono] = q, r
-    return _canonicalize(quotient), _canonicalize(rest)
+        q, r = divmod(coef, den)
+        quotient[mono], remainder[mono] = (q, r) if not mono or not r else (0, coef)
+    return _canonicalize(quotient), _canonicalize(remainder)
 
 
 def _divide_terms_symbolic(num: Dim, den: IndexExpr) -> tuple[Dim, Dim]:
-    """`num` as `quotient * den + rest`, taking out every term that `den` divides."""
+    """Split `num` into `quotient * den + remainder`; terms that `den` divides go to the quotient."""
     if len(den.terms) != 1:
         first, times = den.terms[0]
         times = dict(_terms(num)).get(first, 0) // times
         return (times, 0) if num == den * times else (0, num)
-    (mono, coef), quotient, rest = den.terms[0], dict[Monomial, int](), dict[Monomial, int]()
+    (mono, coef), quotient, remainder = den.terms[0], dict[Monomial, int](), dict[Monomial, int]()
     for m, c in _terms(num):
-        left = list(m)
+        factors = list(m)
         divides = c % coef == 0
         for atom in mono:
-            divides = divides and atom in left
+            divides = divides and atom in factors
             if divides:
-                left.remove(atom)
+                factors.remove(atom)
         if divides:
-            quotient[tuple(left)] = c // coef
+            quotient[tuple(factors)] = c // coef
         else:
-            rest[m] = c
-    return _canonicalize(quotient), _canonicalize(rest)
+            remainder[m] = c
+    return _canonicalize(quotient), _canonicalize(remainder)
 
 
-def _is_in_range(rest: Dim, den: IndexExpr, bounds: Bounds | None) -> bool:
-    """Whether `rest` is known to be in 0..den-1."""
-    low, gap = interval(rest, bounds), interval(den - rest, bounds)
-    return rest == 0 or (low is not None and gap is not None and low[0] >= 0 and gap[0] > 0)
+def _is_in_range(d: Dim, den: IndexExpr, bounds: Bounds | None) -> bool:
+    """Return True if `d` is provably in 0..den-1."""
+    low, gap = interval(d, bounds), interval(den - d, bounds)
+    return d == 0 or (low is not None and gap is not None and low[0] >= 0 and gap[0] > 0)
 
 
 def floordiv(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
-    """`num // den`, simplified; `bounds` on variables let more of it vanish."""
+    """Return `num // den`, simplified under `bounds` of the variables; ZeroDivisionError if `den` is the constant 0."""
     if isinstance(den, IndexExpr):
-        quotient, rest = _divide_terms_symbolic(num, den)
-        return quotient if _is_in_range(rest, den, bounds) else quotient + _atom(FloorDiv(rest, den))
+        quotient, remainder = _divide_terms_symbolic(num, den)
+        return quotient if _is_in_range(remainder, den, bounds) else quotient + _atom(FloorDiv(remainder, den))
     if den == 0:
         raise ZeroDivisionError(f"{num} // 0")
-    quotient, rest = _divide_terms(num, den)
-    if isinstance(rest, int):
-        return quotient + rest // den
-    if den > 0 and (known := interval(rest, bounds)) is not None and known[0] // den == known[1] // den:
-        return quotient + known[0] // den
-    return quotient + _atom(FloorDiv(*_reduce_fraction(rest, den)))
+    quotient, remainder = _divide_terms(num, den)
+    if isinstance(remainder, int):
+        return quotient + remainder // den
+    if den > 0 and (limits := interval(remainder, bounds)) is not None and limits[0] // den == limits[1] // den:
+        return quotient + limits[0] // den
+    return quotient + _atom(FloorDiv(*_reduce_fraction(remainder, den)))
 
 
 def mod(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
-    """`num % den`, simplified; `bounds` on variables let more of it vanish."""
+    """Return `num % den`, simplified under `bounds` of the variables; ZeroDivisionError if `den` is the constant 0."""
     if isinstance(den, IndexExpr):
-        _, rest = _divide_terms_symbolic(num, den)
-        return rest if _is_in_range(rest, den, bounds) else _atom(Mod(rest, den))
+        _, remainder = _divide_terms_symbolic(num, den)
+        return remainder if _is_in_range(remainder, den, bounds) else _atom(Mod(remainder, den))
     if den == 0:
         raise ZeroDivisionError(f"{num} % 0")
-    _, rest = _divide_terms(num, den)
-    if isinstance(rest, int):
-        return rest % den
-    if den > 0 and (known := interval(rest, bounds)) is not None and known[0] // den == known[1] // den:
-        return rest - known[0] // den * den
-    return _atom(Mod(rest, den))
+    _, remainder = _divide_terms(num, den)
+    if isinstance(remainder, int):
+        return remainder % den
+    if den > 0 and (limits := interval(remainder, bounds)) is not None and limits[0] // den == limits[1] // den:
+        return remainder - limits[0] // den * den
+    return _atom(Mod(remainder, den))
 
 
 def minimum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
-    """The lesser of two numbers; `bounds` on variables may tell which that is."""
+    """Return the minimum of `a` and `b`, simplified under `bounds` of the variables."""
     gap = interval(a - b, bounds)
     if gap is not None and (gap[1] <= 0 or gap[0] >= 0):
         return a if gap[1] <= 0 else b
@@ -247,23 +245,21 @@ def minimum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
 
 
 def maximum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:
-    """The greater of two numbers, as `minimum` finds the lesser."""
+    """Return the maximum of `a` and `b`, simplified under `bounds` of the variables."""
     return -minimum(-a, -b, bounds)
 
 
 def _reduce_fraction(num: Dim, den: int) -> tuple[Dim, int]:
-    """Cancel a common factor of every coefficient of `num` and `den`."""
+    """Cancel the greatest common divisor of `den` and all coefficients of `num`."""
     common = reduce(gcd, (c for _, c in _terms(num)), den)
     return (_canonicalize({m: c // common for m, c in _terms(num)}), den // common) if common > 1 else (num, den)
 
 
 def interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
-    """Inclusive bounds of `d`, or None where a variable has none."""
-    return (
-        _tightest_interval(d, bounds)
-        if bounds and any(a.name in bounds for a in free_symbols(d))
-        else _cached_interval(d)
-    )
+    """Return inclusive constant bounds of `d`, or None if a variable in it is unbounded."""
+    if bounds and any(a.name in bounds for a in free_symbols(d)):
+        return _tightest_interval(d, bounds)
+    return _cached_interval(d)
 
 
 @lru_cache(maxsize=65536)
@@ -272,26 +268,26 @@ def _cached_interval(d: Dim) -> tuple[int, int] | None:
 
 
 def _tightest_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
-    plain, closer = _direct_interval(d, bounds), _recover_mods(d)
-    other = plain if closer is d else _direct_interval(closer, bounds)
-    found = [known for known in (plain, other, *_quotient_difference_intervals(d, bounds)) if known]
-    return (max(low for low, _ in found), min(high for _, high in found)) if found else None
+    direct, rewritten = _direct_interval(d, bounds), _recover_mods(d)
+    other = direct if rewritten is d else _direct_interval(rewritten, bounds)
+    limits = [i for i in (direct, other, *_quotient_difference_intervals(d, bounds)) if i]
+    return (max(low for low, _ in limits), min(high for _, high in limits)) if limits else None
 
 
 def _quotient_difference_intervals(d: Dim, bounds: Bounds | None) -> Iterator[tuple[int, int]]:
-    """Bounds of `d` where a quotient is taken from another by the same number: they differ as what they are quotients of."""
-    found = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
-    for (p, times), (q, coef) in permutations(found, 2):
-        apart = p.num - q.num
-        if times == -coef > 0 and p.den == q.den and isinstance(p.den, int) and isinstance(apart, int):
-            rest = interval(d - _atom(p) * times + _atom(q) * times, bounds)
-            yield from [(rest[0] + apart // p.den * times, rest[1] - -apart // p.den * times)] if rest else []
+    """Yield bounds of `d` from each pair of terms `(n + k)//b*c - n//b*c` with constant `k`, whose difference is k/b."""
+    quotients = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
+    for (p, times), (q, coef) in permutations(quotients, 2):
+        k = p.num - q.num
+        if times == -coef > 0 and p.den == q.den and isinstance(p.den, int) and isinstance(k, int):
+            others = interval(d - _atom(p) * times + _atom(q) * times, bounds)
+            yield from [(others[0] + k // p.den * times, others[1] - -k // p.den * times)] if others else []
 
 
 def _direct_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
-    """Bounds of `d` by what it is a sum of."""
-    if (chosen := _split_at_min(d)) is not None:
-        pick, a, b = chosen[0], interval(chosen[1], bounds), interval(chosen[2], bounds)
+    """Return bounds of `d` from the bounds of its terms or of the branches of its minimum."""
+    if (split := _split_at_min(d)) is not None:
+        pick, a, b = split[0], interval(split[1], bounds), interval(split[2], bounds)
         return (pick(a[0], b[0]), pick(a[1], b[1])) if a and b else None
     if bounds and any(isinstance(b, IndexExpr) for v in variables(d) for b in bounds.get(v, ())):
         ends = (symbolic_bound(d, bounds, 0), symbolic_bound(d, bounds, 1))
@@ -301,43 +297,37 @@ def _direct_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
 
 
 def _split_at_min(d: Dim) -> tuple[Callable[[int, int], int], Dim, Dim] | None:
-    """`d` as the lesser or greater (`min` or `max`) of two sums, where a minimum is added to the rest of it; else None."""
+    """Rewrite a sum with a `Min` term as `min` or `max` of two sums; None if there is no such term."""
     for mono, coef in d.terms if isinstance(d, IndexExpr) else ():
         if len(mono) == 1 and isinstance(mono[0], Min):
-            rest = d - IndexExpr(((mono, coef),))
-            return min if coef > 0 else max, rest + mono[0].lhs * coef, rest + mono[0].rhs * coef
+            others = d - IndexExpr(((mono, coef),))
+            return min if coef > 0 else max, others + mono[0].lhs * coef, others + mono[0].rhs * coef
     return None
 
 
 def _sum_of_intervals(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
-    """Bounds of `d`, term by term."""
+    """Return the sum of the bounds of the terms of `d` (interval arithmetic)."""
     low = high = 0
     for mono, coef in _terms(d):
         lo = hi = coef
         for atom in mono:
-            known = _atom_interval(atom, bounds or {})
-            if known is None:
+            limits = _atom_interval(atom, bounds or {})
+            if limits is None:
                 return None
-            corners = [lo * known[0], lo * known[1], hi * known[0], hi * known[1]]
+            corners = [lo * limits[0], lo * limits[1], hi * limits[0], hi * limits[1]]
             lo, hi = min(corners), max(corners)
         low, high = low + lo, high + hi
     return low, high
 
 
 def _recover_mods(d: Dim) -> Dim:
-    """`d` with `n - n//b*b` as `n%b`, whose bounds are closer, where `n` is made of sizes or minima."""
+    """Rewrite `n - n//b*b` in `d` to `n%b`, whose bounds are tighter, if `n` contains dynamic sizes or minima."""
     if not any(isinstance(a, FloorDiv) and _has_dynamic_range(a.num) for mono, _ in _terms(d) for a in mono):
         return d
     total: Dim = 0
     for mono, coef in _terms(d):
-        (a, *more) = mono or (None,)
-        if (
-            not more
-            and isinstance(a, FloorDiv)
-            and isinstance(a.den, int)
-            and coef % a.den == 0
-            and _has_dynamic_range(a.num)
-        ):
+        a = mono[0] if len(mono) == 1 else None
+        if isinstance(a, FloorDiv) and isinstance(a.den, int) and coef % a.den == 0 and _has_dynamic_range(a.num):
             total = total + (a.num - _atom(Mod(a.num, a.den))) * (coef // a.den)
         else:
             total = total + IndexExpr(((mono, coef),)) if mono else total + coef
@@ -345,9 +335,9 @@ def _recover_mods(d: Dim) -> Dim:
 
 
 def _merge_nested_mods(d: Dim) -> Dim:
-    """`d` with `n%b - n%a` as `n%b//a*a` where a divides b: no less than 0."""
-    found = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], Mod)]
-    for (fine, times), (coarse, coef) in permutations(found, 2):
+    """Rewrite `n%b - n%a` in `d` to `n%b//a*a`, which is at least 0, if `a` divides `b`."""
+    mods = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], Mod)]
+    for (fine, times), (coarse, coef) in permutations(mods, 2):
         a, b = fine.den, coarse.den
         if fine.num == coarse.num and isinstance(a, int) and isinstance(b, int) and b % a == 0 and times == -coef:
             return d + (_atom(FloorDiv(_atom(coarse), a)) * a - _atom(coarse) + _atom(fine)) * coef
@@ -359,42 +349,39 @@ def _has_dynamic_range(n: Dim) -> bool:
 
 
 def symbolic_bound(d: Dim, bounds: Bounds, end: int) -> Dim | None:
-    """The lowest (`end` 0) or highest (1) value of `d` as variables that are bounded by sizes allow; None where it has none."""
-    if (chosen := _split_at_min(d)) is not None:
-        x, y = symbolic_bound(chosen[1], bounds, end), symbolic_bound(chosen[2], bounds, end)
+    """Return the lower (`end` 0) or upper (`end` 1) bound of `d`, eliminating variables with symbolic bounds; None if unbounded."""
+    if (split := _split_at_min(d)) is not None:
+        x, y = symbolic_bound(split[1], bounds, end), symbolic_bound(split[2], bounds, end)
         if x is None or y is None:
             return None
-        return (minimum if chosen[0] is min else maximum)(x, y, bounds)
+        return (minimum if split[0] is min else maximum)(x, y, bounds)
     total: Dim = 0
     for mono, coef in _terms(d):
         term: Dim = coef
-        moving = [
-            a for a in mono if isinstance(a, Var) and any(isinstance(b, IndexExpr) for b in bounds.get(a.name, ()))
-        ]
-        others = [a for a in mono if a not in moving]
-        if len(moving) > 1 or any(_has_symbolic_bounds(a, bounds) for a in others):
+        bounded = [a for a in mono if isinstance(a, Var) and _has_symbolic_bounds(a, bounds)]
+        others = [a for a in mono if a not in bounded]
+        if len(bounded) > 1 or any(_has_symbolic_bounds(a, bounds) for a in others):
             return None
         for a in others:
             term = term * _atom(a)
-        if moving:
+        if bounded:
             factor = interval(term, bounds)
             if factor is None or factor[0] < 0 < factor[1]:
                 return None
-            low, high = bounds[moving[0].name]
+            low, high = bounds[bounded[0].name]
             term = term * (high if (factor[1] > 0) == bool(end) else low)
         total = total + term
     return total
 
 
 def _has_symbolic_bounds(a: Atom, bounds: Bounds) -> bool:
-    """Whether a compound atom holds a variable that is bounded by sizes."""
-    names = () if isinstance(a, (Var, DynamicSize)) else variables(_atom(a))
-    return any(isinstance(b, IndexExpr) for v in names for b in bounds.get(v, ()))
+    """Return True if a variable in `a` has a symbolic bound."""
+    return any(isinstance(b, IndexExpr) for v in variables(_atom(a)) for b in bounds.get(v, ()))
 
 
 def _atom_interval(atom: Atom, bounds: Bounds) -> tuple[int, int] | None:
     if isinstance(atom, Var):
-        return bounds.get(atom.name)  # type: ignore[return-value]  # bounds in sizes have been put in place
+        return bounds.get(atom.name)  # type: ignore[return-value]  # symbolic bounds have been substituted
     if isinstance(atom, DynamicSize):
         return bounds.get(atom.name, (atom.low, atom.high))  # type: ignore[return-value]  # likewise
     if isinstance(atom, Min):
@@ -408,12 +395,12 @@ def _atom_interval(atom: Atom, bounds: Bounds) -> tuple[int, int] | None:
 
 
 def apply_compound(a: CompoundAtom, x: Dim, y: Dim, bounds: Bounds | None = None) -> Dim:
-    """The operation of `a` on other operands."""
+    """Apply the operation of `a` to the operands `x` and `y`."""
     return (minimum if isinstance(a, Min) else floordiv if isinstance(a, FloorDiv) else mod)(x, y, bounds)
 
 
 def _map_atoms(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
-    """`d` with every atom replaced by `atom(a)`."""
+    """Replace every atom `a` of `d` by `atom(a)`; faster than `index_atoms.map_atoms`, for index expressions only."""
     sums: dict[Monomial, int] = {}
     for mono, coef in _terms(d):
         product: Dim = coef
@@ -425,55 +412,55 @@ def _map_atoms(d: Dim, atom: Callable[[Atom], Dim]) -> Dim:
 
 
 def substitute(d: Dim, values: Mapping[str, Dim], bounds: Bounds | None = None) -> Dim:
-    """`d` with variables replaced, simplified under `bounds` of the variables that stay."""
+    """Replace variables and sizes of `d` by `values`, simplified under `bounds` of the remaining variables."""
 
-    def stays(d: Dim) -> bool:
+    def is_unaffected(d: Dim) -> bool:
         return not any(a.name in values or (bounds and a.name in bounds) for a in free_symbols(d))
 
     def atom(a: Atom) -> Dim:
         if isinstance(a, (Var, DynamicSize)):
             return values[a.name] if a.name in values else _atom(a)
-        if stays(own := _atom(a)):
-            return own
-        x, y = (substitute(part, values, bounds) for part in operands(a))
+        if is_unaffected(unchanged := _atom(a)):
+            return unchanged
+        x, y = (substitute(operand, values, bounds) for operand in operands(a))
         return apply_compound(a, x, y, bounds)
 
-    return d if stays(d) else _map_atoms(d, atom)
+    return d if is_unaffected(d) else _map_atoms(d, atom)
 
 
 def substitute_symbols(value: object, values: Mapping[str, Dim]) -> object:
-    """An attribute with the symbols in it replaced."""
+    """Replace symbols in an attribute value: an index expression, or a tuple that contains some."""
     if isinstance(value, tuple):
         return tuple(substitute_symbols(v, values) for v in value)
     return substitute(value, values) if isinstance(value, IndexExpr) else value
 
 
 def simplify(d: Dim, bounds: Bounds) -> Dim:
-    """`d` with the divisions, remainders and minima that `bounds` decide taken out."""
-    plain = isinstance(d, int) or all(isinstance(a, (Var, DynamicSize)) for mono, _ in d.terms for a in mono)
-    return d if plain else substitute(d, {}, bounds)
+    """Simplify divisions, remainders and minima in `d` under `bounds` of the variables."""
+    is_simple = isinstance(d, int) or all(isinstance(a, (Var, DynamicSize)) for mono, _ in d.terms for a in mono)
+    return d if is_simple else substitute(d, {}, bounds)
 
 
 @lru_cache(maxsize=65536)
 def variables(d: Dim) -> frozenset[str]:
-    """Names of the variables in `d`; a size is none."""
+    """Return the names of the variables in `d`, without dynamic sizes."""
     return frozenset(a.name for a in free_symbols(d) if isinstance(a, Var))
 
 
 @lru_cache(maxsize=65536)
 def dynamic_sizes(d: Dim) -> frozenset[DynamicSize]:
-    """The sizes in `d`."""
+    """Return the dynamic sizes in `d`."""
     return frozenset(a for a in free_symbols(d) if isinstance(a, DynamicSize))
 
 
 @lru_cache(maxsize=65536)
 def size_hint(d: Dim) -> Dim:
-    """`d` with every size as it is likely to be: for weighing costs, never for what must hold."""
+    """Replace every dynamic size in `d` by its hint; for cost estimates only, never for correctness."""
     return substitute(d, {s.name: s.hint for s in dynamic_sizes(d)})
 
 
 def evaluate(d: Dim, values: Mapping[str, int]) -> int:
-    """The integer `d` denotes; a missing variable raises KeyError, a missing size OpenSizeError."""
+    """Return the integer value of `d`; KeyError for a missing variable, DynamicShapeError for a missing size."""
     if isinstance(d, int):
         return d
     missing = {a for a in free_symbols(d) if a.name not in values}
@@ -481,18 +468,18 @@ def evaluate(d: Dim, values: Mapping[str, int]) -> int:
         names = ", ".join(sorted(map(str, missing)))
         if any(isinstance(a, Var) for a in missing):
             raise KeyError(f"no value for {names} in {d}")
-        raise DynamicShapeError(f"{d} must be a number, but {names} is open")
+        raise DynamicShapeError(f"{d} must be static, but {names} is dynamic")
     result = substitute(d, dict(values))
     assert isinstance(result, int)
     return result
 
 
 def product(dims: Iterable[Dim]) -> Dim:
-    """The product of `dims`; 1 for none."""
+    """Return the product of `dims`; 1 if there are none."""
     total: Dim = reduce(mul, dims, 1)
     return total
 
 
 def ceildiv(num: Dim, den: Dim) -> Dim:
-    """`num / den` rounded up."""
+    """Return `num / den` rounded up."""
     return floordiv(num + den - 1, den)

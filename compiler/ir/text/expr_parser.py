@@ -1,12 +1,12 @@
-"""Text to scalar expressions of Tile IR.
+"""Parser of Tile IR's scalar expressions.
 
     expr ::= expr infix expr | "-" expr | "(" expr ")" | primitive "(" expr,* ")"
            | number (":" dtype)? | "true" | "false" | %name | "index" "(" dim ")"
            | %buffer "[" dim,* "]" | "load" "(" %buffer "[" dim,* "]" "," mask ("," other)? ")"
            | ("cast" | "bitcast") "<" dtype ">" "(" expr ")"
 
-Infix operators bind as in Python, but comparisons do not chain.  A bare number takes the dtype of the operand beside
-it, or of the buffer it is stored to.  Names get their dtypes in program order: loop variables are i64.
+Infix operators have Python's precedence, but comparisons do not chain.  A bare number takes the dtype of the other
+operand or of the buffer it is stored to.  Names get their dtypes in program order; loop variables are i64.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ INFIX: Mapping[str, str] = {p.infix: p.name for p in PRIMITIVES.values() if p.in
 
 @dataclass(frozen=True)
 class NameScope:
-    """The dtypes of the buffers and of the values that can be named here."""
+    """The dtypes of the buffers and values in scope, by name."""
 
     buffers: dict[str, DType] = field(default_factory=dict)
     values: dict[str, DType] = field(default_factory=dict)
 
     def child_scope(self) -> NameScope:
-        """A scope whose new names end with it."""
+        """Return a copy, so that names added to it are not visible in this scope."""
         return NameScope(dict(self.buffers), dict(self.values))
 
 
 @dataclass(frozen=True)
 class _UntypedLiteral:
-    """A bare number, waiting for the dtype beside it."""
+    """A bare number whose dtype is inferred from its context."""
 
     value: Number
     token: Token
@@ -50,29 +50,29 @@ class _UntypedLiteral:
 _Operand: TypeAlias = "Expr | _UntypedLiteral"
 
 
-def expect_name(c: Cursor, known: Mapping[str, Any], what: str) -> Token:
-    """The next name, which must be one of `known`."""
+def expect_name(c: Cursor, names: Mapping[str, Any], what: str) -> Token:
+    """Take the next token, which must be one of `names`; `what` describes these in the error."""
     name = c.expect_kind("value", f"a {what}'s %name")
-    if name.text not in known:
-        raise c.error(f"{name} is no {what} here{did_you_mean(name.text, known)}", name)
+    if name.text not in names:
+        raise c.error(f"unknown {what} {name}{did_you_mean(name.text, names)}", name)
     return name
 
 
 def read_typed_expr(c: Cursor, scope: NameScope) -> Expr:
-    """An expression that is not a bare number."""
+    """Read an expression that is not a bare number."""
     at = c.next
     return as_typed_expr(c, read_expr(c, scope), None, at)
 
 
 def as_typed_expr(c: Cursor, operand: _Operand, dtype: DType | None, at: Token) -> Expr:
-    """`operand` as an expression; a bare number becomes a constant of `dtype`."""
+    """Return `operand` as an expression; a bare number becomes a constant of `dtype`."""
     if isinstance(operand, Expr):
         return operand
     text = write_value(operand.value)
     if dtype is None:
-        raise c.error(f"nothing here gives {text} a type; write {text}:f32", at)
+        raise c.error(f"cannot infer the dtype of {text}; write {text}:f32", at)
     if not is_representable(operand.value, dtype):
-        raise c.error(f"{text} is no {dtype}", operand.token)
+        raise c.error(f"{text} is not representable in {dtype}", operand.token)
     return scalar.const(operand.value, dtype)
 
 
@@ -80,9 +80,9 @@ def _build_call(c: Cursor, primitive: str, operands: Sequence[_Operand], at: Tok
     rule = PRIMITIVES[primitive]
     if len(operands) != rule.arity:
         raise c.error(f"{primitive} takes {rule.arity} operands, not {len(operands)}", at)
-    choice = rule.result_rule == "branch"
-    known = next((o.dtype for o in operands[choice:] if isinstance(o, Expr)), None)
-    args = [as_typed_expr(c, o, boolean if choice and k == 0 else known, at) for k, o in enumerate(operands)]
+    has_condition = rule.result_rule == "branch"
+    dtype = next((o.dtype for o in operands[has_condition:] if isinstance(o, Expr)), None)
+    args = [as_typed_expr(c, o, boolean if has_condition and k == 0 else dtype, at) for k, o in enumerate(operands)]
     try:
         return scalar.call_primitive(primitive, *args)
     except TypeError as error:
@@ -90,13 +90,13 @@ def _build_call(c: Cursor, primitive: str, operands: Sequence[_Operand], at: Tok
 
 
 def read_expr(c: Cursor, scope: NameScope, min_precedence: int = 1) -> _Operand:
-    """An expression whose infix operators bind at least as tightly as `level`."""
+    """Read an expression whose infix operators have at least `min_precedence` (precedence climbing)."""
     left = _read_unary(c, scope)
     while c.next.kind == "mark" and PRECEDENCE.get(c.next.text, 0) >= min_precedence:
-        sign = c.take()
-        binds = PRECEDENCE[sign.text]
-        left = _build_call(c, INFIX[sign.text], [left, read_expr(c, scope, binds + 1)], sign)
-        if binds == 1 and PRECEDENCE.get(c.next.text) == 1:
+        operator = c.take()
+        precedence = PRECEDENCE[operator.text]
+        left = _build_call(c, INFIX[operator.text], [left, read_expr(c, scope, precedence + 1)], operator)
+        if precedence == 1 and PRECEDENCE.get(c.next.text) == 1:
             raise c.error("comparisons do not chain; use brackets")
     return left
 
@@ -177,7 +177,7 @@ def _read_load(c: Cursor, scope: NameScope) -> Expr:
 
 
 def _read_expr_of_type(c: Cursor, scope: NameScope, dtype: DType) -> Expr:
-    """An expression of type `dtype`."""
+    """Read an expression of type `dtype`."""
     at = c.next
     value = as_typed_expr(c, read_expr(c, scope), dtype, at)
     if value.dtype != dtype:

@@ -1,4 +1,4 @@
-"""Graph IR as text.
+"""Printer of Graph IR; the grammar is in compiler.ir.text.graph_parser.
 
     graph @name(%x: f32[4, 8], %w: f32[8]) {
       %s: f32[4, 8] = sigmoid %x
@@ -6,9 +6,9 @@
       return %y, %s -> %x
     }
 
-A small constant is written as numbers, a large one as `@name` with its contents elsewhere: in a `resources` section
-behind the graph, or in the mapping given to the parser.  An attribute equal to its default is left out.  Open sizes are
-declared before the inputs: `graph(size s0 in 2..513 hint 100, %x: f32[s0, 8])`.
+A small constant is written as numbers, a large one as `@name`, with its contents in a `resources` section after the
+graph or in a mapping given to the parser.  Attributes equal to their defaults are omitted.  Dynamic sizes are declared
+before the inputs: `graph(size s0 in 2..513 hint 100, %x: f32[s0, 8])`.
 """
 
 from __future__ import annotations
@@ -27,42 +27,40 @@ from compiler.ir.symbolic.index_expr import IndexExpr, dynamic_sizes
 from compiler.ir.text.lexer import format_name, quote
 from compiler.ir.text.literal import write_array, write_number, write_value
 from compiler.ir.text.resources import write_resources
-from compiler.ir.types import DType, TensorType, boolean
+from compiler.ir.types import DType, ResultType, TensorType, boolean
 
 MAX_HEADER_WIDTH = 110
-"""A header that is longer gives each parameter a line of its own."""
+"""Longest header, in characters, that is written on one line; a longer one has a line per parameter."""
 
 format_value_name: Callable[[str], str] = partial(format_name, "%")
 format_global_name: Callable[[str], str] = partial(format_name, "@")
 
 
 def print_graph(graph: Graph, *, locations: bool = False, types: bool = True, full: bool = False) -> str:
-    """`graph` as text; `full` appends the contents of large constants."""
+    """Return `graph` as text, with `locations` and result `types`; `full` appends the contents of large constants."""
     printer = _Printer(locations, types)
     text = printer.graph(graph, _dynamic_sizes_in(graph))
     return f"{text}\n{write_resources(printer.resources)}" if full and printer.resources else text
 
 
 def graph_resources(graph: Graph) -> dict[str, ConstantData]:
-    """The constants that `print_graph` names without writing them out: what `parse_graph` needs beside the text."""
+    """Return the constants that `print_graph` writes as `@name`; `parse_graph` takes them as `resources`."""
     printer = _Printer()
     printer.graph(graph)
     return printer.resources
 
 
 def write_dynamic_size(s: DynamicSize) -> str:
-    """The declaration of an open size."""
+    """Return the declaration of a dynamic size; its upper end is exclusive."""
     return f"size {s.name} in {s.low}..{s.high + 1} hint {s.hint}"
 
 
 def write_header(head: str, params: list[str], suffix: str = "") -> str:
-    """`head(params)more {`, on several lines where it is long."""
+    """Return `head(params)suffix {`, on several lines if it is longer than `MAX_HEADER_WIDTH`."""
     line = f"{head}({', '.join(params)}){suffix} {{"
-    return (
-        line
-        if len(line) <= MAX_HEADER_WIDTH or not params
-        else f"{head}(\n    " + ",\n    ".join(params) + f"\n){suffix} {{"
-    )
+    if len(line) <= MAX_HEADER_WIDTH or not params:
+        return line
+    return f"{head}(\n    " + ",\n    ".join(params) + f"\n){suffix} {{"
 
 
 @dataclass
@@ -72,25 +70,25 @@ class _Printer:
     resources: dict[str, ConstantData] = field(default_factory=dict)
 
     def graph(self, graph: Graph, declared_sizes: Iterable[DynamicSize] = ()) -> str:
-        """`graph`, which declares the sizes `open`: those of a graph inside another stand at the outer one."""
+        """Return the text of `graph`, with declarations of `declared_sizes` (a nested graph declares none)."""
         literals = _inline_literals(graph)
-        shown = [n for n in graph.nodes if n not in literals]
-        spelled = {n: format_value_name(name) for n, name in unique_names(shown).items()}
-        spelled |= {n: _format_literal(n) for n in literals}
+        named = [n for n in graph.nodes if n not in literals]
+        texts = {n: format_value_name(name) for n, name in unique_names(named).items()}
+        texts |= {n: _format_literal(n) for n in literals}
         head = "graph" if graph.name == "graph" else f"graph {format_global_name(graph.name)}"
         inputs = [write_dynamic_size(s) for s in sorted(declared_sizes, key=str)]
-        inputs += [f"{spelled[n]}: {n.result_type}{self.loc(n.loc)}" for n in graph.inputs]
-        lines = [self.statement(n, spelled) for n in shown if n.op is not INPUT]
-        lines.append(" ".join(["return", ", ".join(_format_outputs(graph, spelled))]).rstrip())
+        inputs += [f"{texts[n]}: {n.result_type}{self.loc(n.loc)}" for n in graph.inputs]
+        lines = [self.statement(n, texts) for n in named if n.op is not INPUT]
+        lines.append(" ".join(["return", ", ".join(_format_outputs(graph, texts))]).rstrip())
         return "\n".join([write_header(head, inputs), *(indent(line) for line in lines), "}"])
 
-    def statement(self, n: Node, spelled: Mapping[Node, str]) -> str:
+    def statement(self, n: Node, texts: Mapping[Node, str]) -> str:
         if n.op is CONSTANT:
-            return f"{spelled[n]} = constant {n.result_type} {self.contents(n, spelled[n][1:])}{self.loc(n.loc)}"
+            return f"{texts[n]} = constant {n.result_type} {self.contents(n, texts[n][1:])}{self.loc(n.loc)}"
         type_text = f": {_format_result_type(n.result_type)}" if self.types else ""
         attrs = [f"{k}={write_value(v, self.graph)}" for k, v in n.attrs.items() if not _is_default(n, k, v)]
-        words = [n.op.name, ", ".join(spelled[o] for o in n.operands), "{" + ", ".join(attrs) + "}" if attrs else ""]
-        return f"{spelled[n]}{type_text} = {' '.join(filter(None, words))}{self.loc(n.loc)}"
+        words = [n.op.name, ", ".join(texts[o] for o in n.operands), "{" + ", ".join(attrs) + "}" if attrs else ""]
+        return f"{texts[n]}{type_text} = {' '.join(filter(None, words))}{self.loc(n.loc)}"
 
     def contents(self, n: Node, name: str) -> str:
         data: ConstantData = n.attrs["value"]
@@ -100,7 +98,7 @@ class _Printer:
         return f"{numbers} {format_global_name(data.name)}" if data.name else numbers
 
     def resource(self, data: ConstantData, name: str) -> str:
-        """The name under which `data` is kept: its own if no other data has it."""
+        """Add `data` to the resources and return its name there: its own unless other data has it."""
         base = data.name or name.strip('"')
         candidates = (base if k == 0 else f"{base}_{k}" for k in range(len(self.resources) + 1))
         free = next(c for c in candidates if self.resources.get(c, data) is data)
@@ -114,7 +112,7 @@ class _Printer:
 
 
 def _dynamic_sizes_in(value: object) -> frozenset[DynamicSize]:
-    """The sizes that a graph, or anything in one, leaves open."""
+    """Return the dynamic sizes in a graph, a node, a type or an attribute value."""
     if isinstance(value, Graph):
         return _dynamic_sizes_in(value.nodes)
     if isinstance(value, Node):
@@ -127,11 +125,11 @@ def _dynamic_sizes_in(value: object) -> frozenset[DynamicSize]:
 
 
 def indent(text: str) -> str:
-    """`text` two columns to the right."""
+    """Indent every line of `text` by two spaces."""
     return "\n".join("  " + line for line in text.split("\n"))
 
 
-def _format_result_type(result: TensorType | tuple[TensorType, ...]) -> str:
+def _format_result_type(result: ResultType) -> str:
     return str(result) if isinstance(result, TensorType) else f"({', '.join(map(str, result))})"
 
 
@@ -140,31 +138,29 @@ def _is_default(n: Node, name: str, value: Any) -> bool:
     return name in n.op.attr_defaults and type(default) is type(value) and repr(default) == repr(value)
 
 
-def _format_outputs(graph: Graph, spelled: Mapping[Node, str]) -> Iterator[str]:
+def _format_outputs(graph: Graph, texts: Mapping[Node, str]) -> Iterator[str]:
     for k, n in enumerate(graph.outputs):
         target = graph.output_aliases.get(k)
-        yield spelled[n] if target is None else f"{spelled[n]} -> {spelled[graph.inputs[target]]}"
+        yield texts[n] if target is None else f"{texts[n]} -> {texts[graph.inputs[target]]}"
 
 
 def _inline_literals(graph: Graph) -> set[Node]:
-    """The scalar constants that can stand as numbers wherever they are used.
+    """Return the scalar constants that are written as numbers in their users.
 
-    A number takes the dtype of the operands beside it, so a constant qualifies where that gives its dtype back.
+    A number takes the dtype of the other operands, so a constant qualifies if this gives its own dtype in every user.
     """
-    outputs = set(graph.outputs)
-    found = {n for n in graph.constants if n not in outputs and not n.name and not n.shape and _is_exactly_printable(n)}
-    changed = True
-    while changed:
-        wrong = {
-            o for n in graph.nodes for o in n.operands if o in found and o.dtype != _inferred_literal_dtype(n, found)
-        }
-        found -= wrong
-        changed = bool(wrong)
-    return found
+    scalars = {n for n in graph.constants if not n.name and not n.shape and _is_exactly_printable(n)}
+    literals = scalars.difference(graph.outputs)
+    while True:
+        uses = [(o, n) for n in graph.nodes for o in n.operands if o in literals]
+        mistyped = {o for o, n in uses if o.dtype != _inferred_literal_dtype(n, literals)}
+        if not mistyped:
+            return literals
+        literals -= mistyped
 
 
 def _inferred_literal_dtype(n: Node, literals: set[Node]) -> DType | None:
-    """The dtype that `Op.__call__` gives to a number among the operands of `n`."""
+    """Return the dtype that `Op.__call__` gives to a number among the operands of `n`."""
     typed = [o.dtype for o in n.operands if o not in literals and isinstance(o.result_type, TensorType)]
     return next((d for d in typed if d != boolean), typed[0] if typed else None)
 
@@ -175,8 +171,8 @@ def _is_exactly_printable(n: Node) -> bool:
         return False
     value = scalar_value(n)
     assert value is not None
-    again: ConstantData = scalar_constant(value, data.dtype).attrs["value"]
-    return again.array.tobytes() == data.array.tobytes()
+    reparsed: ConstantData = scalar_constant(value, data.dtype).attrs["value"]
+    return reparsed.array.tobytes() == data.array.tobytes()
 
 
 def _format_literal(n: Node) -> str:

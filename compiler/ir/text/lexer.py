@@ -5,7 +5,7 @@
     int     12                                       float   1.5  1e-05
     mark    -> .. // << >> <= >= == !=  and single characters
 
-A `%` that touches the word, number, value or `)` before it is the remainder: `%i%4`, `s0%n`.  A `#` starts a comment.
+A `%` directly after a word, number, value or `)` is the remainder operator: `%i%4`, `s0%n`.  A `#` starts a comment.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SIGILS = {"value": "%", "global": "@"}
 
 
 class Token(NamedTuple):
-    """One token; `text` is a name without its sigil, or a string without its quotes and escapes."""
+    """One token; `text` is a name without its sigil, or a string without quotes and escapes."""
 
     kind: str
     text: str
@@ -47,48 +47,48 @@ class Token(NamedTuple):
 
     def __str__(self) -> str:
         if self.kind == "end":
-            return "the end of the text"
+            return "end of input"
         return json.dumps(self.text) if self.kind == "string" else f"`{_SIGILS.get(self.kind, '')}{self.text}`"
 
 
 def format_name(sigil: str, name: str) -> str:
-    """`name` behind `%` or `@`, quoted where it is not a plain name."""
+    """Return `name` after its sigil `%` or `@`, quoted if it is not an identifier."""
     return sigil + (name if re.fullmatch(_NAME, name, re.ASCII) else quote(name))
 
 
 def quote(text: str) -> str:
-    """`text` as a string token."""
+    """Return `text` as a string token."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint that names the most similar of `known`, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=3)
-    return f"; did you mean {' or '.join(found)}?" if found else ""
+    """Return a suggestion of the names in `known` closest to `name`, or an empty string."""
+    matches = difflib.get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 
 def tokenize(text: str) -> Iterator[Token]:
-    """The tokens of `text`, then one of kind "end".  Raises ParseError."""
-    at, line, start = 0, 1, 0
-    operand_end = -1  # where the last token ended, if a remainder may follow it
+    """Yield the tokens of `text`, then one of kind "end".  Raises ParseError."""
+    at, line, line_start = 0, 1, 0
+    operand_end = -1  # end of the last token after which a `%` is the remainder operator
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None:
-            raise ParseError(f"unexpected character {text[at]!r}", line, at - start + 1, _source_line(text, line))
-        kind, raw = found.lastgroup or "", found.group()
+        match, column = _TOKEN.match(text, at), at - line_start + 1
+        if match is None:
+            raise ParseError(f"unexpected character {text[at]!r}", line, column, _source_line(text, line))
+        kind, raw = match.lastgroup or "", match.group()
         if kind == "value" and at == operand_end:
             kind, raw = "mark", "%"
         if kind != "space":
             try:
-                yield Token(kind, _unquote(kind, raw), line, at - start + 1)
+                yield Token(kind, _unquote(kind, raw), line, column)
             except ValueError:
-                raise ParseError("malformed string", line, at - start + 1, _source_line(text, line)) from None
+                raise ParseError("malformed string", line, column, _source_line(text, line)) from None
         at += len(raw)
         if kind == "space" and "\n" in raw:
-            line, start = line + raw.count("\n"), at - len(raw) + raw.rindex("\n") + 1
+            line, line_start = line + raw.count("\n"), at - len(raw) + raw.rindex("\n") + 1
         elif kind in ("int", "word", "value") or raw == ")":
             operand_end = at
-    yield Token("end", "", line, at - start + 1)
+    yield Token("end", "", line, at - line_start + 1)
 
 
 def _unquote(kind: str, raw: str) -> str:
@@ -101,82 +101,83 @@ def _source_line(text: str, number: int) -> str:
 
 
 class Cursor:
-    """Reads tokens one after the other; every error it makes says line and column."""
+    """A position in a sequence of tokens; its errors have a line and a column.
+
+    `dynamic_sizes` holds the sizes declared so far, by name.
+    """
 
     def __init__(self, text: str) -> None:
         self.source = text
         self.tokens = list(tokenize(text))
         self.position = 0
-        self.dynamic_sizes: dict[str, IndexExpr] = {}  # those declared so far, by name
+        self.dynamic_sizes: dict[str, IndexExpr] = {}
 
     @property
     def next(self) -> Token:
-        """The token that `take` would give."""
+        """The next token, not consumed."""
         return self.tokens[self.position]
 
     def peek(self, count: int = 1) -> Token:
-        """The token `count` places after the next one."""
+        """Return the token `count` tokens after the next one, without consuming any."""
         return self.tokens[min(self.position + count, len(self.tokens) - 1)]
 
     def next_is(self, *texts: str) -> bool:
-        """Whether the next token is one of these words or marks."""
+        """Return True if the next token is one of these words or marks."""
         return self.next.kind in ("word", "mark") and self.next.text in texts
 
     def take(self) -> Token:
+        """Consume and return the next token."""
         token = self.next
         self.position = min(self.position + 1, len(self.tokens) - 1)
         return token
 
     def accept(self, text: str) -> bool:
-        """Take the next token if it is this word or mark."""
-        found = self.next_is(text)
-        if found:
-            self.take()
-        return found
+        """Consume the next token and return True if it is this word or mark, else return False."""
+        return self.next_is(text) and bool(self.take())
 
     def expect(self, text: str) -> Token:
-        """Take this word or mark."""
+        """Consume this word or mark, or raise ParseError."""
         if not self.next_is(text):
             raise self.error(f"expected `{text}`, found {self.next}")
         return self.take()
 
     def expect_kind(self, kind: str, what: str = "") -> Token:
-        """Take a token of this kind; `what` names it in the error."""
+        """Consume a token of this kind, or raise ParseError; `what` describes it in the error."""
         if self.next.kind != kind:
             raise self.error(f"expected {what or f'a {kind}'}, found {self.next}")
         return self.take()
 
     def expect_integer(self) -> int:
-        """Take a number without sign or fraction."""
+        """Consume an integer without sign."""
         token = self.expect_kind("int", "an integer")
         try:
             return int(token.text)
-        except ValueError:  # Python converts 4300 digits and no more
+        except ValueError:  # Python's limit is 4300 digits
             raise self.error("integer is too long", token) from None
 
     def read_list(self, opening: str, read_item: Callable[[], T], closing: str) -> tuple[T, ...]:
-        """Opening bracket, items with commas between them, closing bracket."""
+        """Read comma-separated items between an opening and a closing bracket."""
         self.expect(opening)
-        found: list[T] = []
+        items: list[T] = []
         while not self.accept(closing):
-            if found and not self.accept(","):
+            if items and not self.accept(","):
                 raise self.error(f"expected `,` or `{closing}`, found {self.next}")
-            found.append(read_item())
-        return tuple(found)
+            items.append(read_item())
+        return tuple(items)
 
     def expect_end(self) -> None:
-        """Require that nothing is left."""
+        """Raise ParseError unless all tokens have been consumed."""
         if self.next.kind != "end":
-            raise self.error(f"expected the end of the text, found {self.next}")
+            raise self.error(f"expected end of input, found {self.next}")
 
     def error(self, message: str, token: Token | None = None) -> ParseError:
-        """The error for `message` at `token`, or at the next one."""
+        """Return the error for `message` at `token`, by default the next one."""
         t = token or self.next
         return ParseError(message, t.line, t.column, _source_line(self.source, t.line))
 
     @contextmanager
     def nesting_guard(self) -> Iterator[None]:
-        """Turns running out of stack on deeply nested text into a ParseError."""
+        """Turn a RecursionError on deeply nested text into a ParseError."""
         try:
             yield
         except RecursionError:

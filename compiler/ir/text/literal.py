@@ -1,9 +1,9 @@
-"""Text of attribute values and of constants' contents, both ways.
+"""Parsing and printing of attribute values and of the contents of constants.
 
     value ::= int | float | "true" | "false" | "none" | string | dim | dtype | type | layout | "[" value,* "]" | graph
     array ::= number | "[" array,* "]"                 a complex number is a pair of numbers
 
-What is read back has the same bits as what was written.
+Printing and parsing preserves every bit.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 MAX_INLINE_ELEMENTS = 16
-"""The most elements of a constant that are written out as numbers."""
+"""Largest number of elements of a constant that are written as numbers; chosen empirically, for readability."""
 
 COMPLEX_COMPONENTS: Mapping[DType, DType] = {c64: f32, c128: f64}
-"""What the parts of a complex number are."""
+"""The dtype of the real and the imaginary part of a complex number."""
 
 _KEYWORD_VALUES: Mapping[str, Any] = {
     "true": True,
@@ -40,7 +40,7 @@ _KEYWORD_VALUES: Mapping[str, Any] = {
 
 
 def write_value(value: Any, write_graph: Callable[[Graph], str] | None = None) -> str:
-    """An attribute's value as text; what has no text is shown in angle brackets, which do not parse."""
+    """Return an attribute value as text; `<type>`, which does not parse, for values without a text form."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, (int, float)):
@@ -57,7 +57,7 @@ def write_value(value: Any, write_graph: Callable[[Graph], str] | None = None) -
 
 
 def read_value(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -> Any:
-    """An attribute's value; lists become tuples."""
+    """Read an attribute value; lists become tuples."""
     if next_is_float(c):
         return read_number(c)
     if c.next.kind == "string":
@@ -76,7 +76,7 @@ def read_value(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -
 
 
 def read_attrs(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -> dict[str, Any]:
-    """`{name=value, ...}`, or nothing."""
+    """Read `{name=value, ...}`; return an empty dict if there is no brace."""
     attrs: dict[str, Any] = {}
 
     def read_attr() -> None:
@@ -92,18 +92,18 @@ def read_attrs(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -
 
 
 def next_is_float(c: Cursor) -> bool:
-    """Whether a float comes next."""
+    """Return True if the next tokens are a float, with or without a sign."""
     token = c.peek() if c.next_is("-") else c.next
     return token.kind == "float" or (token.kind == "word" and token.text in ("inf", "nan"))
 
 
 def next_is_number(c: Cursor) -> bool:
-    """Whether a number or a truth value comes next."""
+    """Return True if the next tokens are a number or a bool."""
     return next_is_float(c) or c.next_is("true", "false") or (c.peek() if c.next_is("-") else c.next).kind == "int"
 
 
 def read_number(c: Cursor) -> Number:
-    """A number with its sign, or a truth value."""
+    """Read a number, with or without a sign, or a bool."""
     if c.next_is("true", "false"):
         return c.take().text == "true"
     negative = c.accept("-")
@@ -117,7 +117,7 @@ def read_number(c: Cursor) -> Number:
 
 
 def is_representable(value: Number, dtype: DType) -> bool:
-    """Whether `dtype` holds `value` (a float may round)."""
+    """Return True if `dtype` can represent `value`; floats may round."""
     if isinstance(value, bool):
         return dtype.kind == "bool"
     if dtype.is_float:
@@ -129,21 +129,21 @@ def is_representable(value: Number, dtype: DType) -> bool:
 
 
 def write_number(value: Any, dtype: DType) -> str:
-    """A NumPy scalar as the shortest text that gives its bits back in `dtype`."""
+    """Return the shortest text that parses to a NumPy scalar's bits in `dtype`."""
     if dtype.kind == "bool":
         return str(bool(value)).lower()
     return str(dtype.numpy.type(value)) if dtype.is_float else str(int(value))
 
 
 def write_array(data: ConstantData) -> str | None:
-    """The numbers of a small constant; None for a large one, or one that the text would not give back bit for bit."""
-    if part := COMPLEX_COMPONENTS.get(data.dtype):
-        return write_array(ConstantData(part, data.array.reshape(*data.array.shape, 1).view(part.numpy)))
+    """Return the numbers of a small constant; None if it is large or its text would not parse to the same bits."""
+    if component := COMPLEX_COMPONENTS.get(data.dtype):
+        return write_array(ConstantData(component, data.array.reshape(*data.array.shape, 1).view(component.numpy)))
     if data.array.size > MAX_INLINE_ELEMENTS:
         return None
     texts = [write_number(v, data.dtype) for v in data.numpy_values.reshape(-1)]
-    again = to_storage(np.array([_parse_number(t, data.dtype) for t in texts]), data.dtype)
-    return _nest_brackets(texts, data.array.shape) if again.tobytes() == data.array.tobytes() else None
+    reparsed = to_storage(np.array([_parse_number(t, data.dtype) for t in texts]), data.dtype)
+    return _nest_brackets(texts, data.array.shape) if reparsed.tobytes() == data.array.tobytes() else None
 
 
 def _parse_number(text: str, dtype: DType) -> Number:
@@ -151,19 +151,18 @@ def _parse_number(text: str, dtype: DType) -> Number:
 
 
 def _nest_brackets(texts: list[str], shape: tuple[int, ...]) -> str:
-    """`texts` bracketed as `shape` has it; an empty array is `[]` whatever its rank."""
+    """Nest `texts` in brackets by `shape`; an empty array of any rank is `[]`."""
     if not shape:
         return texts[0]
-    step = len(texts) // shape[0] if texts else 0
-    return (
-        "[" + ", ".join(_nest_brackets(texts[k : k + step], shape[1:]) for k in range(0, len(texts), step or 1)) + "]"
-    )
+    step = len(texts) // shape[0] if texts else 1
+    rows = [_nest_brackets(texts[k : k + step], shape[1:]) for k in range(0, len(texts), step)]
+    return f"[{', '.join(rows)}]"
 
 
 def read_array(c: Cursor, type: TensorType) -> Array:
-    """The contents of a constant of `type`: nested lists of its shape."""
-    if part := COMPLEX_COMPONENTS.get(type.dtype):
-        pairs = read_array(c, TensorType(part, (*type.shape, 2)))
+    """Read the contents of a constant of `type`: nested lists of its shape."""
+    if component := COMPLEX_COMPONENTS.get(type.dtype):
+        pairs = read_array(c, TensorType(component, (*type.shape, 2)))
         return pairs.reshape(-1).view(type.dtype.numpy).reshape(pairs.shape[:-1])
     start = c.next
     shape = expect_static_shape(c, type, start)
@@ -186,19 +185,18 @@ def _read_numbers(c: Cursor, shape: tuple[int, ...], dtype: DType) -> Iterator[N
         return
     token, value = c.next, read_number(c)
     if not is_representable(value, dtype):
-        raise c.error(f"{write_value(value)} is no {dtype}", token)
+        raise c.error(f"{write_value(value)} is not representable in {dtype}", token)
     yield value
 
 
 def expect_static_shape(c: Cursor, type: TensorType, at: Token) -> tuple[int, ...]:
-    """The shape of a constant of `type`."""
+    """Return the shape of a constant of `type`; ParseError if it is not static or has more than 32 dimensions."""
     if not type.is_static or any(d < 0 for d in type.static_shape()) or type.rank > 32:
-        raise c.error(f"a constant cannot be {type}", at)
+        raise c.error(f"the type of a constant must be static and of at most rank 32, got {type}", at)
     return type.static_shape()
 
 
 def _empty_array(c: Cursor, type: TensorType, at: Token) -> Array:
-    """A constant without elements."""
     try:
         return np.zeros(expect_static_shape(c, type, at), storage_dtype(type.dtype))
     except ValueError as error:
@@ -206,5 +204,5 @@ def _empty_array(c: Cursor, type: TensorType, at: Token) -> Array:
 
 
 def storage_dtype(dtype: DType) -> np.dtype[Any]:
-    """The NumPy type that holds the bits of `dtype` in a `Data`."""
+    """Return the NumPy type of a `ConstantData` array of `dtype` (uint16 for bf16)."""
     return np.dtype(np.uint16) if dtype.name == "bf16" else dtype.numpy

@@ -1,4 +1,4 @@
-"""Contents of constants too large to write as numbers: a section behind the graph or program that uses them.
+"""The `resources` section: contents of large constants, after the graph or program that uses them.
 
 resources ::= "resources" "{" (@name "=" base64 string)* "}"
 """
@@ -19,47 +19,47 @@ from compiler.ir.types import TensorType
 
 
 class Resources:
-    """Contents by name: given by the caller, or found in the text that `c` reads."""
+    """Contents of constants by name, `given` by the caller or read from the text's `resources` section."""
 
     def __init__(self, c: Cursor, given: Mapping[str, ConstantData] | None) -> None:
         self.decoded = dict(given or {})
         self.encoded = dict(_find_section(c))
 
     def get(self, c: Cursor, name: Token, type: TensorType) -> ConstantData:
-        """The constant `name`, which must be of `type`; each is made once."""
+        """Return the constant `name`, decoded once; ParseError if it is unknown or not of `type`."""
         if name.text not in self.decoded and name.text in self.encoded:
             self.decoded[name.text] = ConstantData(type.dtype, _decode(c, self.encoded[name.text], type), name.text)
         data = self.decoded.get(name.text)
         if data is None:
             hint = did_you_mean(name.text, [*self.decoded, *self.encoded])
-            raise c.error(f"no contents for {name}{hint or '; give resources, or print with full=True'}", name)
+            raise c.error(f"no contents for {name}{hint or '; pass `resources`, or print with full=True'}", name)
         if (data.dtype, data.array.shape) != (type.dtype, type.shape):
             raise c.error(f"{name} holds {TensorType(data.dtype, data.array.shape)}, not {type}", name)
         return data
 
 
 def write_resources(data: Mapping[str, ConstantData]) -> str:
-    """The `resources` section for the constants `data`."""
+    """Return the `resources` section for the constants `data`."""
     lines = [f'  {format_name("@", n)} = "{base64.b64encode(d.array.tobytes()).decode()}"' for n, d in data.items()]
     return "\n".join(["resources {", *lines, "}"])
 
 
 def skip_resources(c: Cursor) -> None:
-    """Pass over the `resources` section, if it comes next."""
+    """Skip the `resources` section if it is next."""
     if c.accept("resources"):
         list(_entries(c))
 
 
 def _find_section(c: Cursor) -> Iterator[tuple[str, Token]]:
-    """The entries of the `resources` section, wherever it lies ahead; the cursor stays where it is."""
-    here = c.position
+    """Yield the entries of the `resources` section after the cursor, whose position is unchanged."""
+    position = c.position
     for k in range(1, len(c.tokens) - 1):
         before, token, after = c.tokens[k - 1 : k + 2]
         if (token.kind, token.text, before.text, after.text) == ("word", "resources", "}", "{"):
             c.position = k + 1
             yield from _entries(c)
             break
-    c.position = here
+    c.position = position
 
 
 def _entries(c: Cursor) -> Iterator[tuple[str, Token]]:
@@ -81,4 +81,4 @@ def _decode(c: Cursor, text: Token, type: TensorType) -> np.ndarray[Any, Any]:
     try:
         return np.frombuffer(raw, storage_dtype(type.dtype)).reshape(shape).copy()
     except ValueError:
-        raise c.error(f"{len(raw)} bytes are not the contents of {type}", text) from None
+        raise c.error(f"{len(raw)} bytes do not match the size of {type}", text) from None

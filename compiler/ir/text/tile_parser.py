@@ -1,4 +1,4 @@
-"""Text to Tile IR.  The grammar of kernels stands in compiler.ir.tile, that of expressions in compiler.ir.expr_parser.
+"""Parser of Tile IR; for kernels see the grammar in compiler.ir.tile.kernel, for expressions compiler.ir.text.expr_parser.
 
 program ::= "program" "{" item* "}" resources?
 item    ::= size | ("input" | "output" | "buffer") %name ":" type
@@ -7,7 +7,7 @@ item    ::= size | ("input" | "output" | "buffer") %name ":" type
           | "launch" @kernel "(" %name,* ")" ("for" string)?
           | "opaque" @op "(" %name,* ")" ("->" %name,*)? attrs? ("for" string)?
           | "copy" %name "->" %name
-          | "view" %name "=" %name "[" dim "]"                    one entry along the first dimension
+          | "view" %name "=" %name "[" dim "]"                    an entry along the first dimension
           | "repeat" %var "in" "0" ".." dim "{" step* "}"
 """
 
@@ -49,7 +49,7 @@ KEYWORDS = ("store", "local", "check", "prefetch", "for", "parallel")
 
 
 def parse_kernel(text: str) -> Kernel:
-    """The kernel that `text` spells.  Raises ParseError."""
+    """Parse a kernel.  Raises ParseError."""
     c = Cursor(text)
     with c.nesting_guard():
         kernel = _read_kernel(c)
@@ -58,7 +58,7 @@ def parse_kernel(text: str) -> Kernel:
 
 
 def parse_program(text: str, resources: Mapping[str, ConstantData] | None = None) -> Program:
-    """The program that `text` spells; `resources` holds the contents of `@name` constants.  Raises ParseError."""
+    """Parse a program; `resources` gives the contents of `@name` constants.  Raises ParseError."""
     c = Cursor(text)
     with c.nesting_guard():
         program = _read_program(c, Resources(c, resources))
@@ -80,11 +80,9 @@ def _read_kernel(c: Cursor) -> Kernel:
 
 
 def _read_condition(c: Cursor) -> Dim:
-    """`if a >= b` as the number that must not be negative."""
-    c.expect("if")
-    found = read_dim(c)
-    c.expect(">=")
-    return found - c.expect_integer()
+    """Read the condition `if a >= b` as the expression `a - b`, to be compared with 0."""
+    _, lhs, _ = c.expect("if"), read_dim(c), c.expect(">=")
+    return lhs - c.expect_integer()
 
 
 def _read_param(c: Cursor, scope: NameScope) -> Param:
@@ -97,8 +95,7 @@ def _read_param(c: Cursor, scope: NameScope) -> Param:
 
 
 def _read_buffer(c: Cursor) -> tuple[str, TensorType]:
-    name = c.expect_kind("value", "a buffer's %name").text
-    c.expect(":")
+    name, _ = c.expect_kind("value", "a buffer's %name").text, c.expect(":")
     return name, read_type(c)
 
 
@@ -160,9 +157,9 @@ def _read_reuse(c: Cursor) -> ReuseRange:
 
 
 def _read_reduce(c: Cursor, name: str, scope: NameScope) -> Reduce:
-    op = c.expect_kind("word", "how to combine")
+    op = c.expect_kind("word", "a reduction")
     if op.text not in IDENTITIES:
-        raise c.error(f"{op} combines nothing; use {', '.join(IDENTITIES)}", op)
+        raise c.error(f"unknown reduction {op}; use {', '.join(IDENTITIES)}", op)
     ranges = [_read_range(c, scope)]
     while c.accept(","):
         ranges.append(_read_range(c, scope))
@@ -175,7 +172,7 @@ def _read_reduce(c: Cursor, name: str, scope: NameScope) -> Reduce:
 
 
 def _read_range(c: Cursor, scope: NameScope) -> Range:
-    """A loop's header; its variable enters `scope`."""
+    """Read a loop header and add its variable to `scope`."""
     name = c.expect_kind("value", "the loop's %variable").text
     result = Range(name, *_read_bounds(c))
     scope.values[name] = i64
@@ -197,7 +194,7 @@ def _read_bounds(c: Cursor) -> tuple[Dim, Dim]:
 
 @dataclass
 class _ProgramParts:
-    """A program as far as it has been read."""
+    """The parts of a program read so far."""
 
     buffers: dict[str, TensorType] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
@@ -226,7 +223,7 @@ def _read_program(c: Cursor, resources: Resources) -> Program:
 
 
 def _read_declaration(c: Cursor, p: _ProgramParts, resources: Resources) -> None:
-    """One buffer; an input may be declared again as an output of the same type."""
+    """Read the declaration of a buffer; an input may be declared again as an output of the same type."""
     role, at = c.take().text, c.next
     name, type = _read_buffer(c)
     if name in p.buffers and (role != "output" or p.buffers[name] != type):
@@ -251,7 +248,7 @@ def _read_step(c: Cursor, p: _ProgramParts) -> Step:
     if c.accept("launch"):
         kernel = c.expect_kind("global", "a kernel's @name")
         if kernel.text not in p.kernels:
-            raise c.error(f"{kernel} is no kernel here{did_you_mean(kernel.text, p.kernels)}", kernel)
+            raise c.error(f"unknown kernel {kernel}{did_you_mean(kernel.text, p.kernels)}", kernel)
         return Launch(kernel.text, c.read_list("(", read_name, ")"), _read_node_name(c))
     if c.accept("view"):
         return _read_view(c, p)
@@ -268,23 +265,22 @@ def _read_step(c: Cursor, p: _ProgramParts) -> Step:
 
 
 def _read_view(c: Cursor, p: _ProgramParts) -> View:
-    name = c.expect_kind("value", "the slice's %name")
-    c.expect("=")
+    name, _ = c.expect_kind("value", "the view's %name"), c.expect("=")
     buffer = expect_name(c, p.buffers, "buffer").text
     if name.text in p.buffers:
         raise c.error(f"{name} is declared twice", name)
     if not p.buffers[buffer].rank:
-        raise c.error(f"%{buffer} has no dimension to take a slice of", name)
+        raise c.error(f"%{buffer} has rank 0; a view needs a dimension to index", name)
     p.buffers[name.text] = view_type(p.buffers[buffer])
     (index,) = c.read_list("[", lambda: read_dim(c), "]") or (0,)
     return View(name.text, buffer, index)
 
 
 def _read_repeat(c: Cursor, p: _ProgramParts) -> Repeat:
-    variable = c.expect_kind("value", "the counter's %name").text
+    variable = c.expect_kind("value", "the loop's %variable").text
     at, (low, count) = c.next, _read_bounds(c)
     if low != 0 or variables(count):
-        raise c.error("steps are counted from 0 to a number or a size", at)
+        raise c.error("repeat must run from 0 to a constant or a size", at)
     c.expect("{")
     steps: list[Step] = []
     while not c.accept("}"):
@@ -293,5 +289,5 @@ def _read_repeat(c: Cursor, p: _ProgramParts) -> Repeat:
 
 
 def _read_node_name(c: Cursor) -> str:
-    """The graph node a step stands for."""
+    """Read the optional name of the graph node that a step computes."""
     return c.expect_kind("string", "the name of a node, in quotes").text if c.accept("for") else ""

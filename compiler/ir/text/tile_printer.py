@@ -1,4 +1,4 @@
-"""Tile IR as text; the grammar stands in compiler.ir.tile and, for whole programs, in compiler.ir.tile_parser.
+"""Printer of Tile IR; for the grammar see compiler.ir.tile.kernel and, for programs, compiler.ir.text.tile_parser.
 
 kernel @scale(in %x: f32[n], out %y: f32[n]) {
   parallel %i in 0..n tile 16 lanes 16 {
@@ -53,15 +53,17 @@ PRECEDENCE: Mapping[str, int] = {
     **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 1),
     "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, "+": 6, "-": 6, "*": 7, "/": 7,
 }  # fmt: skip
-"""How tightly each infix primitive binds: Python's order, but comparisons do not chain."""
+"""Precedence of each infix primitive: Python's, but comparisons do not chain."""
 
 UNARY_PRECEDENCE = 8
+"""Precedence of unary minus."""
+
 MAX_DEPTH, MAX_SIZE = 40, 200
-"""An expression that is deeper, or larger when its shared parts are written out, is spread over several statements."""
+"""Largest depth, and size in nodes counted once per use, of an expression printed in one statement; chosen empirically."""
 
 
 def print_kernel(kernel: Kernel) -> str:
-    """`kernel` as text; expressions that would fill pages are spread over fresh `%t0 = ...` bindings."""
+    """Return `kernel` as text; large expressions are split into bindings of fresh names `%t0 = ...`."""
     printer = _KernelPrinter(kernel.body, {p.name: p.type.dtype for p in kernel.params})
     params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
     params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
@@ -71,12 +73,12 @@ def print_kernel(kernel: Kernel) -> str:
 
 
 def print_expr(e: Expr) -> str:
-    """`e` on one line, every variable written with its `%`."""
+    """Return `e` on one line, every variable with its `%`."""
     return _KernelPrinter((), {}, all_names_bound=True).print_expr(e)
 
 
 class _KernelPrinter:
-    """What spelling an expression needs to know of its kernel: bound names, dtypes of buffers, fresh names."""
+    """Prints statements and expressions in the context of a kernel: bound names, dtypes of buffers, fresh names."""
 
     def __init__(self, body: tile.Block, buffers: Mapping[str, DType], all_names_bound: bool = False) -> None:
         stmts = list(tile.walk(body))
@@ -89,7 +91,7 @@ class _KernelPrinter:
     # statements
 
     def print_stmt(self, s: Stmt) -> Iterator[str]:
-        """The lines of one statement."""
+        """Yield the lines of one statement."""
         if isinstance(s, Let):
             yield from (lines := self.split_expr(s.value))[:-1]
             yield f"{format_value_name(s.name)} = {lines[-1]}"
@@ -118,27 +120,23 @@ class _KernelPrinter:
         *more, value = self.split_expr(s.value)
         lines += [*more, f"yield {value}"]
         head = f"{format_value_name(s.name)} = reduce {s.op} {', '.join(map(self.print_range, s.ranges))} {{"
-        short = f"{head} {lines[0]} }}"
-        return (
-            short if len(lines) == 1 and len(short) <= MAX_HEADER_WIDTH else "\n".join([head, *map(indent, lines), "}"])
-        )
+        one_line = f"{head} {lines[0]} }}"
+        if len(lines) == 1 and len(one_line) <= MAX_HEADER_WIDTH:
+            return one_line
+        return "\n".join([head, *map(indent, lines), "}"])
 
     def print_range(self, r: Range) -> str:
-        options = (
-            ("tile", r.tile, 1),
-            ("lanes", r.lanes, 0),
-            ("unroll", r.unroll, 1),
-            ("accumulators", r.accumulators, 1),
-        )
-        words = [f"{word} {count}" for word, count, default in options if count != default]
+        defaults = {"tile": 1, "lanes": 0, "unroll": 1, "accumulators": 1}
+        options = {name: getattr(r, name) for name in defaults}
+        words = [f"{name} {value}" for name, value in options.items() if value != defaults[name]]
         return " ".join([f"{format_value_name(r.var)} in {self.print_dim(r.lo)}..{self.print_dim(r.hi)}", *words])
 
     def print_dim(self, d: Dim) -> str:
         return format_index(d, self.print_variable)
 
     def print_variable(self, name: str) -> str:
-        spelled = format_value_name(name)
-        return spelled if self.all_names_bound or name in self.bound_names or '"' in spelled else name
+        text = format_value_name(name)
+        return text if self.all_names_bound or name in self.bound_names or '"' in text else name
 
     def print_element(self, buffer: str, index: tuple[Dim, ...]) -> str:
         return f"{format_value_name(buffer)}[{', '.join(map(self.print_dim, index))}]"
@@ -146,23 +144,21 @@ class _KernelPrinter:
     # expressions
 
     def split_expr(self, e: Expr, expected: DType | None = None) -> list[str]:
-        """Bindings for the parts of an overlarge `e`, then the text of what is left."""
+        """Return bindings of subexpressions if `e` is large, then the text of `e` in terms of them."""
         named = _subexprs_to_name(e)
-        if not named:
-            return [self.print_expr(e, expected=expected)]
         lines: list[str] = []
-        shown: dict[int, Expr] = {}
-        for part in e.subexprs:
-            value = scalar.with_args(part, tuple(shown[id(a)] for a in part.args))
-            if id(part) in named:
+        memo: dict[int, Expr] = {}
+        for x in e.subexprs if named else ():
+            value = scalar.with_args(x, tuple(memo[id(a)] for a in x.args))
+            if id(x) in named:
                 name = next(self.fresh_names)
                 lines.append(f"{format_value_name(name)} = {self.print_expr(value)}")
-                value = Ref(part.dtype, name)
-            shown[id(part)] = value
-        return [*lines, self.print_expr(shown[id(e)], expected=expected)]
+                value = Ref(x.dtype, name)
+            memo[id(x)] = value
+        return [*lines, self.print_expr(memo.get(id(e), e), expected=expected)]
 
     def print_expr(self, e: Expr, outer_precedence: int = 0, expected: DType | None = None) -> str:
-        """`e` as an operand of what binds as tightly as `outer`; a literal of dtype `expected` needs no type."""
+        """Return `e` as an operand of an operator of `outer_precedence`; literals of dtype `expected` need no type."""
         if isinstance(e, Const):
             return _print_const(e) if e.dtype in (expected, boolean) else f"{_print_const(e)}:{e.dtype}"
         if isinstance(e, Ref):
@@ -185,12 +181,11 @@ class _KernelPrinter:
         if e.primitive in ("cast", "bitcast"):
             return f"{e.primitive}<{e.dtype}>({self.print_expr(e.operands[0])})"
         expected = _literal_dtypes(e)
-        infix = PRIMITIVES[e.primitive].infix
-        if infix:
-            level = PRECEDENCE[infix]
-            left = self.print_expr(e.operands[0], level + (level == 1), expected[0])
-            text = f"{left} {infix} {self.print_expr(e.operands[1], level + 1, expected[1])}"
-            return f"({text})" if level < outer_precedence else text
+        if infix := PRIMITIVES[e.primitive].infix:
+            precedence = PRECEDENCE[infix]
+            left = self.print_expr(e.operands[0], precedence + (precedence == 1), expected[0])
+            text = f"{left} {infix} {self.print_expr(e.operands[1], precedence + 1, expected[1])}"
+            return f"({text})" if precedence < outer_precedence else text
         if e.primitive == "neg":
             text = self.print_expr(e.operands[0], UNARY_PRECEDENCE)
             return f"-({text})" if isinstance(e.operands[0], Const) or text.startswith("-") else f"-{text}"
@@ -199,32 +194,32 @@ class _KernelPrinter:
 
 
 def _subexprs_to_name(e: Expr) -> set[int]:
-    """The parts of an overlarge `e` (by identity) that get a name: the shared ones, and every `DEPTH` levels one."""
+    """Return the ids of the subexpressions of a large `e` to name: the shared ones, and one every `MAX_DEPTH` levels."""
     size: dict[int, int] = {}
     depth: dict[int, int] = {}
     uses: Counter[int] = Counter()
-    for part in e.subexprs:
-        size[id(part)] = 1 + sum(size[id(a)] for a in part.args)
-        depth[id(part)] = 1 + max((depth[id(a)] for a in part.args), default=0)
-        uses.update(id(a) for a in part.args)
+    for x in e.subexprs:
+        size[id(x)] = 1 + sum(size[id(a)] for a in x.args)
+        depth[id(x)] = 1 + max((depth[id(a)] for a in x.args), default=0)
+        uses.update(id(a) for a in x.args)
     if size[id(e)] <= MAX_SIZE and depth[id(e)] <= MAX_DEPTH:
         return set()
-    cuts: set[int] = set()
-    for part in e.subexprs:
-        depth[id(part)] = 1 + max((depth[id(a)] for a in part.args), default=0)
-        if part is not e and part.args and (uses[id(part)] > 1 or depth[id(part)] == MAX_DEPTH):
-            cuts.add(id(part))
-            depth[id(part)] = 1
-    return cuts
+    named: set[int] = set()
+    for x in e.subexprs:
+        depth[id(x)] = 1 + max((depth[id(a)] for a in x.args), default=0)
+        if x is not e and x.args and (uses[id(x)] > 1 or depth[id(x)] == MAX_DEPTH):
+            named.add(id(x))
+            depth[id(x)] = 1
+    return named
 
 
 def _literal_dtypes(e: PrimitiveCall) -> list[DType | None]:
-    """For each operand, the dtype that the parser gives to a bare number there."""
-    choice = PRIMITIVES[e.primitive].result_rule == "branch"
-    free = e.operands[choice:]
-    typed = next((a.dtype for a in free if not isinstance(a, Const) or a.dtype == boolean), None)
-    bare = [typed or (None if k == 0 else free[0].dtype) for k in range(len(free))]
-    return [boolean, *bare] if choice else bare
+    """Return the dtype that the parser infers for a bare number in place of each operand."""
+    has_condition = PRIMITIVES[e.primitive].result_rule == "branch"
+    values = e.operands[has_condition:]
+    typed = next((a.dtype for a in values if not isinstance(a, Const) or a.dtype == boolean), None)
+    inferred = [typed or (None if k == 0 else values[0].dtype) for k in range(len(values))]
+    return [boolean, *inferred] if has_condition else inferred
 
 
 def _print_const(e: Const) -> str:
@@ -232,32 +227,31 @@ def _print_const(e: Const) -> str:
 
 
 def _write_condition(condition: Dim) -> str:
-    """` if a >= b` for what must not be negative; nothing for 0."""
-    least = max(0, -constant_term(condition))
-    return f" if {condition + least} >= {least}" if condition != 0 else ""
+    """Return ` if a >= b` for the condition a - b >= 0 with b >= 0; an empty string for the constant 0."""
+    b = max(0, -constant_term(condition))
+    return f" if {condition + b} >= {b}" if condition != 0 else ""
 
 
 def print_program(program: Program, *, full: bool = False) -> str:
-    """`program` as text; `full` appends the contents of large constants."""
+    """Return `program` as text; `full` appends the contents of large constants."""
     resources = program_resources(program)
     text = "\n".join(["program {", *(indent(item) for item in _program_items(program, resources)), "}"])
     return f"{text}\n{write_resources(resources)}" if full and resources else text
 
 
 def program_resources(program: Program) -> dict[str, ConstantData]:
-    """The constants that `print_program` names without writing them out."""
+    """Return the constants that `print_program` writes as `@name`."""
     data = {name: _stored_data(array, program.buffers[name]) for name, array in program.constants.items()}
     return {name: d for name, d in data.items() if write_array(d) is None}
 
 
 def _stored_data(array: Any, type: TensorType) -> ConstantData:
-    """`array` as stored bits; a bf16 constant may come as float32."""
+    """Return `array` as `ConstantData`; a bf16 array may be float32 or bits in uint16."""
     if isinstance(array, ConstantData):
         return array
     values = np.asarray(array)
-    return ConstantData(
-        type.dtype, values if values.dtype == storage_dtype(type.dtype) else to_storage(values, type.dtype)
-    )
+    is_stored = values.dtype == storage_dtype(type.dtype)
+    return ConstantData(type.dtype, values if is_stored else to_storage(values, type.dtype))
 
 
 def _program_items(p: Program, resources: Mapping[str, ConstantData]) -> Iterator[str]:
@@ -277,11 +271,11 @@ def _print_step(s: Step) -> str:
     if isinstance(s, Copy):
         return f"copy {format_value_name(s.source)} -> {format_value_name(s.target)}"
     if isinstance(s, View):
-        return f"view {format_value_name(s.name)} = {format_value_name(s.buffer)}[{format_index(s.index, format_value_name)}]"
+        element = f"{format_value_name(s.buffer)}[{format_index(s.index, format_value_name)}]"
+        return f"view {format_value_name(s.name)} = {element}"
     if isinstance(s, Repeat):
-        return "\n".join(
-            [f"repeat {format_value_name(s.var)} in 0..{s.count} {{", *(indent(_print_step(i)) for i in s.steps), "}"]
-        )
+        body = [indent(_print_step(inner)) for inner in s.steps]
+        return "\n".join([f"repeat {format_value_name(s.var)} in 0..{s.count} {{", *body, "}"])
     node = f" for {quote(s.node)}" if s.node else ""
     arguments = f"({', '.join(map(format_value_name, s.arguments))})"
     if isinstance(s, Launch):

@@ -1,4 +1,4 @@
-"""Text to dimensions, layouts and types.  The inverse of their `str`."""
+"""Parser of index expressions, layouts and types: the inverse of their `str`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compiler.ir.types import DTYPES, DType, Layout, PhysicalDim, TensorType, is
 
 
 def parse_type(text: str) -> TensorType:
-    """The type that `text` spells: `f32[128, s0*4]{1, 0}`.  Raises ParseError."""
+    """Parse a type, as in `f32[128, s0*4]{1, 0}`.  Raises ParseError."""
     c = Cursor(text)
     with c.nesting_guard():
         result = read_type(c)
@@ -17,7 +17,7 @@ def parse_type(text: str) -> TensorType:
 
 
 def parse_dim(text: str) -> Dim:
-    """The index expression that `text` spells: `s0*4 + 1`.  Raises ParseError."""
+    """Parse an index expression, as in `s0*4 + 1`.  Raises ParseError."""
     c = Cursor(text)
     with c.nesting_guard():
         result = read_dim(c)
@@ -26,11 +26,11 @@ def parse_dim(text: str) -> Dim:
 
 
 def read_type(c: Cursor) -> TensorType:
-    """A dtype, a shape and perhaps a layout."""
+    """Read a dtype, a shape and an optional layout."""
     dtype = read_dtype(c)
     at, shape = c.next, read_dims(c)
-    if wrong := [d for d in shape if not is_valid_extent(d)]:
-        raise c.error(f"a dimension cannot have {wrong[0]} elements", at)
+    if invalid := [d for d in shape if not is_valid_extent(d)]:
+        raise c.error(f"invalid dimension extent {invalid[0]}", at)
     return TensorType(dtype, shape, read_layout(c, len(shape)) if c.next_is("{") else None)
 
 
@@ -42,7 +42,7 @@ def read_dtype(c: Cursor) -> DType:
 
 
 def read_layout(c: Cursor, rank: int | None = None) -> Layout:
-    """A layout of a tensor of `rank` dimensions (of any, where it is None)."""
+    """Read a layout of a tensor of rank `rank`; None allows any."""
     return Layout(c.read_list("{", lambda: _read_physical_dim(c, rank), "}"))
 
 
@@ -53,7 +53,7 @@ def _read_physical_dim(c: Cursor, rank: int | None) -> PhysicalDim:
     if c.accept("+"):
         before, _, after = read_dim(c), c.expect(":"), read_dim(c)
         if not (is_valid_extent(before) and is_valid_extent(after)):
-            raise c.error("a margin of less than nothing", at)
+            raise c.error("negative margin", at)
         return PhysicalDim(dim, margin_before=before, margin_after=after)
     if not c.next_is("/", "%"):
         return PhysicalDim(dim)
@@ -65,22 +65,22 @@ def _read_physical_dim(c: Cursor, rank: int | None) -> PhysicalDim:
 
 
 def read_size_declaration(c: Cursor) -> None:
-    """The declaration of a size, which means itself from here on: `size s0 in 1..513 hint 128`."""
+    """Read `size s0 in 1..513 hint 128` and add the dynamic size to `c.dynamic_sizes`."""
     c.expect("size")
     at, _ = c.expect_kind("word", "a size's name"), c.expect("in")
     low, _, end, _ = c.expect_integer(), c.expect(".."), c.expect_integer(), c.expect("hint")
-    known = dynamic_size(at.text, low, end - 1, c.expect_integer())
-    if c.dynamic_sizes.setdefault(at.text, known) != known:
+    size = dynamic_size(at.text, low, end - 1, c.expect_integer())
+    if c.dynamic_sizes.setdefault(at.text, size) != size:
         raise c.error(f"{at} is declared twice", at)
 
 
 def read_dims(c: Cursor) -> tuple[Dim, ...]:
-    """Index expressions in square brackets."""
+    """Read index expressions in square brackets."""
     return c.read_list("[", lambda: read_dim(c), "]")
 
 
 def read_dim(c: Cursor) -> Dim:
-    """A sum of products, as Python groups them; variables with or without their `%`."""
+    """Read an index expression with Python's precedence; variables are written with or without `%`."""
     total = _read_product(c)
     while c.next_is("+", "-"):
         total = total + _read_product(c) if c.take().text == "+" else total - _read_product(c)
@@ -90,11 +90,11 @@ def read_dim(c: Cursor) -> Dim:
 def _read_product(c: Cursor) -> Dim:
     total = _read_factor(c)
     while c.next_is("*", "//", "%"):
-        sign = c.take()
-        other = _read_factor(c)
-        if other == 0 and sign.text != "*":
-            raise c.error("division by zero", sign)
-        total = total * other if sign.text == "*" else (floordiv if sign.text == "//" else mod)(total, other)
+        operator = c.take()
+        factor = _read_factor(c)
+        if factor == 0 and operator.text != "*":
+            raise c.error("division by zero", operator)
+        total = total * factor if operator.text == "*" else (floordiv if operator.text == "//" else mod)(total, factor)
     return total
 
 
@@ -107,8 +107,8 @@ def _read_factor(c: Cursor) -> Dim:
         return inner
     if c.next_is("min") and c.peek().text == "(":
         c.take()
-        _, one, _, other, _ = c.expect("("), read_dim(c), c.expect(","), read_dim(c), c.expect(")")
-        return minimum(one, other)
+        _, lhs, _, rhs, _ = c.expect("("), read_dim(c), c.expect(","), read_dim(c), c.expect(")")
+        return minimum(lhs, rhs)
     if c.next.kind == "word" and c.next.text in c.dynamic_sizes:
         return c.dynamic_sizes[c.take().text]
     if c.next.kind in ("value", "word"):

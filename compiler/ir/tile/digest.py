@@ -1,7 +1,7 @@
-"""A name for what a kernel computes: equal for kernels that differ only in the names they use.
+"""Structural digest of a kernel: equal for kernels that differ only in names.
 
-Layers of a model often lower to the same kernel under other names; by this digest they are compiled once, and found again
-in the cache of the next process.
+Layers of a model often lower to the same kernel up to names.  The digest is the key of the code cache, so such a kernel is
+compiled once, also across processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local,
 
 
 def kernel_digest(kernel: Kernel) -> str:
-    """32 hex digits that depend on everything in `kernel` but names."""
+    """Return 32 hex digits of SHA-256 over everything in `kernel` but names."""
     writer = _DigestWriter()
     for s in kernel_dynamic_sizes(kernel):
         writer.line("size", s.name, s.low, s.high)
@@ -27,7 +27,7 @@ def kernel_digest(kernel: Kernel) -> str:
 
 
 class _DigestWriter:
-    """Writes a kernel line by line with numbers for names; an expression met again is named by its number."""
+    """Writer of a canonical text: names are replaced by numbers, and equal expressions get one value number."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -41,7 +41,7 @@ class _DigestWriter:
         self.lines.append(" ".join(map(str, parts)))
 
     def bind(self, name: str) -> str:
-        """The next free number for `name`, which from here on means this binding."""
+        """Return a new canonical name for `name`, which refers to this binding from here on."""
         if name in self.canonical_names:
             self.expr_numbers.clear()
             self.dim_texts.clear()
@@ -68,13 +68,8 @@ class _DigestWriter:
                 value = self.expr(stmt.value)
                 self.line("let", self.bind(stmt.name), value)
             elif isinstance(stmt, Store):
-                self.line(
-                    "store",
-                    self.canonical_names[stmt.buffer],
-                    self.dims(stmt.index),
-                    self.expr(stmt.value),
-                    stmt.nontemporal,
-                )
+                buffer, index = self.canonical_names[stmt.buffer], self.dims(stmt.index)
+                self.line("store", buffer, index, self.expr(stmt.value), stmt.nontemporal)
             elif isinstance(stmt, Local):
                 self.line("local", self.bind(stmt.buffer), stmt.type)
             elif isinstance(stmt, BoundsCheck):
@@ -115,7 +110,7 @@ class _DigestWriter:
         if isinstance(e, IndexValue):
             return (e.dtype.name, "index", self.dim(e.index))
         if isinstance(e, Load):
-            given = f"{'mask' if e.mask is not None else ''} {'other' if e.other is not None else ''}"
-            return (e.dtype.name, "load", self.canonical_names[e.buffer], self.dims(e.index), given, *operands)
+            optional = f"{'mask' if e.mask is not None else ''} {'other' if e.other is not None else ''}"
+            return (e.dtype.name, "load", self.canonical_names[e.buffer], self.dims(e.index), optional, *operands)
         assert isinstance(e, PrimitiveCall)
         return (e.dtype.name, e.primitive, *operands)

@@ -1,4 +1,4 @@
-"""The sizes that kernels and programs leave open until they run."""
+"""Dynamic sizes of kernels and programs: integers that they get as arguments at run time."""
 
 from __future__ import annotations
 
@@ -15,27 +15,24 @@ from compiler.ir.types import TensorType
 
 
 def kernel_dynamic_sizes(kernel: Kernel) -> tuple[DynamicSize, ...]:
-    """The sizes that `kernel` is told, by name."""
-    dims = (
-        kernel.parallel_condition,
-        *(d for p in kernel.params for d in (*p.type.shape, *p.type.physical_shape)),
-        *_index_exprs(kernel.body),
-    )
+    """Return the dynamic sizes of `kernel`, sorted by name."""
+    param_dims = (d for p in kernel.params for d in (*p.type.shape, *p.type.physical_shape))
+    dims = (kernel.parallel_condition, *param_dims, *_index_exprs(kernel.body))
     return _sorted_by_name(frozenset().union(*map(dynamic_sizes, dims)))
 
 
 def program_dynamic_sizes(program: Program) -> tuple[DynamicSize, ...]:
-    """The sizes that `program` is told, by name."""
+    """Return the dynamic sizes of `program`, sorted by name."""
     buffers = frozenset[DynamicSize]().union(*(dynamic_sizes(d) for t in program.buffers.values() for d in t.shape))
     return _sorted_by_name(buffers.union(*map(kernel_dynamic_sizes, program.kernels.values())))
 
 
-def _sorted_by_name(found: Iterable[DynamicSize]) -> tuple[DynamicSize, ...]:
-    return tuple(sorted(found, key=lambda s: s.name))
+def _sorted_by_name(sizes: Iterable[DynamicSize]) -> tuple[DynamicSize, ...]:
+    return tuple(sorted(sizes, key=lambda s: s.name))
 
 
 def _index_exprs(body: Block) -> Iterator[Dim]:
-    """Every index expression in a kernel's body."""
+    """Yield every index expression in a kernel's body."""
     for stmt in walk(body):
         yield from (d for r in stmt_ranges(stmt) for d in (r.lo, r.hi))
         if isinstance(stmt, Store) and stmt.nontemporal is not None:
@@ -52,7 +49,7 @@ def _index_exprs(body: Block) -> Iterator[Dim]:
 
 
 def bind_sizes(types: Iterable[TensorType], shapes: Iterable[tuple[int, ...]]) -> dict[str, int]:
-    """The sizes for which tensors of `types` have these shapes; ArgumentError where there are none."""
+    """Solve for the sizes by which tensors of `types` have these shapes; raises ArgumentError if there are none."""
     return bind_symbols(
         (d, n)
         for t, shape in zip(types, shapes, strict=True)
@@ -63,13 +60,13 @@ def bind_sizes(types: Iterable[TensorType], shapes: Iterable[tuple[int, ...]]) -
 
 
 def specialize_buffers(program: Program, values: Mapping[str, int]) -> Program:
-    """The program with its buffers as large as the sizes `values` make them; kernels stay open."""
+    """Substitute sizes in buffer types and steps of a program; its kernels keep their dynamic sizes."""
     steps = tuple(_specialize_step(s, values) for s in program.steps)
     return replace(program, buffers={n: t.specialize(values) for n, t in program.buffers.items()}, steps=steps)
 
 
 def _specialize_step(step: Step, values: Mapping[str, int]) -> Step:
-    """A step with its sizes replaced."""
+    """Substitute sizes in a step."""
     if isinstance(step, View):
         return replace(step, index=substitute(step.index, values))
     if isinstance(step, Repeat):

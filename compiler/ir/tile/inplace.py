@@ -1,7 +1,7 @@
-"""Which output of a kernel may be written over which input: found in the loads and stores of its Tile IR.
+"""Aliasable pairs of a kernel: inputs and outputs that may share memory, derived from the loads and stores of its Tile IR.
 
-An input and an output may be the same memory where every element of the input is read only in the block that stores the
-same element of the output, not after that store, and no element is stored twice:
+An input and an output may alias if every element of the input is read only in the block that stores the same element of
+the output, not after that store, and no element is stored twice:
 
     for %i in 0..64 { store exp(%x[%i]), %y[%i] }        %y may be written over %x
     for %i in 0..64 { store %x[63 - %i], %y[%i] }        it may not
@@ -15,7 +15,7 @@ from functools import cached_property
 
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.symbolic.affine import stride
-from compiler.ir.symbolic.bounds import bounds_of_expr, is_provably_less
+from compiler.ir.symbolic.bounds import bounds_of_expr
 from compiler.ir.symbolic.index_expr import Bounds, Dim, interval, size_hint, substitute, var, variables
 from compiler.ir.tile.kernel import (
     Block,
@@ -30,12 +30,13 @@ from compiler.ir.tile.kernel import (
     stmt_ranges,
     walk,
 )
+from compiler.ir.tile.thread_sync import IndexBounds, are_disjoint_bounds
 from compiler.ir.types import TensorType
 
 
 def aliasable_pairs(kernel: Kernel) -> frozenset[tuple[str, str]]:
-    """Every pair (input, output) of parameters that may be given the same memory."""
-    found = set[tuple[str, str]]()
+    """Return every pair (input, output) of parameters that may be the same memory (as XLA's input-output aliasing)."""
+    pairs = set[tuple[str, str]]()
     for out in (p for p in kernel.params if p.role == "out"):
         sources = [p.name for p in kernel.params if p.role == "in" and _has_same_storage(p.type, out.type)]
         if not sources:
@@ -43,13 +44,13 @@ def aliasable_pairs(kernel: Kernel) -> frozenset[tuple[str, str]]:
         sites = tuple(_store_sites(kernel.body, out.name, ()))
         if not _stores_once(sites, out.type) or any(e.buffer == out.name for e in loads(kernel.body)):
             continue
-        found |= {(source, out.name) for source in sources if _reads_only_at_stores(kernel, source, sites)}
-    return frozenset(found)
+        pairs |= {(source, out.name) for source in sources if _reads_only_at_stores(kernel, source, sites)}
+    return frozenset(pairs)
 
 
 @dataclass(frozen=True)
 class _StoreSite:
-    """One store of the output: the block it stands in, its place there, and the loops around."""
+    """Store of the output: its block, its position in it, and the enclosing loops."""
 
     block: Block
     position: int
@@ -63,12 +64,12 @@ class _StoreSite:
 
     @property
     def bounds(self) -> Bounds:
-        """What the loops say of their variables, where they say it in constants and sizes."""
+        """Bounds of the loop variables whose ranges depend on constants and sizes only."""
         return {r.var: (r.lo, r.hi - 1) for r in self.loops if not variables(r.lo) and not variables(r.hi)}
 
     @cached_property
-    def index_bounds(self) -> tuple[tuple[Dim, Dim] | None, ...]:
-        """The lowest and highest value of each index."""
+    def index_bounds(self) -> tuple[IndexBounds, ...]:
+        """Lowest and highest value of each index, or None if unknown."""
         return tuple(bounds_of_expr(d, self.bounds) for d in self.store.index)
 
 
@@ -84,50 +85,47 @@ def _store_sites(block: Block, out: str, loops: tuple[Range, ...]) -> Iterator[_
 
 
 def _stores_once(sites: tuple[_StoreSite, ...], type: TensorType) -> bool:
-    """Whether no element is stored twice, by one store or by two."""
+    """Return True if no element is stored twice, by one store or by two."""
     disjoint = all(_are_disjoint(a, b) for k, a in enumerate(sites) for b in sites[:k])
     return bool(sites) and disjoint and all(_is_injective(s, type) for s in sites)
 
 
 def _is_injective(site: _StoreSite, type: TensorType) -> bool:
-    """Whether different steps of the loops store different elements: each stride passes all that the smaller ones span."""
+    """Return True if different iterations store different elements: each stride exceeds the span of the smaller ones."""
     flat = TensorType(type.dtype, type.shape).offset(site.store.index)
-    for r in reversed(site.loops):  # count each loop from 0, also one that begins where a loop around it says
+    for r in reversed(site.loops):  # count each loop from 0, also if its lower bound depends on an outer loop
         flat = substitute(flat, {r.var: r.lo + var(r.var)}) if variables(r.lo) else flat
     if variables(flat) - {r.var for r in site.loops}:
         return False
-    steps: list[tuple[Dim, Dim]] = []
+    strides: list[tuple[Dim, Dim]] = []
     for r in site.loops:
-        by, extent = stride(flat, r.var), r.extent
-        if by is None or variables(extent):
+        step, extent = stride(flat, r.var), r.extent
+        if step is None or variables(extent):
             return False
         if not isinstance(extent, int) or extent > 1:
-            steps.append((abs(by) if isinstance(by, int) else by, extent))
+            strides.append((abs(step) if isinstance(step, int) else step, extent))
     span: Dim = 0
-    for by, extent in sorted(steps, key=lambda s: (size_hint(s[0]), size_hint(s[1]))):
-        room = interval(by - span, {})
-        if room is None or room[0] <= 0:
+    for step, extent in sorted(strides, key=lambda s: (size_hint(s[0]), size_hint(s[1]))):
+        gap = interval(step - span, {})
+        if gap is None or gap[0] <= 0:
             return False
-        span = span + by * (extent - 1)
+        span = span + step * (extent - 1)
     return True
 
 
 def _are_disjoint(a: _StoreSite, b: _StoreSite) -> bool:
-    """Whether two stores touch different elements, judged by the range of one index."""
-    for one, other in zip(a.index_bounds, b.index_bounds, strict=True):
-        if one and other and (is_provably_less(one[1], other[0]) or is_provably_less(other[1], one[0])):
-            return True
-    return False
+    """Return True if two stores touch different elements because the ranges of one index are disjoint."""
+    return any(map(are_disjoint_bounds, a.index_bounds, b.index_bounds))
 
 
 def _reads_only_at_stores(kernel: Kernel, source: str, sites: tuple[_StoreSite, ...]) -> bool:
-    """Whether every load of `source` belongs to a store in `sites`, reads its element, and is spent by then."""
+    """Return True if every load of `source` is in the block of a store, reads its element, and is not used after it."""
     matched = 0
     for site in sites:
-        here = [e for s in site.block for v in _own_exprs(s) for e in _loads_of(v, source)]
-        if any(e.index != site.store.index for e in here) or _is_used_after(site, source):
+        block_loads = [e for s in site.block for v in _own_exprs(s) for e in _loads_of(v, source)]
+        if any(e.index != site.store.index for e in block_loads) or _is_used_after(site, source):
             return False
-        matched += len(here)
+        matched += len(block_loads)
     return matched == sum(1 for s in walk(kernel.body) for v in stmt_exprs(s) for _ in _loads_of(v, source))
 
 
@@ -140,21 +138,21 @@ def _loads_of(value: Expr, buffer: str) -> Iterator[Load]:
 
 
 def _is_used_after(site: _StoreSite, source: str) -> bool:
-    """Whether a statement after the store needs a value of `source`; bindings are looked through, for codegen may delay them."""
+    """Return True if a statement after the store depends on `source`, also through a Let, which codegen may delay."""
     tainted: set[str] = set()
     for k, stmt in enumerate(site.block):
-        needs = _depends_on_source(stmt, source, tainted)
-        if needs and isinstance(stmt, Let):
+        depends = _depends_on_source(stmt, source, tainted)
+        if depends and isinstance(stmt, Let):
             tainted.add(stmt.name)
-        elif needs and k > site.position:
+        elif depends and k > site.position:
             return True
     return False
 
 
 def _depends_on_source(stmt: Stmt, source: str, tainted: set[str]) -> bool:
-    def one(e: Expr) -> bool:
+    def is_dependent(e: Expr) -> bool:
         if isinstance(e, Ref):
             return e.name in tainted
         return isinstance(e, Load) and (e.buffer == source or any(variables(d) & tainted for d in e.index))
 
-    return any(one(e) for s in walk((stmt,)) for v in stmt_exprs(s) for e in v.subexprs)
+    return any(is_dependent(e) for s in walk((stmt,)) for v in stmt_exprs(s) for e in v.subexprs)

@@ -1,37 +1,37 @@
-"""Tile IR: one kernel as a program over tiles of index space.
+"""Tile IR of kernels: loops over tiles of an index space, with scalar semantics.
 
     kernel    ::= "kernel" @name "(" (size | param),* ")" ["parallel" "if" dim ">=" int] "{" stmt* "}"
     size      ::= "size" name "in" int ".." int "hint" int
-    param     ::= ("in" | "const" | "out" | "inout") %name ":" type
+    param     ::= ("in" | "const" | "out" | "inout" | "scratch") %name ":" type
     stmt      ::= %name "=" expr                                            Let
-                | "store" expr "," %buffer "[" dim,* "]"                    Store
+                | "store" expr "," %buffer "[" dim,* "]" ["nontemporal" ["if" dim ">=" int]]
                 | "local" %buffer ":" type                                  Local
-                | "check" %name "in" dim ".." dim                           Check
+                | "check" %name "in" dim ".." dim                           BoundsCheck
                 | "prefetch" %buffer "[" dim,* "]" ["level" int] ["reuse" int ".." [int]]
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
     range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["accumulators" int]
     expr      ::= the scalar expressions of compiler.ir.scalar;  %buffer "[" dim,* "]" loads an element
 
-**The meaning of a kernel is that of a scalar program**: every loop visits its indices one by one, every expression is about one
-element.  `tile`, `lanes`, `unroll` and `parallel` only say how many of these independent steps happen together, and never
-change a result but for the order in which a reduction adds:
+**A kernel means what its scalar program means**: each loop visits its indices one by one, each expression is about one element.
+`tile`, `lanes`, `unroll`, `accumulators` and `parallel` only schedule independent iterations.  They change no result, except by
+the order of the additions in a reduction:
 
-* `tile T` takes T consecutive indices at once.  Inside the loop every value that depends on %var is a tile with one more axis of
-  extent T; a load becomes a block load, a store a block store, and a local buffer declared inside has one copy per index.
-* `lanes L` lays that axis across vector registers of L elements, the last of them partial where L does not divide T.  At most
-  one axis in scope has lanes.
-* `unroll U` repeats a step U times in sequence before the loop test.
-* `chains C` of a reduction has its steps take turns where the tiles around it keep few sums, so that up to C grow side by side.
-* `parallel` may hand out the steps to threads; nested directly, the loops are handed out together.  With `parallel if` this is
-  done only where the sizes are such; else the calling thread takes all steps.
+* `tile T` takes T consecutive indices at once.  Inside the loop, values that depend on %var are tiles with one more axis of
+  extent T; loads become block loads, stores block stores, and a local buffer declared inside has one copy per index.
+* `lanes L` puts that axis into vector registers of L elements; the last one is partial if L does not divide T.  At most one
+  axis in scope has lanes.
+* `unroll U` repeats an iteration U times in sequence before the loop test.
+* `accumulators C` of a reduction distributes its iterations over up to C partial results, if the tiles around it keep fewer.
+* `parallel` lets threads divide the iterations; directly nested parallel loops are divided together.  With `parallel if`, only
+  kernels whose sizes satisfy the condition do so; else the calling thread runs all iterations.
 
-A tile of the last step may be partial; the `peel` pass splits such loops so that every tile in them is full.
+The last tile of a loop may be partial; pass `peel` splits such loops, so that all their tiles are full.
 
-A `size` is an integer that the kernel is told when it runs, in the range given; it may stand in types, bounds and indices.
-What is decided for speed alone expects it to be `like` the last number.
+A `size` is a dynamic size: an integer in the given range, passed at run time, allowed in types, bounds and indices.  Its `hint`
+is the value that decisions about speed assume.
 
-A buffer parameter's type carries its layout: `%w[%j, %k]` is a logical element wherever it lies in memory.
+A buffer parameter's type carries its layout: `%w[%j, %k]` is a logical element, wherever it is in memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from compiler.ir.types import TensorType
 
 @dataclass(frozen=True)
 class Range:
-    """Consecutive indices lo..hi-1 of variable `var`, `tile` at a time across `lanes` (0: not a vector axis)."""
+    """Loop over indices lo..hi-1 of `var`, `tile` at a time, in vectors of `lanes` elements (0: no vector axis)."""
 
     var: str
     lo: Dim
@@ -74,51 +74,52 @@ class Range:
         return self.hi - self.lo
 
     def with_(self, **changes: Any) -> Range:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return replace(self, **changes)
 
 
 def has_partial_tile(r: Range) -> bool:
-    """Whether a loop of open length may end inside a tile of rows, or of several vectors."""
+    """Return True if a loop of dynamic extent may end inside a tile of rows or of several vectors."""
     return not isinstance(r.extent, int) and r.lanes < r.tile and r.extent % r.tile != 0
 
 
 def has_partial_rows(r: Range) -> bool:
-    """Whether a loop of open length without lanes may end inside a tile."""
+    """Return True if a loop of dynamic extent without lanes may end inside a tile."""
     return not r.lanes and has_partial_tile(r)
 
 
 def extent_hint(r: Range) -> int:
-    """How many indices a loop is likely to visit; 1 where that is not known."""
+    """Return the extent of a loop under the size hints, or 1 if it depends on other loops."""
     return dim_hint(r.extent)
 
 
 def dim_hint(d: Dim, fallback: int = 1) -> int:
-    """What `d` is likely to be; a remainder that is likely to be nothing counts as what it is a remainder by, if it is there at
-    all.  Where `d` follows loops it is `otherwise`, or a minimum's value in their first step.
+    """Return the value of `d` under the size hints; a remainder hinted 0 counts as a full tile if it can be non-zero.
+
+    If `d` depends on loop variables, return `fallback`; for a minimum, its value in their first iteration.
     """
     value = _at_first_iteration(size_hint(d))
     if value == 0 and isinstance(d, IndexExpr):
-        below = lower_bound(-d)
-        return 0 if below is None else 1 - below
+        negated_bound = lower_bound(-d)
+        return 0 if negated_bound is None else 1 - negated_bound
     return value if isinstance(value, int) else fallback
 
 
 def symbolic_hint(d: Dim) -> Dim:
-    """`d` with its sizes left open; where it follows loops, as `known` has it."""
+    """Return `d` in terms of its dynamic sizes; if it depends on loop variables, 1 or a minimum's first value."""
     d = _at_first_iteration(d)
     return 1 if variables(d) else d
 
 
 def _at_first_iteration(d: Dim) -> Dim:
-    """`d`, or if there is a minimum in it, its value in the first steps of the loops that it follows."""
+    """Return `d`; if it contains a minimum, its value with all loop variables 0."""
     if isinstance(d, IndexExpr) and has_minimum(d):
         return substitute(d, dict.fromkeys(variables(d), 0))
     return d
 
 
 def iteration_count_hint(loops: Iterable[Range]) -> int:
-    """How often the body of nested loops runs; those of unknown length count once."""
+    """Return how often the body of nested loops runs under the size hints; loops of unknown extent count once."""
     return prod(extent_hint(r) for r in loops)
 
 
@@ -132,7 +133,7 @@ class Let:
 
 @dataclass(frozen=True)
 class Store:
-    """Write one element, past the cache where `stream`, a number known when the kernel is called, is there and not negative."""
+    """Store one element; non-temporal (bypassing caches) if `nontemporal` evaluates to >= 0 at call time."""
 
     buffer: str
     index: tuple[Dim, ...]
@@ -142,7 +143,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Local:
-    """A buffer that lives as long as the block it is declared in, one copy for each index of the tiled loops around it."""
+    """Declare a buffer that lives as long as its block, with one copy per index of the enclosing tiled loops."""
 
     buffer: str
     type: TensorType
@@ -150,7 +151,7 @@ class Local:
 
 @dataclass(frozen=True)
 class BoundsCheck:
-    """The integer bound to `name` must lie in low..high-1, else the kernel reports an index error (and goes on)."""
+    """Check that the integer bound to `name` is in low..high-1; otherwise the kernel reports an index error and goes on."""
 
     name: str
     low: Dim
@@ -158,16 +159,17 @@ class BoundsCheck:
 
 
 ReuseRange: TypeAlias = tuple[int, Union[int, None]]
-"""How often a tile uses an element: at least the first number of times, and fewer than the second if there is one."""
+"""Range of how often a tile uses an element: at least the first number, fewer than the second unless it is None."""
 
 ANY_REUSE: ReuseRange = (1, None)
 
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Ask the caches, down to number `level`, for an element that will be read later.  Computes nothing; a place outside the
-    buffer is ignored.  Only where a tile `uses` the element so often, for as many indices of the loops that its place does not
-    follow.
+    """Prefetch an element into the caches of levels up to `level`; an index outside the buffer is ignored.
+
+    Applies only to tiles that use the element as often as `reuse` says: once per index of the tiled loops that do not occur
+    in its index.
     """
 
     buffer: str
@@ -176,15 +178,15 @@ class Prefetch:
     reuse: ReuseRange = ANY_REUSE
 
     def applies_to(self, reuse_count: int) -> bool:
-        """Whether it is for tiles that use the element `count` times."""
-        least, end = self.reuse
-        return least <= reuse_count and (end is None or reuse_count < end)
+        """Return True if it applies to tiles that use the element `reuse_count` times."""
+        low, high = self.reuse
+        return low <= reuse_count and (high is None or reuse_count < high)
 
     @property
     def reuse_text(self) -> str:
-        """`uses` as text."""
-        least, end = self.reuse
-        return f"{least}..{'' if end is None else end}"
+        """`reuse` in IR text."""
+        low, high = self.reuse
+        return f"{low}..{'' if high is None else high}"
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class For:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Bind `name` to the combination (`op`: add, mul, max, min) of `value` over every point of `ranges`.
+    """Bind `name` to the reduction of `value` by `op` (add, mul, max, min) over every point of `ranges`.
 
     `body` binds what `value` needs and may store to local buffers.
     """
@@ -215,15 +217,16 @@ Block: TypeAlias = tuple[Stmt, ...]
 
 
 ROLES = ("in", "const", "out", "inout", "scratch")
-"""What a kernel may do with a buffer that it is given."""
+"""Roles of a parameter: read, read and constant, written, read and written, temporary storage."""
 
 
 @dataclass(frozen=True)
 class Param:
-    """A buffer the caller passes: `role` is "in", "out" or "inout", or "const" for one known when the program is built, or "scratch".
+    """Buffer that the caller passes, with a role of `ROLES`.
 
-    A const is read like an "in"; passes may change its layout, because it is stored in it once.  What is written to a buffer for
-    work counts for nothing afterwards, and each step of the outermost parallel loops reads only what it has written itself.
+    A "const" is read like an "in" and known when the program is built; passes may change its layout, as it is packed once.
+    The contents of a "scratch" buffer are dead after the kernel.  Each iteration of the outermost parallel loops reads only
+    what it has written there itself.
     """
 
     name: str
@@ -232,13 +235,13 @@ class Param:
 
     @property
     def is_written(self) -> bool:
-        """Whether a kernel may store to it."""
+        """True if the kernel may store to it."""
         return self.role in ("out", "inout", "scratch")
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A named Tile IR program over its parameters; threads share its parallel loops where `surplus` is not negative."""
+    """Kernel over its parameters; threads share its parallel loops if `parallel_condition` evaluates to >= 0."""
 
     name: str
     params: tuple[Param, ...]
@@ -249,7 +252,7 @@ class Kernel:
         return self if body is self.body else replace(self, body=body)
 
     def param(self, name: str) -> Param:
-        """The parameter called `name`; KeyError where there is none."""
+        """Return the parameter with that name, or raise KeyError."""
         for p in self.params:
             if p.name == name:
                 return p
@@ -257,22 +260,22 @@ class Kernel:
 
 
 def stmt_body(stmt: Stmt) -> Block:
-    """The statements directly inside `stmt`."""
+    """Return the statements directly inside `stmt`."""
     return stmt.body if isinstance(stmt, (For, Reduce)) else ()
 
 
 def stmt_ranges(stmt: Stmt) -> tuple[Range, ...]:
-    """The loops that `stmt` opens."""
+    """Return the loops that `stmt` opens."""
     return (stmt.range,) if isinstance(stmt, For) else stmt.ranges if isinstance(stmt, Reduce) else ()
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
-    """The expressions of `stmt` itself (not of the statements inside it)."""
+    """Return the expressions of `stmt` itself, without those of statements inside it."""
     return (stmt.value,) if isinstance(stmt, (Let, Store, Reduce)) else ()
 
 
 def walk(body: Block) -> Iterator[Stmt]:
-    """Every statement, outermost first, in program order."""
+    """Yield every statement in program order, outer ones before those inside."""
     pending = list(reversed(body))
     while pending:
         stmt = pending.pop()
@@ -281,7 +284,7 @@ def walk(body: Block) -> Iterator[Stmt]:
 
 
 def map_exprs(body: Block, rule: Callable[[Expr], Expr]) -> Block:
-    """Every statement's expression replaced by `rule(expression)`."""
+    """Replace the expression of every statement by `rule(expression)`."""
 
     def one(stmt: Stmt) -> Stmt:
         if isinstance(stmt, (Let, Store)):
@@ -296,7 +299,7 @@ def map_exprs(body: Block, rule: Callable[[Expr], Expr]) -> Block:
 
 
 def map_ranges(body: Block, rule: Callable[[Range, Stmt], Range]) -> Block:
-    """Every loop header replaced by `rule(header, statement)`; bodies first."""
+    """Replace every loop header by `rule(header, statement)`, in bodies first."""
 
     def one(stmt: Stmt) -> Stmt:
         if isinstance(stmt, For):
@@ -309,7 +312,7 @@ def map_ranges(body: Block, rule: Callable[[Range, Stmt], Range]) -> Block:
 
 
 def expand_stmts(body: Block, rule: Callable[[Stmt], Block]) -> Block:
-    """Every statement replaced by the statements `rule` gives for it, bodies first; `body` itself where nothing changes."""
+    """Replace every statement by the statements `rule(statement)`, in bodies first; return `body` itself if nothing changes."""
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, (For, Reduce)) and (inner := expand_stmts(stmt.body, rule)) is not stmt.body:
@@ -319,14 +322,13 @@ def expand_stmts(body: Block, rule: Callable[[Stmt], Block]) -> Block:
 
 
 def loads(body: Block) -> Iterator[Load]:
-    """Every load in the program."""
-
+    """Yield every load in `body`."""
     for stmt in walk(body):
         for value in stmt_exprs(stmt):
             yield from value.loads
 
 
 def access_indices(body: Block, buffer: str) -> list[tuple[Dim, ...]]:
-    """Every index at which the program stores to a buffer or loads from it."""
+    """Return every index at which `body` stores to `buffer` or loads from it."""
     stored = [s.index for s in walk(body) if isinstance(s, Store) and s.buffer == buffer]
     return [*stored, *(e.index for e in loads(body) if e.buffer == buffer)]

@@ -1,4 +1,4 @@
-"""Tile IR of programs: buffers, and the steps that launch kernels on them."""
+"""Tile IR of programs: buffers, and steps that launch kernels on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.ir.types import TensorType
 
 @dataclass(frozen=True)
 class Launch:
-    """One call of kernel `kernel` on the program's buffers `arguments`, in the order of its parameters."""
+    """Call of kernel `kernel` on buffers `arguments`, in the order of its parameters."""
 
     kernel: str
     arguments: tuple[str, ...]
@@ -23,7 +23,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class OpaqueCall:
-    """A call into PyTorch between kernels: graph op `op` with `attrs`, reading and writing program buffers."""
+    """Call into PyTorch: graph op `op` with `attrs`, from buffers `arguments` to buffers `results`."""
 
     op: str
     attrs: tuple[tuple[str, Any], ...]
@@ -34,7 +34,7 @@ class OpaqueCall:
 
 @dataclass(frozen=True)
 class Copy:
-    """Where an output is an input, a constant or another output: one buffer's bytes copied into another."""
+    """Copy of a buffer, for an output that is an input, a constant or another output."""
 
     source: str
     target: str
@@ -42,7 +42,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class View:
-    """From here on, buffer `name` is entry `index` along the first dimension of `buffer`: the same memory."""
+    """Definition of buffer `name` as entry `index` along the first dimension of `buffer`, in the same memory."""
 
     name: str
     buffer: str
@@ -51,7 +51,7 @@ class View:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Run `steps` for every index 0..count-1 of `var`, one after the other; slices inside may follow it."""
+    """Sequential loop: run `steps` for every `var` in 0..count-1; the indices of views inside may depend on it."""
 
     var: str
     count: Dim
@@ -63,10 +63,10 @@ Step: TypeAlias = Union[Launch, OpaqueCall, Copy, View, Repeat]
 
 @dataclass(frozen=True)
 class Program:
-    """What a whole graph becomes: kernels, buffers and the steps that run them, in order.
+    """Compiled form of a graph: kernels, buffers, and the steps that run them in order.
 
-    `inputs` and `outputs` name buffers in call order; `constants` holds arrays keyed by buffer, in dense logical order,
-    which the runtime stores in the layout of the buffer's type; every other buffer is a slice of one or an intermediate.
+    `inputs` and `outputs` name buffers in call order.  `constants` maps buffers to arrays in dense logical order, which the
+    runtime packs into the layout of the buffer's type.  All other buffers are views or intermediates.
     """
 
     buffers: dict[str, TensorType]
@@ -79,36 +79,35 @@ class Program:
     name: ClassVar[str] = "program"
 
     def launched_kernels(self) -> tuple[str, ...]:
-        """The kernel of every launch, in repeated steps as often as it runs."""
-        return tuple(
-            s.kernel for s, times in execution_counts(self.steps) if isinstance(s, Launch) for _ in range(times)
-        )
+        """Return the kernel of every launch, as often as it runs under the size hints."""
+        counts = execution_counts(self.steps)
+        return tuple(s.kernel for s, times in counts if isinstance(s, Launch) for _ in range(times))
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """Every launch, those inside repeated steps once."""
+        """All launches, those inside loops once."""
         return tuple(s for s in walk_steps(self.steps) if isinstance(s, Launch))
 
     @cached_property
     def looped_kernels(self) -> frozenset[str]:
-        """The kernels that a loop launches again and again."""
+        """Names of the kernels that are launched inside loops."""
         loops = (s.steps for s in self.steps if isinstance(s, Repeat))
         return frozenset(s.kernel for steps in loops for s in walk_steps(steps) if isinstance(s, Launch))
 
     @cached_property
     def views(self) -> dict[str, View]:
-        """Every slice by its name."""
+        """All views by name."""
         return {s.name: s for s in walk_steps(self.steps) if isinstance(s, View)}
 
     def root_buffer(self, name: str) -> str:
-        """The buffer that `name` is a slice of, or itself."""
+        """Return the buffer at the end of the chain of views that starts with `name`; `name` itself if it is no view."""
         while name in self.views:
             name = self.views[name].buffer
         return name
 
 
 def walk_steps(steps: Iterable[Step]) -> Iterator[Step]:
-    """Every step, and after a repeated one those inside it."""
+    """Yield every step, and after a loop the steps inside it."""
     for step in steps:
         yield step
         if isinstance(step, Repeat):
@@ -116,16 +115,15 @@ def walk_steps(steps: Iterable[Step]) -> Iterator[Step]:
 
 
 def expand_steps(steps: Iterable[Step], rule: Callable[[Step], Iterable[Step]]) -> tuple[Step, ...]:
-    """Every step replaced by the steps `rule` gives for it; repeated ones keep their places."""
-    return tuple(
-        new
-        for step in steps
-        for new in ([replace(step, steps=expand_steps(step.steps, rule))] if isinstance(step, Repeat) else rule(step))
-    )
+    """Replace every step by the steps `rule(step)`; loops stay, with the steps inside them replaced."""
+    new: list[Step] = []
+    for step in steps:
+        new += [replace(step, steps=expand_steps(step.steps, rule))] if isinstance(step, Repeat) else rule(step)
+    return tuple(new)
 
 
 def execution_counts(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Step, int]]:
-    """Every step that does something, and how often it is likely to run."""
+    """Yield every step that is executed, and how often it runs under the size hints."""
     for step in steps:
         if isinstance(step, Repeat):
             yield from execution_counts(step.steps, times * dim_hint(step.count))
@@ -134,21 +132,17 @@ def execution_counts(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[St
 
 
 def non_launch_buffers(step: Step) -> set[str]:
-    """The buffers that a step names, unless it is a launch."""
-    if isinstance(step, Copy):
-        return {step.source, step.target}
-    if isinstance(step, View):
-        return {step.name, step.buffer}
-    return {*step.arguments, *step.results} if isinstance(step, OpaqueCall) else set()
+    """Return the buffers that a step names, or an empty set for a launch."""
+    return set() if isinstance(step, Launch) else set(_buffers_used(step))
 
 
 def view_type(buffer_type: TensorType) -> TensorType:
-    """The type of one entry along the first dimension of a buffer that is stored entry after entry."""
+    """Return the type of an entry along the first dimension of a buffer, whose entries are contiguous."""
     return TensorType(buffer_type.dtype, buffer_type.shape[1:])
 
 
 def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
-    """The program with every kernel replaced, and constants and buffers for work in the layouts that the new kernels ask for."""
+    """Replace every kernel by `rule(kernel)`, and repack constants and scratch buffers into the layouts of its parameters."""
     kernels = {name: rule(k) for name, k in program.kernels.items()}
     buffers = dict(program.buffers)
     constants: dict[str, Any] = dict(program.constants)
@@ -160,13 +154,11 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
         arguments = []
         for argument, param in zip(step.arguments, kernels[step.kernel].params, strict=True):
             if param.type.layout != buffers[argument].layout and argument in constants:
-                packed = (
-                    f"{argument}.{'_'.join(str(d).replace('/', 'o').replace('%', 'i') for d in param.type.layout.physical_dims)}"
-                    if param.type.layout
-                    else argument
-                )
-                buffers[packed], constants[packed] = param.type, constants[argument]
-                argument = packed
+                source, layout = argument, param.type.layout
+                if layout:
+                    dims = (str(d).replace("/", "o").replace("%", "i") for d in layout.physical_dims)
+                    argument = f"{source}.{'_'.join(dims)}"
+                buffers[argument], constants[argument] = param.type, constants[source]
             elif param.role == "scratch":
                 buffers[argument] = param.type
             arguments.append(argument)
@@ -174,14 +166,9 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
 
     steps = expand_steps(program.steps, with_packed_arguments)
     used = {b for s in walk_steps(steps) for b in _buffers_used(s)} | set(program.inputs) | set(program.outputs)
-    return Program(
-        {n: t for n, t in buffers.items() if n in used},
-        program.inputs,
-        program.outputs,
-        {n: c for n, c in constants.items() if n in used},
-        kernels,
-        steps,
-    )
+    buffers = {n: t for n, t in buffers.items() if n in used}
+    constants = {n: c for n, c in constants.items() if n in used}
+    return Program(buffers, program.inputs, program.outputs, constants, kernels, steps)
 
 
 def _buffers_used(step: Step) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
-"""Renaming inside Tile IR."""
+"""Substitution of names and index expressions in Tile IR."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain, count
@@ -19,7 +19,7 @@ S = TypeVar("S", bound=Stmt)
 
 
 class NameSupply:
-    """Gives out names that a kernel does not use."""
+    """Source of names that a kernel does not use."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -27,11 +27,11 @@ class NameSupply:
 
     @cached_property
     def used(self) -> set[str]:
-        """The names in use; many passes never ask for one."""
+        """Names in use, computed at the first request: many passes never make one."""
         return {p.name for p in self.kernel.params} | bound_names(self.kernel.body)
 
     def __call__(self, prefix: str) -> str:
-        """`hint` itself if it is free, else with a number behind it."""
+        """Return `prefix` if it is unused, else `prefix_N`, and mark the name as used."""
         name = prefix
         while name in self.used:
             self.counts[prefix] += 1
@@ -41,45 +41,45 @@ class NameSupply:
 
 
 def unused_name(name: str, used: Collection[str]) -> str:
-    """`name`, or with a number behind it that makes it new."""
+    """Return `name` if it is not in `used`, else `name_N`."""
     return next(n for n in chain([name], (f"{name}_{k}" for k in count(len(used)))) if n not in used)
 
 
 def bound_names(body: Block) -> set[str]:
-    """Every name that a statement in `body` binds."""
+    """Return every name that a statement in `body` binds."""
     return {name for s in tile.walk(body) for name in names_bound_by(s)}
 
 
 def names_bound_by(s: Stmt) -> list[str]:
-    """The names that `s` itself binds: for what follows, and for what is inside it."""
+    """Return the names that `s` itself binds, for later statements and for statements inside it."""
     return [*names_bound_after(s), *(r.var for r in tile.stmt_ranges(s))]
 
 
 def names_bound_after(s: Stmt) -> list[str]:
-    """The value or buffer that `s` gives to the statements behind it."""
+    """Return the name of the value or buffer that `s` binds for later statements."""
     return [s.name] if isinstance(s, (Let, Reduce)) else [s.buffer] if isinstance(s, Local) else []
 
 
 def with_fresh_names(stmt: S, supply: NameSupply) -> S:
-    """The statement with new names for all it binds, so that it can stand beside its twin."""
+    """Rename everything that `stmt` binds, so that a copy can be placed in the same block."""
     return substitute_names(stmt, {name: supply(name) for name in sorted(bound_names((stmt,)))})
 
 
 def with_unique_names(kernel: Kernel) -> Kernel:
-    """The kernel with no name bound twice, not even in different blocks; itself where that is so."""
+    """Rename such that no name is bound twice, not even in different blocks; return `kernel` itself if that holds already."""
     names = [name for s in tile.walk(kernel.body) for name in names_bound_by(s)]
     if len(set(names)) == len(names):
         return kernel
-    fresh, seen = NameSupply(kernel), set[str]()
+    supply, seen = NameSupply(kernel), set[str]()
 
     def block(body: Block) -> Block:
         out: list[Stmt] = []
         pending = list(body)
         while pending:
             stmt = pending.pop(0)
-            again = {name: fresh(name) for name in names_bound_by(stmt) if name in seen}
-            after = {name: again[name] for name in names_bound_after(stmt) if name in again}
-            stmt, pending = substitute_names(stmt, again), [substitute_names(s, after) for s in pending]
+            renamed = {name: supply(name) for name in names_bound_by(stmt) if name in seen}
+            after = {name: renamed[name] for name in names_bound_after(stmt) if name in renamed}
+            stmt, pending = substitute_names(stmt, renamed), [substitute_names(s, after) for s in pending]
             seen.update(names_bound_by(stmt))
             if isinstance(stmt, For):
                 stmt = replace(stmt, body=block(stmt.body))
@@ -94,60 +94,57 @@ def with_unique_names(kernel: Kernel) -> Kernel:
 
 
 def substitute_names(stmt: S, names: Mapping[str, str]) -> S:
-    """The statement with every use and binding of a name in `names` replaced."""
-    moved: dict[str, Dim] = {n: var(m) for n, m in names.items()}
-    return _rewrite(stmt, names, lambda d: substitute(d, moved))
+    """Replace every use and binding of a name in `names`."""
+    variables: dict[str, Dim] = {old: var(new) for old, new in names.items()}
+    return _rewrite(stmt, names, lambda d: substitute(d, variables))
 
 
 def substitute_indices(stmt: S, values: Mapping[str, Dim]) -> S:
-    """The statement with loop variables from outside it replaced by index expressions."""
+    """Replace variables of enclosing loops by index expressions."""
     return _rewrite(stmt, {}, lambda d: substitute(d, values))
 
 
 def map_indices(stmt: S, rule: Callable[[Dim], Dim]) -> S:
-    """The statement with every index expression replaced by `rule(expression)`."""
+    """Replace every index expression by `rule(expression)`."""
     return _rewrite(stmt, {}, rule)
 
 
 def _rewrite(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> S:
+    def renamed(name: str) -> str:
+        return names.get(name, name)
+
+    def dims(index: Iterable[Dim]) -> tuple[Dim, ...]:
+        return tuple(map(dim, index))
 
     def expr(e: Expr) -> Expr:
         def rule(x: Expr) -> Expr:
             if isinstance(x, Ref):
-                return Ref(x.dtype, names.get(x.name, x.name))
+                return Ref(x.dtype, renamed(x.name))
             if isinstance(x, Load):
-                return Load(x.dtype, names.get(x.buffer, x.buffer), tuple(dim(d) for d in x.index), x.mask, x.other)
+                return Load(x.dtype, renamed(x.buffer), dims(x.index), x.mask, x.other)
             if isinstance(x, scalar.IndexValue):
                 return scalar.index_value(dim(x.index))
             return x
 
         return scalar.transform(e, rule)
 
-    def span(r: Range) -> Range:
-        return r.with_(var=names.get(r.var, r.var), lo=dim(r.lo), hi=dim(r.hi))
+    def header(r: Range) -> Range:
+        return r.with_(var=renamed(r.var), lo=dim(r.lo), hi=dim(r.hi))
 
     def one(s: Stmt) -> Stmt:
         if isinstance(s, Let):
-            return Let(names.get(s.name, s.name), expr(s.value))
+            return Let(renamed(s.name), expr(s.value))
         if isinstance(s, Store):
-            index, stream = tuple(dim(d) for d in s.index), None if s.nontemporal is None else dim(s.nontemporal)
-            return Store(names.get(s.buffer, s.buffer), index, expr(s.value), stream)
+            nontemporal = None if s.nontemporal is None else dim(s.nontemporal)
+            return Store(renamed(s.buffer), dims(s.index), expr(s.value), nontemporal)
         if isinstance(s, Local):
-            return replace(
-                s, buffer=names.get(s.buffer, s.buffer), type=replace(s.type, shape=tuple(map(dim, s.type.shape)))
-            )
+            return replace(s, buffer=renamed(s.buffer), type=replace(s.type, shape=dims(s.type.shape)))
         if isinstance(s, Prefetch):
-            return replace(s, buffer=names.get(s.buffer, s.buffer), index=tuple(dim(d) for d in s.index))
+            return replace(s, buffer=renamed(s.buffer), index=dims(s.index))
         if isinstance(s, BoundsCheck):
-            return BoundsCheck(names.get(s.name, s.name), dim(s.low), dim(s.high))
+            return BoundsCheck(renamed(s.name), dim(s.low), dim(s.high))
         if isinstance(s, For):
-            return replace(s, range=span(s.range), body=tuple(one(x) for x in s.body))
-        return Reduce(
-            names.get(s.name, s.name),
-            s.op,
-            tuple(span(r) for r in s.ranges),
-            tuple(one(x) for x in s.body),
-            expr(s.value),
-        )
+            return replace(s, range=header(s.range), body=tuple(map(one, s.body)))
+        return Reduce(renamed(s.name), s.op, tuple(map(header, s.ranges)), tuple(map(one, s.body)), expr(s.value))
 
     return one(stmt)  # type: ignore[return-value]  # `one` keeps the kind of statement

@@ -1,9 +1,9 @@
-"""How threads run a kernel together: they share its outermost parallel loops, and each of them repeats what stands beside these.
+"""Work sharing and barriers: threads divide the outermost parallel loops of a kernel, and each runs all other statements.
 
-local %t: f32[64]                        each thread has its own
-for %k in 0..64 { store %w[%k], %t[%k] }      and fills it
-parallel %i in 0..96 { ... %t[%k] ... }       shared
-parallel %i in 96..100 { ... }                shared
+local %t: f32[64]                             one copy per thread
+for %k in 0..64 { store %w[%k], %t[%k] }      run by every thread
+parallel %i in 0..96 { ... %t[%k] ... }       divided among the threads
+parallel %i in 96..100 { ... }                divided among the threads
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from compiler.ir.tile.kernel import Block, For, Kernel, Local, Stmt, Store, stmt
 
 
 def is_parallelizable(kernel: Kernel) -> bool:
-    """Whether threads may run `kernel` together: beside its parallel loops, nothing is written but local buffers, by all alike."""
-    loops = [s for s in kernel.body if isinstance(s, For) and s.parallel]
-    serial_stmts = [s for s in kernel.body if not (isinstance(s, For) and s.parallel)]
-    local_buffers = {s.buffer for s in walk(tuple(serial_stmts)) if isinstance(s, Local)}
-    return (
-        bool(loops)
-        and _stored_buffers(tuple(serial_stmts)) <= local_buffers
-        and not _stored_buffers(tuple(loops)) & local_buffers
-    )
+    """Return True if threads may share `kernel`: it has parallel loops, and all other statements write only local buffers.
+
+    Parallel loops must not write these buffers, of which each thread has its own copy.
+    """
+    loops = tuple(s for s in kernel.body if isinstance(s, For) and s.parallel)
+    serial_stmts = tuple(s for s in kernel.body if not (isinstance(s, For) and s.parallel))
+    local_buffers = {s.buffer for s in walk(serial_stmts) if isinstance(s, Local)}
+    writes_only_locals = _stored_buffers(serial_stmts) <= local_buffers
+    return bool(loops) and writes_only_locals and not _stored_buffers(loops) & local_buffers
 
 
 def barrier_points(kernel: Kernel) -> frozenset[int]:
-    """The statements of `kernel.body`, by number, before which all threads must have finished those that come earlier."""
-    found = set()
-    since = set[_MemoryAccess]()
+    """Return the positions in `kernel.body` before which all threads must have finished the earlier statements."""
+    points = set()
+    since_barrier = set[_MemoryAccess]()
     written = _stored_buffers(kernel.body) if len(kernel.body) > 1 else set()
     for k, stmt in enumerate(kernel.body):
         accesses = set(_memory_accesses((stmt,), {}, written))
-        if any(a.conflicts_with(b) for a in since for b in accesses):
-            found.add(k)
-            since = set()
-        since |= accesses
-    return frozenset(found)
+        if any(a.conflicts_with(b) for a in since_barrier for b in accesses):
+            points.add(k)
+            since_barrier = set()
+        since_barrier |= accesses
+    return frozenset(points)
 
 
 IndexBounds: TypeAlias = tuple[Dim, Dim] | None
-"""The lowest and highest value of an index, where it is known."""
+"""Lowest and highest value of an index, or None if unknown."""
 
 
 @lru_cache(maxsize=4096)
-def _are_disjoint(a: IndexBounds, b: IndexBounds) -> bool:
-    """Whether two spans have nothing in common."""
+def are_disjoint_bounds(a: IndexBounds, b: IndexBounds) -> bool:
+    """Return True if two ranges of an index provably have no value in common."""
     return a is not None and b is not None and (is_provably_less(a[1], b[0]) or is_provably_less(b[1], a[0]))
 
 
 @dataclass(frozen=True)
 class _MemoryAccess:
-    """Loads or stores of one buffer, and where each index lies."""
+    """Load or store of a buffer, with bounds of each index."""
 
     buffer: str
     index_bounds: tuple[IndexBounds, ...]
     is_store: bool
 
     def conflicts_with(self, other: _MemoryAccess) -> bool:
-        """Whether the order of the two may matter; the ranges of one index may tell them apart."""
+        """Return True if the order of the two accesses may matter; disjoint ranges of one index rule that out."""
         if self.buffer != other.buffer or not (self.is_store or other.is_store):
             return False
-        return not any(map(_are_disjoint, self.index_bounds, other.index_bounds))
+        return not any(map(are_disjoint_bounds, self.index_bounds, other.index_bounds))
 
 
 def _memory_accesses(body: Block, bounds: Bounds, buffers: Collection[str]) -> Iterator[_MemoryAccess]:
-    """How `body` touches `buffers` where loop variables lie within `bounds`."""
+    """Yield the accesses of `body` to `buffers`, with loop variables within `bounds`."""
     for stmt in body:
         inner = dict(bounds)
         for r in stmt_ranges(stmt):
@@ -83,9 +83,9 @@ def _memory_accesses(body: Block, bounds: Bounds, buffers: Collection[str]) -> I
         accesses = [(e.buffer, e.index, False) for e in _loads(stmt)]
         if isinstance(stmt, Store):
             accesses.append((stmt.buffer, stmt.index, True))
-        for buffer, index, stores in accesses:
+        for buffer, index, is_store in accesses:
             if buffer in buffers:
-                yield _MemoryAccess(buffer, tuple(bounds_of_expr(d, inner) for d in index), stores)
+                yield _MemoryAccess(buffer, tuple(bounds_of_expr(d, inner) for d in index), is_store)
         yield from _memory_accesses(stmt_body(stmt), inner, buffers)
 
 

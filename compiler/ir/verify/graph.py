@@ -84,7 +84,7 @@ def types_follow_from_operands(graph: Graph) -> Iterator[str]:
             continue
         several = [o for o in node.operands if not isinstance(o.result_type, TensorType)]
         if several and not isinstance(node.structure, TupleGet):
-            yield f"{describe(node)}: operand %{several[0].name} has several results; read them through item"
+            yield f"{describe(node)}: operand %{several[0].name} has several results; read them with tuple_get"
             continue
         try:
             attrs = node.op.bind_attrs(node.attrs)
@@ -124,7 +124,7 @@ def bodies_fit(graph: Graph) -> Iterator[str]:
         for body in (v for v in node.attrs.values() if isinstance(v, Graph)):
             takes, given = [n.result_type for n in body.inputs], [o.result_type for o in node.operands]
             if isinstance(node.structure, Recurrence):
-                given = list(body_input_types([o.type for o in node.operands], node.attrs["sequences"]))
+                given = list(body_input_types([o.type for o in node.operands], node.attrs["num_scanned"]))
             elif isinstance(node.structure, ControlFlow):
                 given = given[node.structure.leading_operands :]
             if list(map(without_layout, takes)) != list(map(without_layout, given)):

@@ -1,4 +1,4 @@
-"""Give the loops that are left to blocks of a GPU program."""
+"""Tile the loops of a kernel into blocks of a GPU program."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from compiler.passes.gpu.gpu_rows import next_power_of_2
 @register
 @dataclass(frozen=True)
 class GpuBlocks(TilePass):
-    """parallel %i in 0..50 { %s = reduce add %r in 0..100 { yield %x[%i, %r] } ... }
+    """Tile the loops that `gpu-dot` and `gpu-rows` left untiled.
+
+    parallel %i in 0..50 { %s = reduce add %r in 0..100 { yield %x[%i, %r] } ... }
     ->  parallel %i in 0..50 tile 8 { %s = reduce add %r in 0..100 tile 128 { yield %x[%i, %r] } ... }
 
-    A reduction takes up to `row` elements of memory order per step (`across` where its steps are far apart), then parallel
-    loops, inner ones first, fill a block of `elements`.  Kernels that multiply blocks are blocks already; short windows stay
-    loops.
+    A reduction takes up to `row_elements` per step, `strided_elements` if none of its loops is contiguous.  Then parallel
+    loops, inner ones first, fill a block of `block_elements`.  Parallel loops of kernels that are tiled already, and
+    reductions over windows of at most `max_loop_extent`, stay as they are.
     """
 
     name = "gpu-blocks"
@@ -38,34 +40,36 @@ class GpuBlocks(TilePass):
             if not ((isinstance(stmt, For) and stmt.parallel) or is_tiled(stmt)):
                 self.block_inner_loops(table, stmt, sizes)
         if not any(is_tiled(s) for s in parallel_loops):
-            left = self.block_elements // largest_block(ir.body, sizes)
+            remaining = self.block_elements // largest_block(ir.body, sizes)
             for s in reversed(parallel_loops):
-                sizes[s.range.var] = max(1, min(left, next_power_of_2(block_extent(s.range))))
-                left //= sizes[s.range.var]
+                sizes[s.range.var] = max(1, min(remaining, next_power_of_2(block_extent(s.range))))
+                remaining //= sizes[s.range.var]
         for v, n in sizes.items():
             context.applied(self, f"%{v} in blocks of {n}")
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
 
     def block_inner_loops(self, table: Accesses, stmt: Stmt, sizes: dict[str, int]) -> None:
-        """Blocks for a serial loop around plain statements, whose steps do not wait for each other, or for a reduction; the last range first."""
+        """Choose tiles for an innermost reduction, or an innermost serial loop with independent steps; last range first."""
         if any(tile.stmt_ranges(s) for s in tile.walk(tile.stmt_body(stmt))):
             return
         if isinstance(stmt, For) and not table.is_parallel(stmt.range.var):
             return
         loops = [r for r in tile.stmt_ranges(stmt) if block_extent(r) > self.max_loop_extent]
-        left = self.row_elements if any(self.is_contiguous(table, stmt, r) for r in loops) else self.strided_elements
+        remaining = (
+            self.row_elements if any(self.is_contiguous(table, stmt, r) for r in loops) else self.strided_elements
+        )
         for r in reversed(loops):
-            sizes[r.var] = max(1, min(left, next_power_of_2(block_extent(r))))
-            left //= sizes[r.var]
+            sizes[r.var] = max(1, min(remaining, next_power_of_2(block_extent(r))))
+            remaining //= sizes[r.var]
 
     @staticmethod
     def is_contiguous(table: Accesses, stmt: Stmt, r: Range) -> bool:
-        """Whether successive steps of `r` touch successive elements."""
+        """Return True if some access has stride 1 along `r`."""
         return any(table.stride(a, r.var) == 1 for a in table.all if r in a.loops)
 
 
 def largest_block(body: Block, sizes: dict[str, int]) -> int:
-    """Elements of the largest block that nested loops of `body` span."""
+    """Return the elements of the largest block that nested loops of `body` span."""
     spans = (
         product(sizes.get(r.var, r.tile) for r in tile.stmt_ranges(s)) * largest_block(tile.stmt_body(s), sizes)
         for s in body

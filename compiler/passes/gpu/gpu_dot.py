@@ -1,4 +1,4 @@
-"""Choose the blocks of a contraction that a GPU's matrix units multiply."""
+"""Tile contractions into the blocks that a GPU's matrix units multiply."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from compiler.passes.gpu.gpu_rows import MIN_BLOCK, next_power_of_2
 @register
 @dataclass(frozen=True)
 class GpuDot(TilePass):
-    """parallel %i { parallel %j { reduce add %k { x[%i, %k] * w[%j, %k] } } }
+    """Tile a contraction for matrix units.
+
+    parallel %i { parallel %j { reduce add %k { x[%i, %k] * w[%j, %k] } } }
     ->  parallel %i tile 64 { parallel %j tile 64 { reduce add %k tile 32 { x[%i, %k] * w[%j, %k] } } }
 
-    One loop that only the first factor follows, one that only the second follows, and one reduced loop of both: the longest
-    of each, inner ones first.  Loops that are tiled already keep their tile; the others shrink until a block of sums has at
-    most `sums` elements and the blocks of factors fit in `shared` bytes of memory on the chip.
+    Tiles a loop of the first operand only, a loop of the second only, and a reduced loop of both: the longest of each.
+    Existing tiles stay.  The others shrink until there are at most `max_accumulators`, and the operands' blocks fit in
+    `max_shared_bytes` of shared memory.
     """
 
     name = "gpu-dot"
@@ -45,7 +47,7 @@ class GpuDot(TilePass):
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
 
     def choose_block(self, table: Accesses, s: Reduce, sizes: dict[str, int]) -> str:
-        """Add the tiles of one contraction to `sizes`, or say why there are none."""
+        """Add the tiles of one contraction to `sizes`; return the reason if there are none, else ""."""
         assert isinstance(s.value, PrimitiveCall)
         a, b = (dependent_loops(table, e) for e in s.value.operands)
         if not is_supported_product(*s.value.operands):
@@ -55,15 +57,14 @@ class GpuDot(TilePass):
         column = longest([r for r in around if r.var in b - a])
         depth = longest([r for r in s.ranges if r.var in a & b and r.extent != 1])
         if row is None or column is None or depth is None:
-            return "a factor is used only once"
+            return "no reuse of an operand"
         if any(r.tile > 1 and r.var in a & b for r in around):
-            return "both factors follow a tiled loop"
+            return "both operands depend on a tiled loop"
 
         fixed = {r.var for r in (row, column, depth) if r.tile > 1 or r.var in sizes}
         for r, most in ((depth, self.depth), (column, self.columns), (row, self.rows)):
-            sizes[r.var] = max(
-                MIN_BLOCK, sizes.get(r.var, r.tile if r.tile > 1 else min(most, next_power_of_2(block_extent(r))))
-            )
+            default = r.tile if r.tile > 1 else min(most, next_power_of_2(block_extent(r)))
+            sizes[r.var] = max(MIN_BLOCK, sizes.get(r.var, default))
         bytes_ = max(uncast_dtype(e).bytes for e in s.value.operands)
 
         def too_large() -> bool:
@@ -77,31 +78,31 @@ class GpuDot(TilePass):
 
 
 def dependent_loops(table: Accesses, e: Expr) -> frozenset[str]:
-    """The loops that a value varies over, those around the local buffers it reads among them."""
+    """Return the loops that a value depends on, including those around the local buffers it reads."""
     local_buffers = {x.buffer for x in e.subexprs if isinstance(x, Load) and table.roles[x.buffer] == "local"}
     return table.varying_loops(e).union(*(table.local_scopes[b] for b in local_buffers))
 
 
 def is_supported_product(x: Expr, y: Expr) -> bool:
-    """Whether matrix units take the factors: floats as they are, halves and bytes before they were widened."""
+    """Return True if matrix units multiply the operands: f32, f64, halves cast to f32, or i8 cast to i32."""
     return x.dtype in (f32, f64) or (x.dtype == i32 and uncast_dtype(x) == uncast_dtype(y) == i8)
 
 
 def uncast_dtype(e: Expr) -> DType:
-    """The dtype of `e` before it was cast, if it was."""
+    """Return the dtype of `e`, or of its operand if `e` is a cast."""
     return e.operands[0].dtype if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e.dtype
 
 
 def block_extent(r: Range) -> int:
-    """The extent of a loop; a block's worth where it is symbolic."""
+    """Return the extent of a loop; 64, the largest default tile, if it is dynamic."""
     return r.extent if isinstance(r.extent, int) else 64
 
 
 def longest(loops: Sequence[Range]) -> Range | None:
-    """The innermost of the loops that fill a block, else the longest."""
+    """Return the innermost loop of at least 64 steps, else the longest one; None if there are no loops."""
     return max(reversed(loops), key=lambda r: min(block_extent(r), 64), default=None)
 
 
 def is_tiled(stmt: Stmt) -> bool:
-    """Whether some loop of `stmt` is tiled."""
+    """Return True if some loop of `stmt` is tiled."""
     return any(r.tile > 1 for r in tile.stmt_ranges(stmt))

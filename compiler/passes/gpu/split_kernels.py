@@ -1,4 +1,4 @@
-"""Give every outermost loop a kernel of its own."""
+"""Kernel fission: one kernel for each outermost loop."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from compiler.passes.base import Context, ProgramPass, register
 @register
 @dataclass(frozen=True)
 class Split(ProgramPass):
-    """kernel { parallel %i { ... }  parallel %j { ... } }  ->  kernel { parallel %i { ... } }  kernel { parallel %j { ... } }
+    """Split a kernel into one kernel for each outermost loop.
 
-    For machines that start every kernel on one grid of programs: a serial loop beside a parallel one would run in each of them.
-    A kernel whose loops share more than its parameters stays whole.
+    kernel { parallel %i { ... }  parallel %j { ... } }  ->  kernel { parallel %i { ... } }  kernel { parallel %j { ... } }
+
+    For targets that launch a kernel on one grid of programs: each program would run the serial loops next to a parallel
+    one.  Kernels with a statement other than loops at the top, such as a local buffer, are not split.
     """
 
     name = "split-kernels"
@@ -40,7 +42,7 @@ class Split(ProgramPass):
 
 
 def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:
-    """The kernel, or one for each of its loops."""
+    """Return the kernel, or one for each of its outermost loops."""
     loops = [s for s in kernel.body if isinstance(s, For)]
     if len(loops) < 2 or len(loops) < len(kernel.body) or not any(s.parallel for s in loops):
         return (kernel,)
@@ -50,7 +52,7 @@ def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:
 
 
 def used_params(params: tuple[Param, ...], loop: For) -> tuple[Param, ...]:
-    """The parameters that a loop reads or writes; what an earlier loop wrote and this one only reads is an input."""
+    """Return the parameters that a loop uses; those that it only reads become inputs."""
     read = {e.buffer for e in tile.loads((loop,))}
     written = {s.buffer for s in tile.walk((loop,)) if isinstance(s, Store)}
     roles = {p.name: p.role if p.name in written or p.role == "const" else "in" for p in params}

@@ -1,6 +1,6 @@
-"""One form for what can be written in several: nodes that change nothing go away.
+"""Canonicalization: remove nodes that change nothing, and give equivalent nodes one form.
 
-Rules read structure, not names.  Every one keeps all bits: x + 0.0 stays, for it turns -0.0 into 0.0.
+Rules read structure, not op names.  Each is bit-exact: x + 0.0 stays, because it turns -0.0 into 0.0.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from compiler.passes.base import Context, GraphPass, register
 @register
 @dataclass(frozen=True)
 class Canonicalize(GraphPass):
-    """Remove identities: x * 1, neg(neg(x)), casts to the same type, views that cancel, pads by nothing; order operands.
+    """Remove identities and put constant operands last.
 
     %t = permute %x {dims=[1, 0]}   %u = permute %t {dims=[1, 0]}   %y = exp %u   ->   %y = exp %x
+
+    Identities are x * 1, neg(neg(x)), casts to the same type, views that cancel, and pads by nothing.
     """
 
     name = "canonicalize"
@@ -36,11 +38,11 @@ class Canonicalize(GraphPass):
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             nonlocal changed
             new = n.with_operands(operands)
-            for simpler in RULES:
-                found = simpler(new)
-                if found is not None:
-                    context.count(self, simpler.__name__)
-                    changed, new = True, found
+            for simplify in RULES:
+                simplified = simplify(new)
+                if simplified is not None:
+                    context.count(self, simplify.__name__)
+                    changed, new = True, simplified
             return new
 
         rebuilt = ir.map_nodes(rule)
@@ -56,7 +58,7 @@ def constants_last(n: Node) -> Node | None:
 
 
 def elementwise_identity(n: Node) -> Node | None:
-    """An elementwise node, seen together with the nodes it reads, that gives one of their operands unchanged."""
+    """Return the value that elementwise `n`, expanded through its elementwise operands, passes on unchanged; else None."""
     if not isinstance(n.structure, Elementwise):
         return None
     names: dict[Node, str] = {}
@@ -69,28 +71,28 @@ def elementwise_identity(n: Node) -> Node | None:
         return trace(x, [leaf(o) for o in x.operands]) if isinstance(x.structure, Elementwise) else leaf(x)
 
     simple = simplify_scalar(trace(n, [inner(o) for o in n.operands]))
-    if not isinstance(simple, Ref):  # the operand's own maths may hide that `n` adds none
+    if not isinstance(simple, Ref):  # expanding the operands can hide that `n` alone is an identity
         simple = simplify_scalar(trace(n, [leaf(o) for o in n.operands]))
-    found = next((x for x, name in names.items() if isinstance(simple, Ref) and simple.name == name), None)
-    return found if found is not None and found.result_type == n.result_type else None
+    source = next((x for x, name in names.items() if isinstance(simple, Ref) and simple.name == name), None)
+    return source if source is not None and source.result_type == n.result_type else None
 
 
 def trace(n: Node, operands: Sequence[Expr]) -> Expr:
-    """One element of elementwise node `n` in terms of one element of each operand."""
+    """Return one element of elementwise `n` as an expression of one element of each operand."""
     assert isinstance(n.structure, Elementwise)
     widened = [_widened(o) for o in operands] if n.structure.promotes_half else operands
     return n.structure.fn(*widened, **n.attrs).to(n.dtype)
 
 
 def _widened(e: Expr) -> Expr:
-    """Half types as f32, which rules are written for."""
+    """Cast half types to f32, in which the scalar functions are written."""
     if not e.dtype.is_half:
         return e
     return const(e.value, f32) if isinstance(e, Const) else e.to(f32)
 
 
 def view_identity(n: Node) -> Node | None:
-    """A chain of views that ends where it began gives what it began with."""
+    """Return the source of a chain of views that compose to the identity."""
     identity = tuple(var(f"i{k}") for k in range(n.type.rank)) if isinstance(n.structure, IndexMap) else ()
     at: Position = identity
     value = n
@@ -102,13 +104,13 @@ def view_identity(n: Node) -> Node | None:
 
 
 def _view_source(n: Node, at: Position, result: Node) -> tuple[Node, Position] | None:
-    """The operand, and the position in it, that element `at` of view `n` is, for every element of `result`."""
+    """Return the operand, and the position in it, that element `at` of view `n` reads for all of `result`; else None."""
     if not isinstance(n.structure, IndexMap):
         return None
-    pieces = n.structure.reads(n, at)
-    if not pieces or not all(_always_holds(g, result) for g in pieces[0].guards):
+    reads = n.structure.reads(n, at)
+    if not reads or not all(_always_holds(g, result) for g in reads[0].guards):
         return None
-    return n.operands[pieces[0].operand], pieces[0].position
+    return n.operands[reads[0].operand], reads[0].position
 
 
 def _bounds(n: Node) -> dict[str, tuple[int, int]]:
@@ -116,13 +118,13 @@ def _bounds(n: Node) -> dict[str, tuple[int, int]]:
 
 
 def _always_holds(g: Guard, n: Node) -> bool:
-    """Whether the guard holds for every element of `n`."""
+    """Return True if the guard holds for every element of `n`."""
     low, high = interval(g.index - g.low, _bounds(n)), interval(g.high - g.index, _bounds(n))
     return low is not None and high is not None and low[0] >= 0 and high[0] > 0
 
 
 def _same_position(at: Position, identity: Position, n: Node) -> bool:
-    """Whether the positions agree for every element of `n`; a dimension of size 1 has only index 0."""
+    """Return True if the positions agree for every element of `n`; a dimension of size 1 has only index 0."""
     ones = {f"i{k}": 0 for k, d in enumerate(n.shape) if d == 1}
     bounds = _bounds(n)
     return len(at) == len(identity) and all(
@@ -131,11 +133,11 @@ def _same_position(at: Position, identity: Position, n: Node) -> bool:
 
 
 def empty_tensor(n: Node) -> Node | None:
-    """A tensor without elements depends on nothing."""
+    """Replace a tensor without elements by a constant, so that it depends on nothing."""
     if isinstance(n.structure, (Leaf, Opaque, TupleGet)) or isinstance(n.result_type, tuple) or n.type.numel != 0:
         return None
     if is_view(n.structure, n) and scalar_value(n.operands[0]) is not None:
-        return None  # it is a number already
+        return None  # already a scalar constant
     return replace(ops.full(n.shape, 0, n.dtype), name=n.name, loc=n.loc)
 
 

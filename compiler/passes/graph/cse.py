@@ -1,4 +1,4 @@
-"""Common subexpression elimination: the same op on the same operands is computed once."""
+"""Common subexpression elimination: compute the same op on the same operands once."""
 
 from __future__ import annotations
 
@@ -13,38 +13,40 @@ from compiler.ir.graph.structure import Opaque, TupleGet
 from compiler.passes.base import Context, GraphPass, register
 
 MAX_COMPARED_BYTES = 4096
-"""Constants up to this many bytes are compared by content, larger ones by address."""
+"""Constants up to this many bytes are compared by content, larger ones by address; chosen empirically."""
 
 
 @register
 @dataclass(frozen=True)
 class CSE(GraphPass):
-    """Merge equal nodes; opaque ones are left alone, for they may not give the same value twice.
+    """Merge equal nodes.
 
     %a = exp %x   %b = exp %x   %c = add %a, %b   ->   %a = exp %x   %c = add %a, %a
+
+    Opaque nodes are never merged: two calls may give different values.
     """
 
     name = "cse"
     exact = True
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        first: dict[Hashable, Node] = {}
+        unique_nodes: dict[Hashable, Node] = {}
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             new = n.with_operands(operands)
             if n.op is INPUT or isinstance(n.structure, (Opaque, TupleGet)):
                 return new
-            kept = first.setdefault(_value_key(new), new)
-            if kept is not new:
+            unique = unique_nodes.setdefault(_value_key(new), new)
+            if unique is not new:
                 context.count(self, "merged")
-            return kept
+            return unique
 
         rebuilt = ir.map_nodes(rule)
         return rebuilt if len(rebuilt.nodes) < len(ir.nodes) else ir
 
 
 def _value_key(n: Node) -> Hashable:
-    """Equal for nodes that compute the same value."""
+    """Return a key that is equal for nodes that compute the same value."""
     if n.op is CONSTANT:
         return _data_key(n.attrs["value"])
     return n.op.name, n.operands, tuple((k, attribute_key(v)) for k, v in n.attrs.items()), n.result_type

@@ -1,4 +1,4 @@
-"""Dead code elimination.  Nodes that no output reaches are in no graph; what can be dead is a part of a node with a body."""
+"""Dead code elimination inside nodes with a body.  Whole nodes are never dead: a graph holds only what its outputs reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.passes.base import Context, GraphPass, register
 
 @dataclass(frozen=True)
 class Pruned:
-    """What is left of a node: its attributes, and the numbers of the operands and of the results that it keeps."""
+    """New attributes of a node, and the numbers of its live operands and results."""
 
     attrs: Mapping[str, Any]
     operands: list[int]
@@ -24,10 +24,12 @@ class Pruned:
 @register
 @dataclass(frozen=True)
 class DCE(GraphPass):
-    """Take results nobody reads, and operands nobody needs, out of fused nodes and recurrences.  Inputs of the graph stay.
+    """Remove unread results and unneeded operands of fused nodes and recurrences.
 
-    %f = fused (%x, %z) { %a = exp %x0  %b = neg %x1  return %a, %b }   %y = item %f {index=0}
+    %f = fused (%x, %z) { %a = exp %x0  %b = neg %x1  return %a, %b }   %y = tuple_get %f {index=0}
     ->   %y = fused (%x) { %a = exp %x0  return %a }
+
+    Inputs of the graph stay.
     """
 
     name = "dce"
@@ -41,8 +43,8 @@ class DCE(GraphPass):
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
             if n in pruned:
-                left = pruned[n]
-                return replace(n.op(*(operands[k] for k in left.operands), loc=n.loc, **left.attrs), name=n.name)
+                p = pruned[n]
+                return replace(n.op(*(operands[k] for k in p.operands), loc=n.loc, **p.attrs), name=n.name)
             source = n.operands[0] if isinstance(n.structure, TupleGet) else None
             if source not in pruned:
                 return n.with_operands(operands)
@@ -56,14 +58,16 @@ class DCE(GraphPass):
 
 
 def _prune(n: Node, ir: Graph) -> Pruned | None:
-    """`n` with only the results that are read and the operands they need; None for no change.
+    """Return `n` with only the results that are read and the operands they need; None for no change.
 
-    A recurrence keeps its states, and a sequence to count its steps.
+    A recurrence keeps all its states, and one sequence for its trip count.
     """
     if not isinstance(n.structure, (Fused, Recurrence)):
         return None
     body: Graph = n.attrs["body"]
-    sequences, states = (n.attrs["sequences"], n.attrs["states"]) if isinstance(n.structure, Recurrence) else (0, 0)
+    sequences, states = (
+        (n.attrs["num_scanned"], n.attrs["num_carried"]) if isinstance(n.structure, Recurrence) else (0, 0)
+    )
     read = {user.attrs["index"] for user in ir.users[n]} if isinstance(n.result_type, tuple) else {0}
     results = sorted(read | set(range(states)))
     smaller = replace(body, inputs=(), outputs=tuple(body.outputs[k] for k in results))
@@ -75,5 +79,5 @@ def _prune(n: Node, ir: Graph) -> Pruned | None:
         return None
     attrs = {**n.attrs, "body": replace(smaller, inputs=tuple(body.inputs[k] for k in operands))}
     if sequences:
-        attrs["sequences"] = sum(k < sequences for k in operands)
+        attrs["num_scanned"] = sum(k < sequences for k in operands)
     return Pruned(attrs, operands, results)

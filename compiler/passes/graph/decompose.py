@@ -1,4 +1,4 @@
-"""Composite ops spelled out in the ops they stand for."""
+"""Expansion of composite ops into the ops that define them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from compiler.passes.base import Context, GraphPass, register
 @register
 @dataclass(frozen=True)
 class Decompose(GraphPass):
-    """Expand every composite node, and those its expansion contains; ops named in `keep` stay whole.
+    """Expand composite nodes, and the composite nodes in their expansions.
 
     %y = linear %x, %w   ->   %t = permute %w {dims=[1, 0]}   %y = matmul %x, %t
+
+    Ops named in `keep` are not expanded.
     """
 
     name = "decompose"
@@ -31,7 +33,7 @@ class Decompose(GraphPass):
         return isinstance(n.structure, Composite) and n.op.name not in self.keep
 
     def _expand(self, n: Node, context: Context) -> Node:
-        """`n` in ops that need no expansion; its operands need none already."""
+        """Return `n` in ops that need no expansion; its operands are expanded already."""
         if not self._should_expand(n):
             return n
         assert isinstance(n.structure, Composite)
@@ -41,13 +43,13 @@ class Decompose(GraphPass):
             raise PassError(f"{n!r} expands to a value of type {root.result_type}")
         new: dict[Node, Node] = {o: o for o in n.operands}
         for inner in _expansion_nodes(root, set(n.operands)):
-            placed = replace(inner, loc=n.loc or inner.loc)
-            new[inner] = self._expand(placed.with_operands(tuple(new[o] for o in inner.operands)), context)
+            located = replace(inner, loc=n.loc or inner.loc)
+            new[inner] = self._expand(located.with_operands(tuple(new[o] for o in inner.operands)), context)
         return new[root] if root in n.operands else replace(new[root], name=n.name)
 
 
 def _expansion_nodes(root: Node, leaves: set[Node]) -> list[Node]:
-    """The nodes that `root` is computed by, those in and below `leaves` left out, operands before users."""
+    """Return the nodes between `leaves` and `root`, operands before users, without `leaves`."""
     order: list[Node] = []
     seen, stack = set(leaves), [(root, False)]
     while stack:

@@ -1,4 +1,4 @@
-"""Constant folding: what depends on no input is computed now."""
+"""Constant folding: compute at compile time what depends on no input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, INPUT, Node, constant_node
 from compiler.ir.graph.structure import Generate, Opaque, Recurrence, TupleGet, is_view
 from compiler.ir.interpret.graph import interpret_in_float64
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr
+from compiler.ir.symbolic.index_expr import IndexExpr
 from compiler.ir.torch_types import as_array
 from compiler.passes.base import Context, GraphPass, register
 
@@ -22,13 +22,13 @@ from compiler.passes.base import Context, GraphPass, register
 @register
 @dataclass(frozen=True)
 class Fold(GraphPass):
-    """Replace nodes that only constants feed by their values.
-
-    Views are left alone, for they cost nothing except where a loop reads them, as are generated values, comparisons of indices
-    and the like, and results of more than `max_bytes` that are larger than the constants they come from.  Every op is computed in
-    float64 and rounded once, for PyTorch's own functions in f32 may be further from the truth than compiled code is.
+    """Replace nodes that depend on constants only by their values.
 
     %y = add 1.0, 2.0   ->   %y = constant 3.0
+
+    Every op is computed in float64 and rounded once; PyTorch's f32 functions may be less accurate than compiled code.
+    Not folded: views, unless a recurrence reads them; generated values and cheap functions of indices; results of more
+    than `max_bytes` bytes that are larger than the constants they are computed from.
     """
 
     name = "fold"
@@ -47,7 +47,7 @@ class Fold(GraphPass):
         return ir.replace_nodes(new)
 
     def _frontier(self, ir: Graph, sources: dict[Node, frozenset[Node]]) -> Iterable[Node]:
-        """The last foldable nodes on the way from constants to values that are not constant."""
+        """Yield the foldable nodes that outputs or non-constant nodes read."""
         pending = list(ir.outputs) + [o for n in ir.nodes if n not in sources for o in n.operands]
         seen: set[Node] = set()
         while pending:
@@ -61,49 +61,38 @@ class Fold(GraphPass):
                 pending.extend(n.operands)
 
     def _is_profitable(self, n: Node, sources: frozenset[Node], read_by_recurrence: bool) -> bool:
-        if (
-            isinstance(n.result_type, tuple)
-            or isinstance(n.structure, Generate)
-            or (is_view(n.structure, n) and not read_by_recurrence)
-        ):
+        if isinstance(n.result_type, tuple) or isinstance(n.structure, Generate) or is_cheap_index_expr(n):
             return False
-        if is_cheap_index_expr(n):
+        if is_view(n.structure, n) and not read_by_recurrence:
             return False
-        read = sum(_static_size(s.type.nbytes) for s in sources)
-        return _static_size(n.type.nbytes) <= max(self.max_bytes, read)
+        return _static_bytes(n) <= max(self.max_bytes, sum(map(_static_bytes, sources)))
 
 
 def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:
-    """Nodes that depend on constants alone, and their values; one that PyTorch refuses (an index out of range) is left to fail when it runs."""
+    """Return nodes with their values; without those for which PyTorch raises (index out of range): they fail when run."""
     try:
         return list(zip(nodes, interpret_in_float64(Graph((), tuple(nodes))), strict=True))
     except (IndexError, RuntimeError):
         return [pair for n in nodes for pair in _evaluate([n])] if len(nodes) > 1 else []
 
 
-def _static_size(size: Dim) -> int:
-    assert isinstance(size, int)
-    return size
+def _static_bytes(n: Node) -> int:
+    assert isinstance(n.type.nbytes, int)
+    return n.type.nbytes
 
 
 def _is_dynamic(attr: Any) -> bool:
-    """Whether an attribute follows a size that is not known."""
+    """Return True if an attribute depends on a dynamic size."""
     return isinstance(attr, IndexExpr) or (isinstance(attr, tuple) and any(map(_is_dynamic, attr)))
 
 
 def constant_sources(ir: Graph) -> dict[Node, frozenset[Node]]:
-    """For each node of static type and static attributes that depends on no input and no opaque op: the constants it is computed from."""
-    found: dict[Node, frozenset[Node]] = {}
+    """Map each foldable node (static type and attributes, no input or opaque op below it) to the constants it depends on."""
+    sources: dict[Node, frozenset[Node]] = {}
     for n in ir.nodes:
-        static = (
-            not isinstance(n.result_type, tuple) and n.type.is_static and not any(map(_is_dynamic, n.attrs.values()))
-        )
-        if (
-            n.op is INPUT
-            or isinstance(n.structure, (Opaque, TupleGet))
-            or not static
-            or any(o not in found for o in n.operands)
-        ):
+        if n.op is INPUT or isinstance(n.structure, (Opaque, TupleGet)) or any(o not in sources for o in n.operands):
             continue
-        found[n] = frozenset({n}) if n.op is CONSTANT else frozenset().union(*(found[o] for o in n.operands))
-    return found
+        if isinstance(n.result_type, tuple) or not n.type.is_static or any(map(_is_dynamic, n.attrs.values())):
+            continue
+        sources[n] = frozenset({n}) if n.op is CONSTANT else frozenset().union(*(sources[o] for o in n.operands))
+    return sources

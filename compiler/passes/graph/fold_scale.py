@@ -1,4 +1,4 @@
-"""Factors behind a product with weights, as part of the weights."""
+"""Fold constant factors of a contraction's result into its weights."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from compiler.passes.graph.canonicalize import trace
 from compiler.passes.graph.fold import constant_sources
 
 MAX_SCALE_EXPONENT = 64
-"""The largest power of 2 in a factor, or a factor's inverse, that becomes part of weights."""
+"""Largest absolute binary exponent of a factor that is folded: keeps weights far from the ends of f32's range."""
 
 
 @register
 @dataclass(frozen=True)
 class FoldScale(GraphPass):
-    """%y = conv %x, %w   %b = add %y, %c   %z = mul %b, %s   ->   %y = conv %x, %w * %s   %z = add %y, %c * %s
+    """Fold a constant factor per channel, as of a batch norm, into the weights of the contraction before it.
 
-    A batch norm that follows a convolution multiplies every channel by a number; with constant weights it costs nothing then.
-    Where all is constant but %x, and nothing else reads %y or %b.  Half types are left alone: their weights would be rounded again;
-    so are factors that might take weights out of the range of their type.
+    %y = conv %x, %w   %b = add %y, %c   %z = mul %b, %s   ->   %y = conv %x, %w * %s   %z = add %y, %c * %s
+
+    All but %x must be constant, and nothing else may read %y or %b.  Half types are excluded, because their weights
+    would be rounded again, and so are factors that could take weights out of the range of their type.
     """
 
     name = "fold-scale"
@@ -40,14 +41,14 @@ class FoldScale(GraphPass):
         for n in ir.nodes:
             scaled = self.fold_into_weights(ir, n, constants)
             if scaled is not None and not _is_safe_factor(n.operands[1]):
-                context.missed(self, "the factor is too large or too small for the weights", n)
+                context.missed(self, "factor out of safe range", n)
             elif scaled is not None:
                 new[n] = scaled.with_name(n.name).with_loc(n.loc)
-                context.applied(self, "a factor became part of the weights", n)
+                context.applied(self, "factor folded into weights", n)
         return ir.replace_nodes(new)
 
     def fold_into_weights(self, graph: Graph, n: Node, constants: Collection[Node]) -> Node | None:
-        """`n` without its factor; None where it has none that could be part of weights."""
+        """Return `n` with its factor folded into the weights, or None if the pattern does not match."""
         if not _is_primitive(n, "mul") or n.operands[1] not in constants or n.dtype.is_half or not n.dtype.is_float:
             return None
         inner, factor = n.operands
@@ -66,14 +67,14 @@ class FoldScale(GraphPass):
 
 
 def _is_safe_factor(factor: Node) -> bool:
-    """Whether every number of the constant `factor` is 0 or far from the ends of its type's range."""
+    """Return True if every element of constant `factor` is 0 or has an exponent within `MAX_SCALE_EXPONENT`."""
     (value,) = interpret(Graph((), (factor,)), ())
     exponents = torch.frexp(value)[1].abs()
     return bool((value.isfinite() & ((value == 0) | (exponents <= MAX_SCALE_EXPONENT))).all())
 
 
 def _is_primitive(n: Node, primitive: str) -> bool:
-    """Whether `n` is one primitive on two operands."""
+    """Return True if `n` applies just `primitive` to its two operands."""
     if not isinstance(n.structure, Elementwise) or len(n.operands) != 2:
         return False
     x, y = (Ref(o.dtype, name) for o, name in zip(n.operands, "xy", strict=True))
@@ -82,14 +83,19 @@ def _is_primitive(n: Node, primitive: str) -> bool:
 
 
 def _weight_channel_dim(n: Node, factor: Node) -> int | None:
-    """The dimension of the weights that the one dimension of the result along which `factor` changes takes its elements from."""
+    """Return the weight dimension that matches the one result dimension along which `factor` varies, or None."""
     s = n.structure
-    own = [n.type.rank - factor.type.rank + k for k, e in enumerate(factor.shape) if e != 1]
-    if not isinstance(s, Reduction) or s.combine != "add" or len(n.operands) != 2 or len(own) != 1:
+    varying = [n.type.rank - factor.type.rank + k for k, e in enumerate(factor.shape) if e != 1]
+    if not isinstance(s, Reduction) or s.combine != "add" or len(n.operands) != 2 or len(varying) != 1:
         return None
-    space = s.domain(n)
+    domain = s.domain(n)
     index = tuple(var(f"i{k}") for k in range(n.type.rank))
-    _, theirs = space.positions(index, tuple(var(f"r{k}") for k in range(len(space.extents))))
+    _, weight_index = domain.positions(index, tuple(var(f"r{k}") for k in range(len(domain.extents))))
     return next(
-        (k for k, d in enumerate(theirs) if d == index[own[0]] and n.operands[1].shape[k] == factor.type.numel), None
+        (
+            k
+            for k, d in enumerate(weight_index)
+            if d == index[varying[0]] and n.operands[1].shape[k] == factor.type.numel
+        ),
+        None,
     )

@@ -1,10 +1,11 @@
-"""Fusion: which ops become one kernel."""
+"""Fusion: group ops into kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import prod
 
 import networkx
 
@@ -31,7 +32,7 @@ from compiler.ir.graph.structure import (
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
-from compiler.lowering.kernel import cache_lowered_kernel, lower_kernel
+from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.tile.delinearize import without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
@@ -40,7 +41,7 @@ from compiler.passes.tile.online_softmax import OnlineSoftmax
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that become one kernel: `root` yields its loops, `extra` are further results."""
+    """Nodes that become one kernel: its loops are those of `root`; `extra_outputs` are further results."""
 
     root: Node
     members: set[Node]
@@ -51,11 +52,13 @@ class Group:
 @register
 @dataclass(frozen=True)
 class Fuse(GraphPass):
-    """%s = sigmoid %x  %y = mul %s, %x  ->  %y = fused (%x) { %s = sigmoid %x  %y = mul %s, %x  return %y }
+    """Fuse ops into kernels.
 
-    Users first, each op joins the kernel of its users if the joint kernel can be lowered and does no more work than the two
-    would apart.  Views and conversions that read no more than they write are repeated in every user instead.  A value that
-    others need as well becomes a further result of the kernel.
+    %s = sigmoid %x  %y = mul %s, %x  ->  %y = fused (%x) { %s = sigmoid %x  %y = mul %s, %x  return %y }
+
+    Visits users before producers.  An op joins the kernel of its users if the fused kernel can be lowered and costs no
+    more than separate kernels.  Views, and ops that read no more than they write, are recomputed in every user instead.
+    A value with other users becomes a further result of the kernel.
     """
 
     name = "fuse"
@@ -75,23 +78,19 @@ class Fusion:
         self.order = {n: k for k, n in enumerate(graph.nodes)}
         self.groups_of_node: dict[Node, list[Group]] = {}
         self.all_groups: list[Group] = []
-        self.group_costs: dict[Hashable, int | str] = {}  # of groups by their nodes
-        self.kernel_costs: dict[Hashable, int | str] = {}  # of kernels by what they compute
-        self.lowered_kernels: dict[Hashable, Kernel] = {}
+        self.group_costs: dict[Hashable, int | str] = {}  # by nodes of a group
+        self.kernel_costs: dict[Hashable, int | str] = {}  # by structural key of a group
 
     def run(self) -> Graph:
         outputs = set(self.graph.outputs)
         for n in reversed(self.graph.nodes):
-            if (
-                isinstance(n.structure, (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence))
-                or n in self.groups_of_node
-            ):
-                continue
-            self.assign_group(n, n in outputs)
+            fusible = not isinstance(n.structure, (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence))
+            if fusible and n not in self.groups_of_node:
+                self.assign_group(n, n in outputs)
         return self.rebuild()
 
     def assign_group(self, n: Node, is_output: bool) -> None:
-        """Put `n` into its users' kernels, or start one of its own."""
+        """Add `n` to the groups of its users, or start a new group."""
         users = self.graph.users[n]
         consumer_groups = list(dict.fromkeys(g for u in users for g in self.groups_of_node.get(u, ())))
         has_external_use = is_output or any(u not in self.groups_of_node for u in users)
@@ -122,18 +121,21 @@ class Fusion:
     def try_fuse(
         self, n: Node, g: Group, as_output: bool = False, recomputed: bool = False, dry_run: bool = False
     ) -> bool:
-        """Add `n` to `g` if that pays, with what belongs to it or alone; alone where it is `repeated` in other groups."""
+        """Add `n` to `g` if the cost model agrees, alone or with producers that only make sense with it.
+
+        It is added alone if it becomes an output, or is `recomputed` in other groups too.
+        """
         if len(g.members) == 1 and concat_offsets(g.root) is not None and self.has_reduction_producer(n):
-            self.context.missed(self.options, f"computed in place inside {g.root.op.name}", n)
+            self.context.missed(self.options, f"written in place inside {g.root.op.name}", n)
             return False
         if concat_offsets(n) is not None and self.has_reduction_producer(n):
-            self.context.missed(self.options, f"not fused into {g.root.op.name}: what it holds is computed in place", n)
+            self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return False
-        why, unit = "", [] if as_output or recomputed else self.required_cluster(n)
-        units = [unit, []] if unit else [[]]
+        why, cluster = "", [] if as_output or recomputed else self.required_cluster(n)
+        producer_sets = [cluster, []] if cluster else [[]]
         if not as_output and not recomputed and isinstance(self.cost(Group(g.root, g.members | {n})), str):
-            units.append(self.exclusive_producers(n, g))
-        for more in units:
+            producer_sets.append(self.exclusive_producers(n, g))
+        for more in producer_sets:
             fused_group = Group(g.root, g.members | {n, *more}, [*g.extra_outputs, n] if as_output else g.extra_outputs)
             if len(fused_group.members) > self.options.max_nodes:
                 continue
@@ -141,82 +143,81 @@ class Fusion:
             if isinstance(fused_cost, str):
                 why = fused_cost
             elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
-                why = "it is computed once where it ends a sum of products"
-            elif fused_cost <= (separate_cost := g.cost + self.standalone_cost([n, *more])) or (
-                not more and is_cheap_index_expr(n)
+                why = "cheaper as the epilogue of its contraction"
+            elif fused_cost > (separate_cost := g.cost + self.standalone_cost([n, *more])) and (
+                more or not is_cheap_index_expr(n)
             ):
+                why = f"fused cost {fused_cost}, separate cost {separate_cost}"
+            else:
                 if not dry_run:
                     self.commit([n, *more], g, fused_group, fused_cost)
                 return True
-            else:
-                why = f"a price of {fused_cost} instead of {separate_cost}"
         if why:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n)
         return False
 
     def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: int) -> bool:
-        """Whether `n` costs less at the end of the sum of products below it than in `g`, which repeats it and cannot take the sum."""
+        """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g`, which cannot hold that."""
         chain = self.epilogue_chain(n)
         if not chain:
             return False
-        ended, below = self.cost(Group(n, set(chain))), self.cost(Group(chain[1], set(chain[1:])))
+        epilogue, bare = self.cost(Group(n, set(chain))), self.cost(Group(chain[1], set(chain[1:])))
         inside = self.cost(Group(g.root, g.members | set(chain)))
-        if isinstance(ended, str) or isinstance(below, str) or (isinstance(inside, int) and inside <= g.cost + ended):
+        if isinstance(epilogue, str) or isinstance(bare, str):
             return False
-        return fused_cost > g.cost + ended - below
+        if isinstance(inside, int) and inside <= g.cost + epilogue:
+            return False
+        return fused_cost > g.cost + epilogue - bare
 
     def epilogue_chain(self, n: Node) -> list[Node]:
-        """`n` and the elementwise nodes of its shape below it, down to a sum of products; nobody else needs those below."""
+        """Return `n`, the single-use elementwise nodes of its shape below it, and the contraction they end in; else []."""
         chain = [n]
         while isinstance(chain[-1].structure, Elementwise):
             inner = [o for o in chain[-1].operands if o.shape == n.shape and len(self.graph.users[o]) == 1]
-            under = next(
-                (o for o in inner if isinstance(o.structure, (Elementwise, Reduction)) and o not in self.graph.outputs),
-                None,
-            )
-            if under is None:
+            fusible = (o for o in inner if isinstance(o.structure, (Elementwise, Reduction)))
+            if (producer := next((o for o in fusible if o not in self.graph.outputs), None)) is None:
                 return []
-            chain.append(under)
+            chain.append(producer)
         return chain if len(chain[-1].operands) > 1 and chain[-1] is not n else []
 
     def commit(self, nodes: list[Node], g: Group, fused_group: Group, cost: int) -> None:
-        """Make `g` what `joint` is."""
+        """Replace `g` by `fused_group`, which adds `nodes`."""
         g.members, g.extra_outputs, g.cost = fused_group.members, fused_group.extra_outputs, cost
         for n in nodes:
             self.groups_of_node.setdefault(n, []).append(g)
             self.context.applied(self.options, f"fused into the kernel of {g.root.op.name}", n)
 
     def standalone_cost(self, nodes: list[Node]) -> int:
-        """The price of a kernel for a node and what belongs to it; 0 where there is none."""
+        """Return the cost of a kernel for `nodes`, the root first; 0 if there is no such kernel."""
         cost = self.cost(Group(nodes[0], set(nodes)))
         return cost if isinstance(cost, int) else 0
 
     def required_cluster(self, n: Node) -> list[Node]:
-        """The mixes below `n` and the views around them, which make sense in one kernel only: none of them has another user."""
-        found = [n]
-        while isinstance(found[-1].structure, ConstantLinear) or is_view(found[-1].structure, found[-1]):
-            (below,) = found[-1].operands
-            inner = len(self.graph.users[below]) == 1 and below not in self.graph.outputs
-            if not inner or not (isinstance(below.structure, ConstantLinear) or is_view(below.structure, below)):
+        """Return the single-use constant linear maps and views below `n`, which only make sense in its kernel."""
+
+        def belongs(m: Node) -> bool:
+            return isinstance(m.structure, ConstantLinear) or is_view(m.structure, m)
+
+        cluster = [n]
+        while belongs(cluster[-1]):
+            (producer,) = cluster[-1].operands
+            if len(self.graph.users[producer]) != 1 or producer in self.graph.outputs or not belongs(producer):
                 break
-            found.append(below)
-        return found[1:] if any(isinstance(m.structure, ConstantLinear) for m in found) else []
+            cluster.append(producer)
+        return cluster[1:] if any(isinstance(m.structure, ConstantLinear) for m in cluster) else []
 
     def exclusive_producers(self, n: Node, g: Group) -> list[Node]:
-        """What is computed for `n` and `g` alone, up to sums of products: `n` may fit only together with all of it."""
-        found = [n]
+        """Return the values computed for `n` and `g` only, down to contractions: `n` may fit only with all of them."""
+        producers = [n]
         for m in reversed(self.graph.nodes[: self.order[n]]):
-            users = self.graph.users[m]
-            simple = (
-                isinstance(m.structure, (Elementwise, IndexMap, Reduction))
-                and len(m.operands) * isinstance(m.structure, Reduction) < 2
-            )
-            if simple and users and m not in self.graph.outputs and all(u in found or u in g.members for u in users):
-                found.append(m)
-        return found[1:]
+            users, reduces = self.graph.users[m], isinstance(m.structure, Reduction)
+            plain = len(m.operands) < 2 if reduces else isinstance(m.structure, (Elementwise, IndexMap))
+            if plain and users and m not in self.graph.outputs and all(u in producers or u in g.members for u in users):
+                producers.append(m)
+        return producers[1:]
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
-        """Whether computing `n` again in each user reads no more than its result would be."""
+        """Return True if recomputing `n` in each user reads no more bytes than its result has."""
         if is_view(n.structure, n):
             return True
         if not isinstance(n.structure, (Elementwise, IndexMap)):
@@ -225,7 +226,7 @@ class Fusion:
         return read <= hinted_bytes(n) and (not isinstance(n.structure, Elementwise) or elementwise_cost(n) <= 2)
 
     def stays_acyclic(self, n: Node, g: Group) -> bool:
-        """Whether nothing outside `g` that reads `n` leads back into `g`: then `g` can yield `n` before the others run."""
+        """Return True if no path from `n` leaves `g` and comes back: then `g` can output `n` for its other users."""
         seen: set[Group | Node] = set()
         stack = [u for u in self.consumer_units(n) if u is not g]
         while stack:
@@ -239,13 +240,13 @@ class Fusion:
         return True
 
     def consumer_units(self, n: Node) -> list[Group | Node]:
-        """The kernels that `n` goes into, and its users that are in none."""
+        """Return the groups of the users of `n`, and the users without a group."""
         return [unit for u in self.graph.users[n] for unit in self.groups_of_node.get(u, (u,))]
 
-    # prices
+    # costs
 
     def cost(self, g: Group) -> int | str:
-        """Work of the group's kernel, or why there is none."""
+        """Return the cost of the group's kernel in operations (see `kernel_cost`), or the reason why there is none."""
         if len(g.members) == 1 and concat_offsets(g.root) is not None:
             return self.concat_cost(g.root)
         nodes = (g.root, frozenset(g.members), *g.extra_outputs)
@@ -254,40 +255,38 @@ class Fusion:
         return self.group_costs[nodes]
 
     def body_cost(self, g: Group) -> int | str:
-        """The same; groups that compute alike are lowered once."""
+        """Return `cost`; structurally equal groups are lowered once."""
         if self.mixes_linear_with_reductions(g):
-            return "a mix takes rows that are known, and a sum has loops over them"
+            return "a constant linear map and a reduction cannot share one loop nest"
         body, _ = self.body(g)
         key = structural_key(body)
         if key not in self.kernel_costs:
             try:
-                kernel = self.lowered_kernels[key] = lower_kernel(body, "candidate")
+                kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate")
                 self.kernel_costs[key] = self.profitability_veto(kernel, g) or kernel_cost(kernel)
             except LoweringError as error:
                 self.kernel_costs[key] = str(error)
         return self.kernel_costs[key]
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
-        """Whether a mix of the group needs one of its reductions, or a reduction a mix: no loop nest holds both."""
+        """Return True if a constant linear map of the group depends on one of its reductions, or the other way round."""
         needs: dict[Node, set[type]] = {}
         for n in sorted(g.members, key=self.order.__getitem__):
-            own, below = (
-                {type(n.structure)} & {ConstantLinear, Reduction},
-                {k for o in n.operands for k in needs.get(o, ())},
-            )
-            if own and below - own:
+            own = {type(n.structure)} & {ConstantLinear, Reduction}
+            inherited = {k for o in n.operands for k in needs.get(o, ())}
+            if own and inherited - own:
                 return True
-            needs[n] = own | below
+            needs[n] = own | inherited
         return False
 
     def concat_cost(self, n: Node) -> int:
-        """Bytes that are moved to put values side by side, where those that kernels compute are written in place."""
+        """Return the bytes moved by a concat or pad whose computed operands are written in place, plus its launch."""
         copied = sum(2 * hinted_bytes(o) for o in n.operands if not self.has_reduction_producer(o))
         gaps = hinted_bytes(n) - sum(hinted_bytes(o) for o in n.operands)
         return copied + gaps + (LAUNCH_COST if copied or gaps else 0)
 
     def has_reduction_producer(self, n: Node, single_use: bool = False) -> bool:
-        """Whether `n` ends the kernel of a reduction, with nothing but ops between that nobody else needs, or holds such values."""
+        """Return True if `n` is a reduction behind single-use elementwise ops and views, or a concat of such values."""
         if concat_offsets(n) is not None:
             return any(self.has_reduction_producer(o) for o in n.operands)
         if single_use and len(self.graph.users[n]) > 1:
@@ -299,29 +298,28 @@ class Fusion:
         )
 
     def profitability_veto(self, kernel: Kernel, g: Group) -> str:
-        """Why a kernel that can be lowered would still be slow; empty for none."""
+        """Return the reason why a kernel that can be lowered would be slow, or ""."""
         sums = [n for n in g.members if isinstance(n.structure, Reduction) and len(n.operands) > 1]
         for n in sorted(sums, key=self.order.__getitem__)[:-1]:
             if hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
-                return f"{n.op.name} yields less than it reads, so it is worth storing"
+                return f"{n.op.name} shrinks its operands: materialized"
         if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
             again = reread_bytes(kernel)
             if again > self.options.max_reread_bytes and not uses_online_softmax(kernel):
-                return f"every block of rows would read {again >> 10} KiB again"
+                return f"each row block would reread {again >> 10} KiB"
         return ""
 
     # the new graph
 
     def body(self, g: Group) -> tuple[Graph, tuple[Node, ...]]:
-        """The group as a graph of its own, and what it reads from outside."""
+        """Return the group as a graph, and its operands in this graph."""
         operands: list[Node] = []
         new: dict[Node, Node] = {}
         for n in sorted(g.members, key=self.order.__getitem__):
             for o in n.operands:
                 if o in new:
                     continue
-                if o in g.members:
-                    raise AssertionError("members come in order")
+                assert o not in g.members, "members are sorted"
                 if scalar_value(o) is not None:
                     new[o] = o
                 else:
@@ -332,18 +330,18 @@ class Fusion:
         return Graph(tuple(new[o] for o in operands), outputs, g.root.op.name), tuple(operands)
 
     def rebuild(self) -> Graph:
-        """The graph with every group as one `fused` node, in an order that respects what they read."""
+        """Return the graph with every group as one `fused` node, in topological order."""
         owner: dict[Node, Group] = {}
         for g in self.all_groups:
             for n in (g.root, *g.extra_outputs):
                 owner[n] = g
         bodies = {id(g): self.body(g) for g in self.all_groups}
-        view: networkx.DiGraph = networkx.DiGraph()
-        kept: list[Node | Group] = [n for n in self.graph.nodes if n not in self.groups_of_node]
-        view.add_nodes_from([*kept, *self.all_groups])
-        for unit in [*kept, *self.all_groups]:
+        dependencies: networkx.DiGraph = networkx.DiGraph()
+        unfused: list[Node | Group] = [n for n in self.graph.nodes if n not in self.groups_of_node]
+        dependencies.add_nodes_from([*unfused, *self.all_groups])
+        for unit in [*unfused, *self.all_groups]:
             reads = unit.operands if isinstance(unit, Node) else bodies[id(unit)][1]
-            view.add_edges_from((owner.get(o, o), unit) for o in reads)
+            dependencies.add_edges_from((owner.get(o, o), unit) for o in reads)
         node_order = {id(n): k for n, k in self.order.items()}
         new: dict[Node, Node] = {}
         fused = OPS["fused"]
@@ -351,19 +349,18 @@ class Fusion:
         def rank(u: Node | Group) -> int:
             return node_order[id(u if isinstance(u, Node) else u.root)]
 
-        for unit in networkx.lexicographical_topological_sort(view, key=rank):
+        for unit in networkx.lexicographical_topological_sort(dependencies, key=rank):
             if isinstance(unit, Node):
                 new[unit] = unit.with_operands(tuple(new[o] for o in unit.operands))
                 continue
             body, operands = bodies[id(unit)]
-            cache_lowered_kernel(body, self.lowered_kernels.get(structural_key(body)))
-            made = fused(*(new[o] for o in operands), body=body, loc=unit.root.loc)
+            fused_node = fused(*(new[o] for o in operands), body=body, loc=unit.root.loc)
             results = (unit.root, *unit.extra_outputs)
             if len(results) == 1:
-                new[unit.root] = made.with_name(unit.root.name)
+                new[unit.root] = fused_node.with_name(unit.root.name)
             else:
                 for k, r in enumerate(results):
-                    new[r] = OPS["item"](made, index=k, loc=r.loc).with_name(r.name)
+                    new[r] = OPS["tuple_get"](fused_node, index=k, loc=r.loc).with_name(r.name)
         self.context.count(self.options, "kernels", len(self.all_groups))
         return replace(
             self.graph,
@@ -373,39 +370,33 @@ class Fusion:
 
 
 LAUNCH_COST = 2000
-"""Operations that fit into the time of starting one kernel."""
+"""Cost of launching a kernel, in operations; chosen empirically."""
 
 
 def kernel_cost(kernel: Kernel) -> int:
-    """Operations, plus one for each byte that comes from memory or goes there."""
+    """Return the cost of a kernel: its operations, one per byte of its parameters, and `LAUNCH_COST`."""
     traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
     return estimated_ops(kernel) + traffic + LAUNCH_COST
 
 
 def hinted_bytes(n: Node) -> int:
-    """Bytes that a value is likely to have; 1 where that is not known."""
+    """Return the bytes of a value under the size hints, 1 if there are none."""
     return dim_hint(n.type.nbytes)
 
 
 def uses_online_softmax(kernel: Kernel) -> bool:
-    """Whether the kernel's rows will be walked part by part, many of them for each part of what they read."""
+    """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
     return OnlineSoftmax().match_row(FuseLoops().run(kernel, Context())) is not None
 
 
 def reread_bytes(kernel: Kernel) -> int:
-    """Bytes a contraction reads again for every block of rows: the part of its operands that the row loops do not pick."""
-    table = Accesses(kernel)
-    most = 0
+    """Return the most bytes of an operand that a contraction rereads for each row: those no outer parallel loop indexes."""
+    table, most = Accesses(kernel), 0
+    rows = {f.range.var for f in takewhile(lambda f: f.parallel, perfect_nest(kernel.body))}
     for a in table.all:
         if a.is_store or not is_contraction(without_guard(a.stmt)) or table.roles[a.buffer] == "local":
             continue
-        rows = {f.range.var for f in takewhile(lambda f: f.parallel, perfect_nest(kernel.body))}
-        last = [v for v in rows if not table.depends_on(a, v)]
-        if not last:
-            continue
-        elements = 1
-        for r in a.loops:
-            if r.var not in rows and any(r.var in variables(d) for d in a.index):
-                elements *= dim_hint(r.extent)
-        most = max(most, elements * table.types[a.buffer].dtype.bytes)
+        if any(not table.depends_on(a, v) for v in rows):
+            inner = (r for r in a.loops if r.var not in rows and any(r.var in variables(d) for d in a.index))
+            most = max(most, prod(dim_hint(r.extent) for r in inner) * table.types[a.buffer].dtype.bytes)
     return most

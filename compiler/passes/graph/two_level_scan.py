@@ -1,4 +1,4 @@
-"""Scan few long rows in blocks, which need not wait for each other."""
+"""Two-level scan of few long rows: independent blocks, and a scan of their totals (Blelloch, 1990)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ COMBINE_OPS: Mapping[str, Callable[..., Node]] = {
 @register
 @dataclass(frozen=True)
 class TwoLevelScan(GraphPass):
-    """%y = cumsum %x {dim=0}  ->  %b = reshape %x   %t = sum %b   %s = cumsum %t {exclusive=true}   %c = cumsum %b   %y = add %c, %s
+    """Scan long rows in independent blocks.
 
-    A row of at least `long` elements becomes blocks of about `block`: their totals are scanned first, then every block by itself.  The
-    elements are read twice, but threads and registers have several chains to work on.  Done where there are at most `rows`
-    rows and some length of block divides them.
+    %y = cumsum %x {dim=0}
+    ->  %b = reshape %x   %t = sum %b   %s = cumsum %t {exclusive=true}   %c = cumsum %b   %y = add %c, %s
+
+    Applies to at most `max_rows` rows of at least `min_length` elements that blocks of about `block_size` divide.  It
+    reads each element twice, but gives threads and registers several independent chains.
     """
 
     name = "two-level-scan"
@@ -43,30 +45,29 @@ class TwoLevelScan(GraphPass):
             size = self.block_length(new)
             if size is None:
                 return new
-            context.applied(self, f"scanned in blocks of {size}", n)
+            context.applied(self, f"two-level scan, blocks of {size}", n)
             return replace(two_level_scan(new, size), name=n.name)
 
         return ir.map_nodes(rule) if any(self.block_length(n) for n in ir.nodes) else ir
 
     def block_length(self, n: Node) -> int | None:
-        """The length of the blocks in which `n` is scanned; None where it is scanned as it is."""
+        """Return the block length for scan `n` in elements, or None to leave it as it is."""
         if not isinstance(n.structure, Scan) or not n.structure.combine:
             return None
-        extent, whole = n.shape[n.structure.axis(n).dim], n.type.numel
-        if (
-            not isinstance(extent, int)
-            or not isinstance(whole, int)
-            or extent < self.min_length
-            or whole > extent * self.max_rows
-        ):
+        extent, total = n.shape[n.structure.axis(n).dim], n.type.numel
+        if not isinstance(extent, int) or not isinstance(total, int):
             return None
-        sizes = [d for k in range(1, isqrt(extent) + 1) if extent % k == 0 for d in (k, extent // k)]
-        fitting = [d for d in sizes if max(2, self.block_size // 8) <= d <= self.block_size * 2 and d * 4 <= extent]
-        return max(fitting, default=None)
+        if extent < self.min_length or total > extent * self.max_rows:
+            return None
+        divisors = [d for k in range(1, isqrt(extent) + 1) if extent % k == 0 for d in (k, extent // k)]
+        candidates = [
+            d for d in divisors if max(2, self.block_size // 8) <= d <= self.block_size * 2 and d * 4 <= extent
+        ]
+        return max(candidates, default=None)
 
 
 def two_level_scan(n: Node, size: int) -> Node:
-    """Scan `n` of blocks of `size` elements, joined with the scan of their totals; rounded once, as the scan itself is."""
+    """Build scan `n` from scans of blocks of `size` elements and of their totals; rounds once, as `n` itself does."""
     assert isinstance(n.structure, Scan)
     d, combine, carried = n.structure.axis(n).dim, n.structure.combine, n.structure.initial(n)[0].dtype
     shape: tuple[Dim, ...] = (*n.shape[:d], n.shape[d] // size, size, *n.shape[d + 1 :])

@@ -1,4 +1,4 @@
-"""Convolutions with 3-wide windows by fewer multiplications."""
+"""Winograd convolution: 3 x 3 windows with fewer multiplications."""
 
 from __future__ import annotations
 
@@ -28,27 +28,30 @@ from compiler.passes.base import Context, GraphPass, register
 Matrix: TypeAlias = tuple[tuple[Fraction, ...], ...]
 
 INTERPOLATION_POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
-"""Where the polynomials are evaluated, for each size of tile, infinity aside: those of least error (Barabasz et al.,
-"Error Analysis and Improving the Accuracy of Winograd Convolution", 2020)."""
+"""Interpolation points for each tile size, without infinity: those of least error (Barabasz et al., "Error Analysis and
+Improving the Accuracy of Winograd Convolution", 2020)."""
 
 ERROR_GROWTH = {2: 2.0, 4: 12.0}
-"""By how much the largest rounding error grows against adding up the products (measured over random tensors)."""
+"""Largest rounding error relative to direct convolution, for each tile size; measured over random tensors."""
 
 TRANSFORM_BLOCK = 64
-"""Outputs and channels whose weights are transformed at once: the memory in between is little, and the same for all."""
+"""Outputs and channels whose weights are transformed at once, which bounds temporary memory; chosen empirically."""
 
 WEIGHT_LOAD_PENALTY = 2
-"""How much longer weights take than other bytes: few results use each of them, so that nothing hides the wait."""
+"""Cost of a byte of weights relative to other bytes: few results use it, so latency is exposed; chosen empirically."""
 
 
 @register
 @dataclass(frozen=True)
 class Winograd(GraphPass):
-    """%y = conv %x, %w {stride=[1, 1]}   ->   %y = transform of (transform of %x) @ (transform of %w)
+    """Compute 3 x 3 convolutions by Winograd's algorithm.
 
-    F(m x m, 3 x 3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016: each tile of m x m results
-    takes (m + 2)^2 multiplications for each pair of channels instead of 9 m^2.  Only for constant f32 weights, where the cost model
-    says that it takes less than `gain` of the time, and where the error grows by no more than `max_error` (0: never).
+    %y = conv %x, %w {stride=[1, 1]}   ->   %y = transform of (transform of %x) @ (transform of %w)
+
+    F(m x m, 3 x 3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016: each tile of m x m
+    results takes (m + 2)^2 multiplications for each pair of channels instead of 9 m^2.  Applies to unit strides and
+    constant f32 weights.  The cost model must estimate less than `max_time_ratio` of the direct convolution's time, and
+    the rounding error must grow by no more than `max_error` (0 disables the pass).
     """
 
     name = "winograd"
@@ -56,53 +59,50 @@ class Winograd(GraphPass):
     max_time_ratio: float = 0.8
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        machine = context.machine or Machine()
-        allowed = self.max_error if (context.options is None or context.options.winograd) else 0.0
+        machine = context.machine
+        allowed = self.max_error
         tiles = {n: tile for n in ir.nodes if (tile := best_tile(n, machine, allowed, self.max_time_ratio))}
         for n in filter(is_dynamic, ir.nodes):
-            if (tile := best_tile(n, machine, allowed, self.max_time_ratio, size_hint=SMALL_SIZE_HINT)) != tiles.get(
-                n, 0
-            ):
+            tile = best_tile(n, machine, allowed, self.max_time_ratio, size_hint=SMALL_SIZE_HINT)
+            if tile != tiles.get(n, 0):
                 context.wants_small_variant = True
-                context.note(self, f"small images take {f'tiles of {tile} x {tile}' if tile else 'no tiles'}", n)
+                context.note(self, f"small images use {f'tiles of {tile} x {tile}' if tile else 'no tiles'}", n)
         if not tiles:
             return ir
-        overhangs = PaddedTiles(ir, {n.operands[0]: read_shape(n, tile) for n, tile in tiles.items()})
+        padded = PaddedTiles(ir, {n.operands[0]: read_shape(n, tile) for n, tile in tiles.items()})
 
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:
-            if n in overhangs.pad_replacements:
-                return slice_region(overhangs.pad_replacements[n], (0,) * n.type.rank, n.shape)
+            if n in padded.pad_replacements:
+                return slice_region(padded.pad_replacements[n], (0,) * n.type.rank, n.shape)
             new, tile = n.with_operands(operands), tiles.get(n)
             if tile:
-                why = (
-                    f"computed in tiles of {tile} x {tile} from {(tile + 2) ** 2} products instead of {9 * tile * tile}"
-                )
-                context.applied(self, why, n)
-                # what else stands behind an image would spread over its tile, were it infinite
-                wider = extend_to if match_zero_padding(n.operands[0]) is not None else zero_pad_to
-                x = wider(new.operands[0], read_shape(n, tile))
-                return overhangs.as_slice_of_padded(n, overhangs.crop(winograd_convolution(new, x, tile), n.shape))
-            if n in overhangs.read_shapes and match_zero_padding(n) is not None:
-                return overhangs.crop(overhangs.pad_extended(n, *operands), n.shape)
-            return overhangs.as_slice_of_padded(n, overhangs.sink_crop(new))
+                products = f"{(tile + 2) ** 2} products instead of {9 * tile * tile}"
+                context.applied(self, f"Winograd tiles of {tile} x {tile}: {products}", n)
+                # other values beyond an image's edge would spread over its tile if they were infinite
+                extend = extend_to if match_zero_padding(n.operands[0]) is not None else zero_pad_to
+                x = extend(new.operands[0], read_shape(n, tile))
+                return padded.as_slice_of_padded(n, padded.crop(winograd_convolution(new, x, tile), n.shape))
+            if n in padded.read_shapes and match_zero_padding(n) is not None:
+                return padded.crop(padded.pad_extended(n, *operands), n.shape)
+            return padded.as_slice_of_padded(n, padded.sink_crop(new))
 
         return ir.map_nodes(rule)
 
 
 def is_supported(n: Node) -> bool:
-    """Whether `n` is a plain convolution of f32 images with constant 3 x 3 windows."""
+    """Return True if `n` is a unit-stride convolution of f32 images with constant 3 x 3 windows."""
     return is_unit_stride_3x3(n) and n.operands[1].op is CONSTANT
 
 
 def is_dynamic(n: Node) -> bool:
-    """Whether `n` fits and has a dimension of open size."""
+    """Return True if `n` is supported and has a dynamic dimension."""
     return is_supported(n) and any(dynamic_sizes(d) for d in n.shape)
 
 
 def is_unit_stride_3x3(n: Node) -> bool:
-    """Whether `n` is a convolution of f32 images, or of frames of them, with 3 x 3 windows at every place."""
-    found = match_convolution(n)
-    if found is None or (found.stride[-2:], found.dilation[-2:]) != ((1, 1), (1, 1)):
+    """Return True if `n` convolves f32 images, or videos of them, with 3 x 3 windows of stride and dilation 1."""
+    windows = match_convolution(n)
+    if windows is None or (windows.stride[-2:], windows.dilation[-2:]) != ((1, 1), (1, 1)):
         return False
     return n.operands[1].shape[-2:] == (3, 3) and all(x.dtype == f32 for x in (n, *n.operands))
 
@@ -110,9 +110,7 @@ def is_unit_stride_3x3(n: Node) -> bool:
 def best_tile(
     n: Node, machine: Machine, max_error: float, max_time_ratio: float, size_hint: int = DEFAULT_SIZE_HINT
 ) -> int:
-    """The size of tile that takes least time, 0 for adding up the products; of open images, what never takes much more than the best
-    at the sizes that are tried: those that are likely, or `usual` if that is less, and smaller ones.
-    """
+    """Return the fastest tile size, 0 for direct convolution or no match; minimax regret over dynamic sizes up to the hint."""
     if not is_supported(n):
         return 0
     allowed = [m for m in INTERPOLATION_POINTS if ERROR_GROWTH[m] <= max_error]
@@ -125,8 +123,9 @@ def best_tile(
 
 
 def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
-    """Time of the convolution of that shape in tiles of m (0: directly): multiply-adds, what does not stay in the second-level
-    cache, and weights, which come from memory in every call of a network.
+    """Estimate the cycles of a convolution with results of `shape` in tiles of m x m (0: direct).
+
+    Counts multiply-adds, bytes that exceed the L2 cache, and weights, which come from memory in every call of a network.
     """
     batch, outputs, *frames, height, width = shape
     channels, *taps = n.operands[1].type.static_shape()[1:-2]
@@ -138,30 +137,28 @@ def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
     if not m:
         return products / fma + moved_bytes / machine.l3_bytes_per_cycle
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
-    gathered = (
-        [input_channels] if input_channels > channels else []
-    )  # what several windows see stands beside each of them
+    gathered = [input_channels] if input_channels > channels else []  # frames are copied for each window
     for size in (4 * points * tiles * c for c in (channels, *gathered, outputs)):
         moved_bytes += 2 * max(0, size - machine.l2)
     return (products / 0.9 + transforms) / fma + moved_bytes / machine.l3_bytes_per_cycle
 
 
 def tile_grid(n: Node, m: int) -> tuple[Dim, Dim]:
-    """Rows and columns of tiles of m x m that cover the results of `n`."""
+    """Return the number of rows and columns of m x m tiles that cover the results of `n`."""
     height, width = n.shape[-2:]
     return ceildiv(height, m), ceildiv(width, m)
 
 
 def read_shape(n: Node, m: int) -> tuple[Dim, ...]:
-    """How far the convolution `n` in tiles of m x m reads its images."""
+    """Return the extents of the images that convolution `n` reads in tiles of m x m."""
     rows, columns = tile_grid(n, m)
     return (*n.operands[0].shape[:-2], rows * m + 2, columns * m + 2)
 
 
 def winograd_convolution(n: Node, x: Node, m: int) -> Node:
-    """The convolution `n` of the images `x` as transforms around one matrix product for each point; and what is beyond `n`.
+    """Build convolution `n` of images `x`, extended to whole tiles, as transforms around one matrix product per point.
 
-    Each frame of a film is transformed once; the frames that a window sees are as channels.
+    The result has whole tiles.  Each frame of a video is transformed once; the frames of a window count as channels.
     """
     output_transform, kernel_transform, input_transform = toom_cook_matrices(m, 3)
     points, rank = m + 2, n.type.rank
@@ -171,71 +168,67 @@ def winograd_convolution(n: Node, x: Node, m: int) -> Node:
     tile_rows = ops.unfold(x, dim=rank - 2, size=points, step=m, dilation=1)
     # [batch, channels, *frames, rows, columns, points, points]
     tiles = ops.unfold(tile_rows, dim=rank - 1, size=points, step=m, dilation=1)
-    transformed_tiles = ops.mix(
-        ops.mix(tiles, dim=rank, matrix=as_floats(input_transform)), dim=rank + 1, matrix=as_floats(input_transform)
-    )
-    unfolded_frames = unfold_frames(n, transformed_tiles)
-    # each tile's points side by side, so that transforms stay in few pages
+    unfolded_frames = unfold_frames(n, transform_tiles(tiles, rank, input_transform))
+    # the points of a tile are adjacent in memory, so that transforms touch few pages
     channels_last = ops.permute(unfolded_frames, dims=(0, *range(2, unfolded_frames.type.rank), 1))
-    tile_count, channels = (
-        product((batch, *frames, rows, columns)),
-        product((*unfolded_frames.shape[rank + 2 :], unfolded_frames.shape[1])),
-    )
+    tile_count = product((batch, *frames, rows, columns))
+    channels = product((*unfolded_frames.shape[rank + 2 :], unfolded_frames.shape[1]))
     left = ops.reshape(channels_last, shape=(tile_count, points**2, 1, channels))
     products = ops.matmul(left, transformed_weights(n.operands[1], kernel_transform))
     grid = ops.reshape(products, shape=(batch, *frames, rows, columns, points, points, outputs))
     gathered = ops.permute(grid, dims=(0, rank + 1, *range(1, rank + 1)))
-    result = ops.mix(
-        ops.mix(gathered, dim=rank, matrix=as_floats(output_transform)),
-        dim=rank + 1,
-        matrix=as_floats(output_transform),
-    )
+    result = transform_tiles(gathered, rank, output_transform)
     interleaved = ops.permute(result, dims=(*range(rank - 1), rank, rank - 1, rank + 1))
     tiled_result = ops.reshape(interleaved, shape=(batch, outputs, *frames, rows * m, columns * m))
     return tiled_result.with_loc(n.loc)
 
 
+def transform_tiles(tiles: Node, dim: int, matrix: Matrix) -> Node:
+    """Multiply tiles in dimensions `dim` and `dim + 1` by `matrix` from both sides."""
+    entries = as_floats(matrix)
+    return ops.constant_linear(ops.constant_linear(tiles, dim=dim, matrix=entries), dim=dim + 1, matrix=entries)
+
+
 def unfold_frames(n: Node, transformed_tiles: Node) -> Node:
-    """`spread` [batch, channels, *frames, ...] at the first frame of each window of `n`, with the frames that it sees behind."""
-    found, taps = match_convolution(n), n.operands[1].type.static_shape()[2:-2]
-    assert found is not None
-    for d, (size, step, dilation) in enumerate(zip(taps, found.stride, found.dilation, strict=False), 2):
+    """Unfold tiles [batch, channels, *frames, ...] to [batch, channels, *first frames, ..., *frames of a window of `n`]."""
+    windows, taps = match_convolution(n), n.operands[1].type.static_shape()[2:-2]
+    assert windows is not None
+    for d, (size, step, dilation) in enumerate(zip(taps, windows.stride, windows.dilation, strict=False), 2):
         transformed_tiles = ops.unfold(transformed_tiles, dim=d, size=size, step=step, dilation=dilation)
     return transformed_tiles
 
 
 def transformed_weights(w: Node, kernel_transform: Matrix) -> Node:
-    """The constant [points, frames * channels, outputs] of transformed windows."""
+    """Return the constant [points, frames * channels, outputs] of transformed windows, computed when it is needed."""
     array, g = w.attrs["value"].array, np.array(as_floats(kernel_transform))
     kron_transform = np.kron(g, g)
     shape = (len(kron_transform), math.prod(array.shape[1:-2]), len(array))
-    return constant_node(
-        LazyConstant(
-            f32, shape, lambda start, stop: transform_windows(frames_as_channels(array[start:stop]), kron_transform)
-        ),
-        loc=w.loc,
-    )
+
+    def compute(start: int, stop: int) -> np.ndarray[Any, Any]:
+        return transform_windows(frames_as_channels(array[start:stop]), kron_transform)
+
+    return constant_node(LazyConstant(f32, shape, compute), loc=w.loc)
 
 
 def frames_as_channels(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Windows [outputs, channels, *frames, 3, 3] as of one frame with the channels of all: [outputs, frames * channels, 3, 3]."""
+    """Reshape windows [outputs, channels, *frames, 3, 3] to [outputs, frames * channels, 3, 3]."""
     return np.moveaxis(array, 1, -3).reshape(len(array), -1, *array.shape[-2:])
 
 
 def transform_windows(array: np.ndarray[Any, Any], kron_transform: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Windows [outputs, channels, 3, 3] times the matrix [points, 9], in float64 and rounded once: [points, channels, outputs]."""
+    """Multiply windows [outputs, channels, 3, 3] by [points, 9] in float64, rounded once, to [points, channels, outputs]."""
     outputs, channels = array.shape[:2]
-    found = np.empty((len(kron_transform), channels, outputs), np.float32)
-    # one product for each channel: too small for threads, which would be in the way of others
+    transformed = np.empty((len(kron_transform), channels, outputs), np.float32)
+    # one product for each channel: too small for the threads of BLAS, which would disturb other kernels
     for o, c in itertools.product(range(0, outputs, TRANSFORM_BLOCK), range(0, channels, TRANSFORM_BLOCK)):
-        some = array[o : o + TRANSFORM_BLOCK, c : c + TRANSFORM_BLOCK]
-        taps = some.reshape(*some.shape[:2], -1).transpose(1, 2, 0).astype(np.float64, order="C")
-        found[:, c : c + TRANSFORM_BLOCK, o : o + TRANSFORM_BLOCK] = (kron_transform @ taps).transpose(1, 0, 2)
-    return found
+        block = array[o : o + TRANSFORM_BLOCK, c : c + TRANSFORM_BLOCK]
+        taps = block.reshape(*block.shape[:2], -1).transpose(1, 2, 0).astype(np.float64, order="C")
+        transformed[:, c : c + TRANSFORM_BLOCK, o : o + TRANSFORM_BLOCK] = (kron_transform @ taps).transpose(1, 0, 2)
+    return transformed
 
 
 def toom_cook_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
-    """A^T, G and B^T with y = A^T ((G g) * (B^T d)) for m results y of a window g of r on m + r - 1 elements d (Toom and Cook)."""
+    """Return A^T, G and B^T of y = A^T ((G g) * (B^T d)) for m results y, a window g of r and m + r - 1 elements d (Toom-Cook)."""
     points = [Fraction(p) for p in INTERPOLATION_POINTS[m]]
     count = m + r - 1
     output_transform = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))
@@ -252,15 +245,17 @@ def toom_cook_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def polynomial_coefficients(roots: Sequence[Fraction]) -> list[Fraction]:
-    """The polynomial with these roots, constant term first."""
-    found = [Fraction(1)]
+    """Return the coefficients of the monic polynomial with these roots, constant term first."""
+    coefficients = [Fraction(1)]
     for root in roots:
-        found = [b - root * a for a, b in zip([*found, Fraction(0)], [Fraction(0), *found], strict=True)]
-    return found
+        coefficients = [
+            b - root * a for a, b in zip([*coefficients, Fraction(0)], [Fraction(0), *coefficients], strict=True)
+        ]
+    return coefficients
 
 
 def evaluate_from_roots(roots: Sequence[Fraction], at: Fraction) -> Fraction:
-    """Its value at one point."""
+    """Return the value of the monic polynomial with these roots at one point."""
     value = Fraction(1)
     for root in roots:
         value *= at - root
@@ -268,5 +263,5 @@ def evaluate_from_roots(roots: Sequence[Fraction], at: Fraction) -> Fraction:
 
 
 def as_floats(matrix: Matrix) -> tuple[tuple[float, ...], ...]:
-    """The entries as floats."""
+    """Convert the entries to floats."""
     return tuple(tuple(float(e) for e in row) for row in matrix)

@@ -1,4 +1,4 @@
-"""Choose how intermediate tensors lie in memory, over a whole program."""
+"""Layout assignment: choose the memory layout of intermediate tensors over a whole program."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile.kernel import Block, For, Kernel, Param, Range, Store, dim_hint
 from compiler.ir.tile.program import Launch, Program, Step, expand_steps, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
-from compiler.ir.types import Layout as Order
-from compiler.ir.types import PhysicalDim, TensorType
+from compiler.ir.types import Layout, PhysicalDim, TensorType
 from compiler.passes.base import Context, ProgramPass, register
 
 InnermostDims: TypeAlias = dict[str, int]
-"""The dimension stored innermost, for the buffers that are not row-major."""
+"""Innermost dimension of each buffer that is not row-major."""
 
 
 @register
 @dataclass(frozen=True)
 class LayoutAssignment(ProgramPass):
-    """@conv(in %x: f32[1, 64, 58, 58], ...)  ->  @conv(in %x: f32[1, 64, 58, 58]{0, 2, 3, 1}, ...)
+    """Store intermediate tensors with the dimension innermost that kernels vectorize best.
 
-    Each kernel would like some loop to have lanes if memory were contiguous along it; the dimension of its result that this
-    loop follows is a candidate for the innermost place.  Buffers take their candidates or stay row-major, whichever saves the
-    kernels around them more memory operations; starting from all candidates and from none, one buffer is changed at a time
-    until that helps no more.  Only types change: kernels index logical elements.  Inputs and what PyTorch is called with stay
-    as they are; an output may be computed in another order and turned by a kernel of its own.  No dimension of open length is
-    put innermost: vectors along it would begin anywhere, and loops around it could not be joined.
+    @conv(in %x: f32[1, 64, 58, 58], ...)  ->  @conv(in %x: f32[1, 64, 58, 58]{0, 2, 3, 1}, ...)
+
+    Candidates are the result dimensions along which a kernel would put its lanes if memory were contiguous there.
+    Coordinate descent, from all candidates and from none, changes one buffer at a time while that saves memory
+    operations, for at most `max_sweeps` sweeps.  Only types change: kernels index logical elements.  Inputs, and
+    operands of PyTorch calls, stay row-major; an output may be computed in another layout and transposed by a kernel.
+    A dynamic dimension is never innermost: vectors along it would be unaligned, and loops around it not collapsible.
     """
 
     name = "layout"
@@ -45,11 +45,10 @@ class LayoutAssignment(ProgramPass):
     def run(self, ir: Program, context: Context) -> Program:
         search = LayoutSearch(self, ir, context)
         choice = search.best_choice()
-        if (small := with_capped_hints(ir, SMALL_SIZE_HINT)) is not ir and LayoutSearch(
-            self, small, context
-        ).best_choice() != choice:
+        small = with_capped_hints(ir, SMALL_SIZE_HINT)
+        if small is not ir and LayoutSearch(self, small, context).best_choice() != choice:
             context.wants_small_variant = True
-            context.note(self, "of small sizes, other dimensions are innermost")
+            context.note(self, "small shapes choose another layout")
         for buffer, dim in sorted(choice.items()):
             context.applied(self, f"%{buffer} is stored with dimension {dim} innermost", buffer)
         return search.rebuild(choice) if choice else ir
@@ -60,68 +59,62 @@ class LayoutSearch:
 
     def __init__(self, options: LayoutAssignment, program: Program, context: Context) -> None:
         self.options, self.program, self.context = options, program, context
-        self.machine: Machine = context.machine or Machine()
+        self.machine: Machine = context.machine
         self.launches = list(program.launches)
         self.saved_ops_cache: dict[tuple[str, tuple[TensorType, ...]], int] = {}
         self.kernel_accesses = {name: Accesses(program.kernels[name]) for name in {s.kernel for s in self.launches}}
 
     def best_choice(self) -> InnermostDims:
-        """The choice that saves most."""
+        """Return the choice that saves most operations."""
         candidates = self.candidates()
         if not candidates:
             return InnermostDims()
-        local_optima = [
-            self.coordinate_descent(start, candidates)
-            for start in ({b: d[0] for b, d in candidates.items()}, InnermostDims())
-        ]
+        starts = ({b: d[0] for b, d in candidates.items()}, InnermostDims())
+        local_optima = [self.coordinate_descent(start, candidates) for start in starts]
         return max(local_optima, key=lambda c: (self.saved_ops(c, self.launches), -len(c)))
 
     def candidates(self) -> dict[str, list[int]]:
-        """For each buffer that may change, the dimensions that some kernel would like innermost in one of its rank."""
-        fixed = {
-            *self.program.inputs,
-            *self.program.constants,
-            *(set(self.program.outputs) - self.transposable_outputs()),
-        }
+        """Map each buffer that may change to the dimensions that some kernel prefers innermost in a buffer of its rank."""
+        fixed = {*self.program.inputs, *self.program.constants, *self.program.outputs} - self.transposable_outputs()
         fixed |= self.externally_used()
         preferred = {name: dict(self.preferred_dims(table)) for name, table in self.kernel_accesses.items()}
-        found: dict[str, list[int]] = {}
+        preferred_by_buffer: dict[str, list[int]] = {}
         for launch in self.launches:
             for p, buffer in zip(self.program.kernels[launch.kernel].params, launch.arguments, strict=True):
                 dim = preferred[launch.kernel].get(p.name)
                 if p.role in ("out", "scratch") and dim is not None and buffer not in fixed:
-                    dims = found.setdefault(buffer, [])
+                    dims = preferred_by_buffer.setdefault(buffer, [])
                     dims += [dim] if dim not in dims else []
         preferred_by_rank: dict[int, set[int]] = {}
-        for buffer, dims in found.items():
+        for buffer, dims in preferred_by_buffer.items():
             preferred_by_rank.setdefault(self.program.buffers[buffer].rank, set()).update(dims)
         others = {
             b: [d for d in sorted(preferred_by_rank[t.rank] - {t.rank - 1}) if isinstance(t.shape[d], int)]
-            for b in found
+            for b in preferred_by_buffer
             if (t := self.program.buffers[b])
         }
         return {b: dims for b, dims in others.items() if dims}
 
     def transposable_outputs(self) -> set[str]:
-        """Outputs that one launch writes whole and nothing else touches."""
+        """Return the outputs that one launch writes entirely and no other step uses."""
         pairs = [
             (buffer, p)
             for s in self.launches
             for p, buffer in zip(self.program.kernels[s.kernel].params, s.arguments, strict=True)
         ]
-        found = set()
+        transposable = set()
         for name in set(self.program.outputs) - self.externally_used():
             uses = [p for buffer, p in pairs if buffer == name]
             if len(uses) == 1 and uses[0].role == "out" and uses[0].type == self.program.buffers[name]:
-                found.add(name)
-        return found
+                transposable.add(name)
+        return transposable
 
     def externally_used(self) -> set[str]:
-        """Buffers that PyTorch or copies touch, and those that are stored entry after entry."""
+        """Return the buffers used by steps that are not launches: PyTorch calls, copies and views."""
         return {b for s in walk_steps(self.program.steps) for b in non_launch_buffers(s)}
 
     def preferred_dims(self, table: Accesses) -> Iterator[tuple[str, int]]:
-        """Results of a kernel, and the dimension along which lanes would save most if memory were contiguous there."""
+        """Yield results of a kernel with the dimension along which lanes would save most if memory were contiguous there."""
         kernel = table.kernel
         packed = [p.name for p in kernel.params if p.role != "const"]
         scores = score_loops(table, lane_count(kernel, self.machine), self.machine, packed)
@@ -133,14 +126,14 @@ class LayoutSearch:
                     yield a.buffer, dims[0]
 
     def coordinate_descent(self, choice: InnermostDims, candidates: Mapping[str, list[int]]) -> InnermostDims:
-        """`choice` after changing one buffer at a time while that saves more."""
+        """Improve `choice` by changing one buffer at a time while that saves more operations."""
         choice = dict(choice)
         for _ in range(self.options.max_sweeps):
             changed = False
             for buffer, dims in candidates.items():
-                around = [s for s in self.launches if buffer in s.arguments]
-                ways = [_with_innermost(choice, buffer, d) for d in (choice.get(buffer), None, *dims)]
-                best = max(ways, key=lambda c: self.saved_ops(c, around))
+                users = [s for s in self.launches if buffer in s.arguments]
+                choices = [_with_innermost(choice, buffer, d) for d in (choice.get(buffer), None, *dims)]
+                best = max(choices, key=lambda c: self.saved_ops(c, users))
                 changed |= best != choice
                 choice = best
             if not changed:
@@ -148,7 +141,7 @@ class LayoutSearch:
         return choice
 
     def saved_ops(self, choice: InnermostDims, launches: list[Launch]) -> int:
-        """Operations that lanes save in these launches, less those of turning outputs."""
+        """Return the operations that vectorization saves in these launches, minus the cost of transposing outputs."""
         transposed_outputs = {a for s in launches for a in s.arguments if a in choice and a in self.program.outputs}
         transpose_ops = sum(TRANSPOSE_COST * dim_hint(self.program.buffers[b].numel) for b in transposed_outputs)
         return sum(self.kernel_saved_ops(s.kernel, self.param_types(s, choice)) for s in launches) - transpose_ops
@@ -162,13 +155,13 @@ class LayoutSearch:
         return self.saved_ops_cache[key]
 
     def param_types(self, launch: Launch, choice: InnermostDims) -> tuple[TensorType, ...]:
-        """What a launch's parameters are under a choice."""
+        """Return the types of a launch's parameters under a choice."""
         params = self.program.kernels[launch.kernel].params
         pairs = zip(params, launch.arguments, strict=True)
         return tuple(with_innermost(p.type, choice[a]) if a in choice else p.type for p, a in pairs)
 
     def rebuild(self, choice: InnermostDims) -> Program:
-        """The program with its types changed; launches of one kernel that now differ call kernels of their own."""
+        """Build the program with the chosen layouts; a kernel is copied for each combination of its parameter types."""
         kernels: dict[str, Kernel] = {}
         names: dict[tuple[str, tuple[TensorType, ...]], str] = {}
         transposed_names = {n: f"{n}.turned" for n in choice if n in self.program.outputs}
@@ -193,11 +186,11 @@ class LayoutSearch:
 
 
 TRANSPOSE_COST = 2
-"""Operations for each element of an output that is turned."""
+"""Operations for each element of a transposed output: a load and a store."""
 
 
 def transpose_kernel(type: TensorType, dim: int, name: str) -> Kernel:
-    """The kernel that copies a tensor with `dim` innermost into row-major order."""
+    """Build the kernel that copies a tensor with `dim` innermost to row-major order."""
     index = tuple(var(f"i{d}") if n != 1 else 0 for d, n in enumerate(type.shape))
     body: Block = (Store("out0", index, LoadExpr(type.dtype, "x0", index)),)
     for d in reversed([d for d in range(type.rank) if type.shape[d] != 1]):
@@ -207,12 +200,9 @@ def transpose_kernel(type: TensorType, dim: int, name: str) -> Kernel:
 
 @lru_cache(maxsize=4096)
 def with_innermost(type: TensorType, dim: int) -> TensorType:
-    """The type with dimension `dim` stored innermost and the others in order around it; margins stay."""
-    digits = (
-        {g.dim: g for g in type.layout.physical_dims} if type.layout else {d: PhysicalDim(d) for d in range(type.rank)}
-    )
-    order = [*(d for d in sorted(digits) if d != dim), dim]
-    return replace(type, layout=Order(tuple(digits[d] for d in order)))
+    """Return the type with dimension `dim` stored innermost and the others in order around it; margins stay."""
+    dims = type.layout.physical_dims if type.layout else tuple(map(PhysicalDim, range(type.rank)))
+    return replace(type, layout=Layout(tuple(sorted(dims, key=lambda p: (p.dim == dim, p.dim)))))
 
 
 def _retyped(kernel: Kernel, types: tuple[TensorType, ...]) -> Kernel:
@@ -220,5 +210,5 @@ def _retyped(kernel: Kernel, types: tuple[TensorType, ...]) -> Kernel:
 
 
 def _with_innermost(choice: InnermostDims, buffer: str, dim: int | None) -> InnermostDims:
-    rest = {b: d for b, d in choice.items() if b != buffer}
-    return rest if dim is None else {**rest, buffer: dim}
+    others = {b: d for b, d in choice.items() if b != buffer}
+    return others if dim is None else {**others, buffer: dim}

@@ -1,4 +1,4 @@
-"""Take long sums of products in blocks, so that what they read of each operand stays near."""
+"""Block the reduction of long contractions, so that a block of each operand stays in cache."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.passes.base import Context, TilePass, register
 
 MIN_TILE_EXTENT = 16
-"""Rows or columns that fill a tile of accumulators."""
+"""Rows or columns that fill a tile of accumulators; chosen empirically."""
 
 
 class StoredContraction(NamedTuple):
-    """A sum of products and the store of it, which a nest of loops holds and nothing else."""
+    """A contraction and the store of its result: the whole body of a loop nest."""
 
     reduction: Reduce
     store: Store
@@ -41,14 +41,18 @@ class StoredContraction(NamedTuple):
 @register
 @dataclass(frozen=True)
 class BlockReductions(TilePass):
-    """parallel %i { parallel %j { %s = reduce add %r { x[%r, %i] * w[%r, %j] }  store %s, y } }
-    ->  parallel %i.part { for %i.., %j { store 0, y }  for %r.block { for %j { for %i.. { %s = reduce add %r.. { ... }  store y + %s, y } } } }
+    """Block the reduction loop of a contraction whose operands are strided along it.
 
-    Where operands lie across a sum, each step reads a few elements of another row, and every tile of accumulators passes all of
-    them: more lines than the caches hold, on more pages than are known.  The rows of a block of `size` steps stay (the loop over
-    the depth of Goto and van de Geijn, 2008).  Pays for sums of `least` products and more; where one operand lies along the sum,
-    if the other's rows are a multiple of `apart` bytes apart, so that few cache sets hold them.  Shorter chains of additions
-    round less, too.
+    parallel %i { parallel %j { %s = reduce add %r { x[%r, %i] * w[%r, %j] }  store %s, y } }
+    ->  parallel %i.part { for %i.., %j { store 0, y }
+          for %r.block { for %j { for %i.. { %s = reduce add %r.. { ... }  store y + %s, y } } } }
+
+    With strided operands each step reads a few elements of another row, and every tile of accumulators touches more
+    cache lines and pages than the caches and the TLB hold.  The rows of a block of `block_size` steps stay in cache (the
+    depth loop of Goto and van de Geijn, 2008).  Applies to reductions of at least `min_depth` steps.  If one operand is
+    contiguous along them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to
+    few cache sets.  If threads have too few outer iterations, rows or columns are split into parts of at least
+    `min_part_length`.  Shorter chains of additions also round less.
     """
 
     name = "block-reductions"
@@ -64,11 +68,11 @@ class BlockReductions(TilePass):
             return ir
         context.applied(self, f"%{match.depth.var} in blocks of {self.block_size}")
         context.propose(self, None)
-        body = self.blocked_nest(match, nest, context.machine or Machine(), NameSupply(ir))
+        body = self.blocked_nest(match, nest, context.machine, NameSupply(ir))
         return with_unique_names(ir.with_body(wrap_in_nest(nest[:-2], body)))
 
     def match_contraction(self, nest: list[For]) -> StoredContraction | None:
-        """The long sum that the two innermost loops compute and store as it is."""
+        """Match a contraction of at least `min_depth` steps that the two innermost loops compute and store unchanged."""
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return None
         match nest[-1].body:
@@ -78,34 +82,23 @@ class BlockReductions(TilePass):
         return None
 
     def has_strided_operands(self, table: Accesses, nest: list[For], match: StoredContraction) -> bool:
-        """Whether the operands, one for the rows and one for the columns of the result, lie so that blocks pay."""
+        """Return True if one operand per rows and columns of the result exists, and their strides make blocking profitable."""
         rows, columns, depth = nest[-2].range.var, nest[-1].range.var, match.depth.var
         reads = [a for a in table.all if a.stmt is match.reduction]
         column_reads = [a for a in reads if table.depends_on(a, columns) and not table.depends_on(a, rows)]
         row_reads = [a for a in reads if table.depends_on(a, rows) and not table.depends_on(a, columns)]
-        if (
-            len(reads) != 2
-            or len(column_reads) != 1
-            or len(row_reads) != 1
-            or any(has_fixed_layout(table, a) for a in reads)
-        ):
+        if (len(reads), len(column_reads), len(row_reads)) != (2, 1, 1):
+            return False
+        if any(has_fixed_layout(table, a) for a in reads):
             return False
         (w,), (x,) = column_reads, row_reads
-        column_depth_stride, row_depth_stride = table.stride(w, depth), table.stride(x, depth)
-        if (
-            not column_depth_stride
-            or not row_depth_stride
-            or table.stride(w, columns) != 1
-            or abs(column_depth_stride) == 1
-        ):
+        w_stride, x_stride = table.stride(w, depth), table.stride(x, depth)
+        if not w_stride or not x_stride or table.stride(w, columns) != 1 or abs(w_stride) == 1:
             return False
-        return (
-            abs(row_depth_stride) > 1
-            or column_depth_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
-        )
+        return abs(x_stride) > 1 or w_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
 
     def blocked_nest(self, match: StoredContraction, nest: list[For], machine: Machine, fresh: NameSupply) -> Block:
-        """The result, cleared and added to by each block of the sum; where threads have too little else, part by part."""
+        """Build loops that clear the result and add each block of the reduction to it, split into parts for idle threads."""
         rows, columns, depth = nest[-2].range, nest[-1].range, match.depth
         parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
         longest = max(rows, columns, key=extent_hint)
@@ -117,19 +110,19 @@ class BlockReductions(TilePass):
         partial_sum = Load(total, match.store.buffer, match.store.index)
         accumulate = replace(match.store, value=partial_sum + match.store.value)
 
-        def added(lo: Dim, hi: Dim) -> Block:
-            part = replace(match.reduction, ranges=(depth.with_(lo=lo, hi=hi),))
-            return wrap_in_nest([For(columns, ()), For(rows, ())], (part, accumulate))
+        def add_block(lo: Dim, hi: Dim) -> Block:
+            reduction = replace(match.reduction, ranges=(depth.with_(lo=lo, hi=hi),))
+            return wrap_in_nest([For(columns, ()), For(rows, ())], (reduction, accumulate))
 
         clear = wrap_in_nest([For(rows, ()), For(columns, ())], (replace(match.store, value=const(0, total)),))
         block_var, full_blocks = fresh(f"{depth.var}.block"), depth.extent // self.block_size
         start, end = depth.lo + var(block_var) * self.block_size, depth.lo + full_blocks * self.block_size
-        body: Block = (*clear, For(Range(block_var, 0, full_blocks), added(start, start + self.block_size)))
-        body = body if end == depth.hi else (*body, *added(end, depth.hi))
+        body: Block = (*clear, For(Range(block_var, 0, full_blocks), add_block(start, start + self.block_size)))
+        body = body if end == depth.hi else (*body, *add_block(end, depth.hi))
         return body if split_loops is None else (For(outer, body, parallel=True),)
 
     def split_for_threads(self, r: Range, threads: int, name: str) -> tuple[Range, Range] | None:
-        """A loop over parts of `r`, two for each thread if these are long enough, and the loop over a part; None for one part."""
+        """Split `r` into a loop over parts, up to two per thread, and the loop over a part; None if one part is enough."""
         count = max(
             min(dim_hint(r.extent) // self.min_part_length, 2 * threads),
             min(dim_hint(r.extent) // MIN_TILE_EXTENT, threads),
@@ -143,5 +136,5 @@ class BlockReductions(TilePass):
 
 
 def has_fixed_layout(table: Accesses, a: Access) -> bool:
-    """Whether an operand will lie as it is read in any case, or may not be read everywhere."""
+    """Return True if an operand is masked, or gets its layout from other passes (`pack`, local buffers)."""
     return table.roles[a.buffer] not in ("in", "inout") or a.is_masked

@@ -1,4 +1,4 @@
-"""Copy an operand of a contraction into a local buffer, turned so that it can be read across lanes."""
+"""Copy an operand of a contraction to a local buffer, transposed so that lanes read it contiguously."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class CacheOperand(TilePass):
-    """for %i { for %j { reduce %r { x[%i, %r] * k[%j, %r] } } }
-    ->  local %t  for %r { for %j { store k[%j, %r], %t[%r, %j] } }  for %i { for %j { reduce %r { x[%i, %r] * %t[%r, %j] } } }
+    """Copy a reused operand to a local buffer with the reduced index outermost.
 
-    Pays where the operand is read again in every step of a loop it does not follow (%i), and its neighbours in memory lie along the
-    reduced index, which would make lanes gather.  Constants are packed instead, for nothing.
+    for %i { for %j { reduce %r { x[%i, %r] * k[%j, %r] } } }
+    ->  local %t  for %r { for %j { store k[%j, %r], %t[%r, %j] } }
+        for %i { for %j { reduce %r { x[%i, %r] * %t[%r, %j] } } }
+
+    Applies if the operand is contiguous along the reduction, so that lanes would gather, and is reread in a loop it does
+    not depend on (%i) of at least `min_reuse` steps.  The copy has at most `max_elements`.  Constants are excluded: `pack`
+    reorders them at compile time.
     """
 
     name = "cache-operand"
@@ -40,94 +44,83 @@ class CacheOperand(TilePass):
                     loop = self.reuse_loop(table, a, s)
                     if loop is not None:
                         ir = ir.with_body(self.insert_copy(ir.body, table, a, s, loop, NameSupply(ir)("turned")))
-                        context.applied(self, f"%{a.buffer} turned once for every %{loop.var}")
+                        context.applied(self, f"%{a.buffer} cached transposed per %{loop.var}")
                         context.propose(self, None)
                         break
         return ir
 
     def reuse_loop(self, table: Accesses, a: Access, s: Reduce) -> Range | None:
-        """The outermost long loop that the operand does not follow and a copy made before it fits, if turning it pays."""
+        """Return the outermost long loop that does not change the operand and before which its copy fits, or None."""
         if table.roles[a.buffer] != "in" or not any(table.stride(a, r.var) == 1 for r in s.ranges):
             return None
-        if any(
-            e.mask is not None
-            for e in s.value.subexprs
-            if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index)
-        ):
-            return None  # the copy would read what the mask guards
+        loads = [e for e in s.value.subexprs if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index)]
+        if any(e.mask is not None for e in loads):
+            return None  # the copy would read out of bounds
         enclosing_loops = [r for r in a.loops if r not in s.ranges]
         loops = [r for r in enclosing_loops if isinstance(table.loops[r.var][1], For)]
         reuse_loops = [r for r in loops if not table.depends_on(a, r.var) and dim_hint(r.extent, 0) >= self.min_reuse]
-        strided_loops = [
-            r for r in enclosing_loops if table.depends_on(a, r.var) and table.stride(a, r.var) not in (0, 1)
-        ]
-        if (
-            not reuse_loops
-            or not strided_loops
-            or any(n not in {r.var for r in a.loops} for d in a.index for n in variables(d))
-        ):
+        dependent_loops = [r for r in enclosing_loops if table.depends_on(a, r.var)]
+        strided_loops = [r for r in dependent_loops if table.stride(a, r.var) not in (0, 1)]
+        index_vars = {n for d in a.index for n in variables(d)}
+        if not reuse_loops or not strided_loops or not index_vars <= {r.var for r in a.loops}:
             return None
         others = [b for b in table.all if b.stmt is a.stmt and not b.is_store and b is not a]
         lane = strided_loops[-1]
         if any(table.depends_on(b, lane.var) or table.roles[b.buffer] == "const" for b in others):
-            return None  # the other operand moves along the lanes
+            return None  # the other operand varies across lanes too
         if loops == enclosing_loops and any(self.are_others_contiguous(table, a, others, r) for r in loops):
-            return None  # lanes of this loop read the others as they lie, and this operand not at all
-        return next(
-            (r for r in reuse_loops if self.fits_limit(table, a, enclosing_loops[enclosing_loops.index(r) + 1 :], s)),
-            None,
-        )
+            return None  # lanes along this loop read the others contiguously and broadcast this operand
+        inner_loops = {r.var: enclosing_loops[k + 1 :] for k, r in enumerate(enclosing_loops)}
+        return next((r for r in reuse_loops if self.fits_limit(table, a, inner_loops[r.var], s)), None)
 
     def are_others_contiguous(self, table: Accesses, a: Access, others: list[Access], r: Range) -> bool:
-        """Whether the other operands lie along a loop of whole lanes that this one does not follow."""
+        """Return True if the others are contiguous along `r`, which is long and does not change this operand."""
         if table.depends_on(a, r.var) or dim_hint(r.extent, 0) < self.min_reuse:
             return False
         return all(table.stride(b, r.var) == 1 and table.roles[b.buffer] != "local" for b in others)
 
     def fits_limit(self, table: Accesses, a: Access, inside: list[Range], s: Reduce) -> bool:
-        """Whether what loops `inside` and the reduction read of the operand can be copied whole."""
+        """Return True if the elements that loops `inside` and the reduction read form a box of at most `max_elements`."""
         copied_loops = [r for r in (*inside, *s.ranges) if table.depends_on(a, r.var)]
-        if any(v in variables(r.lo) for v in (x.var for x in copied_loops) for r in copied_loops):
+        if any(x.var in variables(r.lo) for x in copied_loops for r in copied_loops):
             return False
         elements = product(r.extent for r in copied_loops)
-        most = interval(elements, table.loop_bounds)
-        return most is not None and dim_hint(elements, 0) <= self.max_elements and most[1] <= MAX_DYNAMIC_LOCAL_ELEMENTS
+        bounds = interval(elements, table.loop_bounds)
+        if bounds is None or bounds[1] > MAX_DYNAMIC_LOCAL_ELEMENTS:
+            return False
+        return dim_hint(elements, 0) <= self.max_elements
 
     def insert_copy(self, body: Block, table: Accesses, a: Access, s: Reduce, loop: Range, name: str) -> Block:
-        """`body` with the copy made before `loop` and read inside it; the copy counts from where its loops start."""
+        """Insert the copy before `loop` and read it inside; its indices start at 0."""
         inner = [r for r in a.loops[a.loops.index(loop) + 1 :] if table.depends_on(a, r.var)]
         ordered = [r for r in inner if r in s.ranges] + [r for r in inner if r not in s.ranges]
         rename = {r.var: f"{name}.{r.var}" for r in ordered}
         index_map = {v: var(n) for v, n in rename.items()}
         dtype = table.types[a.buffer].dtype
         source = Load(dtype, a.buffer, tuple(substitute(d, index_map) for d in a.index))
-        place = tuple(var(rename[r.var]) - r.lo for r in ordered)
-        fill: Stmt = Store(name, place, source)
+        fill: Stmt = Store(name, tuple(var(rename[r.var]) - r.lo for r in ordered), source)
         for r in reversed(ordered):
             fill = For(Range(rename[r.var], r.lo, r.hi), (fill,))
         shape = tuple(max_extent(r.extent, table) for r in ordered)
         read = Load(dtype, name, tuple(var(r.var) - r.lo for r in ordered))
 
-        def swap(e: Expr) -> Expr:
-            return scalar.transform(
-                e, lambda x: read if isinstance(x, Load) and (x.buffer, x.index) == (a.buffer, a.index) else x
-            )
+        def use_copy(e: Expr) -> Expr:
+            return read if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index) else e
 
         def block(b: Block) -> Block:
             out: list[Stmt] = []
             for stmt in b:
                 if isinstance(stmt, For) and stmt.range.var == loop.var:
-                    out += [Local(name, TensorType(dtype, shape)), fill, replace(stmt, body=map_exprs(stmt.body, swap))]
-                elif isinstance(stmt, For):
-                    out.append(replace(stmt, body=block(stmt.body)))
+                    inside = map_exprs(stmt.body, lambda e: scalar.transform(e, use_copy))
+                    out += [Local(name, TensorType(dtype, shape)), fill, replace(stmt, body=inside)]
                 else:
-                    out.append(stmt)
+                    out.append(replace(stmt, body=block(stmt.body)) if isinstance(stmt, For) else stmt)
             return tuple(out)
 
         return block(body)
 
 
 def max_extent(d: Dim, table: Accesses) -> Dim:
-    """`d`, or the most that it may be where it follows loops."""
-    most = interval(d, table.loop_bounds) if variables(d) else None
-    return most[1] if most else d
+    """Return `d`, or its upper bound if it depends on loops."""
+    bounds = interval(d, table.loop_bounds) if variables(d) else None
+    return bounds[1] if bounds else d

@@ -1,4 +1,4 @@
-"""Make one loop of nested ones that walk memory in order."""
+"""Loop collapsing: make one loop of perfectly nested parallel loops."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class Collapse(TilePass):
-    """parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
+    """Collapse nested parallel loops into one.
 
-    Only where every address stays linear in the joint index, so that lanes run across the end of a row, and blocks of a
-    contraction's rows across the end of an image.  Rows of at least `enough` elements fill the lanes by themselves; of open
-    length they must have as many in any case.
+    parallel %i in 0..32 { parallel %j in 0..7 { f(%x[%i, %j]) } }  ->  parallel %i in 0..224 { f(%x[%i // 7, %i % 7]) }
+
+    Applies if every address stays affine in the joint index.  Lanes then run across the end of a row, and tiles of a
+    contraction's rows across the end of an image.  Inner loops of at least `max_inner_extent` steps are left alone,
+    because they fill the lanes by themselves; for a dynamic extent the lower bound decides.
     """
 
     name = "collapse"
@@ -29,37 +31,35 @@ class Collapse(TilePass):
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         nest = perfect_nest(ir.body)
-        inside = [s for f in nest[-1:] for s in f.body]
-        plain = all(
-            is_contraction(s) if isinstance(s, tile.Reduce) else not isinstance(s, (tile.Local, For)) for s in inside
+        body = [s for f in nest[-1:] for s in f.body]
+        is_pointwise = all(
+            is_contraction(s) if isinstance(s, tile.Reduce) else not isinstance(s, (tile.Local, For)) for s in body
         )
-        if not plain or not all(f.parallel for f in nest):
+        if not is_pointwise or not all(f.parallel for f in nest):
             return ir
         for k in range(len(nest) - 1, 0, -1):
             nest = perfect_nest(ir.body)
             collapsed = None if self.is_long(nest[k].range) else self.collapse_pair(context.accesses(ir), nest, k)
             if collapsed is not None:
-                context.applied(self, f"%{nest[k - 1].range.var} and %{nest[k].range.var} are one loop")
+                context.applied(self, f"%{nest[k - 1].range.var} and %{nest[k].range.var} collapsed")
                 ir = collapsed
         return ir
 
     def is_long(self, r: Range) -> bool:
-        least = interval(r.extent, {})
-        return least is None or least[0] >= self.max_inner_extent
+        bounds = interval(r.extent, {})
+        return bounds is None or bounds[0] >= self.max_inner_extent
 
     def collapse_pair(self, table: Accesses, nest: list[For], k: int) -> Kernel | None:
-        """The kernel with loop `k` and the one around it as one; None where some address would not be linear."""
+        """Collapse loop `k` of the nest with the one around it; None if some address would not be affine."""
         outer, inner = nest[k - 1].range, nest[k].range
-        min_inner_extent = interval(inner.hi, {})
-        if outer.lo != 0 or inner.lo != 0 or variables(outer.hi) or min_inner_extent is None or min_inner_extent[0] < 1:
+        bounds = interval(inner.hi, {})
+        if outer.lo != 0 or inner.lo != 0 or variables(outer.hi) or bounds is None or bounds[0] < 1:
             return None
         v = var(outer.var)
         delinearized: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
-        for a, _ in table.access_groups:  # most loops stay two, which shows before anything is written
-            if (
-                stride(table.types[a.buffer].offset(tuple(substitute(d, delinearized) for d in a.index)), outer.var)
-                is None
-            ):
+        for a, _ in table.access_groups:  # rejects most pairs before a kernel is built
+            index = tuple(substitute(d, delinearized) for d in a.index)
+            if stride(table.types[a.buffer].offset(index), outer.var) is None:
                 return None
         body = tuple(substitute_indices(s, delinearized) for s in nest[-1].body)
         collapsed_loop = replace(nest[k - 1], range=replace(outer, hi=outer.hi * inner.hi))

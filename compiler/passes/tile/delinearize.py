@@ -1,4 +1,4 @@
-"""Take loops apart whose index is divided in addresses, so that every address is linear again."""
+"""Delinearization: split loops whose index is divided in addresses, so that every address is affine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import is_contraction, perfect_nest
-from compiler.cost.machine import Machine
 from compiler.ir.scalar import Expr, IndexValue, PrimitiveCall
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
@@ -20,15 +19,18 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class Delinearize(TilePass):
-    """parallel %i in 0..8 { reduce %k { x[%i//2, %i%2, %k] * w[%k] } }
+    """Split a loop by the divisor of its index in addresses.
+
+    parallel %i in 0..8 { reduce %k { x[%i//2, %i%2, %k] * w[%k] } }
     ->  parallel %i in 0..4 { parallel %r in 0..2 { reduce %k { x[%i, %r, %k] * w[%k] } } }
 
     parallel %i in 0..8 { reduce %t { x[(%i + 1)//2 + %t] * w[(%i + 1)%2 + 2*%t] } }
-    ->  parallel %i in 0..4 { reduce %t { x[%i + %t] * w[2*%t + 1] } }    parallel %i in 0..4 { reduce %t { x[%i + %t + 1] * w[2*%t] } }
+    ->  parallel %i in 0..4 { reduce %t { x[%i + %t] * w[2*%t + 1] } }
+        parallel %i in 0..4 { reduce %t { x[%i + %t + 1] * w[2*%t] } }
 
-    For loops around a contraction: views of its rows, and transposed convolutions, which become one convolution for each
-    remainder and multiply by no zeros.  A copy of the body for each remainder, `parts` at most, is made only where a loop over
-    the remainders would leave divisions.
+    Applies to loops around a contraction, for views of its rows and transposed convolutions.  The latter become one
+    convolution per remainder, without products with zeros.  The body is copied for each remainder, at most `max_copies`
+    times in all, only if a loop over the remainders would leave divisions.
     """
 
     name = "delinearize"
@@ -38,7 +40,7 @@ class Delinearize(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         if not any(is_contraction(without_guard(s)) for f in perfect_nest(ir.body)[-1:] for s in f.body):
             return ir
-        fresh, bodies, lanes = NameSupply(ir), [ir.body], (context.machine or Machine()).lanes(32)
+        fresh, bodies, lanes = NameSupply(ir), [ir.body], context.machine.lanes(32)
         while True:
             loop = next((f for f in perfect_nest(bodies[0]) if loop_divisor(f, lanes)), None)
             if loop is None:
@@ -50,33 +52,33 @@ class Delinearize(TilePass):
             if len(split_bodies) == len(bodies):
                 bodies = split_bodies
             elif len(bodies) * n <= self.max_copies:
-                bodies = [specialize_remainder(b, v, n, rest) for b in bodies for rest in remainders(b, v, n)]
+                bodies = [specialize_remainder(b, v, n, k) for b in bodies for k in remainders(b, v, n)]
             else:
                 break
-            context.applied(self, f"%{v} taken apart by its remainder by {n}")
+            context.applied(self, f"%{v} split by {n}")
         return ir.with_body(tuple(s for b in bodies for s in b))
 
 
 def without_guard(stmt: Stmt) -> Stmt:
-    """A reduction as it is where all points take part in it."""
+    """Return a guarded reduction without its guard, and other statements unchanged."""
     if isinstance(stmt, Reduce) and isinstance(stmt.value, PrimitiveCall) and stmt.value.primitive == "where":
         return replace(stmt, value=stmt.value.args[1])
     return stmt
 
 
 def loop_divisor(loop: For, lanes: int) -> int:
-    """The number by which the body's loads take remainders of the loop's index, or whole vectors of it; 0 for none, or several."""
+    """Return the one divisor of the loop's index in loads: of a remainder, or a multiple of `lanes`; 0 for none or several."""
     r = loop.range
     if not loop.parallel or r.lo != 0 or variables(r.hi):
         return 0
     indices = [d for e in tile.loads(loop.body) for d in e.index]
-    found = {n for d in indices for n in index_divisors(d, r.var, Mod)}
-    found |= {n for d in indices for n in index_divisors(d, r.var, FloorDiv) if n % lanes == 0}
-    return found.pop() if len(found) == 1 else 0
+    divisors = {n for d in indices for n in index_divisors(d, r.var, Mod)}
+    divisors |= {n for d in indices for n in index_divisors(d, r.var, FloorDiv) if n % lanes == 0}
+    return divisors.pop() if len(divisors) == 1 else 0
 
 
 def index_divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator[int]:
-    """The constants by which `d` divides something that moves with `v` step by step."""
+    """Yield the constants by which `d` divides an expression with coefficient 1 of `v`."""
     if isinstance(d, IndexExpr):
         for mono, _ in d.terms:
             for atom in mono:
@@ -85,47 +87,47 @@ def index_divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator
 
 
 def strip_mine(body: Block, v: str, n: int, inner: str) -> Block | None:
-    """Loop `v` as a loop of loops over `n` steps; None where divisions of `v` would remain, or where the steps differ."""
+    """Split loop `v` into loops over strips of `n` steps; None if divisions of `v` remain, or a guard depends on the step."""
     is_linear = True
 
-    def one(stmt: Stmt) -> Stmt:
+    def split(stmt: Stmt) -> Stmt:
         nonlocal is_linear
         assert isinstance(stmt, For)
         if stmt.range.var != v:
-            return replace(stmt, body=tuple(one(s) for s in stmt.body))
+            return replace(stmt, body=tuple(split(s) for s in stmt.body))
         hi = stmt.range.hi
         moved = tuple(substitute_indices(s, {v: var(v) * n + var(inner)}) for s in stmt.body)
         moved = tuple(map_indices(s, lambda d: simplify(d, {inner: (0, n - 1)})) for s in moved)
         indices = [d for e in tile.loads(moved) for d in e.index]
-        left = {k for d in indices for kind in (Mod, FloorDiv) for k in index_divisors(d, inner, kind)}
+        divisors = {k for d in indices for kind in (Mod, FloorDiv) for k in index_divisors(d, inner, kind)}
         tested = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in expressions(moved))
-        is_linear = hi % n == 0 and not left and not tested
-        rest = For(Range(inner, 0, n), moved, stmt.parallel)
-        return replace(stmt, range=stmt.range.with_(hi=ceildiv(hi, n)), body=(rest,))
+        is_linear = hi % n == 0 and not divisors and not tested
+        strip = For(Range(inner, 0, n), moved, stmt.parallel)
+        return replace(stmt, range=stmt.range.with_(hi=ceildiv(hi, n)), body=(strip,))
 
-    made = tuple(one(s) for s in body)
-    return made if is_linear else None
+    result = tuple(split(s) for s in body)
+    return result if is_linear else None
 
 
 def expressions(body: Block) -> Iterator[Expr]:
-    """Every expression in `body`."""
+    """Yield every expression in `body`."""
     return (e for s in tile.walk(body) for value in tile.stmt_exprs(s) for e in value.subexprs)
 
 
 def remainders(body: Block, v: str, n: int) -> range:
-    """What the indices of loop `v` leave when they are divided by `n`."""
+    """Return the remainders of the indices of loop `v` modulo `n`."""
     extent = next(f.range.hi for f in perfect_nest(body) if f.range.var == v)
     return range(min(n, extent) if isinstance(extent, int) else n)
 
 
 def specialize_remainder(body: Block, v: str, n: int, remainder: int) -> Block:
-    """The steps of loop `v` whose index leaves `rest`, counted one by one."""
+    """Keep the steps of loop `v` whose index is `remainder` modulo `n`, renumbered from 0."""
 
-    def one(stmt: Stmt) -> Stmt:
+    def specialize(stmt: Stmt) -> Stmt:
         assert isinstance(stmt, For)
         if stmt.range.var != v:
-            return replace(stmt, body=tuple(one(s) for s in stmt.body))
+            return replace(stmt, body=tuple(specialize(s) for s in stmt.body))
         inner = tuple(substitute_indices(s, {v: var(v) * n + remainder}) for s in stmt.body)
         return replace(stmt, range=stmt.range.with_(hi=ceildiv(stmt.range.hi - remainder, n)), body=inner)
 
-    return tuple(one(s) for s in body)
+    return tuple(specialize(s) for s in body)

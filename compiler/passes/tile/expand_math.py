@@ -1,4 +1,4 @@
-"""Spell transcendental functions out in primitives that have instructions."""
+"""Expand transcendental functions into primitives that have instructions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class ExpandMath(TilePass):
-    """%y = exp(%x)  ->  %n = round(%x * 1.4427)  %r = fma(%n, -0.6931, %x)  ...  %y = %p * bitcast<f32>(...)
+    """Expand transcendental functions into arithmetic.
 
-    The polynomials and their error bounds stand in `compiler.passes.tile.elementary`.
+    %y = exp(%x)  ->  %n = round(%x * 1.4427)  %r = fma(%n, -0.6931, %x)  ...  %y = %p * bitcast<f32>(...)
+
+    Half types are computed in f32.  `compiler.math` has the polynomials and their error bounds.
     """
 
     name = "expand-math"
@@ -27,7 +29,7 @@ class ExpandMath(TilePass):
         from compiler.math.expansions import EXPANSIONS, expand
 
         def has_expandable_calls(stmt: Stmt) -> bool:
-            """Whether there is something to spell out in the statement itself."""
+            """Return True if the statement itself calls a function to expand."""
             return any(e.primitive in EXPANSIONS for value in tile.stmt_exprs(stmt) for e in value.calls)
 
         if not any(map(has_expandable_calls, tile.walk(ir.body))):
@@ -35,7 +37,7 @@ class ExpandMath(TilePass):
         fresh = NameSupply(ir)
 
         def expand_calls(value: Expr) -> tuple[list[Stmt], Expr]:
-            """Bindings, then the value in terms of them."""
+            """Return bindings, and the value in terms of them."""
             lets: list[Stmt] = []
 
             def bind(e: Expr) -> Expr:
@@ -49,9 +51,9 @@ class ExpandMath(TilePass):
                 if not (isinstance(e, PrimitiveCall) and e.primitive in EXPANSIONS):
                     return e
                 wide = f32 if e.dtype.is_half else e.dtype
-                known = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
+                call = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
                 context.count(self, e.primitive)
-                return scalar.bind_common_subexprs(expand(known), bind).to(e.dtype)
+                return scalar.bind_common_subexprs(expand(call), bind).to(e.dtype)
 
             return lets, scalar.transform(value, rule)
 

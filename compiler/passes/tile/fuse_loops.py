@@ -1,4 +1,4 @@
-"""Join neighbouring loops over the same indices."""
+"""Loop fusion: join a loop and the next one over the same range, which reads its result."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class FuseLoops(TilePass):
-    """for %k { store f(%k), %e[%k] }  %s = reduce add %r { yield %e[%r] }
+    """Fuse adjacent serial loops over the same range.
+
+    for %k { store f(%k), %e[%k] }  %s = reduce add %r { yield %e[%r] }
     ->  %s = reduce add %r { %t = f(%r)  store %t, %e[%r]  yield %t }
 
-    Only where the second loop reads what the first one stores last at its own index alone, so that no step needs a later one.
+    Applies if the second loop reads the first one's last store at its own index only, so that no step needs a later one.
     """
 
     name = "fuse-loops"
@@ -38,7 +40,7 @@ class FuseLoops(TilePass):
                 fused = fuse_pair(out[-1], stmt, local_buffers, fresh) if out else None
                 if fused is not None:
                     out[-1] = fused
-                    context.applied(self, "two loops over the same indices became one")
+                    context.applied(self, "fused two loops")
                 else:
                     out.append(stmt)
             return tuple(out)
@@ -47,18 +49,15 @@ class FuseLoops(TilePass):
 
 
 def fuse_pair(first: Stmt, second: Stmt, local_buffers: Set[str], fresh: NameSupply) -> Stmt | None:
-    """One loop that does what `first` then `second` do; None where that is not so.  `own` are the kernel's local buffers."""
+    """Fuse loops `first` and `second`, or return None if that is illegal; `local_buffers` are those of the kernel."""
     if not isinstance(first, For) or first.parallel or not isinstance(second, (For, Reduce)):
         return None
     if isinstance(second, For) and second.parallel:
         return None
     rs, store = tile.stmt_ranges(second), first.body[-1] if first.body else None
-    if (
-        len(rs) != 1
-        or not has_same_range(first.range, rs[0])
-        or not isinstance(store, Store)
-        or store.index != (var(first.range.var),)
-    ):
+    if len(rs) != 1 or not has_same_range(first.range, rs[0]):
+        return None
+    if not isinstance(store, Store) or store.index != (var(first.range.var),):
         return None
     before, others, later = stored_buffers(first.body), stored_buffers(first.body[:-1]), stored_buffers((second,))
     if isinstance(second, Reduce) and not before <= local_buffers:
@@ -72,8 +71,8 @@ def fuse_pair(first: Stmt, second: Stmt, local_buffers: Set[str], fresh: NameSup
 
     def forward(e: Expr) -> Expr:
         def rule(x: Expr) -> Expr:
-            here = isinstance(x, Load) and x.buffer == store.buffer and x.index == (var(v),) and x.mask is None
-            return result if here else x
+            is_result = isinstance(x, Load) and (x.buffer, x.index, x.mask) == (store.buffer, (var(v),), None)
+            return result if is_result else x
 
         return scalar.transform(e, rule)
 
@@ -85,21 +84,21 @@ def fuse_pair(first: Stmt, second: Stmt, local_buffers: Set[str], fresh: NameSup
 
 
 def rename_in_block(body: Block, value: Expr, names: Mapping[str, str]) -> tuple[Block, Expr]:
-    """A block and a value that it binds names for, with names replaced."""
-    whole = substitute_names(Reduce("", "add", (), body, value), names)
-    return whole.body, whole.value
+    """Replace names in a block and in a value that uses its bindings."""
+    renamed = substitute_names(Reduce("", "add", (), body, value), names)
+    return renamed.body, renamed.value
 
 
 def stored_buffers(body: Block) -> set[str]:
-    """The buffers that are written."""
+    """Return the buffers that `body` stores to."""
     return {s.buffer for s in tile.walk(body) if isinstance(s, Store)}
 
 
 def loaded_buffers(body: Block) -> set[str]:
-    """The buffers that are read."""
+    """Return the buffers that `body` loads from."""
     return {e.buffer for e in tile.loads(body)}
 
 
 def has_same_range(a: Range, b: Range) -> bool:
-    """Whether two loops run over the same indices in the same way."""
+    """Return True if two loops have the same bounds, tile and lanes."""
     return (a.lo, a.hi, a.tile, a.lanes) == (b.lo, b.hi, b.tile, b.lanes)

@@ -1,4 +1,4 @@
-"""Lay constants, and buffers for work, out as the kernel walks them."""
+"""Packing: store constants and scratch buffers in the order in which a kernel reads them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class Pack(TilePass):
-    """const %w: f32[3072, 768] read as %w[%j, %k] with %j tile 48 lanes 16  ->  const %w: f32[3072, 768]{0/48, 1, 0%48}
+    """Store constants and scratch buffers in panels as wide as the lane tile.
 
-    Panels as wide as the lane tile, each walked from end to end: the loop body does not change, only where elements lie.
-    Costs nothing at run time, because constants are stored once when the program is built, and what a kernel works in is its own.
+    const %w: f32[3072, 768] read as %w[%j, %k] with %j tile 48 lanes 16  ->  const %w: f32[3072, 768]{0/48, 1, 0%48}
+
+    Each panel is then read contiguously; only types change.  Free at run time: constants are packed when the program is
+    built, and scratch buffers are private to the kernel.  Applies if all reads of a buffer prefer the same layout.
     """
 
     name = "pack"
@@ -35,12 +37,12 @@ class Pack(TilePass):
         return replace(ir, params=tuple(params))
 
     def packed_layout(self, table: Accesses, name: str) -> Layout | None:
-        """Digits of the packed buffer; None where every read is served as it is."""
-        found = {self.preferred_layout(table, a) for a in table.all if a.buffer == name and not a.is_store}
-        return found.pop() if len(found) == 1 else None
+        """Return the layout that all reads of a buffer prefer, or None."""
+        layouts = {self.preferred_layout(table, a) for a in table.all if a.buffer == name and not a.is_store}
+        return layouts.pop() if len(layouts) == 1 else None
 
     def preferred_layout(self, table: Accesses, a: Access) -> Layout | None:
-        """The layout that one read would like."""
+        """Return the layout in which one read is contiguous over the lane tile, or None if no other is better."""
         lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
         if lane is None:
             return None
@@ -57,11 +59,10 @@ class Pack(TilePass):
 
     @staticmethod
     def outer_dims(a: Access, dim: int) -> list[int]:
-        """The other dimensions, those of outer loops first."""
+        """Return the other dimensions, those indexed by outer loops first."""
         order = [r.var for r in a.loops]
 
         def depth(k: int) -> int:
-            found = [order.index(v) for v in variables(a.index[k]) if v in order]
-            return max(found, default=-1)
+            return max((order.index(v) for v in variables(a.index[k]) if v in order), default=-1)
 
         return sorted((k for k in range(len(a.index)) if k != dim), key=depth)

@@ -1,11 +1,10 @@
-"""Decide which loops threads share."""
+"""Parallelization: choose the loops whose steps threads share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from compiler.analysis.accesses import estimated_ops, symbolic_ops
-from compiler.cost.machine import Machine
 from compiler.ir.symbolic.index_expr import interval
 from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint
 from compiler.ir.tile.thread_sync import is_parallelizable
@@ -15,12 +14,14 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class Parallelize(TilePass):
-    """parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }  where %i alone gives every thread enough
+    """Keep outer loops parallel until threads have enough steps, and make the others serial.
 
-    Kernels of less than `grain` operations run on the calling thread: waking the others would take longer.  Where that depends
-    on open sizes, the kernel is `parallel if` they are large enough.  Outer loops are shared until each thread has `slices` steps;
-    the loops inside stay serial.  What stands beside them every thread repeats (see compiler.ir.team), unless that is most of
-    the work.
+    parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }
+
+    Each thread needs `steps_per_thread` steps.  Kernels of fewer than `grain_size` operations run on the calling thread,
+    because waking the others would take longer; if dynamic sizes decide, the kernel becomes `parallel if`.  Every thread
+    repeats the statements outside of parallel loops (see `compiler.ir.tile.thread_sync`), so a kernel stays serial if
+    these are most of its operations.
     """
 
     name = "parallelize"
@@ -32,9 +33,9 @@ class Parallelize(TilePass):
         dynamic_ops, total = symbolic_ops(ir), estimated_ops(ir)
         least, most = interval(dynamic_ops, {}) or (total, total)
         if most < self.grain_size:
-            context.missed(self, f"{total} operations are too few to share")
+            context.missed(self, f"{total} operations: below grain size")
             return ir.with_body(serialize(ir.body))
-        min_steps = self.steps_per_thread * (context.machine or Machine()).threads
+        min_steps = self.steps_per_thread * context.machine.threads
         serial_ops = estimated_ops(ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel))))
         if not is_parallelizable(ir) or 2 * serial_ops > total:
             return ir.with_body(serialize(ir.body))
@@ -47,11 +48,14 @@ class Parallelize(TilePass):
         )
         if least >= self.grain_size:
             return ir.with_body(body)
-        context.applied(self, f"parallel if there are {self.grain_size} operations or more")
+        context.applied(self, f"parallel if at least {self.grain_size} operations")
         return replace(ir, body=body, parallel_condition=dynamic_ops - self.grain_size)
 
     def keep_parallel(self, loop: For, min_steps: int, work_ratio: int) -> For:
-        """Keep `loop` and what nests directly in it parallel until there are `wanted` steps, also where there is a `rare`th of the work."""
+        """Keep `loop`, and loops perfectly nested in it, parallel until there are `min_steps` steps.
+
+        A dynamic extent counts as 1/`work_ratio`, for calls with only just enough operations to run in parallel.
+        """
         extent = dim_hint(loop.range.extent, 0)
         steps = -(-extent // loop.range.tile) if extent else min_steps
         steps //= 1 if isinstance(loop.range.extent, int) else work_ratio
@@ -62,7 +66,7 @@ class Parallelize(TilePass):
 
 
 def serialize(body: Block) -> Block:
-    """`body` with no loop shared."""
+    """Make all loops of `body` serial."""
 
     def one(s: Stmt) -> Stmt:
         return replace(s, parallel=False, body=serialize(s.body)) if isinstance(s, For) else s

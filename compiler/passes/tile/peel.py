@@ -1,4 +1,4 @@
-"""Split loops whose tile does not divide them, so that every tile is full."""
+"""Loop peeling: split loops whose tile does not divide them, so that every tile is full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.analysis.accesses import is_contraction
-from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import interval
@@ -17,31 +16,33 @@ from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register
 
 MAX_EXPANDED_OPS = 3000
-"""How many operations the code for every number of rows that may be left over is at most."""
+"""Most operations in the code for all remainders of a loop of dynamic extent; chosen empirically."""
 
 CODE_SHARE_FACTOR = 8
-"""How many times as much as a loop another one computes where it is worth less code, in proportion, as at the edge of an image."""
+"""A loop with less than 1/8 of the operations of the largest one gets proportionally less code; chosen empirically."""
 
 
 @register
 @dataclass(frozen=True)
 class Peel(TilePass):
-    """for %i in 0..100 tile 8 { ... }  ->  for %i in 0..96 tile 8 { ... }  for %i in 96..100 tile 4 { ... }
+    """Split off the last, partial tile of a loop.
+
+    for %i in 0..100 tile 8 { ... }  ->  for %i in 0..96 tile 8 { ... }  for %i in 96..100 tile 4 { ... }
 
     for %i in 0..s0 tile 32 lanes 16 { ... }
     ->  for %i in 0..s0//32*32 tile 32 lanes 16 { ... }  for %i in s0//32*32..s0 tile 32 lanes 16 { ... }
 
-    A reduction becomes several, whose results are combined.  Of an open length a tile of a loop is left partial, for which code
-    generation writes out every number of vectors; and every number of rows in the loops that compute most, as long as that is at most
-    `written` operations, else of those that smaller tiles leave over, in half as many.  Few of those that keep accumulators add in
-    `chains`, so that one sum need not wait for the other.
+    A reduction becomes several, whose results are combined.  In a loop of dynamic extent the last tile stays partial: code
+    generation expands every number of vectors, and of rows while that is at most `max_expanded_ops` (scaled by the
+    loop's share of operations).  Else smaller tiles of powers of two precede a partial one of half that budget.
+    Contractions in partial tiles get several accumulators, to hide the latency of dependent additions.
     """
 
     name = "peel"
     max_expanded_ops: int = MAX_EXPANDED_OPS
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        fresh, accumulators = NameSupply(ir), (context.machine or Machine()).registers // 2
+        fresh, accumulators = NameSupply(ir), context.machine.registers // 2
         code_shares = self.code_shares(ir, context)
 
         def rule(stmt: Stmt) -> Block:
@@ -51,12 +52,9 @@ class Peel(TilePass):
                     return (replace(stmt, body=with_accumulators(stmt.body, accumulators)),)
                 parts = peel_range(stmt.range, True, allowed / 2 / max(1, unrolled_ops(stmt.body)))
                 *full, last = (replace(stmt, range=r) for r in parts)
-                return (
-                    *full,
-                    replace(last, body=with_accumulators(last.body, accumulators))
-                    if has_partial_rows(last.range)
-                    else last,
-                )
+                if has_partial_rows(last.range):
+                    last = replace(last, body=with_accumulators(last.body, accumulators))
+                return (*full, last)
             if isinstance(stmt, Reduce):
                 return self.peel_reduction(stmt, fresh)
             return (stmt,)
@@ -64,16 +62,16 @@ class Peel(TilePass):
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
     def code_shares(self, ir: Kernel, context: Context) -> dict[str, float]:
-        """How much of the code that there may be the loops over each variable are worth that leave rows over."""
+        """Return for each loop variable with partial rows the fraction of `max_expanded_ops` that its loops may use."""
         loop_ops = Counter[str]()
         for loops, calls in context.accesses(ir).arithmetic:
             loop_ops.update(dict.fromkeys((r.var for r in loops), calls * tile.iteration_count_hint(loops)))
-        found = {s.range.var for s in tile.walk(ir.body) if isinstance(s, For) and has_partial_rows(s.range)}
-        most = max((loop_ops[v] for v in found), default=0)
-        return {v: min(1.0, CODE_SHARE_FACTOR * loop_ops[v] / most) if most else 1.0 for v in found}
+        loop_vars = {s.range.var for s in tile.walk(ir.body) if isinstance(s, For) and has_partial_rows(s.range)}
+        most = max((loop_ops[v] for v in loop_vars), default=0)
+        return {v: min(1.0, CODE_SHARE_FACTOR * loop_ops[v] / most) if most else 1.0 for v in loop_vars}
 
     def peel_reduction(self, stmt: Reduce, fresh: NameSupply) -> Block:
-        """The parts of a reduction, then their combination under the old name."""
+        """Split a reduction into parts, then combine them under the old name."""
         for k, r in enumerate(stmt.ranges):
             parts = peel_range(r)
             if parts == [r]:
@@ -81,44 +79,42 @@ class Peel(TilePass):
             if len(parts) == 1:
                 return self.peel_reduction(with_range(stmt, k, parts[0]), fresh)
             out: list[Stmt] = []
-            names: list[Ref] = []
+            partials: list[Ref] = []
             for part in parts:
-                piece = with_fresh_names(with_range(stmt, k, part), fresh)
-                out += self.peel_reduction(piece, fresh)
-                names.append(Ref(stmt.value.dtype, piece.name))
-            combined: Expr = names[0]
-            for name in names[1:]:
-                combined = PrimitiveCall(stmt.value.dtype, stmt.op, (combined, name))
+                reduction = with_fresh_names(with_range(stmt, k, part), fresh)
+                out += self.peel_reduction(reduction, fresh)
+                partials.append(Ref(stmt.value.dtype, reduction.name))
+            combined: Expr = partials[0]
+            for partial in partials[1:]:
+                combined = PrimitiveCall(stmt.value.dtype, stmt.op, (combined, partial))
             return (*out, Let(stmt.name, combined))
         return (stmt,)
 
 
 def with_range(stmt: Reduce, k: int, r: Range) -> Reduce:
-    """`stmt` with its range number `k` replaced."""
+    """Replace range number `k` of a reduction."""
     return replace(stmt, ranges=(*stmt.ranges[:k], r, *stmt.ranges[k + 1 :]))
 
 
 def with_accumulators(body: Block, accumulators: int) -> Block:
-    """`body` with the steps of its products in so many chains."""
+    """Give the untiled innermost ranges of contractions in `body` several accumulators."""
 
     def rule(r: Range, stmt: Stmt) -> Range:
-        plain = r.tile == 1 and is_contraction(stmt) and r is tile.stmt_ranges(stmt)[-1]
-        return (
-            r.with_(accumulators=accumulators)
-            if plain and all(isinstance(s, (Let, Prefetch)) for s in tile.stmt_body(stmt))
-            else r
-        )
+        if r.tile != 1 or not is_contraction(stmt) or r is not tile.stmt_ranges(stmt)[-1]:
+            return r
+        is_plain = all(isinstance(s, (Let, Prefetch)) for s in tile.stmt_body(stmt))
+        return r.with_(accumulators=accumulators) if is_plain else r
 
     return tile.map_ranges(body, rule)
 
 
 def remainder_code_ops(rows: Range, body: Block) -> int:
-    """How many operations code for every number of `rows` less than a tile has."""
+    """Return the operations in code that is expanded for every number of rows below a tile."""
     return rows.tile * (rows.tile - 1) // 2 * unrolled_ops(body)
 
 
 def unrolled_ops(body: Block) -> int:
-    """How many operations a block is written out to for each row of the tiles around it."""
+    """Return the operations of a block after unrolling, for each row of the tiles around it."""
     total = 0
     for s in body:
         times = prod(-(-r.tile // max(1, r.lanes)) * r.unroll for r in tile.stmt_ranges(s))
@@ -128,28 +124,30 @@ def unrolled_ops(body: Block) -> int:
 
 
 def peel_range(r: Range, is_loop: bool = False, max_rows: float = 0) -> list[Range]:
-    """Full tiles, then the rest as one smaller tile; of an open length as `open_parts` has it."""
+    """Split a range into full tiles and one smaller tile; see `peel_dynamic_range` for dynamic extents."""
     if r.extent % r.tile == 0:
         return [r]
     if not isinstance(r.extent, int):
         return peel_dynamic_range(r, is_loop, max_rows)
     middle = r.lo + r.extent // r.tile * r.tile
-    rest = r.with_(lo=middle, tile=r.extent % r.tile)
-    return [rest] if r.extent < r.tile else [r.with_(hi=middle), rest]
+    remainder = r.with_(lo=middle, tile=r.extent % r.tile)
+    return [remainder] if r.extent < r.tile else [r.with_(hi=middle), remainder]
 
 
 def peel_dynamic_range(r: Range, is_loop: bool, max_rows: float) -> list[Range]:
-    """Full tiles of an open length, then what is left: rows in tiles of powers of two, until code for every number of them has at
-    most so many `rows`; vectors of a `loop` all in one tile, and those of a reduction one by one, the last one partial.
+    """Split a dynamic range into full tiles and the remainder.
+
+    Remaining rows get tiles of powers of two, until a partial tile expands to at most `max_rows` rows of code.  Remaining
+    vectors of a loop get one partial tile, those of a reduction one tile each, of which the last is partial.
     """
     unit, parts, start = min(r.lanes, r.tile) or 1, list[Range](), r.lo
-    most, count = interval(r.extent, {}), -(-r.tile // unit)
-    if r.lanes and most and most[1] <= (r.tile if is_loop else unit):
-        return [r.with_(tile=min(r.tile, -(-most[1] // unit) * unit))]
+    bounds, count = interval(r.extent, {}), -(-r.tile // unit)
+    if r.lanes and bounds and bounds[1] <= (r.tile if is_loop else unit):
+        return [r.with_(tile=min(r.tile, -(-bounds[1] // unit) * unit))]
     if r.lanes and is_loop:
         middle = r.lo + r.extent // r.tile * r.tile
-        rest = r.hi - middle
-        return [r.with_(hi=middle), r.with_(lo=middle, tile=rest if isinstance(rest, int) else r.tile)]
+        remainder = r.hi - middle
+        return [r.with_(hi=middle), r.with_(lo=middle, tile=remainder if isinstance(remainder, int) else r.tile)]
     tile_size = r.tile
     while tile_size:
         if not r.lanes and 1 < tile_size < r.tile and tile_size * (tile_size + 1) // 2 <= max_rows:
@@ -160,11 +158,13 @@ def peel_dynamic_range(r: Range, is_loop: bool, max_rows: float) -> list[Range]:
         parts.append(r.with_(lo=start, hi=end, tile=tile_size))
         start, count = end, min(1, count - 1) if r.lanes else remainder_tile(count)
         tile_size = count * unit
-    rest = r.hi - start  # known where the sizes in it are multiples of a vector
-    parts += [r.with_(lo=start, tile=rest if isinstance(rest, int) and rest else unit)] if r.lanes else []
+    remainder = r.hi - start  # static if the sizes in it are multiples of a vector
+    parts += (
+        [r.with_(lo=start, tile=remainder if isinstance(remainder, int) and remainder else unit)] if r.lanes else []
+    )
     return [p for p in parts if p.extent != 0]
 
 
 def remainder_tile(tile: int) -> int:
-    """The largest power of two in two thirds of a tile, so that few steps take what such tiles leave over; 0 below one."""
+    """Return the largest power of two of at most 2/3 of a tile, to cover remainders in few steps; 0 if `tile` is 1."""
     return 1 << (2 * tile // 3).bit_length() - 1 if tile > 1 else 0

@@ -1,4 +1,4 @@
-"""Fetch the next row, or the next panel of weights, while this one is computed."""
+"""Software prefetching of the next row, or of weights ahead of their use."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
 from compiler.passes.base import Context, TilePass, register
 
 PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
-"""What the body of a loop begins with, by the loop's identity: the prefetches for each buffer, numbered."""
+"""Prefetches to insert at the start of a loop's body: `id` of the loop -> (buffer, number) -> statement."""
 
 
 @register
 @dataclass(frozen=True)
 class Prefetch(TilePass):
-    """parallel %i { reduce %r { x[%i, %r] }  for %j { ... } }  ->  ... for %j { prefetch x[%i + 1, %j]  ... }
+    """Prefetch the next row of an operand, and weights ahead of their use.
 
-    A kernel that passes over each row several times waits for memory in the first pass and leaves it idle in the others.
-    The second loop over the row asks for the row after it.  Only for operands that do not stay in the second-level cache.
+    parallel %i { reduce %r { x[%i, %r] }  for %j { ... } }  ->  ... for %j { prefetch x[%i + 1, %j]  ... }
+
+    A kernel that reads each row several times waits for memory in the first loop and leaves it idle in the others.  The
+    second loop over the row prefetches the next row.  Applies to operands larger than the L2 cache.
 
     for %j tile 48 { for %i tile 8 { reduce %k { x[%i, %k] * w[%j, %k] } } }
     ->  for %j tile 48 { for %i tile 8 { reduce %k { prefetch w[%j, %k + 85]  ... } } }
 
-    A panel of constants is fetched `ahead` bytes before its turn: larger ones than the first-level cache are walked once before they
-    leave it, and come from memory when a network is run again.  Where rows multiply a line for longer than memory takes to bring
-    one, it waits in the second-level cache until it is `near`: the first has room and buffers for few that are on their way.  Where
-    tiles may have fewer rows, either is done in its own: `prefetch w[%j, %k + 128] level 2 reuse 7..`.
-    Not where a loop of the program runs the kernel and they are at most one `share`th of the last cache: the next step finds them
-    there, and the hardware fetches those in time.
+    A packed panel of constants is prefetched `distance` bytes ahead, if what is read of the buffer exceeds the L1 cache.
+    If enough rows use a line to hide the latency of memory, it is prefetched to L2 at `distance` and to L1 at
+    `l1_distance`: L1 has room and fill buffers for few lines.  If tiles may have fewer rows, the number of rows decides
+    at run time: `prefetch w[%j, %k + 128] level 2 reuse 7..`.  Constants are not prefetched if a loop of the program runs
+    the kernel and they are at most 1/`cache_divisor` of the last-level cache, where the next iteration finds them.
     """
 
     name = "prefetch"
@@ -44,22 +45,22 @@ class Prefetch(TilePass):
     cache_divisor: int = 8
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        made = self.prefetch_rows(ir, context)
-        return made if self.stays_in_cache(ir, context) else self.prefetch_panels(made, context)
+        result = self.prefetch_rows(ir, context)
+        return result if self.stays_in_cache(ir, context) else self.prefetch_panels(result, context)
 
     def stays_in_cache(self, ir: Kernel, context: Context) -> bool:
-        """Whether a loop of the program reads the kernel's constants again before they leave the last cache."""
+        """Return True if a loop of the program rereads the kernel's constants before they leave the last-level cache."""
         constants = sum(dim_hint(p.type.nbytes) for p in ir.params if p.role == "const")
         if not constants or context.kernel not in context.repeated_kernels:
             return False
-        near = constants * self.cache_divisor <= (context.machine or Machine()).l3
+        near = constants * self.cache_divisor <= context.machine.l3
         if near:
-            context.missed(self, "a loop runs the kernel again before its constants leave the cache")
+            context.missed(self, "constants stay in the last-level cache between iterations")
         return near
 
     def prefetch_panels(self, ir: Kernel, context: Context) -> Kernel:
-        """Ask for what comes later in each packed constant that is walked from end to end."""
-        machine, table = context.machine or Machine(), context.accesses(ir)
+        """Prefetch packed constants of contractions that are read contiguously."""
+        machine, table = context.machine, context.accesses(ir)
         requests: PrefetchRequests = {}
         for a in table.all:
             buffer_type = table.types[a.buffer]
@@ -69,17 +70,18 @@ class Prefetch(TilePass):
             depth = a.loops[-1]
             if lane is None or table.stride(a, depth.var) != lane.tile:
                 continue
-            for number, (level, ahead, uses) in enumerate(self.choose_distances(table, a, machine)):
-                steps = ahead // (lane.tile * buffer_type.dtype.bytes)
-                place = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
-                requests.setdefault(id(a.stmt), {})[a.buffer, number] = PrefetchStmt(a.buffer, place, level, uses)
-                context.applied(self, f"%{a.buffer} is fetched to cache {level} {steps} steps ahead")
+            for number, (level, distance, reuse) in enumerate(self.choose_distances(table, a, machine)):
+                steps = distance // (lane.tile * buffer_type.dtype.bytes)
+                index = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
+                requests.setdefault(id(a.stmt), {})[a.buffer, number] = PrefetchStmt(a.buffer, index, level, reuse)
+                context.applied(self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps")
             context.propose(self, None, replace(self, distance=2 * self.distance))
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
     def choose_distances(self, table: Accesses, a: Access, machine: Machine) -> list[tuple[int, int, ReuseRange]]:
-        """To which cache to fetch, how many bytes ahead, and in which tiles: those whose rows multiply a line for longer than memory
-        takes to bring one wait for it in another place than those with fewer.
+        """Return (cache level, distance in bytes, rows per tile that it is for) of the prefetches for an operand.
+
+        L2 comes first if the rows of a tile use a line for longer than L3 takes to deliver it.
         """
         rows = [r for r in a.loops if not table.depends_on(a, r.var)]
         max_rows = prod(r.tile for r in rows)
@@ -96,18 +98,18 @@ class Prefetch(TilePass):
         ]
 
     def prefetch_rows(self, ir: Kernel, context: Context) -> Kernel:
-        """Ask for the next row of operands that are walked several times."""
-        cache = (context.machine or Machine()).l2
+        """Prefetch the next row of operands that several loops over a row read."""
+        cache = context.machine.l2
         nest = perfect_nest(ir.body)
         if not nest or any(tile.stmt_ranges(s) and tile.stmt_ranges(s)[0].lanes for s in nest):
             return ir
         row = nest[-1]
         table = context.accesses(ir)
         large = {p.name for p in ir.params if p.role == "in" and dim_hint(p.type.nbytes) > cache}
-        wanted = [a for a in table.all if a.buffer in large and self.is_row_access(table, a, row)]
+        row_accesses = [a for a in table.all if a.buffer in large and self.is_row_access(table, a, row)]
         loops = [s for s in row.body if isinstance(s, (For, Reduce))]
         requests: PrefetchRequests = {}
-        for a in wanted:
+        for a in row_accesses:
             source = a.loops[-1]
             first = next((k for k, s in enumerate(loops) if source in tile.stmt_ranges(s)), None)
             if first is None or first + 1 >= len(loops):
@@ -119,22 +121,22 @@ class Prefetch(TilePass):
             if any((a.buffer, 0) in chosen for chosen in requests.values()):
                 continue
             moved: dict[str, Dim] = {source.var: var(into.var), row.range.var: var(row.range.var) + row.range.tile}
-            ahead = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
-            requests.setdefault(id(target), {})[a.buffer, 0] = ahead
-            context.applied(self, f"%{a.buffer}: the next row is fetched in the loop over %{into.var}")
+            prefetch = PrefetchStmt(a.buffer, tuple(substitute(d, moved) for d in a.index))
+            requests.setdefault(id(target), {})[a.buffer, 0] = prefetch
+            context.applied(self, f"%{a.buffer}: next row prefetched in the loop over %{into.var}")
             context.propose(self, None)
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
 
     @staticmethod
     def is_row_access(table: Accesses, a: Access, row: For) -> bool:
-        """Whether the access goes along a row that `row` picks, in one lane loop directly inside it."""
+        """Return True if a load of a lane loop runs along a row that `row` selects."""
         source = a.loops[-1]
         used = {v for d in a.index for v in variables(d)}
         return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
 
 
 def insert_prefetches(body: Block, requests: PrefetchRequests) -> Block:
-    """`body` with prefetches at the start of the loops that ask for them."""
+    """Insert the requested prefetches at the start of loop bodies."""
 
     def one(s: Stmt) -> Stmt:
         if not isinstance(s, (For, Reduce)):

@@ -1,4 +1,4 @@
-"""Order the loops of a kernel as memory lies, and those around a contraction so that its larger operand is streamed once."""
+"""Loop interchange by memory strides, and cache blocking of the loops around a contraction."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class Reorder(TilePass):
-    """parallel i { parallel j { reduce k x[i, k] * w[j, k] } }
+    """Reorder parallel loops for locality, and block the rows of contractions.
+
+    parallel i { parallel j { reduce k x[i, k] * w[j, k] } }
     ->  parallel i.block { parallel j { parallel i in 64*i.block..64*i.block + 64 { ... } } }
 
-    As many rows as fit in a `share` of the second-level cache go inside the loops over the weights, so that a panel of weights stays in
-    the first level while these rows pass by, and the rows stay in the second while the panels do (Goto and van de Geijn,
-    2008); a stack of small products is walked block by block too.  Where nothing is read again, loops follow the strides of what is
-    stored, or of what is read where that keeps both nearer, and the ranges of a reduction those of what it reads.  Channels go
-    outside windows whose shared rows would leave the first-level cache.  The outer loops are independent of each other; a
-    reduction adds in another order.
+    Rows that fit in `cache_fraction` of the L2 cache go inside the loops over the weights.  A panel of weights then stays
+    in L1 for all rows of a block, and the rows stay in L2 for all panels (Goto and van de Geijn, 2008).  Batched
+    contractions are blocked too.  Without reuse, loops are ordered by the strides of stores, or of loads if that has
+    shorter innermost strides; ranges of a reduction by the strides of its loads.  Channels go outside of overlapping
+    windows whose shared rows would leave the L1 cache.  Reductions are reassociated.
     """
 
     name = "reorder"
@@ -43,7 +44,7 @@ class Reorder(TilePass):
         return self.reorder_nest(ir, context)
 
     def reorder_nest(self, ir: Kernel, context: Context) -> Kernel:
-        """The kernel with the loops of its nest in order."""
+        """Reorder the loops of the kernel's nest."""
         nest = perfect_nest(ir.body)
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return ir
@@ -54,8 +55,8 @@ class Reorder(TilePass):
         return ir.with_body((*wrap_in_nest(order, nest[-1].body), *remainder_nest(ir, nest, order)))
 
     def loop_order(self, table: Accesses, nest: list[For], context: Context) -> tuple[list[For], str]:
-        """In what order the loops of a nest should be, and why."""
-        inside, machine = nest[-1].body, context.machine or Machine()
+        """Return the new order of the loops of a nest, and the reason for it."""
+        inside, machine = nest[-1].body, context.machine
         contractions = [s for s in inside if isinstance(s, Reduce) and is_contraction(s)]
         if not contractions:
             deeper = any(is_contraction(s) for s in tile.walk(inside))
@@ -72,16 +73,16 @@ class Reorder(TilePass):
             self, None, *(replace(self, cache_fraction=self.cache_fraction * f) for f in (0.25, 0.5, 1.5, 4.0))
         )
         read = ", ".join(dict.fromkeys(f"%{w.buffer}" for w in weights))
-        why = f"{read} is read once for every block of rows that stays in cache"
+        why = f"{read} is read once per cached row block"
         return self.cache_order(table, nest, contractions, weights, row_operands, machine.l2), why
 
     def stride_order(self, table: Accesses, nest: list[For], machine: Machine) -> tuple[list[For], str]:
-        """Loops by their strides, but for windows whose shared rows would not stay in the first-level cache; and why."""
+        """Return the loops ordered by stride, or for overlapping windows, and the reason."""
         order = order_by_stride(table, nest, int(machine.l1 * self.cache_fraction))
         window_order = order_for_windows(table, order, int(machine.l1 * self.cache_fraction))
         if window_order != order:
-            return window_order, "the rows that windows share stay in the first-level cache"
-        return order, "as their results lie in memory"
+            return window_order, "overlapping windows stay in L1"
+        return order, "by output stride"
 
     def cache_order(
         self,
@@ -92,7 +93,7 @@ class Reorder(TilePass):
         row_operands: list[Access],
         cache: int,
     ) -> list[For]:
-        """Blocks of rows outside, then the loops over the weights, then the rows of a block; a stack's loops by what fits."""
+        """Return row blocks, loops over the weights, rows of a block; batch loops outermost unless all batches fit the cache."""
         weight_loops = [f for f in nest if any(table.depends_on(w, f.range.var) for w in weights)]
         batch_loops = [f for f in weight_loops if all(table.depends_on(a, f.range.var) for a in row_operands)]
         columns, rows = [f for f in weight_loops if f not in batch_loops], [f for f in nest if f not in weight_loops]
@@ -101,15 +102,13 @@ class Reorder(TilePass):
         row_bytes = int(cache * self.cache_fraction)
         row_bytes = min(row_bytes, cache * 7 // 8 - size) if inner_batch_loops else row_bytes
         depth = [r for s in contractions for r in s.ranges]
-        outer, inner = RowBlocking(
-            table, row_operands, (*depth, *(f.range for f in inner_batch_loops)), row_bytes
-        ).split_rows(rows)
-        return (
-            [*outer, *batch_loops, *columns, *inner] if inner_batch_loops else [*batch_loops, *outer, *columns, *inner]
-        )
+        inner_ranges = (*depth, *(f.range for f in inner_batch_loops))
+        outer, inner = RowBlocking(table, row_operands, inner_ranges, row_bytes).split_rows(rows)
+        blocks = [*outer, *batch_loops] if inner_batch_loops else [*batch_loops, *outer]
+        return [*blocks, *columns, *inner]
 
     def sort_reductions(self, table: Accesses) -> Kernel:
-        """Ranges of each reduction by the strides of what it reads, the longest outside."""
+        """Order the ranges of each reduction by the strides of its loads, largest outermost."""
 
         def rule(stmt: Stmt) -> Block:
             if not isinstance(stmt, Reduce) or len(stmt.ranges) < 2 or stmt.body:
@@ -125,7 +124,7 @@ class Reorder(TilePass):
 
     @staticmethod
     def panel_operand(table: Accesses, s: Reduce, last: str) -> Access | None:
-        """The operand whose panels are to stay near: a constant, else what the innermost loop moves along."""
+        """Return the operand whose panels should stay in L1: a constant, else one that depends on loop `last`; or None."""
         reads = [a for a in table.all if not a.is_store and a.stmt is s]
         constant = next((a for a in reads if table.roles[a.buffer] == "const"), None)
         return constant or next((a for a in reads if table.depends_on(a, last)), None)
@@ -133,7 +132,7 @@ class Reorder(TilePass):
 
 @dataclass(frozen=True)
 class RowBlocking:
-    """The loops over which `moving` operands of a contraction change and its weights do not."""
+    """Blocking of the row loops of a contraction, so that its row `operands` fit in `cache_bytes`."""
 
     table: Accesses
     operands: Sequence[Access]
@@ -141,7 +140,7 @@ class RowBlocking:
     cache_bytes: int
 
     def split_rows(self, rows: list[For]) -> tuple[list[For], list[For]]:
-        """Loops around those over the weights, and loops inside whose rows together fit in the cache."""
+        """Split rows into loops outside of those over the weights, and loops inside whose footprint fits the cache."""
         outer, inner = list(rows), list[For]()
         while outer and self.footprint([outer[-1], *inner]) <= self.cache_bytes:
             inner.insert(0, outer.pop())
@@ -156,14 +155,15 @@ class RowBlocking:
         return [*outer, replace(last, range=block)], [with_bounds(last, start, start + size), *inner]
 
     def block_size(self, last: For, inner: list[For]) -> int:
-        """How many rows of a loop are a block, 0 for none: as many as fit, and of those that are known a divisor.  Rows without loops
-        inside come in whole tiles; where no block divides them, they are parted evenly, and what is left over is walked behind.
+        """Return the rows of a block, 0 for no blocking: the most that fit and, if static, divide the extent.
+
+        Rows without inner loops come in multiples of 8; if no such block divides them, blocks are balanced instead.
         """
-        extent, is_open = extent_hint(last.range), not isinstance(last.range.extent, int)
+        extent = extent_hint(last.range)
         blocks = range(2, extent) if inner else range(16, extent, 8)
         count = bisect_right(blocks, self.cache_bytes, key=lambda n: self.footprint([with_bounds(last, 0, n), *inner]))
         most = blocks[count - 1] if count else 0
-        if inner and is_open:
+        if inner and not isinstance(last.range.extent, int):
             return most
         if even := [n for n in blocks[:count] if extent % n == 0]:
             return even[-1]
@@ -171,14 +171,14 @@ class RowBlocking:
 
     @staticmethod
     def even_block_size(extent: int, fitting: int) -> int:
-        """About as many blocks of equal size as are needed, in whole tiles; 0 where not even the smallest fits."""
+        """Return the size, a multiple of 16, of as few balanced blocks as fit; 0 if 16 rows do not fit."""
         if not fitting // 16:
             return 0
         number = -(-extent // (fitting // 16 * 16))
         return -(-extent // number // 16) * 16
 
     def footprint(self, loops: list[For]) -> int:
-        """What the moving operands touch while these loops and the reduction run."""
+        """Return the bytes of the operands that these loops and the reduction touch."""
         ranges = {r.var: extent_hint(r) for r in (*(f.range for f in loops), *self.reduction_ranges)}
         touched: dict[str, int] = {}
         for a in self.operands:
@@ -191,14 +191,14 @@ class RowBlocking:
 
 
 def touched_extent(d: Dim, size: int, ranges: dict[str, int]) -> int:
-    """How many of `size` indices `d` passes at most while variables take all values in `ranges`."""
+    """Return how many of `size` indices `d` takes at most while each variable runs from 0 to its extent in `ranges`."""
     bounds = {v: (0, ranges.get(v, 1) - 1) for v in variables(d)}
     bounds_of_index = interval(simplify(d, bounds), bounds)
     return size if bounds_of_index is None else min(size, bounds_of_index[1] - bounds_of_index[0] + 1)
 
 
 def remainder_nest(ir: Kernel, nest: list[For], order: list[For]) -> Block:
-    """Where blocks may leave rows of a loop of open length over: the same loops over these rows."""
+    """Return the loops over the rows that blocks leave over, or () if the block size divides them."""
     lengths = {f.range.var: f.range.hi for f in nest}
     block = next((f for f in order if f.range.var not in lengths), None)
     if block is None:
@@ -207,20 +207,20 @@ def remainder_nest(ir: Kernel, nest: list[For], order: list[For]) -> Block:
     hi, size = lengths[row.range.var], row.range.extent
     if hi % size == 0:
         return ()
-    rest = [f if f is not row else with_bounds(row, hi // size * size, hi) for f in order if f is not block]
-    return tuple(with_fresh_names(s, NameSupply(ir)) for s in wrap_in_nest(rest, nest[-1].body))
+    loops = [f if f is not row else with_bounds(row, hi // size * size, hi) for f in order if f is not block]
+    return tuple(with_fresh_names(s, NameSupply(ir)) for s in wrap_in_nest(loops, nest[-1].body))
 
 
 def with_bounds(loop: For, lo: Dim, hi: Dim) -> For:
-    """The same loop over lo..hi-1."""
+    """Return the same loop over lo..hi-1."""
     return replace(loop, range=loop.range.with_(lo=lo, hi=hi))
 
 
 def order_by_stride(table: Accesses, nest: list[For], cache_bytes: int) -> list[For]:
-    """Loops in the order of their strides in what the kernel stores; as they are where that is not one plain order.
+    """Order loops by the strides of the kernel's stores; unchanged if the stores disagree.
 
-    Where all it does is to move what it reads in another order, the one whose innermost loop makes the shorter strides in
-    both: few lines then grow side by side.  But not if lines of short rows that end inside them would leave `cache` half read.
+    Without a reduction the order of loads is a candidate too: the shorter innermost stride wins, so that few lines are
+    open at a time.  Orders that evict partially read cache lines come last.
     """
     stores = {_stride_order(table, a, nest) for a in table.all if a.is_store and table.roles[a.buffer] != "local"}
     if len(stores) != 1 or None in stores:
@@ -233,19 +233,16 @@ def order_by_stride(table: Accesses, nest: list[For], cache_bytes: int) -> list[
         return max(abs(table.stride(a, nest[order[-1]].range.var) or 0) for a in table.all)
 
     def wastes_lines(order: tuple[int, ...]) -> bool:
-        return any(
-            evicts_partial_lines(table, a, [nest[k].range for k in order], cache_bytes)
-            for a in table.all
-            if not a.is_store
-        )
+        ranges = [nest[k].range for k in order]
+        return any(evicts_partial_lines(table, a, ranges, cache_bytes) for a in table.all if not a.is_store)
 
     return [nest[k] for k in min(orders, key=lambda o: (wastes_lines(o), max_innermost_stride(o), o not in stores, o))]
 
 
 def evicts_partial_lines(table: Accesses, a: Access, order: list[Range], cache_bytes: int) -> bool:
-    """Whether short rows that `a` reads end inside a line, and more lines than fit in `cache` are read before the next row is.
+    """Return True if `a` reads rows that share cache lines, and the lines are evicted before the next row is read.
 
-    Of rows of two lines and more, most lines are not shared.
+    Rows of two lines or more do not count, because most of their lines are not shared.
     """
     along = next((k for k, r in enumerate(order) if table.stride(a, r.var) == 1), None)
     if along is None:
@@ -257,26 +254,23 @@ def evicts_partial_lines(table: Accesses, a: Access, order: list[Range], cache_b
 
 
 def order_for_windows(table: Accesses, order: list[For], cache_bytes: int) -> list[For]:
-    """`order` with its innermost loop outside those whose windows overlap, where more than fits in `cache` is read between two
-    steps that share some of it: of a few lanes, all rows of a window do.  No windows overlap along the innermost loop itself.
+    """Move the innermost loop outside of loops with overlapping windows whose reuse distance exceeds the cache.
+
+    With only a few lanes inside, all rows of a window fit.  Windows must not overlap along the innermost loop itself.
     """
     last = order[-1].range
-    loads = [
-        a for a in table.all if not a.is_store and table.stride(a, last.var) == 1 and not has_overlapping_reads(a, last)
-    ]
+    contiguous = (a for a in table.all if not a.is_store and table.stride(a, last.var) == 1)
+    loads = [a for a in contiguous if not has_overlapping_reads(a, last)]
     for k, f in enumerate(order[:-1]):
-        for a in loads:
-            if (
-                has_overlapping_reads(a, f.range)
-                and RowBlocking(table, [a], tile.stmt_ranges(a.stmt), cache_bytes).footprint(order[k + 1 :])
-                > cache_bytes
-            ):
+        for a in (a for a in loads if has_overlapping_reads(a, f.range)):
+            blocking = RowBlocking(table, [a], tile.stmt_ranges(a.stmt), cache_bytes)
+            if blocking.footprint(order[k + 1 :]) > cache_bytes:
                 return [*order[:k], order[-1], *order[k:-1]]
     return order
 
 
 def has_overlapping_reads(a: Access, loop: Range) -> bool:
-    """Whether a reduction reads some elements again in the next step of `loop`."""
+    """Return True if the next step of `loop` rereads some elements of a reduction."""
     ranges = tile.stmt_ranges(a.stmt)
 
     def step(d: Dim, v: str) -> int:
@@ -289,6 +283,6 @@ def has_overlapping_reads(a: Access, loop: Range) -> bool:
 
 
 def _stride_order(table: Accesses, a: Access, nest: list[For]) -> tuple[int, ...] | None:
-    """The loops by the strides of one access, the longest first; None where it does not follow them all."""
+    """Return loop positions by decreasing stride of one access; None if a stride is 0 or unknown."""
     steps = [table.stride(a, f.range.var) for f in nest]
     return tuple(sorted(range(len(nest)), key=lambda k: -abs(steps[k] or 0))) if all(steps) else None

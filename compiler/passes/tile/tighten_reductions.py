@@ -1,4 +1,4 @@
-"""Shorten reductions to the points that take part in them."""
+"""Tighten the ranges of guarded reductions to the points where the guard holds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class TightenReductions(TilePass):
-    """%s = reduce add %t in 0..2 { %in = index(1 - %t*2) < 0  yield where(%in, load(%x[%i + %t], %in) * load(%w[3 - %t*2], %in), 0.0) }
+    """Replace the guard of a reduction by tighter ranges.
+
+    %s = reduce add %t in 0..2 { %in = index(1 - %t*2) < 0  yield where(%in, load(%x[%i + %t], %in) * load(%w[3 - %t*2], %in), 0.0) }
     ->  %s = reduce add %t in 1..2 { yield %x[%i + %t] * %w[3 - %t*2] }
 
-    Where one range alone decides which products are added: each remainder of a transposed convolution has its own taps.
+    Applies if each comparison of the guard depends on one static range only.  Transposed convolutions need it: each
+    remainder has its own taps.
     """
 
     name = "tighten-reductions"
@@ -39,7 +42,7 @@ class TightenReductions(TilePass):
         def rule(stmt: Stmt) -> Block:
             new = tighten(stmt, guards) if isinstance(stmt, Reduce) else stmt
             if isinstance(stmt, Reduce) and new is not stmt:
-                context.applied(self, f"%{stmt.name} adds only what takes part")
+                context.applied(self, f"range of %{stmt.name} tightened to its guard")
             return (new,)
 
         body = tile.expand_stmts(ir.body, rule)
@@ -51,7 +54,7 @@ class TightenReductions(TilePass):
 
 
 def tighten(stmt: Reduce, guards: Mapping[str, Expr]) -> Stmt:
-    """The reduction over those points alone whose test holds; itself where they are no box."""
+    """Restrict a reduction to the points where its guard holds; return it unchanged if they are not a box."""
     value = stmt.value
     guard = value.args[0] if isinstance(value, PrimitiveCall) and value.primitive == "where" else None
     identity = const(IDENTITIES[stmt.op](value.dtype), value.dtype)
@@ -68,18 +71,18 @@ def tighten(stmt: Reduce, guards: Mapping[str, Expr]) -> Stmt:
 
 
 def drop_mask(e: Expr, guard: str) -> Expr:
-    """A load for which `test` is known to hold."""
+    """Remove `guard` from the mask of a load."""
     if not isinstance(e, Load) or e.mask is None:
         return e
-    both = e.mask.args if isinstance(e.mask, PrimitiveCall) and e.mask.primitive == "and" else (e.mask,)
-    left = [m for m in both if not (isinstance(m, Ref) and m.name == guard)]
-    if len(left) == len(both):
+    conditions = e.mask.args if isinstance(e.mask, PrimitiveCall) and e.mask.primitive == "and" else (e.mask,)
+    others = [m for m in conditions if not (isinstance(m, Ref) and m.name == guard)]
+    if len(others) == len(conditions):
         return e
-    return replace(e, mask=left[0] if left else None, other=e.other if left else None)
+    return replace(e, mask=others[0] if others else None, other=e.other if others else None)
 
 
 def nonnegative_indices(guard: Expr) -> Iterator[Dim | None]:
-    """The indices that are not negative where `test` holds; None for what is no comparison of an index."""
+    """Yield for each condition of `guard` an index that is >= 0 where it holds; None if it is not a comparison with 0."""
     if isinstance(guard, PrimitiveCall) and guard.primitive == "and":
         for part in guard.args:
             yield from nonnegative_indices(part)
@@ -94,7 +97,7 @@ def nonnegative_indices(guard: Expr) -> Iterator[Dim | None]:
 
 
 def restrict_ranges(ranges: tuple[Range, ...], d: Dim) -> tuple[Range, ...] | None:
-    """The part of the ranges where `d` is not negative; None where more than one of them, a loop around them, or a size decides."""
+    """Restrict the ranges to `d` >= 0; None if `d` depends on several of them, an outer loop or a dynamic size."""
     if isinstance(d, int):
         return ranges if d >= 0 else tuple(r.with_(hi=r.lo) for r in ranges)
     r = next((r for r in ranges if variables(d) == {r.var}), None)

@@ -1,4 +1,4 @@
-"""Choose how many indices of each loop are taken at once, so that values stay in registers and latencies overlap."""
+"""Register tiling: choose loop tiles so that values stay in registers and latencies overlap."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from compiler.passes.base import Context, TilePass, register
 from compiler.passes.tile.unroll import Unroll
 
 MAX_ALTERNATIVES = 7
-"""How many blocks of accumulators are offered beside the best."""
+"""Register tiles proposed to the autotuner besides the best one."""
 
 DYNAMIC_EXTENT = 2520
-"""What 1 to 10 divide."""
+"""Extent assumed for a dynamic loop: a multiple of 1..10, so that common tile heights leave no remainder."""
 
 
 @register
 @dataclass(frozen=True)
 class Tile(TilePass):
-    """parallel %i { for %j lanes 16 { reduce %k } }  ->  parallel %i tile 8 { for %j tile 48 lanes 16 { reduce %k } }
+    """Tile the loops around contractions, and lane loops, for registers.
 
-    A contraction keeps a block of accumulators: rows of one loop times registers of the lane loop, chosen by the cost model.
-    Other lane loops take `registers` registers per step.
+    parallel %i { for %j lanes 16 { reduce %k } }  ->  parallel %i tile 8 { for %j tile 48 lanes 16 { reduce %k } }
+
+    A contraction holds a tile of accumulators: rows of one loop times vectors of the lane loop.  The cost model chooses
+    it, unless `rows` or `columns` are given.  Other lane loops take up to `registers` vectors per step.
     """
 
     name = "tile"
@@ -40,27 +42,22 @@ class Tile(TilePass):
     columns: int = 0
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        ir, machine = with_unique_names(ir), context.machine or Machine()
+        ir, machine = with_unique_names(ir), context.machine
         table = context.accesses(ir)
         sizes: dict[str, int] = {}
         contractions = [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and is_contraction(s)]
         blocks = [b for s in contractions for b in self.match_contraction(table, s, frozenset())]
-        excluded_rows = frozenset(
-            b.row for b in blocks if any(b.row in o.enclosing_loops and b.row != o.row for o in blocks)
-        )
-        blocks = (
-            [b for s in contractions for b in self.match_contraction(table, s, excluded_rows)]
-            if excluded_rows
-            else blocks
-        )
+        excluded_rows = {b.row for b in blocks if any(b.row in o.enclosing_loops and b.row != o.row for o in blocks)}
+        if excluded_rows:
+            blocks = [b for s in contractions for b in self.match_contraction(table, s, excluded_rows)]
         self.tile_transposed_loops(table, sizes, {r for b in blocks for r in (b.row, *b.interleaved_loops)}, context)
         blocks = [b.with_max_columns(sizes[b.lane.var]) if b.lane.var in sizes else b for b in blocks]
-        for family in constraint_groups(blocks):
-            rows = dict.fromkeys(b.row for b in family)
+        for group in constraint_groups(blocks):
+            rows = dict.fromkeys(b.row for b in group)
             if len(rows) == 1:
-                self.choose_tiles(family, sizes, machine, context)
+                self.choose_tiles(group, sizes, machine, context)
             else:
-                self.choose_common_width(family, sizes, machine, context)
+                self.choose_common_width(group, sizes, machine, context)
         for v, (r, stmt, _) in table.loops.items():
             if r.lanes and v not in sizes:
                 sizes[v] = self.lane_tile(r, stmt, machine.l2 // max(1, table.local_bytes(v)), machine.registers)
@@ -74,36 +71,35 @@ class Tile(TilePass):
     def tile_transposed_loops(
         self, table: Accesses, sizes: dict[str, int], excluded_rows: Set[Range | None], context: Context
     ) -> None:
-        """Blocks of loops that walk along memory where the lanes walk across it, but for `rows` of contractions: whole lines, as far as
-        there are.
-        """
+        """Tile loops that are contiguous where the lanes are strided, so that blocks are transposed in registers."""
         for a in table.all:
             lane = next((r for r in a.loops if r.lanes), None)
             transposed_loops = transpose_loops(table, a, lane.var, lane.lanes) if lane is not None else ()
-            if (
-                lane is None
-                or not transposed_loops
-                or any(r in excluded_rows or r.var in sizes or table.reductions(r.var) for r in transposed_loops)
-            ):
+            if lane is None or not transposed_loops:
                 continue
-            sizes[lane.var] = left = lane.lanes
+            if any(r in excluded_rows or r.var in sizes or table.reductions(r.var) for r in transposed_loops):
+                continue
+            sizes[lane.var] = remaining = lane.lanes
             for r in reversed(transposed_loops):
-                sizes[r.var] = max(1, min(left, tiling_extent(r.extent)))
-                left //= sizes[r.var]
-            whole = " x ".join(f"{sizes[r.var]} %{r.var}" for r in transposed_loops)
-            context.applied(self, f"%{a.buffer}: blocks of {whole} are turned in registers")
+                sizes[r.var] = max(1, min(remaining, tiling_extent(r.extent)))
+                remaining //= sizes[r.var]
+            block = " x ".join(f"{sizes[r.var]} %{r.var}" for r in transposed_loops)
+            context.applied(self, f"%{a.buffer}: {block} blocks transposed in registers")
 
     def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int) -> int:
-        """Indices per step of a plain lane loop; fewer where much is computed on each, or kept in more than `copies` buffers."""
-        heavy = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
-        named = sum(isinstance(s, Let) for s in tile.stmt_body(stmt))
-        count = max(1, min(2 if heavy else self.registers, max_buffers // r.lanes, registers // max(1, named)))
+        """Return the tile of a lane loop without contraction; smaller with reductions, many bindings or large local buffers."""
+        has_reduction = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
+        bindings = sum(isinstance(s, Let) for s in tile.stmt_body(stmt))
+        count = max(
+            1, min(2 if has_reduction else self.registers, max_buffers // r.lanes, registers // max(1, bindings))
+        )
         extent = max(1, tiling_extent(r.extent, r.lanes * count))
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, extent)
 
     def match_contraction(self, table: Accesses, s: Reduce, excluded_rows: Set[Range | None]) -> list[ContractionNest]:
-        """The loops that a contraction keeps accumulators along, rows of `crowded` ones not; none where it has no lane loop
-        around it or loads nothing itself.
+        """Return the loops that hold accumulators of a contraction, with no row loop from `excluded_rows`.
+
+        Return [] if no lane loop is around it, or if it loads nothing itself.
         """
         enclosing_loops = table.loops[s.ranges[0].var][2]
         lane = next((r for r in enclosing_loops if r.lanes), None)
@@ -112,29 +108,22 @@ class Tile(TilePass):
             return []
         depth = product(r.extent for r in s.ranges)
         row = self.row_loop(table, reads, lane, tuple(r for r in enclosing_loops if r not in excluded_rows))
-        private_reads = (
-            [] if row is None else [a for a in reads if table.depends_on(a, row.var) and table.depends_on(a, lane.var)]
-        )
-        private_windows = tuple(
-            operand_window(table, a, row.var, s.ranges[-1]) for a in private_reads if row is not None
-        )
+        lane_reads = [a for a in reads if table.depends_on(a, lane.var)]
+        private_reads = [a for a in lane_reads if row is not None and table.depends_on(a, row.var)]
+        windows = tuple(operand_window(table, a, row.var, s.ranges[-1]) for a in private_reads if row is not None)
         panels = frozenset(a.buffer for a in reads if table.roles[a.buffer] == "const")
         count, columns = max(a.execution_count for a in reads), tiling_extent(lane.extent, lane.lanes)
-        has_unpacked_operand = any(table.roles[a.buffer] != "const" for a in reads if table.depends_on(a, lane.var))
-        unpacked = has_unpacked_operand and not table.local_bytes(
-            lane.var
-        )  # each column that is held multiplies its buffers
-        problem, interleaved_loops = (
-            ContractionProblem(columns, lane.lanes, dim_hint(depth), count, private_windows, unpacked=unpacked),
-            tuple[Range, ...](),
-        )
+        # local buffers have one copy for each column that is held
+        unpacked = any(table.roles[a.buffer] != "const" for a in lane_reads) and not table.local_bytes(lane.var)
+        problem = ContractionProblem(columns, lane.lanes, dim_hint(depth), count, windows, unpacked=unpacked)
+        interleaved_loops = tuple[Range, ...]()
         if row is not None:
             lane_stride, interleaved_loops = transposed_store_strides(table, lane, row)
             problem = replace(
                 problem,
                 row_stride=row_stride_bytes(table, reads, row.var, lane),
                 element_bytes=max(table.types[a.buffer].dtype.bytes for a in reads if table.depends_on(a, row.var)),
-                taps_overlap=not private_windows and has_overlapping_taps(table, reads, row, s),
+                taps_overlap=not windows and has_overlapping_taps(table, reads, row, s),
                 lane_stride=lane_stride,
                 results_per_column=dim_hint(product(r.extent for r in interleaved_loops)),
             )
@@ -143,7 +132,7 @@ class Tile(TilePass):
     def choose_tiles(
         self, blocks: list[ContractionNest], sizes: dict[str, int], machine: Machine, context: Context
     ) -> None:
-        """Rows and registers for the contractions along one row loop: the rows must serve them all."""
+        """Choose one number of rows, and vectors, for the contractions that share a row loop."""
         chosen, *others = ranked_tiles(blocks[0].rows, [b.problem for b in blocks], machine)
         context.propose(self, *(self.with_tiles(blocks, o) for o in others[:MAX_ALTERNATIVES]))
         self.record_tiles(blocks, chosen, sizes, context)
@@ -151,13 +140,13 @@ class Tile(TilePass):
     def choose_common_width(
         self, blocks: list[ContractionNest], sizes: dict[str, int], machine: Machine, context: Context
     ) -> None:
-        """Registers for contractions that walk the same panels, and rows for each of their row loops."""
+        """Choose one number of vectors for contractions that read the same panels, and rows for each row loop."""
         self.record_tiles(blocks, best_common_width([(b.rows, b.problem) for b in blocks], machine)[1], sizes, context)
 
     def record_tiles(
         self, blocks: list[ContractionNest], tiles: list[RegisterTile], sizes: dict[str, int], context: Context
     ) -> None:
-        """Note what was chosen for each of the blocks."""
+        """Record the tiles chosen for `blocks` in `sizes`, and report them."""
         for b, choice in zip(blocks, tiles, strict=True):
             height = min(self.rows or choice.rows, b.rows)
             width = min(self.columns or b.width(choice), b.problem.columns)
@@ -165,19 +154,17 @@ class Tile(TilePass):
                 sizes[b.row.var] = height
             sizes.update({r.var: dim_hint(r.extent) for r in b.interleaved_loops})
             sizes[b.lane.var] = width
-            interleaved_text = f" x {b.problem.results_per_column}" if b.interleaved_loops else ""
-            context.applied(
-                self, f"{height} rows{interleaved_text} x {width} columns in {b.lane.lanes} lanes for %{b.name}"
-            )
+            rows = f"{height} rows" + (f" x {b.problem.results_per_column}" if b.interleaved_loops else "")
+            context.applied(self, f"{rows} x {width} columns in {b.lane.lanes} lanes for %{b.name}")
 
     def with_tiles(self, blocks: list[ContractionNest], tiles: list[RegisterTile]) -> Tile:
-        """The pass with these blocks, or with their height where the contractions differ in their widths."""
+        """Return the pass with these tiles as options, without columns if the contractions differ in them."""
         widths = {min(b.width(t), b.problem.columns) for t, b in zip(tiles, blocks, strict=True)}
         return replace(self, rows=tiles[0].rows, columns=widths.pop() if len(widths) == 1 else 0)
 
     @staticmethod
     def row_loop(table: Accesses, reads: list[Access], lane: Range, enclosing_loops: tuple[Range, ...]) -> Range | None:
-        """The loop along which what varies across lanes is used again: the longest that most of those loads do not follow."""
+        """Return the longest parallel loop along which most loads that vary across lanes are reused, or None."""
         lane_reads = [a for a in reads if table.depends_on(a, lane.var)]
 
         def reuse_count(r: Range) -> int:
@@ -189,14 +176,14 @@ class Tile(TilePass):
 
 
 def row_stride_bytes(table: Accesses, reads: list[Access], row_var: str, lane: Range) -> int:
-    """Bytes between the rows of what each row reads for itself, of several operands a common divisor; 0 where one is irregular."""
+    """Return the bytes between rows of the row operands, their gcd if there are several; 0 if one is not affine."""
     moving = [a for a in reads if table.depends_on(a, row_var)]
     steps = [(row_stride_elements(table, a, row_var, lane) or 0) * table.types[a.buffer].dtype.bytes for a in moving]
     return gcd(*steps) if all(steps) else 0
 
 
 def row_stride_elements(table: Accesses, a: Access, row_var: str, lane: Range) -> int | None:
-    """Elements between the rows that `a` reads; None where that is irregular.  Lanes of a buffer for work will lie beside each other (`pack`)."""
+    """Return the elements between rows of `a`, or None if not affine; assumes that `pack` makes scratch lanes contiguous."""
     if table.roles[a.buffer] != "scratch" or not table.depends_on(a, lane.var):
         return table.stride(a, row_var)
     steps = [stride(d, row_var) for d in a.index if row_var in variables(d)]
@@ -204,44 +191,41 @@ def row_stride_elements(table: Accesses, a: Access, row_var: str, lane: Range) -
 
 
 def transposed_store_strides(table: Accesses, lane: Range, row: Range) -> tuple[int, tuple[Range, ...]]:
-    """Bytes between results of neighbouring lanes that are turned because those of neighbouring rows lie side by side, and the loop
-    whose results lie in between; 0 and none where none are turned.
+    """Return the lane stride in bytes of stores that are contiguous along rows, and so transposed in registers, or 0.
+
+    The loops are those whose results lie between adjacent rows.
     """
-    found, interleaved_loops = 0, tuple[Range, ...]()
-    for a in table.all:
-        if (
-            a.is_store
-            and lane in a.loops
-            and row in (transposed_loops := transpose_loops(table, a, lane.var, lane.lanes))[:1]
-        ):
-            found = max(found, abs(table.stride(a, lane.var) or 0) * table.types[a.buffer].dtype.bytes)
+    lane_stride, interleaved_loops = 0, tuple[Range, ...]()
+    for a in (a for a in table.all if a.is_store and lane in a.loops):
+        transposed_loops = transpose_loops(table, a, lane.var, lane.lanes)
+        if row in transposed_loops[:1]:
+            lane_stride = max(lane_stride, abs(table.stride(a, lane.var) or 0) * table.types[a.buffer].dtype.bytes)
             interleaved_loops = transposed_loops[1:]
-    return found, interleaved_loops
+    return lane_stride, interleaved_loops
 
 
 def has_overlapping_taps(table: Accesses, reads: list[Access], row: Range, s: Reduce) -> bool:
-    """Whether taps of a reduction that will be written out meet places of other rows."""
+    """Return True if taps of a reduction that will be unrolled read elements of adjacent rows."""
     if dim_hint(s.ranges[-1].extent) > Unroll.max_steps:
         return False
-    found = (operand_window(table, a, row.var, s.ranges[-1]) for a in reads if table.depends_on(a, row.var))
-    return any(w.positions(2) < 2 * w.taps for w in found)
+    windows = (operand_window(table, a, row.var, s.ranges[-1]) for a in reads if table.depends_on(a, row.var))
+    return any(w.positions(2) < 2 * w.taps for w in windows)
 
 
 def operand_window(table: Accesses, a: Access, row_var: str, last: Range) -> OperandWindow:
-    """How the places that rows read overlap, while the last range of a reduction runs."""
+    """Return how reads of adjacent rows overlap along the last range of a reduction."""
     stride, dilation = table.stride(a, row_var), table.stride(a, last.var)
     unit = gcd(stride or 0, dilation or 0)
-    return (
-        OperandWindow(stride // unit, dim_hint(last.extent), dilation // unit)
-        if stride and dilation
-        else OperandWindow()
-    )
+    if not stride or not dilation:
+        return OperandWindow()
+    return OperandWindow(stride // unit, dim_hint(last.extent), dilation // unit)
 
 
 @dataclass(frozen=True)
 class ContractionNest:
-    """One contraction `name`: its row loop, if any, the one whose results lie between its rows, its lane loop, its shape, the constants
-    that it walks, and all loops around it.
+    """Loops and shape of a contraction: row loop (if any), loops whose results lie between its rows, and lane loop.
+
+    `panels` are the constants that it reads.
     """
 
     name: str
@@ -257,27 +241,29 @@ class ContractionNest:
         return tiling_extent(self.row.extent) if self.row is not None else 1
 
     def with_max_columns(self, columns: int) -> ContractionNest:
-        """The block, where other nests in its lane loop take so many columns at a time."""
+        """Limit the columns to the tile that another nest needs for the same lane loop."""
         return replace(self, problem=replace(self.problem, columns=min(self.problem.columns, columns)))
 
     def width(self, t: RegisterTile) -> int:
-        """Columns of a block with as many registers."""
+        """Return the columns of a register tile."""
         return t.registers // self.problem.results_per_column * self.lane.lanes
 
 
 def tiling_extent(extent: Dim, unit: int = 1) -> int:
-    """For how many indices a tile is chosen: where that is open for many, of which every height divides the rows, because what is left
-    of fewer has code of its own.  It is `unit` where the loop follows others.
+    """Return the extent for which a tile is chosen.
+
+    For a dynamic extent assume `DYNAMIC_EXTENT` units or its upper bound, because partial tiles have code of their own.
+    For one that depends on other loops assume `unit`.
     """
-    most = interval(extent, {})
-    return min(most[1], DYNAMIC_EXTENT * unit) if most and not isinstance(extent, int) else dim_hint(extent, unit)
+    bounds = interval(extent, {})
+    return min(bounds[1], DYNAMIC_EXTENT * unit) if bounds and not isinstance(extent, int) else dim_hint(extent, unit)
 
 
 def constraint_groups(blocks: list[ContractionNest]) -> list[list[ContractionNest]]:
-    """Contractions that have to agree: those that share a row loop or panels of constants."""
-    found: list[list[ContractionNest]] = []
+    """Group contractions that need common tiles: those that share a row loop or panels of constants."""
+    groups: list[list[ContractionNest]] = []
     for b in blocks:
-        related = [f for f in found if any(o.row == b.row or o.panels & b.panels for o in f)]
-        found = [f for f in found if f not in related]
-        found.append([*(o for f in related for o in f), b])
-    return found
+        related = [g for g in groups if any(o.row == b.row or o.panels & b.panels for o in g)]
+        groups = [g for g in groups if g not in related]
+        groups.append([*(o for g in related for o in g), b])
+    return groups

@@ -1,4 +1,4 @@
-"""Repeat the steps of short loops instead of counting them."""
+"""Unrolling of short reduction ranges, and partial unrolling of long ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from math import prod
 
 from compiler.analysis.accesses import is_contraction
 from compiler.cost.contraction import RegisterTile, hides_loop_overhead
-from compiler.cost.machine import Machine
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt
 from compiler.passes.base import Context, TilePass, register
@@ -17,15 +16,17 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class Unroll(TilePass):
-    """reduce %c in 0..64, %y in 0..3, %x in 0..3 { ... }  ->  reduce %c in 0..64, %y in 0..3 unroll 3, %x in 0..3 unroll 3 { ... }
+    """Unroll the innermost ranges of reductions.
 
-    The innermost ranges of a reduction that hold no loop themselves are written out while they have at most `steps` steps
-    together: windows of convolutions and poolings, whose addresses then are constants. A range of lanes is too while that makes at most
-    `vectors`, those of the tiles around it together.
+    reduce %c in 0..64, %y in 0..3, %x in 0..3 { ... }  ->  reduce %c in 0..64, %y in 0..3 unroll 3, %x in 0..3 unroll 3 { ... }
+
+    Ranges without inner loops are unrolled fully while they have at most `max_steps` steps together, as windows of
+    convolutions and poolings, whose addresses become constants.  A range of lanes must also expand to at most
+    `max_vectors`, with the tiles around it.
 
     for %i tile 6 { reduce %k in 0..768 { ... } }  ->  for %i tile 6 { reduce %k in 0..768 unroll 4 { ... } }
 
-    Of a longer one, `jump` steps are, where the multiply-adds of one step are too few for the jump after it to cost nothing.
+    A longer range is unrolled by `partial_factor` if one step has too few multiply-adds to hide the loop overhead.
     """
 
     name = "unroll"
@@ -35,7 +36,7 @@ class Unroll(TilePass):
     partial_factor: int = 4
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        machine = context.machine or Machine()
+        machine = context.machine
         accesses = context.accesses(ir)
         accumulator_tiles = {id(a.stmt): accumulator_tile(a.loops) for a in accesses.all if is_contraction(a.stmt)}
 
@@ -44,38 +45,34 @@ class Unroll(TilePass):
                 return (stmt,)
             around = accesses.loops[stmt.ranges[0].var][2]
             ranges, last = self.fully_unroll(stmt.ranges, vector_count(around)), stmt.ranges[-1]
-            if (
-                ranges[-1] == last
-                and id(stmt) in accumulator_tiles
-                and not hides_loop_overhead(accumulator_tiles[id(stmt)], machine)
-            ):
+            accumulators = accumulator_tiles.get(id(stmt)) if ranges[-1] == last else None
+            if accumulators is not None and not hides_loop_overhead(accumulators, machine):
                 ranges = (*stmt.ranges[:-1], last.with_(unroll=max(last.unroll, self.partial_factor)))
             if ranges != stmt.ranges:
-                context.applied(self, f"steps of %{stmt.name} written out")
+                context.applied(self, f"%{stmt.name} unrolled")
                 context.propose(self, None)
             return (replace(stmt, ranges=ranges),)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
     def fully_unroll(self, ranges: tuple[Range, ...], copies: int) -> tuple[Range, ...]:
-        """The last ranges with `unroll` set to their whole length, as far as `steps` allows, in so many `copies` of the reduction."""
+        """Set `unroll` of the last ranges to their trip count within the limits; `copies` counts vectors of the tiles around."""
         out: list[Range] = []
-        left = self.max_steps
+        remaining = self.max_steps
         for r in reversed(ranges):
-            steps = -(-r.extent // r.tile) if isinstance(r.extent, int) else left + 1
-            left = left // max(steps, 1)
-            short = left and (not r.lanes or copies * vector_count([r]) * steps <= self.max_vectors)
-            out.append(r.with_(unroll=max(steps, 1)) if short else r)
+            steps = -(-r.extent // r.tile) if isinstance(r.extent, int) else remaining + 1
+            remaining = remaining // max(steps, 1)
+            fits = remaining and (not r.lanes or copies * vector_count([r]) * steps <= self.max_vectors)
+            out.append(r.with_(unroll=max(steps, 1)) if fits else r)
         return tuple(reversed(out))
 
 
 def accumulator_tile(loops: Sequence[Range]) -> RegisterTile:
-    """The accumulators of a sum inside `loops`."""
-    return RegisterTile(
-        rows=vector_count([r for r in loops if not r.lanes]), registers=vector_count([r for r in loops if r.lanes])
-    )
+    """Return the accumulators of a contraction inside `loops`."""
+    rows, registers = ([r for r in loops if bool(r.lanes) == lanes] for lanes in (False, True))
+    return RegisterTile(rows=vector_count(rows), registers=vector_count(registers))
 
 
 def vector_count(loops: Sequence[Range]) -> int:
-    """How many vectors, or numbers where there are no lanes, one step of all `loops` holds."""
+    """Return the number of vectors, or of scalars without lanes, in one step of all `loops`."""
     return prod(r.tile // max(r.lanes, 1) for r in loops)

@@ -1,11 +1,10 @@
-"""Take chains of dependent steps side by side."""
+"""Unroll-and-jam: interleave independent chains of dependent steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.cost.machine import Machine
 from compiler.cost.vectorization import lane_count
 from compiler.ir import scalar
 from compiler.ir.tile import kernel as tile
@@ -16,10 +15,13 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class UnrollAndJam(TilePass):
-    """parallel %i in 0..64 { local %c  for %k { ... %c ... } }  ->  parallel %i in 0..64 tile 4 { ... }
+    """Unroll and jam a parallel loop around a scan.
 
-    A scan waits at each step for the one before; other rows have nothing to wait for.  Of rows that have no lanes, `rows` are
-    taken at once, each in registers of its own; from `heavy` operations per step on it pays to gather them into lanes.
+    parallel %i in 0..64 { local %c  for %k { ... %c ... } }  ->  parallel %i in 0..64 tile 4 { ... }
+
+    Each step of a scan depends on the one before, but rows are independent.  Applies to rows without lanes: `factor` rows
+    are interleaved, each in its own registers.  From `min_lane_ops` operations per step on, rows become lanes instead,
+    although that needs gathers.
     """
 
     name = "unroll-and-jam"
@@ -28,7 +30,7 @@ class UnrollAndJam(TilePass):
     min_lane_ops: int = 24
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        lanes = lane_count(ir, context.machine or Machine())
+        lanes = lane_count(ir, context.machine)
         loops_with_lanes_inside = {
             r.var for s in tile.walk(ir.body) if isinstance(s, For) and s.range.lanes for r in ranges_in(s)
         }
@@ -43,32 +45,26 @@ class UnrollAndJam(TilePass):
                 return (stmt,)
             extent = tile.extent_hint(stmt.range)
             if sum(map(arithmetic_ops, chains)) >= self.min_lane_ops and extent >= lanes:
-                context.applied(self, f"{lanes} chains across the lanes of a register")
+                context.applied(self, f"{lanes} iterations jammed into lanes")
                 return (replace(stmt, range=stmt.range.with_(tile=lanes, lanes=lanes)),)
-            context.applied(self, f"{min(self.factor, extent)} chains side by side")
+            context.applied(self, f"unroll-and-jam by {min(self.factor, extent)}")
             return (replace(stmt, range=stmt.range.with_(tile=max(1, min(self.factor, extent)))),)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
 
 def ranges_in(stmt: Stmt) -> Iterator[tile.Range]:
-    """Every loop header in a statement, its own first."""
+    """Yield every range in a statement, its own first."""
     return (r for s in tile.walk((stmt,)) for r in tile.stmt_ranges(s))
 
 
 def has_carried_scalar(body: Block, loop: For) -> bool:
-    """Whether steps of `loop` pass on a scalar declared beside it."""
+    """Return True if `loop` stores to a scalar buffer declared in `body`, and so carries it between steps."""
     scalars = {s.buffer for s in body if isinstance(s, Local) and not s.type.rank}
     return any(isinstance(s, Store) and s.buffer in scalars for s in loop.body)
 
 
 def arithmetic_ops(stmt: Stmt) -> int:
-    """Multiply-adds of one step of every loop in a statement."""
-    calls = (
-        e
-        for s in tile.walk((stmt,))
-        for v in tile.stmt_exprs(s)
-        for e in v.subexprs
-        if isinstance(e, scalar.PrimitiveCall)
-    )
-    return sum(scalar.PRIMITIVES[e.primitive].cost for e in calls)
+    """Return the operations in one step of every loop in a statement, in multiply-adds."""
+    exprs = (e for s in tile.walk((stmt,)) for v in tile.stmt_exprs(s) for e in v.subexprs)
+    return sum(scalar.PRIMITIVES[e.primitive].cost for e in exprs if isinstance(e, scalar.PrimitiveCall))

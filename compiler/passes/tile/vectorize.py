@@ -1,10 +1,9 @@
-"""Choose the loop that lies across vector lanes, in each part of a kernel."""
+"""Vectorization: choose the loop that becomes vector lanes, in each nest of a kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.cost.machine import Machine
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel, Range, Stmt
@@ -15,19 +14,21 @@ from compiler.passes.base import Context, TilePass, register
 @register
 @dataclass(frozen=True)
 class Vectorize(TilePass):
-    """for %j in 0..384 { ... }  ->  for %j in 0..384 tile 16 lanes 16 { ... }
+    """Vectorize the loops that save most memory operations.
 
-    Each loop is scored by the memory operations it would save as the lane axis (see compiler.passes.lanes).  A loop gets lanes
-    where it saves more than the best choices among the loops inside it together; only one axis in scope can have them.  Steps
-    that depend on each other stay apart, and so do those whose local buffers would not fit in cache together.  The best choice
-    is passed over as often as `pass_over` says, for the next.
+    for %j in 0..384 { ... }  ->  for %j in 0..384 tile 16 lanes 16 { ... }
+
+    Each loop is scored by the memory operations it saves as lanes (see `compiler.cost.vectorization`).  It is chosen if
+    it saves more than the best choices among its inner loops together, as one loop in scope can have lanes.  Loops with
+    dependent steps, or whose local buffers would not fit in cache for all lanes, are excluded.  `skipped_choices` is the
+    number of best choices to skip, for the autotuner.
     """
 
     name = "vectorize"
     skipped_choices: int = 0
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        ir, machine = with_unique_names(ir), context.machine or Machine()
+        ir, machine = with_unique_names(ir), context.machine
         lanes = lane_count(ir, machine)
         scores = score_loops(context.accesses(ir), lanes, machine)
         chosen = set(best_disjoint_loops(ir.body, scores)[1])
@@ -35,7 +36,7 @@ class Vectorize(TilePass):
             scores |= dict.fromkeys(chosen, -1)
             chosen = set(best_disjoint_loops(ir.body, scores)[1])
         for v in sorted(chosen):
-            context.applied(self, f"%{v} across {lanes} lanes: {scores[v]} accesses saved")
+            context.applied(self, f"%{v} vectorized by {lanes}: saves {scores[v]} memory operations")
         if not chosen:
             context.missed(self, "no loop has contiguous accesses")
         else:

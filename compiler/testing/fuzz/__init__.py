@@ -1,11 +1,11 @@
-"""Fuzzing: random graphs through the whole compiler, against float64; what fails is shrunk to a few lines of text.
+"""Fuzzer: compile random graphs, compare with float64, and reduce a failing graph to a few lines of text.
 
-random_graph(17)                a random valid graph                    generate
-inputs_for(graph, 17)           inputs that may do harm                 inputs
-expectations(graph, inputs)     the truth, and how far rounding goes    worlds
-check(graph, 17)                run it in every way, and compare        check
-reduce(case)                    the smallest graph that fails alike     reduce
-check_spoilt(17)                bad input of every sort                 spoil
+random_graph(17)                a random valid graph                            generate
+inputs_for(graph, 17)           random inputs, special values among them        inputs
+expectations(graph, inputs)     float64 results and bounds of rounding errors   rounding_oracle
+check_graph(graph, 17)          run in every configuration and compare          check
+reduce(case)                    a smaller graph that fails alike                reduce
+check_malformed(17)             malformed text, attributes and files            malformed_inputs
 """
 
 from compiler.testing.fuzz.case_file import FuzzCase, parse_case, read_case

@@ -1,8 +1,8 @@
-"""A failing graph as a short file: the graph's text, and in comments how to see it fail.
+"""File format of a failing graph: the graph's text, and comments that say how to reproduce the failure.
 
 # inputs 17
-# ways fused x86-64-v3
-# wrong (fused x86-64-v3): output 0: 1 of 4 elements are wrong; ...
+# configurations fused x86-64-v3
+# mismatch (fused x86-64-v3): output 0: 1 of 4 elements are wrong; ...
 graph @fuzz17(%x0: f32[4]) { ... }
 """
 
@@ -20,7 +20,7 @@ from compiler.testing.fuzz.check import CONFIGURATIONS, CheckOutcome, Failure, c
 
 @dataclass(frozen=True)
 class FuzzCase:
-    """A graph, the seed of its inputs, and the ways in which to run it (none named: all)."""
+    """A graph, the seed of its inputs, and the names of configurations to run it in (none: all)."""
 
     graph: Graph
     seed: int
@@ -28,32 +28,29 @@ class FuzzCase:
     failure_summary: str = ""
 
     def check(self) -> CheckOutcome:
-        """Whether it fails."""
-        return check_graph(
-            self.graph,
-            self.seed,
-            [CONFIGURATIONS[w] for w in self.configurations if w in CONFIGURATIONS] or tuple(CONFIGURATIONS.values()),
-        )
+        """Run the case; configurations that this machine lacks are skipped."""
+        available = [CONFIGURATIONS[c] for c in self.configurations if c in CONFIGURATIONS]
+        return check_graph(self.graph, self.seed, available or tuple(CONFIGURATIONS.values()))
 
     def with_failure(self, failure: Failure) -> FuzzCase:
-        """The same with the way that `failure` happened in, and what it says."""
-        ways = (failure.configuration,) if failure.configuration in CONFIGURATIONS else self.configurations
-        return FuzzCase(self.graph, self.seed, ways, str(failure).split("\n")[0][:200])
+        """Return the case with the configuration and the message of `failure`."""
+        names = (failure.configuration,) if failure.configuration in CONFIGURATIONS else self.configurations
+        return FuzzCase(self.graph, self.seed, names, str(failure).split("\n")[0][:200])
 
     def __str__(self) -> str:
         lines = [f"# inputs {self.seed}"]
-        lines += [f"# ways {', '.join(self.configurations)}"] if self.configurations else []
+        lines += [f"# configurations {', '.join(self.configurations)}"] if self.configurations else []
         lines += [f"# {self.failure_summary}"] if self.failure_summary else []
         return "\n".join([*lines, print_graph(self.graph, full=True), ""])
 
 
 def parse_case(text: str) -> FuzzCase:
-    """The case that `text` spells; a plain graph is run on inputs 0 in every way.  Raises ParseError."""
-    notes = dict(re.findall(r"^# (inputs|ways) (.*)$", text, re.MULTILINE))
-    remark = next((line[2:] for line in text.splitlines() if re.match(r"# \S+ \(.*\):", line)), "")
-    ways = tuple(w.strip() for w in notes.get("ways", "").split(",") if w.strip())
-    seed = notes.get("inputs", "0").strip()
-    return FuzzCase(parse_graph(text), int(seed) if seed.isdigit() else 0, ways, remark)
+    """Parse a case; a graph without comments runs with seed 0 in every configuration.  Raises ParseError."""
+    comments = dict(re.findall(r"^# (inputs|configurations) (.*)$", text, re.MULTILINE))
+    summary = next((line[2:] for line in text.splitlines() if re.match(r"# \S+ \(.*\):", line)), "")
+    names = tuple(c.strip() for c in comments.get("configurations", "").split(",") if c.strip())
+    seed = comments.get("inputs", "0").strip()
+    return FuzzCase(parse_graph(text), int(seed) if seed.isdigit() else 0, names, summary)
 
 
 def read_case(path: Path) -> FuzzCase:
@@ -61,5 +58,5 @@ def read_case(path: Path) -> FuzzCase:
 
 
 def check_text(text: str) -> CheckOutcome:
-    """Whether the case that `text` spells fails: the work of a worker."""
+    """Parse and run a case, in a worker process."""
     return parse_case(text).check()

@@ -1,4 +1,4 @@
-"""Random graphs against their expectations: natively in every way they can be compiled, and in the interpreter of Tile IR."""
+"""Differential check of a graph: native code in many configurations and the Tile IR interpreter, against expectations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from compiler.codegen.target import CPU_TARGETS
-from compiler.driver.compiled_graph import SIZE_BUCKETS, CompiledGraph
+from compiler.codegen.backend import GRAPH_PASSES
+from compiler.codegen.llvm.backend import PROGRAM_PASSES, TILE_PASSES
+from compiler.codegen.llvm.targets import CPU_TARGETS
+from compiler.driver.compiled_graph import CompiledGraph
+from compiler.driver.specialization import SIZE_BUCKETS
 from compiler.errors import DynamicShapeError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.random_inputs import small_symbol_values
@@ -24,7 +27,7 @@ from compiler.ir.tile.program import Program
 from compiler.ir.torch_types import as_array, as_tensor
 from compiler.ir.verify.graph import verify_graph
 from compiler.options import Options
-from compiler.pipeline import GRAPH_PASSES, PROGRAM_PASSES, TILE_PASSES, lower_and_schedule
+from compiler.pipeline import lower_and_schedule
 from compiler.testing.fuzz.inputs import Array, inputs_for
 from compiler.testing.fuzz.op_calls import BUILD_ERRORS, MAX_VALUE_ELEMENTS, numel, result_types
 from compiler.testing.fuzz.rounding_oracle import Expectation, expectations
@@ -38,18 +41,18 @@ AGGRESSIVE_PASSES = {
     "unroll-and-jam": "unroll-and-jam{min-lane-ops=4}",
     "parallelize": "parallelize{grain-size=1}",
 }
-"""Passes that wait for much work, told to do theirs on little."""
+"""Pass options with thresholds so low that small graphs trigger the passes, by pass name."""
 
 MAX_INTERPRETED_STATEMENTS = 20_000
-"""The longest program that the interpreter of Tile IR is given."""
+"""Limit of statements that the Tile IR interpreter executes for a graph; chosen empirically."""
 
 TILE_FILLING_SIZES = (19, 37, 69)
-"""What open sizes begin with where tiles are to be full: one tile of 14, 32 or 64, and a rest."""
+"""Values of symbolic sizes that fill tiles: one full tile of 14, 32 or 64 elements, and a partial one."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A way to run a graph: natively for a target, or interpreted after all passes, open sizes taken for about `usual`."""
+    """Options to run a graph with, on `threads` threads or in the interpreter; dynamic sizes have the hint `size_hint`."""
 
     name: str
     options: Options
@@ -59,7 +62,7 @@ class Configuration:
 
 
 class PreparedGraph:
-    """A graph about to run in one way: compiled once, for inputs of any sizes."""
+    """A graph in one configuration, compiled once for inputs of any sizes."""
 
     def __init__(self, graph: Graph, configuration: Configuration) -> None:
         self.graph, self.configuration = graph, configuration
@@ -70,13 +73,13 @@ class PreparedGraph:
 
     @cached_property
     def _program(self) -> Program:
-        """What the graph becomes for any sizes that share code, or where they must be known, for none."""
-        likely = choose_size_hint(0, SIZE_BUCKETS[0], 0, self.configuration.size_hint)
-        opened = {s: dynamic_size(s, 0, SIZE_BUCKETS[0], likely) for s in self.graph.symbols}
-        return lower_and_schedule(self.graph.specialize(opened), self.configuration.options).scheduled
+        """Scheduled program with dynamic sizes in the first size bucket; raises DynamicShapeError if they must be static."""
+        hint = choose_size_hint(0, SIZE_BUCKETS[0], 0, self.configuration.size_hint)
+        sizes = {s: dynamic_size(s, 0, SIZE_BUCKETS[0], hint) for s in self.graph.symbols}
+        return lower_and_schedule(self.graph.specialize(sizes), self.configuration.options).scheduled
 
     def run(self, static_graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-        """Every output of the graph, those that are written back to inputs included; `fixed` has the sizes of `inputs`."""
+        """Run the graph and return all outputs, also those written back to inputs; `static_graph` has the sizes of `inputs`."""
         if self.configuration.interpreted:
             return self._run_interpreted(static_graph, inputs)
         tensors = [as_tensor(x, n.dtype).clone() for x, n in zip(inputs, static_graph.inputs, strict=True)]
@@ -88,49 +91,51 @@ class PreparedGraph:
         return [as_array(t) for t in outputs]
 
     def _run_interpreted(self, static_graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-        """The outputs by the interpreter of Tile IR; none where it would take too long."""
+        """Interpret the Tile IR and return the outputs; none above MAX_INTERPRETED_STATEMENTS."""
         try:
             program = self._program
         except DynamicShapeError:
             program = lower_and_schedule(static_graph, self.configuration.options).scheduled
         sizes = bind_sizes([program.buffers[n] for n in program.inputs], [x.shape for x in inputs])
-        return (
-            run_program(program, inputs) if interpreted_statements(program, sizes) <= MAX_INTERPRETED_STATEMENTS else []
-        )
+        fits = interpreted_statements(program, sizes) <= MAX_INTERPRETED_STATEMENTS
+        return run_program(program, inputs) if fits else []
 
 
 def _permuted_storage(t: torch.Tensor) -> torch.Tensor:
-    """The same elements, stored in another order."""
+    """Return the same tensor with another element order in memory."""
     return t.mT.contiguous().mT if t.ndim > 1 else t
 
 
 def make_aggressive(passes: str) -> str:
-    """A pipeline whose passes have no options, with all of them eager."""
+    """Add the options of `AGGRESSIVE_PASSES` to a pipeline without options."""
     return ",".join(AGGRESSIVE_PASSES.get(name, name) for name in passes.split(","))
 
 
 def _make_configurations() -> dict[str, Configuration]:
     plain = Options(cache="", verify=True)
-    targets = [name for name, t in CPU_TARGETS.items() if not t.missing_host_features()]
-    made = [Configuration("fused", plain), Configuration("interpreted", plain, interpreted=True)]
-    made += [Configuration("interpreted small", plain, interpreted=True, size_hint=SMALL_SIZE_HINT)]
-    made += [Configuration(f"fused {t}", plain.with_(target=t, verify=False)) for t in targets]
-    made += [Configuration(f"unfused {t}", plain.with_(target=t, fuse=False, verify=False)) for t in targets]
+    targets = [name for name, t in CPU_TARGETS.items() if not t.missing_features()]
+    result = [Configuration("fused", plain), Configuration("interpreted", plain, interpreted=True)]
+    result += [Configuration("interpreted small hint", plain, interpreted=True, size_hint=SMALL_SIZE_HINT)]
+    result += [Configuration(f"fused {t}", plain.with_(target=t, verify=False)) for t in targets]
+    result += [Configuration(f"unfused {t}", plain.with_(target=t, fuse=False, verify=False)) for t in targets]
     tile_passes = make_aggressive(f"{PROGRAM_PASSES},{TILE_PASSES}")
-    hasty = plain.with_(graph_passes=make_aggressive(GRAPH_PASSES), tile_passes=tile_passes)
-    made += [Configuration("eager", hasty), Configuration("threads", hasty, 2)]
-    made += [Configuration("unfused threads", plain.with_(fuse=False, tile_passes=tile_passes), 2)]
-    return {w.name: w for w in made}
+    aggressive = plain.with_(graph_passes=make_aggressive(GRAPH_PASSES), tile_passes=tile_passes)
+    result += [Configuration("aggressive", aggressive), Configuration("aggressive threads", aggressive, 2)]
+    result += [Configuration("unfused threads", plain.with_(fuse=False, tile_passes=tile_passes), 2)]
+    return {c.name: c for c in result}
 
 
 CONFIGURATIONS = _make_configurations()
-"""Every way, by name.  "fused" is the default one, verified after every pass."""
+"""All configurations by name; "fused" is the default one, verified after every pass."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What went wrong, and in which way of running: `kind` is "wrong", an exception's name, "crash", "hang", or
-    "refused" where a type rule accepts what the reference does not."""
+    """A failure in one configuration.
+
+    `kind` is "mismatch", the name of an exception, "missing-IndexError", "crash", "timeout", or "rejected" if a type rule accepts
+    a call that the reference rejects.
+    """
 
     kind: str
     configuration: str
@@ -140,24 +145,22 @@ class Failure:
         return f"{self.kind} ({self.configuration}): {self.message}"
 
     def matches(self, other: Failure | None) -> bool:
-        """Whether `other` is the same mistake, as far as one can tell."""
-        return other is not None and (self.kind, self.configuration, self.signature) == (
-            other.kind,
-            other.configuration,
-            other.signature,
+        """Return True if `other` seems to have the same cause: same kind, configuration and signature."""
+        return other is not None and all(
+            getattr(self, name) == getattr(other, name) for name in ("kind", "configuration", "signature")
         )
 
     @property
     def signature(self) -> str:
         """The message without numbers and names."""
-        if self.kind == "wrong":
+        if self.kind == "mismatch":
             return "nan" if "is np.float32(nan)" in self.message else ""
         return re.sub(r"[\d.]+|%[\w.]+|@[\w.]+|\[[^]]*\]", "", self.message.split("\n")[0])[:60]
 
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What came of one graph: the failure if there is one, and how many elements of results were held to something."""
+    """Result of checking one graph: the failure if any, and how many of its result elements had a finite error bound."""
 
     failure: Failure | None
     total_elements: int = 0
@@ -165,50 +168,51 @@ class CheckOutcome:
 
 
 def configuration_for_seed(seed: int) -> Configuration:
-    """The way for the graph of `seed`: the default one and the eager one by turns, the others one after the other for odd seeds.
+    """Return the configuration for `seed`: "fused" and "aggressive" in turn for even seeds, the others in turn for odd ones.
 
-    Many graphs in one way each find more in the same time than half as many in two.
+    Many graphs in one configuration each find more failures in the same time than half as many in two.
     """
-    often = [CONFIGURATIONS["fused"], CONFIGURATIONS["eager"]]
-    others = [w for w in CONFIGURATIONS.values() if w not in often]
-    return others[seed // 2 % len(others)] if seed % 2 else often[seed // 2 % 2]
+    frequent = [CONFIGURATIONS["fused"], CONFIGURATIONS["aggressive"]]
+    others = [c for c in CONFIGURATIONS.values() if c not in frequent]
+    return others[seed // 2 % len(others)] if seed % 2 else frequent[seed // 2 % 2]
 
 
 def check_graph(
     graph: Graph, seed: int, configurations: Sequence[Configuration] = tuple(CONFIGURATIONS.values())
 ) -> CheckOutcome:
-    """Run `graph` on the inputs that `seed` stands for, in each of `ways`, and compare; stops at the first failure."""
+    """Run `graph` on the inputs of `seed` in each of `configurations` and compare; stop at the first failure."""
     try:
         verify_graph(graph)
-        calls = [make_checked_call(fixed, seed) for fixed in static_specializations(graph, seed)]
+        calls = [make_checked_call(static_graph, seed) for static_graph in static_specializations(graph, seed)]
     except (RuntimeError, *BUILD_ERRORS) as error:
-        return CheckOutcome(Failure("refused", "interpreter", str(error)))
-    answers = [e for c in calls for e in c.expected or ()]
-    elements, certain = sum(e.value.size for e in answers), sum(e.checked_elements for e in answers)
-    for way in configurations:
-        prepared = PreparedGraph(graph, way)
+        return CheckOutcome(Failure("rejected", "interpreter", str(error)))
+    expected = [e for c in calls for e in c.expected or ()]
+    total, checked = sum(e.value.size for e in expected), sum(e.checked_elements for e in expected)
+    for configuration in configurations:
+        prepared = PreparedGraph(graph, configuration)
         for call in calls:
             failure = call.find_failure(prepared) if call.expected is not None else call.check_index_error(prepared)
             if failure:
-                return CheckOutcome(failure, elements, certain)
-    return CheckOutcome(None, elements, certain)
+                return CheckOutcome(failure, total, checked)
+    return CheckOutcome(None, total, checked)
 
 
 def static_specializations(graph: Graph, seed: int) -> list[Graph]:
-    """`graph` with its symbolic dimensions small, and again large enough that tiles are full, where the graph takes that."""
+    """Return `graph` with small symbolic dimensions, and if it allows them, also with ones that fill tiles."""
     if not graph.symbols:
         return [graph]
-    few = graph.specialize(small_symbol_values(graph, 3 + seed % 5))
+    small = graph.specialize(small_symbol_values(graph, 3 + seed % 5))
     try:
-        many = graph.specialize(small_symbol_values(graph, TILE_FILLING_SIZES[seed % len(TILE_FILLING_SIZES)]))
+        large = graph.specialize(small_symbol_values(graph, TILE_FILLING_SIZES[seed % len(TILE_FILLING_SIZES)]))
     except BUILD_ERRORS:
-        return [few]
-    return [few, many] if all(numel(t) <= 16 * MAX_VALUE_ELEMENTS for n in many for t in result_types(n)) else [few]
+        return [small]
+    fits = all(numel(t) <= 16 * MAX_VALUE_ELEMENTS for n in large for t in result_types(n))
+    return [small, large] if fits else [small]
 
 
 @dataclass(frozen=True)
 class CheckedCall:
-    """A graph of known sizes, its inputs, and what may come of them: None where an index is out of range."""
+    """A static graph, its inputs and expected outputs; `expected` is None if an index is out of range."""
 
     static_graph: Graph
     seed: int
@@ -216,34 +220,34 @@ class CheckedCall:
     expected: Sequence[Expectation] | None
 
     def find_failure(self, prepared: PreparedGraph) -> Failure | None:
-        """What goes wrong in one way; a wrong number is believed only after many more worlds."""
-        way = prepared.configuration.name
+        """Return the failure in one configuration; a mismatch must persist with the bounds of 64 perturbed runs."""
+        name = prepared.configuration.name
         try:
             got = prepared.run(self.static_graph, self.inputs)
-        except Exception as error:  # whatever the compiler raises is what this is here to find
+        except Exception as error:  # any error of the compiler is a failure
             if isinstance(error, IndexError) and not any(e.checked_elements for e in self.expected or ()):
                 return None
-            return Failure(type(error).__name__, way, str(error))
+            return Failure(type(error).__name__, name, str(error))
         if not _problems(got, self.expected or ()):
             return None
         problems = _problems(got, expectations(self.static_graph, self.inputs, self.seed + 1, 64))
-        return Failure("wrong", way, "; ".join(problems)) if problems else None
+        return Failure("mismatch", name, "; ".join(problems)) if problems else None
 
     def check_index_error(self, prepared: PreparedGraph) -> Failure | None:
-        """An index is out of range, and every way must say so."""
-        way = prepared.configuration
+        """Return a failure unless the configuration raises IndexError."""
+        configuration = prepared.configuration
         try:
-            if not prepared.run(self.static_graph, self.inputs) and way.interpreted:
+            if not prepared.run(self.static_graph, self.inputs) and configuration.interpreted:
                 return None
         except IndexError:
             return None
         except Exception as error:
-            return Failure(type(error).__name__, way.name, str(error))
-        return Failure("no IndexError", way.name, "an index out of range goes unnoticed")
+            return Failure(type(error).__name__, configuration.name, str(error))
+        return Failure("missing-IndexError", configuration.name, "an out-of-range index was not reported")
 
 
 def make_checked_call(static_graph: Graph, seed: int) -> CheckedCall:
-    """The call of a graph of known sizes that `seed` stands for."""
+    """Return the call of a static graph on the inputs of `seed`."""
     inputs = inputs_for(static_graph, seed)
     try:
         return CheckedCall(static_graph, seed, inputs, expectations(static_graph, inputs, seed))

@@ -1,8 +1,8 @@
-"""Random valid graphs, each the image of one integer.
+"""Random valid graphs, each determined by an integer seed.
 
-An op's samples are its examples of how it is called.  A call is a sample whose sizes, element types and attributes have been
-changed at random, and which the type rule and the reference still accept: nothing there knows an op by its name, so that ops
-declared later are drawn too.  Now and then several ops come together, as they do in models.
+A call is a sample of an op whose sizes, dtypes and attributes were mutated at random, if the type rule and the reference still
+accept it.  Nothing depends on the names of ops, so that ops declared later are drawn too.  Some steps add an idiom: several ops
+that occur together in models.
 """
 
 from __future__ import annotations
@@ -22,52 +22,50 @@ from compiler.testing.fuzz.idioms import IDIOMS
 from compiler.testing.fuzz.op_calls import BUILD_ERRORS
 
 IDIOM_PROBABILITY = 0.15
-"""How often a step adds several ops that belong together."""
+"""Probability that a step adds an idiom instead of one op; chosen empirically."""
 
 
 def random_graph(seed: int, steps: int | None = None) -> Graph:
-    """The random graph that `seed` stands for: `steps` drawn ops or groups of them (1 to 12) and whatever brings their operands about.
+    """Return the random graph of `seed`: `steps` calls or idioms (None: 1 to 12 at random) and ops that make their operands.
 
-    It may have symbolic dimensions and write outputs back to inputs.
+    It may have a symbolic dimension and write outputs back to inputs.
     """
     rng = random.Random(seed)
-    grown = GraphBuilder(rng, np.random.default_rng(seed))
+    builder = GraphBuilder(rng, np.random.default_rng(seed))
     for _ in range(steps or rng.choice((1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10, 12))):
         if rng.random() < IDIOM_PROBABILITY:
-            grown.add(rng.choice(IDIOMS)(grown))
+            builder.add(rng.choice(IDIOMS)(builder))
         else:
-            grown.add_random_call()
-    graph = grown.build_graph(f"fuzz{seed}")
+            builder.add_random_call()
+    graph = builder.build_graph(f"fuzz{seed}")
     return with_symbolic_size(graph, rng) if rng.random() < 0.12 else graph
 
 
 def with_symbolic_size(graph: Graph, rng: random.Random) -> Graph:
-    """`graph` with one size of its inputs, wherever it stands, a symbol; `graph` itself where not every size would do.
+    """Replace one size of the inputs by a symbol; return `graph` itself if it is not valid for every size.
 
-    What is then of another type than the input that it was written back to is a result.
+    An output whose type then differs from the input that it is written back to becomes a returned output.
     """
     sizes = sorted({d for n in graph.inputs for d in n.shape if d > 1})
     if not sizes:
         return graph
     size = rng.choice(sizes)
     try:
-        made = substitute_size(graph, size, var("s0"))
-        fixed = made.specialize({"s0": size})
+        symbolic = substitute_size(graph, size, var("s0"))
+        static = symbolic.specialize({"s0": size})
         for other in range(2, 9):
-            made.specialize({"s0": other})
+            symbolic.specialize({"s0": other})
     except BUILD_ERRORS:
         return graph
-    same = all(a.result_type == b.result_type for a, b in zip(graph.nodes, fixed.nodes, strict=False)) and len(
-        graph.nodes
-    ) == len(fixed.nodes)
-    written = {
-        k: i for k, i in made.output_aliases.items() if made.outputs[k].result_type == made.inputs[i].result_type
-    }
-    return replace(made, output_aliases=written) if same and made.symbols else graph
+    if [n.result_type for n in graph.nodes] != [n.result_type for n in static.nodes] or not symbolic.symbols:
+        return graph
+    outputs, inputs = symbolic.outputs, symbolic.inputs
+    aliases = {k: i for k, i in symbolic.output_aliases.items() if outputs[k].result_type == inputs[i].result_type}
+    return replace(symbolic, output_aliases=aliases)
 
 
 def substitute_size(graph: Graph, old: int, new: Any) -> Graph:
-    """`graph` with the size `old` of inputs and in lists among the attributes replaced by `new`; TypeRuleError where that does not fit."""
+    """Replace the size `old` by `new` in the inputs and in list attributes.  Raises TypeRuleError if a node is then invalid."""
 
     def rule(n: Node, operands: tuple[Node, ...]) -> Node:
         if n in graph.inputs:

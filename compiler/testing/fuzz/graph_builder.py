@@ -1,7 +1,6 @@
-"""A random graph while it grows, one call of an op after the other.
+"""Builder of random graphs, one call of an op after the other.
 
-The operands of a call are values that the graph has already, brought to the type that is asked for by casts and views where
-need be, or new inputs and constants.
+Operands of a call are existing values, cast and reshaped to the required type where necessary, or new inputs and constants.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from compiler.testing.fuzz.inputs import index_operands, random_elements
 from compiler.testing.fuzz.op_calls import CallMutator, OpCall, formal_operands, numel
 
 STRUCTURE_WEIGHTS: Mapping[str, int] = {"Elementwise": 30, "Reduction": 18, "Composite": 22, "IndexMap": 22}
-"""How often a structure is drawn; all others have weight 4."""
+"""Relative frequency of ops by kind of structure, 4 for all others; chosen empirically."""
 
 
 def ops_by_structure() -> dict[str, list[Op]]:
-    """The ops that can be drawn, by the kind of their structure."""
+    """Return the ops with samples by the kind of their structure."""
     kinds: dict[str, list[Op]] = {}
     for op in OPS.values():
         if op.samples and not isinstance(op.structure, Leaf):
@@ -38,7 +37,7 @@ def ops_by_structure() -> dict[str, list[Op]]:
 
 @dataclass
 class GraphBuilder:
-    """A graph while it grows."""
+    """Builder of one random graph; `values` are all its values so far, `inputs` among them."""
 
     rng: random.Random
     array_rng: np.random.Generator
@@ -50,54 +49,55 @@ class GraphBuilder:
         self.mutator = CallMutator(self.rng)
 
     def add_random_call(self) -> None:
-        """Add the call of one more op."""
-        kind = self.rng.choices(
-            list(self.ops_by_structure), [STRUCTURE_WEIGHTS.get(k, 4) for k in self.ops_by_structure]
-        )[0]
+        """Add a random call of a random op, unless it is invalid."""
+        kinds = list(self.ops_by_structure)
+        kind = self.rng.choices(kinds, [STRUCTURE_WEIGHTS.get(k, 4) for k in kinds])[0]
         op = self.rng.choice(self.ops_by_structure[kind])
-        at, value, call = self.draw_call(op)
+        fixed, value, call = self.draw_call(op)
         node = call.try_build()
         if node is None:
             return
         operands = [
-            value if k == at and value is not None else self.make_operand(k, t, node) for k, t in enumerate(call.types)
+            value if k == fixed and value is not None else self.make_operand(k, t, node)
+            for k, t in enumerate(call.types)
         ]
         self.add(op(*operands, **call.attrs))
 
     def add(self, node: Node) -> None:
-        """Enter the results of `node`."""
+        """Append the results of `node` to the values."""
         self.values += ops.result_nodes(node)
 
     def loop_body_builder(self) -> GraphBuilder:
-        """The body of a loop, in which no number is a position: what stays the same there would need its bounds."""
-        kinds = {k: v for k, v in self.ops_by_structure.items() if k not in ("Gather", "Scatter", "Opaque", "Item")}
+        """Return a builder of loop bodies, without gathers and scatters: indices there have no bounds to respect."""
+        kinds = {k: v for k, v in self.ops_by_structure.items() if k not in ("Gather", "Scatter", "Opaque")}
         return GraphBuilder(self.rng, self.array_rng, ops_by_structure=kinds)
 
     # the call
 
     def draw_call(self, op: Op) -> tuple[int, Node | None, OpCall]:
-        """A call of `op`, and perhaps a value of the graph that fits one of its operands."""
+        """Return a call of `op`, and the number and value of an operand taken from the graph, or -1 and None."""
         sample = self.rng.choice(op.samples)
         call = OpCall(op, tuple(parse_type(t) for t in sample.types), dict(sample.attrs))
         fixed, value = -1, None
         if call.types and self.values and self.rng.random() < 0.85:
             k = 0 if self.rng.random() < 0.75 else self.rng.randrange(len(call.types))
             chosen = self.recent_value()
-            anchored = self.fit_call(call, k, chosen)
-            if anchored is not None:
-                fixed, value, call = k, chosen, anchored
+            fitted = self.fit_call(call, k, chosen)
+            if fitted is not None:
+                fixed, value, call = k, chosen, fitted
         for _ in range(self.rng.choice((0, 2, 4, 8))):
-            changed = self.mutator.mutate(call, fixed)
-            call = changed if changed.try_build() is not None else call
+            mutated = self.mutator.mutate(call, fixed)
+            call = mutated if mutated.try_build() is not None else call
         return fixed, value, call
 
     def recent_value(self) -> Node:
-        """A value of the graph, mostly a late one."""
+        """Return a value of the graph, with a preference for late ones."""
         return self.values[-1 - min(int(self.rng.expovariate(0.5)), len(self.values) - 1)]
 
     def fit_call(self, call: OpCall, k: int, value: Node) -> OpCall | None:
-        """`call` with operand number `k` of the type of `value`."""
-        formal, old, new = formal_operands(call.op, len(call.types))[k], call.types[k], value.type
+        """Change `call` so that operand `k` has the type of `value`; None if no valid call was found."""
+        specs = formal_operands(call.op, len(call.types))
+        formal, old, new = specs[k], call.types[k], value.type
         if not OPERAND_KINDS[formal.kind](new.dtype):
             return None
         dtypes = [
@@ -105,60 +105,56 @@ class GraphBuilder:
             if n == k
             or (t.dtype == old.dtype and not (f.independent_dtype or formal.independent_dtype or f.kind == "bool"))
             else t.dtype
-            for n, (f, t) in enumerate(zip(formal_operands(call.op, len(call.types)), call.types, strict=True))
+            for n, (f, t) in enumerate(zip(specs, call.types, strict=True))
         ]
         if isinstance(call.op.structure, Elementwise):
             shapes = [new.shape if n == k else self.broadcastable_shape(new.shape) for n in range(len(dtypes))]
         else:
             sizes = dict(zip(reversed(old.shape), reversed(new.shape), strict=False))
-            shapes = [
-                new.shape if n == k else tuple(sizes.get(d, d) for d in t.shape) for n, t in enumerate(call.types)
-            ]
-        made = replace(call, types=tuple(map(TensorType, dtypes, shapes)))
+            mapped = [tuple(sizes.get(d, d) for d in t.shape) for t in call.types]
+            shapes = [new.shape if n == k else shape for n, shape in enumerate(mapped)]
+        fitted = replace(call, types=tuple(map(TensorType, dtypes, shapes)))
         for _ in range(12):
-            if made.try_build() is not None:
-                return made
-            made = self.mutator.mutate(made, k)
+            if fitted.try_build() is not None:
+                return fitted
+            fitted = self.mutator.mutate(fitted, k)
         return None
 
     def broadcastable_shape(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        """A shape that broadcasts to `shape`."""
+        """Return a random shape that broadcasts to `shape`."""
         if self.rng.random() < 0.5:
             return tuple(shape)
-        cut = self.rng.randrange(len(shape) + 1)
-        return tuple(1 if self.rng.random() < 0.3 else d for d in shape[cut:])
+        start = self.rng.randrange(len(shape) + 1)
+        return tuple(1 if self.rng.random() < 0.3 else d for d in shape[start:])
 
-    # its operands
+    # operands
 
     def make_operand(self, k: int, t: TensorType, node: Node) -> Node:
-        """A value of type `t` for operand number `k` of `node`."""
+        """Return a value of type `t` for operand `k` of `node`: valid indices if it is indexed with, else any value."""
         extent, wrap = index_operands(node).get(k, (None, False))
-        way = self.rng.random()
-        if extent is not None:
-            return self.make_indices(t, extent, wrap, way)
-        return self.make_value(t)
+        choice = self.rng.random()
+        return self.make_value(t) if extent is None else self.make_indices(t, extent, wrap, choice)
 
     def make_value(self, t: TensorType) -> Node:
-        """A value of type `t`: one that is there, perhaps cast and cut to fit, a constant, or a new input."""
-        way = self.rng.random()
-        if way < 0.3 and (same := [n for n in self.values if n.type == t]):
+        """Return a value of type `t`: an existing one, perhaps cast and reshaped, a constant, or a new input."""
+        choice = self.rng.random()
+        if choice < 0.3 and (same := [n for n in self.values if n.type == t]):
             return self.rng.choice(same)
-        if way < 0.5 and self.values and (made := self.adapt_value(self.recent_value(), t)):
-            return made
-        if way < 0.75:
+        if choice < 0.5 and self.values and (adapted := self.adapt_value(self.recent_value(), t)):
+            return adapted
+        if choice < 0.75:
             return self.random_constant(t)
         return self.add_input(t)
 
     def make_indices(self, t: TensorType, extent: int, wrap: bool, choice: float) -> Node:
-        """Valid indices into `extent` elements."""
-        low = -extent if wrap and t.dtype.kind == "int" else 0
+        """Return valid indices into `extent` elements, negative ones too if they `wrap`; 0 <= `choice` < 1 is random."""
+        low, info = -extent if wrap and t.dtype.kind == "int" else 0, np.iinfo(t.dtype.numpy)
         if choice < 0.3:
-            high = min(extent, np.iinfo(t.dtype.numpy).max)
-            return self.constant_from_array(
-                t, self.array_rng.integers(max(low, np.iinfo(t.dtype.numpy).min), max(high, 1), t.static_shape())
-            )
-        if choice < 0.6 and self.values and 0 < extent < 128 and (made := self.adapt_value(self.recent_value(), t)):
-            return ops.remainder(made, extent)
+            high = min(extent, info.max)
+            indices = self.array_rng.integers(max(low, info.min), max(high, 1), t.static_shape())
+            return self.constant_from_array(t, indices)
+        if choice < 0.6 and self.values and 0 < extent < 128 and (adapted := self.adapt_value(self.recent_value(), t)):
+            return ops.remainder(adapted, extent)
         return self.add_input(t)
 
     def add_input(self, t: TensorType) -> Node:
@@ -168,21 +164,17 @@ class GraphBuilder:
         return node
 
     def random_constant(self, t: TensorType) -> Node:
-        plain = self.rng.random()
-        if plain < 0.25:
-            return self.constant_from_array(
-                t,
-                np.full(
-                    t.static_shape(), self.rng.choice((0, 1, 2, 0.5)) if t.dtype.is_float else self.rng.choice((0, 1))
-                ),
-            )
-        return self.constant_from_array(t, random_elements(t, self.array_rng, special=plain > 0.93))
+        choice = self.rng.random()
+        if choice < 0.25:
+            value = self.rng.choice((0, 1, 2, 0.5) if t.dtype.is_float else (0, 1))
+            return self.constant_from_array(t, np.full(t.static_shape(), value))
+        return self.constant_from_array(t, random_elements(t, self.array_rng, special=choice > 0.93))
 
     def constant_from_array(self, t: TensorType, array: np.ndarray[Any, Any]) -> Node:
         return constant_node(ConstantData(t.dtype, to_storage(np.asarray(array).astype(t.dtype.numpy), t.dtype)))
 
     def adapt_value(self, x: Node, t: TensorType) -> Node | None:
-        """`x` as a value of type `t`, through a cast and views."""
+        """Convert `x` to type `t` by a cast and views; None if `x` is empty and `t` is not."""
         if numel(x.type) == 0 and numel(t) > 0:
             return None
         x = ops.as_dtype(x, t.dtype)
@@ -198,7 +190,7 @@ class GraphBuilder:
         return ops.reshape(self.fit_dim(ops.reshape(x, shape=(numel(x.type),)), 0, count), shape=t.shape)
 
     def fit_dim(self, x: Node, dim: int, size: int) -> Node:
-        """`x` with `size` elements along `dim`: a part of it, or with more around it."""
+        """Slice or pad `x` to `size` elements along `dim`."""
         extent = x.shape[dim]
         if size <= extent:
             start = self.rng.randint(0, extent - size) if size else 0
@@ -207,16 +199,16 @@ class GraphBuilder:
         before, after = ([n if d == dim else 0 for d in range(x.type.rank)] for n in (front, size - extent - front))
         return ops.pad(x, before=before, after=after, value=False if x.dtype.kind == "bool" else 0)
 
-    # the whole
+    # the graph
 
     def build_graph(self, name: str) -> Graph:
-        """What has grown, with every value that nothing reads as an output, and some others; some are written back to inputs."""
+        """Return the graph: unused values and some others are outputs, and one may be written back to an input."""
         if not self.values:
             self.add_input(TensorType(DTYPES["f32"], (4,)))
         read = {o for n in self.values for o in n.operands}
-        ends = [n for n in self.values if n not in read and n not in self.inputs]
+        unused = [n for n in self.values if n not in read and n not in self.inputs]
         others = [n for n in self.values if n in read and self.rng.random() < 0.15]
-        outputs = [*ends, *others] or [self.values[-1]]
+        outputs = [*unused, *others] or [self.values[-1]]
         aliases: dict[int, int] = {}
         if self.rng.random() < 0.15:
             pairs = [

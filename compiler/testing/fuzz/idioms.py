@@ -205,7 +205,9 @@ def recurrence(g: GraphBuilder) -> Node:
     body = Graph(tuple(inside.inputs), (*news, *made), "step")
     given = [g.make_value(n.type.with_shape((steps, *n.shape))) for n in sequences]
     given += [g.make_value(n.type) for n in inside.inputs[len(sequences) :]]
-    return ops.recurrence(*given, body=body, sequences=len(sequences), states=len(states), reverse=rng.random() < 0.3)
+    return ops.recurrence(
+        *given, body=body, num_scanned=len(sequences), num_carried=len(states), reverse=rng.random() < 0.3
+    )
 
 
 def next_state(body: GraphBuilder, state: Node) -> Node:

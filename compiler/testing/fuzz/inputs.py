@@ -1,4 +1,4 @@
-"""Inputs for a random graph: valid where they are indices, and otherwise whatever may do harm."""
+"""Random inputs of graphs: valid indices where they are indexed with, else numbers that may break an algebraic rewrite."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def index_operands(node: Node) -> dict[int, tuple[int, bool]]:
-    """The operands of `node` that hold positions: how many elements they choose from, and whether negative ones count from the end."""
+    """Return the operands of `node` used as indices, with the indexed extent and True if negative indices wrap around."""
     if isinstance(node.structure, Gather):
-        place = node.structure.position(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
+        position = node.structure.position(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
     elif isinstance(node.structure, Scatter):
         writes = node.structure.writes(node)
-        place = writes.position(tuple(var(f"u{k}") for k in range(len(writes.extents))))
+        position = writes.position(tuple(var(f"u{k}") for k in range(len(writes.extents))))
     else:
         return {}
-    return {p.operand: (evaluate(p.extent, {}), p.wrap_negative) for p in place if isinstance(p, Lookup)}
+    return {p.operand: (evaluate(p.extent, {}), p.wrap_negative) for p in position if isinstance(p, Lookup)}
 
 
 def random_elements(t: TensorType, rng: np.random.Generator, special: bool = False) -> Array:
-    """Random elements of one of several distributions, with values that break careless algebra among them if `special`."""
+    """Draw elements from one of several distributions; with `special`, some are infinities, NaN, denormals and the like."""
     shape, dtype = t.static_shape(), t.dtype
     if dtype.kind == "bool":
         return rng.integers(0, 2, shape).astype(np.bool_)
     array = _floats(shape, dtype, rng) if dtype.is_float else _integers(shape, dtype, rng)
     if special:
-        harm = np.concatenate([special_values(dtype), _denormals(dtype)]) if dtype.is_float else special_values(dtype)
-        array = np.where(rng.random(shape) < rng.choice((0.05, 0.3)), rng.choice(harm, shape), array)
+        values = np.concatenate([special_values(dtype), _denormals(dtype)]) if dtype.is_float else special_values(dtype)
+        array = np.where(rng.random(shape) < rng.choice((0.05, 0.3)), rng.choice(values, shape), array)
     return np.asarray(array).astype(dtype.numpy)
 
 
 def _floats(shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> Array:
-    way = rng.integers(0, 5)
-    if way == 0:
+    distribution = rng.integers(0, 5)
+    if distribution == 0:
         array: Array = rng.integers(-4, 5, shape).astype(np.float64)
-    elif way == 1:
+    elif distribution == 1:
         array = rng.uniform(0.1, 3.0, shape)
-    elif way == 2:
+    elif distribution == 2:
         array = rng.normal(0, 1, shape) * 10.0 ** rng.integers(-2, 3)
     else:
         array = rng.uniform(-2, 2, shape)
@@ -61,29 +61,29 @@ def _integers(shape: Sequence[int], dtype: DType, rng: np.random.Generator) -> A
 
 
 def _denormals(dtype: DType) -> Array:
-    kind = {"f64": (2.0**-1074, 2.0**-1023), "f16": (2.0**-24, 2.0**-15)}.get(dtype.name, (2.0**-133, 2.0**-127))
-    return np.asarray(round_to(np.array([*kind, -kind[1]]), dtype))
+    values = {"f64": (2.0**-1074, 2.0**-1023), "f16": (2.0**-24, 2.0**-15)}.get(dtype.name, (2.0**-133, 2.0**-127))
+    return np.asarray(round_to(np.array([*values, -values[1]]), dtype))
 
 
 def indexed_extents(graph: Graph) -> dict[Node, int]:
-    """The inputs that are read as positions, and how many elements they choose from."""
-    found: dict[Node, int] = {}
+    """Return the inputs used as indices, with the smallest extent that they index."""
+    extents: dict[Node, int] = {}
     for node in graph.nodes:
         for k, (extent, _) in index_operands(node).items():
             source = node.operands[k]
-            found[source] = min(extent, found.get(source, extent))
-    return {n: e for n, e in found.items() if n in graph.inputs}
+            extents[source] = min(extent, extents.get(source, extent))
+    return {n: e for n, e in extents.items() if n in graph.inputs}
 
 
 def inputs_for(graph: Graph, seed: int) -> list[Array]:
-    """An array for each input of a graph without symbols, as interpreters hold them; the same for the same seed."""
-    extents, given = indexed_extents(graph), []
+    """Return an array for each input of a static graph, in the storage format of interpreters, determined by `seed`."""
+    extents, arrays = indexed_extents(graph), []
     special = bool(np.random.default_rng(seed).integers(0, 3) == 0)
     for k, node in enumerate(graph.inputs):
         rng = np.random.default_rng((seed, k))
         if node in extents:
             top = max(1, min(extents[node], np.iinfo(node.dtype.numpy).max))
-            given.append(rng.integers(0, top, node.type.static_shape()).astype(node.dtype.numpy))
+            arrays.append(rng.integers(0, top, node.type.static_shape()).astype(node.dtype.numpy))
         else:
-            given.append(random_elements(node.type, rng, special))
-    return given
+            arrays.append(random_elements(node.type, rng, special))
+    return arrays

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.target import Target
+from compiler.codegen.llvm.targets import host_target
 from compiler.errors import ParseError, TilewrightError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.structure import Leaf
@@ -114,7 +114,7 @@ def _compile_ir(ir: Graph | Kernel | Program) -> None:
         kernels = [ir]
     for kernel in kernels:
         if all(p.type.is_static for p in kernel.params):
-            emit_kernel(run_pipeline(kernel, "peel,expand-math"), Target.host())
+            emit_kernel(run_pipeline(kernel, "peel,expand-math"), host_target())
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""One run of the fuzzer: many seeds, several processes, a file for each failure."""
+"""A run of the fuzzer over many seeds in several processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compiler.testing.fuzz.workers import map_in_processes
 
 @dataclass(frozen=True)
 class FuzzResult:
-    """What came of one seed; `text` is the case that fails, shrunk where that was asked for, if it does."""
+    """Result for one seed; `text` is the failing case, reduced if requested, or ""."""
 
     seed: int
     outcome: CheckOutcome
@@ -23,12 +23,12 @@ class FuzzResult:
 
 
 def check_seed(seed: int) -> CheckOutcome:
-    """The random graph of `seed` in the way that is its turn: the work of a worker."""
+    """Check the random graph of `seed` in the configuration of `seed`, in a worker process."""
     return check_graph(random_graph(seed), seed, (configuration_for_seed(seed),))
 
 
 def fuzz(seeds: Iterable[int], jobs: int = 1, shrink: bool = True, malformed: bool = False) -> Iterator[FuzzResult]:
-    """The outcome of every seed, as it is known.  `spoil` tries bad input instead of graphs."""
+    """Yield the result of every seed as it completes; with `malformed`, of malformed inputs instead of graphs."""
     work: Callable[[int], CheckOutcome] = check_malformed if malformed else check_seed
     for seed, answer in map_in_processes(work, seeds, jobs):
         outcome = CheckOutcome(answer) if isinstance(answer, Failure) else answer

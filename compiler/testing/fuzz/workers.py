@@ -1,7 +1,7 @@
-"""Work that may end its process: done in forked ones, which are replaced when they die.
+"""Worker processes for functions that may crash; a worker that dies is replaced.
 
-A graph that makes LLVM abort, or machine code that writes where it must not, takes only a worker along.  Limits are of CPU time: a
-machine that is busy, or a process that is paused, is no hang.
+An abort of LLVM or a bad memory access in generated code ends only a worker.  Time limits are of CPU time, so that a busy machine
+or a paused process causes no timeout.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 from compiler.testing.fuzz.check import Failure
 
 JOB_TIMEOUT = 60
-"""The CPU time that one piece of work may take."""
+"""Limit for one work item, in seconds of CPU time."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class Worker:
-    """A process that calls `function` on what it is sent."""
+    """A process that calls `function` on each item it receives."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -34,12 +34,12 @@ class Worker:
         theirs.close()
 
     def termination_failure(self) -> Failure:
-        """What became of the process, which is no more."""
+        """Return the failure that ended the process: a timeout or a crash."""
         self.process.join()
         self.connection.close()
         code = self.process.exitcode or 0
         if code == -signal.SIGPROF:
-            return Failure("hang", "process", f"took more than {JOB_TIMEOUT} seconds")
+            return Failure("timeout", "process", f"took more than {JOB_TIMEOUT} seconds")
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return Failure("crash", "process", f"the process ended with {name}")
 
@@ -50,7 +50,7 @@ class Worker:
 
 
 def run_worker(connection: Connection, function: Callable[[Any], Any]) -> None:
-    """Answer until nobody asks."""
+    """Send the result of `function` for each received item until the connection closes."""
     import warnings
 
     import torch
@@ -59,26 +59,26 @@ def run_worker(connection: Connection, function: Callable[[Any], Any]) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            asked = connection.recv()
+            item = connection.recv()
         except EOFError:
             return
         signal.setitimer(signal.ITIMER_PROF, JOB_TIMEOUT)
-        answer = function(asked)
+        result = function(item)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        connection.send(answer)
+        connection.send(result)
 
 
 def map_in_processes(
     function: Callable[[T], R], work_items: Iterable[T], num_workers: int = 1
 ) -> Iterator[tuple[T, R | Failure]]:
-    """`function` of each piece of work, as it is done, by `jobs` processes; a Failure where the process did not survive it."""
-    waiting, busy = iter(work_items), dict[Connection, tuple[Worker, T]]()
+    """Yield each item with the result of `function`, or with a Failure if its process died, in order of completion."""
+    pending, busy = iter(work_items), dict[Connection, tuple[Worker, T]]()
 
     def start(worker: Worker | None) -> None:
-        for piece in waiting:
+        for item in pending:
             worker = worker or Worker(function)
-            worker.connection.send(piece)
-            busy[worker.connection] = worker, piece
+            worker.connection.send(item)
+            busy[worker.connection] = worker, item
             return
         if worker:
             worker.stop()
@@ -88,15 +88,15 @@ def map_in_processes(
             start(None)
         while busy:
             for connection in wait(list(busy)):
-                worker, piece = busy.pop(connection)  # type: ignore[call-overload]  # pipes are all that is waited for
+                worker, item = busy.pop(connection)  # type: ignore[call-overload]  # `wait` returns only our pipes
                 try:
-                    answer: R | Failure = worker.connection.recv()
+                    result: R | Failure = worker.connection.recv()
                 except (EOFError, ConnectionResetError):
-                    answer = worker.termination_failure()
+                    result = worker.termination_failure()
                     start(None)
                 else:
                     start(worker)
-                yield piece, answer
+                yield item, result
     finally:
         for worker, _ in busy.values():
             worker.stop()

@@ -89,7 +89,7 @@ def test_a_composite_without_reference_is_expanded() -> None:
 def test_bodies_are_interpreted() -> None:
     a = input_node("a", X.type)
     both = ops.fused(X, body=Graph((a,), (ops.exp(a), ops.neg(a))))
-    graph = Graph((X,), (ops.item(both, index=1), ops.item(both, index=0)))
+    graph = Graph((X,), (ops.tuple_get(both, index=1), ops.tuple_get(both, index=0)))
     negated, grown = interpret(graph, [VALUES])
     np.testing.assert_array_equal(negated, -VALUES)
     np.testing.assert_allclose(grown, np.exp(VALUES), rtol=1e-6)

@@ -16,10 +16,10 @@ CHOICE = """graph @g(%x: f32[n]) {
   %s: f32[] = sum %x {dims=[0]}
   %p: bool[] = isinf %s
   %e: f32[n] = exp %x
-  %y: f32[n] = choose %p, %x, %e {then=graph @a(%a: f32[n], %b: f32[n]) {
+  %y: f32[n] = cond %p, %x, %e {true_graph=graph @a(%a: f32[n], %b: f32[n]) {
     %c: f32[n] = neg %b
     return %c
-  }, otherwise=graph @b(%a: f32[n], %b: f32[n]) {
+  }, false_graph=graph @b(%a: f32[n], %b: f32[n]) {
     %c: f32[n] = add %a, %b
     return %c
   }}
@@ -28,7 +28,7 @@ CHOICE = """graph @g(%x: f32[n]) {
 }"""
 
 LOOP = """graph @g(%n: i64[], %x: f32[3]) {
-  %r: (i64[], f32[3]) = repeat_while %n, %x, %x {test=graph @test(%k: i64[], %y: f32[3], %z: f32[3]) {
+  %r: (i64[], f32[3]) = while_loop %n, %x, %x {condition=graph @test(%k: i64[], %y: f32[3], %z: f32[3]) {
     %c: bool[] = cast %k {dtype=bool}
     return %c
   }, body=graph @body(%k: i64[], %y: f32[3], %z: f32[3]) {
@@ -36,9 +36,9 @@ LOOP = """graph @g(%n: i64[], %x: f32[3]) {
     %l: i64[] = add %k, %one
     %w: f32[3] = add %y, %z
     return %l, %w
-  }, states=2}
-  %k = item %r {index=0}
-  %w = item %r {index=1}
+  }, carried=2}
+  %k = tuple_get %r {index=0}
+  %w = tuple_get %r {index=1}
   return %k, %w
 }"""
 
@@ -72,9 +72,9 @@ def test_a_loop_runs_while_its_test_holds(times: int) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("return %l, %w", "return %w, %l", "the body makes"),
-        ("return %c\n  }, body", "return %k\n  }, body", "does not give one bool"),
-        ("states=2", "states=0", "the body makes"),
+        ("return %l, %w", "return %w, %l", "body maps"),
+        ("return %c\n  }, body", "return %k\n  }, body", "must return one bool"),
+        ("carried=2", "carried=0", "body maps"),
     ],
 )
 def test_rules_of_loops(old: str, new: str, problem: str) -> None:
@@ -83,7 +83,7 @@ def test_rules_of_loops(old: str, new: str, problem: str) -> None:
 
 
 def test_rules_of_choices() -> None:
-    with pytest.raises((TypeRuleError, ParseError), match="one graph gives"):
+    with pytest.raises((TypeRuleError, ParseError), match="true_graph returns"):
         parse_graph(CHOICE.replace("%c: f32[n] = add %a, %b", "%c: bool[n] = isinf %a"))
     with pytest.raises(VerifyError, match="its body takes"):
-        verify_graph(parse_graph(CHOICE.replace("choose %p, %x, %e", "choose %p, %e")))
+        verify_graph(parse_graph(CHOICE.replace("cond %p, %x, %e", "cond %p, %e")))

@@ -23,8 +23,8 @@ DECAY = """graph @decay(%x: f32[n, 3], %h: f32[3], %a: f32[3]) {{
     %s: f32[3] = add %m, %x
     return %s, %m
   }}{more}}}
-  %last: f32[3] = item %r {{index=0}}
-  %all: f32[n, 3] = item %r {{index=1}}
+  %last: f32[3] = tuple_get %r {{index=0}}
+  %all: f32[n, 3] = tuple_get %r {{index=1}}
   return %last, %all
 }}"""
 
@@ -50,16 +50,16 @@ BODY = "graph @step(%x: f32[3], %h: f32[3]) { %s = add %x, %h  return %s, %s }"
 @pytest.mark.parametrize(
     ("types", "body", "attrs", "message"),
     [
-        ("%x: f32[4, 2], %h: f32[3]", BODY, "", r"the body takes \(f32\[3\], f32\[3\]\) at each step, not \(f32\[2\], f32\[3\]\)"),
-        ("%x: f32[0, 3], %h: f32[3]", BODY, "", "of a step or more"),
-        ("%x: f32[4, 3], %h: f32[3]", BODY, ", sequences=3", "there are no 3 sequences"),
-        ("%x: f32[4, 3], %h: f32[3]", BODY.replace("%s, %s", "%q").replace("%s =", "%q = cast %h {dtype=f64} %s ="), "", "does not begin with the states' types"),
+        ("%x: f32[4, 2], %h: f32[3]", BODY, "", r"body expects \(f32\[3\], f32\[3\]\), got \(f32\[2\], f32\[3\]\)"),
+        ("%x: f32[0, 3], %h: f32[3]", BODY, "", "must have the same length, 1 or more"),
+        ("%x: f32[4, 3], %h: f32[3]", BODY, ", num_scanned=3", "num_scanned=3"),
+        ("%x: f32[4, 3], %h: f32[3]", BODY.replace("%s, %s", "%q").replace("%s =", "%q = cast %h {dtype=f64} %s ="), "", "does not begin with the carried types"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(types: str, body: str, attrs: str, message: str) -> None:
     with pytest.raises((TypeRuleError, ParseError), match=message):
         parse_graph(
-            f"graph({types}) {{ %r = recurrence %x, %h {{body={body}{attrs}}}  %y = item %r {{index=0}}  return %y }}"
+            f"graph({types}) {{ %r = recurrence %x, %h {{body={body}{attrs}}}  %y = tuple_get %r {{index=0}}  return %y }}"
         )
 
 
@@ -117,5 +117,5 @@ def test_a_slice_needs_a_name_of_its_own() -> None:
     with pytest.raises(ParseError, match=r"`%x\.t` is declared twice"):
         parse_program(SUMS.replace("%new", "%x.t"))
     with pytest.raises(ParseError, match="counted from 0"):
-        parse_program(SUMS.replace("in 0..4 {\n    slice", "in 1..4 {\n    slice"))
+        parse_program(SUMS.replace("in 0..4 {\n    view", "in 1..4 {\n    view"))
     assert isinstance(parse_program(SUMS).steps[0], View)

@@ -77,7 +77,7 @@ def test_several_results_are_read_through_items() -> None:
     pair = ops.topk(X, k=2, dim=0)
     refuse(Graph((X,), (pair,)), "has several results; return its items")
     wrong = Node(Y.op, (pair,), {}, X.type)
-    refuse(Graph((X,), (wrong,)), "has several results; read them through item")
+    refuse(Graph((X,), (wrong,)), "has several results; read them with tuple_get")
 
 
 def test_bodies_are_verified_too() -> None:

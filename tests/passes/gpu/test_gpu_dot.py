@@ -52,7 +52,7 @@ def test_blocks_are_powers_of_two_up_to_a_limit() -> None:
 
 
 def test_a_wide_row_leaves_room_for_fewer_rows() -> None:
-    assert blocks(tiled(sized(60, 500, 20), 0, 512, 0), "{shared=1000000}") == (16, 512, 32)
+    assert blocks(tiled(sized(60, 500, 20), 0, 512, 0), "{max-shared-bytes=1000000}") == (16, 512, 32)
 
 
 def test_factors_fit_in_shared_memory() -> None:
@@ -64,8 +64,8 @@ def test_factors_fit_in_shared_memory() -> None:
     ("text", "remark"),
     [
         (MATMUL.replace("f32", "i64"), "no matrix unit multiplies i64"),
-        (MATMUL.replace("%w[%j, %k]", "%w[0, %k]"), "a factor is used only once"),
-        (MATMUL.replace("%w[%j, %k]", "%x[%i, %k]"), "a factor is used only once"),
+        (MATMUL.replace("%w[%j, %k]", "%w[0, %k]"), "no reuse of an operand"),
+        (MATMUL.replace("%w[%j, %k]", "%x[%i, %k]"), "no reuse of an operand"),
     ],
 )
 def test_left_alone(text: str, remark: str) -> None:

@@ -19,7 +19,7 @@ def test_a_factor_for_every_column() -> None:
         "fold-scale",
         before=f"{HEAD} %p = matmul %x, %w  %y = mul %p, %s  return %y }}",
         after=f"{HEAD} %t = reshape %s {{shape=[1, 3]}}  %v = mul %w, %t  %y = matmul %x, %v  return %y }}",
-        remark="a factor became part of the weights",
+        remark="factor folded into weights",
     )
 
 

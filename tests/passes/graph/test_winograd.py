@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import compiler
+from compiler.codegen.backend import GRAPH_PASSES
 from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.constant import LazyConstant
@@ -29,7 +30,6 @@ from compiler.passes.graph.winograd import (
     transformed_weights,
 )
 from compiler.passes.manager import run_pipeline
-from compiler.pipeline import GRAPH_PASSES
 
 
 def conv(
@@ -67,7 +67,7 @@ def check_tiles(model: nn.Module, x: torch.Tensor) -> None:
     for name, passes in (("tiles", "winograd{max-time-ratio=9.0}"), ("direct", "winograd{max-error=0.0}")):
         pipeline = f"decompose,canonicalize,fold,cse,{passes},fuse"
         compiled = compiler.compile(model, (x,), options={"graph_passes": pipeline, "verify": True})
-        assert ("mix" in compiled.print_ir("fused")) == (name == "tiles")
+        assert ("constant_linear" in compiled.print_ir("fused")) == (name == "tiles")
         errors[name] = ((compiled(x) - wanted).abs().max() / wanted.abs().max()).item()
     assert errors["tiles"] <= max(ERROR_GROWTH.values()) * max(errors["direct"], 2**-23)
 
@@ -98,9 +98,9 @@ def test_each_frame_is_transformed_once() -> None:
     assert [line.split(" {")[0].strip() for line in lines[1:10]] == [
         "%unfold_0: f32[2, 8, 6, 2, 10, 6] = unfold %x",
         "%unfold_1: f32[2, 8, 6, 2, 2, 6, 6] = unfold %unfold_0",
-        "%mix_0: f32[2, 8, 6, 2, 2, 6, 6] = mix %unfold_1",
-        "%mix_1: f32[2, 8, 6, 2, 2, 6, 6] = mix %mix_0",
-        "%unfold_2: f32[2, 8, 4, 2, 2, 6, 6, 3] = unfold %mix_1",
+        "%constant_linear_0: f32[2, 8, 6, 2, 2, 6, 6] = constant_linear %unfold_1",
+        "%constant_linear_1: f32[2, 8, 6, 2, 2, 6, 6] = constant_linear %constant_linear_0",
+        "%unfold_2: f32[2, 8, 4, 2, 2, 6, 6, 3] = unfold %constant_linear_1",
         "%permute_0: f32[2, 4, 2, 2, 6, 6, 3, 8] = permute %unfold_2",
         "%reshape_0: f32[32, 36, 1, 24] = reshape %permute_0",
         "%constant_0 = constant f32[36, 24, 4] @constant_0",
@@ -178,7 +178,7 @@ def test_what_stands_behind_a_part_of_an_image_takes_no_part() -> None:
     x = torch.full((1, 64, 63, 62), float("inf"))
     x[:, :, 1:60, :59] = torch.randn(1, 64, 59, 59)
     compiled = compiler.compile(Part(), (x,))
-    assert "mix" in compiled.print_ir("fused")
+    assert "constant_linear" in compiled.print_ir("fused")
     wanted = torch.conv2d(x[:, :, 1:60, :59].double(), layer.weight.double())
     torch.testing.assert_close(compiled(x).double(), wanted, rtol=1e-4, atol=2e-5)
 
@@ -202,8 +202,8 @@ def test_other_convolutions_stay(n: Node) -> None:
 
 def test_the_user_may_forbid_it() -> None:
     model, x = nn.Conv2d(64, 64, 3, padding=1).eval(), torch.randn(1, 64, 56, 56)
-    assert "mix" in compiler.compile(model, (x,)).print_ir("fused")
-    assert "mix" not in compiler.compile(model, (x,), options={"winograd": False}).print_ir("fused")
+    assert "constant_linear" in compiler.compile(model, (x,)).print_ir("fused")
+    assert "constant_linear" not in compiler.compile(model, (x,), options={"winograd": False}).print_ir("fused")
 
 
 def test_transformed_weights_are_made_when_asked_for() -> None:

@@ -66,7 +66,7 @@ def test_rows_that_share_cache_sets_are_read_in_blocks_although_the_other_operan
     for r, i in (("r", "p"), ("v", "t")):
         after = after.replace(f"%x[%{r}, %{i}]", f"%x[%{i}, %{r}]")
     check_pass(BLOCKS, before=before, after=after, machine=ALONE)
-    check_pass(BLOCKS.replace("apart=32", "apart=64"), unchanged=before, machine=ALONE)
+    check_pass(BLOCKS.replace("conflict-stride=32", "conflict-stride=64"), unchanged=before, machine=ALONE)
 
 
 STAY = {

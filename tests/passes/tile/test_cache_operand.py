@@ -27,7 +27,7 @@ def test_the_operand_is_turned_before_the_loop_that_uses_it_again() -> None:
         "cache-operand",
         before=SCALARS,
         after=attention("for %i in 0..16", copy, "%t[%r, %j]"),
-        remark="%w turned once for every %i",
+        remark="%w cached transposed per %i",
     )
 
 

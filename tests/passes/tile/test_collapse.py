@@ -16,7 +16,7 @@ def test_loops_over_dense_arrays_become_one() -> None:
         after="""kernel @k(in %x: f32[3, 4, 5], in %b: f32[3], out %y: f32[3, 4, 5]) {
           parallel %i in 0..60 { store %x[%i//20, %i%20//5, %i%20%5] + 1.0, %y[%i//20, %i%20//5, %i%20%5] }
         }""",
-        remark="%i and %j are one loop",
+        remark="%i and %j collapsed",
     )
 
 

@@ -17,7 +17,7 @@ def test_a_view_of_the_rows_becomes_a_loop_of_loops() -> None:
         after="""kernel @rows(in %x: f32[4, 2, 3], in %w: f32[3], out %y: f32[8]) {
           parallel %i in 0..4 { parallel %r in 0..2 {
             %s = reduce add %k in 0..3 { yield %x[%i, %r, %k] * %w[%k] } store %s, %y[%i*2 + %r] } } }""",
-        remark="%i taken apart by its remainder by 2",
+        remark="%i split by 2",
     )
 
 

@@ -23,7 +23,7 @@ def test_a_loop_and_the_reduction_behind_it() -> None:
           local %e: f32[9]
           %s = reduce add %r in 0..9 { %t = %x[%r] * 2.0 store %t, %e[%r] yield %t }
           for %j in 0..9 { store %e[%j] + %s, %y[%j] }"""),
-        remark="two loops over the same indices became one",
+        remark="fused two loops",
     )
 
 

@@ -22,7 +22,7 @@ def test_only_large_results_that_nothing_reads() -> None:
         before=TEXT,
         after=TEXT.replace("%y[%i, %j]", "%y[%i, %j] nontemporal"),
         machine=small,
-        remark="%y written past the cache",
+        remark="%y stored non-temporally",
     )
     check_pass("nontemporal-stores", unchanged=TEXT, machine=Machine(l3=4 * 256))
 

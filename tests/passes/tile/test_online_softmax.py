@@ -111,7 +111,7 @@ def test_parts_of_a_row() -> None:
     }
   }
 }""",
-        remark="rows of 10 in parts of 4",
+        remark="rows of 10 in blocks of 4",
     )
 
 
@@ -272,7 +272,7 @@ def test_rows_of_open_length() -> None:
     }
   }
 }""",
-        remark="rows of n in parts of 4",
+        remark="rows of n in blocks of 4",
     )
 
 
@@ -364,7 +364,7 @@ def test_one_compilation_of_attention_serves_every_length(causal: bool) -> None:
         assert (y - truth).abs().max() < 1e-5
     (once,) = compiled.specializations
     assert once.default_variant.stages.context.remarks.select("online-softmax")[0].kind == "applied"
-    assert once.default_variant.code.sizes == ("n",)
+    assert once.default_variant.executable.size_names == ("n",)
 
 
 def test_lengths_that_may_be_nothing_stay() -> None:
@@ -391,6 +391,6 @@ def test_rows_of_open_length_are_long_if_they_may_be(most: int, taken: bool) -> 
     }}"""
     context = Context()
     run_pipeline(parse_ir(text), "online-softmax", context)
-    assert [r.message[:30] for r in context.remarks.select("online-softmax")] == [
-        "rows of n in parts of 256; sum"
+    assert [r.message for r in context.remarks.select("online-softmax")] == [
+        "online softmax: rows of n in blocks of 256"
     ] * taken

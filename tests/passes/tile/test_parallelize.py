@@ -44,7 +44,7 @@ def test_outer_loops_are_shared_until_there_are_enough_steps(
 
 def test_small_kernels_run_on_the_calling_thread() -> None:
     check_pass(
-        "parallelize", before=nest(*PARALLEL), after=nest("for", "for", "for"), remark="operations are too few to share"
+        "parallelize", before=nest(*PARALLEL), after=nest("for", "for", "for"), remark="operations: below grain size"
     )
 
 
@@ -101,7 +101,7 @@ def test_threads_share_a_kernel_where_open_sizes_make_it_worthwhile(like: int) -
         before=open_rows("parallel", "parallel", like=like),
         after=open_rows("parallel", "for", like=like, more=" parallel if n*192 >= 60000"),
         machine=MACHINE,
-        remark="parallel if there are 60000 operations or more",
+        remark="parallel if at least 60000 operations",
     )
 
 

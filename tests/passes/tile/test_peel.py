@@ -176,7 +176,7 @@ def test_until_every_number_of_those_that_are_left_is_little_code(written: int, 
     """Tiles of 1 to 4 rows are 10 operations, those of 1 and 2 are 3: half of `written` or less."""
     open_rows = "parallel %i in {} {{ store -%x[%i], %y[%i] }}".format
     after = open_kernel(" ".join(map(open_rows, tiles)))
-    check_pass(f"peel{{written={written}}}", before=open_kernel(open_rows("0..n tile 8")), after=after)
+    check_pass(f"peel{{max-expanded-ops={written}}}", before=open_kernel(open_rows("0..n tile 8")), after=after)
 
 
 @pytest.mark.parametrize(("times", "whole"), [(8, True), (16, False)])

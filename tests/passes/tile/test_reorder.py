@@ -27,7 +27,7 @@ def test_rows_that_fit_in_cache_go_inside() -> None:
         "reorder",
         before=matmul((ROWS, COLUMNS)),
         after=matmul((COLUMNS, ROWS)),
-        remark="%w is read once for every block of rows",
+        remark="%w is read once per cached row block",
     )
     check_pass("reorder", unchanged=matmul((COLUMNS, ROWS)))
 
@@ -99,7 +99,7 @@ def transposed(first: str, second: str, value: str = "%x[%i, %j] + 1.0") -> str:
 def test_loops_follow_what_is_stored() -> None:
     i, j = "%i in 0..6", "%j in 0..8"
     first, then = (transposed(*p, value="%x[0, 0] + 1.0") for p in ((i, j), (j, i)))
-    check_pass("reorder", before=first, after=then, remark="as their results lie in memory")
+    check_pass("reorder", before=first, after=then, remark="by output stride")
     check_pass("reorder", unchanged=then)
 
 
@@ -200,10 +200,10 @@ def test_channels_go_outside_windows_whose_rows_would_not_stay_near(value: str, 
     along, outside = ((IMAGE, ROW, COLUMN, CHANNEL), (IMAGE, CHANNEL, ROW, COLUMN))
     small = replace(NEAR, l1=NEAR.l1 - 2)
     first, near = windows(along, value=value, op=op), windows(outside, value=value, op=op)
-    check_pass("reorder", before=first, after=near, machine=small, remark="windows share stay in the first-level cache")
+    check_pass("reorder", before=first, after=near, machine=small, remark="overlapping windows stay in L1")
     check_pass("reorder", unchanged=near, machine=small)
     check_pass("reorder", unchanged=first, machine=NEAR)
-    check_pass("reorder", before=near, after=first, machine=NEAR, remark="as their results lie in memory")
+    check_pass("reorder", before=near, after=first, machine=NEAR, remark="by output stride")
 
 
 @pytest.mark.parametrize(("row", "shared"), [("%i*2 + %r", True), ("%i*3 + %r", False), ("%i + %r*2", True)])

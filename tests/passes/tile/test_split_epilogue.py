@@ -42,7 +42,7 @@ def test_tiles_of_an_open_length() -> None:
         "split-epilogue{max-expanded-ops=100}",
         before=ROWS_INSIDE,
         after=kernel(inside_columns(f"{TILES} {{ {LAST_MAY_BE_SHORT} }}")),
-        remark="rows of %i are summed together and finished one by one",
+        remark="epilogue of %i split into its own loop",
     )
 
 

@@ -40,7 +40,7 @@ def test_a_range_is_cut_where_its_test_holds(test: str, left: str) -> None:
         "tighten-reductions",
         before=taps(f"%in = {test}"),
         after=plain(f"%t in {left}"),
-        remark="%s adds only what takes part",
+        remark="range of %s tightened to its guard",
     )
 
 

@@ -146,7 +146,7 @@ def test_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks(columns: i
         "tile",
         before=turning(columns, "", " tile 8"),
         after=turning(columns, rows, " tile 8" if rows else " tile 32"),
-        remark=f"%y: blocks of {rows[-1:]} %i are turned in registers" if rows else None,
+        remark=f"%y: {rows[-1:]} %i blocks transposed in registers" if rows else None,
     )
 
 
@@ -161,7 +161,7 @@ def test_two_loops_that_walk_memory_across_the_lanes_are_turned_in_blocks() -> N
         "tile",
         before=interleaved("", "", " tile 8"),
         after=interleaved(" tile 4", " tile 2", " tile 8"),
-        remark="%y: blocks of 4 %i x 2 %b are turned in registers",
+        remark="%y: 4 %i x 2 %b blocks transposed in registers",
     )
 
 

@@ -1,0 +1,98 @@
+"""Backends: a family of targets, the passes that lead to them, and how their code is printed.
+
+Each folder of compiler/codegen with a module `backend` that binds BACKEND is found by itself; others call `register_backend`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import compiler.codegen
+from compiler.errors import TargetError
+from compiler.ir.tile.kernel import Kernel
+from compiler.target import Target
+
+GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,fold,cse,two-level-scan,winograd,eliminate-padding,cse,fuse"
+"""Graph IR to Graph IR.  Expand composite ops, fold constants, share equal nodes, split long scans, save multiplications, fuse."""
+
+UNFUSED_GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,fold,cse,two-level-scan,fuse{enabled=false}"
+"""The same with one kernel for each op."""
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """Default passes of a backend as text: on Graph IR, then on the lowered program; the unfused ones make one kernel per op."""
+
+    graph: str = GRAPH_PASSES
+    program: str = ""
+    unfused_graph: str = UNFUSED_GRAPH_PASSES
+    unfused_program: str = ""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way from scheduled Tile IR to code.
+
+    `printers` give the text of one kernel by the name of a stage: {"llvm": ..., "assembly": ...}.  `host` finds the target that
+    stands for this machine.  Programs of a backend that is `executable` run through compiler.runtime; the others can be printed.
+    """
+
+    name: str
+    targets: Mapping[str, Target]
+    pipelines: Pipelines
+    printers: Mapping[str, Callable[[Kernel, Any], str]]
+    host: Callable[[], Target] | None = None
+    executable: bool = False
+
+
+_BACKENDS: dict[str, Backend] = {}
+
+
+def register_backend(backend: Backend) -> Backend:
+    """Enter a backend; a second one of the same name replaces the first."""
+    _BACKENDS[backend.name] = backend
+    return backend
+
+
+@cache
+def _discover() -> None:
+    for package in pkgutil.iter_modules(compiler.codegen.__path__):
+        name = f"compiler.codegen.{package.name}.backend"
+        if package.ispkg and importlib.util.find_spec(name):
+            register_backend(importlib.import_module(name).BACKEND)
+
+
+def backends() -> Mapping[str, Backend]:
+    """Every backend by name."""
+    _discover()
+    return _BACKENDS
+
+
+def targets() -> Mapping[str, Target]:
+    """Every target by name, those that stand for this machine left out."""
+    return {name: target for b in backends().values() for name, target in b.targets.items()}
+
+
+def target_by_name(name: str) -> Target:
+    """Return the target called `name`; "host" is this machine.  TargetError names the ones there are."""
+    for backend in backends().values():
+        if name == "host" and backend.host:
+            return backend.host()
+        if name in backend.targets:
+            return backend.targets[name]
+    known = ["host", *targets()]
+    near = difflib.get_close_matches(name, known, 1)
+    raise TargetError(
+        f"no target is called {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"choose {', '.join(known)}")
+    )
+
+
+def backend_of(target: Target) -> Backend:
+    """Return the backend that makes code for `target`."""
+    return backends()[target.backend]

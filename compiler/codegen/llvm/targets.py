@@ -1,0 +1,120 @@
+"""CPUs as targets: what LLVM must be told of them, and this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from compiler.cost.host import host_machine
+from compiler.cost.machine import AVX2, AVX512, NEON, SSE, Machine
+from compiler.target import MemorySpace, Target
+
+LINUX_X86 = "x86_64-unknown-linux-gnu"
+LINUX_ARM = "aarch64-unknown-linux-gnu"
+
+_SSE2 = ("cx8", "fxsr", "mmx", "sse", "sse2")
+_AVX2 = (
+    *_SSE2,
+    "sse3",
+    "ssse3",
+    "sse4.1",
+    "sse4.2",
+    "popcnt",
+    "avx",
+    "avx2",
+    "bmi",
+    "bmi2",
+    "f16c",
+    "fma",
+    "lzcnt",
+    "movbe",
+)
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+
+
+STACK_BYTES = 6 << 20
+"""Bytes of local buffers that a kernel may place on a thread's stack: Linux gives the main thread 8 MiB, OpenMP's threads as much."""
+
+COMPUTED = frozenset(("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool"))
+"""Dtypes that scalar and vector units compute with; f16 and bf16 are widened to f32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CPUTarget(Target):
+    """A CPU as LLVM names it.
+
+    `features` is LLVM's list ("+avx2,-sse4a").  There are `vector_registers` of `vector_bits` each.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    vector_bits: int
+    vector_registers: int
+
+    def has_feature(self, feature: str) -> bool:
+        """Return True if the CPU has `feature`, by LLVM's name: "fma", "avx512bf16", "avx512vnni"."""
+        return f"+{feature}" in self.features.split(",")
+
+    def lanes(self, bits: int) -> int:
+        """Return how many elements of `bits` bits fit one vector register."""
+        return self.vector_bits // bits
+
+    def missing_features(self) -> str:
+        """Return what this machine lacks to run code for the target, in words; empty if it can run it."""
+        host = host_target()
+        if self.triple.split("-")[0] != host.triple.split("-")[0]:
+            return f"a {self.triple.split('-')[0]} CPU"
+        return ", ".join(f[1:] for f in self.features.split(",") if f.startswith("+") and not host.has_feature(f[1:]))
+
+
+def _cpu(name: str, triple: str, cpu: str, features: str, bits: int, registers: int, machine: Machine) -> CPUTarget:
+    memory = (
+        MemorySpace("registers", registers * bits // 8, "thread"),
+        MemorySpace("stack", STACK_BYTES, "thread"),
+        MemorySpace("memory", None, "device"),
+    )
+    return CPUTarget(
+        name=name,
+        backend="llvm",
+        native_dtypes=COMPUTED,
+        memory=memory,
+        machine=machine,
+        triple=triple,
+        cpu=cpu,
+        features=features,
+        vector_bits=bits,
+        vector_registers=registers,
+    )
+
+
+def _features(present: tuple[str, ...], absent: tuple[str, ...] = ()) -> str:
+    return ",".join([*(f"+{f}" for f in present), *(f"-{f}" for f in absent)])
+
+
+CPU_TARGETS: dict[str, CPUTarget] = {
+    t.name: t
+    for t in (
+        _cpu("x86-64", LINUX_X86, "x86-64", _features(_SSE2), 128, 16, SSE),
+        _cpu("x86-64-v3", LINUX_X86, "x86-64-v3", _features(_AVX2), 256, 16, AVX2),
+        _cpu("x86-64-v4", LINUX_X86, "x86-64-v4", _features(_AVX512, absent=("prefer-256-bit",)), 512, 32, AVX512),
+        _cpu("aarch64", LINUX_ARM, "generic", _features(("neon", "fp-armv8")), 128, 32, NEON),
+    )
+}
+"""Targets that need no such machine to compile for."""
+
+
+@cache
+def host_target() -> CPUTarget:
+    """Return this machine as a target, with the widest vectors it has."""
+    triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
+    has = llvm.get_host_cpu_features()
+    features = has.flatten()
+    if all(has.get(f) for f in _AVX512):
+        bits, registers, features = 512, 32, f"{features},-prefer-256-bit"
+    else:
+        bits = 256 if has.get("avx2") and has.get("fma") else 128
+        registers = 16 if triple.startswith("x86") else 32
+    return _cpu("host", triple, cpu, features, bits, registers, host_machine(cpu, bits, registers))

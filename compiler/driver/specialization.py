@@ -1,0 +1,56 @@
+"""Which sizes share code: buckets of sizes, and one or two programs for each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from compiler.driver.variant import CompiledVariant, Plan, SizeRanges, compile_plan, compile_time_gc_settings
+from compiler.ir.graph.graph import Graph
+from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, SMALL_SIZE_HINT
+from compiler.options import Options
+
+SIZE_BUCKETS = (4096, 32768)
+"""Upper bounds of sizes that share code; the rows of larger ones need not fit local buffers."""
+
+SMALL_SIZE_LIMIT = 128
+"""Geometric mean of the sizes up to which calls take the variant for small sizes, if there is one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Specialization:
+    """Code for all sizes in `ranges`; both variants are correct for every size, the small one is faster for small sizes."""
+
+    ranges: SizeRanges
+    default_variant: CompiledVariant
+    small_variant: CompiledVariant | None = None
+
+    def covers(self, sizes: Mapping[str, int]) -> bool:
+        """Return True if the code serves these sizes."""
+        return all(low <= sizes[name] <= high for name, (low, high) in self.ranges.items())
+
+    def select_variant(self, sizes: Mapping[str, int]) -> CompiledVariant:
+        """Return the program that is the faster one for these sizes."""
+        return self.small_variant if self.small_variant and are_sizes_small(sizes.values()) else self.default_variant
+
+
+def are_sizes_small(sizes: Collection[int]) -> bool:
+    """Return True if the geometric mean of the sizes is small: together they count how much is computed."""
+    return bool(math.prod(sizes) <= SMALL_SIZE_LIMIT ** len(sizes))
+
+
+def bucket_of(size: int, low: int, high: int) -> tuple[int, int]:
+    """Return the part of low..high, both inclusive, that shares code with `size`."""
+    return max([low, *(n + 1 for n in SIZE_BUCKETS if n < size)]), min([high, *(n for n in SIZE_BUCKETS if n >= size)])
+
+
+@compile_time_gc_settings()
+def specialize(graph: Graph, options: Options, ranges: SizeRanges, sizes: Mapping[str, int]) -> Specialization:
+    """Compile one program for `ranges`; or two, where a pass would decide otherwise for small sizes and larger ones exist."""
+    lows, highs = ([r[k] for r in ranges.values()] for k in (0, 1))
+    hint = SMALL_SIZE_HINT if are_sizes_small(highs) else DEFAULT_SIZE_HINT
+    variant, small = compile_plan(Plan.for_sizes(graph, options, ranges, sizes, hint)), None
+    if variant.stages.context.wants_small_variant and are_sizes_small(lows):
+        small = compile_plan(Plan.for_sizes(graph, options, ranges, sizes, SMALL_SIZE_HINT))
+    return Specialization(ranges, variant, small)

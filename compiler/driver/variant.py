@@ -1,0 +1,154 @@
+"""One program for a range of sizes: its plan, and the way from the plan to code."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.targets import CPUTarget
+from compiler.driver.autotune import Tuner
+from compiler.errors import TargetError
+from compiler.ir.graph.constant import ConstantData
+from compiler.ir.graph.graph import Graph
+from compiler.ir.symbolic.index_atoms import choose_size_hint
+from compiler.ir.symbolic.index_expr import Dim, dynamic_size
+from compiler.ir.tile.kernel import Kernel, dim_hint
+from compiler.ir.tile.program import Program
+from compiler.options import Options
+from compiler.passes.instrument import instruments_for
+from compiler.passes.manager import run_pipeline
+from compiler.pipeline import Scheduler, Stages, lower_and_schedule
+from compiler.runtime.build import Build
+from compiler.runtime.constants import pack_once
+from compiler.runtime.executable import Executable, object_cache_for
+from compiler.runtime.kernel_timer import KernelTimer
+from compiler.runtime.prefaulted_arena import PrefaultedArena
+
+SizeRanges: TypeAlias = Mapping[str, tuple[int, int]]
+"""Lowest and highest value of each dynamic size, both inclusive."""
+
+GIL_SWITCH_INTERVAL = 0.0005
+"""Seconds that LLVM's thread waits for Python's lock between two of its calls; a kernel takes about twenty."""
+
+
+@contextmanager
+def compile_time_gc_settings() -> Iterator[None]:
+    """Hand Python's lock over soon, and collect no cycles: there are few, and the search for them takes long."""
+    was_on, interval = gc.isenabled(), sys.getswitchinterval()
+    gc.disable()
+    sys.setswitchinterval(min(GIL_SWITCH_INTERVAL, interval))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        if was_on:
+            gc.enable()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A program to be compiled: for all sizes in `ranges`, as fast as possible for those near `hints`."""
+
+    graph: Graph
+    options: Options
+    ranges: SizeRanges
+    hints: Mapping[str, int]
+
+    @staticmethod
+    def for_sizes(
+        graph: Graph, options: Options, ranges: SizeRanges, observed: Mapping[str, int], default_hint: int
+    ) -> Plan:
+        """Plan for the sizes of a call; their hints are what was observed where that is large, else `default_hint`."""
+        hints = {n: choose_size_hint(low, high, observed[n], default_hint) for n, (low, high) in ranges.items()}
+        return Plan(graph, options, ranges, hints)
+
+    def specialized_graph(self) -> Graph:
+        """Return the graph with a number for each size that has one value, and a dynamic size for the others."""
+        values: dict[str, Dim] = {
+            name: low if low == high else dynamic_size(name, low, high, self.hints[name])
+            for name, (low, high) in self.ranges.items()
+        }
+        return self.graph.specialize(values) if values else self.graph
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledVariant:
+    """A compiled plan: the IR of every stage, and the executable if this machine can run it."""
+
+    stages: Stages
+    executable: Executable | None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def executable_for(self, sizes: Mapping[str, int]) -> Executable | None:
+        """Return the executable for these sizes."""
+        return self.executable.for_sizes(sizes) if self.executable and self.executable.size_names else self.executable
+
+
+class BackgroundCodegen:
+    """Code generation beside the passes.
+
+    Each kernel goes to LLVM, and the constants it reads are packed, in threads of their own while passes run on the next kernel.
+    """
+
+    def __init__(self, target: CPUTarget, options: Options) -> None:
+        self.target, self.options = target, options
+        self.build, self.arena = Build(target, object_cache_for(options)), PrefaultedArena()
+        self.seconds = 0.0
+
+    def reserve(self, graph: Graph) -> None:
+        """Touch the memory that the constants of `graph` will take."""
+        self.build.submit("packing", self.arena.reserve, sum(dim_hint(c.type.nbytes) for c in graph.constants))
+
+    def add(self, kernel: Kernel, program: Program) -> None:
+        """Begin with the code of a kernel, and with the packing of its constants."""
+        start = time.perf_counter()
+        self.build.add(kernel)
+        for launch in program.launches:
+            if launch.kernel == kernel.name:
+                for name, param in zip(launch.arguments, kernel.params, strict=True):
+                    if isinstance(data := program.constants.get(name), ConstantData):
+                        self.build.submit("packing", pack_once, data, param.type, self.arena)
+        self.seconds += time.perf_counter() - start
+
+    def finish(self, program: Program) -> Executable:
+        """Wait for all code, and link it."""
+        executable = Executable(program, self.target, self.options, self.build)
+        self.arena.trim()
+        return executable
+
+
+def compile_plan(plan: Plan) -> CompiledVariant:
+    """Compile a plan: passes, with code generation beside them, then one executable; IR alone where the target cannot run here."""
+    start, graph = time.perf_counter(), plan.specialized_graph()
+    target, instruments = target_by_name(plan.options.target), instruments_for(plan.options)
+    if not isinstance(target, CPUTarget) or target.missing_features():
+        stages = lower_and_schedule(graph, plan.options, instruments)
+        return CompiledVariant(stages, None, {"passes": time.perf_counter() - start, "code": 0.0})
+    codegen = BackgroundCodegen(target, plan.options)
+    codegen.reserve(graph)
+    stages = lower_and_schedule(graph, plan.options, instruments, scheduler(target, plan.options), codegen.add)
+    scheduled = time.perf_counter()
+    executable = codegen.finish(stages.scheduled)
+    passes, code = scheduled - start - codegen.seconds, time.perf_counter() - scheduled + codegen.seconds
+    return CompiledVariant(stages, executable, {"passes": passes, "code": code})
+
+
+def scheduler(target: CPUTarget, options: Options) -> Scheduler:
+    """Return what runs the passes over kernels: the autotuner where the user asks for it."""
+    return Tuner(target, object_cache_for(options), KernelTimer(target)).run if options.tune else run_pipeline
+
+
+def require_executable(stages: Stages, executable: Executable | None) -> Executable:
+    """Return the executable; TargetError if there is none, with what this machine lacks to run it."""
+    if executable is None:
+        target = stages.target
+        raise TargetError(
+            f"{target.name} code cannot run here, {target.missing_features()} is missing; print_ir shows all stages"
+        )
+    return executable

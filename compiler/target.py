@@ -1,0 +1,63 @@
+"""Targets: what passes, code generation and the driver know of the machine that code is made for.
+
+A target is a value.  A backend (compiler.codegen.backend) declares its targets, and says how to print and load code for them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.cost.machine import Machine
+
+
+@dataclass(frozen=True)
+class MemorySpace:
+    """A memory that buffers can lie in.
+
+    `capacity` counts the bytes of each `owner` ("thread", "block" or "device"); None has no limit that a compiler needs to know.
+    """
+
+    name: str
+    capacity: int | None
+    owner: str
+
+
+@dataclass(frozen=True)
+class MatrixShape:
+    """A matrix multiply-accumulate that the target has an instruction for: (m, k) times (k, n).
+
+    Elements of `operand` dtype are multiplied and added to elements of `accumulator` dtype, both by the name of the dtype.
+    """
+
+    m: int
+    n: int
+    k: int
+    operand: str
+    accumulator: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A machine that code can be made for; backends derive from it for what their compilers must be told.
+
+    `native_dtypes` are the dtypes it computes with, by name; others are stored, and computed in a wider one.  `memory` goes from
+    the fastest space to the largest.  `machine` describes it to the cost model; None takes the model's default.
+    """
+
+    name: str
+    backend: str
+    native_dtypes: frozenset[str]
+    memory: tuple[MemorySpace, ...]
+    matrix_shapes: tuple[MatrixShape, ...] = ()
+    machine: Machine | None = None
+
+    def memory_space(self, name: str) -> MemorySpace:
+        """Return the memory space called `name`; KeyError lists the others."""
+        spaces = {space.name: space for space in self.memory}
+        if name not in spaces:
+            raise KeyError(f"{self.name} has no memory called {name}; it has {', '.join(spaces)}")
+        return spaces[name]
+
+    def missing_features(self) -> str:
+        """Return what this machine lacks to run code for the target, in words; empty if it can run it."""
+        return ""

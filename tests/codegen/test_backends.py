@@ -1,0 +1,97 @@
+"""Targets are values in one registry; backends print code for them, here or elsewhere."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import compiler
+from compiler.codegen.backend import backend_of, backends, target_by_name, targets
+from compiler.errors import TargetError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "c_target.py"
+MODEL = nn.Sequential(nn.Linear(10, 6), nn.GELU(), nn.Softmax(1))
+INPUT = torch.linspace(-2, 2, 40).view(4, 10)
+
+
+def test_every_target_belongs_to_a_backend() -> None:
+    for name, target in targets().items():
+        assert target.name == name
+        assert backend_of(target).targets[name] is target
+        assert target.memory
+        assert target.native_dtypes
+    assert {"llvm", "triton"} <= set(backends())
+
+
+@pytest.mark.parametrize("target", ["sm90", "gfx942", "aarch64"])
+def test_every_stage_can_be_printed_for_a_target_that_is_not_here(target: str) -> None:
+    compiled = compiler.compile(MODEL, (INPUT,), options={"target": target})
+    for stage in ("imported", "fused", "lowered", "scheduled", *backend_of(target_by_name(target)).printers):
+        assert compiled.print_ir(stage)
+    if target_by_name(target).missing_features():
+        with pytest.raises(TargetError, match=f"{target} code cannot run here"):
+            compiled(INPUT)
+        with pytest.raises(TargetError, match="cannot run here"):
+            compiled.profile()
+
+
+def test_stages_are_those_of_the_target() -> None:
+    compiled = compiler.compile(MODEL, (INPUT,), options={"target": "sm90"})
+    assert "@triton.jit" in compiled.print_ir("triton")
+    with pytest.raises(compiler.ArgumentError, match="no stage 'llvm'; choose one of .*triton"):
+        compiled.print_ir("llvm")
+
+
+def test_dynamic_sizes_of_a_target_that_is_not_here() -> None:
+    batch = {0: torch.export.Dim("n", min=2, max=64)}
+    compiled = compiler.compile(MODEL, (INPUT,), dynamic_shapes=((batch),), options={"target": "aarch64"})
+    assert "hint" in compiled.print_ir("scheduled")
+    if target_by_name("aarch64").missing_features():
+        with pytest.raises(TargetError):
+            compiled(INPUT)
+
+
+def test_unknown_targets_are_refused_with_a_suggestion() -> None:
+    with pytest.raises(TargetError, match="did you mean 'sm90'"):
+        target_by_name("sm9")
+    with pytest.raises(TargetError, match="choose host, x86-64"):
+        compiler.compile(MODEL, (INPUT,), options={"target": "z80"})
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("c_target", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_target_from_outside_prints_its_code(example: ModuleType) -> None:
+    text = compiler.compile(MODEL, (INPUT,), options={"target": "c99"}).print_ir("c")
+    assert len(re.findall(r"^void \w+\(", text, re.M)) >= 1
+    assert "for (long " in text
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here: the printed C is not run")
+def test_what_it_prints_is_right(example: ModuleType, tmp_path: Path) -> None:
+    model = nn.Softmax(1).eval()
+    text = compiler.compile(model, (INPUT,), options={"target": "c99"}).print_ir("c")
+    source, library = tmp_path / "k.c", tmp_path / "k.so"
+    source.write_text(f"#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n{text}\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-lm"], check=True)
+    (name,) = re.findall(r"^void (\w+)\(", text, re.M)
+    x, y = INPUT.numpy(), np.zeros((4, 10), np.float32)
+    ctypes.CDLL(str(library))[name](*(a.ctypes.data_as(ctypes.c_void_p) for a in (x, y)))
+    np.testing.assert_allclose(y, model(INPUT.double()).numpy(), rtol=1e-6)
