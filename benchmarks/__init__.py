@@ -1,1 +1,1 @@
-"""What the compiler promises, measured side by side with its peers in one run: `python -m benchmarks [name ...]`."""
+"""Benchmarks against peers, measured interleaved in one process: `python -m benchmarks [name ...]`."""

@@ -1,4 +1,4 @@
-"""How long until the first result: `python -m benchmarks compile_time ResNet MiniLM --peers Inductor`."""
+"""Time until the first result: `python -m benchmarks compile_time ResNet MiniLM --peers Inductor`."""
 
 from __future__ import annotations
 
@@ -22,47 +22,47 @@ T = TypeVar("T")
 
 
 def main(arguments: BenchmarkArguments) -> None:
-    """Seconds for each network: to export it, and from there to ours, cold and with objects cached; beside peers that start cold."""
+    """Print seconds for each network: to export, then to our first result without and with cached objects; peers start cold."""
     names = arguments.select_rows(NETWORKS)
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        first_result_seconds(nn.ReLU(), [torch.zeros(8)], arguments.peers)  # compilers load here, not in the first row
-        made = table(
+        first_result_seconds(nn.ReLU(), [torch.zeros(8)], arguments.peers)  # load compilers before the first row
+        rows = table(
             f"seconds until the first result, {threads} thread(s)",
             ["network"],
             ["export", "ours", "ours, cached", *arguments.peers, *(f"{p} / ours" for p in arguments.peers)],
         )
         for name in names:
             seconds = first_result_seconds(*NETWORKS[name](), arguments.peers)
-            print(name, *(f"{who} {s:.2f}" for who, s in seconds.items()), sep=", ", file=sys.stderr)
-            made.add_row(name, *cells(seconds, arguments.peers))
-        print_table(made)
+            print(name, *(f"{label} {s:.2f}" for label, s in seconds.items()), sep=", ", file=sys.stderr)
+            rows.add_row(name, *cells(seconds, arguments.peers))
+        print_table(rows)
 
 
 def first_result_seconds(model: nn.Module, args: Sequence[Tensor], peers: Sequence[str]) -> dict[str, float]:
-    """Seconds by what was waited for; peers that do not take the model are left out."""
-    found: dict[str, float] = {}
+    """Return seconds by column; peers that cannot run the model are omitted."""
+    seconds: dict[str, float] = {}
     with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        found["export"], program = timed(lambda: torch.export.export(model, tuple(args)))
-        for what in ("ours", "ours, cached"):
+        seconds["export"], program = timed(lambda: torch.export.export(model, tuple(args)))
+        for column in ("ours", "ours, cached"):
             build = partial(compiler.compile, program, args, options=compiler.Options(cache=folder))
-            found[what], _ = timed(partial(build_and_call, build, args))
-    return found | {p.name: p.first_result_seconds for p in prepare_peers(model, args, peers, cold=True)}
+            seconds[column], _ = timed(partial(build_and_call, build, args))
+    return seconds | {p.name: p.first_result_seconds for p in prepare_peers(model, args, peers, cold=True)}
 
 
 def build_and_call(build: Callable[[], Callable[..., object]], args: Sequence[Tensor]) -> object:
     return build()(*args)
 
 
-def timed(what: Callable[[], T]) -> tuple[float, T]:
-    """Seconds of a call, and its result."""
+def timed(call: Callable[[], T]) -> tuple[float, T]:
+    """Return the seconds of a call, and its result."""
     start = time.perf_counter()
-    result = what()
+    result = call()
     return time.perf_counter() - start, result
 
 
 def cells(seconds: dict[str, float], peers: Sequence[str]) -> list[str]:
-    """One row; peers are compared with exporting and compiling together, as they trace the model themselves."""
+    """Format one row; peers are compared with the sum of export and compilation, as they trace the model themselves."""
     ours = seconds["export"] + seconds["ours"]
     times = [f"{seconds[w]:.2f}" if w in seconds else "-" for w in ("export", "ours", "ours, cached", *peers)]
     return times + [f"{seconds[p] / ours:.1f}" if p in seconds else "-" for p in peers]

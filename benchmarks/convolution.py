@@ -1,4 +1,4 @@
-"""Convolutions of known networks with what follows them, beside every peer and the multiply-add peak of the same run."""
+"""Convolutions of published networks with a ReLU, against every peer and the measured multiply-add peak."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from benchmarks.peer_comparison import PeerComparison, compare_with_peers, forma
 from compiler.report.render import table
 
 Layer = tuple[str, tuple[int, ...], nn.Module]
-"""A name, the shape of the input and the layer."""
+"""Name, shape of the input, and the layer."""
 
 
 def with_relu(convolution: nn.Module) -> nn.Module:
-    """The convolution, then what follows most of them."""
+    """Append a ReLU to a convolution."""
     return nn.Sequential(convolution, nn.ReLU())
 
 
 def layers() -> list[Layer]:
-    """The table's rows.  Batch norms are folded: each convolution has a bias; projections have nothing behind them."""
+    """Return the rows of the table.  Batch norms are folded, so convolutions have a bias; projections have no ReLU."""
     conv1, conv2, conv3 = nn.Conv1d, nn.Conv2d, nn.Conv3d
     same = partial(nn.Conv2d, kernel_size=3, padding=1)
     return [
@@ -74,38 +74,36 @@ def layers() -> list[Layer]:
 
 
 def count_flops(layer: nn.Module, x: Tensor) -> int:
-    """Multiplications and additions of the convolution, taps that meet padding among them."""
+    """Count multiplications and additions of the convolution, including those with padding."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         layer(x)
     return counter.get_total_flops()
 
 
 def main(arguments: BenchmarkArguments) -> None:
-    """Milliseconds per call, times of peers relative to ours, GFLOP/s of ours and its share of the peak."""
+    """Print milliseconds per call, peers' times relative to ours, our GFLOP/s and their share of the peak."""
     torch.manual_seed(0)
     rows = {name: (layer.eval(), torch.randn(shape)) for name, shape, layer in layers()}
     names = arguments.select_rows(rows)
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         peak = fma_peak(threads)
-        results = {
-            n: compare_with_peers(n, rows[n][0], rows[n][1:], arguments.peers, rounds=5, burst=0.1) for n in names
-        }
+        compare = partial(compare_with_peers, peers=arguments.peers, rounds=5, burst=0.1)
+        results = {n: compare(n, rows[n][0], rows[n][1:]) for n in names}
         peak = max(peak, fma_peak(threads))
         made = table(
-            f"f32 convolutions, {threads} thread(s), peak {peak / 1e9:.0f} GFLOP/s: ms (times ours)",
+            f"f32 convolutions, {threads} thread(s), peak {peak / 1e9:.0f} GFLOP/s: ms (ratio to ours)",
             ["layer"],
             ["ours", "GFLOP/s", "of peak", *arguments.peers, "error"],
         )
         for name, result in results.items():
-            made.add_row(
-                name, *(cells(result, count_flops(*rows[name]), peak, arguments.peers) if result else ["failed"])
-            )
+            flops = count_flops(*rows[name])
+            made.add_row(name, *(cells(result, flops, peak, arguments.peers) if result else ["failed"]))
         print_table(made, summarize([r for r in results.values() if r]))
 
 
-def cells(result: PeerComparison, work: int, peak: float, peers: tuple[str, ...]) -> list[str]:
-    """One row."""
-    rate = work / result.our_seconds
-    reached = [f"{rate / 1e9:.0f}", f"{rate / peak:.0%}"]
-    return [format_milliseconds(result.our_seconds), *reached, *map(result.format_peer, peers), f"{result.error:.0e}"]
+def cells(result: PeerComparison, flops: int, peak: float, peers: tuple[str, ...]) -> list[str]:
+    """Format one row."""
+    rate = flops / result.our_seconds
+    rates = [f"{rate / 1e9:.0f}", f"{rate / peak:.0%}"]
+    return [format_milliseconds(result.our_seconds), *rates, *map(result.format_peer, peers), f"{result.error:.0e}"]

@@ -1,4 +1,4 @@
-"""One compilation for all sizes against one for each: what open sizes cost."""
+"""Cost of dynamic shapes: one compilation for all sizes against one for each."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ Sizes = tuple[int, ...]
 ROW_COUNTS = (1, 2, 3, 8, 33, 128, 1000)
 BATCH_SIZES = (1, 2, 3, 5, 8, 12, 16, 33, 128)
 IMAGE_SIZES = ((14, 14), (33, 33), (56, 56), (112, 112), (250, 250))
+"""Sizes of the dynamic dimensions that most cases run with."""
 
 REPEATS = 3
-"""Medians of which the median counts."""
+"""Number of measurements of each size; their median counts."""
 
 
 @dataclass(frozen=True)
 class DynamicCase:
-    """A model, its input of some sizes, which dimensions of it are open, and the sizes to try."""
+    """A model, a function from sizes to its input, the dynamic dimensions of the input, and the sizes to measure."""
 
     model: Callable[[], nn.Module]
     make_input: Callable[..., Tensor]
@@ -39,48 +40,44 @@ class DynamicCase:
 
 
 class SequenceOutput(nn.Module):
-    """The sequence that a recurrent layer returns, without its last state."""
+    """A recurrent layer that returns its output sequence only, without the last state."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """What each step gives."""
-        found: Tensor = self.layer(x)[0]
-        return found
+        output: Tensor = self.layer(x)[0]
+        return output
 
 
 def matrix_case(model: Callable[[], nn.Module], width: int, rows: Sizes = ROW_COUNTS) -> DynamicCase:
-    """A model of matrices with an open number of rows."""
-    return DynamicCase(
-        model, lambda n: torch.randn(n, width), {0: Dim("n", min=1, max=4096)}, tuple((n,) for n in rows)
-    )
+    """Return a case with a matrix as input, with a dynamic number of rows."""
+    dims = {0: Dim("n", min=1, max=4096)}
+    return DynamicCase(model, lambda n: torch.randn(n, width), dims, tuple((n,) for n in rows))
 
 
 def sequence_case(model: Callable[[], nn.Module], steps: int, width: int) -> DynamicCase:
-    """A recurrent layer with an open batch."""
-    batch = {1: Dim("n", min=1, max=512)}
-    return DynamicCase(
-        lambda: SequenceOutput(model()), lambda n: torch.randn(steps, n, width), batch, tuple((n,) for n in BATCH_SIZES)
-    )
+    """Return a case of a recurrent layer with a dynamic batch size."""
+    dims, sizes = {1: Dim("n", min=1, max=512)}, tuple((n,) for n in BATCH_SIZES)
+    return DynamicCase(lambda: SequenceOutput(model()), lambda n: torch.randn(steps, n, width), dims, sizes)
 
 
 def image_case(
     model: Callable[[], nn.Module], channels: int, tested_sizes: tuple[Sizes, ...] = IMAGE_SIZES, min_size: int = 8
 ) -> DynamicCase:
-    """A network of images with an open height and width."""
+    """Return a case of an image network with dynamic height and width."""
     sides = {2: Dim("h", min=min_size, max=512), 3: Dim("w", min=min_size, max=512)}
     return DynamicCase(model, lambda h, w: torch.randn(1, channels, h, w), sides, tested_sizes)
 
 
 def conv_relu(channels: int, outputs: int, stride: int = 1, groups: int = 1) -> nn.Module:
-    """A 3 x 3 convolution and a ReLU."""
+    """Return a 3 x 3 convolution and a ReLU."""
     return nn.Sequential(nn.Conv2d(channels, outputs, 3, stride, 1, groups=groups), nn.ReLU())
 
 
 def encoder_layer() -> nn.Module:
-    """A transformer layer of 256 numbers in 4 heads."""
+    """Return a transformer layer of width 256 with 4 heads."""
     return nn.TransformerEncoderLayer(256, 4, 1024, 0.0, "gelu", batch_first=True)
 
 
@@ -110,32 +107,32 @@ CASES: dict[str, DynamicCase] = {
 
 
 def slowdowns(case: DynamicCase) -> list[tuple[Sizes, float, float]]:
-    """For each size: it, seconds of a program for it alone, and how many times as long the open one takes."""
-    model, found = case.model().eval(), []
+    """Return for each size: the size, seconds of a static program, and the time of the dynamic one relative to it."""
+    model, rows = case.model().eval(), []
     first = case.make_input(*case.tested_sizes[-1])
-    general = compiler.compile(model, (first,), dynamic_shapes=(dict(case.dynamic_dims),))
+    dynamic = compiler.compile(model, (first,), dynamic_shapes=(dict(case.dynamic_dims),))
     for sizes in case.tested_sizes:
         x = case.make_input(*sizes)
-        alone = compiler.compile(model, (x,))
-        pairs = [interleaved_medians([partial(alone, x), partial(general, x)]) for _ in range(REPEATS)]
-        found.append((sizes, median(p[0] for p in pairs), median(p[1] / p[0] for p in pairs)))
-    return found
+        static = compiler.compile(model, (x,))
+        pairs = [interleaved_medians([partial(static, x), partial(dynamic, x)]) for _ in range(REPEATS)]
+        rows.append((sizes, median(p[0] for p in pairs), median(p[1] / p[0] for p in pairs)))
+    return rows
 
 
 def main(arguments: BenchmarkArguments) -> None:
-    """One table for each number of threads."""
+    """Print one table for each number of threads."""
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        table, every = Table(title=f"open sizes, {threads} thread(s): times over static ones"), list[float]()
-        for name in ("model", "sizes: static ms, open / static"):
+        table, ratios = Table(title=f"dynamic shapes, {threads} thread(s): slowdown over static"), list[float]()
+        for name in ("model", "sizes: static ms, dynamic / static"):
             table.add_column(name)
         for name in arguments.select_rows(CASES):
             with torch.no_grad():
-                found = slowdowns(CASES[name])
-            every += [r for _, _, r in found]
-            cells = [f"{'x'.join(map(str, s))}: {t * 1e3:.3g}, {r:.2f}" for s, t, r in found]
+                rows = slowdowns(CASES[name])
+            ratios += [r for _, _, r in rows]
+            cells = [f"{'x'.join(map(str, s))}: {t * 1e3:.3g}, {r:.2f}" for s, t, r in rows]
             print(f"{name}: {'; '.join(cells)}", flush=True)
             table.add_row(name, "   ".join(cells))
         Console().print(table)
-        slow = sum(r > 1.1 for r in every)
-        print(f"geometric mean {geometric_mean(every):.2f}, worst {max(every):.2f}; {slow} of {len(every)} above 1.10")
+        slow = sum(r > 1.1 for r in ratios)
+        print(f"geometric mean {geometric_mean(ratios):.2f}, worst {max(ratios):.2f}; {slow} of {len(ratios)} above 1.10")

@@ -1,6 +1,6 @@
-"""Kernels through Triton on a GPU, beside PyTorch's eager mode and torch.compile: `python -m benchmarks gpu`.
+"""Triton kernels on a GPU against PyTorch eager and torch.compile: `python -m benchmarks gpu`.
 
-Each kernel is checked against float64 before it is timed.  Without a GPU there is nothing to do.
+Each kernel is checked against float64 before it is timed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from compiler.passes.manager import run_pipeline
 
 @dataclass(frozen=True)
 class KernelCase:
-    """One function: as a graph, and as PyTorch has it."""
+    """One function as a graph and in PyTorch, and the types of its inputs."""
 
     name: str
     types: tuple[str, ...]
@@ -71,13 +71,12 @@ CASES = (
 
 
 def compile_and_bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-    """A function that runs the graph on `inputs`, and the tensor that it writes."""
+    """Compile a graph; return a function that runs it on `inputs`, and the output tensor that it writes."""
     program = run_pipeline(lower(run_pipeline(graph, GRAPH_PASSES)), GPU_PASSES)
-    given = dict(zip(program.inputs, inputs, strict=True))
-    buffers: dict[str, torch.Tensor] = {}
-    for name, type_ in program.buffers.items():
-        fresh = torch.empty(type_.static_shape(), dtype=to_torch(type_.dtype), device=inputs[0].device)
-        buffers[name] = given.get(name, fresh)
+    buffers = dict(zip(program.inputs, inputs, strict=True))
+    for name, t in program.buffers.items():
+        if name not in buffers:
+            buffers[name] = torch.empty(t.static_shape(), dtype=to_torch(t.dtype), device=inputs[0].device)
     for name, constant in program.constants.items():
         array = getattr(constant, "numpy_values", constant)
         buffers[name].copy_(torch.as_tensor(array).reshape(buffers[name].shape))
@@ -92,14 +91,14 @@ def compile_and_bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable
 
 
 def make_inputs(case: KernelCase, device: str) -> list[torch.Tensor]:
-    """Normal operands, weights of contractions small enough for halves."""
+    """Return normal operands, scaled by 0.2 so that contractions stay in the range of half precision."""
     torch.manual_seed(0)
     types = map(parse_type, case.types)
     return [torch.randn(t.static_shape(), device=device).mul(0.2).to(to_torch(t.dtype)) for t in types]
 
 
 def measure_row(case: KernelCase) -> list[str]:
-    """One line of the table: error against float64, milliseconds, and how often faster than PyTorch."""
+    """Return one row: error against float64, milliseconds, and speed-ups over PyTorch."""
     from triton.testing import do_bench
 
     inputs = make_inputs(case, "cuda")
@@ -118,7 +117,7 @@ def measure_row(case: KernelCase) -> list[str]:
 def main() -> None:
     console = Console()
     if not torch.cuda.is_available():
-        console.print("No GPU here: nothing to time.  tests/codegen/test_triton.py checks these kernels without one.")
+        console.print("This benchmark needs a GPU.  tests/codegen/test_triton.py checks the kernels without one.")
         return
     table = Table(title=f"Triton on {torch.cuda.get_device_name()}, milliseconds (median)")
     for head in ("kernel", "error", "eager", "torch.compile", "tilewright", "to eager", "to torch.compile"):

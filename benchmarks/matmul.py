@@ -1,4 +1,4 @@
-"""Matrix products with constant weights beside every peer: against the multiply-add peak, or the rate that weights are read at."""
+"""Matrix products with constant weights against every peer, and the measured multiply-add peak or memory read rate."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SHAPES = (
     (128, 768, 768), (128, 768, 3072), (128, 3072, 768), (196, 512, 2048),
 )  # fmt: skip
 SKINNY_SHAPES = ((1, 4096, 4096), (8, 4096, 4096))
-"""M, K, N; in the thin ones every weight is read for a few multiply-adds."""
+"""M, K, N; skinny products (few rows) are bound by reading the weights."""
 
 MatmulShape = tuple[int, int, int]
 
 
 def main(arguments: BenchmarkArguments) -> None:
-    """Milliseconds per call, times of peers relative to ours, and the share of what the machine can do."""
+    """Print milliseconds per call, peers' times relative to ours, and the share of the machine's limit."""
     torch.manual_seed(0)
     shapes = {" x ".join(map(str, shape)): shape for shape in (*SHAPES, *SKINNY_SHAPES)}
     names = arguments.select_rows(shapes)
@@ -32,7 +32,7 @@ def main(arguments: BenchmarkArguments) -> None:
         limits = max(limits[0], fma_peak(threads)), max(limits[1], read_rate(threads))
         made = table(
             f"f32 x[M, K] @ w[K, N], constant w, {threads} thread(s), peak {limits[0] / 1e9:.0f} GFLOP/s, "
-            f"reads {limits[1] / 1e9:.1f} GB/s: ms (times ours)",
+            f"reads {limits[1] / 1e9:.1f} GB/s: ms (ratio to ours)",
             ["M x K x N"],
             ["ours", "rate", "of limit", *arguments.peers, "error"],
         )
@@ -42,15 +42,15 @@ def main(arguments: BenchmarkArguments) -> None:
 
 
 def compare_product(name: str, shape: MatmulShape, peers: tuple[str, ...]) -> PeerComparison | None:
-    """One shape in ours and in every peer."""
+    """Compare one shape with every peer."""
     m, k, n = shape
     return compare_with_peers(name, nn.Linear(k, n, bias=False).eval(), [torch.randn(m, k)], peers, rounds=5, burst=0.2)
 
 
 def cells(result: PeerComparison, shape: MatmulShape, limits: tuple[float, float], peers: tuple[str, ...]) -> list[str]:
-    """One row; a thin shape is measured by the bytes of its weights."""
+    """Format one row; `limits` are operations per second and bytes per second, of which skinny shapes use the second."""
     m, k, n = shape
-    thin = shape in SKINNY_SHAPES
-    rate = (4 * k * n if thin else 2 * m * k * n) / result.our_seconds
-    reached = [f"{rate / 1e9:.1f} GB/s" if thin else f"{rate / 1e9:.0f} GFLOP/s", f"{rate / limits[thin]:.0%}"]
-    return [format_milliseconds(result.our_seconds), *reached, *map(result.format_peer, peers), f"{result.error:.0e}"]
+    skinny = shape in SKINNY_SHAPES
+    rate = (4 * k * n if skinny else 2 * m * k * n) / result.our_seconds
+    rates = [f"{rate / 1e9:.1f} GB/s" if skinny else f"{rate / 1e9:.0f} GFLOP/s", f"{rate / limits[skinny]:.0%}"]
+    return [format_milliseconds(result.our_seconds), *rates, *map(result.format_peer, peers), f"{result.error:.0e}"]

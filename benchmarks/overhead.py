@@ -1,4 +1,4 @@
-"""What one call costs on tensors too small to matter."""
+"""Overhead of one call on small tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SmallModel(nn.Module):
 
 
 def main() -> None:
-    """Microseconds per call, ours beside every peer."""
+    """Print microseconds per call of ours and every peer."""
     model, x = SmallModel().eval(), torch.randn(64)
     ours = compiler.compile(model, (x,))
     with torch.no_grad():
@@ -35,13 +35,14 @@ def main() -> None:
 
 
 REPEATS = 200
+"""Calls in one measurement, as one is too short for the clock."""
 
 
 def repeat_call(call: PeerCall) -> PeerCall:
-    """`call` often enough for the clock."""
+    """Return a function that calls `call` REPEATS times."""
 
-    def many() -> None:
+    def repeated() -> None:
         for _ in range(REPEATS):
             call()
 
-    return many
+    return repeated

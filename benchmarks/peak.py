@@ -1,4 +1,4 @@
-"""What this machine can do: multiply-adds from registers, bytes read and copied, measured when they are needed."""
+"""Measured limits of this machine: multiply-add rate from registers, and memory read rate."""
 
 from __future__ import annotations
 
@@ -10,30 +10,28 @@ from functools import lru_cache
 from typing import Any
 
 import numpy
-import torch
 
 from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.targets import host_target
-from compiler.report.measure import interleaved_medians
 from compiler.runtime.loader import link_objects
 from compiler.target import Target
 
 ACCUMULATORS = host_target().vector_registers * 3 // 4
-"""Independent accumulators: enough to hide the latency of a multiply-add, and room in the registers for more."""
+"""Independent accumulators, three quarters of the vector registers: enough to hide the latency of a multiply-add."""
 
 VECTORS_PER_STEP = 8
-"""Vectors that one step of the reading loop adds up side by side."""
+"""Vectors read in one step of the read loop, each into its own accumulator."""
 
 PREFETCH_DISTANCE = 4096
-"""Bytes between what is read and what is fetched."""
+"""Prefetch distance in bytes; chosen empirically."""
 
 READ_BYTES = 64 << 20
-"""Bytes read: twice a last cache of 32 MiB, as much as the weights of 4096 x 4096."""
+"""Bytes read: twice a last-level cache of 32 MiB, as many as f32 weights of 4096 x 4096."""
 
 
 @lru_cache
 def _fma_kernel() -> tuple[Callable[[int, Any], None], int]:
-    """A function of the number of steps, each of `CHAINS` vector multiply-adds on registers; and the lanes."""
+    """Return a function of a number of steps, each of ACCUMULATORS vector multiply-adds on registers; and the lanes."""
     target = host_target()
     lanes = target.lanes(32)
     vector = f"<{lanes} x float>"
@@ -72,7 +70,7 @@ attributes #0 = {{ "target-cpu"="{target.cpu}" "target-features"="{target.featur
 
 
 def _compile_function(text: str, name: str, target: Target) -> Callable[[int, Any], None]:
-    """The function `name(i64, ptr)` of LLVM IR, compiled."""
+    """Compile LLVM IR and return its function `name(i64, ptr)`."""
     library = link_objects([emit_object(text, target)], [name])
     function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(library[name])
     function.library = library  # type: ignore[attr-defined]  # the code must outlive the call
@@ -81,7 +79,7 @@ def _compile_function(text: str, name: str, target: Target) -> Callable[[int, An
 
 @lru_cache
 def _read_kernel() -> tuple[Callable[[int, Any], None], int]:
-    """A function of the number of steps and the memory that they read, `STREAMS` vectors each; and the bytes of a step."""
+    """Return a function of a number of steps and an address, that reads VECTORS_PER_STEP vectors a step; and bytes a step."""
     target = host_target()
     lanes = target.lanes(32)
     vector = f"<{lanes} x i32>"
@@ -121,22 +119,16 @@ attributes #0 = {{ "target-cpu"="{target.cpu}" "target-features"="{target.featur
 
 
 def fma_peak(threads: int, steps: int = 2_000_000) -> float:
-    """Single-precision operations per second that `threads` threads reach together, the best of several tries."""
+    """Return f32 operations per second of `threads` threads together, the best of several tries."""
     function, lanes = _fma_kernel()
     values = [0.5 + k / (ACCUMULATORS * lanes) / 4 for k in range(ACCUMULATORS * lanes)]
     buffers = [(ctypes.c_float * len(values))(*values) for _ in range(threads)]
-    return (
-        threads
-        * steps
-        * ACCUMULATORS
-        * lanes
-        * 2
-        / _best_parallel_seconds(function, steps, [ctypes.addressof(b) for b in buffers])
-    )
+    seconds = _best_parallel_seconds(function, steps, [ctypes.addressof(b) for b in buffers])
+    return threads * steps * ACCUMULATORS * lanes * 2 / seconds
 
 
 def read_rate(threads: int) -> float:
-    """Bytes per second that `threads` threads read together, each its part of memory twice as large as the last cache."""
+    """Return bytes per second that `threads` threads read together, each its part of READ_BYTES."""
     function, step = _read_kernel()
     memory = numpy.ones(READ_BYTES // 4 + 16, dtype=numpy.int32)  # on large pages, unlike PyTorch's
     start = -(-memory.ctypes.data // 64) * 64
@@ -148,7 +140,7 @@ def read_rate(threads: int) -> float:
 def _best_parallel_seconds(
     function: Callable[[int, Any], None], steps: int, arguments: Sequence[int], tries: int = 10
 ) -> float:
-    """The least seconds that a call with each argument takes, each on a thread of its own."""
+    """Return the shortest time of calls with all arguments, each on its own thread, in seconds."""
     best = float("inf")
     for _ in range(tries):
         workers = [threading.Thread(target=function, args=(steps, a)) for a in arguments]
@@ -159,10 +151,3 @@ def _best_parallel_seconds(
             w.join()
         best = min(best, time.perf_counter() - start)
     return best
-
-
-def copy_rate(source: torch.Tensor) -> float:
-    """Bytes read and written per second by a plain copy into a ready buffer, on PyTorch's threads."""
-    target = torch.empty_like(source)
-    (seconds,) = interleaved_medians([lambda: target.copy_(source)])
-    return 2 * source.nbytes / seconds

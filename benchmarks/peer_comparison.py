@@ -1,4 +1,4 @@
-"""One model in ours and in every peer: who is how much faster, and how that adds up over many models."""
+"""Comparison of one model with every peer, and a summary over many models."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from compiler.report.measure import numerical_error
 
 @dataclass(frozen=True)
 class PeerComparison:
-    """Seconds of one call of ours and of each peer, and of the time before the first result.
+    """Seconds of one call and until the first result, of ours and of each peer.
 
-    `error` is the largest difference from eager, divided by the largest magnitude; `workspace` the bytes of our intermediates.
+    `error` is the largest difference from eager, divided by the largest magnitude.
     """
 
     name: str
@@ -35,16 +35,13 @@ class PeerComparison:
     workspace_bytes: int
 
     def format_peer(self, peer: str) -> str:
-        """Milliseconds of a peer and how many times ours that is; "-" where it did not run."""
-        return (
-            f"{format_milliseconds(self.peer_seconds[peer])} ({self.peer_seconds[peer] / self.our_seconds:.2f})"
-            if peer in self.peer_seconds
-            else "-"
-        )
+        """Format milliseconds of a peer and their ratio to ours, or "-" if it did not run."""
+        seconds = self.peer_seconds.get(peer)
+        return "-" if seconds is None else f"{format_milliseconds(seconds)} ({seconds / self.our_seconds:.2f})"
 
     @property
     def fastest_peer(self) -> tuple[str, float]:
-        """The fastest peer, and how many times ours it took."""
+        """Name of the fastest peer, and the ratio of its time to ours."""
         name = min(self.peer_seconds, key=self.peer_seconds.__getitem__)
         return name, self.peer_seconds[name] / self.our_seconds
 
@@ -59,40 +56,41 @@ def compare_with_peers(
     burst: float = 0.4,
     cold: bool = False,
 ) -> PeerComparison | None:
-    """Run `model` in ours and in `peers`; None where it does not compile.  With `cold`, nobody finds anything compiled before."""
+    """Measure `model` in ours and in `peers`, or return None if it does not compile.
+
+    With `cold`, caches of compiled code are empty.  `rounds` and `burst` are those of `burst_medians`.
+    """
     try:
         with tempfile.TemporaryDirectory() as folder:
             options = compiler.Options(cache=folder) if cold else compiler.Options()
             start = time.perf_counter()
             ours = compiler.compile(model, tuple(args), options=options)
             compiled = time.perf_counter() - start
-    except Exception as failure:  # one model that fails must not hide the others
+    except Exception as failure:  # go on with the other models
         print(f"{name}: {type(failure).__name__}: {failure}", file=sys.stderr)
         return None
     with torch.no_grad():
-        gap = numerical_error(tree_leaves(ours(*args)), tree_leaves(model(*args))).relative
-    others = prepare_peers(model, args, peers, cold)
-    mine, *theirs = burst_medians([partial(ours, *args), *(p.call for p in others)], rounds, burst)
-    seconds = {p.name: s for p, s in zip(others, theirs, strict=True)}
-    first = {p.name: p.first_result_seconds for p in others}
-    found = PeerComparison(name, mine, seconds, compiled, first, gap, ours.executable.memory_plan.size)
-    print(
-        f"{name}: {format_milliseconds(mine)} ms"
-        + (", {} took {:.2f} times".format(*found.fastest_peer) if seconds else ""),
-        file=sys.stderr,
-    )
-    return found
+        error = numerical_error(tree_leaves(ours(*args)), tree_leaves(model(*args))).relative
+    ready = prepare_peers(model, args, peers, cold)
+    our_seconds, *seconds = burst_medians([partial(ours, *args), *(p.call for p in ready)], rounds, burst)
+    peer_seconds = {p.name: s for p, s in zip(ready, seconds, strict=True)}
+    first = {p.name: p.first_result_seconds for p in ready}
+    workspace = ours.executable.memory_plan.size
+    result = PeerComparison(name, our_seconds, peer_seconds, compiled, first, error, workspace)
+    fastest = ", {} {:.2f} times that".format(*result.fastest_peer) if peer_seconds else ""
+    print(f"{name}: {format_milliseconds(our_seconds)} ms{fastest}", file=sys.stderr)
+    return result
 
 
 def burst_medians(calls: Sequence[Callable[[], object]], rounds: int = 8, burst: float = 0.4) -> list[float]:
-    """Median seconds of each call, in turns of a short burst each.
+    """Return the median seconds of each call, measured in `rounds` turns of `burst` seconds each.
 
-    Some systems leave threads spinning for a while after a call, which would slow whoever comes next: a pause lets them
-    fall asleep, and the first calls of a burst are not counted.
+    Some systems leave threads spinning after a call, which would slow the next one: each burst starts with a pause until they
+    sleep, and with two calls that do not count.
     """
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
-        for call, taken in zip(calls, times, strict=True):
+        for call, samples in zip(calls, times, strict=True):
             time.sleep(0.2)
             call()
             call()
@@ -100,27 +98,27 @@ def burst_medians(calls: Sequence[Callable[[], object]], rounds: int = 8, burst:
             while True:
                 start = time.perf_counter()
                 call()
-                taken.append(time.perf_counter() - start)
+                samples.append(time.perf_counter() - start)
                 if time.perf_counter() > end:
                     break
     return [statistics.median(t) for t in times]
 
 
-def summarize(contests: Sequence[PeerComparison]) -> str:
-    """How often faster ours is than the best peer of each model: the geometric mean, and the worst."""
-    against = [(*c.fastest_peer, c.name) for c in contests if c.peer_seconds]
-    if not against:
+def summarize(comparisons: Sequence[PeerComparison]) -> str:
+    """Summarize the ratios of the fastest peer to ours: geometric mean, worst, and how often ours is slower."""
+    fastest = [(*c.fastest_peer, c.name) for c in comparisons if c.peer_seconds]
+    if not fastest:
         return "no peer to compare with"
-    mean = statistics.geometric_mean(ratio for _, ratio, _ in against)
-    peer, worst, name = min(against, key=lambda a: a[1])
-    lost = sum(ratio < 1 for _, ratio, _ in against)
+    mean = statistics.geometric_mean(ratio for _, ratio, _ in fastest)
+    peer, worst, name = min(fastest, key=lambda f: f[1])
+    slower = sum(ratio < 1 for _, ratio, _ in fastest)
     return (
-        f"best peer of each / ours: geometric mean {mean:.2f}, worst {worst:.2f} ({name}, {peer}); "
-        f"ours is slower in {lost} of {len(against)}"
+        f"fastest peer / ours: geometric mean {mean:.2f}, worst {worst:.2f} ({name}, {peer}); "
+        f"ours is slower in {slower} of {len(fastest)}"
     )
 
 
 def format_milliseconds(seconds: float) -> str:
-    """With three digits or so."""
+    """Format milliseconds with about three digits."""
     ms = seconds * 1e3
     return f"{ms:.1f}" if ms >= 10 else f"{ms:.2f}" if ms >= 1 else f"{ms:.3f}"

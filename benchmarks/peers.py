@@ -1,4 +1,4 @@
-"""The same model in other systems: PyTorch eager, Inductor (as it comes, and tuned), ONNX Runtime and OpenVINO."""
+"""Peers that run the same model: PyTorch eager, Inductor (default and tuned), ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PeerCall = Callable[[], object]
 
 @dataclass(frozen=True)
 class Peer:
-    """A system ready to run: its name, the call, and the seconds it took until the first result."""
+    """A peer after its first call, which took `first_result_seconds` with preparation."""
 
     name: str
     call: PeerCall
@@ -48,7 +48,7 @@ def inductor(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
 
 
 def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
-    """With the fastest of several kernels, and weights folded and packed ahead: compiled here, while the settings hold."""
+    """Compile with autotuning and frozen weights; the first call is made here, while freezing is set."""
     compiled = torch.compile(model, mode="max-autotune")
 
     def call() -> object:
@@ -95,14 +95,11 @@ PEERS: dict[str, Callable[[nn.Module, Sequence[torch.Tensor]], PeerCall]] = {
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Nothing is printed, warned or logged within."""
+    """Suppress output, warnings and logging."""
     logging.disable(logging.WARNING)
     try:
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(io.StringIO()),
-            contextlib.redirect_stderr(io.StringIO()),
-        ):
+        sink = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -110,7 +107,7 @@ def silenced() -> Iterator[None]:
 
 
 def fresh_cache(cold: bool) -> AbstractContextManager[object]:
-    """Inductor's cache is empty within, if `cold`."""
+    """Use an empty Inductor cache if `cold`."""
     from torch._inductor.utils import fresh_cache as empty
 
     return empty() if cold else contextlib.nullcontext()
@@ -119,12 +116,12 @@ def fresh_cache(cold: bool) -> AbstractContextManager[object]:
 def prepare_peers(
     model: nn.Module, args: Sequence[torch.Tensor], names: Sequence[str] = tuple(PEERS), cold: bool = False
 ) -> list[Peer]:
-    """The peers that are installed and take this model, each after its first call; others are named with the reason.
+    """Return the peers that are installed and can run the model, after their first call; print why others cannot.
 
-    With `cold`, Inductor does not find what earlier runs have compiled.
+    With `cold`, the Inductor cache is empty.
     """
     torch._dynamo.reset()
-    found = []
+    peers = []
     for name in names:
         start = time.perf_counter()
         try:
@@ -133,7 +130,7 @@ def prepare_peers(
                 call()
         except Exception as error:
             reason = (str(error).splitlines() or [""])[0][:120]
-            print(f"{name} is left out: {type(error).__name__}: {reason}", file=sys.stderr)
+            print(f"{name} is skipped: {type(error).__name__}: {reason}", file=sys.stderr)
             continue
-        found.append(Peer(name, call, time.perf_counter() - start))
-    return found
+        peers.append(Peer(name, call, time.perf_counter() - start))
+    return peers

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from compiler.analysis.memory_spaces import check_memory
 from compiler.codegen.backend import backend_of, target_by_name
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
@@ -65,4 +66,6 @@ def lower_and_schedule(
     )
     lowered = lower(fused, context.lowered_kernels)
     scheduled = schedule(lowered, program_passes, context, instruments, finished)
+    if options.verify:
+        check_memory(scheduled, target)
     return Stages(graph, fused, lowered, scheduled, target, context)

@@ -36,6 +36,10 @@ class MatrixShape:
     accumulator: str
 
 
+MATRIX_DTYPES = (("f16", "f32"), ("bf16", "f32"), ("f32", "f32"), ("f64", "f64"), ("i8", "i32"))
+"""Operand and accumulator dtypes of block matrix products on GPUs: what Triton's `tl.dot` takes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """A machine that code can be made for; backends derive from it for what their compilers must be told.

@@ -198,7 +198,9 @@ def test_conditions_between_sizes_are_checked() -> None:
 
 
 def test_a_number_that_may_be_negative_is_no_size() -> None:
-    with pytest.raises(UnsupportedOpError, match=r"shifts is a data-dependent value that may be negative; add torch._check"):
+    with pytest.raises(
+        UnsupportedOpError, match=r"shifts is a data-dependent value that may be negative; add torch._check"
+    ):
         compiler.compile(Call(lambda a, n: a.roll(n.item())), (torch.randn(6), torch.tensor(2)))
 
 

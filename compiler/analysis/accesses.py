@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 from compiler.ir import scalar
-from compiler.ir.scalar import Expr, PrimitiveCall
+from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient, stride
 from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, interval, product, size_hint, variables
@@ -248,16 +248,6 @@ def buffer_bytes(accesses: Accesses, a: Access) -> int:
 def without_constant(d: Dim) -> Dim:
     """Return `d` without its constant term."""
     return IndexExpr(tuple(t for t in d.terms if t[0])) if isinstance(d, IndexExpr) else 0
-
-
-def is_contraction(stmt: Stmt) -> bool:
-    """Return True if `stmt` is a sum of products."""
-    return (
-        isinstance(stmt, Reduce)
-        and stmt.op == "add"
-        and isinstance(stmt.value, PrimitiveCall)
-        and stmt.value.primitive == "mul"
-    )
 
 
 MASKED_LOAD_COST = 8

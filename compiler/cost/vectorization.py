@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import cache
 
-from compiler.analysis.accesses import Access, Accesses, is_contraction
+from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.contraction import ContractionProblem, best_tiles
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
 from compiler.ir.symbolic.affine import coefficient, contiguous_width
 from compiler.ir.symbolic.index_expr import Dim, product, var, variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, dim_hint
 from compiler.ir.types import DType
 

@@ -57,7 +57,7 @@ def scan(
     sequences: Sequence[Any],
     additional_inputs: Sequence[Any] = (),
 ) -> tuple[Node, ...]:
-    """Convert to a recurrence; its body takes scanned before carried operands, while PyTorch's takes carried ones first."""
+    """Convert to a recurrence, whose body takes scanned before carried operands; PyTorch's takes carried ones first."""
     _require_tensors((*initial, *sequences), "carried and scanned")
     first, last = len(initial), len(initial) + len(sequences)
     (body,), taken = import_subgraphs(

@@ -23,7 +23,7 @@ EXTRA_DECOMPOSITIONS = frozenset({
 
 
 def export_decompositions(training_operators: Set[Any] = frozenset()) -> Any:
-    """Return the table for `ExportedProgram.run_decompositions`; `training_operators` are decomposed in spite of a conversion."""
+    """Return the table for `ExportedProgram.run_decompositions`; it includes `training_operators`."""
     table: Any = torch.export.default_decompositions()
     for op in [o for o in table if str(o) in conversions() and o not in training_operators]:
         del table[op]

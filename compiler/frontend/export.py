@@ -93,7 +93,7 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
-    """Return True if an operator has no conversion, mutates a tensor, or uses training mode, higher-order ops or `torch.vmap`."""
+    """Return True if an operator has no conversion, mutates a tensor, is in training mode or of higher order."""
     convertible = conversions().keys() | DROPPED_OPERATORS
     for node in program.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):

@@ -246,7 +246,7 @@ class Importer:
         raise ConversionError("its Python-visible result is data-dependent" if data_dependent else "has no conversion")
 
     def _fall_back_or_report(self, node: torch.fx.Node, reason: str) -> Any:
-        """Import `node` as an eager call if `fallback` asks for it and PyTorch can run it; else record it as unsupported."""
+        """Import `node` as an eager call if `fallback` allows it and PyTorch can run it; else record it."""
         problem = UnsupportedOp(str(node.target), reason, source_of(node))
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)):
             return Unresolved(problem)
@@ -309,7 +309,7 @@ def _reject_signed_scalars(overload: Any, args: Sequence[Any]) -> None:
 def _eager_call_attrs(
     target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[Node], dict[str, Any]]:
-    """Return operands and attributes of an opaque op that calls `target`; operands are the tensors among the arguments."""
+    """Return operands (the tensors among the arguments) and attributes of an opaque op that calls `target`."""
     operands: list[Node] = []
     template = _argument_template(args, operands)
     keywords = tuple((k, _argument_template(v, operands)) for k, v in kwargs.items())

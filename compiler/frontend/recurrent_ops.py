@@ -25,7 +25,7 @@ LAYER_KINDS = {getattr(torch, kind): kind for kind in ("lstm", "gru", "rnn_tanh"
 """Kind of layer by the function that Dynamo puts into its graphs."""
 
 SAVED_PER_UNIT = {"lstm": (4, 1), "gru": (4,), "rnn_tanh": (), "rnn_relu": ()}
-"""Sequences that the gradient needs besides the outputs, by their features per unit: gates, and the LSTM's cell state."""
+"""Features per unit of the sequences saved for the gradient: the gates, and the LSTM's cell state."""
 
 
 @torch.library.custom_op("tilewright::recurrent", mutates_args=())

@@ -1,4 +1,4 @@
-"""Conversion functions PyTorch's sympy expressions: sizes become `Dim`s, floats computed from sizes become nodes."""
+"""Conversion of PyTorch's sympy expressions: sizes become `Dim`s, floats computed from sizes become nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FLOAT_OPS: dict[Any, Op] = {
     sympy.Add: ops.add, sympy.Mul: ops.mul, functions.FloatTrueDiv: ops.div, functions.IntTrueDiv: ops.div, functions.FloatPow: ops.pow_,
     functions.OpaqueUnaryFn_sqrt: ops.sqrt, functions.OpaqueUnaryFn_exp: ops.exp, functions.OpaqueUnaryFn_log: ops.log,
 }  # fmt: skip
-"""Op for each function functions floats; sums and products take any number functions arguments."""
+"""Op for each function of floats; sums and products take any number of arguments."""
 
 
 def to_dim(value: int | torch.SymInt) -> Dim:
@@ -40,7 +40,7 @@ def to_dim(value: int | torch.SymInt) -> Dim:
 
 
 def to_bounds(values: Any) -> tuple[int, int]:
-    """Return PyTorch's range functions a size, inclusive, clipped to 0..2^31."""
+    """Return PyTorch's range of a size, inclusive, clipped to 0..2^31."""
     return int(max(values.lower, 0)), int(min(values.upper, 1 << 31))
 
 
@@ -75,7 +75,7 @@ def from_sympy(e: Any) -> Dim:
 
 
 def _rounded_to_dim(e: Any) -> Dim:
-    """Return a float rounded to a size as integer arithmetic: functions a quotient functions sizes, or a size times a constant."""
+    """Return a rounded float as integer arithmetic; the float is a quotient of sizes or a size times a constant."""
     (inner,) = e.args
     scale, parts = 1.0, []
     for part in inner.args if isinstance(inner, sympy.Mul) else (inner,):
@@ -89,13 +89,13 @@ def _rounded_to_dim(e: Any) -> Dim:
             return ROUNDED_QUOTIENTS[type(e)](*map(from_sympy, part.args))
         if isinstance(part, functions.ToFloat) and (times := exact_ratio(scale)):
             return ROUNDED_QUOTIENTS[type(e)](from_sympy(part.args[0]) * times.numerator, times.denominator)
-    raise ConversionError(f"size {e} rounds a float that is not an exact ratio functions integers")
+    raise ConversionError(f"size {e} rounds a float that is not an exact ratio of integers")
 
 
 def exact_ratio(scale: float) -> Fraction | None:
     """Return the fraction p/q with int(n * scale) == n * p // q in float64 for every size n; None if there is none.
 
-    The rounded product has a relative error functions at most 2^-53.  With `scale` within 2^-54 functions p/q, it is n * p/q wherever
+    The rounded product has a relative error of at most 2^-53.  With `scale` within 2^-54 of p/q, it is n * p/q wherever
     that is an integer.  Elsewhere no integer lies between the two, because q is at most 1000.
     """
     ratio = Fraction(scale).limit_denominator(1000)
@@ -103,7 +103,7 @@ def exact_ratio(scale: float) -> Fraction | None:
 
 
 def float_node(e: Any, integer_node: Callable[[Any], Node]) -> Node:
-    """Return a sympy expression functions floats as a node f64[]; `integer_node` converts its symbols and integer parts."""
+    """Return a float expression as a node f64[]; `integer_node` converts its symbols and integer parts."""
     if e.is_number:
         return as_node(float(e), f64)
     if isinstance(e, functions.ToFloat) or e.is_integer or e.is_Symbol:

@@ -89,7 +89,7 @@ class UnbackedSymbols:
         return tensor_type(t, self.dim)
 
     def record_definitions(self, theirs: Any, ours: Any) -> None:
-        """Record the symbols that the shape of a node (`ours`) defines; `theirs` is the fake tensor of the same value."""
+        """Record the symbols that the shape of node `ours` defines; `theirs` is its fake tensor."""
         pairs = zip(theirs, ours, strict=False) if isinstance(ours, tuple) else [(theirs, ours)]
         for tensor, node in pairs:
             if not isinstance(tensor, torch.Tensor) or not isinstance(node, Node):

@@ -74,7 +74,7 @@ class Expr:
         return equal
 
     def _canonical(self) -> Expr:
-        """Return the representative of the expressions known to be equal (union-find), so shared parts are compared once."""
+        """Return the representative of equal expressions (union-find), so that shared parts are compared only once."""
         form = self.__dict__.get("_canonical_form")
         return self if form is None else form._canonical()
 
@@ -177,11 +177,11 @@ class Expr:
         return call_primitive("ge", self, other)
 
     def eq(self, other: Expr | Number) -> Expr:
-        """Elementwise equality."""
+        """Elementwise equality; false if either side is NaN."""
         return call_primitive("eq", self, other)
 
     def ne(self, other: Expr | Number) -> Expr:
-        """Elementwise inequality; true where either side is NaN."""
+        """Elementwise inequality; true if either side is NaN."""
         return call_primitive("ne", self, other)
 
     def to(self, dtype: DType) -> Expr:

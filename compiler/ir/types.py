@@ -293,6 +293,6 @@ def accumulator_dtype(dtype: DType) -> DType:
 
 
 def summand_dtype(element: DType, result: DType) -> DType:
-    """Return the type to which a reduction to `result` converts each `element`: its accumulator's, or a wider `result`."""
+    """Return the type in which a reduction to `result` takes each element: its accumulator's, or a wider `result`."""
     own = accumulator_dtype(element)
     return result if result.kind == own.kind and result.bits > own.bits else own

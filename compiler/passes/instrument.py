@@ -127,7 +127,7 @@ class Verify(PassInstrument):
 
 @dataclass
 class SemanticCheck(PassInstrument):
-    """Interpret the IR before and after every pass on random inputs; PassError names the first pass that changes a result.
+    """Interpret the IR before and after every pass on random inputs; PassError names a pass that changes a result.
 
     Graphs are interpreted in float64, kernels in their own dtypes, dynamic IR at several sizes.  IR that interprets more
     than `max_steps` statements is skipped with a note.

@@ -113,14 +113,13 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
 
 
 def run_on_nested_graphs(pass_: Pass[Any], ir: IR, context: Context) -> IR:
-    """Run `pass_` on the loop bodies of a graph, innermost first, and then on the graph itself; on other IR just run it."""
-    if isinstance(ir, Graph):
-        ir = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context))
-    return pass_.run(ir, context)  # type: ignore[no-any-return]
+    """Run `pass_` on `ir`; on a graph, run it on loop bodies first, innermost first."""
+    current = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context)) if isinstance(ir, Graph) else ir
+    return pass_.run(current, context)  # type: ignore[no-any-return]
 
 
 def available_passes() -> Mapping[str, Callable[..., Pass[Any]]]:
-    """Return every pass by name: one per file of compiler/passes/{graph,program,tile,gpu}, and those the user registered."""
+    """Return every pass by name: those of compiler/passes/{graph,program,tile,gpu}, and registered ones of users."""
     _import_passes()
     return PASSES
 

@@ -44,7 +44,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class AnyValue(Pattern):
-    """Any node, the same one for each use of the pattern; `dtype` is a dtype's name or a kind ("float", "integer", ...)."""
+    """Any node, the same for each use; `dtype` is the name of a dtype or a kind ("float", "integer", ...)."""
 
     name: str
     dtype: str = "any"

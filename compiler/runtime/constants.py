@@ -20,10 +20,7 @@ _PACKED: WeakKeyDictionary[ConstantData, dict[TensorType, Array]] = WeakKeyDicti
 
 
 def pack_once(constant: ConstantData | Array, type: TensorType, arena: PrefaultedArena | None = None) -> Array:
-    """Pack a constant into the layout of `type`; copies of graph constants are cached.
-
-    Memory comes from `arena` as long as it has enough.
-    """
+    """Pack a constant into the layout of `type`, in `arena` while that has room; graph constants are packed once."""
     if not isinstance(constant, ConstantData):
         return pack_aligned(constant, type, arena)
     cached = _PACKED.setdefault(constant, {})

@@ -19,10 +19,9 @@ EagerFunction: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
 
 def make_eager_function(step: OpaqueCall, types: Sequence[TensorType]) -> EagerFunction:
-    """Return a function that calls the op's reference and returns dense tensors of `types`.
+    """Return a function that calls the op's reference and returns dense tensors of `types`, which alias nothing.
 
-    Results share no memory with arguments or each other.  The function raises VerifyError if PyTorch returns a shape
-    that differs from the graph's.
+    The function raises VerifyError if PyTorch returns a shape that differs from the graph's.
     """
     reference, attrs, name = OPS[step.op].reference, dict(step.attrs), step.node or step.op
     if reference is None:

@@ -11,20 +11,7 @@ from typing import Any
 
 import torch
 
-from compiler.codegen.llvm.program_entry import (
-    FAILED_LAUNCH,
-    FIRST_SLOT,
-    WORKSPACE,
-    Action,
-    BufferAddress,
-    CopyBytes,
-    DynamicOffset,
-    FrameSlot,
-    KernelCall,
-    Loop,
-    SubBuffer,
-    WorkspaceOffset,
-)
+from compiler.codegen.llvm import program_entry as entry
 from compiler.codegen.llvm.targets import CPUTarget, host_target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir.symbolic.index_expr import evaluate
@@ -74,10 +61,10 @@ class Executable:
         _require_owned_outputs(program)
         _require_runnable_target(self.target)
         external = _external_buffers(program)
-        self.frame_words = {name: FIRST_SLOT + k for k, name in enumerate(external)}
+        self.frame_words = {name: entry.FIRST_SLOT + k for k, name in enumerate(external)}
         self.workspace_buffers = [b for b in program.buffers if b not in self.frame_words and b not in program.views]
         dynamic_names = [*self.size_names, *self.workspace_buffers] if self.size_names else []
-        self.dynamic_words = {name: FIRST_SLOT + len(external) + k for k, name in enumerate(dynamic_names)}
+        self.dynamic_words = {name: entry.FIRST_SLOT + len(external) + k for k, name in enumerate(dynamic_names)}
         self.in_place_pairs = in_place_pairs(program)
         if not self.size_names:
             self.memory_plan = plan_memory(program, self.workspace_buffers, self.in_place_pairs)
@@ -137,16 +124,16 @@ class Executable:
         """Return `run` without shape checks of the inputs `names`, for a caller that dispatches on their shapes."""
         return self._call_stub(frozenset(names)).compile()[0]
 
-    def buffer_address(self, name: str) -> BufferAddress:
+    def buffer_address(self, name: str) -> entry.BufferAddress:
         """Return how the entry function addresses buffer `name`."""
         if name in self.program.views:
             view = self.program.views[name]
-            return SubBuffer(self.buffer_address(view.buffer), view.index, self.program.buffers[name].nbytes)
+            return entry.SubBuffer(self.buffer_address(view.buffer), view.index, self.program.buffers[name].nbytes)
         if name in self.frame_words:
-            return FrameSlot(self.frame_words[name])
+            return entry.FrameSlot(self.frame_words[name])
         if self.size_names:
-            return DynamicOffset(self.dynamic_words[name])
-        return WorkspaceOffset(self.memory_plan.offsets[name])
+            return entry.DynamicOffset(self.dynamic_words[name])
+        return entry.WorkspaceOffset(self.memory_plan.offsets[name])
 
     def kernel_size_names(self, kernel: str) -> tuple[str, ...]:
         """Return the dynamic sizes that a kernel takes as arguments."""
@@ -154,20 +141,20 @@ class Executable:
 
     # compiling
 
-    def _actions(self, steps: Iterable[Step]) -> Iterator[Action]:
+    def _actions(self, steps: Iterable[Step]) -> Iterator[entry.Action]:
         """Yield the actions of the entry function for native steps; views need none."""
         for step in steps:
             if isinstance(step, Copy):
                 source, target = self.buffer_address(step.source), self.buffer_address(step.target)
-                yield CopyBytes(source, target, self.program.buffers[step.source].nbytes)
+                yield entry.CopyBytes(source, target, self.program.buffers[step.source].nbytes)
             elif isinstance(step, Repeat):
-                yield Loop(step.var, step.count, tuple(self._actions(step.steps)))
+                yield entry.Loop(step.var, step.count, tuple(self._actions(step.steps)))
             elif isinstance(step, Launch):
                 has_checks = any(isinstance(s, BoundsCheck) for s in tile.walk(self.program.kernels[step.kernel].body))
                 number = self.program.launches.index(step) + 1 if has_checks else 0
                 addresses = tuple(map(self.buffer_address, step.arguments))
                 sizes = tuple(self.dynamic_words[s] for s in self.kernel_size_names(step.kernel))
-                yield KernelCall(self.build.symbols[step.kernel], addresses, number, sizes)
+                yield entry.KernelCall(self.build.symbols[step.kernel], addresses, number, sizes)
 
     def _native_segment(self, name: str, steps: Sequence[Step], allocated: set[str]) -> NativeSegment:
         """Return the call of entry function `name`; its new tensors are added to those `allocated`."""
@@ -186,14 +173,9 @@ class Executable:
 
     def _call_stub(self, unchecked_inputs: frozenset[str] = frozenset()) -> CallStub:
         p = self.program
-        bindings = {
-            "frames": self._frames,
-            "new_frame": self.new_frame,
-            "convert_input": self._convert_input,
-            "wrong_count": self._wrong_count,
-            "not_tensors": self._not_tensors,
-            "index_error": self._index_error,
-        }
+        bindings = {"frames": self._frames, "new_frame": self.new_frame, "convert_input": self._convert_input}
+        bindings |= {"wrong_count": self._wrong_count, "not_tensors": self._not_tensors}
+        bindings |= {"index_error": self._index_error}
         for segment in self._call_segments:
             for a in segment.arguments if isinstance(segment, EagerSegment) else ():
                 if a in self.constants:
@@ -201,30 +183,23 @@ class Executable:
         parallel = any(
             evaluate(k.parallel_condition, self.size_values) >= 0 and is_parallelizable(k) for k in p.kernels.values()
         )
+        segments, workspace = self._call_segments, self.memory_plan.size
         return CallStub(
-            p.buffers,
-            self.frame_words,
-            p.inputs,
-            p.outputs,
-            self._call_segments,
-            self.memory_plan.size,
-            parallel,
-            unchecked_inputs,
-            bindings,
+            p.buffers, self.frame_words, p.inputs, p.outputs, segments, workspace, parallel, unchecked_inputs, bindings
         )
 
     # calling
 
     def new_frame(self) -> Frame:
         """Return a frame that holds the constants' addresses, the sizes and the offsets, and a small workspace."""
-        words = (ctypes.c_uint64 * (FIRST_SLOT + len(self.frame_words) + len(self.dynamic_words)))()
+        words = (ctypes.c_uint64 * (entry.FIRST_SLOT + len(self.frame_words) + len(self.dynamic_words)))()
         for name, word in self.dynamic_words.items():
             words[word] = self._dynamic_value(name)
         for name, array in self.constants.items():
             words[self.frame_words[name]] = array.ctypes.data
         block = GLOBAL_POOL.allocate(self.memory_plan.size) if 0 < self.memory_plan.size < POOL_THRESHOLD else None
         if block is not None:
-            words[WORKSPACE] = block.address
+            words[entry.WORKSPACE] = block.address
         return words, ctypes.addressof(words), block
 
     def _dynamic_value(self, name: str) -> int:
@@ -252,7 +227,7 @@ class Executable:
         return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(x).__name__}")
 
     def _index_error(self, words: Any) -> IndexError:
-        step = self.program.launches[words[FAILED_LAUNCH] - 1]
+        step = self.program.launches[words[entry.FAILED_LAUNCH] - 1]
         return IndexError(f"an index is out of range in {step.node or step.kernel}")
 
 

@@ -138,12 +138,9 @@ def _assign_in_place(program: Program, lives: Mapping[str, Lifetime], pairs: InP
 
 
 def _in_place_candidates(program: Program, pairs: InPlacePairs) -> Iterator[tuple[int, str, str]]:
-    """Yield (step, input, output) for outputs that may overwrite an input, each buffer at most once per step.
-
-    Only launches outside of repeats count.
-    """
+    """Yield (step, input, output) for outputs that may overwrite an input; each buffer at most once per step."""
     for k, step in enumerate(program.steps):
-        if not isinstance(step, Launch):
+        if not isinstance(step, Launch):  # not inside repeats, where the input may be read again
             continue
         argument = dict(zip((p.name for p in program.kernels[step.kernel].params), step.arguments, strict=True))
         roots, used = [program.root_buffer(a) for a in step.arguments], set[str]()

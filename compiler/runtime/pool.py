@@ -1,8 +1,7 @@
 """Memory pool for workspaces and large outputs.
 
 Fresh memory from the operating system costs a page fault per 4 KiB touched, several times the cost of a memory-bound kernel.
-A block returns to the pool when the tensor that used it and all its views are freed, and serves the next request of its
-size class.
+A block returns to the pool when its tensor and all views of it are freed, and serves the next request of its size class.
 """
 
 from __future__ import annotations
@@ -18,11 +17,8 @@ from typing import Any
 
 import torch
 
-PAGE = 4096
-"""Bytes of a page."""
-
-HUGE_PAGE = 2 << 20
-"""Bytes of a huge page on x86 and ARM Linux."""
+PAGE, HUGE_PAGE = 4096, 2 << 20
+"""Bytes of a page, and of a huge page of x86-64 and AArch64 Linux."""
 
 IDLE_LIMIT = 1 << 30
 """Most bytes of unused memory that the pool holds; chosen empirically."""
@@ -30,15 +26,12 @@ IDLE_LIMIT = 1 << 30
 
 @dataclass(eq=False)
 class PooledBlock:
-    """Block of `size` bytes at `address`, aligned to a page, or to a huge page from 2 MiB on.
-
-    It is unmapped when `region` is freed.  `returned_at` orders idle blocks by the time of their return.
-    """
+    """Block of `size` bytes at `address`, aligned to a page, or a huge page from 2 MiB on; unmapped with `region`."""
 
     address: int
     size: int
     region: mmap.mmap
-    returned_at: int = 0
+    returned_at: int = 0  # ordinal of its last return to the pool
 
     @property
     def offset(self) -> int:

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 import compiler
 import compiler.ir.ops
 from compiler.api import as_exported_program
+from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values, special_array
@@ -60,7 +61,7 @@ def check_pass(
     remark: str = "",
     idempotent: bool = True,
     special: bool = True,
-    machine: Any = None,
+    machine: Machine | None = None,
 ) -> AnyIR:
     """Run `pipeline` on the text `before`, compare with the text `after` up to names, and return the result.
 
@@ -70,7 +71,8 @@ def check_pass(
     must be identical if every pass is exact, else equal in float64 within a tolerance.  Raises AssertionError.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
-    context = Context(machine=machine)
+    machine = machine or Machine()
+    context = Context(machine)
     source = parse_ir(before or unchanged)
     verify(source)
     result = run_pipeline(source, passes, context, [Verify(), SemanticCheck()])
@@ -80,7 +82,7 @@ def check_pass(
     )
     _assert_round_trip(result)
     if idempotent:
-        again = run_pipeline(result, passes, Context(machine=machine))
+        again = run_pipeline(result, passes, Context(machine))
         assert canonical_text(again) == canonical_text(result), (
             "the pipeline is not idempotent, a second run changes the IR:\n" + _diff(result, again)
         )

@@ -85,7 +85,14 @@ def test_below_it_no_thread_is_woken() -> None:
     text = program(BODIES["shared rows"], " parallel if n*3 >= 60")
     kernel = parse_program(text).kernels["product"]
     entry = emit_kernel(kernel, host_target()).split("define void @product(")[1]
-    order = ["icmp slt i64", "serial:", "call void @product.body(", "ret void", "parallel:", "call void @GOMP_parallel("]
+    order = [
+        "icmp slt i64",
+        "serial:",
+        "call void @product.body(",
+        "ret void",
+        "parallel:",
+        "call void @GOMP_parallel(",
+    ]
     assert re.search(".*?".join(map(re.escape, order)), entry, re.DOTALL)
 
 

@@ -20,7 +20,7 @@ from compiler.frontend.export import (
     SizeOutput,
     StateInput,
     UserInput,
-    import_file,
+    import_exported,
     import_module,
 )
 from compiler.frontend.source_location import source_of
@@ -265,7 +265,9 @@ def test_a_saved_program(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     x = torch.randn(2, 4)
     torch.export.save(torch.export.export(module, (x,)), tmp_path / "m.pt2")
-    torch.testing.assert_close(interpret_imported(import_file(tmp_path / "m.pt2"), (x,)), module(x).detach())
+    torch.testing.assert_close(
+        interpret_imported(import_exported(torch.export.load(tmp_path / "m.pt2")), (x,)), module(x).detach()
+    )
 
 
 class Unsupported(nn.Module):

@@ -48,7 +48,7 @@ declare void @nowhere()
 """
 IMPORTS = """
 import sys
-import compiler.codegen.llvm.emit, compiler.codegen.llvm.main, compiler.codegen.llvm.object
+import compiler.codegen.llvm.emit, compiler.codegen.llvm.object_file, compiler.codegen.llvm.program_entry
 assert "torch" not in sys.modules
 """
 

@@ -1,4 +1,4 @@
-"""The fuzzer itself: it repeats itself, believes the truth and nothing else, finds planted mistakes, and shrinks what it finds."""
+"""The fuzzer itself: it is deterministic, its bounds are tight, it finds planted mistakes, and it reduces failures."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_seed_always_gives_the_same_graph_and_inputs() -> None:
             assert all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def test_what_is_written_back_has_the_type_of_its_input_when_a_size_is_open() -> None:
+def test_what_is_written_back_has_the_type_of_its_input_when_a_size_is_dynamic() -> None:
     """`x` is as high as the convolution makes it for 2, but not for any number."""
     verify_graph(random_graph(201557))
 
@@ -147,10 +147,10 @@ def test_idioms_are_valid(idiom: Callable[[GraphBuilder], Node]) -> None:
         (random_scan, {"two-level-scan", "unroll-and-jam"}),
     ],
 )
-def test_eager_passes_find_work_in_idioms(idiom: Callable[[GraphBuilder], Node], passes: set[str]) -> None:
+def test_aggressive_passes_find_work_in_idioms(idiom: Callable[[GraphBuilder], Node], passes: set[str]) -> None:
     done: set[str] = set()
     for seed in range(40):
-        stages = lower_and_schedule(grown(idiom, seed), CONFIGURATIONS["eager"].options)
+        stages = lower_and_schedule(grown(idiom, seed), CONFIGURATIONS["aggressive"].options)
         done |= {r.pass_ for r in stages.context.remarks.select(kind="applied")}
         if passes <= done:
             return
@@ -279,7 +279,7 @@ def test_integers_are_exact() -> None:
 
 
 def first_failure(count: int = 60) -> Failure | None:
-    """What the default way does wrong on the first graphs."""
+    """Return the first failure of the default configuration."""
     for seed in range(count):
         failure = check_graph(random_graph(seed), seed, FUSED).failure
         if failure:
@@ -299,7 +299,7 @@ def test_a_fold_that_rounds_down_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(fold, "interpret_in_float64", lambda graph: [r.floor() for r in interpret_in_float64(graph)])
     found = first_failure()
     assert found is not None
-    assert found.kind == "wrong"
+    assert found.kind == "mismatch"
 
 
 # shrinking
@@ -328,10 +328,10 @@ def test_simpler_graphs_are_valid() -> None:
 
 
 def test_a_case_reads_back() -> None:
-    case = FuzzCase(random_graph(8), 8, ("threads",), "wrong (threads): output 0")
+    case = FuzzCase(random_graph(8), 8, ("unfused threads",), "mismatch (unfused threads): output 0")
     again = parse_case(str(case))
     assert str(again) == str(case)
-    assert (again.seed, again.configurations) == (8, ("threads",))
+    assert (again.seed, again.configurations) == (8, ("unfused threads",))
 
 
 # processes
@@ -362,10 +362,10 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "passes every check" in capsys.readouterr().out
 
 
-# bad input
+# malformed input
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_bad_input_gets_an_error_of_ours(seed: int) -> None:
+def test_malformed_input_gets_an_error_of_ours(seed: int) -> None:
     failure = check_malformed(seed).failure
     assert failure is None, str(failure)

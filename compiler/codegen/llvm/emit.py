@@ -25,20 +25,7 @@ from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, interval, product, substitute, var, variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import (
-    Block,
-    BoundsCheck,
-    For,
-    Kernel,
-    Let,
-    Local,
-    Prefetch,
-    Range,
-    Reduce,
-    Stmt,
-    Store,
-    has_partial_tile,
-)
+from compiler.ir.tile.kernel import Block, For, Kernel, Let, Range, Reduce, Stmt, Store, has_partial_tile
 from compiler.ir.tile.thread_sync import barrier_points, is_parallelizable
 from compiler.ir.tile.uses import used_names
 from compiler.ir.types import DType, boolean, i64
@@ -65,14 +52,14 @@ class KernelEmitter:
         self.b = IRBuilder()
         self.parallel = is_parallelizable(kernel)
         self.barrier_points = barrier_points(kernel) if self.parallel else frozenset()
-        # (pointer, elements) of the stack memory of each local buffer; all unrolled copies of a Local share it
+        # (pointer, elements) of the stack memory of each local buffer; all unrolled copies of a tile.Local share it
         self.local_allocas: dict[tuple[object, ...], tuple[str, int]] = {}
         self.failed_flag = (
             ""  # pointer to this thread's i1 that records a failed bounds check; empty before the first check
         )
 
     def emit(self) -> None:
-        """Emit the whole body, then the status store and the fence that non-temporal stores need on x86."""
+        """Emit the body, then the status store and the fence that non-temporal stores need on x86."""
         scope = CodegenScope()
         for k, p in enumerate(self.kernel.params):
             scope.buffers[p.name] = StorageBuffer(
@@ -114,7 +101,7 @@ class KernelEmitter:
                 ev.materialize(stmt.name)
         elif isinstance(stmt, Store):
             self.emit_store(stmt, ev)
-        elif isinstance(stmt, Local):
+        elif isinstance(stmt, tile.Local):
             bounds = interval(product(stmt.type.physical_shape), {})
             assert bounds is not None, f"%{stmt.buffer}: {stmt.type} has no upper bound"
             private = tuple(ev.scope.axes.values())
@@ -125,9 +112,9 @@ class KernelEmitter:
             ev.scope.buffers[stmt.buffer] = StorageBuffer(
                 self.local_allocas[key][0], stmt.type, private, is_writable=True
             )
-        elif isinstance(stmt, BoundsCheck):
+        elif isinstance(stmt, tile.BoundsCheck):
             self.emit_check(stmt, ev)
-        elif isinstance(stmt, Prefetch):
+        elif isinstance(stmt, tile.Prefetch):
             axes = ev.scope.in_scope_order({a for d in stmt.index for a in ev.scope.varying_axes(d)})
             if stmt.applies_to(prod(a.tile for a in ev.scope.axes.values() if a.var not in axes)):
                 ev.emit_prefetch(stmt, tile_coords(ev.scope, axes))
@@ -147,7 +134,7 @@ class KernelEmitter:
         axes.update(a for d in stmt.index for a in ev.scope.varying_axes(d))
         ev.emit_store(stmt.buffer, stmt.index, stmt.value, ev.scope.in_scope_order(axes), stmt.nontemporal)
 
-    def emit_check(self, stmt: BoundsCheck, ev: ExprEmitter) -> None:
+    def emit_check(self, stmt: tile.BoundsCheck, ev: ExprEmitter) -> None:
         """Record, without a branch, if the value is out of range; `emit_status` reports it once, at the end."""
         value = Ref(ev.scope.values[stmt.name].dtype, stmt.name).to(i64)
         bad = (value < scalar.index_value(stmt.low)) | (value >= scalar.index_value(stmt.high))
@@ -303,18 +290,16 @@ class KernelEmitter:
 
         self.b.switch(units, -(-max_rows // unit), case)
 
-    def balance_last_tiles(
-        self, r: Range, total_rows: Dim, left: str, counter: Dim, ev: ExprEmitter
-    ) -> tuple[Dim, str]:
+    def balance_last_tiles(self, r: Range, extent: Dim, left: str, counter: Dim, ev: ExprEmitter) -> tuple[Dim, str]:
         """Return the first row and the number of rows of tile `counter`, so that the last two tiles are about equal.
 
-        `left` is the number of rows from `counter * r.tile` on, of `total_rows`.
+        `left` is the number of rows from `counter * r.tile` on, of `extent`.
         """
         emit, t = self.b.emit, r.tile
         half = emit(f"lshr i64 {emit(f'add i64 {left}, 1')}, 1")
         rows = self.b.intrinsic("i64", "llvm.umin.i64", ("i64", half), ("i64", str(t)))
         second_half = emit(f"lshr i64 {emit(f'add i64 {left}, {t}')}, 1")
-        first_row, total = (ev.emit_resolved_index(d, {}, None) for d in (counter * t, total_rows))
+        first_row, total = (ev.emit_resolved_index(d, {}, None) for d in (counter * t, extent))
         is_only_tile = emit(f"icmp eq i64 {first_row}, 0")
         last_rows = emit(f"select i1 {is_only_tile}, i64 {left}, i64 {second_half}")
         is_last = emit(f"icmp ule i64 {left}, {t}")
@@ -388,14 +373,14 @@ class KernelEmitter:
         return self.b.emit(f"select {llvm_type(boolean, lanes)} {mask}, {ty} {value}, {ty} {other}")
 
     def _value_axes(self, stmt: Reduce, scope: CodegenScope) -> set[str]:
-        """Return the axes that the reduced value varies over, apart from the reduced ones; adds the body's names to `scope`."""
+        """Return the axes that the value varies over, without the reduced ones; adds the body's names to `scope`."""
         ev = ExprEmitter(IRBuilder(), scope)
 
         def declare(body: Block) -> None:
             for s in body:
                 if isinstance(s, Let):
                     ev.bind_lazily(s.name, s.value)
-                elif isinstance(s, Local):
+                elif isinstance(s, tile.Local):
                     scope.buffers[s.buffer] = StorageBuffer("", s.type, tuple(scope.axes.values()))
                 elif isinstance(s, Reduce):
                     axes = self._value_axes(s, _enter_ranges(scope, s))

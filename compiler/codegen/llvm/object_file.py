@@ -66,7 +66,7 @@ def target_machine(target: CPUTarget, level: int = CODEGEN_OPT_LEVEL) -> TargetM
 
 @cache
 def initialize_llvm() -> None:
-    """Register every backend of LLVM and turn its machine scheduler off: an option of the whole process."""
+    """Register every backend of LLVM and turn its machine scheduler off: an option of the process."""
     llvm.set_option("tilewright", "-enable-misched=false")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -38,15 +38,16 @@ def reuse_thread_scratch(
     p: Param,
     body: Block,
     nest: Sequence[Range],
-    tile_numbers: Sequence[Dim],
-    first_tile_numbers: Sequence[Dim],
+    numbers: Sequence[Dim],
+    first_numbers: Sequence[Dim],
 ) -> None:
     """Map all iterations of a thread to the slice of scratch buffer `p` that belongs to its first iteration.
 
+    `numbers` and `first_numbers` are the tile numbers of the current and of the thread's first iteration.
     Done only if each loop of the nest indexes a dimension of its own, so that the slices of two threads are disjoint.
     """
-    numbers = zip(nest, tile_numbers, first_tile_numbers, strict=True)
-    distance = {var(r.var): (number - first) * r.tile for r, number, first in numbers}
+    loops = zip(nest, numbers, first_numbers, strict=True)
+    distance = {var(r.var): (number - first) * r.tile for r, number, first in loops}
     indices_by_dim = zip(*tile.access_indices(body, p.name), strict=True)
     loop_indices = [indices[0] if len(set(indices)) == 1 else None for indices in indices_by_dim]
     if distance.keys() <= set(loop_indices):

@@ -1,7 +1,7 @@
 """Register transposes: rows that are contiguous in memory become the lanes of vectors, and back.
 
 A network of two-vector shuffles, log2(width) per vector, as in Eklundh, "A Fast Computer Method for Matrix Transposing",
-1972.  The first stages shuffle within chunks of 16 bytes, which most machines do faster.  Later stages move whole chunks.
+1972.  The first stages shuffle within chunks of 16 bytes, which most machines do faster.  Later stages move chunks.
 """
 
 from __future__ import annotations

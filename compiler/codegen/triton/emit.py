@@ -23,8 +23,10 @@ from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, product
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import BoundsCheck, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
-from compiler.ir.types import bf16, f16, f32, f64, i8, i32
+from compiler.ir.types import f32, f64
+from compiler.target import MATRIX_DTYPES
 
 INT32_INDEX_LIMIT = 1 << 31
 """Buffers of at least this many elements need 64-bit indices."""
@@ -155,7 +157,7 @@ class TritonKernelEmitter:
                 self.exprs.names[name] = BlockValue(text, axes) if needs_no_binding else self.bind(text, axes, name)
             case Store(buffer, index, value):
                 self.emit_store(buffer, index, self.exprs.bind_long_parts(value))
-            case Local(buffer, type_):
+            case Local(buffer, type_, _):
                 if type_.rank:
                     self.local_depths[buffer] = len(self.exprs.loops)
                 else:
@@ -309,11 +311,11 @@ class TritonKernelEmitter:
 
     def dot_text(self, s: Reduce, reduced: Sequence[str], accumulator: str) -> tuple[str, tuple[str, ...]] | None:
         """Return a sum of products as `tl.dot`, and its two axes; None if it is not a matrix product of such blocks."""
-        if s.op != "add" or len(reduced) != 1 or not isinstance(s.value, PrimitiveCall) or s.value.primitive != "mul":
+        contraction = contraction_of(s)
+        operands = contraction.matrix_operands(MATRIX_DTYPES) if contraction else None
+        if operands is None or len(reduced) != 1:
             return None
-        x, y = dot_operands(s.value)
-        if (x.dtype, s.value.dtype) not in DOT_DTYPES:
-            return None
+        x, y = operands
         free = [set(self.exprs.axes(e)) - set(reduced) for e in (x, y)]
         both_reduced = all(reduced[0] in self.exprs.axes(e) for e in (x, y))
         if not both_reduced or [len(f) for f in free] != [1, 1] or free[0] == free[1]:
@@ -331,9 +333,6 @@ class TritonKernelEmitter:
 MIN_DOT_EXTENT = 16
 """Smallest extent of a block that `tl.dot` accepts on every GPU."""
 
-DOT_DTYPES = {(f16, f32), (bf16, f32), (f32, f32), (f64, f64), (i8, i32)}
-"""Pairs of dtypes that `tl.dot` supports: of the factors, and of the accumulator."""
-
 
 def is_read_modify_write(stmt: Stmt) -> bool:
     """Return True for a serial loop that writes a buffer it reads: it must not run in every program."""
@@ -342,14 +341,6 @@ def is_read_modify_write(stmt: Stmt) -> bool:
     written = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Store)}
     local = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Local)}
     return bool({e.buffer for e in tile.loads((stmt,))} & written - local)
-
-
-def dot_operands(value: PrimitiveCall) -> tuple[Expr, Expr]:
-    """Return the factors of a product, without the casts that `tl.dot` performs itself."""
-    x, y = value.operands
-    uncast = [e.operands[0] if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e for e in (x, y)]
-    supported = uncast[0].dtype == uncast[1].dtype and (uncast[0].dtype, value.dtype) in DOT_DTYPES
-    return (uncast[0], uncast[1]) if supported else (x, y)
 
 
 def reduce_identity(s: Reduce) -> Const:

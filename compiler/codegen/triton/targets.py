@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.target import MatrixShape, MemorySpace, Target
-
-DOT_DTYPES = (("f16", "f32"), ("bf16", "f32"), ("f32", "f32"), ("f64", "f64"), ("i8", "i32"))
-"""Operand and accumulator of `tl.dot`."""
+from compiler.target import MATRIX_DTYPES, MatrixShape, MemorySpace, Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +30,7 @@ def _gpu(name: str, platform: str, architecture: int | str, warp_threads: int, s
             MemorySpace("shared", shared_bytes, "block"),
             MemorySpace("memory", None, "device"),
         ),
-        matrix_shapes=tuple(MatrixShape(16, 16, 16, operand, accumulator) for operand, accumulator in DOT_DTYPES),
+        matrix_shapes=tuple(MatrixShape(16, 16, 16, operand, accumulator) for operand, accumulator in MATRIX_DTYPES),
         platform=platform,
         architecture=architecture,
         warp_threads=warp_threads,

@@ -95,7 +95,7 @@ def native_batch_norm_stateless(
 
 
 def _saved_statistics(x: Node, mean: Node, variance: Node, eps: float) -> tuple[Node, Node]:
-    """Return mean and reciprocal standard deviation in the dtype of `x`, as PyTorch saves them for the backward pass."""
+    """Return mean and reciprocal standard deviation in the dtype of `x`, as PyTorch saves them for backward."""
     return ops.as_dtype(mean, x.dtype), ops.as_dtype(ops.rsqrt(ops.add(variance, eps)), x.dtype)
 
 

@@ -85,7 +85,7 @@ def _make_max_pool_with_indices(count: int) -> Any:
 
 
 def _flat_index(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Node:
-    """Convert `best`, an element number inside each window, to an index into the flattened spatial dimensions of `x`."""
+    """Convert `best`, element numbers inside windows, to indices into the flattened spatial dimensions of `x`."""
     size, stride, dilation = window.values()
     count, first = len(size), x.type.rank - len(size)
     index: Node | None = None
@@ -136,7 +136,7 @@ for _count in (1, 2, 3):
 
 
 def _adaptive_pool(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
-    """Pool each spatial dimension to its `target` size (None: unchanged) by `reduce(x, dim)`, which keeps the dimension."""
+    """Pool each spatial dimension to its `target` size (None: unchanged) by `reduce(x, dim)`, which keeps `dim`."""
     first = x.type.rank - len(target)
     for d, m in enumerate(target, first):
         n = x.shape[d]

@@ -68,7 +68,7 @@ def _uneven_avg_pool(
     gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], with_pad: bool,
     divisor: int | None,
 ) -> Node:  # fmt: skip
-    """Return the gradient for windows of different sizes: the input elements in each, and with `with_pad` its padding."""
+    """Return the gradient for windows of different sizes; `with_pad` counts their padding too."""
     weights, count = [], len(kernel)
     for n, m, k, s, p in zip(x.shape[-count:], gradient.shape[-count:], kernel, stride, padding, strict=True):
         low = ops.sub(ops.mul(positions(m), s), p)

@@ -131,7 +131,7 @@ def index_put(x: Node, indices: Sequence[Node | None], values: Node, accumulate:
 
 
 def _masked_put(x: Node, mask: Node, trailing_dims: int, values: Node, accumulate: bool) -> Node:
-    """Assign `values`, the same for every true element of a mask that lacks the `trailing_dims` last dimensions of `x`."""
+    """Assign the same `values` at every true element of a mask over all but the last `trailing_dims` dimensions."""
     selected = view(ops.as_dtype(mask, boolean), (*mask.shape, *(1,) * trailing_dims))
     if values.type.rank > trailing_dims:
         front, back = values.shape[: -1 - trailing_dims], values.shape[values.type.rank - trailing_dims :]

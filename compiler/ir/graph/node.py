@@ -120,7 +120,7 @@ class Op:
         return Node(self, nodes, bound, self.infer_type(signature), loc=loc)
 
     def bind_attrs(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return `given` completed by the defaults, lists as tuples; TypeRuleError for an attribute the op does not take."""
+        """Return `given` completed by the defaults, lists as tuples; TypeRuleError for an invalid attribute."""
         unknown = sorted(set(given) - set(self.attr_defaults))
         missing = sorted(k for k, v in self.attr_defaults.items() if v is REQUIRED and k not in given)
         if unknown or missing:
@@ -259,7 +259,8 @@ class Node:
         return replace(self, loc=loc)
 
     def __repr__(self) -> str:
-        return f"%{self.name or '?'}: {self.result_type} = {self.op.name}({', '.join('%' + (o.name or '?') for o in self.operands)})"
+        operands = ", ".join(f"%{o.name or '?'}" for o in self.operands)
+        return f"%{self.name or '?'}: {self.result_type} = {self.op.name}({operands})"
 
 
 def input_node(name: str, type: TensorType, loc: Loc | None = None) -> Node:

@@ -1,10 +1,10 @@
-"""Op declarations: all that the compiler knows about an op, in one place.
+"""Op declarations: all that the compiler knows about an op.
 
     silu = declare_op("silu", "x: float", Elementwise(lambda x: x / (1 + exp(-x))),
                       aten="aten.silu.default", reference=torch.nn.functional.silu,
                       samples=[sample_input("f32[4, 5]"), sample_input("f32[0, 3]")])
 
-Calling an op builds a node: `silu(x)`.  Python numbers among the operands become constants of the other operands' dtype.
+Calling an op builds a node: `silu(x)`.  Operands that are Python numbers become constants of the other operands' dtype.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from compiler.ir.symbolic.index_expr import Dim
 
 @dataclass(frozen=True)
 class RuntimeAssertion:
-    """A condition `left relation right` on sizes, where `relation` is a Python comparison; `message` is for the user."""
+    """A condition `left relation right` on sizes; `relation` is a Python comparison, `message` is for the user."""
 
     left: Dim
     relation: str

@@ -40,8 +40,8 @@ Position: TypeAlias = tuple[Dim, ...]
 class Elementwise:
     """`fn` maps one element of each operand to one element of the result.
 
-    `fn` takes an `Expr` per operand and the node's attributes as keywords.  With `promotes_half`, operands of half types
-    are converted to f32.
+    `fn` takes an `Expr` per operand and the node's attributes as keywords.  `promotes_half` converts operands of half
+    types to f32.
     """
 
     fn: Callable[..., Expr]
@@ -71,9 +71,9 @@ class IndexMap:
     """`reads(node, i)` lists the guarded reads of result element `i`; `fill(node)` is its value where no guards hold.
 
     A *view* has one read without guards.  `inverse(node, j)` maps operand element `j` of a view to its position in the
-    result (out of bounds if the view omits it), so that a producer can store through the view.  It exists only for views
-    without duplicated elements, and returns None if the position is no simple expression.
-    `operand_offsets(node)` gives the position of each operand's first element in the result.  It exists if the result
+    result (out of bounds if the view omits it); with it a producer can store through the view.  It is set only for views
+    without duplicated elements, and returns None if the position is not a simple expression.
+    `operand_offsets(node)` gives the position of each operand's first element in the result.  It is set if the result
     contains the operands as disjoint boxes, with the fill value around them, so that they can be computed in place.
     """
 
@@ -151,8 +151,8 @@ class ScanAxis:
 class Scan:
     """A scan with state carried along a dimension: `initial(node)`, then `step(*state, *elements)` for each element.
 
-    Operands have the shape of the result, whose elements are `result(*state)`.  `step` gets half types as f32; the state
-    has the dtypes of `initial`.  `combine` is set if the scan is the prefix form of a `Reduction` with this `combine`.
+    Operands have the shape of the result, whose elements are `result(*state)`.  Operands of half types are converted to
+    f32; the state has the dtypes of `initial`.  `combine` is set if the scan is the prefix form of that `Reduction`.
     """
 
     axis: Callable[[Node], ScanAxis]
@@ -175,7 +175,7 @@ class ScatterWrites:
 class Scatter:
     """A copy of operand 0, updated at data-dependent positions.
 
-    `combine(node)` is "add", "mul", "max" or "min", or "set" to overwrite.  Writes to the same position happen in order,
+    `combine(node)` is "add", "mul", "max", "min", or "set" to overwrite.  Writes to the same position happen in order,
     the last dimension fastest, except for points that differ in a dimension of `position`.
     """
 
@@ -224,8 +224,7 @@ class ControlFlow:
 class Opaque:
     """Runs the op's reference in PyTorch; `reason` explains why the op has no structure.
 
-    `shape_attr` names an attribute that only declares the result shapes: a symbol that occurs nowhere else is defined by
-    the call.
+    `shape_attr` names an attribute that only declares the result shapes: the call defines symbols that occur only there.
     """
 
     reason: str

@@ -1,8 +1,8 @@
-"""What a graph means: every op's reference, run in PyTorch.
+"""Interpreter of Graph IR: runs every op's reference in PyTorch.
 
-With `dtype=torch.float64` all floating-point maths happens in float64, casts between float types included, which gives the
-true answer that every rounded one is measured against.  Without it, half types are computed in f32 and each result is
-rounded, as in compiled code; PyTorch's own half-precision kernels round in between.
+With `dtype=torch.float64` all floating-point operations and casts use float64, which gives the reference result for
+error measurements.  Without it, half types are computed in f32 and each result is rounded, as in compiled code, while
+PyTorch's half-precision kernels also round intermediate values.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ NodeEvaluator: TypeAlias = Callable[[Node, Sequence[Value]], Value]
 def interpret(
     graph: Graph, inputs: Sequence[torch.Tensor | Array], *, dtype: torch.dtype | None = None
 ) -> list[torch.Tensor]:
-    """The graph's outputs for `inputs` (arrays or tensors; a bf16 array holds float32 or bits in uint16).
+    """Return the graph's outputs for `inputs`, arrays or tensors (a bf16 array is float32 or bits in uint16).
 
-    `dtype` replaces every floating-point type.  ArgumentError where an input does not fit its type.
+    `dtype` replaces every floating-point type.  ArgumentError if an input does not match its type.
     """
     if len(inputs) != len(graph.inputs):
-        raise ArgumentError(f"@{graph.name} takes {len(graph.inputs)} inputs, not {len(inputs)}")
+        raise ArgumentError(f"@{graph.name} takes {len(graph.inputs)} inputs, got {len(inputs)}")
     if graph.symbols:
         pairs = zip(graph.inputs, inputs, strict=True)
         graph = graph.specialize(bind_symbols(p for n, x in pairs for p in zip(n.shape, x.shape, strict=True)))
@@ -49,47 +49,48 @@ def interpret(
     for node, given in zip(graph.inputs, inputs, strict=True):
         value = given if isinstance(given, torch.Tensor) else as_tensor(given, node.dtype)
         if tuple(value.shape) != node.shape or value.dtype not in (dtype, TORCH_DTYPES[node.dtype]):
-            found = f"{value.dtype}{list(value.shape)}"
-            raise ArgumentError(f"@{graph.name}: input %{node.name} is {node.type}, but was given {found}")
+            actual = f"{value.dtype}{list(value.shape)}"
+            raise ArgumentError(f"@{graph.name}: input %{node.name} must be {node.type}, got {actual}")
         arguments.append(_to_float_dtype(value, dtype))
     if needs_partitioning(graph):
-        parts = partition(graph)
-        interpreted = partial(partial, interpret, dtype=dtype)
-        return PartitionExecutor(graph, parts, tuple(interpreted(p.graph) for p in parts), interpreted)(arguments)[0]  # type: ignore[arg-type]  # inputs are single
-    return _evaluate(graph, arguments, partial(evaluate_node, dtype=dtype))  # type: ignore[return-value]  # outputs are single results, as verified
+        subgraphs = partition(graph)
+        compile_body = partial(partial, interpret, dtype=dtype)
+        functions = tuple(compile_body(s.graph) for s in subgraphs)
+        return PartitionExecutor(graph, subgraphs, functions, compile_body)(arguments)[0]  # type: ignore[arg-type]  # inputs are tensors
+    return _evaluate(graph, arguments, partial(evaluate_node, dtype=dtype))  # type: ignore[return-value]  # verified: outputs are tensors
 
 
 def interpret_in_float64(graph: Graph) -> list[torch.Tensor]:
-    """The outputs of a graph without inputs: float maths happens in float64, and what each node gives is rounded to its types."""
-    return _evaluate(graph, (), _evaluate_in_float64)  # type: ignore[return-value]  # outputs are single results, as verified
+    """Return the outputs of a graph without inputs; each node is computed in float64 and rounded to its types."""
+    return _evaluate(graph, (), _evaluate_in_float64)  # type: ignore[return-value]  # verified: outputs are tensors
 
 
 def run_opaque_op(name: str, attrs: Mapping[str, Any], arguments: Sequence[tuple[Array, DType]]) -> list[Array]:
-    """The results of op `name`'s reference on arrays."""
+    """Run the reference of op `name` on arrays."""
     result = _run_reference(OPS[name].reference, [as_tensor(a, d) for a, d in arguments], attrs, f"op {name}")
     return [as_array(r) for r in (result if isinstance(result, tuple) else (result,))]
 
 
-def _evaluate(graph: Graph, arguments: Sequence[Value], compute_one: NodeEvaluator) -> list[Value]:
-    """The outputs of a graph without symbolic dimensions."""
-    known = dict(zip(graph.inputs, arguments, strict=True))
+def _evaluate(graph: Graph, arguments: Sequence[Value], evaluate: NodeEvaluator) -> list[Value]:
+    """Return the outputs of a graph of static shapes."""
+    values = dict(zip(graph.inputs, arguments, strict=True))
     for node in graph.nodes:
-        if node not in known:
-            known[node] = compute_one(node, [known[o] for o in node.operands])
-    return [known[n] for n in graph.outputs]
+        if node not in values:
+            values[node] = evaluate(node, [values[o] for o in node.operands])
+    return [values[n] for n in graph.outputs]
 
 
-def _evaluate_body(node: Node, operands: Sequence[Any], compute_one: NodeEvaluator) -> Value | None:
-    """The value of a node that carries a graph, or has one instead of a reference; None where it has neither."""
+def _evaluate_body(node: Node, operands: Sequence[Any], evaluate: NodeEvaluator) -> Value | None:
+    """Evaluate a node with a nested graph, or a composite without a reference; return None for other nodes."""
     results: Any
     if isinstance(node.structure, Recurrence):
-        results = run_steps(node, operands, lambda given: _evaluate(node.attrs["body"], given, compute_one), _stack)
+        results = run_steps(node, operands, lambda given: _evaluate(node.attrs["body"], given, evaluate), _stack)
     else:
-        declared = node.op.reference is None and isinstance(node.structure, Composite)
-        body = node.attrs.get("body") or (expand_composite(node) if declared else None)
+        needs_expansion = node.op.reference is None and isinstance(node.structure, Composite)
+        body = node.attrs.get("body") or (expand_composite(node) if needs_expansion else None)
         if body is None:
             return None
-        results = _evaluate(body, operands, compute_one)
+        results = _evaluate(body, operands, evaluate)
     return tuple(results) if isinstance(node.result_type, tuple) else results[0]
 
 
@@ -98,17 +99,17 @@ def _stack(values: Sequence[Any]) -> Value:
 
 
 def evaluate_node(node: Node, operands: Sequence[Value], dtype: torch.dtype | None) -> Value:
-    """The value of `node` given its operands' values."""
-    found = _evaluate_body(node, operands, partial(evaluate_node, dtype=dtype))
-    if found is not None:
-        return found
+    """Evaluate `node` on its operands' values; `dtype` replaces every floating-point type."""
+    value = _evaluate_body(node, operands, partial(evaluate_node, dtype=dtype))
+    if value is not None:
+        return value
     if node.op is CONSTANT:
         data: ConstantData = node.attrs["value"]
         return _to_float_dtype(as_tensor(data.array, data.dtype), dtype)
     if isinstance(node.structure, Opaque):
-        # which of equal elements comes first depends on their places in memory, and programs keep them dense
+        # the order of equal elements (sort, topk) depends on strides; compiled programs pass contiguous tensors
         operands = [o if isinstance(o, tuple) else o.contiguous() for o in operands]
-    if isinstance(node.structure, Elementwise) and not node.structure.promotes_half:  # bits have no wide form
+    if isinstance(node.structure, Elementwise) and not node.structure.promotes_half:  # works on bits: keep the dtypes
         operands = [_to_float_dtype(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
         return _to_float_dtype(_run_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
     wide = dtype or _half_compute_dtype(node)
@@ -120,35 +121,31 @@ def evaluate_node(node: Node, operands: Sequence[Value], dtype: torch.dtype | No
 
 
 def _evaluate_in_float64(node: Node, operands: Sequence[Value]) -> Value:
-    """The value of `node`, each element as near to the truth as its type allows: float maths of several steps happens in float64."""
-    found = _evaluate_body(node, operands, _evaluate_in_float64)
-    if found is not None:
-        return found
-    return _round_to_result_type(
-        evaluate_node(node, operands, None if _is_correctly_rounded(node) else torch.float64), node
-    )
+    """Evaluate `node` with float64 intermediate values and round the result once to the node's types."""
+    value = _evaluate_body(node, operands, _evaluate_in_float64)
+    if value is not None:
+        return value
+    dtype = None if _is_correctly_rounded(node) else torch.float64
+    return _round_to_result_type(evaluate_node(node, operands, dtype), node)
 
 
 def _is_correctly_rounded(node: Node) -> bool:
-    """Whether an element is chosen, or comes of one step that every machine rounds correctly."""
+    """Return True if each element is copied, or computed by at most one correctly rounded operation."""
     if isinstance(node.structure, Elementwise):
-        steps = [e.primitive for e in elementwise_expr(node).calls]
-        return len(steps) <= 1 and not APPROXIMATED.intersection(steps)
+        primitives = [e.primitive for e in elementwise_expr(node).calls]
+        return len(primitives) <= 1 and not APPROXIMATED.intersection(primitives)
     return node.op is CONSTANT or isinstance(node.structure, IndexMap | Gather)
 
 
 def _half_compute_dtype(node: Node) -> torch.dtype | None:
-    """The type in which a node that reads or makes half types is computed, as in compiled code; None where there are none."""
-    found = {
-        t.dtype
-        for n in (node, *node.operands)
-        for t in (n.result_type if isinstance(n.result_type, tuple) else (n.result_type,))
-    }
-    return (torch.float64 if types.f64 in found else torch.float32) if any(d.is_half for d in found) else None
+    """Return the compute type of a node with half-type operands or results, as in compiled code; None for others."""
+    result_types = [n.result_type for n in (node, *node.operands)]
+    dtypes = {t.dtype for r in result_types for t in (r if isinstance(r, tuple) else (r,))}
+    return (torch.float64 if types.f64 in dtypes else torch.float32) if any(d.is_half for d in dtypes) else None
 
 
 def _round_to_result_type(value: Value, node: Node) -> Value:
-    """`value` in the types of `node`."""
+    """Convert `value` to the result types of `node`."""
     if isinstance(node.result_type, tuple):
         return tuple(v.to(TORCH_DTYPES[t.dtype]) for v, t in zip(value, node.result_type, strict=True))
     return value.to(TORCH_DTYPES[node.dtype])  # type: ignore[union-attr]  # one result
@@ -158,20 +155,20 @@ def _run_reference(
     reference: Callable[..., Any] | None, operands: Sequence[Value], attrs: Mapping[str, Any], what: str
 ) -> Value:
     if reference is None:
-        raise VerifyError(f"{what} has no reference to run")
+        raise VerifyError(f"{what} has no reference implementation")
     result = reference(*operands, **attrs)
     return tuple(result) if isinstance(result, (tuple, list)) else result
 
 
 def _to_float_dtype(value: Value, dtype: torch.dtype | None) -> Value:
-    """`value` with its floating-point tensors converted to `dtype`."""
+    """Convert the floating-point tensors in `value` to `dtype`, if given."""
     if isinstance(value, tuple):
         return tuple(_to_float_dtype(v, dtype) for v in value)  # type: ignore[misc]
     return value.to(dtype) if dtype is not None and value.is_floating_point() else value
 
 
 def _promote_attr(value: Any, dtype: torch.dtype) -> Any:
-    """A float type among the attributes (what a cast converts to) replaced by the wide one."""
+    """Replace a float type in an attribute, as the target of a cast, by the type that corresponds to `dtype`."""
     if isinstance(value, DType) and value.is_float:
         return next(d for d, t in TORCH_DTYPES.items() if t == dtype)
     return value

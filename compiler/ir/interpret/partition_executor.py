@@ -1,4 +1,4 @@
-"""Running a graph in parts: what computes each of them, the calls into PyTorch behind it, and the sizes that these tell."""
+"""Execution of a partitioned graph: subgraphs, the eager calls between them, and the sizes that these define."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ SymbolValues: TypeAlias = dict[str, int]
 
 @dataclass(frozen=True)
 class SymbolBinder:
-    """How sizes are read off the shapes of some values: those that stand plainly for a dimension, and what else must fit."""
+    """Binds symbols to sizes from the shapes of `values`.
+
+    `direct` lists (symbol, node, axis) of the dimensions that bind a symbol; `derived` lists (dimension, node, axis) of
+    all others, which must match the bound symbols.
+    """
 
     values: tuple[Node, ...]
     direct: tuple[tuple[str, Node, int], ...]
@@ -35,40 +39,44 @@ class SymbolBinder:
 
     @staticmethod
     def from_nodes(values: Iterable[Node], known_symbols: Iterable[str] = ()) -> SymbolBinder:
-        """`known` are the sizes that have been told before."""
-        told, plain, others = set(known_symbols), [], []
-        given = tuple(values)
-        for n in given:
+        """Build the binder for the shapes of `values`; `known_symbols` are bound already."""
+        nodes, bound = tuple(values), set(known_symbols)
+        direct: list[tuple[str, Node, int]] = []
+        derived: list[tuple[Dim, Node, int]] = []
+        for n in nodes:
             for axis, d in enumerate(n.shape):
                 name = next(iter(symbol_names(d))) if isinstance(d, IndexExpr) and len(symbol_names(d)) == 1 else ""
-                if name and name not in told and d == var(name):
-                    plain.append((name, n, axis))
-                    told.add(name)
+                if name and name not in bound and d == var(name):
+                    direct.append((name, n, axis))
+                    bound.add(name)
                 else:
-                    others.append((d, n, axis))
-        return SymbolBinder(given, tuple(plain), tuple(others))
+                    derived.append((d, n, axis))
+        return SymbolBinder(nodes, tuple(direct), tuple(derived))
 
     def bind(self, node_values: NodeValues, sizes: SymbolValues) -> None:
-        """Add what is told to `sizes`; ArgumentError where that contradicts others, VerifyError for values of another rank."""
+        """Add the bound symbols to `sizes`; ArgumentError for contradictory sizes, VerifyError for a wrong rank."""
         for n in self.values:
-            if node_values[n].dim() != len(n.shape):
-                raise VerifyError(
-                    f"{n.name}: PyTorch returned shape {list(node_values[n].shape)} where the graph says {n.type}"
-                )
+            shape = list(node_values[n].shape)
+            if len(shape) != len(n.shape):
+                raise VerifyError(f"{n.name}: PyTorch returned shape {shape}, but the graph declares {n.type}")
         sizes.update({name: node_values[n].shape[axis] for name, n, axis in self.direct})
-        if wrong := [o for o in self.derived if not self._dim_matches(*o, node_values, sizes)]:
-            sizes.update(bind_symbols((substitute(d, sizes), node_values[n].shape[axis]) for d, n, axis in wrong))
+        if unmatched := [o for o in self.derived if not self._dim_matches(*o, node_values, sizes)]:
+            sizes.update(bind_symbols((substitute(d, sizes), node_values[n].shape[axis]) for d, n, axis in unmatched))
 
     @staticmethod
     def _dim_matches(d: Dim, n: Node, axis: int, node_values: NodeValues, sizes: SymbolValues) -> bool:
-        """Whether a dimension is what the sizes say; not where they do not say."""
-        wanted = d if isinstance(d, int) else evaluate(d, sizes) if symbol_names(d) <= sizes.keys() else None
-        return wanted == node_values[n].shape[axis]
+        """Return True if `d` is determined by `sizes` and equal to the actual dimension."""
+        expected = d if isinstance(d, int) else evaluate(d, sizes) if symbol_names(d) <= sizes.keys() else None
+        return expected == node_values[n].shape[axis]
 
 
 @dataclass(frozen=True)
 class EagerCall:
-    """A call between two parts: the values it tells sizes by, the conditions on these, and what makes functions of its graphs."""
+    """An op that PyTorch runs between two subgraphs.
+
+    `symbol_binder` binds the symbols in the shapes of `results`, `assertions` are checked after it, and `compile_body`
+    turns graphs in the op's attributes into functions.
+    """
 
     node: Node
     results: tuple[Node, ...]
@@ -78,33 +86,35 @@ class EagerCall:
 
     @cached_property
     def _attrs(self) -> dict[str, Any]:
-        """The attributes, with functions for graphs."""
+        """The op's attributes, with functions in place of graphs."""
         return {k: self.compile_body(v) if isinstance(v, Graph) else v for k, v in self.node.attrs.items()}
 
     @cached_property
     def _symbolic_attrs(self) -> tuple[str, ...]:
-        """The attributes that name sizes which have been told before."""
-        declared = self.node.structure.shape_attr if isinstance(self.node.structure, Opaque) else ""
-        return tuple(k for k, v in self._attrs.items() if k != declared and symbol_names(v))
+        """Names of the attributes that contain symbols to substitute before the call."""
+        shape_attr = self.node.structure.shape_attr if isinstance(self.node.structure, Opaque) else ""
+        return tuple(k for k, v in self._attrs.items() if k != shape_attr and symbol_names(v))
 
     def run(self, node_values: NodeValues, sizes: SymbolValues) -> None:
+        """Run the op and add its results to `node_values` and the symbols it defines to `sizes`."""
         assert self.node.op.reference is not None
         attrs = self._attrs | {k: substitute_symbols(self._attrs[k], sizes) for k in self._symbolic_attrs}
         with torch.no_grad():
-            found = self.node.op.reference(*(node_values[o].detach() for o in self.node.operands), **attrs)
-        results = (found,) if isinstance(found, torch.Tensor) else found
+            result = self.node.op.reference(*(node_values[o].detach() for o in self.node.operands), **attrs)
+        results = (result,) if isinstance(result, torch.Tensor) else result
         for n in self.results:
             node_values[n] = results[n.attrs["index"] if isinstance(n.structure, TupleGet) else 0]
         self.symbol_binder.bind(node_values, sizes)
-        for condition in self.assertions:
-            condition.check(sizes)
+        for assertion in self.assertions:
+            assertion.check(sizes)
 
 
 @dataclass(frozen=True)
 class PartitionExecutor:
-    """A graph in parts and what computes each of them: `compute[k]` takes and gives tensors as `parts[k]` says.
+    """A partitioned graph with a function for each subgraph.
 
-    `body` makes a function of a graph that a call carries.
+    `subgraph_functions[k]` maps the inputs of `subgraphs[k]` to its outputs.  `compile_body` turns a graph in an eager
+    call's attributes into a function.
     """
 
     graph: Graph
@@ -119,38 +129,36 @@ class PartitionExecutor:
 
     @cached_property
     def _eager_calls(self) -> tuple[tuple[EagerCall, ...], ...]:
-        """The calls behind each part."""
-        known = set(self.graph.symbols)
-        found = []
-        for part in self.subgraphs:
+        """The eager calls after each subgraph."""
+        bound = set(self.graph.symbols)
+        result = []
+        for subgraph in self.subgraphs:
             calls = []
-            for n in part.eager_calls:
+            for n in subgraph.eager_calls:
                 results = (n,) if isinstance(n.result_type, TensorType) else tuple(dict.fromkeys(self.graph.users[n]))
-                shapes = SymbolBinder.from_nodes(results, known)
-                known |= defined_symbols(n)
-                asked = (
-                    c for c in self.assertions if c.symbols <= known and not c.symbols.isdisjoint(defined_symbols(n))
-                )
-                calls.append(EagerCall(n, results, shapes, tuple(asked), self.compile_body))
-            found.append(tuple(calls))
-        return tuple(found)
+                binder, defined = SymbolBinder.from_nodes(results, bound), defined_symbols(n)
+                bound |= defined
+                ready = (a for a in self.assertions if a.symbols <= bound and not a.symbols.isdisjoint(defined))
+                calls.append(EagerCall(n, results, binder, tuple(ready), self.compile_body))
+            result.append(tuple(calls))
+        return tuple(result)
 
     @cached_property
     def _constant_values(self) -> NodeValues:
-        """The constants that calls read and the graph returns."""
-        read = {o for p in self.subgraphs for c in p.eager_calls for o in c.operands}.union(self.graph.outputs)
+        """The constants that eager calls read or the graph returns."""
+        read = {o for s in self.subgraphs for c in s.eager_calls for o in c.operands}.union(self.graph.outputs)
         return {n: as_tensor(n.attrs["value"].array, n.dtype) for n in read if n.op is CONSTANT}
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], SymbolValues]:
-        """The outputs for these inputs, and all sizes; ArgumentError where those that data tells contradict others."""
+        """Return the outputs and the values of all symbols; ArgumentError if sizes contradict each other."""
         if len(inputs) != len(self.graph.inputs):
             raise ArgumentError(f"expected {len(self.graph.inputs)} tensors, got {len(inputs)}")
-        held = self._constant_values | dict(zip(self.graph.inputs, inputs, strict=True))
+        values = self._constant_values | dict(zip(self.graph.inputs, inputs, strict=True))
         sizes: SymbolValues = {}
-        self._input_binder.bind(held, sizes)
-        for part, compute, calls in zip(self.subgraphs, self.subgraph_functions, self._eager_calls, strict=True):
-            if part.outputs:
-                held.update(zip(part.outputs, compute([held[n] for n in part.inputs]), strict=True))
+        self._input_binder.bind(values, sizes)
+        for subgraph, function, calls in zip(self.subgraphs, self.subgraph_functions, self._eager_calls, strict=True):
+            if subgraph.outputs:
+                values.update(zip(subgraph.outputs, function([values[n] for n in subgraph.inputs]), strict=True))
             for call in calls:
-                call.run(held, sizes)
-        return [held[n].clone() if isinstance(n.structure, Leaf) else held[n] for n in self.graph.outputs], sizes
+                call.run(values, sizes)
+        return [values[n].clone() if isinstance(n.structure, Leaf) else values[n] for n in self.graph.outputs], sizes

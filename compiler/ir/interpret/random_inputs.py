@@ -1,4 +1,4 @@
-"""Inputs to try IR on: random ones, and the values that break careless rewrites."""
+"""Test inputs for IR: random values, and special values that expose wrong rewrites."""
 
 from __future__ import annotations
 
@@ -14,26 +14,13 @@ from compiler.ir.types import DType, TensorType
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-SPECIAL_FLOATS = (
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    float("inf"),
-    float("-inf"),
-    float("nan"),
-    0.5,
-    -2.5,
-    1e-40,
-    1e30,
-    -1e30,
-    88.0,
-    -104.0,
-)
+_INF = float("inf")
+SPECIAL_FLOATS = (0.0, -0.0, 1.0, -1.0, _INF, -_INF, float("nan"), 0.5, -2.5, 1e-40, 1e30, -1e30, 88.0, -104.0)
+"""Zeros, units, non-finite values, ties, a subnormal of f32, huge values, and the ends of the range of f32's exp."""
 
 
 def random_array(type_: TensorType, rng: np.random.Generator, low: int = 0, high: int = 8) -> Array:
-    """Random elements as interpreters hold them: floats in -2..2, integers in low..high-1 (so that they may be indices)."""
+    """Return random elements in `dtype.numpy`: floats in -2..2, integers in low..high-1, which can serve as indices."""
     shape, dtype = type_.static_shape(), type_.dtype
     if dtype.is_float:
         return np.asarray(round_to(rng.uniform(-2, 2, shape), dtype))
@@ -41,15 +28,13 @@ def random_array(type_: TensorType, rng: np.random.Generator, low: int = 0, high
 
 
 def special_array(type_: TensorType, phase: int = 0) -> Array:
-    """Zeros of both signs, infinities, NaN, tiny and huge floats; the ends of integer types.  `phase` shifts the cycle."""
+    """Return an array filled cyclically with the special values of its dtype, starting at number `phase`."""
     shape = type_.static_shape()
-    values = special_values(type_.dtype)
-    cycle = np.take(values, phase + np.arange(int(np.prod(shape))), mode="wrap")
-    return cycle.reshape(shape)
+    return np.take(special_values(type_.dtype), phase + np.arange(int(np.prod(shape))), mode="wrap").reshape(shape)
 
 
 def special_values(dtype: DType) -> Array:
-    """The values of `dtype` that break careless algebra."""
+    """Return values of `dtype` that expose wrong algebra: non-finite and extreme floats, the ends of integer types."""
     if dtype.is_float:
         with np.errstate(over="ignore"):
             return np.asarray(round_to(np.array(SPECIAL_FLOATS), dtype))
@@ -59,11 +44,11 @@ def special_values(dtype: DType) -> Array:
 
 
 def small_symbol_values(graph: Graph, start: int = 2) -> dict[str, int]:
-    """A different small size for each symbolic dimension of `graph`."""
+    """Return a different small size for each symbol of `graph`: `start`, `start + 1`, ..."""
     return {name: start + k for k, name in enumerate(sorted(graph.symbols))}
 
 
 def random_inputs(types: Sequence[TensorType], seed: int, low: int = 0, high: int = 8) -> list[Array]:
-    """A random array for each type."""
+    """Return a random array for each type."""
     rng = np.random.default_rng(seed)
     return [random_array(t, rng, low, high) for t in types]

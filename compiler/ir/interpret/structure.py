@@ -1,7 +1,7 @@
-"""What an op's *structure* computes, in NumPy: element by element, every position at once.
+"""Interpreter of the *structures* of ops in NumPy, vectorized over all positions.
 
-Tests compare it with the op's reference; the two are written independently of each other.  Half types are computed in f32
-and rounded once, as lowering does.
+Tests compare its results with the ops' references, which are written independently.  Half types are computed in f32 and
+rounded once, as in lowered kernels.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def evaluate_structure(node: Node, operands: Sequence[Array]) -> Array:
-    """The value of a single-result `node` of static shape from its structure; VerifyError where it has none.
+    """Evaluate the structure of a single-result `node` of static shape on `operands`, arrays of `dtype.numpy`.
 
-    `operands` hold each operand's elements in `dtype.numpy`.  IndexError where a lookup is out of range.
+    VerifyError if the structure cannot be evaluated; IndexError if a lookup is out of bounds.
     """
     if isinstance(node.structure, (Fused, Composite)):
         return evaluate_graph(node.attrs.get("body") or expand_composite(node), operands)[0]
@@ -56,12 +56,12 @@ def evaluate_structure(node: Node, operands: Sequence[Array]) -> Array:
 
 
 def evaluate_graph(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
-    """The graph's outputs, every node computed from its structure."""
-    known = dict(zip(graph.inputs, inputs, strict=True))
+    """Return the graph's outputs, every node evaluated by its structure."""
+    values = dict(zip(graph.inputs, inputs, strict=True))
     for n in graph.nodes:
-        if n not in known:
-            known[n] = evaluate_structure(n, [known[o] for o in n.operands])
-    return [known[n] for n in graph.outputs]
+        if n not in values:
+            values[n] = evaluate_structure(n, [values[o] for o in n.operands])
+    return [values[n] for n in graph.outputs]
 
 
 def _elementwise(node: Node, structure: Elementwise, operands: Sequence[Array]) -> Any:
@@ -71,102 +71,100 @@ def _elementwise(node: Node, structure: Elementwise, operands: Sequence[Array]) 
 
 
 def _generate(node: Node, structure: Generate, operands: Sequence[Array]) -> Any:
-    place = _index_vars("i", node.type.rank)
-    grids = _index_grids(place, node.type.static_shape())
-    return _evaluate_expr(structure.fn(node, place), grids)
+    index = _index_vars("i", node.type.rank)
+    grids = _index_grids(index, node.type.static_shape())
+    return _evaluate_expr(structure.fn(node, index), grids)
 
 
 def _index_map(node: Node, structure: IndexMap, operands: Sequence[Array]) -> Any:
-    place, shape = _index_vars("i", node.type.rank), node.type.static_shape()
-    grids = _index_grids(place, shape)
+    index, shape = _index_vars("i", node.type.rank), node.type.static_shape()
+    grids = _index_grids(index, shape)
     result = np.zeros(shape, node.dtype.numpy)
     if structure.fill is not None:
         result[...] = round_to(structure.fill(node), node.dtype)
-    missing = np.ones(shape, np.bool_)
-    for piece in structure.reads(node, place):
-        here = missing & _guards_hold(piece.guards, grids)
-        result = np.where(here, _read_elements(operands[piece.operand], piece.position, grids, here), result)
-        missing &= ~here
-    if structure.fill is None and missing.any():
-        raise VerifyError(f"{node!r}: no piece covers element {np.argwhere(missing)[0].tolist()}")
+    uncovered = np.ones(shape, np.bool_)
+    for read in structure.reads(node, index):
+        mask = uncovered & _guards_hold(read.guards, grids)
+        result = np.where(mask, _read_elements(operands[read.operand], read.position, grids, mask), result)
+        uncovered &= ~mask
+    if structure.fill is None and uncovered.any():
+        raise VerifyError(f"{node!r}: no guarded read covers element {np.argwhere(uncovered)[0].tolist()}")
     return result
 
 
 def _gather(node: Node, structure: Gather, operands: Sequence[Array]) -> Any:
-    place, shape = _index_vars("i", node.type.rank), node.type.static_shape()
-    grids = dict(_index_grids(place, shape))
-    position = _resolve_lookups(structure.position(node, place), operands, grids, shape)
+    index, shape = _index_vars("i", node.type.rank), node.type.static_shape()
+    grids = _index_grids(index, shape)
+    position = _resolve_lookups(structure.position(node, index), operands, grids, shape)
     return _read_elements(operands[0], position, grids, np.ones(shape, np.bool_))
 
 
 def _resolve_lookups(
     position: Sequence[Dim | Lookup], operands: Sequence[Array], grids: dict[str, Array], shape: tuple[int, ...]
 ) -> Position:
-    """`position` with what is looked up as variables of `grids`, to which they are added."""
-    located: list[Dim] = []
+    """Replace each lookup in `position` by a variable, whose values are added to `grids`."""
+    resolved: list[Dim] = []
     for axis, entry in enumerate(position):
         if isinstance(entry, Lookup):
             grids[f"at{axis}"] = _evaluate_lookup(entry, operands, grids, shape)
             entry = var(f"at{axis}")
-        located.append(entry)
-    return tuple(located)
+        resolved.append(entry)
+    return tuple(resolved)
 
 
 def _scan(node: Node, structure: Scan, operands: Sequence[Array]) -> Any:
-    """One step after the other, each on all the other positions at once."""
-    along = structure.axis(node)
-    rows = [np.moveaxis(np.asarray(x, accumulator_dtype(o.dtype).numpy), along.dim, 0) for x, o in zip(operands, node.operands, strict=True)]  # fmt: skip
-    carried = structure.initial(node)
-    states = [Ref(c.dtype, f"s{k}") for k, c in enumerate(carried)]
-    elements = [Ref(accumulator_dtype(o.dtype), f"x{k}") for k, o in enumerate(node.operands)]
+    """Evaluate the steps in order, each for all other dimensions at once."""
+    axis, initial = structure.axis(node), structure.initial(node)
+    dtypes = [accumulator_dtype(o.dtype) for o in node.operands]
+    rows = [np.moveaxis(np.asarray(x, d.numpy), axis.dim, 0) for x, d in zip(operands, dtypes, strict=True)]
+    states = [Ref(c.dtype, f"s{k}") for k, c in enumerate(initial)]
+    elements = [Ref(d, f"x{k}") for k, d in enumerate(dtypes)]
     step, result = structure.step(*states, *elements), structure.result(*states)
-    now = {r.name: np.asarray(round_to(c.value, c.dtype)) for r, c in zip(states, carried, strict=True)}
+    state = {r.name: np.asarray(round_to(c.value, c.dtype)) for r, c in zip(states, initial, strict=True)}
     out = np.zeros(rows[0].shape, node.dtype.numpy)
-    for k in range(len(out))[:: -1 if along.reverse else 1]:
-        before = now
-        known = {**now, **{r.name: x[k] for r, x in zip(elements, rows, strict=True)}}
-        now = {r.name: np.asarray(_evaluate_expr(e, known)) for r, e in zip(states, step, strict=True)}
-        out[k] = round_to(_evaluate_expr(result, before if along.exclusive else now), node.dtype)
-    return np.moveaxis(out, 0, along.dim)
+    for k in range(len(out))[:: -1 if axis.reverse else 1]:
+        previous = state
+        values = {**state, **{r.name: x[k] for r, x in zip(elements, rows, strict=True)}}
+        state = {r.name: np.asarray(_evaluate_expr(e, values)) for r, e in zip(states, step, strict=True)}
+        out[k] = round_to(_evaluate_expr(result, previous if axis.exclusive else state), node.dtype)
+    return np.moveaxis(out, 0, axis.dim)
 
 
 def _scatter(node: Node, structure: Scatter, operands: Sequence[Array]) -> Any:
-    """Every write in order; half types are rounded once, at the end."""
+    """Apply the writes in order; half types are rounded once, at the end."""
     writes = structure.writes(node)
     point, shape = _index_vars("u", len(writes.extents)), tuple(evaluate(e, {}) for e in writes.extents)
-    grids = dict(_index_grids(point, shape))
+    grids = _index_grids(point, shape)
     position = _resolve_lookups(writes.position(point), operands, grids, shape)
     source = writes.value(point)
     values = _read_elements(operands[source.operand], source.position, grids, np.ones(shape, np.bool_))
     out = np.array(operands[0])
-    places = tuple(np.broadcast_to(_evaluate_index(d, grids), shape).ravel() for d in position)
+    indices = tuple(np.broadcast_to(_evaluate_index(d, grids), shape).ravel() for d in position)
     combine = structure.combine(node)
     if combine == "set":
-        out[places] = values.ravel()
+        out[indices] = values.ravel()
     else:
-        REDUCE_UFUNCS[combine].at(out, places, values.ravel().astype(out.dtype))
+        REDUCE_UFUNCS[combine].at(out, indices, values.ravel().astype(out.dtype))
     return out
 
 
 def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> Any:
-    space = structure.domain(node)
-    outer, inner = _index_vars("i", node.type.rank), _index_vars("r", len(space.extents))
-    shape = (*node.type.static_shape(), *(evaluate(e, {}) for e in space.extents))
+    domain = structure.domain(node)
+    outer, inner = _index_vars("i", node.type.rank), _index_vars("r", len(domain.extents))
+    shape = (*node.type.static_shape(), *(evaluate(e, {}) for e in domain.extents))
     grids = _index_grids((*outer, *inner), shape)
-    here = np.broadcast_to(_guards_hold(space.guards(outer, inner), grids), shape)
-    read = [
-        _read_elements(x, position, grids, here)
-        for x, position in zip(operands, space.positions(outer, inner), strict=True)
-    ]
+    mask = np.broadcast_to(_guards_hold(domain.guards(outer, inner), grids), shape)
+    positions = domain.positions(outer, inner)
+    reads = [_read_elements(x, position, grids, mask) for x, position in zip(operands, positions, strict=True)]
     elements = [Ref(summand_dtype(o.dtype, node.dtype), f"x{k}") for k, o in enumerate(node.operands)]
-    value, dtype = _evaluate_fn(elements, structure.fn, read), accumulator_dtype(node.dtype)
+    value, dtype = _evaluate_fn(elements, structure.fn, reads), accumulator_dtype(node.dtype)
     axes = tuple(range(len(outer), len(shape)))
-    first = np.array(IDENTITIES[structure.combine](dtype), dtype.numpy)
-    full = np.where(here, np.asarray(value, dtype.numpy), first)
+    identity = np.array(IDENTITIES[structure.combine](dtype), dtype.numpy)
+    summands = np.where(mask, np.asarray(value, dtype.numpy), identity)
+    if not axes:
+        return summands
     with np.errstate(all="ignore"):
-        return (
-            REDUCE_UFUNCS[structure.combine].reduce(full, axis=axes, dtype=dtype.numpy, initial=first) if axes else full
-        )
+        return REDUCE_UFUNCS[structure.combine].reduce(summands, axis=axes, dtype=dtype.numpy, initial=identity)
 
 
 def _constant_linear(node: Node, structure: ConstantLinear, operands: Sequence[Array]) -> Any:
@@ -195,10 +193,10 @@ def _index_vars(letter: str, rank: int) -> tuple[IndexExpr, ...]:
     return tuple(var(f"{letter}{k}") for k in range(rank))
 
 
-def _index_grids(place: Sequence[Dim], shape: Sequence[int]) -> dict[str, Array]:
-    """For each position variable, its values along its own axis."""
+def _index_grids(index: Sequence[Dim], shape: Sequence[int]) -> dict[str, Array]:
+    """Return the values of each index variable, an array along its own axis."""
     axes = np.ix_(*(np.arange(extent, dtype=np.int64) for extent in shape)) if shape else ()
-    return {str(p): axis for p, axis in zip(place, axes, strict=True)}
+    return {str(i): axis for i, axis in zip(index, axes, strict=True)}
 
 
 def _evaluate_index(d: Dim, grids: Mapping[str, Array]) -> Array:
@@ -213,49 +211,50 @@ def _guards_hold(guards: Sequence[Guard], grids: Mapping[str, Array]) -> Any:
     return holds
 
 
-def _read_elements(x: Array, position: Position, grids: Mapping[str, Array], where: Array) -> Array:
-    """Elements of `x` at `position`, of the shape of `where`; unspecified where that is false."""
-    if not where.any():
-        return np.zeros(where.shape, x.dtype)
-    place = []
+def _read_elements(x: Array, position: Position, grids: Mapping[str, Array], mask: Array) -> Array:
+    """Return the elements of `x` at `position` in the shape of `mask`; unspecified where `mask` is false."""
+    if not mask.any():
+        return np.zeros(mask.shape, x.dtype)
+    indices = []
     for d, extent in zip(position, x.shape, strict=True):
-        at = _evaluate_index(d, grids)
-        if np.any(where & ((at < 0) | (at >= extent))):
-            raise VerifyError(f"index {d} leaves an extent of {extent}")
-        place.append(np.clip(at, 0, extent - 1))
-    return np.broadcast_to(x[tuple(place)], where.shape)
+        index = _evaluate_index(d, grids)
+        if np.any(mask & ((index < 0) | (index >= extent))):
+            raise VerifyError(f"index {d} is out of bounds for extent {extent}")
+        indices.append(np.clip(index, 0, extent - 1))
+    return np.broadcast_to(x[tuple(indices)], mask.shape)
 
 
 def _evaluate_lookup(
     entry: Lookup, operands: Sequence[Array], grids: Mapping[str, Array], shape: tuple[int, ...]
 ) -> Array:
-    """The integers a data-dependent index takes, checked and wrapped."""
-    at = _read_elements(operands[entry.operand], entry.position, grids, np.ones(shape, np.bool_)).astype(np.int64)
+    """Return the values of a data-dependent index, wrapped; IndexError if one is out of bounds."""
+    index = _read_elements(operands[entry.operand], entry.position, grids, np.ones(shape, np.bool_)).astype(np.int64)
     extent = evaluate(entry.extent, {})
-    bad = (at >= extent) | (at < (-extent if entry.wrap_negative else 0))
-    if bad.any():
-        raise IndexError(f"index {at[bad].flat[0]} is outside an extent of {extent}")
-    return np.where(at < 0, at + extent, at)
+    invalid = (index >= extent) | (index < (-extent if entry.wrap_negative else 0))
+    if invalid.any():
+        raise IndexError(f"index {index[invalid].flat[0]} is out of bounds for extent {extent}")
+    return np.where(index < 0, index + extent, index)
 
 
 def _evaluate_fn(refs: Sequence[Ref], fn: Callable[..., Expr], operands: Sequence[Array]) -> Any:
-    """`fn` traced on one element of each operand, as `refs` name them, and evaluated on all of them."""
+    """Trace `fn` on `refs`, one per operand, and evaluate the expression on all elements."""
     values = {r.name: np.asarray(x, r.dtype.numpy) for r, x in zip(refs, operands, strict=True)}
     return _evaluate_expr(fn(*refs), values)
 
 
 def _evaluate_expr(e: Expr, values: Mapping[str, Array]) -> Any:
-    known: dict[int, Any] = {}
-    for part in e.subexprs:
-        match part:
+    """Evaluate `e`, with `values` of its refs and index variables."""
+    memo: dict[int, Any] = {}
+    for x in e.subexprs:
+        match x:
             case Const():
-                known[id(part)] = round_to(part.value, part.dtype)
+                memo[id(x)] = round_to(x.value, x.dtype)
             case Ref():
-                known[id(part)] = values[part.name]
+                memo[id(x)] = values[x.name]
             case IndexValue():
-                known[id(part)] = _evaluate_index(part.index, values)
+                memo[id(x)] = _evaluate_index(x.index, values)
             case PrimitiveCall():
-                known[id(part)] = evaluate_call(part, tuple(known[id(a)] for a in part.operands))
+                memo[id(x)] = evaluate_call(x, tuple(memo[id(a)] for a in x.operands))
             case _:
-                raise VerifyError(f"{type(part).__name__} has no place in a structure")
-    return known[id(e)]
+                raise VerifyError(f"{type(x).__name__} is not allowed in an op's structure")
+    return memo[id(e)]

@@ -1,14 +1,14 @@
-"""The living definition of Tile IR, in NumPy.
+"""Interpreter of Tile IR in NumPy: the definition of its semantics.
 
-A loop visits its indices `tile` at a time.  Inside a tiled loop its variable is an array of indices along an axis of its
-own, so that every value is an array with one axis per enclosing tiled loop (of size 1 where the value does not vary) and
-NumPy's broadcasting does the rest:
+A loop visits its indices `tile` at a time.  The variable of a tiled loop is an array of indices along its own axis.
+Every value is an array with one axis per enclosing tiled loop, of size 1 if it does not depend on the loop; values
+broadcast as in NumPy:
 
     for %i in 0..10 tile 4 {          %i = [[0], [1], [2], [3]], then ... [[8], [9]]
       for %j in 0..6 tile 6 {         %j = [[0, 1, 2, 3, 4, 5]]
         store %x[%i] + 1.0, %y[%i, %j]
 
-Layouts, lanes, unrolling and threads are invisible here: arrays are logical, and no result depends on them.
+Layouts, lanes, unrolling and threads are ignored: arrays are logical, and no result depends on them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> None:
-    """Run `kernel` on arrays keyed by parameter, of its logical shape and `dtype.numpy`; out parameters are written in place.
+    """Run `kernel` on arrays by parameter name, of its logical shape and `dtype.numpy`; outputs are written in place.
 
-    `sizes` are those that the arrays do not tell.
-    IndexError where a `check` failed; VerifyError where the kernel itself leaves a buffer.
+    `sizes` gives the dynamic sizes that the array shapes do not determine.  IndexError if a `check` fails; VerifyError
+    if an access is out of bounds or an array has the wrong type.
     """
     given_sizes = dict(sizes or {})
     typed_shapes = ((p.type.specialize(given_sizes), buffers[p.name].shape) for p in kernel.params)
@@ -46,24 +46,22 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
     for p in kernel.params:
         array = buffers[p.name]
         if array.shape != p.type.specialize(sizes).shape or array.dtype != p.type.dtype.numpy:
-            raise VerifyError(f"@{kernel.name}: %{p.name} is {p.type}, but was given {array.dtype}{list(array.shape)}")
-    run = _KernelExecution(kernel, buffers, sizes)
-    run.run_block(kernel.body)
-    if run.index_errors:
-        raise IndexError(f"@{kernel.name}: " + "; ".join(dict.fromkeys(run.index_errors)))
+            raise VerifyError(f"@{kernel.name}: %{p.name} must be {p.type}, got {array.dtype}{list(array.shape)}")
+    execution = _KernelExecution(kernel, buffers, sizes)
+    execution.run_block(kernel.body)
+    if execution.index_errors:
+        raise IndexError(f"@{kernel.name}: " + "; ".join(dict.fromkeys(execution.index_errors)))
 
 
 def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
-    """The program's outputs; bf16 arrays hold float32 or, as inputs, their 16 bits in uint16."""
+    """Return the program's outputs; bf16 outputs are float32, bf16 inputs float32 or bits in uint16."""
     sizes = bind_sizes((program.buffers[n] for n in program.inputs), (x.shape for x in inputs))
     program = specialize_buffers(program, sizes)
     arrays = {name: poisoned_array(type_) for name, type_ in program.buffers.items() if name not in program.views}
     given = {**program.constants, **dict(zip(program.inputs, inputs, strict=True))}
     for name, array in given.items():
-        array = array.array if isinstance(array, ConstantData) else array
-        arrays[name] = to_interpreter_array(array, program.buffers[name].dtype).reshape(
-            program.buffers[name].static_shape()
-        )
+        array, type_ = array.array if isinstance(array, ConstantData) else array, program.buffers[name]
+        arrays[name] = to_interpreter_array(array, type_.dtype).reshape(type_.static_shape())
     _run_steps(program, program.steps, arrays, {}, sizes)
     return [arrays[name] for name in program.outputs]
 
@@ -78,10 +76,10 @@ def _run_steps(
     for step in steps:
         if isinstance(step, Launch):
             kernel = program.kernels[step.kernel]
-            pairs = zip(kernel.params, step.arguments, strict=True)
-            run_kernel(
-                kernel, {p.name: arrays[a][p.type.specialize(sizes).subview_slices() or ...] for p, a in pairs}, sizes
-            )
+            buffers = {}
+            for p, argument in zip(kernel.params, step.arguments, strict=True):
+                buffers[p.name] = arrays[argument][p.type.specialize(sizes).subview_slices() or ...]
+            run_kernel(kernel, buffers, sizes)
         elif isinstance(step, Copy):
             arrays[step.target][...] = arrays[step.source]
         elif isinstance(step, View):
@@ -94,7 +92,7 @@ def _run_steps(
 
 
 def poisoned_array(type_: TensorType, private_shape: Sequence[int] = ()) -> Array:
-    """An array nobody has written: NaN or an unlikely integer, so that reading it shows."""
+    """Return an array of NaN, True or 99, to expose reads of unwritten elements, with leading axes `private_shape`."""
     dtype = type_.dtype
     poison = float("nan") if dtype.is_float else True if dtype.kind == "bool" else 99
     return np.full((*private_shape, *type_.static_shape()), poison, dtype.numpy)
@@ -109,18 +107,20 @@ def _call_opaque(step: OpaqueCall, buffers: Mapping[str, TensorType], arrays: di
 
 
 def _tile_depth(body: Block) -> int:
-    """How many tiled loops are nested in `body`."""
+    """Return the largest number of nested tiled loops in `body`."""
     return max((sum(r.tile > 1 for r in tile.stmt_ranges(s)) + _tile_depth(tile.stmt_body(s)) for s in body), default=0)
 
 
 class _KernelExecution:
-    """One execution: the values of names, the buffers, and the widths of the tiled loops around the current statement."""
+    """One execution of a kernel.
+
+    `private_axes` is the number of leading axes of each local buffer, one per tiled loop around its declaration, and
+    `tile_widths` the widths of the tiled loops around the current statement.
+    """
 
     def __init__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
         self.arrays, self.sizes = dict(buffers), sizes
-        self.private_axes: dict[
-            str, int
-        ] = {}  # local buffer -> number of its leading axes that tell tiled indices apart
+        self.private_axes: dict[str, int] = {}
         self.values: dict[str, Any] = {}
         self.rank = _tile_depth(kernel.body)
         self.tile_widths: list[int] = []
@@ -136,7 +136,7 @@ class _KernelExecution:
                 self.values[name] = self.evaluate_expr(value)
             case Store(buffer, index, value):
                 self.run_store(buffer, index, self.evaluate_expr(value))
-            case Local(buffer, type_):
+            case Local(buffer, type_, _):
                 self.arrays[buffer] = poisoned_array(type_.specialize(self.sizes), self.tile_widths)
                 self.private_axes[buffer] = len(self.tile_widths)
             case BoundsCheck(name, low, high):
@@ -150,7 +150,7 @@ class _KernelExecution:
                 self.values[stmt.name] = self.run_reduce(stmt)
 
     def iterate_tiles(self, loops: Sequence[Range]) -> Iterator[None]:
-        """Bind the loops' variables to one block of indices after the other, the last loop fastest."""
+        """Bind the loops' variables to each tile of indices in turn, the last loop fastest."""
         if not loops:
             yield
             return
@@ -168,28 +168,28 @@ class _KernelExecution:
             self.tile_widths.pop()
 
     def axis_indices(self, axis: int, width: int) -> Array:
-        """0..width-1 along `axis`."""
+        """Return the indices 0..width-1 as an array along `axis`."""
         return np.arange(width, dtype=np.int64).reshape([width if k == axis else 1 for k in range(self.rank)])
 
     def run_reduce(self, stmt: Reduce) -> Any:
-        dtype, combine, outside = stmt.value.dtype, REDUCE_UFUNCS[stmt.op], len(self.tile_widths)
+        dtype, combine, outer_rank = stmt.value.dtype, REDUCE_UFUNCS[stmt.op], len(self.tile_widths)
         total: Any = np.array(IDENTITIES[stmt.op](dtype), dtype.numpy)
         for _ in self.iterate_tiles(stmt.ranges):
             self.run_block(stmt.body)
-            part, own = np.asarray(self.evaluate_expr(stmt.value)), tuple(range(outside, len(self.tile_widths)))
+            value, axes = np.asarray(self.evaluate_expr(stmt.value)), tuple(range(outer_rank, len(self.tile_widths)))
             with np.errstate(all="ignore"):
-                if own:  # a value that does not vary along an axis still counts once per index
-                    full = [self.tile_widths[k] if k in own else 1 for k in range(self.rank)]
-                    part = np.broadcast_to(part, np.broadcast_shapes(part.shape, full))
-                    part = combine.reduce(part, axis=own, keepdims=True, dtype=dtype.numpy)
-                total = round_to(combine(total, part), dtype)
+                if axes:  # a value that is constant along an axis still counts once per index
+                    widths = [self.tile_widths[k] if k in axes else 1 for k in range(self.rank)]
+                    value = np.broadcast_to(value, np.broadcast_shapes(value.shape, widths))
+                    value = combine.reduce(value, axis=axes, keepdims=True, dtype=dtype.numpy)
+                total = round_to(combine(total, value), dtype)
         return total
 
     def run_check(self, name: str, low: Any, high: Any) -> None:
         value = self.values[name]
-        bad = np.asarray((value < low) | (value >= high))
-        if bad.any():
-            first = np.broadcast_to(value, bad.shape)[bad].flat[0]
+        invalid = np.asarray((value < low) | (value >= high))
+        if invalid.any():
+            first = np.broadcast_to(value, invalid.shape)[invalid].flat[0]
             self.index_errors.append(f"index {first} of %{name} is outside {np.min(low)}..{np.max(high) - 1}")
 
     def evaluate_index(self, d: Dim) -> Any:
@@ -201,30 +201,30 @@ class _KernelExecution:
         self.arrays[buffer][np.newaxis][tuple(indices)] = value  # the leading axis gives a rank-0 buffer an index
 
     def element_indices(self, buffer: str, index: Sequence[Dim], mask: Any) -> list[Any]:
-        """Index arrays of the elements, in bounds; where `mask` is false they point anywhere inside."""
+        """Return index arrays of the elements, clipped to the bounds; VerifyError if an unmasked one is outside."""
         private_axes = self.private_axes.get(buffer, 0)
         indices: list[Any] = [self.axis_indices(k, self.tile_widths[k]) for k in range(private_axes)]
         for axis, (d, extent) in enumerate(zip(index, self.arrays[buffer].shape[private_axes:], strict=True)):
-            at = self.evaluate_index(d)
-            inside = (at >= 0) & (at < extent)
-            safe = np.all(inside if mask is None else inside | ~mask)
-            if (
-                not safe and not self.index_errors
-            ):  # after a failed check the answer is lost already, and the kernel goes on
-                where = f"%{buffer}[{', '.join(map(str, index))}]"
-                raise VerifyError(f"{where}: index {axis} takes {at.min()}..{at.max()} in an extent of {extent}")
-            indices.append(np.clip(at, 0, extent - 1))
+            i = self.evaluate_index(d)
+            in_bounds = (i >= 0) & (i < extent)
+            is_safe = np.all(in_bounds if mask is None else in_bounds | ~mask)
+            if not is_safe and not self.index_errors:  # a kernel continues after a failed check, with undefined results
+                access = f"%{buffer}[{', '.join(map(str, index))}]"
+                raise VerifyError(
+                    f"{access}: index {axis} ranges over {i.min()}..{i.max()}, but the extent is {extent}"
+                )
+            indices.append(np.clip(i, 0, extent - 1))
         return indices
 
     def evaluate_load(self, e: Load, mask: Any, other: Any) -> Any:
         fill = np.array(0, e.dtype.numpy) if other is None else other
-        if mask is not None and not np.any(mask):  # not even from a buffer without elements
+        if mask is not None and not np.any(mask):  # the buffer may be empty
             return fill
-        found = self.arrays[e.buffer][tuple(self.element_indices(e.buffer, e.index, mask))]
-        return found if mask is None else np.where(mask, found, fill)
+        elements = self.arrays[e.buffer][tuple(self.element_indices(e.buffer, e.index, mask))]
+        return elements if mask is None else np.where(mask, elements, fill)
 
     def evaluate_expr(self, e: Expr) -> Any:
-        """The value of `e` at every index of the enclosing tiles."""
+        """Return the value of `e` at every index of the enclosing tiles."""
         values: dict[int, Any] = {}
         for node in e.subexprs:
             values[id(node)] = self.evaluate_node(node, values)
@@ -243,4 +243,4 @@ class _KernelExecution:
                 return self.evaluate_load(e, mask, other)
             case PrimitiveCall():
                 return evaluate_call(e, tuple(values[id(a)] for a in e.operands))
-        raise VerifyError(f"{type(e).__name__} has no value in a kernel")
+        raise VerifyError(f"{type(e).__name__} is not allowed in a kernel")

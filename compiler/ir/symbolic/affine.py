@@ -23,7 +23,7 @@ def coefficient(d: Dim, name: str) -> int | None:
 
 
 def stride(d: Dim, name: str) -> Dim | None:
-    """Return the stride of `d` along variable `name`, an expression of dynamic sizes, or None if `d` is not affine in it."""
+    """Return the stride of `d` along variable `name` in constants and dynamic sizes, or None if it is not affine."""
     total: Dim = 0
     for mono, coef in terms(d):
         if Var(name) not in mono:

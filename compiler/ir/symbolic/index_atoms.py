@@ -48,9 +48,10 @@ SMALL_SIZE_HINT = 84
 
 
 def choose_size_hint(low: int, high: int, observed: int, default: int = DEFAULT_SIZE_HINT) -> int:
-    """Return the hint of a size in low..high: `default` clamped to the range, or `observed` if the size cannot be small.
+    """Return the hint of a size in low..high: `default` clamped to the range.
 
-    `observed`, the size of the first call, is ignored otherwise, so that the generated code does not depend on it.
+    If the size cannot be small, the hint is `observed`, the size of the first call.  Otherwise that is ignored, so that
+    the generated code does not depend on it.
     """
     return observed if low > DEFAULT_SIZE_HINT else min(max(default, low), high)
 
@@ -169,7 +170,8 @@ def _format_atom(a: Atom, format_var: Callable[[str], str]) -> str:
         return format_var(a.name) if isinstance(a, Var) else a.name
     if isinstance(a, Min):
         return f"min({format_index(a.lhs, format_var)}, {format_index(a.rhs, format_var)})"
-    return f"{_parenthesize(a.num, format_var)}{'//' if isinstance(a, FloorDiv) else '%'}{_parenthesize(a.den, format_var)}"
+    operator = "//" if isinstance(a, FloorDiv) else "%"
+    return f"{_parenthesize(a.num, format_var)}{operator}{_parenthesize(a.den, format_var)}"
 
 
 def _parenthesize(d: Dim, format_var: Callable[[str], str]) -> str:

@@ -275,7 +275,7 @@ def _tightest_interval(d: Dim, bounds: Bounds | None) -> tuple[int, int] | None:
 
 
 def _quotient_difference_intervals(d: Dim, bounds: Bounds | None) -> Iterator[tuple[int, int]]:
-    """Yield bounds of `d` from each pair of terms `(n + k)//b*c - n//b*c` with constant `k`, whose difference is k/b."""
+    """Yield bounds of `d` from each pair of terms `(n + k)//b*c - n//b*c` with constant `k`: about k*c/b."""
     quotients = [(mono[0], coef) for mono, coef in _terms(d) if len(mono) == 1 and isinstance(mono[0], FloorDiv)]
     for (p, times), (q, coef) in permutations(quotients, 2):
         k = p.num - q.num
@@ -349,7 +349,10 @@ def _has_dynamic_range(n: Dim) -> bool:
 
 
 def symbolic_bound(d: Dim, bounds: Bounds, end: int) -> Dim | None:
-    """Return the lower (`end` 0) or upper (`end` 1) bound of `d`, eliminating variables with symbolic bounds; None if unbounded."""
+    """Return the lower (`end` 0) or upper (`end` 1) bound of `d`, or None if there is none.
+
+    Only variables with symbolic `bounds` are eliminated (compare Halide's bounds inference).
+    """
     if (split := _split_at_min(d)) is not None:
         x, y = symbolic_bound(split[1], bounds, end), symbolic_bound(split[2], bounds, end)
         if x is None or y is None:

@@ -1,4 +1,4 @@
-"""Tokens of IR text, and a cursor that reads them and knows where it stands.
+"""Tokens of IR text, and a cursor that reads them and reports error positions.
 
     value   %x  %layers.0.weight  %"any text"        global  @name  @"any text"
     word    graph  f32  s0                           string  "text"

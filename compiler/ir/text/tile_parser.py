@@ -1,4 +1,4 @@
-"""Parser of Tile IR; for kernels see the grammar in compiler.ir.tile.kernel, for expressions compiler.ir.text.expr_parser.
+"""Parser of Tile IR; the grammars of kernels and expressions are in compiler.ir.tile.kernel and .text.expr_parser.
 
 program ::= "program" "{" item* "}" resources?
 item    ::= size | ("input" | "output" | "buffer") %name ":" type
@@ -123,7 +123,7 @@ def _read_statement(c: Cursor, scope: NameScope) -> Stmt:
     if c.accept("local"):
         buffer, type = _read_buffer(c)
         scope.buffers[buffer] = type.dtype
-        return Local(buffer, type)
+        return Local(buffer, type, c.expect_kind("word", "a memory space").text if c.accept("in") else "")
     if c.accept("check"):
         name = c.expect_kind("value", "a %name").text
         return BoundsCheck(name, *_read_bounds(c))

@@ -59,7 +59,7 @@ UNARY_PRECEDENCE = 8
 """Precedence of unary minus."""
 
 MAX_DEPTH, MAX_SIZE = 40, 200
-"""Largest depth, and size in nodes counted once per use, of an expression printed in one statement; chosen empirically."""
+"""Largest depth and size (nodes, counted once per use) of an expression in one statement; chosen empirically."""
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -101,7 +101,8 @@ class _KernelPrinter:
             condition = "" if s.nontemporal is None else f" nontemporal{_write_condition(s.nontemporal)}"
             yield f"store {value}, {self.print_element(s.buffer, s.index)}{condition}"
         elif isinstance(s, Local):
-            yield f"local {format_value_name(s.buffer)}: {s.type}"
+            space = f" in {s.space}" if s.space else ""
+            yield f"local {format_value_name(s.buffer)}: {s.type}{space}"
         elif isinstance(s, BoundsCheck):
             yield f"check {format_value_name(s.name)} in {self.print_dim(s.low)}..{self.print_dim(s.high)}"
         elif isinstance(s, Prefetch):
@@ -194,7 +195,7 @@ class _KernelPrinter:
 
 
 def _subexprs_to_name(e: Expr) -> set[int]:
-    """Return the ids of the subexpressions of a large `e` to name: the shared ones, and one every `MAX_DEPTH` levels."""
+    """Return the ids of the subexpressions of a large `e` to name: shared ones, and one every `MAX_DEPTH` levels."""
     size: dict[int, int] = {}
     depth: dict[int, int] = {}
     uses: Counter[int] = Counter()

@@ -71,7 +71,7 @@ class _DigestWriter:
                 buffer, index = self.canonical_names[stmt.buffer], self.dims(stmt.index)
                 self.line("store", buffer, index, self.expr(stmt.value), stmt.nontemporal)
             elif isinstance(stmt, Local):
-                self.line("local", self.bind(stmt.buffer), stmt.type)
+                self.line("local", self.bind(stmt.buffer), stmt.type, stmt.space)
             elif isinstance(stmt, BoundsCheck):
                 self.line("check", self.canonical_names[stmt.name], self.dim(stmt.low), self.dim(stmt.high))
             elif isinstance(stmt, Prefetch):

@@ -5,7 +5,7 @@
     param     ::= ("in" | "const" | "out" | "inout" | "scratch") %name ":" type
     stmt      ::= %name "=" expr                                            Let
                 | "store" expr "," %buffer "[" dim,* "]" ["nontemporal" ["if" dim ">=" int]]
-                | "local" %buffer ":" type                                  Local
+                | "local" %buffer ":" type ["in" space]                     Local
                 | "check" %name "in" dim ".." dim                           BoundsCheck
                 | "prefetch" %buffer "[" dim,* "]" ["level" int] ["reuse" int ".." [int]]
                 | ("for" | "parallel") range "{" stmt* "}"                  For
@@ -143,10 +143,14 @@ class Store:
 
 @dataclass(frozen=True)
 class Local:
-    """Declare a buffer that lives as long as its block, with one copy per index of the enclosing tiled loops."""
+    """Declare a buffer that lives as long as its block, with one copy per index of the enclosing tiled loops.
+
+    `space` names the memory of the target that it lies in (compiler.target.MemorySpace); "" leaves the choice to code generation.
+    """
 
     buffer: str
     type: TensorType
+    space: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The rules of Tile IR.  Each is a function that yields what is wrong at one statement; `RULES` lists them."""
+"""Verifier of kernels in Tile IR: `RULES` lists the rules, functions that yield the problems of one statement."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from compiler.ir.types import DType, TensorType, boolean, i64
 
 @dataclass(frozen=True)
 class VisibleBuffer:
-    """A buffer in scope: its type, its role ("local" for those a kernel declares), how many loops are around its declaration."""
+    """A buffer in scope: type, role ("local" if the kernel declares it) and number of loops around its declaration."""
 
     type: TensorType
     role: str
@@ -45,7 +45,7 @@ class VisibleBuffer:
 
 @dataclass(frozen=True)
 class VerifierScope:
-    """What is visible at a statement: names with their types and the loop variables they vary with, buffers, loops around."""
+    """Scope of a statement: names with dtypes, loop variables on which each name depends, buffers, enclosing loops."""
 
     names: Mapping[str, DType] = field(default_factory=dict)
     loop_deps: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -62,39 +62,38 @@ class VerifierScope:
         return replace(self, buffers={**self.buffers, name: buffer})
 
     def enter(self, stmt: For | Reduce) -> VerifierScope:
+        """Return the scope of the body of a loop or reduction."""
         inner = self
         for r in stmt_ranges(stmt):
-            outer = inner.loop_variables(variables(r.lo) | variables(r.hi))
-            inner = replace(
-                inner.bind(r.var, i64, outer | {r.var}), enclosing_loops=(*inner.enclosing_loops, (r, stmt))
-            )
+            loop_deps = inner.loop_variables(variables(r.lo) | variables(r.hi)) | {r.var}
+            inner = inner.bind(r.var, i64, loop_deps)
+            inner = replace(inner, enclosing_loops=(*inner.enclosing_loops, (r, stmt)))
         return inner
 
     def loop_variables(self, names: frozenset[str]) -> frozenset[str]:
-        """The loop variables that decide the values of `names`."""
+        """Return the loop variables on which the values of `names` depend."""
         return frozenset().union(*(self.loop_deps.get(n, frozenset()) for n in names))
 
     @property
     def bounds(self) -> dict[str, tuple[int, int]]:
-        """Lowest and highest value of each loop variable; empty where some loop runs no step."""
-        found: dict[str, tuple[int, int]] = {}
+        """Inclusive bounds of the loop variables; empty if some enclosing loop has no iterations."""
+        result: dict[str, tuple[int, int]] = {}
         for r, _ in self.enclosing_loops:
-            low, high = interval(r.lo, found), interval(r.hi, found)
+            low, high = interval(r.lo, result), interval(r.hi, result)
             if low and high and not dynamic_sizes(r.lo) and not dynamic_sizes(r.hi):
-                found[r.var] = low[0], high[1] - 1
-        return found if all(low <= high for low, high in found.values()) else {}
+                result[r.var] = low[0], high[1] - 1
+        return result if all(low <= high for low, high in result.values()) else {}
 
     @property
     def symbolic_bound_loops(self) -> frozenset[str]:
-        """The loop variables whose bounds follow other loops."""
-        return frozenset(
-            r.var for r, _ in self.enclosing_loops if isinstance(r.lo, IndexExpr) or isinstance(r.hi, IndexExpr)
-        )
+        """The loop variables whose bounds are not constant."""
+        ranges = [r for r, _ in self.enclosing_loops]
+        return frozenset(r.var for r in ranges if isinstance(r.lo, IndexExpr) or isinstance(r.hi, IndexExpr))
 
 
 @dataclass(frozen=True)
 class ScopedStmt:
-    """A statement, what is visible before it, and what its expression sees (for a reduction: the end of its body)."""
+    """A statement, the scope before it, and the scope of its value (for a reduction, the end of its body)."""
 
     stmt: Stmt
     scope: VerifierScope
@@ -109,16 +108,16 @@ class ScopedStmt:
         return () if self.value is None else self.value.subexprs
 
     def accesses(self) -> Iterator[tuple[str, tuple[Dim, ...], bool]]:
-        """Every buffer element read, written or prefetched: buffer, index, whether it may lie outside."""
+        """Yield every access as (buffer, index, True if it may be out of bounds)."""
         if isinstance(self.stmt, Store):
             yield self.stmt.buffer, self.stmt.index, False
-        if isinstance(self.stmt, Prefetch):  # a hint, which may point past the end
+        if isinstance(self.stmt, Prefetch):  # only a hint: may be out of bounds
             yield self.stmt.buffer, self.stmt.index, True
         yield from ((e.buffer, e.index, e.mask is not None) for e in self.exprs if isinstance(e, Load))
 
 
 def verify_kernel(kernel: Kernel) -> None:
-    """VerifyError listing every broken rule with the statement that breaks it."""
+    """Raise VerifyError with all problems in `kernel`: rule and statement of each."""
     problems = [*_check_params(kernel), *_check_size_names(kernel), *_check_scratch(kernel)]
     for site in scoped_stmts(kernel):
         problems += [f"[{r.__name__}] {describe(site.stmt)}: {problem}" for r in RULES for problem in r(site)]
@@ -127,7 +126,7 @@ def verify_kernel(kernel: Kernel) -> None:
 
 
 def scoped_stmts(kernel: Kernel) -> Iterator[ScopedStmt]:
-    """Every statement with what is visible there, in program order."""
+    """Yield every statement with its scope, in program order."""
     scope = VerifierScope()
     for p in kernel.params:
         scope = scope.declare(p.name, VisibleBuffer(p.type, p.role))
@@ -135,33 +134,27 @@ def scoped_stmts(kernel: Kernel) -> Iterator[ScopedStmt]:
 
 
 def _scoped_stmts(body: Block, scope: VerifierScope, end_scopes: list[VerifierScope]) -> Iterator[ScopedStmt]:
-    """The statements of a block; what is visible at its end is appended to `end`."""
+    """Yield the statements of a block, then append the scope at its end to `end_scopes`."""
     for stmt in body:
-        inner = scope
+        inner, nested = scope, list[ScopedStmt]()
         if isinstance(stmt, (For, Reduce)):
-            last: list[VerifierScope] = []
-            inside = list(_scoped_stmts(stmt_body(stmt), scope.enter(stmt), last))
-            inner = last[0]
-            yield ScopedStmt(stmt, scope, inner)
-            yield from inside
-        else:
-            yield ScopedStmt(stmt, scope, inner)
+            body_end: list[VerifierScope] = []
+            nested = list(_scoped_stmts(stmt_body(stmt), scope.enter(stmt), body_end))
+            inner = body_end[0]
+        yield ScopedStmt(stmt, scope, inner)
+        yield from nested
         if isinstance(stmt, Let):
-            scope = scope.bind(stmt.name, stmt.value.dtype, _value_loop_deps(stmt.value, scope))
+            scope = scope.bind(stmt.name, stmt.value.dtype, scope.loop_variables(stmt.value.used_names))
         elif isinstance(stmt, Reduce):
-            own = frozenset(r.var for r in stmt.ranges)
-            scope = scope.bind(stmt.name, stmt.value.dtype, _value_loop_deps(stmt.value, inner) - own)
+            loop_deps = inner.loop_variables(stmt.value.used_names) - {r.var for r in stmt.ranges}
+            scope = scope.bind(stmt.name, stmt.value.dtype, loop_deps)
         elif isinstance(stmt, Local):
             scope = scope.declare(stmt.buffer, VisibleBuffer(stmt.type, "local", len(scope.enclosing_loops)))
     end_scopes.append(scope)
 
 
-def _value_loop_deps(value: Expr, scope: VerifierScope) -> frozenset[str]:
-    return scope.loop_variables(value.used_names)
-
-
 def describe(stmt: Stmt) -> str:
-    """A statement in a few words."""
+    """Return a short text that identifies a statement in a message."""
     match stmt:
         case Let(name):
             return f"%{name} = ..."
@@ -183,51 +176,56 @@ def _check_params(kernel: Kernel) -> Iterator[str]:
     names = [p.name for p in kernel.params]
     for p in kernel.params:
         if p.role not in ROLES:
-            yield f"parameter %{p.name} is {p.role}, not {', '.join(ROLES[:-1])} or {ROLES[-1]}"
+            yield f"parameter %{p.name} has role {p.role}; roles are {', '.join(ROLES)}"
         if names.count(p.name) > 1:
-            yield f"two parameters are called %{p.name}"
+            yield f"two parameters have the name %{p.name}"
         if any(map(variables, p.type.shape)):
-            yield f"parameter %{p.name}: {p.type} has dimensions that are no declared sizes"
+            yield f"parameter %{p.name}: {p.type} has dimensions that are not declared sizes"
     if variables(kernel.parallel_condition):
-        yield f"it is parallel if {kernel.parallel_condition} is not negative, which are no declared sizes"
+        yield f"parallel condition {kernel.parallel_condition} uses names that are not declared sizes"
 
 
 def _check_size_names(kernel: Kernel) -> Iterator[str]:
-    """No loop and no value is called like a size: an index would mean both."""
+    """Check that no loop variable or value has the name of a size, which would make indices ambiguous."""
     sizes = {s.name for s in kernel_dynamic_sizes(kernel)}
     for stmt in walk(kernel.body):
         bound = [r.var for r in stmt_ranges(stmt)] + ([stmt.name] if isinstance(stmt, (Let, Reduce)) else [])
-        yield from (f"%{name} is called like a size: {describe(stmt)}" for name in bound if name in sizes)
+        yield from (f"%{name} has the name of a size: {describe(stmt)}" for name in bound if name in sizes)
 
 
 def _check_scratch(kernel: Kernel) -> Iterator[str]:
-    """Each step of an outermost parallel loop has a part of its own in a buffer for work: all its places follow that loop."""
+    """Check that each iteration of an outermost parallel loop has its own slice of a scratch buffer.
+
+    All accesses in the loop must index the same dimension with the loop variable.
+    """
     for p in (p for p in kernel.params if p.role == "scratch"):
         for s in (s for s in kernel.body if isinstance(s, For) and s.parallel):
             indices = access_indices((s,), p.name)
-            if indices and not any(set(along) == {var(s.range.var)} for along in zip(*indices, strict=True)):
-                yield f"%{p.name} is for work, but no part of it is one step's alone: {describe(s)}"
+            if indices and not any(
+                set(axis_indices) == {var(s.range.var)} for axis_indices in zip(*indices, strict=True)
+            ):
+                yield f"%{p.name} is scratch, but has no dimension indexed only by %{s.range.var}: {describe(s)}"
 
 
 def names_are_unique(site: ScopedStmt) -> Iterator[str]:
-    """No name hides one in scope."""
+    """Check that no definition shadows a name in scope."""
     stmt = site.stmt
     new = [r.var for r in stmt_ranges(stmt)]
     new += [stmt.name] if isinstance(stmt, (Let, Reduce)) else [stmt.buffer] if isinstance(stmt, Local) else []
     for k, name in enumerate(new):
         if site.scope.is_defined(name) or name in new[:k]:
-            yield f"%{name} is bound already"
+            yield f"%{name} is already defined"
 
 
 def names_are_bound(site: ScopedStmt) -> Iterator[str]:
-    """A value is read after it is bound, as the type it has; an index is made of integers."""
+    """Check that values are defined before they are read, with the same dtype, and that indices are integers."""
     for e in site.exprs:
         if isinstance(e, Ref):
-            known = site.value_scope.names.get(e.name)
-            if known is None:
-                yield f"%{e.name} is not bound here"
-            elif known != e.dtype:
-                yield f"%{e.name} is {known}, read as {e.dtype}"
+            dtype = site.value_scope.names.get(e.name)
+            if dtype is None:
+                yield f"%{e.name} is not defined here"
+            elif dtype != e.dtype:
+                yield f"%{e.name} has dtype {dtype}, but is read as {e.dtype}"
         elif isinstance(e, IndexValue):
             yield from _check_index_names(e.index, site.value_scope)
     for _, index, _ in site.accesses():
@@ -244,87 +242,90 @@ def _check_index_names(d: Dim, scope: VerifierScope) -> Iterator[str]:
 
 
 def _check_integer(name: str, scope: VerifierScope) -> Iterator[str]:
-    known = scope.names.get(name)
-    if known is None:
-        yield f"%{name} is not bound here"
-    elif not known.is_integer:
-        yield f"%{name} is {known}; an index is made of integers"
+    dtype = scope.names.get(name)
+    if dtype is None:
+        yield f"%{name} is not defined here"
+    elif not dtype.is_integer:
+        yield f"%{name} is {dtype}; indices and checked values must be integers"
 
 
 def buffers_are_defined(site: ScopedStmt) -> Iterator[str]:
-    """A buffer is in scope and indexed once per dimension."""
+    """Check that a buffer is in scope and has one index per dimension."""
     for buffer, index, _ in site.accesses():
-        known = site.value_scope.buffers.get(buffer)
-        if known is None:
-            yield f"%{buffer} is no buffer in scope"
-        elif len(index) != known.type.rank:
-            yield f"%{buffer}: {known.type} is indexed by {len(index)} numbers"
+        visible = site.value_scope.buffers.get(buffer)
+        if visible is None:
+            yield f"%{buffer} is not a buffer in scope"
+        elif len(index) != visible.type.rank:
+            yield f"%{buffer}: {visible.type} is indexed with {len(index)} indices"
 
 
 def expressions_are_typed(site: ScopedStmt) -> Iterator[str]:
-    """Loads have their buffer's dtype, masks are bool, and each primitive gives the dtype it declares."""
+    """Check that loads have their buffer's dtype, masks are bool, and calls have the dtype of the primitive's rule."""
     for e in site.exprs:
         if isinstance(e, Load):
-            known = site.value_scope.buffers.get(e.buffer)
-            if known is not None and e.dtype != known.type.dtype:
-                yield f"%{e.buffer} holds {known.type.dtype}, loaded as {e.dtype}"
+            visible = site.value_scope.buffers.get(e.buffer)
+            if visible is not None and e.dtype != visible.type.dtype:
+                yield f"%{e.buffer} has dtype {visible.type.dtype}, but is loaded as {e.dtype}"
             if e.mask is not None and e.mask.dtype != boolean:
                 yield f"the mask of %{e.buffer} is {e.mask.dtype}, not bool"
             if e.other is not None and e.other.dtype != e.dtype:
-                yield f"%{e.buffer} loads {e.dtype} but is {e.other.dtype} where masked"
+                yield f"%{e.buffer} is loaded as {e.dtype}, but its value where masked is {e.other.dtype}"
         elif isinstance(e, IndexValue) and e.dtype != i64:
             yield f"index value {e.index} is {e.dtype}, not i64"
         elif isinstance(e, PrimitiveCall):
-            yield from _call_is_typed(e)
+            yield from _check_call(e)
 
 
-def _call_is_typed(e: PrimitiveCall) -> Iterator[str]:
+def _check_call(e: PrimitiveCall) -> Iterator[str]:
     if e.primitive not in PRIMITIVES:
-        yield f"there is no primitive {e.primitive}"
+        yield f"unknown primitive {e.primitive}"
         return
     try:
-        derived = scalar.call_primitive(e.primitive, *e.operands, dtype=e.dtype).dtype
+        inferred = scalar.call_primitive(e.primitive, *e.operands, dtype=e.dtype).dtype
     except TypeError as error:
         yield str(error)
         return
-    if derived != e.dtype:
-        yield f"{e.primitive} gives {derived}, not {e.dtype}"
+    if inferred != e.dtype:
+        yield f"{e.primitive} has dtype {e.dtype}, but the inferred one is {inferred}"
     if e.primitive == "bitcast" and e.dtype.bits != e.operands[0].dtype.bits:
-        yield f"bitcast from {e.operands[0].dtype} to {e.dtype} changes the width"
+        yield f"bitcast from {e.operands[0].dtype} to {e.dtype} changes the bit width"
 
 
 def stores_are_valid(site: ScopedStmt) -> Iterator[str]:
-    """A store writes its buffer's dtype to a buffer that may be written; inside a reduction that is a local one.
+    """Check that a store writes its buffer's dtype to a writable buffer, inside a reduction to a local one.
 
-    Whether it goes past the cache is known when the kernel is called.
+    Its nontemporal condition must be known at call time.
     """
     if not isinstance(site.stmt, Store) or site.stmt.buffer not in site.scope.buffers:
         return
     name, target = site.stmt.buffer, site.scope.buffers[site.stmt.buffer]
     if site.stmt.value.dtype != target.type.dtype:
-        yield f"%{name} holds {target.type.dtype}, but the value is {site.stmt.value.dtype}"
+        yield f"%{name} has dtype {target.type.dtype}, but the stored value has {site.stmt.value.dtype}"
     nontemporal = site.stmt.nontemporal
     if nontemporal is not None and variables(nontemporal):
-        yield f"%{name} is written past the cache if {nontemporal} is not negative, which are no declared sizes"
+        yield f"%{name}: nontemporal condition {nontemporal} uses names that are not declared sizes"
     if target.role in ("in", "const"):
-        yield f"%{name} is an {target.role} parameter"
+        yield f"%{name} is an {target.role} parameter and cannot be written"
     elif target.role != "local" and any(isinstance(stmt, Reduce) for _, stmt in site.scope.enclosing_loops):
-        yield f"%{name} is no local buffer, and this is inside a reduction"
+        yield f"%{name} is not a local buffer; inside a reduction only local buffers can be written"
 
 
 def parallel_stores_are_disjoint(site: ScopedStmt) -> Iterator[str]:
-    """Steps that may happen together write different elements: the index varies with every such loop around the buffer."""
+    """Check that concurrent iterations write different elements.
+
+    The index must depend on every tiled or parallel loop inside the scope of the buffer's declaration.
+    """
     if not isinstance(site.stmt, Store) or site.stmt.buffer not in site.scope.buffers:
         return
-    varies = site.scope.loop_variables(frozenset().union(*map(variables, site.stmt.index)))
+    loop_deps = site.scope.loop_variables(frozenset().union(*map(variables, site.stmt.index)))
     for r, stmt in site.scope.enclosing_loops[site.scope.buffers[site.stmt.buffer].depth :]:
-        together = r.tile > 1 or (isinstance(stmt, For) and stmt.parallel)
-        if together and r.var not in varies and r.extent != 1:
-            yield f"every step of %{r.var} may write the same element; the index has to vary with it"
+        is_concurrent = r.tile > 1 or (isinstance(stmt, For) and stmt.parallel)
+        if is_concurrent and r.var not in loop_deps and r.extent != 1:
+            yield f"iterations of %{r.var} may write the same element; the index must depend on %{r.var}"
 
 
 def indices_are_in_bounds(site: ScopedStmt) -> Iterator[str]:
-    """No access without a mask provably leaves its buffer."""
+    """Check that no access without a mask is provably out of bounds."""
     bounds = site.value_scope.bounds if isinstance(site.stmt, Reduce) else site.scope.bounds
     for buffer, index, may_be_outside in site.accesses():
         if may_be_outside or buffer not in site.value_scope.buffers:
@@ -332,83 +333,88 @@ def indices_are_in_bounds(site: ScopedStmt) -> Iterator[str]:
         for axis, (d, extent) in enumerate(zip(index, site.value_scope.buffers[buffer].type.shape, strict=False)):
             if dynamic_sizes(d):
                 continue
-            known = interval(d, bounds)
-            if known is None or not isinstance(extent, int) or not (bounds or not site.value_scope.enclosing_loops):
+            limits = interval(d, bounds)
+            if limits is None or not isinstance(extent, int) or not (bounds or not site.value_scope.enclosing_loops):
                 continue
-            exact = _is_affine(d) and (
-                len(variables(d)) == 1 or not variables(d) & site.value_scope.symbolic_bound_loops
-            )
-            if known[1] < 0 or known[0] >= extent or (exact and (known[0] < 0 or known[1] >= extent)):
-                yield f"%{buffer}: index {axis}, {d}, takes {known[0]}..{known[1]} in an extent of {extent}"
+            low, high = limits
+            is_independent = len(variables(d)) == 1 or not variables(d) & site.value_scope.symbolic_bound_loops
+            is_exact = _is_affine(d) and is_independent
+            if high < 0 or low >= extent or (is_exact and (low < 0 or high >= extent)):
+                yield f"%{buffer}: index {axis}, {d}, ranges over {low}..{high}, but the extent is {extent}"
 
 
 def _is_affine(d: Dim) -> bool:
-    """Whether the interval of `d` is exact: a sum of single variables."""
+    """Return True if `d` is a sum of multiples of variables, whose interval is exact for independent variables."""
     return isinstance(d, int) or all(not m or (len(m) == 1 and isinstance(m[0], Var)) for m, _ in d.terms)
 
 
 def ranges_are_valid(site: ScopedStmt) -> Iterator[str]:
-    """Bounds follow untiled loops around, the length of parallel loops none; tiles are positive, lanes a power of two."""
+    """Check the loop headers.
+
+    Bounds may use only enclosing loops with tile 1, and the extent of a parallel loop none.  Extents are not negative,
+    tiles positive, and lanes a power of two.
+    """
     outer = {r.var: r.tile for r, _ in site.scope.enclosing_loops}
     for r in stmt_ranges(site.stmt):
         if variables(r.extent) and isinstance(site.stmt, For) and site.stmt.parallel:
-            yield f"parallel %{r.var} runs over {r.lo}..{r.hi}, whose length is no constant"
+            yield f"parallel %{r.var} in {r.lo}..{r.hi} has an extent that is not loop-invariant"
         elif isinstance(r.extent, int) and r.extent < 0:
-            yield f"%{r.var} runs backwards, {r.lo}..{r.hi}"
+            yield f"%{r.var} in {r.lo}..{r.hi} has a negative extent"
         for name in sorted(variables(r.lo) | variables(r.hi)):
             if outer.get(name) != 1:
-                yield f"%{r.var} starts at {r.lo}, but %{name} is no loop around it that takes one step at a time"
+                yield f"%{r.var} in {r.lo}..{r.hi} has a bound with %{name}, which is not an enclosing loop with tile 1"
         if r.tile < 1 or r.unroll < 1:
-            yield f"%{r.var} has tile {r.tile} and unroll {r.unroll}; both are at least 1"
-        plain = isinstance(site.stmt, Reduce) and all(isinstance(s, (Let, Prefetch)) for s in site.stmt.body)
-        if r.accumulators != 1 and (r.accumulators < 1 or r.tile != 1 or not plain):
-            yield f"%{r.var} has {r.accumulators} chains; that is for steps, one by one, of a reduction that only binds names or fetches ahead"
+            yield f"%{r.var} has tile {r.tile} and unroll {r.unroll}; both must be at least 1"
+        is_simple = isinstance(site.stmt, Reduce) and all(isinstance(s, (Let, Prefetch)) for s in site.stmt.body)
+        if r.accumulators != 1 and (r.accumulators < 1 or r.tile != 1 or not is_simple):
+            only = "only an untiled reduction of lets and prefetches may have several"
+            yield f"%{r.var} has {r.accumulators} accumulators; {only}"
         if r.lanes and (r.lanes < 1 or r.lanes & (r.lanes - 1)):
             yield f"%{r.var} has {r.lanes} lanes; they must be a power of two"
 
 
 def prefetches_are_valid(site: ScopedStmt) -> Iterator[str]:
-    """There are caches 1 to 3, and tiles that a prefetch is for."""
+    """Check that a prefetch has a cache level in 1..3 and a non-empty reuse range."""
     if not isinstance(site.stmt, Prefetch):
         return
     if not 1 <= site.stmt.level <= 3:
-        yield f"there is no cache of level {site.stmt.level}; say 1, 2 or 3"
+        yield f"there is no cache level {site.stmt.level}; use 1, 2 or 3"
     least, end = site.stmt.reuse
     if least < 1 or (end is not None and end <= least):
-        yield f"no tile uses an element {site.stmt.reuse_text} times"
+        yield f"invalid reuse range {site.stmt.reuse_text}; it must be non-empty and start at 1 or above"
 
 
 def one_axis_has_lanes(site: ScopedStmt) -> Iterator[str]:
-    """At most one axis in scope has lanes."""
+    """Check that at most one loop in scope has lanes."""
     own = [r.var for r in stmt_ranges(site.stmt) if r.lanes]
     outer = [r.var for r, _ in site.scope.enclosing_loops if r.lanes]
     if own and len(own) + len(outer) > 1:
-        yield f"lanes on %{own[-1]} beside lanes on %{(outer + own)[0]}"
+        yield f"both %{(outer + own)[0]} and %{own[-1]} have lanes"
 
 
 def parallel_is_outermost(site: ScopedStmt) -> Iterator[str]:
-    """A parallel loop is outside every serial loop and reduction."""
+    """Check that a parallel loop is not inside a serial loop or a reduction."""
     if isinstance(site.stmt, For) and site.stmt.parallel:
         for r, stmt in site.scope.enclosing_loops:
             if not (isinstance(stmt, For) and stmt.parallel):
-                yield f"parallel inside the serial loop over %{r.var}"
+                yield f"parallel loop inside the serial loop over %{r.var}"
 
 
 def reductions_are_valid(site: ScopedStmt) -> Iterator[str]:
-    """A reduction combines by an operation that its dtype has."""
+    """Check that a reduction has a range and an operation that its dtype supports."""
     if isinstance(site.stmt, Reduce):
         if site.stmt.op not in IDENTITIES:
-            yield f"{site.stmt.op} is none of {', '.join(IDENTITIES)}"
+            yield f"unknown reduction {site.stmt.op}; use {', '.join(IDENTITIES)}"
         elif site.stmt.value.dtype == boolean and site.stmt.op not in ("max", "min"):
             yield f"{site.stmt.op} of bool; use max for any, min for all"
         if not site.stmt.ranges:
-            yield "reduces over nothing"
+            yield "has no reduction range"
 
 
 def local_shapes_are_invariant(site: ScopedStmt) -> Iterator[str]:
-    """A local buffer is as large in every step."""
+    """Check that the shape of a local buffer does not depend on loops."""
     if isinstance(site.stmt, Local) and any(map(variables, site.stmt.type.shape)):
-        yield f"{site.stmt.type} has dimensions that are no declared sizes"
+        yield f"{site.stmt.type} has dimensions that are not declared sizes"
 
 
 RULES: tuple[Callable[[ScopedStmt], Iterator[str]], ...] = (

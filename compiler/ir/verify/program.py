@@ -1,4 +1,4 @@
-"""The rules of a program: its kernels are valid, its steps fit its buffers, and nothing is read before it is written."""
+"""Verifier of programs: valid kernels, steps that match their buffers, no read before the first write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, 
 from compiler.ir.verify.kernel import verify_kernel
 
 CounterBounds: TypeAlias = Mapping[str, tuple[Dim, Dim]]
-"""Inclusive lowest and highest value of the counters of repeated steps."""
+"""Inclusive bounds of the loop variables of the enclosing repeats."""
 
 
 def verify_program(program: Program) -> None:
-    """VerifyError listing what is wrong; kernels are verified first."""
+    """Raise VerifyError with all problems in `program`; its kernels are verified first."""
     for kernel in program.kernels.values():
         verify_kernel(kernel)
     written = {*program.inputs, *program.constants}
@@ -31,126 +31,118 @@ def verify_program(program: Program) -> None:
 
 
 def _check_buffers(program: Program) -> Iterator[str]:
-    """Inputs, outputs and constants are buffers whose sizes are known or declared; a constant's array fills its buffer."""
+    """Check that inputs, outputs and constants are buffers with static or declared sizes that fit their arrays."""
     for name in (*program.inputs, *program.outputs, *program.constants):
         if name not in program.buffers:
-            yield f"%{name} is no buffer of the program"
+            yield f"%{name} is not a buffer of the program"
         if name in program.views:
-            yield f"%{name} is a slice; inputs, outputs and constants are whole buffers"
+            yield f"%{name} is a view; inputs, outputs and constants must be root buffers"
     for name, type_ in program.buffers.items():
         if any(map(variables, type_.shape)):
-            yield f"%{name}: {type_} has dimensions that are no declared sizes"
-    for name, held in program.constants.items():
-        known, array = program.buffers.get(name), getattr(held, "array", held)
-        if known is not None and array.size != known.numel:
-            yield f"constant %{name} has {array.size} elements for {known}"
+            yield f"%{name}: {type_} has dimensions that are not declared sizes"
+    for name, constant in program.constants.items():
+        buffer, array = program.buffers.get(name), getattr(constant, "array", constant)
+        if buffer is not None and array.size != buffer.numel:
+            yield f"constant %{name} has {array.size} elements for {buffer}"
 
 
 def _check_views(program: Program) -> Iterator[str]:
-    """A slice is made once, of a buffer that is stored entry after entry."""
-    made = [s.name for s in walk_steps(program.steps) if isinstance(s, View)]
+    """Check that a view is defined once, and that its buffer is row-major, so that an entry is contiguous."""
+    names = [s.name for s in walk_steps(program.steps) if isinstance(s, View)]
     for name, s in program.views.items():
-        if made.count(name) > 1:
-            yield f"view %{name} is made twice"
-        whole = program.buffers.get(s.buffer)
-        if whole is None or name not in program.buffers:
+        if names.count(name) > 1:
+            yield f"view %{name} is defined twice"
+        source = program.buffers.get(s.buffer)
+        if source is None or name not in program.buffers:
             yield f"view %{name} of %{s.buffer}: both must be buffers of the program"
-        elif not whole.rank or whole.layout is not None or program.buffers[name] != view_type(whole):
-            yield f"view %{name}: {program.buffers[name]} is no entry of %{s.buffer}: {whole}"
+        elif not source.rank or source.layout is not None or program.buffers[name] != view_type(source):
+            yield f"view %{name}: {program.buffers[name]} is not the type of an entry of %{s.buffer}: {source}"
 
 
 def _check_steps(program: Program, steps: Iterable[Step], written: set[str], counters: CounterBounds) -> Iterator[str]:
-    """Every step's buffers exist, fit and hold something when they are read; `written` grows by what the steps write."""
-    visible = dict[str, View]()
+    """Check that the buffers of each step exist, match, and are written before they are read; updates `written`."""
     for number, step in enumerate(steps):
         where = f"step {number}" + (f" repeated over %{list(counters)[-1]}" if counters else "")
         if isinstance(step, View):
             yield from (f"{where}: {problem}" for problem in _check_view_index(program, step, counters))
-            visible[step.name] = step
             continue
         if isinstance(step, Repeat):
-            least = interval(step.count, {})
-            yield from (f"{where}: repeats nothing" for _ in range(least is None or least[0] <= 0))
+            limits = interval(step.count, {})
+            if limits is None or limits[0] <= 0:
+                yield f"{where}: the trip count may be 0"
             yield from _check_steps(program, step.steps, written, {**counters, step.var: (0, step.count - 1)})
             continue
         reads, writes, problems = _step_accesses(program, step)
         yield from (f"{where}: {problem}" for problem in problems)
         yield from (f"{where}: {problem}" for problem in _check_aliasing(program, step, writes, counters))
         if counters and isinstance(step, OpaqueCall):
-            yield f"{where}: calls PyTorch, which only a program's own steps can"
+            yield f"{where}: opaque calls are not allowed inside repeat"
         for name in (*reads, *writes):
             if name not in program.buffers:
-                yield f"{where}: %{name} is no buffer of the program"
-        whole = program.root_buffer
-        yield from (f"{where}: %{name} is read before it is written" for name in reads if whole(name) not in written)
-        yield from (
-            f"{where}: %{name} is a constant and is written" for name in writes if whole(name) in program.constants
-        )
-        written |= {whole(name) for name in writes}
+                yield f"{where}: %{name} is not a buffer of the program"
+        root = program.root_buffer
+        yield from (f"{where}: %{name} is read before it is written" for name in reads if root(name) not in written)
+        yield from (f"{where}: constant %{name} is written" for name in writes if root(name) in program.constants)
+        written |= {root(name) for name in writes}
 
 
 def _check_view_index(program: Program, s: View, counters: CounterBounds) -> Iterator[str]:
-    """The index of a slice follows counters in scope and stays inside the buffer."""
+    """Check that the index of a view uses only enclosing loop variables and is in bounds."""
     if unknown := variables(s.index) - set(counters):
-        yield f"view %{s.name} follows %{', %'.join(sorted(unknown))}, which counts nothing here"
+        yield f"view %{s.name} uses %{', %'.join(sorted(unknown))}, which is not a loop variable here"
         return
-    limits, whole = interval(s.index, counters), program.buffers.get(s.buffer)
-    extent = whole.shape[0] if whole is not None and whole.rank else None
+    limits, source = interval(s.index, counters), program.buffers.get(s.buffer)
+    extent = source.shape[0] if source is not None and source.rank else None
     if isinstance(extent, int) and (limits is None or limits[0] < 0 or limits[1] >= extent):
-        yield f"view %{s.name}: {s.index} is not in 0..{extent}"
+        yield f"view %{s.name}: index {s.index} is not in 0..{extent}"
 
 
 def _check_aliasing(program: Program, step: Step, writes: list[str], counters: CounterBounds) -> Iterator[str]:
-    """No two arguments are the same memory where one of them is written, unless a buffer's name says so."""
-    named = (
-        set(step.arguments)
-        if isinstance(step, Launch)
-        else {step.source, step.target}
-        if isinstance(step, Copy)
-        else set()
-    )
-    for a, b in combinations(sorted(named & set(program.buffers)), 2):
-        if (
-            (a in writes or b in writes)
-            and program.root_buffer(a) == program.root_buffer(b)
-            and not _are_disjoint_views(program, a, b, counters)
-        ):
-            yield f"%{a} and %{b} may be the same memory, and one of them is written"
+    """Check that no two different names that may alias are arguments of a step that writes one of them."""
+    arguments = step.arguments if isinstance(step, Launch) else ()
+    names = {step.source, step.target} if isinstance(step, Copy) else set(arguments)
+    for a, b in combinations(sorted(names & set(program.buffers)), 2):
+        same_root = program.root_buffer(a) == program.root_buffer(b)
+        if (a in writes or b in writes) and same_root and not _are_disjoint_views(program, a, b, counters):
+            yield f"%{a} and %{b} may alias, and one of them is written"
 
 
 def _are_disjoint_views(program: Program, a: str, b: str, counters: CounterBounds) -> bool:
-    """Whether two names are different entries of one buffer at every count."""
-    one, other = program.views.get(a), program.views.get(b)
-    if one is None or other is None or one.buffer != other.buffer:
+    """Return True if two names are different entries of one buffer for all values of the loop variables.
+
+    Dynamic sizes are tried at their lower bounds (fewest iterations) and at their hints.
+    """
+    first, second = program.views.get(a), program.views.get(b)
+    if first is None or second is None or first.buffer != second.buffer:
         return False
-    used = [v for v in sorted(variables(one.index) | variables(other.index)) if v in counters]
+    used = [v for v in sorted(variables(first.index) | variables(second.index)) if v in counters]
     ends = [counters[v][1] for v in used]
-    dynamic = frozenset[DynamicSize]().union(*map(dynamic_sizes, (one.index, other.index, *ends)))
-    for values in ({s.name: s.low for s in dynamic}, {s.name: s.hint for s in dynamic}):  # the fewest steps, and many
-        grids = np.meshgrid(*(np.arange(evaluate(n, values) + 1) for n in ends), indexing="ij", sparse=True)
-        known = {**values, **dict(zip(used, grids, strict=True))}
-        if np.any(evaluate_broadcast(one.index, known) == evaluate_broadcast(other.index, known)):
+    dynamic = frozenset[DynamicSize]().union(*map(dynamic_sizes, (first.index, second.index, *ends)))
+    for sizes in ({s.name: s.low for s in dynamic}, {s.name: s.hint for s in dynamic}):
+        grids = np.meshgrid(*(np.arange(evaluate(n, sizes) + 1) for n in ends), indexing="ij", sparse=True)
+        values = {**sizes, **dict(zip(used, grids, strict=True))}
+        if np.any(evaluate_broadcast(first.index, values) == evaluate_broadcast(second.index, values)):
             return False
     return True
 
 
 def _step_accesses(program: Program, step: Launch | OpaqueCall | Copy) -> tuple[list[str], list[str], list[str]]:
-    """Buffers read and written by a step, and what is wrong with their types."""
+    """Return the buffers that a step reads and writes, and the problems with their types."""
     if isinstance(step, OpaqueCall):
         return list(step.arguments), list(step.results), []
     if isinstance(step, Copy):
         source, target = program.buffers.get(step.source), program.buffers.get(step.target)
-        fits = source is None or target is None or source == target
-        return [step.source], [step.target], [] if fits else [f"copies {source} to {target}"]
+        is_valid = source is None or target is None or source == target
+        return [step.source], [step.target], [] if is_valid else [f"copies {source} to {target}"]
     return _launch_accesses(program, step)
 
 
 def _launch_accesses(program: Program, step: Launch) -> tuple[list[str], list[str], list[str]]:
     kernel = program.kernels.get(step.kernel)
     if kernel is None:
-        return [], [], [f"there is no kernel @{step.kernel}"]
+        return [], [], [f"unknown kernel @{step.kernel}"]
     if len(step.arguments) != len(kernel.params):
-        return [], [], [f"@{kernel.name} takes {len(kernel.params)} buffers, not {len(step.arguments)}"]
+        return [], [], [f"@{kernel.name} takes {len(kernel.params)} buffers, got {len(step.arguments)}"]
     pairs = list(zip(kernel.params, step.arguments, strict=True))
     reads = [a for p, a in pairs if p.role not in ("out", "scratch")]
     writes = [a for p, a in pairs if p.is_written]
@@ -159,11 +151,8 @@ def _launch_accesses(program: Program, step: Launch) -> tuple[list[str], list[st
         for p, a in pairs
         if a in program.buffers and not p.type.is_subview_of(program.buffers[a])
     ]
-    twice = [
-        a
-        for k, (p, a) in enumerate(pairs)
-        if p.is_written
-        and any(a == b and not p.type.is_disjoint_from(q.type) for j, (q, b) in enumerate(pairs) if j != k)
-    ]
-    problems += [f"@{kernel.name} writes %{a}, which it is also given as another argument" for a in twice]
+    for k, (p, a) in enumerate(pairs):
+        others = [q for q, b in pairs[:k] + pairs[k + 1 :] if a == b]
+        if p.is_written and not all(p.type.is_disjoint_from(q.type) for q in others):
+            problems.append(f"@{kernel.name} writes %{a}, which aliases another argument")
     return reads, writes, problems

@@ -49,7 +49,7 @@ class GpuBlocks(TilePass):
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
 
     def block_inner_loops(self, table: Accesses, stmt: Stmt, sizes: dict[str, int]) -> None:
-        """Choose tiles for an innermost reduction, or an innermost serial loop with independent steps; last range first."""
+        """Choose tiles for an innermost reduction or serial loop with independent steps, last range first."""
         if any(tile.stmt_ranges(s) for s in tile.walk(tile.stmt_body(stmt))):
             return
         if isinstance(stmt, For) and not table.is_parallel(stmt.range.var):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.analysis.accesses import Accesses, is_contraction
-from compiler.ir.scalar import Expr, Load, PrimitiveCall
+from compiler.analysis.accesses import Accesses
+from compiler.ir.scalar import Expr, Load
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import Kernel, Range, Reduce, Stmt
-from compiler.ir.types import DType, f32, f64, i8, i32
+from compiler.ir.tile.contraction import Contraction, contraction_of
+from compiler.ir.tile.kernel import Kernel, Range, Stmt
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.gpu.gpu_rows import MIN_BLOCK, next_power_of_2
+from compiler.target import MATRIX_DTYPES
 
 
 @register
@@ -38,24 +39,25 @@ class GpuDot(TilePass):
         table = Accesses(ir)
         sizes: dict[str, int] = {}
         for stmt in tile.walk(ir.body):
-            if isinstance(stmt, Reduce) and is_contraction(stmt):
-                missed = self.choose_block(table, stmt, sizes)
+            if contraction := contraction_of(stmt):
+                name, missed = contraction.reduction.name, self.choose_block(table, contraction, sizes)
                 if missed:
-                    context.missed(self, f"%{stmt.name}: {missed}")
+                    context.missed(self, f"%{name}: {missed}")
                 else:
-                    context.applied(self, f"%{stmt.name}: blocks of {', '.join(f'%{v} {n}' for v, n in sizes.items())}")
+                    context.applied(self, f"%{name}: blocks of {', '.join(f'%{v} {n}' for v, n in sizes.items())}")
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: r.with_(tile=sizes.get(r.var, r.tile))))
 
-    def choose_block(self, table: Accesses, s: Reduce, sizes: dict[str, int]) -> str:
+    def choose_block(self, table: Accesses, c: Contraction, sizes: dict[str, int]) -> str:
         """Add the tiles of one contraction to `sizes`; return the reason if there are none, else ""."""
-        assert isinstance(s.value, PrimitiveCall)
-        a, b = (dependent_loops(table, e) for e in s.value.operands)
-        if not is_supported_product(*s.value.operands):
-            return f"no matrix unit multiplies {s.value.operands[0].dtype}"
-        around = [r for r in table.loops[s.ranges[0].var][2] if r.extent != 1]
+        a, b = (dependent_loops(table, e) for e in (c.lhs, c.rhs))
+        operands = c.matrix_operands(MATRIX_DTYPES)
+        if operands is None:
+            return f"no matrix unit multiplies {c.lhs.dtype}"
+        ranges = c.reduction.ranges
+        around = [r for r in table.loops[ranges[0].var][2] if r.extent != 1]
         row = longest([r for r in around if r.var in a - b])
         column = longest([r for r in around if r.var in b - a])
-        depth = longest([r for r in s.ranges if r.var in a & b and r.extent != 1])
+        depth = longest([r for r in ranges if r.var in a & b and r.extent != 1])
         if row is None or column is None or depth is None:
             return "no reuse of an operand"
         if any(r.tile > 1 and r.var in a & b for r in around):
@@ -65,7 +67,7 @@ class GpuDot(TilePass):
         for r, most in ((depth, self.depth), (column, self.columns), (row, self.rows)):
             default = r.tile if r.tile > 1 else min(most, next_power_of_2(block_extent(r)))
             sizes[r.var] = max(MIN_BLOCK, sizes.get(r.var, default))
-        bytes_ = max(uncast_dtype(e).bytes for e in s.value.operands)
+        bytes_ = operands[0].dtype.bytes
 
         def too_large() -> bool:
             rows, columns, steps = (sizes[r.var] for r in (row, column, depth))
@@ -81,16 +83,6 @@ def dependent_loops(table: Accesses, e: Expr) -> frozenset[str]:
     """Return the loops that a value depends on, including those around the local buffers it reads."""
     local_buffers = {x.buffer for x in e.subexprs if isinstance(x, Load) and table.roles[x.buffer] == "local"}
     return table.varying_loops(e).union(*(table.local_scopes[b] for b in local_buffers))
-
-
-def is_supported_product(x: Expr, y: Expr) -> bool:
-    """Return True if matrix units multiply the operands: f32, f64, halves cast to f32, or i8 cast to i32."""
-    return x.dtype in (f32, f64) or (x.dtype == i32 and uncast_dtype(x) == uncast_dtype(y) == i8)
-
-
-def uncast_dtype(e: Expr) -> DType:
-    """Return the dtype of `e`, or of its operand if `e` is a cast."""
-    return e.operands[0].dtype if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e.dtype
 
 
 def block_extent(r: Range) -> int:

@@ -58,7 +58,7 @@ def constants_last(n: Node) -> Node | None:
 
 
 def elementwise_identity(n: Node) -> Node | None:
-    """Return the value that elementwise `n`, expanded through its elementwise operands, passes on unchanged; else None."""
+    """Return the value that `n`, expanded through elementwise operands, passes on unchanged; else None."""
     if not isinstance(n.structure, Elementwise):
         return None
     names: dict[Node, str] = {}
@@ -104,7 +104,7 @@ def view_identity(n: Node) -> Node | None:
 
 
 def _view_source(n: Node, at: Position, result: Node) -> tuple[Node, Position] | None:
-    """Return the operand, and the position in it, that element `at` of view `n` reads for all of `result`; else None."""
+    """Return the operand and position that element `at` of view `n` reads for all of `result`, else None."""
     if not isinstance(n.structure, IndexMap):
         return None
     reads = n.structure.reads(n, at)

@@ -1,4 +1,4 @@
-"""Dead code elimination inside nodes with a body.  Whole nodes are never dead: a graph holds only what its outputs reach."""
+"""Dead code elimination inside nodes with a body.  Nodes themselves are never dead: graphs hold what outputs reach."""
 
 from __future__ import annotations
 

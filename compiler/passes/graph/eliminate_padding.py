@@ -84,7 +84,7 @@ class EliminatePadding(GraphPass):
     def best_dims(
         self, c: PaddedConvolution, single_use: bool, machine: Machine, size_hint: int = DEFAULT_SIZE_HINT
     ) -> tuple[bool, ...]:
-        """Return for each window dimension whether to eliminate its padding; minimax regret over dynamic image sizes."""
+        """Choose the dimensions whose padding to eliminate; minimax regret over dynamic image sizes."""
         choices = sorted(product((True, False), repeat=len(c.padding)), key=sum)  # few dimensions first, outer ones
 
         def times(values: dict[str, int]) -> dict[tuple[bool, ...], float]:
@@ -93,7 +93,7 @@ class EliminatePadding(GraphPass):
         return minimize_max_regret(times, c.image_sizes, size_hint)
 
     def cycles(self, c: PaddedConvolution, eliminated: tuple[bool, ...], single_use: bool, machine: Machine) -> float:
-        """Estimate the cycles of the convolution and its padding, with padding skipped in the `eliminated` dimensions."""
+        """Estimate the cycles of convolution and padding, with padding skipped in `eliminated` dimensions."""
         n, w = c.node, c.node.operands[1].type.static_shape()
         unsplit = [[(size, taps)] for size, taps in zip(n.shape[2:], w[2:], strict=True)]
         segments = [c.output_segments[k] if d else unsplit[k] for k, d in enumerate(eliminated)]
@@ -152,7 +152,7 @@ class PaddedConvolution:
 def segments_by_taps(
     size: Dim, taps: int, results: Dim, before: int, stride: int, dilation: int
 ) -> list[OutputSegment]:
-    """Group adjacent outputs whose windows have the same taps inside an image of `size`, as lowering will split the loop.
+    """Group adjacent outputs whose windows have the same taps inside an image of `size`, as lowering splits loops.
 
     LoweringError if the split points of a dynamic number of outputs cannot be ordered.
     """
@@ -195,7 +195,7 @@ def padding_bytes(c: PaddedConvolution, eliminated: tuple[bool, ...], single_use
 
 
 def memory_wait_cycles(c: PaddedConvolution, eliminated: tuple[bool, ...]) -> float:
-    """Return the cycles to read the image from memory if no kernel wrote or copied it before: a lower bound of the time."""
+    """Return the cycles to read the image from memory, 0 if a kernel wrote it before: a lower bound of the time."""
     image = c.image
     direct = not any(any(pair) and not d for d, pair in zip(eliminated, c.padding, strict=True))
     size = prod(map(c.expected_size, image.shape)) * image.dtype.bytes

@@ -69,7 +69,7 @@ class Fold(GraphPass):
 
 
 def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:
-    """Return nodes with their values; without those for which PyTorch raises (index out of range): they fail when run."""
+    """Return nodes and their values, without those for which PyTorch raises: these fail when they run."""
     try:
         return list(zip(nodes, interpret_in_float64(Graph((), tuple(nodes))), strict=True))
     except (IndexError, RuntimeError):
@@ -87,7 +87,7 @@ def _is_dynamic(attr: Any) -> bool:
 
 
 def constant_sources(ir: Graph) -> dict[Node, frozenset[Node]]:
-    """Map each foldable node (static type and attributes, no input or opaque op below it) to the constants it depends on."""
+    """Map each static node that depends on no input or opaque op to the constants that it depends on."""
     sources: dict[Node, frozenset[Node]] = {}
     for n in ir.nodes:
         if n.op is INPUT or isinstance(n.structure, (Opaque, TupleGet)) or any(o not in sources for o in n.operands):

@@ -9,7 +9,7 @@ from math import prod
 
 import networkx
 
-from compiler.analysis.accesses import Accesses, estimated_ops, is_contraction, perfect_nest
+from compiler.analysis.accesses import Accesses, estimated_ops, perfect_nest
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.structural_key import structural_key
@@ -31,6 +31,7 @@ from compiler.ir.graph.structure import (
 )
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, register
@@ -157,7 +158,7 @@ class Fusion:
         return False
 
     def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: int) -> bool:
-        """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g`, which cannot hold that."""
+        """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g` without that."""
         chain = self.epilogue_chain(n)
         if not chain:
             return False
@@ -170,7 +171,7 @@ class Fusion:
         return fused_cost > g.cost + epilogue - bare
 
     def epilogue_chain(self, n: Node) -> list[Node]:
-        """Return `n`, the single-use elementwise nodes of its shape below it, and the contraction they end in; else []."""
+        """Return `n`, single-use elementwise nodes of its shape below it, and the contraction they start from; else []."""
         chain = [n]
         while isinstance(chain[-1].structure, Elementwise):
             inner = [o for o in chain[-1].operands if o.shape == n.shape and len(self.graph.users[o]) == 1]
@@ -269,7 +270,7 @@ class Fusion:
         return self.kernel_costs[key]
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
-        """Return True if a constant linear map of the group depends on one of its reductions, or the other way round."""
+        """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
         needs: dict[Node, set[type]] = {}
         for n in sorted(g.members, key=self.order.__getitem__):
             own = {type(n.structure)} & {ConstantLinear, Reduction}
@@ -390,7 +391,7 @@ def uses_online_softmax(kernel: Kernel) -> bool:
 
 
 def reread_bytes(kernel: Kernel) -> int:
-    """Return the most bytes of an operand that a contraction rereads for each row: those no outer parallel loop indexes."""
+    """Return the most bytes of an operand that a contraction rereads for each step of an outer parallel loop."""
     table, most = Accesses(kernel), 0
     rows = {f.range.var for f in takewhile(lambda f: f.parallel, perfect_nest(kernel.body))}
     for a in table.all:

@@ -110,7 +110,7 @@ def is_unit_stride_3x3(n: Node) -> bool:
 def best_tile(
     n: Node, machine: Machine, max_error: float, max_time_ratio: float, size_hint: int = DEFAULT_SIZE_HINT
 ) -> int:
-    """Return the fastest tile size, 0 for direct convolution or no match; minimax regret over dynamic sizes up to the hint."""
+    """Return the fastest tile size, 0 for direct convolution; minimax regret over dynamic sizes up to `size_hint`."""
     if not is_supported(n):
         return 0
     allowed = [m for m in INTERPOLATION_POINTS if ERROR_GROWTH[m] <= max_error]
@@ -190,7 +190,7 @@ def transform_tiles(tiles: Node, dim: int, matrix: Matrix) -> Node:
 
 
 def unfold_frames(n: Node, transformed_tiles: Node) -> Node:
-    """Unfold tiles [batch, channels, *frames, ...] to [batch, channels, *first frames, ..., *frames of a window of `n`]."""
+    """Unfold tiles [batch, channels, *frames, ...] to [batch, channels, *frames of `n`, ..., *frames of a window]."""
     windows, taps = match_convolution(n), n.operands[1].type.static_shape()[2:-2]
     assert windows is not None
     for d, (size, step, dilation) in enumerate(zip(taps, windows.stride, windows.dilation, strict=False), 2):
@@ -216,7 +216,7 @@ def frames_as_channels(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def transform_windows(array: np.ndarray[Any, Any], kron_transform: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Multiply windows [outputs, channels, 3, 3] by [points, 9] in float64, rounded once, to [points, channels, outputs]."""
+    """Transform [outputs, channels, 3, 3] by [points, 9] in float64, rounded once: [points, channels, outputs]."""
     outputs, channels = array.shape[:2]
     transformed = np.empty((len(kron_transform), channels, outputs), np.float32)
     # one product for each channel: too small for the threads of BLAS, which would disturb other kernels
@@ -228,7 +228,7 @@ def transform_windows(array: np.ndarray[Any, Any], kron_transform: np.ndarray[An
 
 
 def toom_cook_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Return A^T, G and B^T of y = A^T ((G g) * (B^T d)) for m results y, a window g of r and m + r - 1 elements d (Toom-Cook)."""
+    """Return A^T, G, B^T of Toom-Cook: y = A^T ((G g) * (B^T d)) for m results y, window g of r, m + r - 1 elements d."""
     points = [Fraction(p) for p in INTERPOLATION_POINTS[m]]
     count = m + r - 1
     output_transform = tuple((*(p**i for p in points), Fraction(i == m - 1)) for i in range(m))

@@ -123,7 +123,7 @@ class ProducerConsumer:
         return all(f in shared for f in nest[: len(shared_dims)])
 
     def is_shared_dim(self, d: int) -> bool:
-        """Return True if both kernels traverse all of dimension `d` in parallel, and the producer reads no operand along it."""
+        """Return True if both kernels traverse dimension `d` in parallel, and it is not contiguous in what is copied."""
         size, nests = self.producer_param.type.shape[d], [(s,) for s in self.producer.body]
         if not isinstance(size, int) or size == 1 or len(self.consumer.body) != 1:
             return False

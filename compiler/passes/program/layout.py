@@ -74,7 +74,7 @@ class LayoutSearch:
         return max(local_optima, key=lambda c: (self.saved_ops(c, self.launches), -len(c)))
 
     def candidates(self) -> dict[str, list[int]]:
-        """Map each buffer that may change to the dimensions that some kernel prefers innermost in a buffer of its rank."""
+        """Map each buffer that may change to the dimensions that kernels prefer innermost for its rank."""
         fixed = {*self.program.inputs, *self.program.constants, *self.program.outputs} - self.transposable_outputs()
         fixed |= self.externally_used()
         preferred = {name: dict(self.preferred_dims(table)) for name, table in self.kernel_accesses.items()}
@@ -114,7 +114,7 @@ class LayoutSearch:
         return {b for s in walk_steps(self.program.steps) for b in non_launch_buffers(s)}
 
     def preferred_dims(self, table: Accesses) -> Iterator[tuple[str, int]]:
-        """Yield results of a kernel with the dimension along which lanes would save most if memory were contiguous there."""
+        """Yield results of a kernel with the dimension that lanes would prefer to be contiguous."""
         kernel = table.kernel
         packed = [p.name for p in kernel.params if p.role != "const"]
         scores = score_loops(table, lane_count(kernel, self.machine), self.machine, packed)

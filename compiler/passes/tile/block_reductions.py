@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from compiler.analysis.accesses import Access, Accesses, is_contraction, perfect_nest, wrap_in_nest
+from compiler.analysis.accesses import Access, Accesses, perfect_nest, wrap_in_nest
 from compiler.cost.machine import Machine
 from compiler.ir.scalar import Load, Ref, const
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import (
     Block,
     For,
@@ -72,7 +73,7 @@ class BlockReductions(TilePass):
         return with_unique_names(ir.with_body(wrap_in_nest(nest[:-2], body)))
 
     def match_contraction(self, nest: list[For]) -> StoredContraction | None:
-        """Match a contraction of at least `min_depth` steps that the two innermost loops compute and store unchanged."""
+        """Match a contraction of `min_depth` steps or more that the two innermost loops compute and store."""
         if len(nest) < 2 or not all(f.parallel for f in nest):
             return None
         match nest[-1].body:
@@ -82,7 +83,7 @@ class BlockReductions(TilePass):
         return None
 
     def has_strided_operands(self, table: Accesses, nest: list[For], match: StoredContraction) -> bool:
-        """Return True if one operand per rows and columns of the result exists, and their strides make blocking profitable."""
+        """Return True if one operand has the rows, one the columns, and their strides make blocking profitable."""
         rows, columns, depth = nest[-2].range.var, nest[-1].range.var, match.depth.var
         reads = [a for a in table.all if a.stmt is match.reduction]
         column_reads = [a for a in reads if table.depends_on(a, columns) and not table.depends_on(a, rows)]
@@ -98,7 +99,7 @@ class BlockReductions(TilePass):
         return abs(x_stride) > 1 or w_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
 
     def blocked_nest(self, match: StoredContraction, nest: list[For], machine: Machine, fresh: NameSupply) -> Block:
-        """Build loops that clear the result and add each block of the reduction to it, split into parts for idle threads."""
+        """Build loops that clear the result and add each block of the reduction, split into parts for idle threads."""
         rows, columns, depth = nest[-2].range, nest[-1].range, match.depth
         parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
         longest = max(rows, columns, key=extent_hint)
@@ -122,7 +123,7 @@ class BlockReductions(TilePass):
         return body if split_loops is None else (For(outer, body, parallel=True),)
 
     def split_for_threads(self, r: Range, threads: int, name: str) -> tuple[Range, Range] | None:
-        """Split `r` into a loop over parts, up to two per thread, and the loop over a part; None if one part is enough."""
+        """Split `r` into a loop over parts, up to two per thread, and a loop over a part; None for one part."""
         count = max(
             min(dim_hint(r.extent) // self.min_part_length, 2 * threads),
             min(dim_hint(r.extent) // MIN_TILE_EXTENT, threads),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.analysis.accesses import Access, Accesses, is_contraction
+from compiler.analysis.accesses import Access, Accesses
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Dim, interval, product, substitute, var, variables
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Range, Reduce, Stmt, Store, dim_hint, map_exprs, walk
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.ir.types import TensorType
@@ -24,9 +25,9 @@ class CacheOperand(TilePass):
     ->  local %t  for %r { for %j { store k[%j, %r], %t[%r, %j] } }
         for %i { for %j { reduce %r { x[%i, %r] * %t[%r, %j] } } }
 
-    Applies if the operand is contiguous along the reduction, so that lanes would gather, and is reread in a loop it does
-    not depend on (%i) of at least `min_reuse` steps.  The copy has at most `max_elements`.  Constants are excluded: `pack`
-    reorders them at compile time.
+    Applies if the operand is contiguous along the reduction, so that lanes would gather, and is reread in a loop (%i) of
+    at least `min_reuse` steps that it does not depend on.  The copy has at most `max_elements`.  Constants are excluded,
+    because `pack` reorders them at compile time.
     """
 
     name = "cache-operand"
@@ -80,7 +81,7 @@ class CacheOperand(TilePass):
         return all(table.stride(b, r.var) == 1 and table.roles[b.buffer] != "local" for b in others)
 
     def fits_limit(self, table: Accesses, a: Access, inside: list[Range], s: Reduce) -> bool:
-        """Return True if the elements that loops `inside` and the reduction read form a box of at most `max_elements`."""
+        """Return True if loops `inside` and the reduction read a box of at most `max_elements`."""
         copied_loops = [r for r in (*inside, *s.ranges) if table.depends_on(a, r.var)]
         if any(x.var in variables(r.lo) for x in copied_loops for r in copied_loops):
             return False

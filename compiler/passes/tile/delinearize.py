@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.analysis.accesses import is_contraction, perfect_nest
+from compiler.analysis.accesses import perfect_nest
 from compiler.ir.scalar import Expr, IndexValue, PrimitiveCall
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, ceildiv, simplify, var, variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt
 from compiler.ir.tile.substitution import NameSupply, map_indices, substitute_indices
 from compiler.passes.base import Context, TilePass, register
@@ -67,7 +68,7 @@ def without_guard(stmt: Stmt) -> Stmt:
 
 
 def loop_divisor(loop: For, lanes: int) -> int:
-    """Return the one divisor of the loop's index in loads: of a remainder, or a multiple of `lanes`; 0 for none or several."""
+    """Return the only divisor of the loop's index in loads, of `%`, or of `//` by multiples of `lanes`; else 0."""
     r = loop.range
     if not loop.parallel or r.lo != 0 or variables(r.hi):
         return 0
@@ -87,7 +88,7 @@ def index_divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator
 
 
 def strip_mine(body: Block, v: str, n: int, inner: str) -> Block | None:
-    """Split loop `v` into loops over strips of `n` steps; None if divisions of `v` remain, or a guard depends on the step."""
+    """Split loop `v` into strips of `n` steps; None if divisions of `v` remain or a guard depends on the step."""
     is_linear = True
 
     def split(stmt: Stmt) -> Stmt:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.analysis.accesses import Access, Accesses, is_contraction
+from compiler.analysis.accesses import Access, Accesses
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Stmt
 from compiler.ir.tile.substitution import substitute_names, with_unique_names
 from compiler.passes.base import Context, TilePass, register
@@ -51,7 +52,7 @@ class FuseSiblings(TilePass):
 
 
 def fuse_pair(first: Stmt, second: Stmt, kernel: Kernel) -> For | None:
-    """Fuse two loops, or return None if steps would depend on each other or a contraction needs the loop for its rows."""
+    """Fuse two loops; None if steps would depend on each other, or a contraction needs the loop for its rows."""
     if not (isinstance(first, For) and isinstance(second, For) and first.parallel and second.parallel):
         return None
     if first.range != second.range.with_(var=first.range.var):

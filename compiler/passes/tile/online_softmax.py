@@ -142,7 +142,7 @@ class OnlineSoftmaxBuilder:
 
     def state_buffers(self, count: int) -> Block:
         """Declare buffers for the maximum and the sums of each row."""
-        shapes = dict.fromkeys((self.max_buffer, *self.sum_buffers), (count,))
+        shapes: dict[str, tuple[Dim, ...]] = dict.fromkeys((self.max_buffer, *self.sum_buffers), (count,))
         sums = zip(self.accumulators, self.row.weighted_sums, strict=True)
         shapes |= {name: (count, *(r.hi for r in p.loops)) for name, p in sums}
         return tuple(Local(name, TensorType(self.dtype, shape)) for name, shape in shapes.items())

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.analysis.accesses import is_contraction
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import interval
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Prefetch, Range, Reduce, Stmt, has_partial_rows
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
-from compiler.analysis.accesses import Access, Accesses, buffer_bytes, is_contraction, perfect_nest
+from compiler.analysis.accesses import Access, Accesses, buffer_bytes, perfect_nest
 from compiler.cost.machine import Machine
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import ANY_REUSE, Block, For, Kernel, Reduce, ReuseRange, Stmt, dim_hint, has_partial_rows
 from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
 from compiler.passes.base import Context, TilePass, register
@@ -49,7 +50,7 @@ class Prefetch(TilePass):
         return result if self.stays_in_cache(ir, context) else self.prefetch_panels(result, context)
 
     def stays_in_cache(self, ir: Kernel, context: Context) -> bool:
-        """Return True if a loop of the program rereads the kernel's constants before they leave the last-level cache."""
+        """Return True if a loop of the program rereads the kernel's constants from the last-level cache."""
         constants = sum(dim_hint(p.type.nbytes) for p in ir.params if p.role == "const")
         if not constants or context.kernel not in context.repeated_kernels:
             return False

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.analysis.accesses import Access, Accesses, buffer_bytes, is_contraction, perfect_nest, wrap_in_nest
+from compiler.analysis.accesses import Access, Accesses, buffer_bytes, perfect_nest, wrap_in_nest
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim, interval, simplify, size_hint, var, variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, extent_hint
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register
@@ -93,7 +94,7 @@ class Reorder(TilePass):
         row_operands: list[Access],
         cache: int,
     ) -> list[For]:
-        """Return row blocks, loops over the weights, rows of a block; batch loops outermost unless all batches fit the cache."""
+        """Return row blocks, weight loops, rows of a block; batch loops outermost unless their weights fit the cache."""
         weight_loops = [f for f in nest if any(table.depends_on(w, f.range.var) for w in weights)]
         batch_loops = [f for f in weight_loops if all(table.depends_on(a, f.range.var) for a in row_operands)]
         columns, rows = [f for f in weight_loops if f not in batch_loops], [f for f in nest if f not in weight_loops]
@@ -124,7 +125,7 @@ class Reorder(TilePass):
 
     @staticmethod
     def panel_operand(table: Accesses, s: Reduce, last: str) -> Access | None:
-        """Return the operand whose panels should stay in L1: a constant, else one that depends on loop `last`; or None."""
+        """Return the operand whose panels stay in L1: a constant, else one that depends on loop `last`, or None."""
         reads = [a for a in table.all if not a.is_store and a.stmt is s]
         constant = next((a for a in reads if table.roles[a.buffer] == "const"), None)
         return constant or next((a for a in reads if table.depends_on(a, last)), None)
@@ -220,7 +221,7 @@ def order_by_stride(table: Accesses, nest: list[For], cache_bytes: int) -> list[
     """Order loops by the strides of the kernel's stores; unchanged if the stores disagree.
 
     Without a reduction the order of loads is a candidate too: the shorter innermost stride wins, so that few lines are
-    open at a time.  Orders that evict partially read cache lines come last.
+    in use at a time.  Orders that evict partially read cache lines come last.
     """
     stores = {_stride_order(table, a, nest) for a in table.all if a.is_store and table.roles[a.buffer] != "local"}
     if len(stores) != 1 or None in stores:

@@ -1,4 +1,4 @@
-"""Loop distribution: split a contraction from its epilogue if both together need too much code or too many registers."""
+"""Loop distribution: split a contraction from its epilogue to limit code size and register pressure."""
 
 from __future__ import annotations
 

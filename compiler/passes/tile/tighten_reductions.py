@@ -82,7 +82,7 @@ def drop_mask(e: Expr, guard: str) -> Expr:
 
 
 def nonnegative_indices(guard: Expr) -> Iterator[Dim | None]:
-    """Yield for each condition of `guard` an index that is >= 0 where it holds; None if it is not a comparison with 0."""
+    """Yield for each condition of `guard` the index that must be >= 0, None for other conditions."""
     if isinstance(guard, PrimitiveCall) and guard.primitive == "and":
         for part in guard.args:
             yield from nonnegative_indices(part)

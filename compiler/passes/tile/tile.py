@@ -6,13 +6,14 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from math import gcd
 
-from compiler.analysis.accesses import Access, Accesses, is_contraction
+from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.contraction import ContractionProblem, OperandWindow, RegisterTile, best_common_width, ranked_tiles
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import transpose_loops
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.index_expr import Dim, interval, product, variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint
 from compiler.ir.tile.substitution import with_unique_names
 from compiler.passes.base import Context, TilePass, register
@@ -87,7 +88,7 @@ class Tile(TilePass):
             context.applied(self, f"%{a.buffer}: {block} blocks transposed in registers")
 
     def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int) -> int:
-        """Return the tile of a lane loop without contraction; smaller with reductions, many bindings or large local buffers."""
+        """Return the tile of a lane loop without contraction; reductions, bindings and local buffers limit it."""
         has_reduction = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
         bindings = sum(isinstance(s, Let) for s in tile.stmt_body(stmt))
         count = max(
@@ -183,7 +184,7 @@ def row_stride_bytes(table: Accesses, reads: list[Access], row_var: str, lane: R
 
 
 def row_stride_elements(table: Accesses, a: Access, row_var: str, lane: Range) -> int | None:
-    """Return the elements between rows of `a`, or None if not affine; assumes that `pack` makes scratch lanes contiguous."""
+    """Return the row stride of `a` in elements, or None if not affine; assumes that `pack` stores scratch in panels."""
     if table.roles[a.buffer] != "scratch" or not table.depends_on(a, lane.var):
         return table.stride(a, row_var)
     steps = [stride(d, row_var) for d in a.index if row_var in variables(d)]

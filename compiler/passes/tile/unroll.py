@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.analysis.accesses import is_contraction
 from compiler.cost.contraction import RegisterTile, hides_loop_overhead
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt
 from compiler.passes.base import Context, TilePass, register
 
@@ -56,7 +56,7 @@ class Unroll(TilePass):
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
     def fully_unroll(self, ranges: tuple[Range, ...], copies: int) -> tuple[Range, ...]:
-        """Set `unroll` of the last ranges to their trip count within the limits; `copies` counts vectors of the tiles around."""
+        """Unroll the last ranges fully within the limits; `copies` is the number of vectors in the tiles around them."""
         out: list[Range] = []
         remaining = self.max_steps
         for r in reversed(ranges):

@@ -1,6 +1,6 @@
-"""Ops that come together in models, and that passes look for: an idiom adds them to a graph and gives the last of them.
+"""Idioms: ops that occur together in models and that passes match.  An idiom adds them to a graph and returns the last node.
 
-Drawn one by one they hardly ever meet.  Sizes, element types and the ops around are as random as elsewhere.
+Independent random ops almost never form these patterns.  Sizes, dtypes and the surrounding ops are random.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from compiler.testing.fuzz.op_calls import MAX_VALUE_ELEMENTS
 
 
 def random_dtype(g: GraphBuilder) -> DType:
-    """Mostly f32."""
+    """Return a float dtype, mostly f32."""
     return DTYPES[g.rng.choice(("f32",) * 6 + ("f64", "f16", "bf16"))]
 
 
 def random_sizes(g: GraphBuilder, *maxima: int) -> tuple[int, ...]:
-    """Sizes from 1 up to these."""
+    """Return random sizes, each from 1 to its maximum."""
     return tuple(g.rng.randint(1, h) for h in maxima)
 
 
 def maybe(g: GraphBuilder, probability: float, change: Callable[[Node], Node], x: Node) -> Node:
-    """`x`, or `change` of it in a `share` of all cases."""
+    """Return `change(x)` with the given probability, else `x`."""
     return change(x) if g.rng.random() < probability else x
 
 
@@ -37,54 +37,48 @@ def maybe(g: GraphBuilder, probability: float, change: Callable[[Node], Node], x
 
 
 def attention(g: GraphBuilder) -> Node:
-    """softmax(q k^T * s + mask) v, in one op or in several."""
-    front = g.rng.choice(((), (), (2,), (1, 3), (2, 2)))
-    rows, columns = g.rng.choice(
-        (
-            random_sizes(g, 8, 40),
-            random_sizes(g, 32, 32),
-            random_sizes(g, 32, 32),
-            (g.rng.randint(1, 3), g.rng.randint(641, 1300)),
-        )
-    )
+    """Add softmax(q k^T * scale + mask) v, as one op or several."""
+    batch = g.rng.choice(((), (), (2,), (1, 3), (2, 2)))
+    sizes = [random_sizes(g, *maxima) for maxima in ((8, 40), (32, 32), (32, 32))]
+    rows, columns = g.rng.choice([*sizes, (g.rng.randint(1, 3), g.rng.randint(641, 1300))])
     if g.rng.random() < 0.4:
         rows = columns = min(rows, columns)
-    if prod(front) * rows * columns > MAX_VALUE_ELEMENTS:
-        front = ()
+    if prod(batch) * rows * columns > MAX_VALUE_ELEMENTS:
+        batch = ()
     depth, width = random_sizes(g, 8, 8) if columns < 100 else random_sizes(g, 3, 3)
-    kind, scale = random_dtype(g), g.rng.choice((1.0, 0.5, 0.125, 0.3))
+    dtype, scale = random_dtype(g), g.rng.choice((1.0, 0.5, 0.125, 0.3))
     shapes = ((rows, depth), (columns, depth), (columns, width))
-    q, k, v = (g.make_value(TensorType(kind, (*front, *shape))) for shape in shapes)
+    q, k, v = (g.make_value(TensorType(dtype, (*batch, *shape))) for shape in shapes)
     if g.rng.random() < 0.4:
-        mask = [g.make_value(mask_type(g, kind, rows, columns))] if g.rng.random() < 0.4 else []
+        mask = [g.make_value(mask_type(g, dtype, rows, columns))] if g.rng.random() < 0.4 else []
         return ops.attention(q, k, v, *mask, scale=scale, causal=g.rng.random() < 0.5)
     scores = mask_scores(g, ops.mul(ops.matmul(q, ops.transpose(k, -1, -2)), scale))
-    return ops.matmul(ops.softmax(scores, dim=len(front) + 1), v)
+    return ops.matmul(ops.softmax(scores, dim=len(batch) + 1), v)
 
 
-def mask_type(g: GraphBuilder, kind: DType, rows: int, columns: int) -> TensorType:
-    """Of a mask that says what is seen, or of one that is added."""
-    return TensorType(g.rng.choice((boolean, kind)), (g.rng.choice((1, rows)), columns))
+def mask_type(g: GraphBuilder, dtype: DType, rows: int, columns: int) -> TensorType:
+    """Return the type of a boolean or an additive mask."""
+    return TensorType(g.rng.choice((boolean, dtype)), (g.rng.choice((1, rows)), columns))
 
 
 def mask_scores(g: GraphBuilder, scores: Node) -> Node:
-    """`scores` with some of them -inf, by a mask or by where they stand, or with a mask added."""
+    """Mask scores by a boolean, an additive or a causal mask, or not at all."""
     rows, columns = scores.shape[-2:]
-    way = g.rng.random()
-    if way < 0.3:
+    choice = g.rng.random()
+    if choice < 0.3:
         return scores
-    if way < 0.5:
+    if choice < 0.5:
         mask = g.make_value(mask_type(g, scores.dtype, rows, columns))
         return ops.where(mask, scores, float("-inf")) if mask.dtype == boolean else ops.add(scores, mask)
     row, column = ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=columns)
-    seen = random_comparison(g, column, maybe(g, 0.4, lambda x: ops.add(x, g.rng.randint(-2, 4)), row))
-    if g.rng.random() < 0.2:  # a window that slides along
-        seen = ops.and_(seen, ops.gt(column, ops.sub(row, g.rng.randint(1, 4))))
-    return ops.where(seen, scores, float("-inf"))
+    visible = random_comparison(g, column, maybe(g, 0.4, lambda x: ops.add(x, g.rng.randint(-2, 4)), row))
+    if g.rng.random() < 0.2:  # a sliding window
+        visible = ops.and_(visible, ops.gt(column, ops.sub(row, g.rng.randint(1, 4))))
+    return ops.where(visible, scores, float("-inf"))
 
 
 def random_comparison(g: GraphBuilder, low: Node, high: Node) -> Node:
-    """low <= high or low < high, either way round."""
+    """Return low <= high or low < high, in either operand order."""
     return g.rng.choice((ops.le(low, high), ops.ge(high, low), ops.lt(low, high), ops.gt(high, low)))
 
 
@@ -92,10 +86,10 @@ def random_comparison(g: GraphBuilder, low: Node, high: Node) -> Node:
 
 
 def image_network(g: GraphBuilder) -> Node:
-    """One or two convolutions with constant weights, a factor for each channel, an activation, a pooling; perhaps of a few frames."""
-    kind, frames = random_dtype(g), random_sizes(g, 4) if g.rng.random() < 0.2 else ()
+    """Add one or two convolutions with constant weights, with normalization, activation and pooling; 2-d or 3-d."""
+    dtype, frames = random_dtype(g), random_sizes(g, 4) if g.rng.random() < 0.2 else ()
     side = 7 if frames else 12
-    x = g.make_value(TensorType(kind, (*random_sizes(g, 2, 4), *frames, *(g.rng.randint(3, side) for _ in range(2)))))
+    x = g.make_value(TensorType(dtype, (*random_sizes(g, 2, 4), *frames, *(g.rng.randint(3, side) for _ in range(2)))))
     for _ in range(g.rng.choice((1, 1, 2))):
         x = add_transposed_convolution(g, x) if not frames and g.rng.random() < 0.2 else add_convolution(g, x)
         x = g.rng.choice((partial(add_batch_norm, g), partial(add_channel_scale, g), lambda x: x))(x)
@@ -104,54 +98,54 @@ def image_network(g: GraphBuilder) -> Node:
 
 
 def add_convolution(g: GraphBuilder, x: Node) -> Node:
-    """Mostly by windows of 3 x 3 at every place, of as many frames as there are or fewer."""
-    seen = random_sizes(g, *(min(3, d) for d in x.shape[2:-2]))
-    window = (*seen, *((3, 3) if g.rng.random() < 0.7 else random_sizes(g, *(min(5, d) for d in x.shape[-2:]))))
+    """Add a convolution, mostly 3 x 3 with stride 1."""
+    depth = random_sizes(g, *(min(3, d) for d in x.shape[2:-2]))
+    window = (*depth, *((3, 3) if g.rng.random() < 0.7 else random_sizes(g, *(min(5, d) for d in x.shape[-2:]))))
     channels, groups = x.shape[1], x.shape[1] if g.rng.random() < 0.15 else 1
-    least = max(0, max(w - d for w, d in zip(window, x.shape[2:], strict=True)) + 1) // 2
+    min_padding = max(0, max(w - d for w, d in zip(window, x.shape[2:], strict=True)) + 1) // 2
     weight = g.random_constant(TensorType(x.dtype, (groups * g.rng.randint(1, 4), channels // groups, *window)))
     bias = [g.random_constant(TensorType(x.dtype, weight.shape[:1]))] if g.rng.random() < 0.4 else []
-    stride = [*random_sizes(g, *(2 for _ in seen)), *([2, 1] if g.rng.random() < 0.1 else [1, 1])]
-    padding = [max(least, g.rng.choice((0, 1, 1, 2)))] * len(window)
+    stride = [*random_sizes(g, *(2 for _ in depth)), *([2, 1] if g.rng.random() < 0.1 else [1, 1])]
+    padding = [max(min_padding, g.rng.choice((0, 1, 1, 2)))] * len(window)
     dilation = [1] * len(window)
     return ops.convolution(x, weight, *bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
 def add_transposed_convolution(g: GraphBuilder, x: Node) -> Node:
-    """By windows that reach as far as their steps, at least."""
+    """Add a transposed convolution with a window at least as large as its stride."""
     stride = random_sizes(g, 3, 3)
     if prod((d + 2) * s for d, s in zip(x.shape[2:], stride, strict=True)) * 4 * x.shape[0] > MAX_VALUE_ELEMENTS:
         stride = (1, 1)
     window = [s + g.rng.randint(0, 2) for s in stride]
     weight = g.random_constant(TensorType(x.dtype, (x.shape[1], g.rng.randint(1, 3), *window)))
-    padding, more = ([g.rng.randint(0, s // 2) for s in stride] for _ in range(2))
+    padding, extra = ([g.rng.randint(0, s // 2) for s in stride] for _ in range(2))
     return ops.conv_transposed(
-        x, weight, stride=stride, padding=padding, dilation=[1, 1], output_padding=[min(m, s - 1) for m, s in zip(more, stride, strict=True)]
+        x, weight, stride=stride, padding=padding, dilation=[1, 1], output_padding=[min(m, s - 1) for m, s in zip(extra, stride, strict=True)]
     )  # fmt: skip
 
 
 def per_channel_constant(g: GraphBuilder, x: Node) -> Node:
-    """A constant number above 0 for each channel of `x`."""
+    """Return a positive constant for each channel of `x`."""
     return g.constant_from_array(TensorType(x.dtype, (x.shape[1],)), g.array_rng.uniform(0.5, 2.0, x.shape[1]))
 
 
 def add_batch_norm(g: GraphBuilder, x: Node) -> Node:
-    """What a batch norm does in inference, with or without slope and offset."""
+    """Add a batch norm in inference, with or without weight and bias."""
     return ops.batch_norm(x, *(per_channel_constant(g, x) for _ in range(g.rng.choice((2, 3, 4)))))
 
 
 def add_channel_scale(g: GraphBuilder, x: Node) -> Node:
-    """A number for each channel added, perhaps, and one multiplied."""
+    """Multiply by a constant for each channel, perhaps after adding one."""
     shape = (x.shape[1], *(1,) * (x.type.rank - 2))
 
-    def number() -> Node:
+    def constant() -> Node:
         return ops.reshape(g.random_constant(TensorType(x.dtype, (x.shape[1],))), shape=shape)
 
-    return ops.mul(maybe(g, 0.5, lambda x: ops.add(x, number()), x), number())
+    return ops.mul(maybe(g, 0.5, lambda x: ops.add(x, constant()), x), constant())
 
 
 def add_pooling(g: GraphBuilder, x: Node) -> Node:
-    """The largest or the sum of each window."""
+    """Add a max or sum pooling."""
     size = [min(d, g.rng.choice((2, 2, 3))) for d in x.shape[2:]]
     pool = g.rng.choice((ops.max_pool, ops.sum_pool))
     return pool(x, size=size, stride=g.rng.choice((size, [1] * len(size))), dilation=[1] * len(size))
@@ -161,17 +155,17 @@ def add_pooling(g: GraphBuilder, x: Node) -> Node:
 
 
 def random_scan(g: GraphBuilder) -> Node:
-    """A long row, or several, scanned by one of the ops that combine all elements so far."""
-    combining = [o for o in g.ops_by_structure["Scan"] if isinstance(o.structure, Scan) and o.structure.combine]
+    """Scan one or several long rows by a random op."""
+    scans = [o for o in g.ops_by_structure["Scan"] if isinstance(o.structure, Scan) and o.structure.combine]
     length = prod(g.rng.choice((2, 3, 4, 5, 8)) for _ in range(g.rng.randint(2, 5)))
     shape = (min(length, MAX_VALUE_ELEMENTS), g.rng.randint(1, max(1, min(4, MAX_VALUE_ELEMENTS // length))))
     dim = g.rng.randrange(2)
     x = g.make_value(TensorType(random_dtype(g), shape[::-1] if dim else shape))
-    return g.rng.choice(combining)(x, dim=dim, reverse=g.rng.random() < 0.3, exclusive=g.rng.random() < 0.3)
+    return g.rng.choice(scans)(x, dim=dim, reverse=g.rng.random() < 0.3, exclusive=g.rng.random() < 0.3)
 
 
 def feed_forward(g: GraphBuilder) -> Node:
-    """A sum with what came before, a norm or a softmax of its rows, a layer and its activation."""
+    """Add a residual, a norm or softmax of rows, a linear layer and an activation."""
     rows, width, wide = random_sizes(g, 9, 48, 32)
     t = TensorType(random_dtype(g), (rows, width))
     x = maybe(g, 0.6, lambda x: ops.add(x, g.make_value(t)), g.make_value(t))
@@ -180,9 +174,8 @@ def feed_forward(g: GraphBuilder) -> Node:
         lambda: ops.layer_norm(x, *weight), lambda: ops.rms_norm(x, *weight, eps=1e-5), lambda: ops.softmax(x, dim=1), lambda: ops.log_softmax(x, dim=1),
     )  # fmt: skip
     normed = g.rng.choice(norms)()
-    layer = ops.linear(
-        normed, g.make_value(TensorType(t.dtype, (wide, width))), g.make_value(TensorType(t.dtype, (wide,)))
-    )
+    matrix, bias = (g.make_value(TensorType(t.dtype, shape)) for shape in ((wide, width), (wide,)))
+    layer = ops.linear(normed, matrix, bias)
     return maybe(g, 0.7, g.rng.choice((ops.relu, ops.gelu, ops.silu, ops.tanh)), layer)
 
 
@@ -190,37 +183,33 @@ def feed_forward(g: GraphBuilder) -> Node:
 
 
 def recurrence(g: GraphBuilder) -> Node:
-    """A loop over sequences whose body is a small random graph."""
-    rng, inside, kind = g.rng, g.loop_body_builder(), random_dtype(g)
+    """Add a recurrence whose body is a small random graph."""
+    rng, builder, dtype = g.rng, g.loop_body_builder(), random_dtype(g)
     steps, width = rng.choice((1, 2, 3, 5, 8)), rng.randint(1, 9)
     shapes = ((width,), (width,), (2, width), ())
     sequences, states = (
-        [inside.add_input(TensorType(kind, rng.choice(shapes))) for _ in range(n)]
+        [builder.add_input(TensorType(dtype, rng.choice(shapes))) for _ in range(n)]
         for n in (rng.choice((1, 1, 2)), rng.choice((0, 1, 1, 2)))
     )
     for _ in range(rng.randint(1, 4)):
-        inside.add_random_call()
-    news = [next_state(inside, s) for s in states]
-    made = [inside.recent_value() for _ in range(rng.choice((0, 1, 1, 2)) if states else 1)]
-    body = Graph(tuple(inside.inputs), (*news, *made), "step")
-    given = [g.make_value(n.type.with_shape((steps, *n.shape))) for n in sequences]
-    given += [g.make_value(n.type) for n in inside.inputs[len(sequences) :]]
+        builder.add_random_call()
+    next_states = [next_state(builder, s) for s in states]
+    results = [builder.recent_value() for _ in range(rng.choice((0, 1, 1, 2)) if states else 1)]
+    body = Graph(tuple(builder.inputs), (*next_states, *results), "step")
+    operands = [g.make_value(n.type.with_shape((steps, *n.shape))) for n in sequences]
+    operands += [g.make_value(n.type) for n in builder.inputs[len(sequences) :]]
     return ops.recurrence(
-        *given, body=body, num_scanned=len(sequences), num_carried=len(states), reverse=rng.random() < 0.3
+        *operands, body=body, num_scanned=len(sequences), num_carried=len(states), reverse=rng.random() < 0.3
     )
 
 
 def next_state(body: GraphBuilder, state: Node) -> Node:
-    """A value of the body as the state that comes after `state`, mostly kept small."""
-    made = body.adapt_value(body.recent_value(), state.type) or state
-    return maybe(body, 0.7, ops.tanh, made)
+    """Return a value of the body with the type of `state` as its next value, mostly bounded by tanh."""
+    value = body.adapt_value(body.recent_value(), state.type) or state
+    return maybe(body, 0.7, ops.tanh, value)
 
 
 IDIOMS: tuple[Callable[[GraphBuilder], Node], ...] = (
-    attention,
-    image_network,
-    image_network,
-    random_scan,
-    feed_forward,
-    recurrence,
-)
+    attention, image_network, image_network, random_scan, feed_forward, recurrence,
+)  # fmt: skip
+"""Idioms to choose from; an idiom that is listed twice is twice as frequent."""

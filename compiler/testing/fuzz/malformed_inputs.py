@@ -1,7 +1,6 @@
-"""Bad input: text with mistakes in it, attributes that make no sense, exported programs that are damaged.
+"""Malformed inputs: texts with mistakes, invalid attributes, and corrupted files of exported programs.
 
-Whatever is wrong with what it is given, the compiler says so with an error of its own, and where it is in text, says the line
-and column.
+The compiler must accept or reject them with a TilewrightError; a ParseError must have a position within the text.
 """
 
 from __future__ import annotations
@@ -39,44 +38,36 @@ REPLACEMENT_TOKENS = (
     *"%{}[](),=:-+*<&|\"\\\n \0é", "->", "..", "//", "9" * 30, "0", "1", "-1", "7", "1.5", "inf", "nan", '"a"', "%x0", "%i0", "@w",
     "graph", "return", "constant", "f32", "bool", "i64", "resources", "loc", "for", "reduce", "yield", "store", "add", "cast", "tile",
 )  # fmt: skip
+"""Texts that replace a span of IR text."""
+
 ATTRIBUTE_VALUES = (0, -1, 1, 7, 10**9, 0.5, float("nan"), True, None, "add", (), (0,), (-1, 2), (1, 1, 1), ((1.0,),))
-"""What an attribute may be set to, whatever it should be."""
+"""Values that replace an attribute, of any type."""
 
 MAX_COMPILED_ELEMENTS = 1 << 20
-"""The most elements of any value that is compiled further."""
+"""Limit of elements of any value of a graph that is lowered; chosen empirically."""
 
 
 def check_malformed(seed: int) -> CheckOutcome:
-    """The bad input of `seed`: the work of a worker."""
-    ways: tuple[Callable[[random.Random], None], ...] = (
-        malformed_graph,
-        malformed_program,
-        malformed_kernel,
-        malformed_attribute,
-        malformed_export,
-    )
-    rng = random.Random(seed)
-    way = ways[seed % len(ways)]
+    """Check the malformed input of `seed`, in a worker process."""
+    kinds = (malformed_graph, malformed_program, malformed_kernel, malformed_attribute, malformed_export)
+    kind = kinds[seed % len(kinds)]
     try:
-        way(rng)
+        kind(random.Random(seed))
     except TilewrightError:
         return CheckOutcome(None, 1, 1)
-    except Exception as error:  # what should have been said in the compiler's own words
-        return CheckOutcome(Failure(type(error).__name__, way.__name__, f"{error}"))
+    except Exception as error:  # any other error is a failure
+        return CheckOutcome(Failure(type(error).__name__, kind.__name__, f"{error}"))
     return CheckOutcome(None, 1, 1)
 
 
 def mutate_text(text: str, rng: random.Random) -> str:
-    """`text` with a few spans deleted, doubled, moved or replaced, and numbers changed."""
+    """Delete, double, move or replace a few spans of `text`, or change numbers."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         numbers = list(re.finditer(r"(?<![\w.%])\d+", text))
         if numbers and rng.random() < 0.5:
-            at = rng.choice(numbers)
-            start, end, new = (
-                at.start(),
-                at.end(),
-                rng.choice(("0", "1", "2", "3", "5", "17", "-1", "99999999999", str(int(at[0]) + 1))),
-            )
+            number = rng.choice(numbers)
+            start, end = number.span()
+            new = rng.choice(("0", "1", "2", "3", "5", "17", "-1", "99999999999", str(int(number[0]) + 1)))
         else:
             start = rng.randrange(len(text) + 1)
             end = min(len(text), start + rng.randrange(9))
@@ -87,18 +78,18 @@ def mutate_text(text: str, rng: random.Random) -> str:
 
 
 def _parse_checked(parse: Callable[[str], Any], text: str) -> Any:
-    """What `text` spells; a ParseError must name a place inside it."""
+    """Parse `text`; raises AssertionError if a ParseError has a position outside of it."""
     try:
         return parse(text)
     except ParseError as error:
         lines = text.split("\n")
         if not (1 <= error.line <= len(lines) and 1 <= error.column <= len(lines[error.line - 1]) + 1):
-            raise AssertionError(f"the error stands outside the text: {error}") from error
+            raise AssertionError(f"the position of the error is outside the text: {error}") from error
         raise
 
 
 def _compile_ir(ir: Graph | Kernel | Program) -> None:
-    """As far as machine code's text, where `ir` obeys the rules and is small."""
+    """Verify IR and compile it: a small static graph to scheduled Tile IR, static kernels to LLVM IR."""
     options = Options(cache="")
     if isinstance(ir, Graph):
         verify_graph(ir)
@@ -123,7 +114,7 @@ def _graph(seed: int) -> Graph:
 
 
 def malformed_graph(rng: random.Random) -> None:
-    """A graph's text with mistakes in it."""
+    """Parse and compile a graph's text with mistakes."""
     _compile_ir(_parse_checked(parse_graph, mutate_text(print_graph(_graph(rng.randrange(64)), full=True), rng)))
 
 
@@ -137,19 +128,19 @@ def _program(seed: int) -> Program:
 
 
 def malformed_program(rng: random.Random) -> None:
-    """A program's text with mistakes in it."""
+    """Parse and compile a program's text with mistakes."""
     _compile_ir(_parse_checked(parse_program, mutate_text(print_program(_program(rng.randrange(64)), full=True), rng)))
 
 
 def malformed_kernel(rng: random.Random) -> None:
-    """A kernel's text with mistakes in it."""
+    """Parse and compile a kernel's text with mistakes."""
     kernels = list(_program(rng.randrange(64)).kernels.values())
     if kernels:
         _compile_ir(_parse_checked(parse_kernel, mutate_text(print_kernel(rng.choice(kernels)), rng)))
 
 
 def malformed_attribute(rng: random.Random) -> None:
-    """A node whose attribute has a value that makes no sense."""
+    """Compile a graph that ends in a node with a random attribute value."""
     graph = _graph(rng.randrange(64))
     nodes = [n for n in graph.nodes if n.attrs and not isinstance(n.structure, Leaf)]
     if not nodes:
@@ -160,12 +151,12 @@ def malformed_attribute(rng: random.Random) -> None:
     if isinstance(old := node.attrs[name], tuple) and old and rng.random() < 0.6:
         k = rng.randrange(len(old))
         value = (*old[:k], value, *old[k + 1 :])
-    made = node.op(*node.operands, **{**node.attrs, name: value})
-    _compile_ir(replace(graph, outputs=(made,), output_aliases={}))
+    changed = node.op(*node.operands, **{**node.attrs, name: value})
+    _compile_ir(replace(graph, outputs=(changed,), output_aliases={}))
 
 
 def malformed_export(rng: random.Random) -> None:
-    """An exported program whose file is cut off or has other bytes here and there."""
+    """Compile a corrupted file of an exported program."""
     import compiler
 
     with TemporaryDirectory() as folder:
@@ -175,18 +166,18 @@ def malformed_export(rng: random.Random) -> None:
 
 
 def corrupt_bytes(content: bytes, rng: random.Random) -> bytes:
-    """`content` cut off, or with some bytes changed."""
+    """Truncate `content`, or change some of its bytes."""
     if rng.random() < 0.3:
         return content[: rng.randrange(len(content))]
-    spoiled = bytearray(content)
+    corrupted = bytearray(content)
     for _ in range(rng.choice((1, 1, 4, 64))):
-        spoiled[rng.randrange(len(spoiled))] = rng.randrange(256)
-    return bytes(spoiled)
+        corrupted[rng.randrange(len(corrupted))] = rng.randrange(256)
+    return bytes(corrupted)
 
 
 @lru_cache(maxsize=1)
 def _exported_bytes() -> bytes:
-    """A small program as `torch.export.save` writes it."""
+    """Return the bytes that `torch.export.save` writes for a small program."""
     import torch
 
     with TemporaryDirectory() as folder:

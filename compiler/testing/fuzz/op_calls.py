@@ -1,4 +1,4 @@
-"""Random calls of ops: a sample of an op, changed again and again into calls that its type rule and reference accept."""
+"""Random calls of ops: samples of an op, mutated into other calls that its type rule and reference accept."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import DTYPES, KERNEL_DTYPES, DType, TensorType
 
 SIZES = (1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 31, 32, 33, 48, 64, 97, 128, 257)
+"""Sizes of dimensions to draw from, small ones most often, with neighbours of powers of two."""
+
 MAX_VALUE_ELEMENTS = 4096
-"""The most elements of a value."""
+"""Limit of elements of a value, so that reference and interpreters are fast; chosen empirically."""
 
 MAX_REDUCTION_TERMS = 1 << 21
-"""The most products that a reduction adds up."""
+"""Limit of terms of a reduction, over all result elements; chosen empirically."""
 
 Attrs = dict[str, Any]
 
 BUILD_ERRORS = (TilewrightError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError)
-"""What is raised by building a graph that makes no sense."""
+"""Errors that type rules and constructors raise for invalid graphs."""
 
 
 @dataclass(frozen=True)
 class OpCall:
-    """An op about to be called: the types of its operands, and its attributes."""
+    """A call of an op: operand types and attributes; it may be invalid."""
 
     op: Op
     types: tuple[TensorType, ...]
     attrs: Attrs
 
     def try_build(self) -> Node | None:
-        """The call on inputs of these types; None where op or reference refuse it, or the result is too large."""
+        """Build the call on inputs of these types; None if the op or its reference rejects it, or it is too large."""
         if any(numel(t) > MAX_VALUE_ELEMENTS for t in self.types):
             return None
         try:
@@ -49,29 +51,30 @@ class OpCall:
             return None
         if reference_mismatch(node) is not None:
             return None
-        taken = node.structure.domain(node).extents if isinstance(node.structure, Reduction) else ()
-        return node if not taken or numel(node.type.with_shape((*node.shape, *taken))) <= MAX_REDUCTION_TERMS else None
+        reduced = node.structure.domain(node).extents if isinstance(node.structure, Reduction) else ()
+        terms = numel(node.type.with_shape((*node.shape, *reduced))) if reduced else 0
+        return node if terms <= MAX_REDUCTION_TERMS else None
 
 
 def reference_mismatch(node: Node) -> str | None:
-    """What the reference says against operands of these types, or how its result differs from the type rule's; None for nothing."""
+    """Return the error of the reference on operands of these types, or how its result shapes differ from the type rule's."""
     zeros = [torch.zeros(o.shape, dtype=reference_dtype(o.dtype)) for o in node.operands]
     attrs = {k: DTYPES["f64"] if isinstance(v, DType) and v.is_float else v for k, v in node.attrs.items()}
     if node.op.reference is None or node.op is ops.bitcast:
         return None
     if all(o.dtype.kind in ("int", "uint") for o in node.operands):
-        zeros = [z + 1 for z in zeros] if isinstance(node.structure, Elementwise) else zeros  # PyTorch divides by none
+        zeros = [z + 1 for z in zeros] if isinstance(node.structure, Elementwise) else zeros  # PyTorch raises for 0
     try:
-        found = node.op.reference(*zeros, **attrs)
+        result = node.op.reference(*zeros, **attrs)
     except Exception as error:  # PyTorch raises many kinds
         return f"{type(error).__name__}: {error}"
-    shapes = [tuple(r.shape) for r in (found if isinstance(found, (tuple, list)) else (found,))]
-    wanted = [t.static_shape() for t in result_types(node)]
-    return None if shapes == wanted else f"gives shapes {shapes}, but the type rule says {wanted}"
+    shapes = [tuple(r.shape) for r in (result if isinstance(result, (tuple, list)) else (result,))]
+    expected = [t.static_shape() for t in result_types(node)]
+    return None if shapes == expected else f"the reference returns shapes {shapes}, the type rule {expected}"
 
 
 def reference_dtype(dtype: DType) -> torch.dtype:
-    """The type in which a reference is run."""
+    """Return the dtype in which a reference is run."""
     return torch.float64 if dtype.is_float else TORCH_DTYPES[dtype]
 
 
@@ -85,29 +88,23 @@ def numel(t: TensorType) -> int:
 
 @dataclass(frozen=True)
 class CallMutator:
-    """Random changes to calls."""
+    """Random mutations of calls; operand number `fixed_operand` keeps its type (-1: none)."""
 
     rng: random.Random
 
     def mutate(self, call: OpCall, fixed_operand: int) -> OpCall:
-        """`call` with something about it changed, but for the type of operand number `fixed`; it may not be valid."""
-        ways = [
-            self.replace_size,
-            self.change_dim,
-            self.scale_dim,
-            self.change_attr,
-            self.change_attr,
-            self.change_list_attr,
-            self.change_dtype,
-            self.change_operand_count,
-        ]
-        return self.rng.choice(ways)(call, fixed_operand)
+        """Apply one random mutation; the result may be invalid."""
+        mutations = (
+            self.replace_size, self.change_dim, self.scale_dim, self.change_attr, self.change_attr, self.change_list_attr,
+            self.change_dtype, self.change_operand_count,
+        )  # fmt: skip
+        return self.rng.choice(mutations)(call, fixed_operand)
 
     def random_size(self) -> int:
         return 0 if self.rng.random() < 0.015 else self.rng.choice(SIZES)
 
     def replace_size(self, call: OpCall, fixed_operand: int) -> OpCall:
-        """One size is another one, wherever it stands."""
+        """Replace one size by another in all operands, and perhaps in list attributes."""
         sizes = sorted({d for t in call.types for d in t.static_shape()})
         if not sizes:
             return call
@@ -125,11 +122,11 @@ class CallMutator:
         return replace(call, types=tuple(types), attrs=attrs)
 
     def change_dim(self, call: OpCall, fixed_operand: int) -> OpCall:
-        """One dimension has another size, or there is a new one in front."""
-        free = [k for k in range(len(call.types)) if k != fixed_operand]
-        if not free:
+        """Change the size of one dimension of an operand, or add a leading dimension."""
+        operands = [k for k in range(len(call.types)) if k != fixed_operand]
+        if not operands:
             return call
-        k = self.rng.choice(free)
+        k = self.rng.choice(operands)
         shape = list(call.types[k].shape)
         if not shape or self.rng.random() < 0.2:
             shape.insert(0, self.random_size())
@@ -138,34 +135,31 @@ class CallMutator:
         return self.with_operand_type(call, k, call.types[k].with_shape(shape))
 
     def scale_dim(self, call: OpCall, fixed_operand: int) -> OpCall:
-        """A dimension and an entry of an attribute are multiplied by the same number."""
+        """Multiply a dimension and an entry of a list attribute by the same factor."""
         lists = [
             n
             for n, v in call.attrs.items()
             if isinstance(v, (tuple, list)) and v and all(isinstance(d, int) for d in v)
         ]
-        places = [(k, d) for k, t in enumerate(call.types) if k != fixed_operand for d in range(t.rank)]
-        if not lists or not places:
+        dims = [(k, d) for k, t in enumerate(call.types) if k != fixed_operand for d in range(t.rank)]
+        if not lists or not dims:
             return call
-        (k, d), name, times = self.rng.choice(places), self.rng.choice(lists), self.rng.choice((2, 3, 5, 8))
+        (k, d), name, factor = self.rng.choice(dims), self.rng.choice(lists), self.rng.choice((2, 3, 5, 8))
         shape, entries = list(call.types[k].shape), list(call.attrs[name])
         n = self.rng.randrange(len(entries))
-        shape[d], entries[n] = shape[d] * times, entries[n] * times
-        return replace(
-            self.with_operand_type(call, k, call.types[k].with_shape(shape)), attrs={**call.attrs, name: entries}
-        )
+        shape[d], entries[n] = shape[d] * factor, entries[n] * factor
+        scaled = self.with_operand_type(call, k, call.types[k].with_shape(shape))
+        return replace(scaled, attrs={**call.attrs, name: entries})
 
     def change_attr(self, call: OpCall, _: int) -> OpCall:
-        """An attribute has the value of another sample, or is another small number, truth value or element type."""
+        """Set an attribute to a value of another sample, or change its value at random."""
         if not call.op.attr_defaults:
             return call
         name = self.rng.choice(list(call.op.attr_defaults))
-        known = [s.attrs[name] for s in call.op.samples if name in s.attrs]
-        value = (
-            self.rng.choice(known)
-            if known and self.rng.random() < 0.4
-            else call.attrs.get(name, call.op.attr_defaults[name])
-        )
+        sampled = [s.attrs[name] for s in call.op.samples if name in s.attrs]
+        value = call.attrs.get(name, call.op.attr_defaults[name])
+        if sampled and self.rng.random() < 0.4:
+            value = self.rng.choice(sampled)
         return replace(call, attrs={**call.attrs, name: self.mutate_value(value)})
 
     def mutate_value(self, value: Any) -> Any:
@@ -183,12 +177,9 @@ class CallMutator:
         return value
 
     def change_list_attr(self, call: OpCall, _: int) -> OpCall:
-        """A list among the attributes is an order of dimensions, some of them, a shape of as many elements, or paddings."""
-        lists = [
-            n
-            for n, v in call.attrs.items()
-            if isinstance(v, (tuple, list)) and not (v and isinstance(v[0], (tuple, list)))
-        ]
+        """Set a list attribute to a permutation or subset of the dimensions, a shape, or paddings."""
+        flat = {n: v for n, v in call.attrs.items() if isinstance(v, (tuple, list))}
+        lists = [n for n, v in flat.items() if not (v and isinstance(v[0], (tuple, list)))]
         if not lists or not call.types:
             return call
         t, order = call.types[0], list(range(call.types[0].rank))
@@ -200,7 +191,7 @@ class CallMutator:
         return replace(call, attrs={**call.attrs, self.rng.choice(lists): guess})
 
     def random_factorization(self, count: int) -> list[int]:
-        """A shape of `count` elements."""
+        """Return a random shape of `count` elements."""
         shape: list[int] = [1] if self.rng.random() < 0.1 else []
         while count > 1 and len(shape) < 4:
             divisors = [d for d in range(2, count + 1) if count % d == 0]
@@ -209,7 +200,7 @@ class CallMutator:
         return [*shape, count] if count != 1 or not shape else shape
 
     def change_dtype(self, call: OpCall, fixed_operand: int) -> OpCall:
-        """All operands of one element type have another one."""
+        """Change the dtype of all operands of one dtype."""
         formal = formal_operands(call.op, len(call.types))
         if not formal:
             return call
@@ -230,17 +221,17 @@ class CallMutator:
         return DTYPES["f32"] if DTYPES["f32"] in fits and self.rng.random() < 0.4 else self.rng.choice(fits)
 
     def change_operand_count(self, call: OpCall, fixed_operand: int) -> OpCall:
-        """One operand less, or one more where there may be any number."""
+        """Remove the last operand, or repeat it if the op is variadic."""
         formal = call.op.operand_specs
         if formal and formal[-1].variadic and self.rng.random() < 0.5 and call.types:
             return replace(call, types=(*call.types, call.types[-1]))
-        least = sum(not (o.optional or o.variadic) for o in formal)
-        return replace(call, types=call.types[:-1]) if len(call.types) > max(least, fixed_operand + 1) else call
+        required = sum(not (o.optional or o.variadic) for o in formal)
+        return replace(call, types=call.types[:-1]) if len(call.types) > max(required, fixed_operand + 1) else call
 
     def with_operand_type(self, call: OpCall, k: int, t: TensorType) -> OpCall:
         return replace(call, types=(*call.types[:k], t, *call.types[k + 1 :]))
 
 
 def formal_operands(op: Op, count: int) -> list[OperandSpec]:
-    """The formal operand behind each of `count` operands."""
+    """Return the operand spec of each of `count` operands."""
     return [op.operand_specs[min(k, len(op.operand_specs) - 1)] for k in range(count)]

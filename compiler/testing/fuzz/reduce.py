@@ -1,6 +1,6 @@
-"""Shrinking: the smallest graph that still fails in the same way.
+"""Reducer: shrink a failing graph to one that still fails alike.
 
-Every step offers simpler graphs, the simplest first, and the first one that still fails is taken, until none does.
+Greedy search, as in delta debugging: each step takes the first simplification that still fails, largest first, until none does.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from compiler.testing.fuzz.op_calls import BUILD_ERRORS
 from compiler.testing.fuzz.workers import map_in_processes
 
 FailurePredicate = Callable[[FuzzCase], bool]
+"""Returns True if a case still fails alike."""
 
 
 def reduce(case: FuzzCase, still_fails: FailurePredicate | None = None, limit: int = 400) -> FuzzCase:
-    """The simplest case found that fails as `case` does; `case` itself where it does not fail.  At most `limit` tries."""
+    """Return the smallest case found that fails like `case`, after at most `limit` tries; `case` itself if it passes."""
     if still_fails is None:
         failure = run_in_subprocess(case)
         if failure is None:
             return case
         case = case.with_failure(failure)
-        still_fails = lambda c: failure.matches(run_in_subprocess(c))  # noqa: E731  # a closure of one line
+        still_fails = lambda c: failure.matches(run_in_subprocess(c))  # noqa: E731
     tries = 0
     while True:
         for simpler in simplifications(case.graph):
@@ -50,61 +51,49 @@ def reduce(case: FuzzCase, still_fails: FailurePredicate | None = None, limit: i
 
 
 def run_in_subprocess(case: FuzzCase) -> Failure | None:
-    """How `case` fails, in a process of its own."""
+    """Run `case` in a subprocess and return its failure, or None."""
     ((_, outcome),) = map_in_processes(check_text, [str(case)])
     return outcome if isinstance(outcome, Failure) else outcome.failure
 
 
 def simplifications(graph: Graph) -> Iterator[Graph]:
-    """Valid graphs that are simpler than `graph` by one step, the boldest steps first."""
-    for make in (
-        fewer_outputs,
-        without_symbols,
-        without_aliases,
-        values_as_inputs,
-        bypassed_nodes,
-        simpler_constants,
-        smaller_sizes,
-        smaller_inputs,
-        simpler_attributes,
-        floats_as_f32,
-    ):
-        for made in _try_build(make(graph)):
+    """Yield valid graphs that are one step simpler than `graph`, the largest simplifications first."""
+    for simplify in (
+        fewer_outputs, without_symbols, without_aliases, values_as_inputs, bypassed_nodes, simpler_constants, smaller_sizes,
+        smaller_inputs, simpler_attributes, floats_as_f32,
+    ):  # fmt: skip
+        for build in simplify(graph):
             try:
-                verify_graph(made)
+                simpler = drop_unused_inputs(build())
+            except BUILD_ERRORS:
+                continue
+            try:
+                verify_graph(simpler)
             except TilewrightError:
                 continue
-            yield made
-
-
-def _try_build(makers: Iterator[Callable[[], Graph]]) -> Iterator[Graph]:
-    for build in makers:
-        try:
-            yield drop_unused_inputs(build())
-        except BUILD_ERRORS:
-            continue
+            yield simpler
 
 
 def drop_unused_inputs(graph: Graph) -> Graph:
-    """`graph` without inputs that nothing reads (those written back to stay)."""
-    reached = {o for n in graph.nodes for o in n.operands} | set(graph.outputs)
-    kept = [k for k, n in enumerate(graph.inputs) if n in reached or k in graph.output_aliases.values()]
-    aliases = {k: kept.index(i) for k, i in graph.output_aliases.items()}
-    return replace(graph, inputs=tuple(graph.inputs[k] for k in kept), output_aliases=aliases)
+    """Remove unused inputs, except those that outputs are written back to."""
+    used = {o for n in graph.nodes for o in n.operands} | set(graph.outputs)
+    remaining = [k for k, n in enumerate(graph.inputs) if n in used or k in graph.output_aliases.values()]
+    aliases = {k: remaining.index(i) for k, i in graph.output_aliases.items()}
+    return replace(graph, inputs=tuple(graph.inputs[k] for k in remaining), output_aliases=aliases)
 
 
 def fewer_outputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    """One output alone, all but one, or an operand of an output instead of it."""
+    """Keep a single output, remove one output, or replace an output by one of its operands."""
     count = len(graph.outputs)
     if count > 1:
         for k in range(count):
-            yield lambda k=k: select_outputs(graph, [k])  # type: ignore[misc]  # bound now
+            yield lambda k=k: select_outputs(graph, [k])  # type: ignore[misc]  # binds k now
         for k in range(count):
             yield lambda k=k: select_outputs(graph, [n for n in range(count) if n != k])  # type: ignore[misc]
     for k, node in enumerate(graph.outputs):
         for operand in dict.fromkeys(node.operands):
-            ends = (*graph.outputs[:k], operand, *graph.outputs[k + 1 :])
-            yield lambda ends=ends: replace(graph, outputs=ends)  # type: ignore[misc]
+            outputs = (*graph.outputs[:k], operand, *graph.outputs[k + 1 :])
+            yield lambda outputs=outputs: replace(graph, outputs=outputs)  # type: ignore[misc]
 
 
 def select_outputs(graph: Graph, positions: list[int]) -> Graph:
@@ -123,21 +112,21 @@ def without_aliases(graph: Graph) -> Iterator[Callable[[], Graph]]:
 
 
 def values_as_inputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    """A computed value becomes an input, the last first."""
+    """Replace a computed value by an input, the last one first."""
     for k, node in reversed(list(enumerate(graph.nodes))):
         if not isinstance(node.structure, Leaf) and isinstance(node.result_type, TensorType) and graph.users[node]:
             yield lambda node=node, k=k: replace_with_input(graph, node, f"v{k}")  # type: ignore[misc]
 
 
 def replace_with_input(graph: Graph, node: Node, name: str) -> Graph:
-    """`graph` with a new input in place of `node`."""
-    free = next(n for n in (name, *(f"{name}_{i}" for i in range(99))) if n not in {x.name for x in graph.inputs})
-    new = input_node(free, node.type)
+    """Replace `node` by a new input called `name`, made unique."""
+    unique = next(n for n in (name, *(f"{name}_{i}" for i in range(99))) if n not in {x.name for x in graph.inputs})
+    new = input_node(unique, node.type)
     return replace(graph.replace_nodes({node: new}), inputs=(*graph.inputs, new))
 
 
 def bypassed_nodes(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    """A node gives way to one of its operands that has the same type."""
+    """Replace a node by one of its operands of the same type."""
     for node in reversed(graph.nodes):
         for operand in dict.fromkeys(node.operands):
             if operand.result_type == node.result_type:
@@ -145,7 +134,7 @@ def bypassed_nodes(graph: Graph) -> Iterator[Callable[[], Graph]]:
 
 
 def simpler_constants(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    """A constant becomes an input, or holds one number throughout."""
+    """Replace a constant by an input, or its elements by 0 or 1."""
     for k, node in enumerate(graph.nodes):
         if node.op is not CONSTANT:
             continue
@@ -158,7 +147,7 @@ def simpler_constants(graph: Graph) -> Iterator[Callable[[], Graph]]:
 
 
 def smaller_sizes(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    """A size, wherever it stands, becomes smaller."""
+    """Replace a size by a smaller one in the whole graph."""
     sizes = {d for n in graph.nodes if isinstance(n.structure, Leaf) for d in n.shape if isinstance(d, int)}
     for old in sorted(sizes, reverse=True):
         for new in dict.fromkeys((1, 2, 3, old // 2, old - 1)):
@@ -167,7 +156,7 @@ def smaller_sizes(graph: Graph) -> Iterator[Callable[[], Graph]]:
 
 
 def smaller_inputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    """One dimension of one input or constant becomes smaller."""
+    """Make one dimension of one input or constant smaller."""
     for node in graph.nodes:
         if not isinstance(node.structure, Leaf):
             continue
@@ -181,7 +170,7 @@ def smaller_inputs(graph: Graph) -> Iterator[Callable[[], Graph]]:
 
 
 def crop_leaf(leaf: Node, shape: tuple[Any, ...]) -> Node:
-    """An input or constant with another shape: a corner of it."""
+    """Give an input or constant a smaller shape; a constant retains its leading elements."""
     if leaf.op is not CONSTANT:
         return replace(leaf, result_type=leaf.type.with_shape(shape))
     data: ConstantData = leaf.attrs["value"]
@@ -190,35 +179,31 @@ def crop_leaf(leaf: Node, shape: tuple[Any, ...]) -> Node:
 
 
 def replace_size(graph: Graph, old: int, new: int) -> Graph:
-    """`graph` with the size `old` replaced by `new` in inputs, constants and lists among the attributes."""
+    """Replace the size `old` by `new` in inputs, constants and list attributes."""
 
     def rule(n: Node, operands: tuple[Node, ...]) -> Node:
         if isinstance(n.structure, Leaf):
             return crop_leaf(n, tuple(new if d == old else d for d in n.shape)) if old in n.shape else n
-        changed: dict[str, Any] = {
+        attrs: dict[str, Any] = {
             k: tuple(new if d == old else d for d in v) if isinstance(v, tuple) else v for k, v in n.attrs.items()
         }
         if n.attrs.get("size") == old:
-            changed["size"] = new
-        return replace(n.op(*operands, **changed), name=n.name)
+            attrs["size"] = new
+        return replace(n.op(*operands, **attrs), name=n.name)
 
     return graph.map_nodes(rule)
 
 
 def simpler_attributes(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    """An attribute has its default, or a number in it becomes 0 or 1; an optional operand is left out."""
+    """Set an attribute to its default, or a number in it to 0 or 1, or remove an optional operand."""
     for node in graph.nodes:
         for name, value in node.attrs.items():
             if isinstance(node.structure, Leaf):
                 continue
-            for plain in _simpler_values(value, node.op.attr_defaults[name]):
-                yield lambda n=node, a={**node.attrs, name: plain}: rebuild_node(graph, n, n.operands, a)  # type: ignore[misc]
-        formal = node.op.operand_specs
-        if (
-            formal
-            and len(node.operands) > 1
-            and (formal[-1].variadic or (len(formal) >= len(node.operands) and formal[len(node.operands) - 1].optional))
-        ):
+            for simpler in _simpler_values(value, node.op.attr_defaults[name]):
+                yield lambda n=node, a={**node.attrs, name: simpler}: rebuild_node(graph, n, n.operands, a)  # type: ignore[misc]
+        specs, count = node.op.operand_specs, len(node.operands)
+        if count > 1 and specs and (specs[-1].variadic or (len(specs) >= count and specs[count - 1].optional)):
             yield lambda n=node: rebuild_node(graph, n, n.operands[:-1], dict(n.attrs))  # type: ignore[misc]
 
 
@@ -233,25 +218,23 @@ def _simpler_values(value: Any, default: Any) -> Iterator[Any]:
 
 
 def rebuild_node(graph: Graph, node: Node, operands: tuple[Node, ...], attrs: dict[str, Any]) -> Graph:
-    """`graph` with `node` called otherwise; its users' types are derived again."""
+    """Call the op of `node` with other operands and attributes, and infer the types of its users again."""
     return graph.replace_nodes({node: node.op(*operands, **attrs)})
 
 
 def floats_as_f32(graph: Graph) -> Iterator[Callable[[], Graph]]:
-    """Everything of one float type is f32."""
+    """Replace one float dtype by f32 in the whole graph."""
+    f32 = DTYPES["f32"]
     present = {n.dtype for n in graph.nodes if isinstance(n.result_type, TensorType) and n.dtype.is_float}
-    for old in sorted(present - {DTYPES["f32"]}, key=str):
+    for old in sorted(present - {f32}, key=str):
 
         def rule(n: Node, operands: tuple[Node, ...], old: Any = old) -> Node:
             if n.op is CONSTANT and n.dtype == old:
                 data: ConstantData = n.attrs["value"]
-                return replace(
-                    constant_node(ConstantData(DTYPES["f32"], to_storage(data.numpy_values, DTYPES["f32"]))),
-                    name=n.name,
-                )
+                return replace(constant_node(ConstantData(f32, to_storage(data.numpy_values, f32))), name=n.name)
             if isinstance(n.structure, Leaf):
-                return replace(n, result_type=n.type.with_dtype(DTYPES["f32"])) if n.dtype == old else n
-            attrs: dict[str, Any] = {k: DTYPES["f32"] if v == old else v for k, v in n.attrs.items()}
+                return replace(n, result_type=n.type.with_dtype(f32)) if n.dtype == old else n
+            attrs: dict[str, Any] = {k: f32 if v == old else v for k, v in n.attrs.items()}
             return replace(n.op(*operands, **attrs), name=n.name)
 
         yield lambda rule=rule: graph.map_nodes(rule)  # type: ignore[misc]

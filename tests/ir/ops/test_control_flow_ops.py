@@ -85,5 +85,5 @@ def test_rules_of_loops(old: str, new: str, problem: str) -> None:
 def test_rules_of_choices() -> None:
     with pytest.raises((TypeRuleError, ParseError), match="true_graph returns"):
         parse_graph(CHOICE.replace("%c: f32[n] = add %a, %b", "%c: bool[n] = isinf %a"))
-    with pytest.raises(VerifyError, match="its body takes"):
+    with pytest.raises(VerifyError, match="the body expects"):
         verify_graph(parse_graph(CHOICE.replace("cond %p, %x, %e", "cond %p, %e")))

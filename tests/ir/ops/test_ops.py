@@ -145,7 +145,7 @@ def transposed(*bias: Node, padding: tuple[int, ...] = (0,)) -> Node:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: ops.add(_x(4), _x(4, dtype=i64)), "operand y is i64 beside f32; insert a cast"),
+        (lambda: ops.add(_x(4), _x(4, dtype=i64)), "operand y has dtype i64, expected f32; insert a cast"),
         (lambda: ops.add(_x(4), _x(3)), "do not broadcast"),
         (lambda: ops.reshape(_x(4), shape=(5,)), "4 elements cannot have shape [5]"),
         (lambda: ops.permute(_x(4, 5), dims=(0, 0)), "not a permutation of the dimensions"),

@@ -16,7 +16,7 @@ from compiler.ir.text.tile_printer import print_expr, print_kernel, print_progra
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Kernel, Let, Param, Range, Reduce, Store
-from compiler.ir.tile.program import Program
+from compiler.ir.tile.program import Launch, OpaqueCall, Program
 from compiler.ir.types import KERNEL_DTYPES, DType, boolean, f32, i8, i32, i64
 
 LINEAR_GELU = """\
@@ -300,7 +300,7 @@ def test_programs_round_trip() -> None:
     assert program.constants["big"] is big
     assert program.constants["w"].tolist() == [0x3FC0, 0x8000]
     assert program.steps[0] == Launch("k0", ("x", "t0"), "layers.0")
-    assert program.steps[2] == tile.OpaqueCall(
+    assert program.steps[2] == OpaqueCall(
         "aten.sort", (("dim", 0), ("descending", True)), ("t0",), ("y", "s"), "sort_1"
     )
     assert list(program_resources(program)) == ["big"]

@@ -29,7 +29,7 @@ def test_it_knows_every_field_of_tile_ir():
     """A field added to Tile IR must enter the digest too: then add it here."""
     known = {
         Kernel: "name params body parallel_condition", Param: "name type role", Range: "var lo hi tile lanes unroll accumulators", Let: "name value",
-        Store: "buffer index value nontemporal", Local: "buffer type", BoundsCheck: "name low high", Prefetch: "buffer index level reuse", For: "range body parallel",
+        Store: "buffer index value nontemporal", Local: "buffer type space", BoundsCheck: "name low high", Prefetch: "buffer index level reuse", For: "range body parallel",
         Reduce: "name op ranges body value", Const: "dtype value", Ref: "dtype name", IndexValue: "dtype index",
         Load: "dtype buffer index mask other", PrimitiveCall: "dtype primitive operands",
     }  # fmt: skip

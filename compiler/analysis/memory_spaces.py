@@ -1,0 +1,33 @@
+"""Which memory local buffers lie in, and whether a target has room for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler.errors import VerifyError
+from compiler.ir.symbolic.index_expr import interval
+from compiler.ir.tile.kernel import Kernel, Local, walk
+from compiler.ir.tile.program import Program
+from compiler.target import Target
+
+
+def check_memory(program: Program, target: Target) -> None:
+    """Raise VerifyError with every local buffer that lies in a memory that `target` lacks, or that is too small for it."""
+    problems = [problem for kernel in program.kernels.values() for problem in memory_problems(kernel, target)]
+    if problems:
+        raise VerifyError(f"not a program for {target.name}:\n  " + "\n  ".join(problems))
+
+
+def memory_problems(kernel: Kernel, target: Target) -> Iterator[str]:
+    """Yield what is wrong with the memory spaces of a kernel's local buffers; those without a space are left out."""
+    capacity = {space.name: space.capacity for space in target.memory}
+    for stmt in walk(kernel.body):
+        if not isinstance(stmt, Local) or not stmt.space:
+            continue
+        if stmt.space not in capacity:
+            yield f"@{kernel.name}: %{stmt.buffer} lies in {stmt.space}; {target.name} has {', '.join(capacity)}"
+            continue
+        bounds, room = interval(stmt.type.nbytes, {}), capacity[stmt.space]
+        if room is not None and (bounds is None or bounds[1] > room):
+            needed = "an unknown number of" if bounds is None else bounds[1]
+            yield f"@{kernel.name}: %{stmt.buffer} takes {needed} bytes of {stmt.space}; {target.name} has {room}"

@@ -1,0 +1,70 @@
+"""Strides of accesses inside the tile of a loop and from tile to tile, found by evaluating addresses.
+
+A packed layout is contiguous inside a tile and has another stride between tiles, which no single coefficient describes.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from math import prod
+
+from compiler.analysis.accesses import Access, Accesses
+from compiler.ir.symbolic.index_expr import evaluate, variables
+from compiler.ir.tile.kernel import Range, dim_hint, extent_hint
+
+
+class TileStrides:
+    """Strides in elements under the size hints; None where an index is loaded from memory or is not affine."""
+
+    def __init__(self, accesses: Accesses) -> None:
+        self.accesses = accesses
+        self.ranges = {v: r for v, (r, _, _) in accesses.loops.items()}
+        self.first = {v: dim_hint(r.lo, 0) for v, r in self.ranges.items()}
+        self.in_tile, self.step = cache(self._in_tile), cache(self._step)
+        self._base = cache(lambda a: self._address(a, "", 0))
+
+    def private_copies(self, a: Access) -> int:
+        """Return the copies of a local buffer that the tiles around its declaration hold."""
+        return prod(self.ranges[v].tile for v in self.accesses.local_scopes.get(a.buffer, ()))
+
+    def _in_tile(self, a: Access, v: str) -> int | None:
+        """Return the stride from one index of `v` to the next in the same tile."""
+        r, private = self.ranges[v], self.accesses.local_scopes.get(a.buffer, ())
+        if v in private:
+            return 1 if r.lanes else prod(self.ranges[x].tile for x in private if self.ranges[x].lanes)
+        if self._is_loaded(a, v):
+            return None
+        if r.tile == 1:
+            return self._step(a, v)
+        one, last = self._moved(a, v, 1), self._moved(a, v, r.tile - 1)
+        return one if last == one * (r.tile - 1) else None
+
+    def _step(self, a: Access, v: str) -> int | None:
+        """Return the mean stride from one tile of `v` to the next; 0 for private copies, which every tile uses again."""
+        r = self.ranges[v]
+        if v in self.accesses.local_scopes.get(a.buffer, ()):
+            return 0
+        if self._is_loaded(a, v):
+            return None
+        steps = max(1, -(-extent_hint(r) // r.tile) - 1)
+        return self._moved(a, v, steps * r.tile) // steps
+
+    def _moved(self, a: Access, v: str, indices: int) -> int:
+        return self._address(a, v, indices) - self._base(a)
+
+    def _address(self, a: Access, v: str, index: int) -> int:
+        offset = self.accesses.offset(a)
+        values = {name: self.first.get(name, 0) for name in variables(offset)}
+        if v in values:
+            values[v] += index
+        return evaluate(offset, values)
+
+    def _is_loaded(self, a: Access, v: str) -> bool:
+        """Return True if the address uses a value that depends on `v` other than `v` itself."""
+        names = variables(self.accesses.offset(a)) - self.ranges.keys()
+        return any(v in self.accesses.loops_by_name.get(n, frozenset()) for n in names)
+
+
+def tile_extent(r: Range) -> int:
+    """Return the indices of one tile of a loop."""
+    return min(r.tile, max(1, extent_hint(r)))

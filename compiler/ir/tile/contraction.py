@@ -1,0 +1,53 @@
+"""Contractions: reductions that add products, the statements that matrix units and register tiles are made for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeGuard
+
+from compiler.ir.scalar import Expr, PrimitiveCall
+from compiler.ir.tile.kernel import Reduce, Stmt
+from compiler.ir.types import DType
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A reduction that adds `lhs` * `rhs` over all its ranges."""
+
+    reduction: Reduce
+    lhs: Expr
+    rhs: Expr
+
+    def matrix_operands(self, dtypes: Collection[tuple[str, str]]) -> tuple[Expr, Expr] | None:
+        """Return the factors as a matrix unit takes them: without the casts that widen both, if it multiplies the narrow dtype.
+
+        `dtypes` are its pairs of operand and accumulator, by name; None if no pair fits.
+        """
+        for x, y in ((_uncast(self.lhs), _uncast(self.rhs)), (self.lhs, self.rhs)):
+            if x.dtype == y.dtype and (x.dtype.name, self.accumulator.name) in dtypes:
+                return x, y
+        return None
+
+    @property
+    def accumulator(self) -> DType:
+        """Dtype that products are added in."""
+        return self.reduction.value.dtype
+
+
+def contraction_of(stmt: Stmt) -> Contraction | None:
+    """Return the contraction that a statement is, or None."""
+    if isinstance(stmt, Reduce) and stmt.op == "add":
+        value = stmt.value
+        if isinstance(value, PrimitiveCall) and value.primitive == "mul":
+            return Contraction(stmt, *value.operands)
+    return None
+
+
+def is_contraction(stmt: Stmt) -> TypeGuard[Reduce]:
+    """Return True if `stmt` adds products."""
+    return contraction_of(stmt) is not None
+
+
+def _uncast(e: Expr) -> Expr:
+    return e.operands[0] if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e

@@ -1,0 +1,36 @@
+"""Conversions that op declarations imply by naming an overload (`aten=`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.frontend.conversions.table import conversions, implied_conversion
+from compiler.ir import ops
+from compiler.ir.graph.node import OPS, Op, input_node
+from compiler.ir.text.type_parser import parse_type
+
+
+def test_every_declared_overload_has_a_conversion() -> None:
+    assert {name for op in OPS.values() for name in op.aten} <= conversions().keys()
+
+
+def test_ops_of_any_structure_convert_argument_by_argument() -> None:
+    x, y = input_node("x", parse_type("f32[3, 4]")), input_node("y", parse_type("f64[4, 5]"))
+    product = implied_conversion(ops.matmul, "aten.mm.default")(x, y)
+    assert str(product.type) == "f64[3, 5]"
+    assert product.op is ops.matmul
+
+
+@pytest.mark.parametrize(
+    ("op", "overload"),
+    [
+        (ops.cat, "aten.cat.default"),  # a list of tensors
+        (ops.where, "aten.where.self"),  # the condition is not promoted
+        (ops.sort, "aten.sort.default"),  # two results
+        (ops.add, "aten.add.Tensor"),  # op has no alpha
+        (ops.relu, "aten.mm.default"),  # more tensors than operands
+    ],
+)
+def test_overloads_that_do_not_fit_are_rejected(op: Op, overload: str) -> None:
+    with pytest.raises(ValueError, match=f"{overload} does not map one to one to op {op.name}; write a conversion"):
+        implied_conversion(op, overload)
