@@ -135,4 +135,6 @@ def main(arguments: BenchmarkArguments) -> None:
             table.add_row(name, "   ".join(cells))
         Console().print(table)
         slow = sum(r > 1.1 for r in ratios)
-        print(f"geometric mean {geometric_mean(ratios):.2f}, worst {max(ratios):.2f}; {slow} of {len(ratios)} above 1.10")
+        print(
+            f"geometric mean {geometric_mean(ratios):.2f}, worst {max(ratios):.2f}; {slow} of {len(ratios)} above 1.10"
+        )

@@ -1,4 +1,4 @@
-"""Training steps, forward and backward, beside eager and Inductor: `python -m benchmarks training LSTM --threads 1`."""
+"""Training steps, forward and backward, against eager and Inductor: `python -m benchmarks training LSTM --threads 1`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from compiler.report.render import table
 TrainingCall = Callable[[Tensor], object]
 
 PEERS: dict[str, Callable[[nn.Module], TrainingCall]] = {"eager": lambda model: model, "Inductor": torch.compile}
-"""Those of all peers that train."""
+"""Peers that support training."""
 
 
 def mlp() -> nn.Module:
-    """A classifier of digits with two hidden layers."""
+    """Return a classifier of digits with two hidden layers."""
     return nn.Sequential(nn.Linear(784, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 10))
 
 
@@ -41,18 +41,17 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "RNN 128-256, batch 8": (lambda: nn.RNN(128, 256), (512, 8, 128)),
     "ResNet-18, 64 x 64, batch 8": (resnet18, (8, 3, 64, 64)),
 }
-"""Models and the shape of their input, whose gradient is asked for too."""
+"""Models and the shapes of their inputs, which require gradients."""
 
 
 def main(arguments: BenchmarkArguments) -> None:
-    """Milliseconds per step, and times of peers relative to ours."""
+    """Print milliseconds per step, and peers' times relative to ours."""
     names = arguments.select_rows(CASES)
     peers = [p for p in arguments.peers if p in PEERS]
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        made = table(
-            f"f32 training steps, {threads} thread(s): ms (times ours)", ["model"], ["ours", *peers, "error (eager's)"]
-        )
+        title = f"f32 training steps, {threads} thread(s): ms (ratio to ours)"
+        made = table(title, ["model"], ["ours", *peers, "error (eager's)"])
         for name in names:
             made.add_row(name, *cells(*CASES[name], peers))
         print_table(made)
@@ -64,28 +63,30 @@ def cells(build: Callable[[], nn.Module], shape: Sequence[int], peers: Sequence[
     torch.manual_seed(0)
     model, x = build().train(), torch.randn(*shape, requires_grad=True)
     compiled = torch.compile(model, backend="tilewright", options={"fallback": "error"})
-    taking = [p for p in peers if p != "Inductor" or not isinstance(model, nn.RNNBase)]  # it leaves these to eager
-    runs = [compiled, *(PEERS[p](model) for p in taking)]
+    supported = [
+        p for p in peers if p != "Inductor" or not isinstance(model, nn.RNNBase)
+    ]  # Inductor runs them in eager
+    runs = [compiled, *(PEERS[p](model) for p in supported)]
     exact = copy.deepcopy(model).double()
     expected = compute_gradients(exact, exact, x.detach().double().requires_grad_())
-    gaps = [numerical_error(compute_gradients(run, model, x), expected).relative for run in (compiled, model)]
+    errors = [numerical_error(compute_gradients(run, model, x), expected).relative for run in (compiled, model)]
     with silenced():
         steps = [partial(training_step, run, model, x) for run in runs]
         for s in steps:
             s()
         ours, *theirs = burst_medians(steps)
-    times = {p: f"{format_milliseconds(t)} ({t / ours:.2f})" for p, t in zip(taking, theirs, strict=True)}
-    return [format_milliseconds(ours), *(times.get(p, "-") for p in peers), "{:.0e} ({:.0e})".format(*gaps)]
+    times = {p: f"{format_milliseconds(t)} ({t / ours:.2f})" for p, t in zip(supported, theirs, strict=True)}
+    return [format_milliseconds(ours), *(times.get(p, "-") for p in peers), "{:.0e} ({:.0e})".format(*errors)]
 
 
 def training_step(run: TrainingCall, model: nn.Module, x: Tensor) -> None:
-    """Forward and backward; the loss is the mean square of the first result."""
+    """Run forward and backward; the loss is the mean square of the first result."""
     model.zero_grad()
     x.grad = None
     tree_leaves(run(x))[0].square().mean().backward()
 
 
 def compute_gradients(run: TrainingCall, model: nn.Module, x: Tensor) -> list[Tensor]:
-    """Those of the input and of every parameter."""
+    """Return the gradients of the input and of every parameter after one step."""
     training_step(run, model, x)
     return [t.grad.clone() for t in (x, *model.parameters()) if t.grad is not None]

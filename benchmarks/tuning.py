@@ -1,4 +1,4 @@
-"""What measuring finds that the cost model does not: matrix products, convolutions and networks with and without `tune`."""
+"""Gain of autotuning over the cost model for matrix products, convolutions and networks."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from benchmarks.peer_comparison import burst_medians, format_milliseconds
 from compiler.report.render import table
 
 TuningCase = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
+"""Returns a model and its arguments."""
 
 
 def tuning_cases() -> dict[str, TuningCase]:
-    """Everything that can be tuned, by name."""
+    """Return all cases by name."""
     products = {" x ".join(map(str, shape)): partial(linear_case, *shape) for shape in (*SHAPES, *SKINNY_SHAPES)}
     convolutions = {name: partial(convolution_case, layer, shape) for name, shape, layer in layers()}
     return {**products, **convolutions, **NETWORKS}
@@ -36,38 +37,29 @@ def convolution_case(layer: nn.Module, shape: tuple[int, ...]) -> tuple[nn.Modul
 
 
 def main(arguments: BenchmarkArguments) -> None:
-    """Milliseconds as the cost model has it and tuned, the seconds that tuning takes, and what it changes in which kernels."""
-    known = tuning_cases()
+    """Print milliseconds untuned and tuned, seconds of tuning, and the changes in each kernel."""
+    cases = tuning_cases()
     for threads in arguments.threads:
         torch.set_num_threads(threads)
         made = table(
             f"tuning, {threads} thread(s): ms",
-            ["what"],
+            ["case"],
             ["model", "tuned", "gain", "tuning, s", "kernels", "changed"],
             ["changes"],
         )
-        for name in arguments.select_rows(known):
-            made.add_row(name, *cells(*known[name]()))
+        for name in arguments.select_rows(cases):
+            made.add_row(name, *cells(*cases[name]()))
         print_table(made)
 
 
 def cells(model: nn.Module, args: tuple[Tensor, ...]) -> list[str]:
-    """One row."""
+    """Format one row."""
     program = torch.export.export(model, args)
     plain = compiler.compile(program, args)
     with tempfile.TemporaryDirectory() as folder:
         tuned = compiler.compile(program, args, options=compiler.Options(tune=True, cache=folder))
     before, after = burst_medians([partial(plain, *args), partial(tuned, *args)], rounds=5, burst=0.1)
     remarks, changed = tuned.remarks.select("tune"), tuned.remarks.select("tune", "applied")
-    spent = f"{tuned.compile_seconds['passes']:.1f}"
     changes = "; ".join(f"@{r.kernel} {r.message.partition(';')[0]}" for r in changed)
-    gain = f"{before / after:.2f}"
-    return [
-        format_milliseconds(before),
-        format_milliseconds(after),
-        gain,
-        spent,
-        f"{len(remarks)}",
-        f"{len(changed)}",
-        changes,
-    ]
+    times = [format_milliseconds(before), format_milliseconds(after), f"{before / after:.2f}"]
+    return [*times, f"{tuned.compile_seconds['passes']:.1f}", f"{len(remarks)}", f"{len(changed)}", changes]

@@ -1,4 +1,4 @@
-"""Everything a user can choose, and the only place that reads the environment."""
+"""Options of a compilation; the only module that reads the environment."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def _default_cache() -> str:
 class Options:
     """Options of one compilation.
 
-    `target` names the machine ("host", "x86-64-v4", "x86-64-v3", "x86-64").  `fuse=False` makes one kernel per op.
-    `winograd=False` adds up every product of a convolution, which rounds less (see compiler.passes.graph.winograd).  `graph_passes`
-    and `tile_passes` replace the default pipelines (see compiler.pipeline).  `fallback="eager"` runs unsupported ops in PyTorch.
-    `freezing` makes weights constants under `torch.compile` too, where no gradient is asked for (see compiler.backend).
-    `verify` checks the IR after every pass; `check` interprets it before and after every pass.  `print_before`,
-    `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of compiled objects ("" for none).
-    `tune` measures the alternatives that passes offer for the dearest kernels, and remembers the fastest in `cache`.
+    `target` names the machine that code is made for: "host" or one of compiler.codegen.backend.targets().  `fuse=False` makes one
+    kernel per op.  `winograd=False` disables the pass of that name, which rounds more.  `graph_passes` and `tile_passes` replace the
+    default pipelines of the target.  `fallback="eager"` runs unsupported ops in PyTorch.  `freezing` makes weights constants under
+    `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` interprets it before and
+    after every pass.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
+    compiled objects ("" for none).  `tune` measures the alternatives that passes propose for the most expensive kernels, and caches
+    the fastest.
     """
 
     target: str = "host"
@@ -41,10 +41,10 @@ class Options:
     cache: str = field(default_factory=_default_cache)
 
     def with_(self, **changes: Any) -> Options:
-        """A copy with some fields changed; TypeError names an unknown one."""
+        """Return a copy with some fields changed; TypeError names an unknown one."""
         return replace(self, **changes)
 
 
 def as_options(options: Options | dict[str, Any] | None) -> Options:
-    """Options from what the user passed."""
+    """Return the options that a user passed as an object, a dictionary or not at all."""
     return options if isinstance(options, Options) else Options(**(options or {}))

@@ -1,4 +1,4 @@
-"""An op that the compiler has never heard of: declared once, then fused, vectorised and checked like any other."""
+"""Declare a new op: it is then imported, fused, vectorised and checked like the built-in ones."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from compiler.testing.checks import check
 
 @torch.library.custom_op("example::smoothstep", mutates_args=())
 def smoothstep(x: Tensor, low: float, high: float) -> Tensor:
-    """0 up to `low`, 1 from `high` on, and a cubic between them."""
+    """Return 0 up to `low`, 1 from `high` on, and a cubic polynomial in between."""
     t = ((x - low) / (high - low)).clamp(0, 1)
     return t * t * (3 - 2 * t)
 

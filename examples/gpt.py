@@ -1,4 +1,4 @@
-"""A small decoder in the manner of GPT-2 (Radford et al., 2019) with random weights, written out."""
+"""A small decoder like GPT-2 (Radford et al., 2019) with random weights."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from compiler.tools.demo import compare_and_print
 
 
 class Block(nn.Module):
-    """Causal attention, then an MLP, each behind a layer norm and around a residual: [n, t, d] -> [n, t, d]."""
+    """Pre-norm block of causal attention and an MLP, with residuals: [n, t, d] -> [n, t, d]."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token numbers i64[n, t] -> scores of the next token f32[n, t, vocabulary]; input and output share their embedding."""
+    """Token ids i64[n, t] -> logits of the next token f32[n, t, vocabulary]; input and output embeddings are tied."""
 
     def __init__(
         self, vocabulary: int = 4096, context: int = 256, width: int = 384, heads: int = 6, depth: int = 6

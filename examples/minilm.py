@@ -1,4 +1,4 @@
-"""Search by meaning: the sentences closest to a question, with all-MiniLM-L6-v2 compiled to native code.
+"""Semantic search: the sentences closest to a question, with all-MiniLM-L6-v2 compiled to native code.
 
 python examples/minilm.py "Why is my mortgage dearer now?"
 """
@@ -10,12 +10,12 @@ from compiler.tools.demo import SENTENCES, compare_and_print, minilm
 
 
 def main(question: str = "Why is my mortgage dearer now?", seconds: float = 1.0) -> str:
-    """Print the three sentences closest to `question`, then the comparison with PyTorch; returns the closest one."""
+    """Print the three sentences closest to `question` and a comparison with PyTorch; return the closest one."""
     model, tokenize = minilm()
     arguments = tokenize([question, *SENTENCES])
     embed = compiler.compile(model, arguments)
-    asked, *known = embed(*arguments)
-    ranked = sorted(zip([float(asked @ k) for k in known], SENTENCES, strict=True), reverse=True)
+    query, *embeddings = embed(*arguments)
+    ranked = sorted(zip([float(query @ e) for e in embeddings], SENTENCES, strict=True), reverse=True)
     print(question)
     for cosine, sentence in ranked[:3]:
         print(f"  {cosine:.3f}  {sentence}")

@@ -10,7 +10,7 @@ from compiler.tools.demo import compare_and_print
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut: [n, inner, h, w] -> [n, outer, h / stride, w / stride]."""
+    """Two 3x3 convolutions with a shortcut: [n, inner, h, w] -> [n, outer, h / stride, w / stride]."""
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         super().__init__()
@@ -21,12 +21,9 @@ class Block(nn.Module):
             nn.Conv2d(outer, outer, 3, padding=1, bias=False),
             nn.BatchNorm2d(outer),
         )
-        same = inner == outer and stride == 1
-        self.shortcut = (
-            nn.Identity()
-            if same
-            else nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
-        )
+        self.shortcut: nn.Module = nn.Identity()
+        if inner != outer or stride != 1:
+            self.shortcut = nn.Sequential(nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
@@ -57,7 +54,7 @@ class ResNet18(nn.Module):
 
 
 def with_statistics(model: nn.Module) -> nn.Module:
-    """The model in inference mode, its batch norms given running statistics that are not trivial."""
+    """Set the model to inference, with random running statistics of its batch norms."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_mean, -0.1, 0.1)

@@ -1,4 +1,4 @@
-"""A pass of your own: recognise x * sigmoid(x), with its tests and in a pipeline."""
+"""Write a graph pass: rewrite x * sigmoid(x), with its tests and in a pipeline."""
 
 import torch
 from torch import Tensor, nn

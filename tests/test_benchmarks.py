@@ -1,4 +1,4 @@
-"""The benchmarks' networks and layers are what their names say, and requests are read as they are meant."""
+"""Benchmarks: networks and layers match their papers, and arguments are parsed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import compile_time, memory, tuning
-from benchmarks import dynamic_shapes as open_sizes
+from benchmarks import compile_time, dynamic_shapes, memory, tuning
 from benchmarks.arguments import BenchmarkArguments, parse_arguments
 from benchmarks.convolution import count_flops, layers
 from benchmarks.networks import NETWORKS
@@ -104,18 +103,18 @@ def test_operations_of_a_convolution() -> None:
     assert count_flops(nn.Conv2d(4, 3, 3), torch.randn(2, 4, 7, 7)) == 2 * 2 * 3 * 5 * 5 * 4 * 9
 
 
-def test_a_request_is_read() -> None:
-    asked = parse_arguments("models", ["resnet", "--peers", "openvino, ONNX Runtime", "--threads", "1"])
-    assert asked == BenchmarkArguments(("resnet",), ("OpenVINO", "ONNX Runtime"), (1,))
-    assert asked.select_rows(NETWORKS) == ["ResNet-18", "ResNet-50"]
+def test_arguments_are_parsed() -> None:
+    arguments = parse_arguments("models", ["resnet", "--peers", "openvino, ONNX Runtime", "--threads", "1"])
+    assert arguments == BenchmarkArguments(("resnet",), ("OpenVINO", "ONNX Runtime"), (1,))
+    assert arguments.select_rows(NETWORKS) == ["ResNet-18", "ResNet-50"]
     assert BenchmarkArguments().peers == tuple(PEERS)
     with pytest.raises(SystemExit):
         parse_arguments("models", ["--peers", "nobody"])
-    with pytest.raises(SystemExit, match="no row is called"):
+    with pytest.raises(SystemExit, match="no row matches"):
         BenchmarkArguments(("nothing",)).select_rows(NETWORKS)
 
 
-def test_the_verdict_takes_the_best_peer() -> None:
+def test_the_summary_takes_the_fastest_peer() -> None:
     def case(name: str, **peers: float) -> PeerComparison:
         return PeerComparison(name, 1.0, peers, 0.0, {}, 0.0, 0)
 
@@ -144,15 +143,15 @@ def test_memory_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert growth < 60 << 20
 
 
-def test_open_sizes_are_compared_one_by_one() -> None:
-    found = open_sizes.slowdowns(open_sizes.matrix_case(lambda: nn.Linear(4, 4), 4, (1, 3)))
-    assert [sizes for sizes, _, _ in found] == [(1,), (3,)]
-    assert all(seconds > 0 and ratio > 0 for _, seconds, ratio in found)
+def test_dynamic_shapes_are_compared_one_by_one() -> None:
+    rows = dynamic_shapes.slowdowns(dynamic_shapes.matrix_case(lambda: nn.Linear(4, 4), 4, (1, 3)))
+    assert [sizes for sizes, _, _ in rows] == [(1,), (3,)]
+    assert all(seconds > 0 and ratio > 0 for _, seconds, ratio in rows)
 
 
-@pytest.mark.parametrize("name", open_sizes.CASES)
-def test_cases_of_open_sizes_take_their_inputs(name: str) -> None:
-    case = open_sizes.CASES[name]
+@pytest.mark.parametrize("name", dynamic_shapes.CASES)
+def test_cases_of_dynamic_shapes_take_their_inputs(name: str) -> None:
+    case = dynamic_shapes.CASES[name]
     with torch.device("meta"), torch.no_grad():
         model = case.model().eval()
         assert [model(case.make_input(*sizes)).dim() for sizes in case.tested_sizes]

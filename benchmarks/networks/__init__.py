@@ -1,4 +1,4 @@
-"""The networks that whole-model benchmarks run, written from their papers, with random weights (MiniLM's are trained)."""
+"""Networks of whole-model benchmarks, written from their papers, with random weights (MiniLM's are trained)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from benchmarks.networks.vit import VisionTransformer
 from compiler.tools.demo import minilm
 
 Network = Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]
-"""Makes a model in inference mode and the arguments of one call, f32 and of batch 1, always the same."""
+"""Makes a model in inference mode and the arguments of one call, f32 of batch size 1, the same in each call."""
 
 TOKENS = 128
+"""Length of the sentence for MiniLM."""
+
 CACHE = (1, 12, 512, 64)
-"""GPT-2's keys or values of 512 tokens."""
+"""Shape of GPT-2's cached keys, or values, of 512 tokens."""
 
 
 def network(build: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network:
-    """What `build` gives, on normal inputs of these shapes."""
+    """Return a network built by `build`, with normally distributed inputs of these shapes."""
 
     def make() -> tuple[nn.Module, tuple[Tensor, ...]]:
         torch.manual_seed(0)
@@ -37,12 +39,12 @@ def network(build: Callable[[], nn.Module], *shapes: tuple[int, ...]) -> Network
 
 
 def image_network(build: Callable[[], nn.Module], size: int = 224) -> Network:
-    """What `build` gives, on one image."""
+    """Return a network built by `build`, with one image of `size` x `size` as input."""
     return network(build, (1, 3, size, size))
 
 
 def sentence() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """MiniLM on a sentence of 128 tokens, none of them masked."""
+    """Return MiniLM with a sentence of TOKENS tokens, without mask."""
     torch.manual_seed(0)
     ids = torch.randint(0, 30000, (1, TOKENS))
     return minilm()[0], (ids, torch.ones_like(ids))

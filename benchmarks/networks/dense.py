@@ -10,13 +10,13 @@ GROWTH = 32
 
 
 def normalized(inner: int, outer: int, kernel: int) -> nn.Sequential:
-    """Batch norm, relu, convolution."""
+    """Return batch norm, ReLU and convolution."""
     convolution = nn.Conv2d(inner, outer, kernel, padding=kernel // 2, bias=False)
     return nn.Sequential(nn.BatchNorm2d(inner), nn.ReLU(), convolution)
 
 
 class DenseLayer(nn.Module):
-    """The input with new channels behind it: [n, c, h, w] -> [n, c + GROWTH, h, w]."""
+    """Concatenates GROWTH new channels to the input: [n, c, h, w] -> [n, c + GROWTH, h, w]."""
 
     def __init__(self, inner: int) -> None:
         super().__init__()

@@ -8,10 +8,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each behind a layer norm and around a residual, with the cache of keys and values.
+    """Pre-norm transformer block with a cache of keys and values: causal attention, then an MLP, with residuals.
 
     Without a cache (prefill): f32[n, t, d] -> f32[n, t, d] and keys and values f32[n, heads, t, d / heads], causally.
-    With one of c tokens (decode): also keys and values f32[n, heads, c, d / heads]; the cache comes back a token longer.
+    With a cache of c tokens (decode): also takes keys and values f32[n, heads, c, d / heads], and returns them extended.
     """
 
     def __init__(self, width: int = 768, heads: int = 12) -> None:

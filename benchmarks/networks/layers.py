@@ -1,4 +1,4 @@
-"""What the convolutional networks share: convolution with batch norm and activation, and weights to start from."""
+"""Shared parts of convolutional networks: convolution with batch norm and activation, and initialization."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Activation = Callable[[], nn.Module]
 def convolution(
     inner: int, outer: int, kernel: int = 1, stride: int = 1, groups: int = 1, activation: Activation | None = nn.ReLU
 ) -> nn.Sequential:
-    """Convolution, batch norm and activation: [n, inner, h, w] -> [n, outer, h / stride, w / stride]."""
+    """Return convolution, batch norm and activation: [n, inner, h, w] -> [n, outer, h / stride, w / stride]."""
     layers = [nn.Conv2d(inner, outer, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(outer)]
     return nn.Sequential(*layers, *([activation()] if activation else []))
 
 
 def ready(model: nn.Module) -> nn.Module:
-    """The model for inference, with weights that keep activations in range and statistics that are not trivial.
+    """Initialize a model for inference, with random batch norm statistics; activations stay in range.
 
-    Convolutions start as He et al., "Delving Deep into Rectifiers" (2015), propose.
+    Convolutions are initialized as in He et al., "Delving Deep into Rectifiers" (2015).
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):

@@ -1,4 +1,4 @@
-"""Networks of inverted residuals.
+"""MobileNetV2 and EfficientNet-B0, networks of inverted residuals.
 
 MobileNetV2: Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks" (2018).
 EfficientNet-B0: Tan and Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks" (2019).
@@ -19,11 +19,11 @@ EFFICIENT_STAGES = (
     (1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1), (6, 5, 192, 4, 2),
     (6, 3, 320, 1, 1),
 )  # fmt: skip
-"""Of each stage: expansion, size of the depthwise kernel, channels, blocks, stride of the first block."""
+"""For each stage: expansion, size of the depthwise kernel, channels, blocks, stride of the first block."""
 
 
 class SqueezeExcite(nn.Module):
-    """Scales each channel by a number in 0..1 that all channels' means decide: [n, c, h, w] -> [n, c, h, w]."""
+    """Scales each channel by a factor in 0..1 computed from the means of all channels: [n, c, h, w] -> [n, c, h, w]."""
 
     def __init__(self, channels: int, narrow: int) -> None:
         super().__init__()
@@ -35,9 +35,9 @@ class SqueezeExcite(nn.Module):
 
 
 class InvertedResidual(nn.Module):
-    """1x1 to more channels, depthwise k x k, 1x1 back: [n, inner, h, w] -> [n, outer, h / stride, w / stride].
+    """1x1 expansion, depthwise k x k, 1x1 projection: [n, inner, h, w] -> [n, outer, h / stride, w / stride].
 
-    With `squeeze`, an attention over channels that goes through a quarter of the input's.
+    With `squeeze`, channels are scaled by SqueezeExcite through a quarter of the input's channels.
     """
 
     def __init__(

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from benchmarks.networks.layers import convolution
 
 Body = Callable[[int, int, int], nn.Sequential]
-"""The layers beside a shortcut, for the channels before, the channels after and the stride."""
+"""Makes the layers of a residual block from input channels, output channels and stride."""
 
 
 def basic(inner: int, outer: int, stride: int) -> nn.Sequential:
-    """Two 3x3 convolutions."""
+    """Return two 3x3 convolutions."""
     return nn.Sequential(convolution(inner, outer, 3, stride), convolution(outer, outer, 3, activation=None))
 
 
 def bottleneck(inner: int, outer: int, stride: int) -> nn.Sequential:
-    """A 3x3 convolution on a quarter of the channels, between two of 1x1; the stride is the middle one's."""
+    """Return a 3x3 convolution with the stride on a quarter of the channels, between two of 1x1."""
     narrow = outer // 4
     return nn.Sequential(
         convolution(inner, narrow), convolution(narrow, narrow, 3, stride), convolution(narrow, outer, activation=None)
@@ -40,7 +40,7 @@ class Residual(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images [n, 3, h, w] -> class scores [n, classes].  `depths`: the blocks of each stage; `width`: of the first one."""
+    """Images [n, 3, h, w] -> class scores [n, classes].  `depths`: blocks of each stage; `width`: channels of the first."""
 
     def __init__(self, body: Body, depths: Sequence[int], width: int, classes: int = 1000) -> None:
         super().__init__()

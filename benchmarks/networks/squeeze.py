@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Fire(nn.Module):
-    """1x1 to few channels, then 1x1 and 3x3 side by side: [n, inner, h, w] -> [n, 8 * narrow, h, w]."""
+    """1x1 to `narrow` channels, then 1x1 and 3x3 in parallel: [n, inner, h, w] -> [n, 8 * narrow, h, w]."""
 
     def __init__(self, inner: int, narrow: int) -> None:
         super().__init__()
@@ -37,5 +37,5 @@ class SqueezeNet(nn.Module):
 
 
 def shrink() -> nn.MaxPool2d:
-    """Half the height and width, rounded up."""
+    """Return a max pooling that halves height and width, rounded up."""
     return nn.MaxPool2d(3, 2, ceil_mode=True)

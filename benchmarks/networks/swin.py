@@ -7,38 +7,39 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 WINDOW = 7
+"""Height and width of an attention window, in positions."""
 
 
 def windows(x: Tensor) -> Tensor:
-    """[n, h, w, c] -> [n * h / WINDOW * w / WINDOW, WINDOW ** 2, c]."""
+    """Partition images into windows: [n, h, w, c] -> [n * h / WINDOW * w / WINDOW, WINDOW ** 2, c]."""
     tiles = x.unflatten(1, (-1, WINDOW)).unflatten(3, (-1, WINDOW))
     return tiles.transpose(2, 3).flatten(0, 2).flatten(1, 2)
 
 
 def joined(x: Tensor, size: int) -> Tensor:
-    """The inverse of `windows`, for images of `size` x `size`."""
+    """Invert `windows` for images of `size` x `size`."""
     rows = size // WINDOW
     tiles = x.reshape(-1, rows, rows, WINDOW, WINDOW, x.shape[-1])
     return tiles.transpose(2, 3).flatten(1, 2).flatten(2, 3)
 
 
 def relative_positions() -> Tensor:
-    """For each pair of places in a window, the number of their offset among all (2 * WINDOW - 1) ** 2: i64[49, 49]."""
-    places = torch.cartesian_prod(torch.arange(WINDOW), torch.arange(WINDOW))
-    offsets = places[:, None] - places[None, :] + WINDOW - 1
+    """Return the index of the relative offset of each pair of positions, among (2 * WINDOW - 1) ** 2: i64[49, 49]."""
+    positions = torch.cartesian_prod(torch.arange(WINDOW), torch.arange(WINDOW))
+    offsets = positions[:, None] - positions[None, :] + WINDOW - 1
     return offsets[..., 0] * (2 * WINDOW - 1) + offsets[..., 1]
 
 
 def shifted_mask(size: int, shift: int) -> Tensor:
-    """-100 for pairs that only the cyclic shift has brought into one window, else 0: f32[windows, 1, 49, 49]."""
-    place = torch.arange(size)
-    band = (place >= size - WINDOW).long() + (place >= size - shift).long()
+    """Return -100 for pairs that are in one window only by the cyclic shift, else 0: f32[windows, 1, 49, 49]."""
+    position = torch.arange(size)
+    band = (position >= size - WINDOW).long() + (position >= size - shift).long()
     region = windows((3 * band[:, None] + band)[None, :, :, None]).squeeze(-1)
     return (region[:, :, None] != region[:, None, :]).float()[:, None] * -100.0
 
 
 class WindowAttention(nn.Module):
-    """Attention within windows, which lie `shift` places off the grid: [n, size, size, d] -> [n, size, size, d]."""
+    """Attention within windows shifted by `shift` positions: [n, size, size, d] -> [n, size, size, d]."""
 
     positions: Tensor
     mask: Tensor | None
@@ -65,7 +66,7 @@ class WindowAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Window attention, then an MLP, each behind a layer norm and around a residual: [n, h, w, d] -> [n, h, w, d]."""
+    """Pre-norm block of window attention and an MLP, with residuals: [n, h, w, d] -> [n, h, w, d]."""
 
     def __init__(self, width: int, heads: int, size: int, shift: int) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class Block(nn.Module):
 
 
 class Merge(nn.Module):
-    """Four neighbouring places become one of twice the width: [n, h, w, d] -> [n, h / 2, w / 2, 2 * d]."""
+    """Merges 2 x 2 positions into one of twice the width: [n, h, w, d] -> [n, h / 2, w / 2, 2 * d]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -90,28 +91,28 @@ class Merge(nn.Module):
         return self.reduce(self.norm(torch.cat(corners, dim=-1)))
 
 
-class Places(nn.Module):
-    """Channels go last: [n, c, h, w] -> [n, h, w, c]."""
+class ChannelsLast(nn.Module):
+    """Moves channels to the last dimension: [n, c, h, w] -> [n, h, w, c]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 2, 3, 1)
 
 
 class SwinTransformer(nn.Module):
-    """Images [n, 3, size, size] -> class scores [n, 1000].  `depths`: the blocks of each stage."""
+    """Images [n, 3, size, size] -> class scores [n, 1000].  `depths`: blocks of each stage."""
 
     def __init__(
         self, size: int = 224, width: int = 96, heads: int = 3, depths: tuple[int, ...] = (2, 2, 6, 2)
     ) -> None:
         super().__init__()
-        places = size // 4
-        layers: list[nn.Module] = [nn.Conv2d(3, width, 4, 4), Places(), nn.LayerNorm(width)]
+        side = size // 4
+        layers: list[nn.Module] = [nn.Conv2d(3, width, 4, 4), ChannelsLast(), nn.LayerNorm(width)]
         for stage, depth in enumerate(depths):
             if stage:
                 layers.append(Merge(width))
-                width, heads, places = 2 * width, 2 * heads, places // 2
-            shifts = (WINDOW // 2 if block % 2 and places > WINDOW else 0 for block in range(depth))
-            layers += [Block(width, heads, places, shift) for shift in shifts]
+                width, heads, side = 2 * width, 2 * heads, side // 2
+            shifts = (WINDOW // 2 if block % 2 and side > WINDOW else 0 for block in range(depth))
+            layers += [Block(width, heads, side, shift) for shift in shifts]
         self.features = nn.Sequential(*layers, nn.LayerNorm(width))
         self.classify = nn.Linear(width, 1000)
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 
 def twice(inner: int, outer: int) -> nn.Sequential:
-    """Two 3x3 convolutions: [n, inner, h, w] -> [n, outer, h, w]."""
+    """Return two 3x3 convolutions with ReLU: [n, inner, h, w] -> [n, outer, h, w]."""
     first, second = nn.Conv2d(inner, outer, 3, padding=1), nn.Conv2d(outer, outer, 3, padding=1)
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
 
 
 class UNet(nn.Module):
-    """Images [n, 3, h, w] -> scores of each pixel [n, classes, h, w], through half the size and twice the channels four times."""
+    """Images [n, 3, h, w] -> scores of each pixel [n, classes, h, w]; each level has half the size of the one before."""
 
     def __init__(self, widths: Sequence[int] = (64, 128, 256, 512, 1024), classes: int = 2) -> None:
         super().__init__()

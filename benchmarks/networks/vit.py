@@ -8,7 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 class Block(nn.Module):
-    """Attention, then an MLP, each behind a layer norm and around a residual: [n, t, d] -> [n, t, d]."""
+    """Pre-norm block of attention and an MLP, with residuals: [n, t, d] -> [n, t, d]."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""This machine: its CPU by name, its caches as Linux lists them."""
+"""The description of this machine: its CPU by name, its caches as Linux lists them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from compiler.cost.machine import AVX512, MACHINE_BY_CPU, MACHINES, Machine
 
 SYSFS_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+"""Where Linux describes the caches of the first core."""
 
 
 @lru_cache
 def host_machine(cpu: str, vector_bits: int, registers: int, cache_dir: Path = SYSFS_CACHES) -> Machine:
-    """This machine, whose CPU is called `cpu` by LLVM and has `registers` vector registers of `vector_bits`.
+    """Describe this machine, whose CPU LLVM calls `cpu` and which has `registers` vector registers of `vector_bits`.
 
-    Caches that are not listed are taken as usual.
+    Caches that `cache_dir` does not list keep the sizes of the nearest description.
     """
     same_width = (
         m
@@ -32,7 +33,7 @@ def host_machine(cpu: str, vector_bits: int, registers: int, cache_dir: Path = S
 
 
 def read_cache(folder: Path) -> tuple[int, int, int]:
-    """Level, bytes and ways of one cache; zeros for one that holds no data or is not described."""
+    """Return level, bytes and ways of one cache; zeros if it holds no data or is not described."""
     try:
         kind, level, size, ways = (
             (folder / name).read_text().strip() for name in ("type", "level", "size", "ways_of_associativity")

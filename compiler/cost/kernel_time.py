@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import log2, prod
 
-from compiler.analysis.accesses import Access, Accesses, count_divisions
+from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.cache_traffic import CacheTraffic
 from compiler.cost.machine import Machine
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK, is_deinterleaved
@@ -45,8 +45,11 @@ STORES_PER_CYCLE, SHUFFLES_PER_CYCLE = 1.0, 1.0
 GATHER_SHUFFLES, GATHER_INSTRUCTIONS = 1.5, 3.0
 """Shuffles and instructions for each lane of a gather or scatter, besides its memory access."""
 
-MASKED_COST = 4.0
-"""Memory operations for a masked vector access."""
+MASKED_CYCLES = 4.0
+"""Cycles during which nothing else begins for a masked access of vector units without mask registers."""
+
+VECTOR_UNITS = 1.5
+"""Units for any vector instruction, in units for multiply-adds: ports 0, 1 and 5 of Intel's cores, pipes 0 to 2 of AMD's."""
 
 LOOP_INSTRUCTIONS = 3
 """Instructions of a loop's end: counter, comparison, branch."""
@@ -71,6 +74,7 @@ class Issue:
     stores: float = 0.0
     shuffles: float = 0.0
     instructions: float = 0.0
+    stalled: float = 0.0
 
     def __add__(self, other: Issue) -> Issue:
         return Issue(
@@ -79,6 +83,7 @@ class Issue:
             self.stores + other.stores,
             self.shuffles + other.shuffles,
             self.instructions + other.instructions,
+            self.stalled + other.stalled,
         )
 
     def __mul__(self, times: float) -> Issue:
@@ -88,6 +93,7 @@ class Issue:
             self.stores * times,
             self.shuffles * times,
             self.instructions * times,
+            self.stalled * times,
         )
 
     def cycles(self, machine: Machine) -> float:
@@ -98,8 +104,9 @@ class Issue:
             self.stores / STORES_PER_CYCLE,
             self.shuffles / SHUFFLES_PER_CYCLE,
             self.instructions / machine.instructions_per_cycle,
+            (self.arithmetic + self.shuffles) / (VECTOR_UNITS * machine.fma_per_cycle),
         )
-        return sum(max(0.0, u) ** UNIT_NORM for u in units) ** (1 / UNIT_NORM)
+        return sum(max(0.0, u) ** UNIT_NORM for u in units) ** (1 / UNIT_NORM) + self.stalled
 
 
 @dataclass(frozen=True)
@@ -282,7 +289,7 @@ class KernelTime:
         """Return the operations of a load whose value is used in vectors of `lanes`."""
         a = self.by_place[id(stmt), e.buffer, e.index, False]
         axes = self.expr_axes(e, scope)
-        divisions = count_divisions(self.accesses.offset(a))
+        divisions = sum(self.strides.in_tile(a, v) is None for v in axes)
         n = self.distinct(a, axes, scope, unrolled)
         extra = Issue(instructions=n * 8 * divisions)
         if e.mask is not None and not lanes:
@@ -292,7 +299,8 @@ class KernelTime:
             if not lanes:
                 return Issue(loads=n, instructions=n) + extra
             embedded = self.machine.has_embedded_broadcast
-            return Issue(loads=n * self.machine.loads_per_broadcast, instructions=0 if embedded else n) + extra
+            broadcast = Issue() if embedded else Issue(shuffles=n, instructions=n)
+            return Issue(loads=n * self.machine.loads_per_broadcast) + broadcast + extra
         return self.vector_access(a, lane, n, prod(unrolled.values()), axes, scope, e.mask is not None) + extra
 
     def store(self, stmt: Store, scope: Mapping[str, Range]) -> Issue:
@@ -320,10 +328,8 @@ class KernelTime:
         parts = max(1.0, lane.lanes * size / self.machine.vector_bits)
         all_n = self.count(axes, scope) * times  # without sharing between unrolled iterations
         if stride == 1 or (stride == 0 and not a.is_store):
-            if is_masked:
-                return self.memory(a, parts * all_n * MASKED_COST)
-            partial = 1 / axis_count(lane) if lane.tile % lane.lanes else 0.0
-            return self.memory(a, parts * (n * (1 - partial) + all_n * partial * MASKED_COST))
+            partial = 1.0 if is_masked else 1 / axis_count(lane) if lane.tile % lane.lanes else 0.0
+            return self.memory(a, parts * n * (1 - partial)) + self.masked(a, parts * all_n * partial)
         if stride is not None and not a.is_store and not is_masked and is_deinterleaved(abs(stride), lane.lanes):
             vectors = parts * n * abs(stride)
             return self.memory(a, vectors) + Issue(shuffles=vectors, instructions=vectors)
@@ -332,8 +338,9 @@ class KernelTime:
         if contiguous >= MIN_TRANSPOSE_BLOCK:
             columns = min(contiguous, lane.lanes)
             shuffles = all_n * log2(lane.lanes) * lane.lanes / columns
-            rows = all_n * lanes / columns * (MASKED_COST if columns & (columns - 1) else 1.0)
-            return self.memory(a, rows) + Issue(shuffles=shuffles, instructions=shuffles)
+            rows, is_power = all_n * lanes / columns, columns & (columns - 1) == 0
+            access = self.memory(a, rows) if is_power else self.masked(a, rows)
+            return access + Issue(shuffles=shuffles, instructions=shuffles)
         per_lane = all_n * lanes
         return self.memory(a, per_lane) + Issue(
             shuffles=per_lane * GATHER_SHUFFLES, instructions=per_lane * GATHER_INSTRUCTIONS
@@ -342,6 +349,10 @@ class KernelTime:
     def memory(self, a: Access, n: float) -> Issue:
         """Return `n` loads or stores."""
         return Issue(stores=n, instructions=n) if a.is_store else Issue(loads=n, instructions=0.5 * n)
+
+    def masked(self, a: Access, n: float) -> Issue:
+        """Return `n` masked loads or stores."""
+        return self.memory(a, n) + Issue(stalled=0 if self.machine.has_embedded_broadcast else MASKED_CYCLES * n)
 
     def transposed_extent(self, a: Access, axes: frozenset[str], scope: Mapping[str, Range]) -> int:
         """Return the contiguous elements of the tile of `a` along loops without lanes."""

@@ -1,4 +1,4 @@
-"""What the cost model knows of a machine."""
+"""Descriptions of machines for the cost model."""
 
 from __future__ import annotations
 
@@ -10,38 +10,48 @@ CACHE_LINE_BYTES = 64
 
 @dataclass(frozen=True)
 class Machine:
-    """One core's vector unit and the caches around it.
+    """One core's vector unit and the caches around it; the defaults describe a Zen 5 server core.
 
-    `vector_bits` and `registers` describe the vector registers; `fma_per_cycle` and `loads_per_cycle` count vector
-    instructions, `instructions_per_cycle` all that begin, where two threads share a core; a `broadcast` takes as long as so many
-    loads, and multiply-adds that `spread` a scalar take it from memory themselves; `fma_latency` is in cycles; caches are in
-    bytes, the first two per core, and `l1_ways` is how many lines share a set of the first; what leaves the second moves
-    `l3_bytes_per_cycle`, as memory does; `threads` is how many run at once.
+    Peak rates are measured by `python -m benchmarks peak`; the others are chosen so that tiles rank as measured.
     """
 
     vector_bits: int = 512
     registers: int = 32
+    """Vector registers."""
     fma_per_cycle: int = 2
+    """Vector multiply-adds that begin in a cycle."""
     fma_latency: int = 4
+    """Cycles until the result of a multiply-add can be used."""
     loads_per_cycle: int = 2
+    """Vector loads that begin in a cycle."""
     loads_per_broadcast: float = 1.15
+    """Cost of a broadcast load, in vector loads."""
     instructions_per_cycle: int = 6
+    """Instructions of any kind that begin in a cycle, where two threads share a core."""
     has_embedded_broadcast: bool = True
+    """True if multiply-adds take a scalar from memory themselves."""
     l2_bytes_per_cycle: int = 32
+    """Bytes that move from the second-level cache in a cycle."""
     l3_bytes_per_cycle: int = 10
+    """Bytes that move from the last cache, or from memory, in a cycle."""
     l1_ways: int = 12
+    """Lines in a set of the first-level cache."""
     l1: int = 48 << 10
+    """Bytes of the first-level data cache of a core."""
     l2: int = 1 << 20
+    """Bytes of the second-level cache of a core."""
     l3: int = 32 << 20
+    """Bytes of the last cache, which cores share."""
     threads: int = 2
+    """Threads that run at once."""
 
     def lanes(self, bits: int) -> int:
-        """Elements of `bits` in one register."""
+        """Return the number of elements of `bits` bits in one register."""
         return max(1, self.vector_bits // bits)
 
 
 AVX512 = Machine()
-"""Where broadcasts bind, 20 or 28 rows of one vector reach 80 to 85 % of the peak."""
+"""Measured on Zen 5; where broadcasts limit, 20 or 28 rows of one vector reach 80 to 85 % of the peak."""
 
 AVX2 = Machine(
     vector_bits=256, registers=16, instructions_per_cycle=4, has_embedded_broadcast=False, l2_bytes_per_cycle=16
@@ -50,10 +60,10 @@ SSE = replace(AVX2, vector_bits=128)
 NEON = Machine(vector_bits=128, registers=32, instructions_per_cycle=4)
 
 ZEN4 = replace(AVX512, fma_per_cycle=1, loads_per_cycle=1, loads_per_broadcast=0.5)
-"""Vectors go through units half as wide, in two halves; a broadcast is one load of a half."""
+"""Vectors pass units of half their width in two halves; a broadcast is one load of a half.  Measured on Zen 4."""
 
 MACHINES = (AVX512, AVX2, SSE, NEON)
 """One machine for each width and number of vector registers."""
 
 MACHINE_BY_CPU = {"znver4": ZEN4}
-"""Machine by LLVM's name of a CPU, where its width alone would mislead."""
+"""Machine by LLVM's name of a CPU whose vector width alone is misleading."""

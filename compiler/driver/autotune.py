@@ -1,8 +1,8 @@
-"""The tuner: passes decide by the cost model, and where they say that a decision was close, the machine is asked.
+"""Autotuning: measure the alternatives of close decisions.
 
-A pass that decides may *offer* what it decided against, as a pass with other options or as its own absence (`Context.offer`).  A
-way to make a kernel is thus a pipeline, and another way is the same pipeline with one pass exchanged.  The tuner takes the passes
-from first to last; at each it measures what is offered beside the best way so far, and goes on from the fastest.
+A pass that decides by the cost model may propose alternatives: itself with other options, or its absence (`Context.propose`).  A
+candidate is a pipeline; its neighbors differ in one pass.  The tuner goes through the passes from first to last, measures the
+alternatives of each beside the best candidate so far, and goes on from the fastest (greedy search).
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from compiler.runtime.cache import ObjectCache, object_key, source_hash
 
 MeasureKernels: TypeAlias = Callable[[Sequence[Kernel], int], list[float]]
 """Seconds of one call of each of several kernels that compute the same, with constants spread over so many bytes (see
-compiler.runtime.stopwatch)."""
+compiler.runtime.kernel_timer)."""
 
 Candidate: TypeAlias = tuple[Pass[Any] | None, ...]
-"""A pipeline with some passes exchanged, or gone (None)."""
+"""A pipeline with some passes replaced, or removed (None)."""
 
 MIN_TIME_SHARE = 0.02
-"""Kernels are tuned that take at least this share of a program's time by the cost model."""
+"""Share of a program's estimated time from which on a kernel is tuned; chosen empirically."""
 
 MIN_GAIN = 0.03
-"""Share of the time that another way must save, so that noise decides nothing."""
+"""Share of the time that another candidate must save, so that noise decides nothing; chosen empirically."""
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What was learned about a kernel: the best pipeline, and how it differs from the one given ("": not at all).
+    """The best pipeline of a kernel, and how it differs from the default one ("": not at all).
 
-    `before` and `after` are the seconds of both, measured side by side; `tried` has every other way by how it differs.
+    Both are measured side by side, in seconds; `measurements` has every other candidate by its difference.
     """
 
     passes: str
@@ -68,9 +68,9 @@ class TuningResult:
 
     def __str__(self) -> str:
         verdict = f"{self.change}: {_format_time(self.tuned_seconds)} instead of {_format_time(self.baseline_seconds)}"
-        others = ", ".join(f"{way} {_format_time(s)}" for way, s in self.measurements.items())
-        kept = f"the cost model's choice stays: {_format_time(self.baseline_seconds)}"
-        return (verdict if self.change else kept) + (f"; measured: {others}" if others else "")
+        others = ", ".join(f"{candidate} {_format_time(s)}" for candidate, s in self.measurements.items())
+        unchanged = f"the cost model's choice stays: {_format_time(self.baseline_seconds)}"
+        return (verdict if self.change else unchanged) + (f"; measured: {others}" if others else "")
 
 
 def _format_time(seconds: float) -> str:
@@ -79,7 +79,7 @@ def _format_time(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Runs pipelines over programs as `run_pipeline` does, with other options where `measure` finds these faster."""
+    """Run pipelines over programs as `run_pipeline` does, with other options where `measure` finds these faster."""
 
     target: CPUTarget
     cache: ObjectCache
@@ -112,7 +112,7 @@ class Tuner:
         return map_kernels(program, schedule)
 
     def tune_kernel(self, kernel: Kernel, passes: Pipeline, cold_bytes: int, context: Context) -> Pipeline:
-        """The fastest pipeline for `kernel`, with a remark that says what was measured."""
+        """Return the fastest pipeline for `kernel`, from the cache if it is known; a remark says what was measured."""
         key = self.cache_key(kernel, passes, cold_bytes)
         entry = self.cache.get(key)
         if entry is None:
@@ -125,27 +125,27 @@ class Tuner:
         return parse_pipeline(found.passes)
 
     def cache_key(self, kernel: Kernel, passes: Pipeline, cold_bytes: int) -> str:
-        """The name of what is known about a kernel: on this machine, with so many threads, for these passes as they are written."""
+        """Return the key of a result: kernel, passes and their sources, threads, and the machine."""
         sources = source_hash(compiler.passes, compiler.analysis, compiler.cost, compiler.math)
         parts = ("tuned", kernel_digest(kernel), print_pipeline(passes), torch.get_num_threads(), cold_bytes, sources)
         return object_key(" ".join(map(str, parts)), self.target)
 
 
 def cold_cache_bytes(program: Program, machine: Machine) -> int:
-    """The bytes that constants are spread over when kernels are timed: enough to miss the last cache, if all together do."""
+    """Return the bytes to spread constants over while timing, so that they miss the last cache if a program's do; else 0."""
     total = sum(size for name in program.constants if isinstance(size := program.buffers[name].nbytes, int))
     return 2 * machine.l3 if total > machine.l3 else 0
 
 
 def hot_kernels(program: Program, machine: Machine) -> Iterator[Kernel]:
-    """The kernels that take much of the program's time by the cost model, all their launches together."""
+    """Yield the kernels that take much of the estimated time, all their launches together."""
     launches = Counter(program.launched_kernels())
     cycles = {name: count * roofline_cycles(program.kernels[name], machine) for name, count in launches.items()}
     return (program.kernels[n] for n, c in cycles.items() if c >= MIN_TIME_SHARE * sum(cycles.values()))
 
 
 class KernelSearch:
-    """The search for the fastest way to make one kernel."""
+    """The greedy search for the fastest candidate for one kernel."""
 
     def __init__(
         self, kernel: Kernel, passes: Pipeline, context: Context, measure: Callable[[Sequence[Kernel]], list[float]]
@@ -155,7 +155,7 @@ class KernelSearch:
         self.scheduled: dict[Candidate, tuple[Kernel, list[Alternative]]] = {}
 
     def run(self) -> TuningResult:
-        """The best way, after one more measurement beside the given one."""
+        """Return the best candidate, measured once more beside the default one."""
         best: Candidate = self.baseline
         for position in range(len(self.baseline)):
             best = self.fastest([best, *self.neighbors(best, position)])
@@ -167,19 +167,19 @@ class KernelSearch:
         return TuningResult(print_pipeline(p for p in best if p), change, before, after, tried)
 
     def neighbors(self, candidate: Candidate, position: int) -> Iterator[Candidate]:
-        """Ways that differ from `way` in one pass, and give another kernel than it or each other."""
-        kernel, offers = self.schedule(candidate)
+        """Yield candidates with another pass at `position` that give new kernels."""
+        kernel, alternatives = self.schedule(candidate)
         known = {kernel_digest(kernel)}
-        for offer in offers:
-            if offer.pass_ is candidate[position]:
-                rival = (*candidate[:position], offer.replacement, *candidate[position + 1 :])
-                digest = kernel_digest(self.schedule(rival)[0])
+        for other in alternatives:
+            if other.pass_ is candidate[position]:
+                neighbor = (*candidate[:position], other.replacement, *candidate[position + 1 :])
+                digest = kernel_digest(self.schedule(neighbor)[0])
                 if digest not in known:
                     known.add(digest)
-                    yield rival
+                    yield neighbor
 
     def fastest(self, candidates: Sequence[Candidate]) -> Candidate:
-        """The way that takes the least time; the first one, unless another saves enough."""
+        """Return the candidate that takes the least time; the first one, unless another saves enough."""
         if len(candidates) == 1:
             return candidates[0]
         seconds = dict(zip(candidates, self.measure([self.schedule(w)[0] for w in candidates]), strict=True))
@@ -188,7 +188,7 @@ class KernelSearch:
         return best if seconds[best] < seconds[candidates[0]] * (1 - MIN_GAIN) else candidates[0]
 
     def schedule(self, candidate: Candidate) -> tuple[Kernel, list[Alternative]]:
-        """The kernel after the passes of a way, and what these offer."""
+        """Return the kernel after the passes of a candidate, and the alternatives they propose."""
         if candidate not in self.scheduled:
             context = Context(self.context.machine, repeated_kernels=self.context.repeated_kernels)
             kernel = run_passes(self.kernel, tuple(p for p in candidate if p), context)
@@ -196,6 +196,6 @@ class KernelSearch:
         return self.scheduled[candidate]
 
     def describe_change(self, candidate: Candidate) -> str:
-        """How a way differs from the given one: "tile{rows=6}, no prefetch"."""
+        """Describe how a candidate differs from the default one: "tile{rows=6}, no prefetch"."""
         pairs = zip(self.baseline, candidate, strict=True)
         return ", ".join(print_pass(new) if new else f"no {old.name}" for old, new in pairs if old and new != old)

@@ -170,14 +170,14 @@ class CompiledGraph:
 
 
 def write_back_aliases(graph: Graph, inputs: Sequence[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What a call returns: the results that `graph` does not write back to inputs, where the others are copied to."""
+    """Copy results that alias inputs there, and return the others."""
     for position, target in graph.output_aliases.items():
         inputs[target].detach().copy_(results[position])
     return [r for k, r in enumerate(results) if k not in graph.output_aliases] if graph.output_aliases else results
 
 
 def infer_sizes(nodes: Sequence[Node], tensors: Sequence[torch.Tensor]) -> dict[str, int]:
-    """The sizes for which `tensors` are values of `nodes`; ArgumentError where there are none."""
+    """Return the sizes for which `tensors` are values of `nodes`; ArgumentError where there are none."""
     if len(tensors) != len(nodes):
         raise ArgumentError(f"expected {len(nodes)} tensors, got {len(tensors)}")
     for node, tensor in zip(nodes, tensors, strict=True):
@@ -192,6 +192,6 @@ def infer_sizes(nodes: Sequence[Node], tensors: Sequence[torch.Tensor]) -> dict[
 
 
 def evict_oldest(cache: dict[Any, Any]) -> None:
-    """Forget the oldest of many entries."""
+    """Remove the oldest entry of a full cache."""
     if len(cache) >= MAX_CACHED_SIZES:
         del cache[next(iter(cache))]

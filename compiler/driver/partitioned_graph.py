@@ -1,4 +1,4 @@
-"""Graphs in which data decides sizes, or what is run, compiled in parts: each when the sizes before it are known for the first time."""
+"""Graphs with data-dependent sizes or control flow: subgraphs compiled by themselves, with calls into PyTorch between them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from compiler.runtime.call_stub import RunFunction
 
 @dataclass(eq=False)
 class PartitionedGraph:
-    """A graph as native code in several parts, with calls into PyTorch between them; called as `CompiledGraph` is.
+    """A graph as several subgraphs of native code, with calls into PyTorch between them; called as `CompiledGraph` is.
 
-    ArgumentError where sizes that data tells are out of `bounds` or break one of `conditions`.
+    ArgumentError where data-dependent sizes are out of `bounds` or break one of `assertions`.
     """
 
     graph: Graph
@@ -40,7 +40,7 @@ class PartitionedGraph:
         self._executor = self._make_executor(lambda compiled: compiled.run)
 
     def _make_executor(self, function: Callable[[AnyCompiled], RunFunction]) -> PartitionExecutor:
-        """The graph with `function` of what each part, and each graph that a call carries, was compiled to."""
+        """Return an executor that calls `function` of each compiled subgraph, and of each graph that an eager call carries."""
         compute = tuple(map(function, self.compiled_subgraphs))
         return PartitionExecutor(
             self.graph, self.subgraphs, compute, lambda g: function(self.bodies[g]), self.assertions
@@ -50,37 +50,37 @@ class PartitionedGraph:
         return self.call_with_sizes(inputs)[0]
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs, those that are to be written back to inputs among them."""
+        """Return all outputs, those that alias inputs among them."""
         return self._executor(inputs)[0]
 
     def call_with_sizes(
         self, inputs: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], Callable[[], Mapping[str, int]]]:
-        """What a call returns, and how to get the sizes that inputs and data have told."""
+        """Return the results of a call, and a function that gives its sizes, data-dependent ones included."""
         results, sizes = self._executor(inputs)
         return write_back_aliases(self.graph, inputs, results), lambda: sizes
 
     @property
     def compile_seconds(self) -> dict[str, float]:
-        """What compiling the parts has taken together."""
+        """Seconds spent on all subgraphs together."""
         return {
             k: sum(c.compile_seconds[k] for c in (*self.compiled_subgraphs, *self.bodies.values()))
             for k in ("passes", "code")
         }
 
     def executed_programs(self, inputs: Sequence[torch.Tensor]) -> list[ExecutedProgram]:
-        """The parts that serve these inputs and what they are given; all of it runs, but nothing is written back."""
-        found: list[ExecutedProgram] = []
+        """Return the programs that serve these inputs; runs all of them, but writes nothing back."""
+        programs: list[ExecutedProgram] = []
 
-        def noted(compiled: AnyCompiled) -> RunFunction:
+        def recorded(compiled: AnyCompiled) -> RunFunction:
             def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-                found.extend(compiled.executed_programs(tensors))
+                programs.extend(compiled.executed_programs(tensors))
                 return compiled.run(tensors)
 
             return run
 
-        self._make_executor(noted)(inputs)
-        return found
+        self._make_executor(recorded)(inputs)
+        return programs
 
 
 AnyCompiled: TypeAlias = Union[CompiledGraph, PartitionedGraph]
@@ -92,7 +92,7 @@ def compile_graph(
     bounds: SizeRanges | None = None,
     assertions: Sequence[RuntimeAssertion] = (),
 ) -> AnyCompiled:
-    """Compile `graph`; what is static at once, the rest when its first sizes are known."""
+    """Compile `graph`: static subgraphs at once, the others when their first sizes are known."""
     if needs_partitioning(graph):
         return PartitionedGraph(graph, options or Options(), bounds or {}, tuple(assertions))
     return CompiledGraph(graph, options or Options(), bounds or {})

@@ -1,4 +1,4 @@
-"""From Triton source to something that runs, or to what a GPU without a GPU here would run."""
+"""Load Triton source as a function, or compile it for a GPU that is not here."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from compiler.codegen.triton.targets import GPUTarget
 
 @lru_cache(maxsize=1)
 def _source_directory() -> tempfile.TemporaryDirectory[str]:
-    """Where modules lie: Triton reads a function's source from its file, even when it is first called."""
+    """Return the folder of generated modules: Triton reads a function's source from its file when it is first called."""
     return tempfile.TemporaryDirectory(prefix="tilewright-triton-")
 
 
 def load_module(source: str) -> ModuleType:
-    """The module that `emit_triton` wrote.  With TRITON_INTERPRET=1 (set before Triton is imported) it runs on CPU tensors."""
+    """Import a module that `emit_triton` wrote; with TRITON_INTERPRET=1, set before Triton is imported, it runs on CPU tensors."""
     patch_interpreter()
     name = f"kernel_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
     path = Path(_source_directory().name, f"{name}.py")
@@ -35,7 +35,7 @@ def load_module(source: str) -> ModuleType:
 
 
 def load_triton(source: str) -> Callable[..., None]:
-    """The function that runs a kernel on a tensor for each parameter."""
+    """Return the function that runs a kernel on a tensor for each parameter."""
     launch: Callable[..., None] = load_module(source).launch
     return launch
 

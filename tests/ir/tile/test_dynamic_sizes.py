@@ -107,7 +107,7 @@ def test_sizes_that_no_array_tells_are_given() -> None:
 def test_a_mistake_in_full_tiles_of_an_open_loop_is_seen() -> None:
     source = f"kernel @k({BOTH} in %x: f32[n], out %y: f32[n]) {{ for %i in 0..n tile 14 {{ store %x[%i], %y[%i] }} }}"
     wrong = source.replace("store %x[%i]", "store %x[%i - %i//15]")
-    with pytest.raises(AssertionError, match=r"on random inputs of sizes {.*'n': 19}"):
+    with pytest.raises(AssertionError, match=r"on random inputs with sizes {.*'n': 19}"):
         check_equivalent(parse_kernel(source), parse_kernel(wrong))
 
 
