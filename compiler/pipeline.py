@@ -10,6 +10,7 @@ from compiler.analysis.memory_spaces import check_memory
 from compiler.codegen.backend import backend_of, target_by_name
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
+from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
 from compiler.lowering.program import lower
 from compiler.options import Options
@@ -44,17 +45,24 @@ class Scheduler(Protocol):
         """Return the program after all passes; `finished` is given each kernel as soon as no pass will change it."""
 
 
+class CodeSink(Protocol):
+    """Takes parts of a program as soon as they are final, so that code generation runs beside the passes."""
+
+    def reserve(self, graph: Graph) -> None:
+        """Prepare memory for the constants of a graph."""
+
+    def add(self, kernel: Kernel, program: Program) -> None:
+        """Begin with the code of a kernel of `program`."""
+
+
 def lower_and_schedule(
     graph: Graph,
     options: Options,
     instruments: Sequence[PassInstrument] = (),
     schedule: Scheduler = run_pipeline,
-    finished: KernelSink | None = None,
+    sink: CodeSink | None = None,
 ) -> Stages:
-    """Take Graph IR through every pass to a scheduled program.
-
-    `finished` takes each kernel while passes run on the next: code generation runs beside them.  TargetError for an unknown target.
-    """
+    """Take Graph IR through every pass to a scheduled program; `sink` takes what is final.  TargetError for an unknown target."""
     target = target_by_name(options.target)
     pipelines = backend_of(target).pipelines
     context = Context(machine=target.machine or Machine())
@@ -64,8 +72,10 @@ def lower_and_schedule(
     fused = run_pipeline(
         graph, [p for p in parse_pipeline(graph_passes) if p.name not in disabled], context, instruments
     )
+    if sink:
+        sink.reserve(fused)
     lowered = lower(fused, context.lowered_kernels)
-    scheduled = schedule(lowered, program_passes, context, instruments, finished)
+    scheduled = schedule(lowered, program_passes, context, instruments, sink.add if sink else None)
     if options.verify:
         check_memory(scheduled, target)
     return Stages(graph, fused, lowered, scheduled, target, context)

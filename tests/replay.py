@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def corpus() -> dict[str, Callable[[], Graph]]:
     made |= {f"dynamic {n}": partial(dynamic, n) for n in DYNAMIC}
     for path in sorted((ROOT / "examples").glob("*.ir")):
         made[f"example {path.stem}"] = lambda path=path: parse_graph(path.read_text(encoding="utf-8"))
-    for path in sorted((ROOT / "tests" / "regressions").glob("*.ir")):
+    for path in sorted((ROOT / "tests" / "testing" / "regressions").glob("*.ir")):
         made[f"regression {path.stem}"] = lambda path=path: read_case(path).graph
     return made | {f"random {seed}": partial(random_graph, seed) for seed in SEEDS}
 
@@ -181,17 +182,22 @@ class Renaming:
 
 
 def difference(old: str, new: str, words: Counter[tuple[str, str]]) -> str:
-    """The first line on which two texts are not alike up to names; empty where they are.  Counts words that differ in `words`."""
+    """Return the first place where two texts are not alike up to names and line breaks; empty where they are.
+
+    Counts keywords that differ in `words`.
+    """
     renaming = Renaming()
-    olds, news = old.splitlines(), new.splitlines()
-    for number, (a, b) in enumerate(zip(olds, news, strict=False), 1):
-        left, right = TOKEN.findall(a), TOKEN.findall(b)
-        if len(left) != len(right) or not all(map(renaming.admits, left, right)):
-            return f"line {number}\n  - {a.strip()}\n  + {b.strip()}"
-    if len(olds) != len(news):
-        return f"{len(olds)} lines became {len(news)}"
+    pairs = zip_longest(TOKEN.finditer(old), TOKEN.finditer(new))
+    for a, b in pairs:
+        if a is None or b is None or not renaming.admits(a[0], b[0]):
+            return f"\n  - {_line(old, a)}\n  + {_line(new, b)}"
     words.update((a, b) for a, b in renaming.names.items() if a != b and a[0] not in "%@!")
     return ""
+
+
+def _line(text: str, at: re.Match[str] | None) -> str:
+    """Return the line of a token; "the end" behind the last one."""
+    return text[: at.start()].rpartition("\n")[2] + text[at.start() :].partition("\n")[0] if at else "the end"
 
 
 def compared(old: Sequence[Section], new: Sequence[Section], words: Counter[tuple[str, str]]) -> str:

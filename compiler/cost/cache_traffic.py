@@ -16,11 +16,8 @@ from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.tile_strides import TileStrides, tile_extent
 from compiler.ir.tile.kernel import Block, Range, extent_hint, stmt_body, stmt_ranges
 
-PAGE_BYTES, TLB_ENTRIES, TLB_MISS_CYCLES = 4096, 64, 8
-"""Bytes of a page, pages whose addresses are at hand, and cycles to find another; a usual size of first-level TLBs."""
-
-STALL_SHARE = 0.5
-"""Share of the transfer time that does not overlap with computation."""
+PREFETCHED_SHARE = 0.4
+"""Share of the time to transfer a line that remains where hardware fetches lines ahead."""
 
 STORE_WEIGHT = 1.5
 """Transfers for each stored line, which is read, and written back."""
@@ -58,7 +55,6 @@ class CacheTraffic:
             Level(line, machine.l1 / line, line / machine.l2_bytes_per_cycle, True),
             Level(line, machine.l2 / line, line / machine.l3_bytes_per_cycle),
             Level(line, machine.l3 / line, line / machine.l3_bytes_per_cycle * (MEMORY_FACTOR - 1)),
-            Level(PAGE_BYTES, TLB_ENTRIES, TLB_MISS_CYCLES),
         )
         self.by_statement: dict[int, list[Access]] = {}
         for a in accesses.all:
@@ -73,7 +69,7 @@ class CacheTraffic:
             for buffer, f in footprints.items():
                 fetched = f.fetched[level] - f.touched[level] * (1 - share)
                 weight = STORE_WEIGHT if any(a.is_store for a in f.accesses) else 1.0
-                total += max(0.0, fetched) * level.miss_cycles * (STALL_SHARE * weight if level.granule == 64 else 1.0)
+                total += max(0.0, fetched) * level.miss_cycles * weight * PREFETCHED_SHARE
         return total
 
     def block(self, body: Block, scope: Mapping[str, Range]) -> dict[str, Footprint]:

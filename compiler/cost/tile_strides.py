@@ -68,3 +68,8 @@ class TileStrides:
 def tile_extent(r: Range) -> int:
     """Return the indices of one tile of a loop."""
     return min(r.tile, max(1, extent_hint(r)))
+
+
+def trip_count(r: Range) -> int:
+    """Return the iterations of a loop, each over one tile."""
+    return max(1, -(-extent_hint(r) // r.tile))

@@ -99,11 +99,14 @@ class BackgroundCodegen:
     def __init__(self, target: CPUTarget, options: Options) -> None:
         self.target, self.options = target, options
         self.build, self.arena = Build(target, object_cache_for(options)), PrefaultedArena()
-        self.seconds = 0.0
+        self.seconds, self.reserved_bytes = 0.0, 0
 
     def reserve(self, graph: Graph) -> None:
-        """Touch the memory that the constants of `graph` will take."""
-        self.build.submit("packing", self.arena.reserve, sum(dim_hint(c.type.nbytes) for c in graph.constants))
+        """Touch the memory that the constants of `graph` will take, as far as that is more than before."""
+        needed = sum(dim_hint(c.type.nbytes) for c in graph.constants)
+        if needed > self.reserved_bytes:
+            self.build.submit("packing", self.arena.reserve, needed - self.reserved_bytes)
+            self.reserved_bytes = needed
 
     def add(self, kernel: Kernel, program: Program) -> None:
         """Begin with the code of a kernel, and with the packing of its constants."""
@@ -132,7 +135,7 @@ def compile_plan(plan: Plan) -> CompiledVariant:
         return CompiledVariant(stages, None, {"passes": time.perf_counter() - start, "code": 0.0})
     codegen = BackgroundCodegen(target, plan.options)
     codegen.reserve(graph)
-    stages = lower_and_schedule(graph, plan.options, instruments, scheduler(target, plan.options), codegen.add)
+    stages = lower_and_schedule(graph, plan.options, instruments, scheduler(target, plan.options), codegen)
     scheduled = time.perf_counter()
     executable = codegen.finish(stages.scheduled)
     passes, code = scheduled - start - codegen.seconds, time.perf_counter() - scheduled + codegen.seconds

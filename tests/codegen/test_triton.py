@@ -345,7 +345,7 @@ def test_large_buffers_have_long_indices() -> None:
         ),
         (
             "parallel %i in 0..4 { store %x[%i], %y[%i] } for %j in 0..48 { store %y[0] + %x[%j], %y[0] }",
-            "needs a kernel",
+            "needs its own kernel",
         ),
         (
             "local %c: f32[] parallel %i in 0..48 tile 16 { store %x[%i], %c[] }",

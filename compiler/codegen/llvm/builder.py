@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from compiler.codegen.llvm.targets import STACK_BYTES
 from compiler.errors import DynamicShapeError
 from compiler.ir.scalar import Number, round_to
 from compiler.ir.types import DType
@@ -16,9 +17,6 @@ from compiler.ir.types import DType
 LLVM_TYPES = {"f64": "double", "f32": "float", "f16": "half", "bf16": "i16", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8",
          "u8": "i8", "bool": "i1"}  # fmt: skip
 """Register type of each dtype; bf16 is held as its bits."""
-
-MAX_STACK_BYTES = 6 << 20
-"""Bytes of local buffers that fit a thread's stack.  Stacks usually have 8 MiB; the margin was chosen empirically."""
 
 
 def llvm_type(dtype: DType, lanes: int = 0) -> str:
@@ -95,9 +93,9 @@ class IRBuilder:
         return name
 
     def alloca_array(self, count: int, dtype: DType) -> str:
-        """Allocate stack memory for `count` elements; DynamicShapeError beyond `MAX_STACK_BYTES` in all."""
+        """Allocate stack memory for `count` elements; DynamicShapeError beyond `STACK_BYTES` in all."""
         self.stack_bytes += count * dtype.bytes
-        if self.stack_bytes > MAX_STACK_BYTES:
+        if self.stack_bytes > STACK_BYTES:
             raise DynamicShapeError(f"local buffers of up to {self.stack_bytes >> 20} MiB do not fit the stack")
         return self.alloca(f"[{count} x {memory_type(dtype)}], align 64")
 

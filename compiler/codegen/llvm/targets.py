@@ -1,4 +1,4 @@
-"""CPUs as targets: what LLVM must be told of them, and this machine."""
+"""CPUs as targets of LLVM, and this machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 STACK_BYTES = 6 << 20
 """Bytes of local buffers that a kernel may place on a thread's stack: Linux gives the main thread 8 MiB, OpenMP's threads as much."""
 
-COMPUTED = frozenset(("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool"))
+NATIVE_DTYPES = frozenset(("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool"))
 """Dtypes that scalar and vector units compute with; f16 and bf16 are widened to f32."""
 
 
@@ -79,7 +79,7 @@ def _cpu(name: str, triple: str, cpu: str, features: str, bits: int, registers: 
     return CPUTarget(
         name=name,
         backend="llvm",
-        native_dtypes=COMPUTED,
+        native_dtypes=NATIVE_DTYPES,
         memory=memory,
         machine=machine,
         triple=triple,

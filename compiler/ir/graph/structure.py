@@ -71,7 +71,7 @@ class IndexMap:
     """`reads(node, i)` lists the guarded reads of result element `i`; `fill(node)` is its value where no guards hold.
 
     A *view* has one read without guards.  `inverse(node, j)` maps operand element `j` of a view to its position in the
-    result (out of bounds if the view omits it); with it a producer can store through the view.  It is set only for views
+    result (out of bounds if the view omits it); a producer can store through it.  It is set only for views
     without duplicated elements, and returns None if the position is not a simple expression.
     `operand_offsets(node)` gives the position of each operand's first element in the result.  It is set if the result
     contains the operands as disjoint boxes, with the fill value around them, so that they can be computed in place.
@@ -224,7 +224,7 @@ class ControlFlow:
 class Opaque:
     """Runs the op's reference in PyTorch; `reason` explains why the op has no structure.
 
-    `shape_attr` names an attribute that only declares the result shapes: the call defines symbols that occur only there.
+    `shape_attr` names an attribute that only declares the result shapes; the call defines symbols that are only there.
     """
 
     reason: str

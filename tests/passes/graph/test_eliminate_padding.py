@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from functools import partial
 from typing import Any
 
@@ -11,14 +12,18 @@ import torch
 from torch import nn
 
 import compiler
+from compiler.cost.machine import Machine
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import constant_node, input_node
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size
+from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
 from compiler.passes.graph.eliminate_padding import EliminatePadding
+from compiler.passes.manager import run_pipeline
+from compiler.testing.checks import check_pass
 
 
 def padded(
@@ -168,3 +173,131 @@ class Both(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         before, after = self.layers[0](x), self.layers(x)
         return torch.cat([before, after.sum(1, keepdim=True).cos()], 1)
+
+
+# IR before and after
+
+
+def conv_graph(inputs: str, body: str, outputs: int = 32, channels: int = 16, groups: int = 1) -> str:
+    """Graph IR with inputs, weights %w of ones for 3 x 3 windows, and a body."""
+    shape = (outputs, channels // groups, 3, 3)
+    ones = b64encode(np.ones(shape, np.float32).tobytes()).decode()
+    return f"graph({inputs}) {{ %w = constant f32{list(shape)} @w  {body} }} resources {{ @w = \"{ones}\" }}"
+
+
+SMALL, LARGE = "%x: f32[1, 16, 8, 8]", "%x: f32[1, 16, 56, 56]"
+PAD = "%p = pad %x {before=[0, 0, 1, 1], after=[0, 0, 1, 1]}"
+PADDED = PAD + "  %y = conv %p, %w {stride=[1, 1], dilation=[1, 1]}"
+IMPLICIT = "%y = conv %x, %w {stride=[1, 1], dilation=[1, 1], before=[1, 1], after=[1, 1]}"
+ROWS_ONLY = """%p = pad %x {before=[0, 0, 0, 1], after=[0, 0, 0, 1]}
+  %y = conv %p, %w {stride=[1, 1], dilation=[1, 1], before=[1, 0], after=[1, 0]}"""
+
+FAST_MEMORY = Machine(l3_bytes_per_cycle=100)
+"""Copying an image into its padding costs little here."""
+
+
+def test_eliminates_padding_in_both_dimensions() -> None:
+    check_pass(
+        "eliminate-padding",
+        before=conv_graph(SMALL, f"{PADDED} return %y"),
+        after=conv_graph(SMALL, f"{IMPLICIT} return %y"),
+        remark="padding eliminated in dimension 2 and 3",
+        special=False,  # infinity times a zero of the padding is NaN
+    )
+
+
+def test_machine_with_fast_memory_pads_columns() -> None:
+    check_pass(
+        "eliminate-padding",
+        before=conv_graph(SMALL, f"{PADDED} return %y"),
+        after=conv_graph(SMALL, f"{ROWS_ONLY} return %y"),
+        remark="padding eliminated in dimension 2 (",
+        machine=FAST_MEMORY,
+        special=False,
+    )
+
+
+def test_machine_with_fast_memory_pads_large_images() -> None:
+    check_pass(
+        "eliminate-padding",
+        unchanged=conv_graph(LARGE, f"{PADDED} return %y"),
+        remark="splitting the loops costs more",
+        machine=FAST_MEMORY,
+        special=False,
+    )
+
+
+def test_max_loop_nests_bounds_code_size() -> None:
+    """Rows and columns have three ranges each, with different taps: nine loop nests in all."""
+    check_pass(
+        "eliminate-padding{max-loop-nests=9}",
+        before=conv_graph(SMALL, f"{PADDED} return %y"),
+        after=conv_graph(SMALL, f"{IMPLICIT} return %y"),
+        special=False,
+    )
+    check_pass(
+        "eliminate-padding{max-loop-nests=8}",
+        before=conv_graph(SMALL, f"{PADDED} return %y"),
+        after=conv_graph(SMALL, f"{ROWS_ONLY} return %y"),
+        special=False,
+    )
+
+
+def test_reads_padded_image_that_others_need_anyway() -> None:
+    check_pass(
+        "eliminate-padding",
+        unchanged=conv_graph(SMALL, f"{PADDED}  %z = relu %p  return %y, %z", 16),
+        remark="splitting the loops costs more",
+        special=False,
+    )
+
+
+def test_padded_image_stays_for_its_other_users() -> None:
+    """Most products of a dilated window are with padding, so that the convolution does without it."""
+    wide = "%p = pad %x {before=[0, 0, 6, 6], after=[0, 0, 6, 6]}"
+    window = "{stride=[1, 1], dilation=[6, 6]}"
+    check_pass(
+        "eliminate-padding",
+        before=conv_graph(SMALL, f"{wide}  %y = conv %p, %w {window}  %z = relu %p  return %y, %z"),
+        after=conv_graph(
+            SMALL,
+            f"""%y = conv %x, %w {window.replace("}", ", before=[6, 6], after=[6, 6]}")}
+            {wide}  %z = relu %p  return %y, %z""",
+        ),
+        special=False,
+    )
+
+
+def test_eliminates_padding_at_dynamic_sizes() -> None:
+    image = "size h in 16..512 hint 400, %x: f32[1, 16, h + 1, h + 1]"
+    check_pass(
+        "eliminate-padding",
+        before=conv_graph(image, f"{PADDED} return %y", 16),
+        after=conv_graph(image, f"{IMPLICIT} return %y", 16),
+        remark="padding eliminated in dimension 2 and 3",
+        special=False,
+    )
+
+
+def test_requests_variant_for_small_images() -> None:
+    context = Context(Machine(registers=8))
+    text = conv_graph("size h in 16..1000 hint 500, %x: f32[1, 16, h, h]", f"{PADDED} return %y", 16)
+    graph = parse_graph(text)
+    assert run_pipeline(graph, "eliminate-padding", context) is graph
+    (note,) = context.remarks.select("eliminate-padding", "note")
+    assert "small images choose other dimensions" in note.message
+    assert context.wants_small_variant
+
+
+REFUSED = {
+    "padding of ones": conv_graph(SMALL, PADDED.replace("1, 1]}  ", "1, 1], value=1.0}  ") + " return %y"),
+    "padded channels": conv_graph("%x: f32[1, 14, 8, 8]", PADDED.replace("[0, 0", "[0, 1") + " return %y"),
+    "fewer outputs than lanes": conv_graph(SMALL, f"{PADDED} return %y", outputs=8),
+    "grouped": conv_graph(SMALL, PADDED.replace("n=[1, 1]}", "n=[1, 1], groups=2}") + " return %y", groups=2),
+    "computed weights": conv_graph(SMALL, "%v = relu %w " + PADDED.replace("%w", "%v") + " return %y"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_keeps_padding(case: str) -> None:
+    check_pass("eliminate-padding", unchanged=REFUSED[case], special=False)

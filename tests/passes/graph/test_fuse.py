@@ -231,3 +231,162 @@ def test_a_strided_convolution_turned_round_is_not_computed_row_by_row_for_stati
       %c = conv_transposed %x, %w {stride=[2, 2], padding=[1, 1], dilation=[1, 1], output_padding=[1, 1]}
       %e = relu %c  %s = sum %e {dims=[0, 2, 3], keepdim=true}  %y = sub %e, %s  return %y }"""
     assert kernels(text, "decompose,canonicalize,fuse")[-2:] == [["conv_phases", "relu"], ["sum", "sub"]]
+
+
+# IR before and after
+
+
+def test_fuses_prologue_and_epilogue_of_reduction() -> None:
+    check_pass(
+        "fuse",
+        before="graph(%x: f32[4, 8]) { %a = exp %x  %s = sum %a {dims=[1]}  %y = sqrt %s  return %y }",
+        after="""graph(%x: f32[4, 8]) {
+          %y = fused %x {body=graph @sqrt(%x0: f32[4, 8]) {
+            %a = exp %x0  %s = sum %a {dims=[1]}  %y = sqrt %s  return %y }}
+          return %y }""",
+        remark="fused into the kernel of sqrt",
+    )
+
+
+def test_value_with_other_users_becomes_second_result() -> None:
+    check_pass(
+        "fuse",
+        before="""graph(%x: f32[4, 8], %r: f32[4, 8]) {
+          %h = add %x, %r  %s = sum %h {dims=[1], keepdim=true}  %n = div %h, %s  return %n, %h }""",
+        after="""graph(%x: f32[4, 8], %r: f32[4, 8]) {
+          %f = fused %x, %r {body=graph @div(%x0: f32[4, 8], %x1: f32[4, 8]) {
+            %h = add %x0, %x1  %s = sum %h {dims=[1], keepdim=true}  %n = div %h, %s  return %n, %h }}
+          %n = tuple_get %f {index=0}  %h = tuple_get %f {index=1}  return %n, %h }""",
+        special=False,  # a sum may be zero
+    )
+
+
+def test_recomputes_cheap_operand_in_every_user() -> None:
+    check_pass(
+        "fuse",
+        before="graph(%x: f32[8]) { %a = mul %x, 2.0  %b = sin %a  %s = sum %a {dims=[0]}  return %b, %s }",
+        after="""graph(%x: f32[8]) {
+          %b = fused %x {body=graph @sin(%x0: f32[8]) { %a = mul %x0, 2.0  %b = sin %a  return %b }}
+          %s = fused %x {body=graph @sum(%x0: f32[8]) { %a = mul %x0, 2.0  %s = sum %a {dims=[0]}  return %s }}
+          return %b, %s }""",
+        remark="fused into the kernel of sum",
+    )
+
+
+def test_computes_expensive_operand_of_two_users_once() -> None:
+    check_pass(
+        "fuse",
+        before="graph(%x: f32[8]) { %a = erf %x  %b = sin %a  %s = sum %a {dims=[0]}  return %b, %s }",
+        after="""graph(%x: f32[8]) {
+          %f = fused %x {body=graph @sin(%x0: f32[8]) { %a = erf %x0  %b = sin %a  return %b, %a }}
+          %b = tuple_get %f {index=0}  %a = tuple_get %f {index=1}
+          %s = fused %a {body=graph @sum(%x0: f32[8]) { %s = sum %x0 {dims=[0]}  return %s }}
+          return %b, %s }""",
+    )
+
+
+def test_epilogue_stays_with_its_contraction() -> None:
+    check_pass(
+        "fuse",
+        before="""graph(%x: f32[8, 16], %w: f32[16, 32], %v: f32[32, 16]) {
+          %m = matmul %x, %w  %a = relu %m  %y = matmul %a, %v  return %y }""",
+        after="""graph(%x: f32[8, 16], %w: f32[16, 32], %v: f32[32, 16]) {
+          %a = fused %x, %w {body=graph @relu(%x0: f32[8, 16], %x1: f32[16, 32]) {
+            %m = matmul %x0, %x1  %a = relu %m  return %a }}
+          %y = fused %a, %v {body=graph @matmul(%x0: f32[8, 32], %x1: f32[32, 16]) {
+            %y = matmul %x0, %x1  return %y }}
+          return %y }""",
+        remark="cheaper as the epilogue of its contraction",
+        special=False,  # sums of infinities of both signs depend on their order
+    )
+
+
+def test_operand_of_concat_is_written_in_place() -> None:
+    check_pass(
+        "fuse",
+        before="""graph(%x: f32[2, 3], %w: f32[4, 3]) {
+          %t = sum %x {dims=[1]}  %u = sum %w {dims=[1]}  %y = cat %t, %u {dim=0}  return %y }""",
+        after="""graph(%x: f32[2, 3], %w: f32[4, 3]) {
+          %t = fused %x {body=graph @sum(%x0: f32[2, 3]) { %t = sum %x0 {dims=[1]}  return %t }}
+          %u = fused %w {body=graph @sum(%x0: f32[4, 3]) { %u = sum %x0 {dims=[1]}  return %u }}
+          %y = fused %t, %u {body=graph @cat(%x0: f32[2], %x1: f32[4]) { %y = cat %x0, %x1  return %y }}
+          return %y }""",
+        remark="written in place inside cat",
+        special=False,
+    )
+
+
+def test_max_nodes_bounds_a_kernel() -> None:
+    check_pass(
+        "fuse{max-nodes=2}",
+        before="graph(%x: f32[4]) { %a = neg %x  %b = abs %a  %c = relu %b  return %c }",
+        after="""graph(%x: f32[4]) {
+          %a = fused %x {body=graph @neg(%x0: f32[4]) { %a = neg %x0  return %a }}
+          %c = fused %a {body=graph @relu(%x0: f32[4]) { %b = abs %x0  %c = relu %b  return %c }}
+          return %c }""",
+    )
+
+
+SCALED = """graph(size n in 2..4096 hint {hint}, %x: f32[64, 32], %w: f32[32, n]) {{
+  %a = mul %x, 2.0  %y = matmul %a, %w  return %y }}"""
+"""Matrix product with a scaled operand: fused, each of the n columns scales it again."""
+
+
+def test_recomputes_for_few_columns() -> None:
+    check_pass(
+        "fuse",
+        before=SCALED.format(hint=8),
+        after="""graph(size n in 2..4096 hint 8, %x: f32[64, 32], %w: f32[32, n]) {
+          %y = fused %x, %w {body=graph @matmul(%x0: f32[64, 32], %x1: f32[32, n]) {
+            %a = mul %x0, 2.0  %y = matmul %a, %x1  return %y }}
+          return %y }""",
+        remark="fused into the kernel of matmul",
+        special=False,
+    )
+
+
+def test_materializes_for_many_columns() -> None:
+    check_pass(
+        "fuse",
+        before=SCALED.format(hint=800),
+        after="""graph(size n in 2..4096 hint 800, %x: f32[64, 32], %w: f32[32, n]) {
+          %a = fused %x {body=graph @mul(%x0: f32[64, 32]) { %a = mul %x0, 2.0  return %a }}
+          %y = fused %a, %w {body=graph @matmul(%x0: f32[64, 32], %x1: f32[32, n]) {
+            %y = matmul %x0, %x1  return %y }}
+          return %y }""",
+        remark="separate cost",
+        special=False,
+    )
+
+
+NORMALIZED = """graph(%x: f32[8, 32], %w: f32[32, 32]) {
+  %m = amax %x {dims=[1], keepdim=true}  %d = sub %x, %m  %e = exp %d  %y = matmul %e, %w  return %y }"""
+
+
+def test_max_reread_bytes_bounds_operands_of_each_row() -> None:
+    """The 4 KiB of %w would be read again for each row block."""
+    check_pass(
+        "fuse{max-reread-bytes=4095}",
+        before=NORMALIZED,
+        after="""graph(%x: f32[8, 32], %w: f32[32, 32]) {
+          %e = fused %x {body=graph @exp(%x0: f32[8, 32]) {
+            %m = amax %x0 {dims=[1], keepdim=true}  %d = sub %x0, %m  %e = exp %d  return %e }}
+          %y = fused %e, %w {body=graph @matmul(%x0: f32[8, 32], %x1: f32[32, 32]) {
+            %y = matmul %x0, %x1  return %y }}
+          return %y }""",
+        remark="would reread 4 KiB",
+        special=False,
+    )
+
+
+def test_rereads_operands_within_the_bound() -> None:
+    check_pass(
+        "fuse{max-reread-bytes=4096}",
+        before=NORMALIZED,
+        after="""graph(%x: f32[8, 32], %w: f32[32, 32]) {
+          %y = fused %x, %w {body=graph @matmul(%x0: f32[8, 32], %x1: f32[32, 32]) {
+            %m = amax %x0 {dims=[1], keepdim=true}  %d = sub %x0, %m  %e = exp %d  %y = matmul %e, %x1
+            return %y }}
+          return %y }""",
+        special=False,
+    )

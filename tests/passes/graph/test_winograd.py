@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +18,7 @@ from compiler.ir.graph.constant import LazyConstant
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, constant_node, input_node
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size
+from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
@@ -30,6 +32,7 @@ from compiler.passes.graph.winograd import (
     transformed_weights,
 )
 from compiler.passes.manager import run_pipeline
+from compiler.testing.checks import check_pass
 
 
 def conv(
@@ -227,3 +230,144 @@ def test_computed_constants_are_not_taken_for_each_other() -> None:
     )
     graph = run_pipeline(Graph((), (ops.exp(ones), ops.exp(twos))), "cse")
     assert len(graph.constants) == 2
+
+
+# IR before and after
+
+
+IMAGE_TRANSFORM = "[[-1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, -1.0, 1.0, 0.0], [0.0, -1.0, 0.0, 1.0]]"
+OUTPUT_TRANSFORM = "[[1.0, 1.0, 1.0, 0.0], [0.0, 1.0, -1.0, 1.0]]"
+
+
+def tiled(x: str, y: str, n: str, c: int = 1, weights: str = "") -> str:
+    """Graph IR of %`y` = conv %`x` in n x n tiles of 2 x 2 results, with `c` channels and outputs."""
+    return f"""
+      %{y}0 = unfold %{x} {{dim=2, size=4, step=2}}  %{y}1 = unfold %{y}0 {{dim=3, size=4, step=2}}
+      %{y}2 = constant_linear %{y}1 {{dim=4, matrix={IMAGE_TRANSFORM}}}
+      %{y}3 = constant_linear %{y}2 {{dim=5, matrix={IMAGE_TRANSFORM}}}
+      %{y}4 = permute %{y}3 {{dims=[0, 2, 3, 4, 5, 1]}}
+      %{y}5 = reshape %{y}4 {{shape=[({n})*({n}), 16, 1, {c}]}}
+      {products(f"{y}5", y, n, c, weights)}"""
+
+
+def products(x: str, y: str, n: str, c: int = 1, weights: str = "") -> str:
+    """Graph IR of the second half of `tiled`: products with transformed weights, and the output transform."""
+    return f"""
+      %{y}w = constant f32[16, {c}, {c}] {weights or TRANSFORMED_ONES}  %{y}6 = matmul %{x}, %{y}w
+      %{y}7 = reshape %{y}6 {{shape=[1, {n}, {n}, 4, 4, {c}]}}  %{y}8 = permute %{y}7 {{dims=[0, 5, 1, 2, 3, 4]}}
+      %{y}9 = constant_linear %{y}8 {{dim=4, matrix={OUTPUT_TRANSFORM}}}
+      %{y}10 = constant_linear %{y}9 {{dim=5, matrix={OUTPUT_TRANSFORM}}}
+      %{y}11 = permute %{y}10 {{dims=[0, 1, 2, 4, 3, 5]}}
+      %{y} = reshape %{y}11 {{shape=[1, {c}, ({n})*2, ({n})*2]}}"""
+
+
+ONES = "constant f32[1, 1, 3, 3] [[[[1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]]]"
+TRANSFORMED_ONES = str([[[a * b]] for a in (-1.0, 1.5, 0.5, 1.0) for b in (-1.0, 1.5, 0.5, 1.0)])
+"""G g G^T for a window of ones: G maps (1, 1, 1) to (-1, 3/2, 1/2, 1)."""
+
+ALWAYS = "winograd{max-error=4.0, max-time-ratio=99.0}"
+"""Tiles of 2 x 2 for every supported convolution: those of 4 x 4 have larger errors."""
+
+UNIT = "{stride=[1, 1], dilation=[1, 1]}"
+
+
+def test_transforms_image_weights_and_result() -> None:
+    check_pass(
+        ALWAYS,
+        before=f"graph(%x: f32[1, 1, 6, 6]) {{ %w = {ONES}  %y = conv %x, %w {UNIT}  return %y }}",
+        after=f"graph(%x: f32[1, 1, 6, 6]) {{ {tiled('x', 'y', '2')} return %y }}",
+        remark="tiles of 2 x 2: 16 products instead of 36",
+        special=False,  # infinities spread over their tile
+    )
+
+
+def test_extends_image_to_whole_tiles_and_crops_result() -> None:
+    check_pass(
+        ALWAYS,
+        before=f"graph(%x: f32[1, 1, 5, 6]) {{ %w = {ONES}  %y = conv %x, %w {UNIT}  return %y }}",
+        after=f"""graph(%x: f32[1, 1, 5, 6]) {{ %p = pad %x {{before=[0, 0, 0, 0], after=[0, 0, 1, 0]}}
+          {tiled("p", "y", "2")} %s = slice %y {{dim=2, size=3}}  return %s }}""",
+        special=False,
+    )
+
+
+def test_crops_after_elementwise_users_at_dynamic_sizes() -> None:
+    n = "(h + 2)//2"
+    check_pass(
+        ALWAYS,
+        before=f"""graph(size h in 4..800 hint 500, %x: f32[1, 1, h, h]) {{ %w = {ONES}
+          %p = pad %x {{before=[0, 0, 1, 1], after=[0, 0, 2, 2]}}  %y = conv %p, %w {UNIT}  %r = relu %y  return %r }}""",
+        after=f"""graph(size h in 4..800 hint 500, %x: f32[1, 1, h, h]) {{
+          %p = pad %x {{before=[0, 0, 1, 1], after=[0, 0, ({n})*2 - h + 1, ({n})*2 - h + 1]}}  {tiled("p", "y", n)}
+          %r = relu %y  %s = slice %r {{dim=2, size=h + 1}}  %t = slice %s {{dim=3, size=h + 1}}  return %t }}""",
+        special=False,
+    )
+
+
+def test_users_of_one_image_share_its_transform() -> None:
+    check_pass(
+        f"{ALWAYS},cse",
+        before=f"""graph(%x: f32[1, 1, 6, 6]) {{ %w = {ONES}
+          %y = conv %x, %w {UNIT}  %z = conv %x, %w {UNIT}  return %y, %z }}""",
+        after=f"""graph(%x: f32[1, 1, 6, 6]) {{
+          {tiled("x", "y", "2")} {products("y5", "z", "2")} return %y, %z }}""",
+        special=False,
+    )
+
+
+REFUSED = {
+    "strided": (ALWAYS, f"%w = {ONES}  %y = conv %x, %w {{stride=[2, 1], dilation=[1, 1]}}"),
+    "dilated": (ALWAYS, f"%w = {ONES}  %y = conv %x, %w {{stride=[1, 1], dilation=[2, 1]}}"),
+    "1 x 9": (ALWAYS, f"%w = {ONES}  %v = reshape %w {{shape=[1, 1, 1, 9]}}  %y = conv %x, %v {UNIT}"),
+    "computed weights": (ALWAYS, f"%w = {ONES}  %v = relu %w  %y = conv %x, %v {UNIT}"),
+    "implicit padding": (
+        ALWAYS,
+        f"%w = {ONES}  %y = conv %x, %w {{stride=[1, 1], dilation=[1, 1], before=[1, 1], after=[1, 1]}}",
+    ),
+    "no error allowed": ("winograd{max-error=0.0, max-time-ratio=99.0}", f"%w = {ONES}  %y = conv %x, %w {UNIT}"),
+    "slower": ("winograd", f"%w = {ONES}  %y = conv %x, %w {UNIT}"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_leaves_convolution(case: str) -> None:
+    pipeline, body = REFUSED[case]
+    check_pass(pipeline, unchanged=f"graph(%x: f32[1, 1, 9, 9]) {{ {body}  return %y }}", special=False)
+
+
+def resources(**shapes: tuple[int, ...]) -> str:
+    """Resources section with constants of ones."""
+    data = {name: b64encode(np.ones(shape, np.float32).tobytes()).decode() for name, shape in shapes.items()}
+    return "resources {" + " ".join(f'@{name} = "{text}"' for name, text in data.items()) + "}"
+
+
+def layer(size: str = "6", declarations: str = "") -> str:
+    """Graph IR of a convolution with 16 channels and outputs, which is 4 x 4 unless the image has another `size`."""
+    return f"""graph({declarations} %x: f32[1, 16, {size}, {size}]) {{ %w = constant f32[16, 16, 3, 3] @w
+      %y = conv %x, %w {UNIT}  return %y }} {resources(w=(16, 16, 3, 3))}"""
+
+
+BALANCED = "winograd{max-error=4.0, max-time-ratio=1.0}"
+
+
+def test_machine_with_short_vectors_saves_multiplications() -> None:
+    """Products take four times as long there, while the bytes of the larger weights take the same time."""
+    check_pass(BALANCED, unchanged=layer(), machine=Machine(vector_bits=512, l3_bytes_per_cycle=20), special=False)
+    check_pass(
+        BALANCED,
+        before=layer(),
+        after=f"""graph(%x: f32[1, 16, 6, 6]) {{ {tiled("x", "y", "2", 16, "@constant_0")} return %y }}
+          {resources(constant_0=(16, 16, 16))}""",
+        machine=Machine(vector_bits=128, l3_bytes_per_cycle=20),
+        special=False,
+    )
+
+
+def test_requests_variant_for_small_images() -> None:
+    """Loading the larger weights pays for large images only."""
+    context = Context(Machine(fma_per_cycle=16, l3_bytes_per_cycle=1, l2=1 << 30))
+    text = layer("s", "size s in 3..800 hint 500,")
+    (y,) = run_pipeline(parse_graph(text), BALANCED, context).outputs
+    assert y.op is ops.slice_
+    assert [r.message for r in context.remarks.select("winograd", "note")] == ["small images use no tiles"]
+    assert context.wants_small_variant
