@@ -3,6 +3,8 @@
     python -m benchmarks [BENCHMARK ...]
     python -m benchmarks models ResNet-18 MiniLM --peers "OpenVINO,ONNX Runtime" --threads 1
 
+    python -m benchmarks rank [record] [--count N]
+
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory and tuning take the options of the second form.
 """
 
@@ -24,6 +26,9 @@ def main(words: list[str]) -> int:
     """Run each benchmark in turn and return the exit code, 2 if a name is unknown."""
     if words and words[0] in ROW_BENCHMARKS and not all(w in (*BENCHMARKS, "gpu") for w in words):
         run_benchmark(words[0], parse_arguments(words[0], words[1:]))
+        return 0
+    if words and words[0] == "rank":
+        importlib.import_module("benchmarks.rank").main(words[1:])
         return 0
     if "-h" in words or "--help" in words:
         print(__doc__)

@@ -14,7 +14,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -33,8 +33,8 @@ from compiler.driver.autotune import Candidate, KernelSearch
 from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.lowering.program import lower
-from compiler.passes.base import Context
-from compiler.passes.manager import Pipeline, parse_pipeline, print_pass, run_pipeline
+from compiler.passes.base import Context, Pass
+from compiler.passes.manager import Pipeline, parse_pipeline, run_pipeline
 from compiler.report.render import table
 from compiler.runtime.kernel_timer import KernelTimer
 
@@ -120,6 +120,10 @@ def kernel_variants(name: str, machine: Machine) -> list[Variant]:
         found.setdefault(kernel_digest(scheduled), Variant(search.describe_change(candidate), scheduled))
         if len(found) == MAX_VARIANTS:
             break
+    if len(found) < MIN_VARIANTS:  # without vectors
+        candidate = exchanged(search.baseline, "vectorize", None)
+        scheduled = search.schedule(candidate)[0]
+        found.setdefault(kernel_digest(scheduled), Variant(search.describe_change(candidate), scheduled))
     return list(found.values())
 
 
@@ -128,15 +132,12 @@ def candidates(search: KernelSearch) -> Iterator[Candidate]:
     passes = search.baseline
     yield passes
     _, alternatives = search.schedule(passes)
-    changes: dict[str, list[Any]] = {name: [] for name in COMMON_CHANGES}
+    changes: dict[str, list[Pass[Any] | None]] = {name: [] for name in COMMON_CHANGES}
     for a in alternatives:
         if a.pass_.name in changes:
             changes[a.pass_.name].append(a.replacement)
     for name, texts in COMMON_CHANGES.items():
         changes[name] += [parse_pipeline(text)[0] if text else None for text in texts]
-
-    def exchanged(candidate: Candidate, name: str, new: Any) -> Candidate:
-        return tuple(new if old is not None and old.name == name else old for old in candidate)
 
     # one change of each pass before the second of any: no pass may crowd out the others
     for k in range(max(map(len, changes.values()))):
@@ -145,6 +146,11 @@ def candidates(search: KernelSearch) -> Iterator[Candidate]:
                 yield exchanged(passes, name, news[k])
     for first, second in PAIRED_PASSES:
         yield exchanged(exchanged(passes, first, changes[first][0]), second, changes[second][0])
+
+
+def exchanged(candidate: Candidate, name: str, replacement: Pass[Any] | None) -> Candidate:
+    """Return `candidate` with `replacement` for the pass `name`; None leaves it out."""
+    return tuple(replacement if p is not None and p.name == name else p for p in candidate)
 
 
 def record(names: Sequence[str]) -> None:
@@ -220,9 +226,13 @@ def main(arguments: Sequence[str]) -> None:
     if given.action:
         record(names)
     rankings, stale = recorded_rankings(names)
-    result = table("cost model against measured time", ["kernel"], ["tau", "all pairs", "regret"], ["chosen", "fastest"])
+    result = table(
+        "cost model against measured time", ["kernel"], ["tau", "all pairs", "regret"], ["chosen", "fastest"]
+    )
     for r in sorted(rankings, key=lambda r: r.tau):
-        result.add_row(r.name, f"{r.tau:.2f}", f"{r.strict_tau:.2f}", f"{r.regret:.1%}", r.predicted_best, r.measured_best)
+        result.add_row(
+            r.name, f"{r.tau:.2f}", f"{r.strict_tau:.2f}", f"{r.regret:.1%}", r.predicted_best, r.measured_best
+        )
     print_table(result, summary(rankings), f"{stale} recorded variants have other code now" if stale else "")
 
 

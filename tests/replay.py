@@ -171,13 +171,13 @@ class Renaming:
     names: dict[str, str] = field(default_factory=dict)
     taken: dict[str, str] = field(default_factory=dict)
 
-    def admits(self, old: str, new: str) -> bool:
-        """Whether `new` may stand for `old` here as it did before."""
+    def admits(self, old: str, new: str, role: str) -> bool:
+        """Return True if `new` may stand for `old` as it did before; `role` parts attributes from ops of the same name."""
         if old[0] in "%@!":
             alike = new[0] == old[0] and self.taken.setdefault(new, old) == old
             return alike and self.names.setdefault(old, new) == new
         if old[0] == "_" or old[0].isalpha():
-            return self.names.setdefault(old, new) == new
+            return self.names.setdefault(old + role, new) == new
         return old == new
 
 
@@ -189,9 +189,9 @@ def difference(old: str, new: str, words: Counter[tuple[str, str]]) -> str:
     renaming = Renaming()
     pairs = zip_longest(TOKEN.finditer(old), TOKEN.finditer(new))
     for a, b in pairs:
-        if a is None or b is None or not renaming.admits(a[0], b[0]):
+        if a is None or b is None or not renaming.admits(a[0], b[0], "=" * old.startswith("=", a.end())):
             return f"\n  - {_line(old, a)}\n  + {_line(new, b)}"
-    words.update((a, b) for a, b in renaming.names.items() if a != b and a[0] not in "%@!")
+    words.update((a, b) for a, b in renaming.names.items() if a.rstrip("=") != b and a[0] not in "%@!")
     return ""
 
 

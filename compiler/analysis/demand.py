@@ -166,7 +166,7 @@ class Demand:
         return self.root_loops if shared is None else tuple(v for v in self.root_loops if v in shared)
 
     def should_materialize(self, node: Node) -> bool:
-        """Return True if `node` is expensive to recompute and has several consumers or lies in loops it does not use."""
+        """Return True if `node` is expensive to recompute and has several consumers or is in loops it does not use."""
         if node is self.root or node in self.materialized or isinstance(node.structure, (Leaf, Generate, Scan)):
             return False
         requests = self.requests.get(node, [])

@@ -1,8 +1,8 @@
 """Cache lines that a kernel moves between the levels of the memory hierarchy.
 
-From the innermost loop outwards, a loop either finds what its last iteration left in a cache, if one iteration fits there,
-and fetches only what is new; or it fetches all again.  What an iteration touches is a footprint of lines, from the strides and extents
-of each access.  The program is taken to be called repeatedly, so data that fit a cache stay in it.
+From the innermost loop outwards, a loop finds what its last iteration left in a cache, if one iteration fits there, and
+fetches only what is new; else it fetches all again.  The footprint of an iteration follows from the strides and extents
+of its accesses.  The kernel is assumed to be called repeatedly, so data that fit a cache stay in it.
 """
 
 from __future__ import annotations
@@ -13,36 +13,42 @@ from dataclasses import dataclass
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.contraction import resident_lines
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
-from compiler.cost.tile_strides import TileStrides, tile_extent
-from compiler.ir.tile.kernel import Block, Range, extent_hint, stmt_body, stmt_ranges
+from compiler.cost.tile_strides import TileStrides, tile_extent, trip_count
+from compiler.ir.tile.kernel import Block, Range, stmt_body, stmt_ranges
 
 PREFETCHED_SHARE = 0.4
-"""Share of the time to transfer a line that remains where hardware fetches lines ahead."""
+"""Share of the time to transfer a line that remains if hardware prefetches; chosen empirically."""
 
 STORE_WEIGHT = 1.5
-"""Transfers for each stored line, which is read, and written back."""
+"""Transfers for each line of a buffer that is stored to, which is read and written back; chosen empirically."""
 
 MEMORY_FACTOR = 2.0
-"""Time of a line from memory, in lines from the last cache."""
+"""Time of a line from memory, in lines from the last cache; chosen empirically."""
+
+FULL_SHARE, MISSING_SHARE = 0.75, 1.25
+"""Shares of a cache up to which data stay in it, and from which on none does; between them the misses grow evenly."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """A cache, or table of pages: `capacity` granules of `granule` bytes, and the cycles of one that is missing."""
+    """A cache of so many `lines`, and the cycles to bring one into it; `is_first` for the one next to the core."""
 
-    granule: int
-    capacity: float
+    lines: float
     miss_cycles: float
-    has_sets: bool = False
+    is_first: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Footprint:
-    """Granules of one buffer: those touched, and those fetched into each level."""
+    """Lines of one buffer: those touched, and those fetched into each level by `accesses`."""
 
-    touched: dict[Level, float]
-    fetched: dict[Level, float]
-    accesses: list[Access]
+    touched: float
+    fetched: Mapping[Level, float]
+    accesses: tuple[Access, ...]
+
+
+Footprints = Mapping[str, Footprint]
+"""The footprint of each buffer."""
 
 
 class CacheTraffic:
@@ -51,119 +57,116 @@ class CacheTraffic:
     def __init__(self, accesses: Accesses, machine: Machine) -> None:
         self.accesses, self.machine, self.strides = accesses, machine, TileStrides(accesses)
         line = CACHE_LINE_BYTES
+        far = line / machine.l3_bytes_per_cycle
         self.levels = (
-            Level(line, machine.l1 / line, line / machine.l2_bytes_per_cycle, True),
-            Level(line, machine.l2 / line, line / machine.l3_bytes_per_cycle),
-            Level(line, machine.l3 / line, line / machine.l3_bytes_per_cycle * (MEMORY_FACTOR - 1)),
+            Level(machine.l1 / line, line / machine.l2_bytes_per_cycle, True),
+            Level(machine.l2 / line, far),
+            Level(machine.l3 / line, far * (MEMORY_FACTOR - 1)),
         )
         self.by_statement: dict[int, list[Access]] = {}
         for a in accesses.all:
             self.by_statement.setdefault(id(a.stmt), []).append(a)
 
     def cycles(self) -> float:
-        """Return the cycles of all transfers that are not hidden."""
+        """Return the cycles of all transfers that prefetching does not hide."""
         footprints = self.block(self.accesses.kernel.body, {})
         total = 0.0
         for level in self.levels:
-            share = self.miss_share(level, footprints)
-            for buffer, f in footprints.items():
-                fetched = f.fetched[level] - f.touched[level] * (1 - share)
-                weight = STORE_WEIGHT if any(a.is_store for a in f.accesses) else 1.0
-                total += max(0.0, fetched) * level.miss_cycles * weight * PREFETCHED_SHARE
-        return total
+            share = miss_share(level, footprints)
+            for f in footprints.values():
+                fetched = max(0.0, f.fetched[level] - f.touched * (1 - share))
+                total += fetched * level.miss_cycles * (STORE_WEIGHT if any(a.is_store for a in f.accesses) else 1.0)
+        return total * PREFETCHED_SHARE
 
-    def block(self, body: Block, scope: Mapping[str, Range]) -> dict[str, Footprint]:
-        """Return the footprint of each buffer that statements access inside the loops of `scope`."""
-        parts = list[dict[str, Footprint]]()
+    def block(self, body: Block, scope: Mapping[str, Range]) -> Footprints:
+        """Return the footprints of statements inside the loops of `scope`."""
+        parts = list[Footprints]()
         for stmt in body:
             ranges = stmt_ranges(stmt)
             inner = {**scope, **{r.var: r for r in ranges}}
-            footprints = self.merge([self.block(stmt_body(stmt), inner), self.own(self.by_statement.get(id(stmt), []), inner)])
-            for k in range(len(ranges) - 1, -1, -1):
-                footprints = self.leave(footprints, ranges[k], {**scope, **{r.var: r for r in ranges[:k]}})
+            own = [self.access(a, inner) for a in self.by_statement.get(id(stmt), [])]
+            footprints = self.merge([self.block(stmt_body(stmt), inner), *own])
+            for r in reversed(ranges):
+                del inner[r.var]
+                footprints = self.leave(footprints, r, inner)
             parts.append(footprints)
         return self.merge(parts)
 
-    def own(self, accesses: Sequence[Access], scope: Mapping[str, Range]) -> dict[str, Footprint]:
-        """Return the footprints of the accesses of one statement, executed for one tile."""
-        result: dict[str, Footprint] = {}
-        for a in accesses:
-            touched = {level: self.granules(a, level, scope) for level in self.levels}
-            result = self.merge([result, {a.buffer: Footprint(touched, dict(touched), [a])}])
-        return result
+    def access(self, a: Access, scope: Mapping[str, Range]) -> Footprints:
+        """Return the footprint of an access for one tile."""
+        touched = self.lines(a, scope)
+        return {a.buffer: Footprint(touched, dict.fromkeys(self.levels, touched), (a,))}
 
-    def merge(self, parts: Sequence[dict[str, Footprint]]) -> dict[str, Footprint]:
+    def merge(self, parts: Sequence[Footprints]) -> Footprints:
         """Return the footprints of statements in sequence: what fits is fetched once for all."""
         parts = [p for p in parts if p]
-        if len(parts) <= 1:
-            return parts[0] if parts else {}
-        names = dict.fromkeys(n for p in parts for n in p)
-        both = {n: [p[n] for p in parts if n in p] for n in names}
-        touched = {n: {lv: max(f.touched[lv] for f in fs) for lv in self.levels} for n, fs in both.items()}
-        result = {n: Footprint(touched[n], {}, [a for f in fs for a in f.accesses]) for n, fs in both.items()}
-        for level in self.levels:
-            share = self.miss_share(level, result)
-            for n, fs in both.items():
-                total = sum(f.fetched[level] for f in fs)
-                repeated = sum(f.touched[level] for f in fs) - touched[n][level]
-                result[n].fetched[level] = max(touched[n][level], total - repeated * (1 - share))
-        return result
+        if len(parts) == 1:
+            return parts[0]
+        groups = {n: [p[n] for p in parts if n in p] for n in dict.fromkeys(n for p in parts for n in p)}
+        joint = {
+            n: Footprint(max(f.touched for f in fs), {}, tuple(a for f in fs for a in f.accesses))
+            for n, fs in groups.items()
+        }
+        shares = {level: miss_share(level, joint) for level in self.levels}
 
-    def leave(self, inside: dict[str, Footprint], r: Range, scope: Mapping[str, Range]) -> dict[str, Footprint]:
-        """Return the footprints of a whole loop, given those of one iteration."""
-        trips = max(1, -(-extent_hint(r) // r.tile))
-        if trips == 1:
-            return inside
-        result: dict[str, Footprint] = {}
+        def fetched(n: str, level: Level) -> float:
+            total, repeated = sum(f.fetched[level] for f in groups[n]), sum(f.touched for f in groups[n])
+            return max(joint[n].touched, total - (repeated - joint[n].touched) * (1 - shares[level]))
+
+        return {n: Footprint(f.touched, {v: fetched(n, v) for v in self.levels}, f.accesses) for n, f in joint.items()}
+
+    def leave(self, inside: Footprints, r: Range, scope: Mapping[str, Range]) -> Footprints:
+        """Return the footprints of all iterations of loop `r` in `scope`, given those of one iteration."""
+        trips, result = trip_count(r), dict[str, Footprint]()
+        shares = {level: miss_share(level, inside) for level in self.levels}
         for n, f in inside.items():
-            touched = {level: max(self.granules(a, level, scope) for a in f.accesses) for level in self.levels}
-            result[n] = Footprint(touched, {}, f.accesses)
-        for level in self.levels:
-            share = self.miss_share(level, inside)
-            for n, f in inside.items():
-                growth = min(trips, max(1.0, result[n].touched[level] / f.touched[level]))
-                conflict = 1.0 if level.has_sets and any(self.has_conflicts(a, scope, r) for a in f.accesses) else share
-                result[n].fetched[level] = f.fetched[level] * (growth + (trips - growth) * conflict)
+            touched = max(self.lines(a, scope) for a in f.accesses)
+            growth = min(trips, max(1.0, touched / f.touched))
+            conflicts = trips > 1 and any(self.has_conflicts(a, {**scope, r.var: r}) for a in f.accesses)
+            fetched = {
+                level: f.fetched[level] * (growth + (trips - growth) * (1.0 if level.is_first and conflicts else share))
+                for level, share in shares.items()
+            }
+            result[n] = Footprint(touched, fetched, f.accesses)
         return result
 
-    def miss_share(self, level: Level, footprints: Mapping[str, Footprint]) -> float:
-        """Return the share of what an iteration touched that is gone in the next one: 0 if all fits, 1 if far from it."""
-        used = sum(f.touched[level] for f in footprints.values()) / level.capacity
-        return min(1.0, max(0.0, (used - 0.75) / 0.5))
-
-    def terms(self, a: Access, scope: Mapping[str, Range]) -> list[tuple[int, int]]:
-        """Return (stride in bytes, iterations) of each loop that `a` moves along: a tile of loops in `scope`, all of others."""
+    def steps(self, a: Access, scope: Mapping[str, Range]) -> list[tuple[int, int]]:
+        """Return (stride in bytes, count) of the steps of `a`, shortest first: one tile of loops in `scope`, all of others."""
         size = self.accesses.types[a.buffer].dtype.bytes * self.strides.private_copies(a)
-        private = self.accesses.local_scopes.get(a.buffer, frozenset())
         result = list[tuple[int, int]]()
         for r in a.loops:
-            if r.var in private:
+            if r.var in self.accesses.local_scopes.get(a.buffer, ()):
                 continue
-            trips, tile = -(-extent_hint(r) // r.tile), tile_extent(r)
-            steps = [(self.strides.in_tile(a, r.var), tile)] if tile > 1 else []
-            if r.var not in scope and trips > 1:
-                steps.append((self.strides.step(a, r.var), trips))
+            steps = [(self.strides.in_tile(a, r.var), tile_extent(r))] if r.tile > 1 else []
+            if r.var not in scope:
+                steps.append((self.strides.step(a, r.var), trip_count(r)))
             result += [(CACHE_LINE_BYTES if s is None else abs(s) * size, n) for s, n in steps]
-        return sorted(t for t in result if t[0])
+        return sorted(s for s in result if s[0] and s[1] > 1)
 
-    def granules(self, a: Access, level: Level, scope: Mapping[str, Range]) -> float:
-        """Return the granules of `level` that `a` touches."""
+    def lines(self, a: Access, scope: Mapping[str, Range]) -> float:
+        """Return the lines that `a` touches in one tile of the loops in `scope`, and all iterations of others."""
         size = self.accesses.types[a.buffer].dtype.bytes * self.strides.private_copies(a)
-        run, count, last = size, 1, (0, 1)
-        for stride, n in self.terms(a, scope):
-            if stride <= max(run, level.granule) and count == 1:
+        run, count, last_stride, last_count = size, 1, 0, 1
+        for stride, n in self.steps(a, scope):
+            if stride <= max(run, CACHE_LINE_BYTES) and count == 1:
                 run += stride * (n - 1)
-            elif last[0] and stride % last[0] == 0 and stride < last[0] * last[1]:  # overlapping windows
-                count, last = count + min(count * (n - 1), stride // last[0] * (n - 1)), (last[0], last[1] + n - 1)
+            elif last_stride and stride % last_stride == 0 and stride < last_stride * last_count:  # overlapping windows
+                count += min(count, stride // last_stride) * (n - 1)
+                last_count += n - 1
             else:
-                count, last = count * n, (stride, n)
-        total = count * max(1.0, run / level.granule)
-        whole = buffer_bytes(self.accesses, a)
-        return min(total, max(1.0, whole / level.granule)) if whole and not self.accesses.local_scopes.get(a.buffer) else total
+                count, last_stride, last_count = count * n, stride, n
+        total, whole = count * max(1.0, run / CACHE_LINE_BYTES), buffer_bytes(self.accesses, a)
+        if not whole or self.accesses.local_scopes.get(a.buffer):
+            return total
+        return min(total, max(1.0, whole / CACHE_LINE_BYTES))
 
-    def has_conflicts(self, a: Access, scope: Mapping[str, Range], r: Range) -> bool:
-        """Return True if the lines that `a` touches in one iteration of `r` share too few sets of the first-level cache."""
-        return any(
-            stride >= CACHE_LINE_BYTES and n > resident_lines(stride, self.machine)
-            for stride, n in self.terms(a, {**scope, r.var: r})
-        )
+    def has_conflicts(self, a: Access, scope: Mapping[str, Range]) -> bool:
+        """Return True if the lines that `a` touches share too few sets of the first-level cache to stay there."""
+        steps = self.steps(a, scope)
+        return any(s >= CACHE_LINE_BYTES and n > resident_lines(s, self.machine) for s, n in steps)
+
+
+def miss_share(level: Level, footprints: Footprints) -> float:
+    """Return the share of what an iteration touched that is gone in the next one: 0 if all fits, 1 if far from it."""
+    used = sum(f.touched for f in footprints.values()) / level.lines
+    return min(1.0, max(0.0, (used - FULL_SHARE) / (MISSING_SHARE - FULL_SHARE)))

@@ -29,7 +29,7 @@ class RegisterTile:
 class OperandWindow:
     """An operand that each accumulator reads privately, as the image of a depthwise convolution.
 
-    Rows start `stride` elements apart.  Each reads `taps` elements, `dilation` apart, some of which other rows read too.
+    Rows start `stride` elements apart.  Each reads `taps` elements, `dilation` apart; other rows may read them too.
     """
 
     stride: int = 1

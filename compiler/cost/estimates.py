@@ -10,7 +10,7 @@ from compiler.ir import scalar
 from compiler.ir.scalar import Load, PrimitiveCall
 from compiler.ir.symbolic.index_expr import evaluate, interval, variables
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, stmt_body, stmt_exprs, stmt_ranges
+from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt, stmt_body, stmt_exprs, stmt_ranges
 
 FREE_PRIMITIVES = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
 """Primitives that do not count as arithmetic; neither do comparisons."""
@@ -78,13 +78,8 @@ def _block_flops(body: Block, bounds: VariableBounds) -> int:
 
 def _statement_flops(stmt: Stmt, bounds: VariableBounds) -> int:
     own = sum(_expr_flops(e) for value in stmt_exprs(stmt) for e in value.subexprs)
-    if isinstance(stmt, For):
-        trips, inner = _enter_ranges((stmt.range,), bounds)
-        return trips * _block_flops(stmt.body, inner)
-    if isinstance(stmt, Reduce):
-        trips, inner = _enter_ranges(stmt.ranges, bounds)
-        return trips * (_block_flops(stmt.body, inner) + own + 1)
-    return own
+    trips, inner = _enter_ranges(stmt_ranges(stmt), bounds)
+    return trips * (_block_flops(stmt_body(stmt), inner) + own + isinstance(stmt, Reduce))
 
 
 def _expr_flops(e: scalar.Expr) -> int:

@@ -63,7 +63,7 @@ class Issue:
 class Cost:
     """Cost of statements: what runs straight through, and the cycles of the loops among them."""
 
-    straight: Issue = Issue()  # noqa: RUF009  # frozen
+    straight: Issue = Issue()  # frozen
     loop_cycles: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:

@@ -38,7 +38,7 @@ from compiler.ir.tile.substitution import with_unique_names
 CYCLES_PER_SECOND = 3e9
 """Clock rate that turns cycles into seconds; the order of variants does not depend on it."""
 
-GATHER_SHUFFLES, GATHER_INSTRUCTIONS = 1.5, 3.0
+GATHER_SHUFFLES, GATHER_INSTRUCTIONS = 2.5, 3.0
 """Shuffles and instructions for each lane of a gather or scatter, besides its memory access; chosen empirically."""
 
 DIVISION_INSTRUCTIONS = 8
@@ -53,7 +53,7 @@ LOOP_CYCLES, ENTRY_CYCLES = 0.5, 6.0
 SHUFFLE_LATENCY = 3
 """Cycles until a shuffled register can be used, as on Intel's cores."""
 
-COMBINE_STALL_SHARE = 0.5
+COMBINE_STALL_SHARE = 0.25
 """Share of the latency of combining lanes that does not overlap with other work; chosen empirically."""
 
 MAX_COUNTED_OFFSETS = 4096

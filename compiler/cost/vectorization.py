@@ -2,7 +2,7 @@
 
 An access with stride 1 becomes a vector access, one with stride 0 a broadcast.  A load with a short stride is
 deinterleaved, an access that is contiguous along another loop is transposed in registers, and any other is a gather or
-scatter.  An unaligned vector access, which may straddle two cache lines, costs more than an aligned one.  Constants count
+scatter.  An unaligned vector access costs more, as it may straddle two cache lines.  Constants count
 as contiguous along any loop that plainly indexes one of their dimensions, because they are packed later.
 
 Costs are in memory operations, of a vector or a scalar alike.  They were chosen empirically.

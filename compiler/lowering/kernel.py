@@ -134,7 +134,7 @@ class KernelLowering:
     # outputs
 
     def skip_trailing_views(self, node: Node) -> Node:
-        """Return the node behind the bijective views ending in `node`; the kernel runs its loops, storing through them."""
+        """Return the node behind the bijective views ending in `node`; its loops are run and stored through the views."""
         while is_invertible_view(node) and is_bijective_view(node) and self.is_single_use(node.operands[0]):
             node = node.operands[0]
         return node
@@ -444,7 +444,7 @@ def upcast_half(e: Expr) -> Expr:
 
 
 def unrolled_points(core: Node) -> list[dict[int, int]]:
-    """Return all indices in the dimensions that `core` and the constant linear maps below it combine, to be unrolled."""
+    """Return all indices, to be unrolled, in the dimensions that `core` and constant linear maps below it combine."""
     points: list[dict[int, int]] = [{}]
     while isinstance(core.structure, ConstantLinear):
         dim, matrix = core.structure.axis_and_matrix(core)

@@ -132,20 +132,22 @@ def test_groups_accesses_that_differ_by_a_constant() -> None:
 
 def test_estimated_ops_of_each_iteration() -> None:
     def cost(value: str) -> int:
-        return estimated_ops(parse_kernel(f"""kernel @k(in %x: f32[8], out %y: f32[8]) {{
-          for %i in 0..8 {{ store {value}, %y[%i] }} }}"""))
+        return estimated_ops(
+            parse_kernel(f"""kernel @k(in %x: f32[8], out %y: f32[8]) {{
+          for %i in 0..8 {{ store {value}, %y[%i] }} }}""")
+        )
 
     copied = cost("%x[%i]")
     assert copied == 8 * 2  # a load and a store
     assert cost("%x[%i] + 1.0") == copied + 8
     assert cost("%x[%i//2]") == copied + 8 * DIVISION_COST
-    assert cost("%x[%i] if %i < 8 else 0.0") >= copied + 8 * (MASKED_LOAD_COST - 1)
+    assert cost("load(%x[%i], index(%i) < 8)") == copied + 8 * (MASKED_LOAD_COST - 1 + 1)  # and the comparison
 
 
 def test_symbolic_ops_are_a_function_of_dynamic_sizes() -> None:
     kernel = parse_kernel("""kernel @k(size n in 1..99 hint 10, in %x: f32[n], out %y: f32[n]) {
       for %i in 0..n { store %x[%i] + 1.0, %y[%i] } }""")
-    assert symbolic_ops(kernel) == dynamic_size("n", 1, 99, 10) * 3
+    assert str(symbolic_ops(kernel)) == "n*3"  # a load, an addition and a store
     assert estimated_ops(kernel) == evaluate(symbolic_ops(kernel), {"n": 10}) == 30
 
 

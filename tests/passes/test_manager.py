@@ -197,7 +197,9 @@ def test_a_pipeline_over_a_program_mixes_both_kinds() -> None:
 
 
 def test_a_wrong_program_pass_is_named() -> None:
-    with pytest.raises(PassError, match=r"pass test-swapped produced invalid IR for (.|\n)*%b is read before it is written"):
+    with pytest.raises(
+        PassError, match=r"pass test-swapped produced invalid IR for (.|\n)*%b is read before it is written"
+    ):
         run_pipeline(parse_program(PROGRAM), "unroll,test-swapped", instruments=[Verify()])
     with pytest.raises(PassError, match=r"pass test-swapped changed the result of .* output 1: 8 of 8 elements differ"):
         run_pipeline(parse_program(PROGRAM), "test-swapped{invalid=false}", instruments=[SemanticCheck()])

@@ -182,7 +182,7 @@ def conv_graph(inputs: str, body: str, outputs: int = 32, channels: int = 16, gr
     """Graph IR with inputs, weights %w of ones for 3 x 3 windows, and a body."""
     shape = (outputs, channels // groups, 3, 3)
     ones = b64encode(np.ones(shape, np.float32).tobytes()).decode()
-    return f"graph({inputs}) {{ %w = constant f32{list(shape)} @w  {body} }} resources {{ @w = \"{ones}\" }}"
+    return f'graph({inputs}) {{ %w = constant f32{list(shape)} @w  {body} }} resources {{ @w = "{ones}" }}'
 
 
 SMALL, LARGE = "%x: f32[1, 16, 8, 8]", "%x: f32[1, 16, 56, 56]"

@@ -126,7 +126,9 @@ ASKING = STEP.replace("0..16 { yield", "0..16 { prefetch %w[%j, %k + 2] yield")
 def test_weights_that_the_next_step_of_a_loop_finds_in_a_cache_are_left_alone() -> None:
     """One KiB, an eighth of the last cache."""
     machine = Machine(l1=512, l3=8192)
-    check_pass("prefetch{distance=128}", unchanged=STEP, machine=machine, remark="constants stay in the last-level cache")
+    check_pass(
+        "prefetch{distance=128}", unchanged=STEP, machine=machine, remark="constants stay in the last-level cache"
+    )
 
 
 def test_but_not_those_that_it_finds_in_memory() -> None:

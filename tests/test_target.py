@@ -1,0 +1,49 @@
+"""Targets as values."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.codegen.backend import target_by_name, targets
+from compiler.target import MATRIX_DTYPES, MatrixShape, MemorySpace, Target
+
+TARGET = Target(
+    name="toy",
+    backend="llvm",
+    native_dtypes=frozenset(("f32",)),
+    memory=(MemorySpace("registers", 512, "thread"), MemorySpace("memory", None, "device")),
+)
+
+
+def test_finds_memory_space_by_name() -> None:
+    assert TARGET.memory_space("registers").capacity == 512
+    assert TARGET.memory_space("memory").capacity is None
+
+
+def test_unknown_memory_space_lists_the_others() -> None:
+    with pytest.raises(KeyError, match="toy has no memory called shared; it has registers, memory"):
+        TARGET.memory_space("shared")
+
+
+def test_defaults_need_no_features_and_no_machine() -> None:
+    assert TARGET.missing_features() == ""
+    assert TARGET.machine is None
+    assert TARGET.matrix_shapes == ()
+
+
+@pytest.mark.parametrize("name", ["host", *targets()])
+def test_memory_goes_from_fast_to_large(name: str) -> None:
+    target = target_by_name(name)
+    capacities = [space.capacity for space in target.memory if space.capacity is not None]
+    assert capacities == sorted(capacities)
+    assert target.memory[-1].capacity is None
+    assert {space.owner for space in target.memory} <= {"thread", "block", "device"}
+    assert len({space.name for space in target.memory}) == len(target.memory)
+
+
+def test_matrix_shapes_of_gpus() -> None:
+    for name in ("sm90", "gfx942"):
+        shapes = target_by_name(name).matrix_shapes
+        assert MatrixShape(16, 16, 16, "bf16", "f32") in shapes
+        assert {(s.operand, s.accumulator) for s in shapes} == set(MATRIX_DTYPES)
+    assert target_by_name("aarch64").matrix_shapes == ()
