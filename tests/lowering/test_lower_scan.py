@@ -82,7 +82,10 @@ def test_extremes_and_their_places_are_found_together() -> None:
         ("%a = cumsum %x {dim=0} %b = cumsum %x {dim=1} %y = add %a, %b", "along several dimensions"),
         ("%a = cumsum %x {dim=1} %f = flip %a {dims=[1]} %y = add %a, %f", "not read in scan order"),
         ("%a = cumsum %x {dim=1} %y = sum %a {dims=[1]}", "is not indexed by all loops"),
-        ("%a = sum %x {dims=[1], keepdim=true} %b = expand %a {shape=[8, 8]} %y = cumsum %b {dim=0}", "faster as its own kernel"),
+        (
+            "%a = sum %x {dims=[1], keepdim=true} %b = expand %a {shape=[8, 8]} %y = cumsum %b {dim=0}",
+            "faster as its own kernel",
+        ),
         ("%a = cumsum %x {dim=1} %p = pad %a {before=[0, 1], after=[0, 1]} %y = exp %p", "not read in scan order"),
     ],
     ids=["two ways", "both ends", "reduced", "reduced in a step", "guarded"],
