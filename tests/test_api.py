@@ -115,7 +115,7 @@ def test_arguments_that_are_no_tensors() -> None:
     compiled = compiler.compile(Nested(), (x, rest, False))
     assert near(compiled(x, rest, flag=False)["sum"], Nested()(x, rest, False)["sum"])
     for wrong in (True, x):
-        with pytest.raises(ArgumentError, match="argument flag must be False"):
+        with pytest.raises(ArgumentError, match="argument flag is specialized to False"):
             compiled(x, rest, wrong)
 
 

@@ -189,7 +189,7 @@ def test_small_sizes_have_a_program_where_a_pass_would_decide_otherwise(monkeypa
         found = compiled.compiled_graph.input_sizes([x])
         assert made.select_variant(found) is version
         for each in (made.default_variant, made.small_variant):
-            (ours,) = each.for_sizes(found)([x])
+            (ours,) = each.executable_for(found)([x])
             torch.testing.assert_close(ours, model(x), atol=1e-5, rtol=1e-5)
 
     small = {2: Dim("h", min=2, max=128), 3: Dim("w", min=2, max=128)}
@@ -211,7 +211,7 @@ def test_small_images_have_a_program_where_their_layout_is_another() -> None:
     for size in (2, 14, 33, 130):
         x = torch.randn(1, 32, size, size)
         for each in (made.default_variant, made.small_variant):
-            (ours,) = each.for_sizes(compiled.compiled_graph.input_sizes([x]))([x])
+            (ours,) = each.executable_for(compiled.compiled_graph.input_sizes([x]))([x])
             torch.testing.assert_close(ours, model(x), atol=1e-5, rtol=1e-5)
 
 
