@@ -14,8 +14,6 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from compiler.codegen.backend import GRAPH_PASSES
-from compiler.codegen.triton.backend import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.loader import load_triton
 from compiler.ir import ops
@@ -24,8 +22,8 @@ from compiler.ir.graph.node import Node, input_node
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.tile.program import Launch
 from compiler.ir.torch_types import to_torch
-from compiler.lowering.program import lower
-from compiler.passes.manager import run_pipeline
+from compiler.options import Options
+from compiler.pipeline import lower_and_schedule
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ CASES = (
 
 def compile_and_bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
     """Compile a graph; return a function that runs it on `inputs`, and the output tensor that it writes."""
-    program = run_pipeline(lower(run_pipeline(graph, GRAPH_PASSES)), GPU_PASSES)
+    program = lower_and_schedule(graph, Options(target="sm90")).scheduled
     buffers = dict(zip(program.inputs, inputs, strict=True))
     for name, t in program.buffers.items():
         if name not in buffers:

@@ -32,9 +32,8 @@ import torch
 
 from benchmarks.dynamic_shapes import CASES
 from benchmarks.networks import NETWORKS
-from compiler.codegen.backend import GRAPH_PASSES, target_by_name
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.emit import emit_kernel
-from compiler.codegen.triton.backend import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
 from compiler.errors import TilewrightError
 from compiler.frontend.export import import_module
@@ -44,11 +43,9 @@ from compiler.ir.symbolic.index_expr import dynamic_size
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
-from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.instrument import AnyIR, AnyPass, PassInstrument, ir_text
-from compiler.passes.manager import run_pipeline
 from compiler.pipeline import lower_and_schedule
 from compiler.testing.fuzz import random_graph, read_case
 
@@ -127,9 +124,9 @@ def on_cpu(graph: Graph, target: str) -> Iterator[Section]:
 def on_gpu(graph: Graph) -> Iterator[Section]:
     """Every stage for Triton."""
     recorder = Recorder()
-    program = run_pipeline(lower(run_pipeline(graph, GRAPH_PASSES)), GPU_PASSES, None, [recorder])
+    stages = lower_and_schedule(graph, Options(target="sm90"), [recorder])
     yield from recorder.sections
-    for kernel in program.kernels.values():
+    for kernel in stages.scheduled.kernels.values():
         yield f"triton of @{kernel.name}", emit_triton(kernel)
 
 
@@ -248,6 +245,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     asked = parser.parse_args(words)
     names = [n for n in corpus() if asked.only in n]
+    if not names:
+        parser.error(f"no item of the corpus contains {asked.only!r}")
     changed, renamed = 0, Counter[tuple[str, str]]()
     with ProcessPoolExecutor(asked.jobs, get_context("spawn")) as pool:
         for name, texts in zip(names, pool.map(replay, names), strict=True):

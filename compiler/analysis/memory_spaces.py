@@ -1,4 +1,4 @@
-"""Which memory local buffers lie in, and whether a target has room for them."""
+"""Check that a target has the memory spaces of local buffers, and room in them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ Each folder of compiler/codegen with a module `backend` that binds BACKEND is fo
 from __future__ import annotations
 
 import difflib
-import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Backend:
     """A way from scheduled Tile IR to code.
 
     `printers` give the text of one kernel by the name of a stage: {"llvm": ..., "assembly": ...}.  `host` finds the target that
-    stands for this machine.  Programs of a backend that is `executable` run through compiler.runtime; the others can be printed.
+    stands for this machine.
     """
 
     name: str
@@ -48,7 +48,6 @@ class Backend:
     pipelines: Pipelines
     printers: Mapping[str, Callable[[Kernel, Any], str]]
     host: Callable[[], Target] | None = None
-    executable: bool = False
 
 
 _BACKENDS: dict[str, Backend] = {}

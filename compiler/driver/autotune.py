@@ -35,6 +35,7 @@ from compiler.passes.manager import (
     print_pipeline,
     run_passes,
     run_pipeline,
+    schedule_kernel,
 )
 from compiler.passes.remark import Remark
 from compiler.runtime.cache import ObjectCache, object_key, source_hash
@@ -104,10 +105,8 @@ class Tuner:
         }
 
         def schedule(kernel: Kernel) -> Kernel:
-            scheduled = run_passes(kernel, tuned.get(kernel.name, default), context, instruments)
-            if finished:
-                finished(scheduled, program)
-            return scheduled
+            chosen = tuned.get(kernel.name, default)
+            return schedule_kernel(program, chosen, context, instruments, finished, kernel)
 
         return map_kernels(program, schedule)
 

@@ -1,4 +1,4 @@
-"""Which sizes share code: buckets of sizes, and one or two programs for each."""
+"""Buckets of sizes that share code, and the one or two programs of each."""
 
 from __future__ import annotations
 

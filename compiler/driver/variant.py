@@ -150,8 +150,6 @@ def scheduler(target: CPUTarget, options: Options) -> Scheduler:
 def require_executable(stages: Stages, executable: Executable | None) -> Executable:
     """Return the executable; TargetError if there is none, with what this machine lacks to run it."""
     if executable is None:
-        target = stages.target
-        raise TargetError(
-            f"{target.name} code cannot run here, {target.missing_features()} is missing; print_ir shows all stages"
-        )
+        missing = stages.target.missing_features() or "an executable"
+        raise TargetError(f"{stages.target.name} code cannot run here, {missing} is missing; print_ir shows all stages")
     return executable

@@ -16,7 +16,7 @@ import time
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import DynamicShapeError, PassError, TilewrightError
@@ -75,17 +75,23 @@ def run_program_pipeline(
             continue
         context.repeated_kernels = ir.looped_kernels
         sink = finished if position == len(groups) else None
-
-        def schedule(
-            kernel: Kernel, program: Program = ir, group: Pipeline = group, sink: KernelSink | None = sink
-        ) -> Kernel:
-            scheduled = run_passes(kernel, group, context, instruments)
-            if sink:
-                sink(scheduled, program)
-            return scheduled
-
-        ir = map_kernels(ir, schedule)
+        ir = map_kernels(ir, partial(schedule_kernel, ir, group, context, instruments, sink))
     return ir
+
+
+def schedule_kernel(
+    program: Program,
+    passes: Pipeline,
+    context: Context,
+    instruments: Sequence[PassInstrument],
+    finished: KernelSink | None,
+    kernel: Kernel,
+) -> Kernel:
+    """Run passes over one kernel of `program`, and give the result to `finished`."""
+    scheduled = run_passes(kernel, passes, context, instruments)
+    if finished:
+        finished(scheduled, program)
+    return scheduled
 
 
 def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence[PassInstrument] = ()) -> IR:

@@ -79,7 +79,10 @@ def example() -> ModuleType:
 
 
 def test_a_target_from_outside_prints_its_code(example: ModuleType) -> None:
-    text = compiler.compile(MODEL, (INPUT,), options={"target": "c99"}).print_ir("c")
+    compiled = compiler.compile(MODEL, (INPUT,), options={"target": "c99"})
+    with pytest.raises(TargetError, match="c99 code cannot run here, an executable is missing"):
+        compiled(INPUT)
+    text = compiled.print_ir("c")
     assert len(re.findall(r"^void \w+\(", text, re.M)) >= 1
     assert "for (long " in text
 

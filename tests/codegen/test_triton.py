@@ -16,8 +16,6 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.codegen.backend import GRAPH_PASSES
-from compiler.codegen.triton.backend import GPU_PASSES
 from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.loader import compile_offline, load_triton
 from compiler.codegen.triton.targets import GPU_TARGETS
@@ -35,8 +33,8 @@ from compiler.ir.tile.program import Copy, Launch, Program
 from compiler.ir.torch_types import as_array, to_torch
 from compiler.ir.types import DTYPES, TensorType
 from compiler.ir.verify.kernel import verify_kernel
-from compiler.lowering.program import lower
-from compiler.passes.manager import run_pipeline
+from compiler.options import Options
+from compiler.pipeline import lower_and_schedule
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
 
@@ -85,7 +83,7 @@ def offline() -> Iterator[ProcessPoolExecutor]:
 
 def scheduled(graph: Graph) -> Program:
     """The graph as kernels for a GPU."""
-    program = run_pipeline(lower(run_pipeline(graph, GRAPH_PASSES)), GPU_PASSES)
+    program = lower_and_schedule(graph, Options(target="sm90")).scheduled
     for kernel in program.kernels.values():
         verify_kernel(kernel)
     return program

@@ -34,5 +34,4 @@ BACKEND = Backend(
     ),
     printers={"llvm": emit_kernel, "assembly": print_assembly},
     host=host_target,
-    executable=True,
 )

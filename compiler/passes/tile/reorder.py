@@ -58,7 +58,7 @@ class Reorder(TilePass):
     def loop_order(self, table: Accesses, nest: list[For], context: Context) -> tuple[list[For], str]:
         """Return the new order of the loops of a nest, and the reason for it."""
         inside, machine = nest[-1].body, context.machine
-        contractions = [s for s in inside if isinstance(s, Reduce) and is_contraction(s)]
+        contractions = [s for s in inside if is_contraction(s)]
         if not contractions:
             deeper = any(is_contraction(s) for s in tile.walk(inside))
             return (nest, "") if deeper else self.stride_order(table, nest, machine)

@@ -46,7 +46,7 @@ class Tile(TilePass):
         ir, machine = with_unique_names(ir), context.machine
         table = context.accesses(ir)
         sizes: dict[str, int] = {}
-        contractions = [s for s in tile.walk(ir.body) if isinstance(s, Reduce) and is_contraction(s)]
+        contractions = [s for s in tile.walk(ir.body) if is_contraction(s)]
         blocks = [b for s in contractions for b in self.match_contraction(table, s, frozenset())]
         excluded_rows = {b.row for b in blocks if any(b.row in o.enclosing_loops and b.row != o.row for o in blocks)}
         if excluded_rows:
