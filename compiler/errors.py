@@ -83,3 +83,7 @@ class PassError(TilewrightError):
 
 class LoweringError(TilewrightError):
     """Group of nodes that cannot be lowered to one kernel; fusion catches it and tries another group."""
+
+
+class TransformError(TilewrightError):
+    """Loop transformation that would change what a kernel computes; a pass catches it and says why it did nothing."""

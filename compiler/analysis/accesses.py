@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import combinations_with_replacement
 
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr
-from compiler.ir.symbolic.affine import coefficient, stride
+from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, interval, product, size_hint, variables
 from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.dependence import is_confined
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, dim_hint, symbolic_hint
 from compiler.ir.types import TensorType
 
@@ -192,7 +194,7 @@ class Accesses:
     def is_parallel(self, v: str) -> bool:
         """Return True if the iterations of loop `v` are independent.
 
-        Every buffer that is written must be accessed at one index only, which differs between iterations.
+        Accesses to a buffer that is written must touch one element only in the same iteration.
         """
         _, stmt, _ = self.loops[v]
         if any(v in variables(x.lo) | variables(x.hi) for x, _, _ in self.loops.values()):
@@ -200,19 +202,18 @@ class Accesses:
         if isinstance(stmt, For) and stmt.parallel:
             return True
         inside = [a for a in self.all if v in a.loop_vars and v not in self.local_scopes.get(a.buffer, ())]
-        written = {a.buffer for a in inside if a.is_store}
-        indices = {name: {a.index for a in inside if a.buffer == name} for name in written}
-        return all(len(own) == 1 and self._is_injective(next(iter(own)), v) for own in indices.values())
+        inside_loops = {r.var for a in inside for r in a.loops[[x.var for x in a.loops].index(v) :]}
+        inner = inside_loops | {n for n, loops in self.loops_by_name.items() if loops & inside_loops}
+        bounds = {n: self.loop_bounds.get(n) for n in inner - {v}}
+        for name in {a.buffer for a in inside if a.is_store}:
+            own = {a.index for a in inside if a.buffer == name}
+            if not all(is_confined(a, b, v, bounds) for a, b in combinations_with_replacement(own, 2)):
+                return False
+        return True
 
     def local_bytes(self, v: str) -> int:
         """Return the bytes of local buffers that are private to an iteration of loop `v`."""
         return sum(dim_hint(self.types[name].nbytes) for name, loops in self.local_scopes.items() if v in loops)
-
-    @staticmethod
-    def _is_injective(index: tuple[Dim, ...], v: str) -> bool:
-        """Return True if iterations of `v` provably have different indices, for fixed other variables."""
-        strides = (stride(d, v) for d in index)
-        return any(s if isinstance(s, int) else s and (interval(s, {}) or (0, 0))[0] > 0 for s in strides)
 
     @cached_property
     def loop_bounds(self) -> dict[str, tuple[int, int]]:
@@ -297,19 +298,3 @@ def count_divisions(d: Dim) -> int:
     """Return the number of distinct divisions and remainders of loop variables in an index."""
     atoms = {a for mono, _ in d.terms for a in mono} if isinstance(d, IndexExpr) else set()
     return sum(isinstance(a, (FloorDiv, Mod)) and bool(variables(a.num)) for a in atoms)
-
-
-def perfect_nest(body: Block) -> list[For]:
-    """Return the loops of the perfect nest that `body` consists of, outermost first."""
-    nest: list[For] = []
-    while len(body) == 1 and isinstance(body[0], For):
-        nest.append(body[0])
-        body = body[0].body
-    return nest
-
-
-def wrap_in_nest(nest: Sequence[For], body: Block) -> Block:
-    """Return the loops of `nest` around `body` instead of their own bodies."""
-    for f in reversed(nest):
-        body = (replace(f, body=body),)
-    return body

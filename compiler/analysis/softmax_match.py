@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from compiler.analysis.accesses import perfect_nest
 from compiler.ir import scalar
 from compiler.ir.graph.structure import lowest
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
@@ -22,6 +21,7 @@ from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.uses import names_read
 from compiler.ir.types import TensorType
 

@@ -12,15 +12,14 @@ from compiler.analysis.accesses import (
     buffer_bytes,
     count_divisions,
     estimated_ops,
-    perfect_nest,
     symbolic_ops,
     without_constant,
-    wrap_in_nest,
 )
 from compiler.ir.symbolic.index_expr import dynamic_size, evaluate, var
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.tile.kernel import walk
+from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 
 SUM = """kernel @k(in %x: f32[8, 16], out %y: f32[8]) {
   for %i in 0..8 { %s = reduce add %r in 0..16 { yield %x[%i, %r] }  store %s, %y[%i] } }"""

@@ -17,6 +17,7 @@ from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.bounds import bounds_of_expr
 from compiler.ir.symbolic.index_expr import Bounds, Dim, interval, size_hint, substitute, var, variables
+from compiler.ir.tile.dependence import IndexBounds, are_disjoint_bounds
 from compiler.ir.tile.kernel import (
     Block,
     Kernel,
@@ -30,7 +31,6 @@ from compiler.ir.tile.kernel import (
     stmt_ranges,
     walk,
 )
-from compiler.ir.tile.thread_sync import IndexBounds, are_disjoint_bounds
 from compiler.ir.types import TensorType
 
 

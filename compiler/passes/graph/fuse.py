@@ -9,7 +9,7 @@ from math import prod
 
 import networkx
 
-from compiler.analysis.accesses import Accesses, estimated_ops, perfect_nest
+from compiler.analysis.accesses import Accesses, estimated_ops
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.structural_key import structural_key
@@ -33,6 +33,7 @@ from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
+from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.tile.delinearize import without_guard

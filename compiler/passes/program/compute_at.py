@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.analysis.accesses import perfect_nest, wrap_in_nest
 from compiler.cost.machine import Machine
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Param, Reduce, Stmt, Store, dim_hint
+from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.program import Launch, Program, Step, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import NameSupply, bound_names, substitute_names, unused_name
 from compiler.ir.types import TensorType

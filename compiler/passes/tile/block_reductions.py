@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from compiler.analysis.accesses import Access, Accesses, perfect_nest, wrap_in_nest
+from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.machine import Machine
 from compiler.ir.scalar import Load, Ref, const
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var
@@ -21,6 +21,7 @@ from compiler.ir.tile.kernel import (
     extent_hint,
     iteration_count_hint,
 )
+from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.passes.base import Context, TilePass, register
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.analysis.accesses import perfect_nest
 from compiler.ir.scalar import Expr, IndexValue, PrimitiveCall
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
@@ -13,6 +12,7 @@ from compiler.ir.symbolic.index_expr import Dim, IndexExpr, ceildiv, simplify, v
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt
+from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.substitution import NameSupply, map_indices, substitute_indices
 from compiler.passes.base import Context, TilePass, register
 

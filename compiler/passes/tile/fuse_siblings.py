@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.analysis.accesses import Access, Accesses
-from compiler.ir.symbolic.index_expr import variables
+from compiler.analysis.accesses import Accesses
+from compiler.errors import TransformError
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Stmt
-from compiler.ir.tile.substitution import substitute_names, with_unique_names
+from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.passes.base import Context, TilePass, register
+from compiler.transforms.fuse import fuse
 
 MIN_BLOCK_ROWS = 4
 """Steps of a loop that fill the rows of a register tile; chosen empirically."""
@@ -36,44 +37,34 @@ class FuseSiblings(TilePass):
         if not any(map(is_contraction, tile.walk(ir.body))):
             return ir
         ir = with_unique_names(ir)
+        fresh = NameSupply(ir)
+        local_buffers = tuple(s for s in tile.walk(ir.body) if isinstance(s, Local))  # a superset of those in use
+
+        def fuse_pair(first: Stmt, second: Stmt) -> For | None:
+            """Fuse two parallel loops; None if a contraction needs the loop for its rows."""
+            if not (isinstance(first, For) and isinstance(second, For) and first.parallel and second.parallel):
+                return None
+            tables = {s.range.var: Accesses(ir.with_body((*local_buffers, s))) for s in (first, second)}
+            if any(is_row_loop(table, v) for v, table in tables.items()):
+                return None
+            return fuse(first, second, fresh)
 
         def block(body: Block) -> Block:
             out: list[Stmt] = []
             for stmt in body:
-                fused = fuse_pair(out[-1], stmt, ir) if out else None
+                try:
+                    fused = fuse_pair(out[-1], stmt) if out else None
+                except TransformError as refusal:
+                    fused = None
+                    context.missed(self, str(refusal))
                 if fused is not None:
                     out[-1] = fused
-                    context.applied(self, f"fused sibling nests over %{fused.range.var}")
+                    context.applied(self, f"sibling nest fused into %{fused.range.var}")
                 else:
                     out.append(stmt)
             return tuple(replace(s, body=block(s.body)) if isinstance(s, For) else s for s in out)
 
         return ir.with_body(block(ir.body))
-
-
-def fuse_pair(first: Stmt, second: Stmt, kernel: Kernel) -> For | None:
-    """Fuse two loops; None if steps would depend on each other, or a contraction needs the loop for its rows."""
-    if not (isinstance(first, For) and isinstance(second, For) and first.parallel and second.parallel):
-        return None
-    if first.range != second.range.with_(var=first.range.var):
-        return None
-    v = first.range.var
-    second = substitute_names(second, {second.range.var: v})
-    local_buffers = tuple(s for s in tile.walk(kernel.body) if isinstance(s, Local))  # a superset of those in use
-    tables = [Accesses(kernel.with_body((*local_buffers, s))) for s in (first, second)]
-    if any(is_row_loop(table, v) for table in tables):
-        return None
-    stored = {a.buffer for table in tables for a in table.all if a.is_store}
-    accesses = [a for table in tables for a in table.all]
-    if not all(are_steps_disjoint([a for a in accesses if a.buffer == name], v) for name in stored):
-        return None
-    return replace(first, body=(*first.body, *second.body))
-
-
-def are_steps_disjoint(accesses: list[Access], v: str) -> bool:
-    """Return True if all accesses share an index that is a function of `v` only, so that no two steps conflict."""
-    same = (set(dims) for dims in zip(*(a.index for a in accesses), strict=True))
-    return any(len(dims) == 1 and variables(next(iter(dims))) == {v} for dims in same)
 
 
 def is_row_loop(table: Accesses, v: str) -> bool:

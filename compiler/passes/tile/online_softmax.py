@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.analysis.accesses import perfect_nest, wrap_in_nest
 from compiler.analysis.softmax_match import SoftmaxRow, guarded_max, last_unmasked_index, match_softmax_row
 from compiler.ir import scalar
 from compiler.ir.graph.structure import lowest
@@ -22,6 +21,7 @@ from compiler.ir.symbolic.index_expr import (
 )
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, dim_hint
+from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, TilePass, register

@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias
 
-from compiler.analysis.accesses import Access, Accesses, buffer_bytes, perfect_nest
+from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.machine import Machine
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import ANY_REUSE, Block, For, Kernel, Reduce, ReuseRange, Stmt, dim_hint, has_partial_rows
 from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
+from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.passes.base import Context, TilePass, register
 
 PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.analysis.accesses import Access, Accesses, buffer_bytes, perfect_nest, wrap_in_nest
+from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim, interval, simplify, size_hint, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, extent_hint
+from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.analysis.accesses import perfect_nest, wrap_in_nest
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, has_partial_rows
+from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply
 from compiler.ir.tile.uses import used_names
 from compiler.ir.types import TensorType

@@ -1,0 +1,97 @@
+"""Loop splitting: strips of equal size with an explicit remainder, pieces of an index set, residue classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from compiler.errors import TransformError
+from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var, variables
+from compiler.ir.tile.kernel import Block, For, Range
+from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
+from compiler.ir.tile.substitution import substitute_indices
+
+
+@dataclass(frozen=True)
+class Strips:
+    """A range in strips: the loop over strips, the one inside a strip, and the indices after the last full strip."""
+
+    outer: Range
+    inner: Range
+    remainder: Range | None = None
+
+
+def strip_mine(r: Range, size: int, name: str) -> Strips:
+    """Split a range into full strips of `size` indices and a remainder.
+
+    for %i in 0..100  ->  for %name in 0..12 { for %i in %name*8..%name*8 + 8 }   for %i in 96..100
+    """
+    start, count = r.lo + var(name) * size, r.extent // size
+    remainder = None if r.extent % size == 0 else r.with_(lo=r.lo + count * size)
+    return Strips(Range(name, 0, count), r.with_(lo=start, hi=start + size), remainder)
+
+
+def strip_mine_to_end(r: Range, size: int, name: str) -> Strips:
+    """Split a range into strips of `size` indices, of which the last one ends with the range.
+
+    for %i in 0..100  ->  for %name in 0..13 { for %i in %name*8..%name*8 + min(8, 100 - %name*8) }
+    """
+    start, count = r.lo + var(name) * size, ceildiv(r.extent, size)
+    length = minimum(size, r.hi - start, {name: (0, count - 1)})
+    return Strips(Range(name, 0, count), r.with_(lo=start, hi=start + length))
+
+
+def split_at(r: Range, point: Dim) -> list[Range]:
+    """Split a range in two before index `point`; a part that is provably empty is left out.
+
+    for %i in 0..100  ->  for %i in 0..96   for %i in 96..100
+    """
+    return [part for part in (r.with_(hi=point), r.with_(lo=point)) if part.extent != 0]
+
+
+def map_loop(body: Block, v: str, rule: Callable[[For], Block]) -> Block:
+    """Replace loop `v` of a perfect nest by `rule(loop)`; TransformError if the nest has no such loop."""
+    nest = perfect_nest(body)
+    depth = next((k for k, f in enumerate(nest) if f.range.var == v), None)
+    if depth is None:
+        raise TransformError(f"%{v} is not a loop of a perfect nest")
+    return wrap_in_nest(nest[:depth], rule(nest[depth]))
+
+
+def split_index(body: Block, v: str, n: int, inner: str) -> Block:
+    """Replace the index of loop `v` by quotient and remainder of a division by `n`.
+
+    parallel %i in 0..8 { x[%i//2, %i%2] }  ->  parallel %i in 0..4 { parallel %inner in 0..2 { x[%i, %inner] } }
+
+    TransformError if `n` does not divide the extent, or the loop does not start at 0.
+    """
+
+    def rule(loop: For) -> Block:
+        if loop.range.lo != 0 or loop.range.hi % n != 0:
+            raise TransformError(f"{n} does not divide the {loop.range.extent} steps of %{v}")
+        moved = tuple(substitute_indices(s, {v: var(v) * n + var(inner)}) for s in loop.body)
+        strip = For(Range(inner, 0, n), moved, loop.parallel)
+        return (replace(loop, range=loop.range.with_(hi=ceildiv(loop.range.hi, n)), body=(strip,)),)
+
+    return map_loop(body, v, rule)
+
+
+def split_by_residue(body: Block, v: str, n: int) -> list[Block]:
+    """Split the nest around loop `v` into one copy per remainder of its index modulo `n`.
+
+    parallel %i in 0..8 { x[(%i + 1)//2] }  ->  parallel %i in 0..4 { x[%i] }   parallel %i in 0..4 { x[%i + 1] }
+
+    TransformError if the loop does not start at 0, or is serial.
+    """
+
+    def keep(k: int) -> Callable[[For], Block]:
+        def rule(loop: For) -> Block:
+            if loop.range.lo != 0 or variables(loop.range.hi) or not loop.parallel:
+                raise TransformError(f"%{v} does not start at 0, or its order matters")
+            inner = tuple(substitute_indices(s, {v: var(v) * n + k}) for s in loop.body)
+            return (replace(loop, range=loop.range.with_(hi=ceildiv(loop.range.hi - k, n)), body=inner),)
+
+        return rule
+
+    extent = next((f.range.hi for f in perfect_nest(body) if f.range.var == v), n)
+    return [map_loop(body, v, keep(k)) for k in range(min(n, extent) if isinstance(extent, int) else n)]
