@@ -44,10 +44,10 @@ RECORD = Path(__file__).parent.parent / "tests" / "cost" / "measured_variants.js
 COMMON_CHANGES = {
     "vectorize": ("vectorize{skipped-choices=1}", "vectorize{skipped-choices=2}"),
     "tile": ("tile{registers=1}", "tile{registers=2}", "tile{registers=8}"),
-    "reorder": ("", "reorder{cache-fraction=0.1}"),
+    "reorder": ("",),
+    "cache-blocking": ("", "cache-blocking{cache-fraction=0.1}", "cache-blocking{depth-block=0}"),
     "unroll": ("",),
     "cache-operand": ("",),
-    "block-reductions": ("",),
     "unroll-and-jam": ("",),
     "split-epilogue": ("",),
     "collapse": ("",),
@@ -59,7 +59,7 @@ PAIRED_PASSES = (
     ("vectorize", "cache-operand"),
     ("tile", "unroll"),
     ("vectorize", "unroll"),
-    ("vectorize", "reorder"),
+    ("vectorize", "cache-blocking"),
     ("vectorize", "collapse"),
 )
 """Passes whose first replacements are also tried together, for kernels that would have few variants otherwise."""

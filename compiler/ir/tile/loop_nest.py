@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from compiler.ir.tile.kernel import Block, For, Range
+from compiler.ir.tile.kernel import Block, For, Kernel, Range
 
 
 def perfect_nest(body: Block) -> list[For]:
@@ -22,3 +22,13 @@ def wrap_in_nest(nest: Sequence[For | Range], body: Block) -> Block:
     for f in reversed(nest):
         body = (For(f, body) if isinstance(f, Range) else replace(f, body=body),)
     return body
+
+
+def map_nests(kernel: Kernel, rule: Callable[[Kernel], Block]) -> Kernel:
+    """Replace every parallel loop at the top of a kernel by `rule` of a kernel with that loop alone.
+
+    A kernel with any other statement at the top is passed to `rule` as it is.
+    """
+    if len(kernel.body) > 1 and all(isinstance(s, For) and s.parallel for s in kernel.body):
+        return kernel.with_body(tuple(s for part in kernel.body for s in rule(kernel.with_body((part,)))))
+    return kernel.with_body(rule(kernel))

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ir.scalar import Expr, IndexValue, PrimitiveCall
+from compiler.errors import TransformError
+from compiler.ir.scalar import IndexValue, PrimitiveCall
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, ceildiv, simplify, var, variables
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, simplify, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt
+from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, Stmt
 from compiler.ir.tile.loop_nest import perfect_nest
-from compiler.ir.tile.substitution import NameSupply, map_indices, substitute_indices
+from compiler.ir.tile.substitution import NameSupply, map_indices
 from compiler.passes.base import Context, TilePass, register
+from compiler.transforms.split import split_by_residue, split_index
 
 
 @register
@@ -48,12 +50,11 @@ class Delinearize(TilePass):
                 break
             n, v = loop_divisor(loop, lanes), loop.range.var
             inner = fresh(f"{v}.rest")
-            attempted_bodies = [strip_mine(b, v, n, inner) for b in bodies]
-            split_bodies = [b for b in attempted_bodies if b is not None]
+            split_bodies = [split for body in bodies if (split := without_divisions(body, v, n, inner))]
             if len(split_bodies) == len(bodies):
                 bodies = split_bodies
             elif len(bodies) * n <= self.max_copies:
-                bodies = [specialize_remainder(b, v, n, k) for b in bodies for k in remainders(b, v, n)]
+                bodies = [residue for body in bodies for residue in split_by_residue(body, v, n)]
             else:
                 break
             context.applied(self, f"%{v} split by {n}")
@@ -87,48 +88,15 @@ def index_divisors(d: Dim, v: str, kind: type[Mod] | type[FloorDiv]) -> Iterator
                     yield atom.den
 
 
-def strip_mine(body: Block, v: str, n: int, inner: str) -> Block | None:
-    """Split loop `v` into strips of `n` steps; None if divisions of `v` remain or a guard depends on the step."""
-    is_linear = True
-
-    def split(stmt: Stmt) -> Stmt:
-        nonlocal is_linear
-        assert isinstance(stmt, For)
-        if stmt.range.var != v:
-            return replace(stmt, body=tuple(split(s) for s in stmt.body))
-        hi = stmt.range.hi
-        moved = tuple(substitute_indices(s, {v: var(v) * n + var(inner)}) for s in stmt.body)
-        moved = tuple(map_indices(s, lambda d: simplify(d, {inner: (0, n - 1)})) for s in moved)
-        indices = [d for e in tile.loads(moved) for d in e.index]
-        divisors = {k for d in indices for kind in (Mod, FloorDiv) for k in index_divisors(d, inner, kind)}
-        tested = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in expressions(moved))
-        is_linear = hi % n == 0 and not divisors and not tested
-        strip = For(Range(inner, 0, n), moved, stmt.parallel)
-        return replace(stmt, range=stmt.range.with_(hi=ceildiv(hi, n)), body=(strip,))
-
-    result = tuple(split(s) for s in body)
-    return result if is_linear else None
-
-
-def expressions(body: Block) -> Iterator[Expr]:
-    """Yield every expression in `body`."""
-    return (e for s in tile.walk(body) for value in tile.stmt_exprs(s) for e in value.subexprs)
-
-
-def remainders(body: Block, v: str, n: int) -> range:
-    """Return the remainders of the indices of loop `v` modulo `n`."""
-    extent = next(f.range.hi for f in perfect_nest(body) if f.range.var == v)
-    return range(min(n, extent) if isinstance(extent, int) else n)
-
-
-def specialize_remainder(body: Block, v: str, n: int, remainder: int) -> Block:
-    """Keep the steps of loop `v` whose index is `remainder` modulo `n`, renumbered from 0."""
-
-    def specialize(stmt: Stmt) -> Stmt:
-        assert isinstance(stmt, For)
-        if stmt.range.var != v:
-            return replace(stmt, body=tuple(specialize(s) for s in stmt.body))
-        inner = tuple(substitute_indices(s, {v: var(v) * n + remainder}) for s in stmt.body)
-        return replace(stmt, range=stmt.range.with_(hi=ceildiv(stmt.range.hi - remainder, n)), body=inner)
-
-    return tuple(specialize(s) for s in body)
+def without_divisions(body: Block, v: str, n: int, inner: str) -> Block | None:
+    """Split the index of loop `v` by `n`; None if divisions of it remain or a guard depends on the remainder."""
+    try:
+        split = split_index(body, v, n, inner)
+    except TransformError:
+        return None
+    split = tuple(map_indices(s, lambda d: simplify(d, {inner: (0, n - 1)})) for s in split)
+    indices = [d for e in tile.loads(split) for d in e.index]
+    exprs = (e for s in tile.walk(split) for value in tile.stmt_exprs(s) for e in value.subexprs)
+    is_guarded = any(isinstance(e, IndexValue) and inner in variables(e.index) for e in exprs)
+    divides = any(True for d in indices for kind in (Mod, FloorDiv) for _ in index_divisors(d, inner, kind))
+    return None if divides or is_guarded else split

@@ -6,17 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.ir import scalar
-from compiler.ir.scalar import Expr, Load, Ref
-from compiler.ir.symbolic.index_expr import Dim, ceildiv, minimum, var, variables
+from compiler.errors import TransformError
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, has_partial_rows
-from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, has_partial_rows
+from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.substitution import NameSupply
-from compiler.ir.tile.uses import used_names
-from compiler.ir.types import TensorType
 from compiler.passes.base import Context, TilePass, register
 from compiler.passes.tile.peel import MAX_EXPANDED_OPS, remainder_code_ops, unrolled_ops
+from compiler.transforms.distribute import backward_slice, distribute
+from compiler.transforms.interchange import interchange
+from compiler.transforms.split import strip_mine, strip_mine_to_end
 
 
 @register
@@ -51,16 +50,20 @@ class SplitEpilogue(TilePass):
             inside = nest[-1].body if nest else stmt.body
             sums = backward_slice(inside, {s.name for s in inside if isinstance(s, Reduce)})
             enclosing_loops = (*loops[stmt.range.var][2], *(f.range for f in nest))
-            if not are_interchangeable((stmt, *nest)) or not is_separable(inside, sums):
-                return (stmt,)
             if not self.is_profitable(stmt, inside, sums, enclosing_loops, context):
                 return (stmt,)
-            context.applied(self, f"epilogue of %{stmt.range.var} split into its own loop")
 
             def tile_body(rows: For) -> Block:
-                return wrap_in_nest(nest, split_epilogue(rows, inside, sums, fresh))
+                return interchange(nest, distribute(replace(rows, body=inside), sums, fresh))
 
-            return tile_loop(stmt, fresh, tile_body, rule)
+            try:
+                interchange([*nest, stmt], inside)  # rows go inside of the other loops
+                split = tile_loop(stmt, fresh, tile_body, rule)
+            except TransformError as refusal:
+                context.missed(self, f"epilogue of %{stmt.range.var} not split: {refusal}")
+                return (stmt,)
+            context.applied(self, f"epilogue of %{stmt.range.var} split into its own loop")
+            return split
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
@@ -81,67 +84,14 @@ class SplitEpilogue(TilePass):
         )
 
 
-def are_interchangeable(loops: tuple[For, ...]) -> bool:
-    """Return True if the loops are parallel and no bound depends on another loop."""
-    names = {f.range.var for f in loops}
-    return all(f.parallel and not names & (variables(f.range.lo) | variables(f.range.hi)) for f in loops)
-
-
-def is_separable(body: Block, sums: Block) -> bool:
-    """Return True if `sums` may move before all other statements of a block.
-
-    The block must store nothing that they read, have no loops but float reductions, and use none of them as an index.
-    """
-    stored = {s.buffer for s in body if isinstance(s, Store)}
-    plain = all(isinstance(s, (Let, Store)) or (isinstance(s, Reduce) and s.value.dtype.is_float) for s in body)
-    return plain and not stored & {e.buffer for e in tile.loads(sums)}
-
-
-def backward_slice(body: Block, names: set[str]) -> Block:
-    """Return the statements of a block that bind `names`, and those that they depend on."""
-    statements: list[Stmt] = []
-    for s in reversed(body):
-        if isinstance(s, (Let, Reduce)) and s.name in names:
-            statements.insert(0, s)
-            names = names | used_names(s)
-    return tuple(statements)
-
-
 def tile_loop(rows: For, fresh: NameSupply, body: Callable[[For], Block], remainder: Callable[[For], Block]) -> Block:
     """Loop over the tiles of `rows` around the `body` of each, with the `remainder` of a static extent after it."""
     r, size = rows.range, rows.range.tile
     if isinstance(r.extent, int) and r.extent <= size:
         return body(replace(rows, range=r.with_(tile=r.extent)))
-    tile_var = fresh(f"{r.var}.tile")
-    start, count = r.lo + var(tile_var) * size, r.extent // size
-    row_count: Dim = size
-    if has_partial_rows(r):
-        count, row_count = ceildiv(r.extent, size), minimum(size, r.hi - start)
-    tile_rows = replace(rows, range=r.with_(lo=start, hi=start + row_count))
-    tiles = replace(rows, range=Range(tile_var, 0, count), body=body(tile_rows))
-    remaining = r.extent % size if isinstance(r.extent, int) else 0
-    return (tiles, *(remainder(replace(rows, range=r.with_(lo=r.hi - remaining, tile=remaining))) if remaining else ()))
-
-
-def split_epilogue(rows: For, body: Block, sums: Block, fresh: NameSupply) -> Block:
-    """Build a tile of rows that stores its reductions in buffers, and a loop over rows with the rest of `body`."""
-    index = (var(rows.range.var) - rows.range.lo,)
-    totals = {s.name: s.value.dtype for s in sums if isinstance(s, Reduce)}
-    row_loads = {name: Load(dtype, fresh(f"{name}.rows"), index) for name, dtype in totals.items()}
-
-    def read(e: Expr) -> Expr:
-        return scalar.transform(e, lambda x: row_loads.get(x.name, x) if isinstance(x, Ref) else x)
-
-    def store_sum(s: Stmt) -> Block:
-        """Store a reduction right after it, because the next one needs its registers."""
-        return (Store(row_loads[s.name].buffer, index, Ref(s.value.dtype, s.name)),) if isinstance(s, Reduce) else ()
-
-    epilogue = tile.map_exprs(tuple(s for s in body if not isinstance(s, Reduce)), read)
-    stored_names = set().union(*(used_names(s) for s in epilogue if isinstance(s, Store)))
-    needed_for_stores = backward_slice(epilogue, stored_names)
-    row_body = tuple(s for s in epilogue if isinstance(s, Store) or s in needed_for_stores)
-    return (
-        *(Local(t.buffer, TensorType(t.dtype, (rows.range.tile,))) for t in row_loads.values()),
-        For(rows.range, tuple(x for s in sums for x in (s, *store_sum(s)))),
-        For(rows.range.with_(tile=1), row_body),
-    )
+    split = strip_mine_to_end if has_partial_rows(r) else strip_mine
+    strips = split(r, size, fresh(f"{r.var}.tile"))
+    tiles = replace(rows, range=strips.outer, body=body(replace(rows, range=strips.inner)))
+    if strips.remainder is None or not isinstance(strips.remainder.extent, int):
+        return (tiles,)
+    return (tiles, *remainder(replace(rows, range=strips.remainder.with_(tile=strips.remainder.extent))))

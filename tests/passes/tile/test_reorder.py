@@ -1,4 +1,4 @@
-"""reorder: the loops around a contraction."""
+"""reorder: loops ordered by the strides of what they access."""
 
 from __future__ import annotations
 
@@ -8,87 +8,6 @@ import pytest
 
 from compiler.cost.machine import Machine
 from compiler.testing.checks import check_pass
-
-
-def matmul(
-    loops: tuple[str, ...], role: str = "const", body: str = "%x[%i, %k] * %w[%j, %k]", kind: str = "parallel"
-) -> str:
-    heads = " ".join(f"{kind} {loop} {{" for loop in loops)
-    return f"""kernel @k(in %x: f32[32, 2], {role} %w: f32[3, 2], out %y: f32[32, 3]) {{
-      {heads} %s = reduce add %k in 0..2 {{ yield {body} }} store %s, %y[%i, %j] {"}" * len(loops)}
-    }}"""
-
-
-ROWS, COLUMNS = "%i in 0..32", "%j in 0..3"
-
-
-def test_rows_that_fit_in_cache_go_inside() -> None:
-    check_pass(
-        "reorder",
-        before=matmul((ROWS, COLUMNS)),
-        after=matmul((COLUMNS, ROWS)),
-        remark="%w is read once per cached row block",
-    )
-    check_pass("reorder", unchanged=matmul((COLUMNS, ROWS)))
-
-
-def test_more_rows_go_inside_in_blocks() -> None:
-    inner = "%i in %i.block*16..%i.block*16 + 16"
-    small = Machine(l2=2 * 16 * 2 * 4)
-    check_pass(
-        "reorder",
-        before=matmul((ROWS, COLUMNS)),
-        after=matmul(("%i.block in 0..2", COLUMNS, inner)),
-        machine=small,
-        idempotent=False,
-    )
-
-
-def test_rows_that_no_block_divides_leave_some_over() -> None:
-    """41 rows, of which 16 fit: two blocks, and 9 behind them."""
-    before = matmul(("%i in 0..41", COLUMNS)).replace("[32", "[41")
-    blocks = matmul(("%i.block in 0..2", COLUMNS, "%i in %i.block*16..%i.block*16 + 16")).replace("[32", "[41")
-    rest = """parallel %q in 0..3 { parallel %p in 32..41 {
-        %t = reduce add %r in 0..2 { yield %x[%p, %r] * %w[%q, %r] } store %t, %y[%p, %q] } } }"""
-    after = blocks.rsplit("}", 1)[0] + rest
-    check_pass("reorder", before=before, after=after, machine=Machine(l2=2 * 16 * 2 * 4), idempotent=False)
-
-
-def test_of_an_open_number_as_many_rows_as_fit_are_a_block() -> None:
-    """Of seven or so with five pixels each, four fit: whatever the number is, the last ones follow behind the blocks."""
-
-    def nest(*loops: str, end: str = "") -> str:
-        heads = " ".join(f"parallel {loop} {{" for loop in loops)
-        sums = f"%s{end} = reduce add %k{end} in 0..2 {{ yield %x[%i{end}, %p{end}, %k{end}] * %w[%j{end}, %k{end}] }}"
-        return f"{heads} {sums} store %s{end}, %y[%i{end}, %p{end}, %j{end}] {'}' * len(loops)}"
-
-    def kernel(body: str) -> str:
-        sizes = "size n in 1..100 hint 7, in %x: f32[n, 5, 2], const %w: f32[3, 2], out %y: f32[n, 5, 3]"
-        return f"kernel @k({sizes}) {{ {body} }}"
-
-    before = kernel(nest("%i in 0..n", "%p in 0..5", "%j in 0..3"))
-    blocks = nest("%i.block in 0..n//4", "%j in 0..3", "%i in %i.block*4..%i.block*4 + 4", "%p in 0..5")
-    rest = nest("%j1 in 0..3", "%i1 in n//4*4..n", "%p1 in 0..5", end="1")
-    check_pass(
-        "reorder",
-        before=before,
-        after=kernel(f"{blocks} {rest}"),
-        machine=Machine(l2=2 * 4 * 5 * 2 * 4),
-        idempotent=False,
-    )
-
-
-def test_rows_that_fit_in_no_block_go_inside_whole() -> None:
-    check_pass("reorder", before=matmul((ROWS, COLUMNS)), after=matmul((COLUMNS, ROWS)), machine=Machine(l2=16))
-
-
-def test_without_a_constant_the_operand_of_the_inner_loop_counts() -> None:
-    check_pass("reorder", before=matmul((ROWS, COLUMNS), "in"), after=matmul((COLUMNS, ROWS), "in"), idempotent=False)
-
-
-def test_serial_loops_and_other_reductions_stay() -> None:
-    check_pass("reorder", unchanged=matmul((ROWS, COLUMNS), kind="for"))
-    check_pass("reorder", unchanged=matmul((ROWS, COLUMNS), body="max(%x[%i, %k], %w[%j, %k])"))
 
 
 def transposed(first: str, second: str, value: str = "%x[%i, %j] + 1.0") -> str:

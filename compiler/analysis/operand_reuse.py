@@ -1,0 +1,79 @@
+"""Reuse of operands in loop nests: bytes that loops touch, and which loops of a contraction reread which operand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from compiler.analysis.accesses import Access, Accesses, buffer_bytes
+from compiler.ir.symbolic.index_expr import Dim, interval, simplify, size_hint, variables
+from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.kernel import For, Range, Reduce, dim_hint, extent_hint
+
+
+def footprint_bytes(table: Accesses, accesses: Iterable[Access], loops: Iterable[Range]) -> int:
+    """Return the bytes that `accesses` touch while each of `loops` runs once from end to end, under the size hints."""
+    ranges = {r.var: extent_hint(r) for r in loops}
+    touched: dict[str, int] = {}
+    for a in accesses:
+        type_ = table.types[a.buffer]
+        extents = (touched_extent(size_hint(d), dim_hint(n), ranges) for d, n in zip(a.index, type_.shape, strict=True))
+        touched[a.buffer] = max(touched.get(a.buffer, 0), prod(extents) * type_.dtype.bytes)
+    return sum(touched.values())
+
+
+def touched_extent(d: Dim, size: int, ranges: dict[str, int]) -> int:
+    """Return how many of `size` indices `d` takes at most while each variable runs from 0 to its extent in `ranges`."""
+    bounds = {v: (0, ranges.get(v, 1) - 1) for v in variables(d)}
+    bounds_of_index = interval(simplify(d, bounds), bounds)
+    return size if bounds_of_index is None else min(size, bounds_of_index[1] - bounds_of_index[0] + 1)
+
+
+@dataclass(frozen=True)
+class ContractionReuse:
+    """Operands of the contractions in a nest: `panels` are to stay in L1, `rows` are the others.
+
+    `panel_loops` are the loops that panels depend on, `row_loops` all other loops of the nest.
+    """
+
+    contractions: list[Reduce]
+    panels: list[Access]
+    rows: list[Access]
+    panel_loops: list[For]
+    row_loops: list[For]
+    batch_loops: list[For]
+    """The panel loops that every row operand depends on too."""
+    panel_bytes: int
+
+    @property
+    def has_reuse(self) -> bool:
+        """True if some loop over panels rereads the rows."""
+        return len(self.batch_loops) < len(self.panel_loops)
+
+
+def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> ContractionReuse | None:
+    """Return the reuse in a nest with contractions directly inside; None if one of them has no operand for panels."""
+    contractions = [s for s in nest[-1].body if is_contraction(s)]
+    panels = [w for s in contractions if (w := panel_operand(table, s, nest[-1].range.var)) is not None]
+    if not contractions or len(panels) < len(contractions):
+        return None
+    reads = [a for a in table.all if any(a.stmt is s for s in contractions) and not a.is_store]
+    rows = [a for a in reads if not any(a is w for w in panels)]
+    panel_loops = [f for f in nest if any(table.depends_on(w, f.range.var) for w in panels)]
+    return ContractionReuse(
+        contractions,
+        panels,
+        rows,
+        panel_loops,
+        [f for f in nest if f not in panel_loops],
+        [f for f in panel_loops if all(table.depends_on(a, f.range.var) for a in rows)],
+        sum({w.buffer: buffer_bytes(table, w) for w in panels}.values()),
+    )
+
+
+def panel_operand(table: Accesses, s: Reduce, last: str) -> Access | None:
+    """Return the operand whose panels stay in L1: a constant, else one that depends on loop `last`, or None."""
+    reads = [a for a in table.all if not a.is_store and a.stmt is s]
+    constant = next((a for a in reads if table.roles[a.buffer] == "const"), None)
+    return constant or next((a for a in reads if table.depends_on(a, last)), None)

@@ -1,0 +1,248 @@
+"""Cache blocking: strips of rows, columns and reduced indices of a contraction that stay in a cache."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from compiler.analysis.accesses import Access, Accesses
+from compiler.analysis.operand_reuse import ContractionReuse, footprint_bytes, match_contraction_reuse
+from compiler.cost.machine import Machine
+from compiler.ir.scalar import Load, Ref, const
+from compiler.ir.tile.contraction import is_contraction
+from compiler.ir.tile.kernel import (
+    Block,
+    For,
+    Kernel,
+    Range,
+    Reduce,
+    Store,
+    dim_hint,
+    extent_hint,
+    iteration_count_hint,
+)
+from compiler.ir.tile.loop_nest import map_nests, perfect_nest, wrap_in_nest
+from compiler.ir.tile.substitution import NameSupply, with_fresh_names, with_unique_names
+from compiler.passes.base import Context, TilePass, register
+from compiler.transforms.interchange import interchange
+from compiler.transforms.split import Strips, strip_mine, strip_mine_to_end
+
+MIN_TILE_EXTENT = 16
+"""Rows or columns that fill a tile of accumulators; chosen empirically."""
+
+
+class StoredContraction(NamedTuple):
+    """A contraction and the store of its result: the whole body of a loop nest."""
+
+    reduction: Reduce
+    store: Store
+
+    @property
+    def depth(self) -> Range:
+        return self.reduction.ranges[0]
+
+
+@register
+@dataclass(frozen=True)
+class CacheBlocking(TilePass):
+    """Block the loops of a contraction, so that what is reread stays in a cache (Goto and van de Geijn, 2008).
+
+    parallel %i { parallel %j { reduce %k { x[%i, %k] * w[%j, %k] } } }
+    ->  parallel %i.block { parallel %j { parallel %i in 64*%i.block..64*%i.block + 64 { ... } } }
+
+    Rows (M) that fit in `cache_fraction` of the L2 cache go inside the loops over the weights.  A panel of weights (N)
+    then stays in L1 for all rows of a block, and the rows stay in L2 for all panels.  Batched contractions are blocked too.
+
+    parallel %i { parallel %j { %s = reduce add %r { x[%r, %i] * w[%r, %j] }  store %s, y } }
+    ->  parallel %i.part { for %i.., %j { store 0, y }
+          for %r.block { for %j { for %i.. { %s = reduce add %r.. { ... }  store y + %s, y } } } }
+
+    The reduction (K) is blocked if the operands are strided along it, because each step then reads a few elements of
+    another row, and every tile of accumulators touches more cache lines and pages than the caches and the TLB hold.
+    Applies to reductions of at least `min_depth` steps, in blocks of `depth_block` (0: none).  If one operand is contiguous along
+    them, the other's row stride must be a multiple of `conflict_stride` bytes, which maps its rows to few cache sets.  If
+    threads have too few outer iterations, rows or columns are split into parts of at least `min_part_length`.  Shorter
+    chains of additions also round less.
+    """
+
+    name = "cache-blocking"
+    cache_fraction: float = 0.5
+    depth_block: int = 256
+    min_depth: int = 1024
+    conflict_stride: int = 4096
+    min_part_length: int = 128
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        nest = perfect_nest(ir.body)
+        match = self.match_contraction(nest)
+        if match is None or not self.has_strided_operands(context.accesses(ir), nest, match):
+            return map_nests(ir, lambda part: self.block_rows(part, context))
+        context.applied(self, f"%{match.depth.var} in blocks of {self.depth_block}")
+        context.propose(self, replace(self, depth_block=0))
+        body = self.block_depth(match, nest, context.machine, NameSupply(ir))
+        return with_unique_names(ir.with_body(wrap_in_nest(nest[:-2], body)))
+
+    # rows and columns
+
+    def block_rows(self, ir: Kernel, context: Context) -> Block:
+        """Block the rows of a kernel that is one nest."""
+        nest, table = perfect_nest(ir.body), context.accesses(ir)
+        if len(nest) < 2 or not all(f.parallel for f in nest):
+            return ir.body
+        reuse = match_contraction_reuse(table, nest)
+        if reuse is None or not reuse.has_reuse:
+            return ir.body
+        fractions = (self.cache_fraction * f for f in (0.25, 0.5, 1.5, 4.0))
+        context.propose(self, None, *(replace(self, cache_fraction=f) for f in fractions))
+        order, *remainder = self.cache_orders(table, reuse, context.machine.l2)
+        if order == nest:
+            return ir.body
+        panels = ", ".join(dict.fromkeys(f"%{w.buffer}" for w in reuse.panels))
+        names = ", ".join(f"%{f.range.var}" for f in order)
+        context.applied(self, f"loops ordered {names}: {panels} is read once per cached row block")
+        rest = (with_fresh_names(s, NameSupply(ir)) for o in remainder for s in interchange(o, nest[-1].body))
+        return (*interchange(order, nest[-1].body), *rest)
+
+    def cache_orders(self, table: Accesses, reuse: ContractionReuse, cache: int) -> list[list[For]]:
+        """Return row blocks, panel loops, rows of a block as one order, and another for the rows that blocks leave over.
+
+        Batch loops go outermost unless their panels fit the cache.
+        """
+        columns = [f for f in reuse.panel_loops if f not in reuse.batch_loops]
+        inner_batch_loops = reuse.batch_loops if reuse.panel_bytes <= cache * 2 // 3 else []
+        row_bytes = int(cache * self.cache_fraction)
+        row_bytes = min(row_bytes, cache * 7 // 8 - reuse.panel_bytes) if inner_batch_loops else row_bytes
+        depth = [r for s in reuse.contractions for r in s.ranges]
+        inner_ranges = (*depth, *(f.range for f in inner_batch_loops))
+        orders = RowBlocking(table, reuse.rows, inner_ranges, row_bytes).split_rows(reuse.row_loops)
+        return [
+            [*(outer + reuse.batch_loops if inner_batch_loops else reuse.batch_loops + outer), *columns, *inner]
+            for outer, inner in orders
+        ]
+
+    # the reduction
+
+    def match_contraction(self, nest: list[For]) -> StoredContraction | None:
+        """Match a contraction of `min_depth` steps or more that the two innermost loops compute and store."""
+        if len(nest) < 2 or not all(f.parallel for f in nest) or not self.depth_block:
+            return None
+        match nest[-1].body:
+            case (Reduce(body=(), ranges=(depth,)) as sum_, Store() as store) if is_contraction(sum_):
+                plain = store.value == Ref(sum_.value.dtype, sum_.name)
+                return StoredContraction(sum_, store) if plain and dim_hint(depth.extent) >= self.min_depth else None
+        return None
+
+    def has_strided_operands(self, table: Accesses, nest: list[For], match: StoredContraction) -> bool:
+        """Return True if one operand has the rows, one the columns, and their strides make blocking profitable."""
+        rows, columns, depth = nest[-2].range.var, nest[-1].range.var, match.depth.var
+        reads = [a for a in table.all if a.stmt is match.reduction]
+        column_reads = [a for a in reads if table.depends_on(a, columns) and not table.depends_on(a, rows)]
+        row_reads = [a for a in reads if table.depends_on(a, rows) and not table.depends_on(a, columns)]
+        if (len(reads), len(column_reads), len(row_reads)) != (2, 1, 1):
+            return False
+        if any(has_fixed_layout(table, a) for a in reads):
+            return False
+        (w,), (x,) = column_reads, row_reads
+        w_stride, x_stride = table.stride(w, depth), table.stride(x, depth)
+        if not w_stride or not x_stride or table.stride(w, columns) != 1 or abs(w_stride) == 1:
+            return False
+        return abs(x_stride) > 1 or w_stride * table.types[w.buffer].dtype.bytes % self.conflict_stride == 0
+
+    def block_depth(self, match: StoredContraction, nest: list[For], machine: Machine, fresh: NameSupply) -> Block:
+        """Build loops that clear the result and add each block of the reduction, split into parts for idle threads."""
+        rows, columns, depth = nest[-2].range, nest[-1].range, match.depth
+        parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
+        longest = max(rows, columns, key=extent_hint)
+        parts = self.split_for_threads(longest, parts_needed, fresh(f"{longest.var}.part"))
+        if parts is not None:
+            rows, columns = (parts.inner if r is longest else r for r in (rows, columns))
+        total = match.reduction.value.dtype
+        partial_sum = Load(total, match.store.buffer, match.store.index)
+        accumulate = replace(match.store, value=partial_sum + match.store.value)
+
+        def add_block(r: Range) -> Block:
+            return wrap_in_nest([columns, rows], (replace(match.reduction, ranges=(r,)), accumulate))
+
+        clear = wrap_in_nest([rows, columns], (replace(match.store, value=const(0, total)),))
+        blocks = strip_mine(depth, self.depth_block, fresh(f"{depth.var}.block"))
+        body: Block = (*clear, For(blocks.outer, add_block(blocks.inner)))
+        body = body if blocks.remainder is None else (*body, *add_block(blocks.remainder))
+        return body if parts is None else (For(parts.outer, body, parallel=True),)
+
+    def split_for_threads(self, r: Range, threads: int, name: str) -> Strips | None:
+        """Split `r` into a loop over parts, up to two per thread, and a loop over a part; None for one part."""
+        count = max(
+            min(dim_hint(r.extent) // self.min_part_length, 2 * threads),
+            min(dim_hint(r.extent) // MIN_TILE_EXTENT, threads),
+        )
+        if count < 2 or not isinstance(r.extent, int):
+            return None
+        return strip_mine_to_end(r, -(-r.extent // count // MIN_TILE_EXTENT) * MIN_TILE_EXTENT, name)
+
+
+@dataclass(frozen=True)
+class RowBlocking:
+    """Blocking of the row loops of a contraction, so that its row `operands` fit in `cache_bytes`."""
+
+    table: Accesses
+    operands: Sequence[Access]
+    reduction_ranges: Sequence[Range]
+    cache_bytes: int
+
+    def split_rows(self, rows: list[For]) -> list[tuple[list[For], list[For]]]:
+        """Split rows into loops outside of those over the panels, and loops inside whose footprint fits the cache.
+
+        A second pair of loops, without those over blocks, is for the rows that blocks leave over.
+        """
+        outer, inner = list(rows), list[For]()
+        while outer and self.footprint([outer[-1], *inner]) <= self.cache_bytes:
+            inner.insert(0, outer.pop())
+        if not outer:
+            return [(outer, inner)]
+        last = outer.pop()
+        size = self.block_size(last, inner)
+        if not size:
+            return [([*outer, last], inner) if inner else ([], [*outer, last])]
+        blocks = strip_mine(last.range, size, f"{last.range.var}.block")
+        orders = [([*outer, replace(last, range=blocks.outer)], [replace(last, range=blocks.inner), *inner])]
+        if blocks.remainder is not None:
+            orders.append((outer, [replace(last, range=blocks.remainder), *inner]))
+        return orders
+
+    def block_size(self, last: For, inner: list[For]) -> int:
+        """Return the rows of a block, 0 for no blocking: the most that fit and, if static, divide the extent.
+
+        Rows without inner loops come in multiples of 8; if no such block divides them, blocks are balanced instead.
+        """
+        extent = extent_hint(last.range)
+        blocks = range(2, extent) if inner else range(16, extent, 8)
+        count = bisect_right(
+            blocks,
+            self.cache_bytes,
+            key=lambda n: self.footprint([replace(last, range=last.range.with_(lo=0, hi=n)), *inner]),
+        )
+        most = blocks[count - 1] if count else 0
+        if inner and not isinstance(last.range.extent, int):
+            return most
+        if even := [n for n in blocks[:count] if extent % n == 0]:
+            return even[-1]
+        return 0 if inner else self.even_block_size(extent, most)
+
+    @staticmethod
+    def even_block_size(extent: int, fitting: int) -> int:
+        """Return the size, a multiple of 16, of as few balanced blocks as fit; 0 if 16 rows do not fit."""
+        if not fitting // 16:
+            return 0
+        number = -(-extent // (fitting // 16 * 16))
+        return -(-extent // number // 16) * 16
+
+    def footprint(self, loops: list[For]) -> int:
+        """Return the bytes of the operands that these loops and the reduction touch."""
+        return footprint_bytes(self.table, self.operands, (*(f.range for f in loops), *self.reduction_ranges))
+
+
+def has_fixed_layout(table: Accesses, a: Access) -> bool:
+    """Return True if an operand is masked, or gets its layout from other passes (`pack`, local buffers)."""
+    return table.roles[a.buffer] not in ("in", "inout") or a.is_masked

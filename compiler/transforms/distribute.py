@@ -1,0 +1,62 @@
+"""Loop distribution: two loops for one, with local buffers for the values that go from the first to the second."""
+
+from __future__ import annotations
+
+from compiler.errors import TransformError
+from compiler.ir import scalar
+from compiler.ir.scalar import Expr, Load, Ref
+from compiler.ir.symbolic.index_expr import var
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.dependence import loaded_buffers, stored_buffers
+from compiler.ir.tile.kernel import Block, For, Let, Local, Reduce, Stmt, Store
+from compiler.ir.tile.substitution import NameSupply
+from compiler.ir.tile.uses import used_names
+from compiler.ir.types import TensorType
+
+
+def backward_slice(body: Block, names: set[str]) -> Block:
+    """Return the statements of a block that bind `names`, and those that they depend on."""
+    statements: list[Stmt] = []
+    for s in reversed(body):
+        if isinstance(s, (Let, Reduce)) and s.name in names:
+            statements.insert(0, s)
+            names = names | used_names(s)
+    return tuple(statements)
+
+
+def distribute(loop: For, first: Block, fresh: NameSupply) -> Block:
+    """Compute the reductions of a loop in a loop of their own; `first` are the statements of its body that they need.
+
+    for %i in 8..16 tile 8 { %s = reduce add %k { ... }  store f(%s), %y[%i] }
+    ->  local %t: f32[8]
+        for %i in 8..16 tile 8 { %s = reduce add %k { ... }  store %s, %t[%i - 8] }
+        for %i in 8..16 { store f(%t[%i - 8]), %y[%i] }
+
+    The loop has at most `tile` indices.  Other bindings of `first` are computed again in the second loop, if it needs
+    them.  TransformError if the rest stores what `first` reads, or has statements that cannot be moved.
+    """
+    body, rows = loop.body, loop.range
+    if not all(isinstance(s, (Let, Store)) or (isinstance(s, Reduce) and s.value.dtype.is_float) for s in body):
+        raise TransformError(f"%{rows.var} has statements other than bindings, stores and reductions of floats")
+    if overwritten := stored_buffers(body) & loaded_buffers(first):
+        raise TransformError(f"%{min(overwritten)} is stored to while reductions read it")
+    index = (var(rows.var) - rows.lo,)
+    totals = {s.name: s.value.dtype for s in first if isinstance(s, Reduce)}
+    row_loads = {name: Load(dtype, fresh(f"{name}.rows"), index) for name, dtype in totals.items()}
+
+    def read(e: Expr) -> Expr:
+        return scalar.transform(e, lambda x: row_loads.get(x.name, x) if isinstance(x, Ref) else x)
+
+    def store_sum(s: Stmt) -> Block:
+        """Store a reduction right after it, because the next one needs its registers."""
+        return (Store(row_loads[s.name].buffer, index, Ref(s.value.dtype, s.name)),) if isinstance(s, Reduce) else ()
+
+    rest = tile.map_exprs(tuple(s for s in body if not isinstance(s, Reduce)), read)
+    stored_names = set().union(*(used_names(s) for s in rest if isinstance(s, Store)))
+    needed_for_stores = backward_slice(rest, stored_names)
+    row_body = tuple(s for s in rest if isinstance(s, Store) or s in needed_for_stores)
+    return (
+        *(Local(t.buffer, TensorType(t.dtype, (rows.tile,))) for t in row_loads.values()),
+        For(rows, tuple(x for s in first for x in (s, *store_sum(s)))),
+        For(rows.with_(tile=1), row_body),
+    )

@@ -1,0 +1,182 @@
+"""cache-blocking: blocks of the reduction, of rows and of columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.cost.machine import Machine
+from compiler.testing.checks import check_pass
+
+BLOCKS = "cache-blocking{depth-block=4,min-depth=8,conflict-stride=32}"
+ALONE, TWO = Machine(threads=1), Machine(threads=2)
+PARAMS = "in %x: f32[10, 6], in %w: f32[10, 3], out %y: f32[6, 3]"
+
+
+def kernel(body: str, params: str = PARAMS) -> str:
+    return f"kernel @k({params}) {{ {body} }}"
+
+
+def product(value: str = "%x[%r, %i] * %w[%r, %j]", stored: str = "%s", length: str = "10") -> str:
+    return f"""parallel %i in 0..6 {{ parallel %j in 0..3 {{
+        %s = reduce add %r in 0..{length} {{ yield {value} }}  store {stored}, %y[%i, %j] }} }}"""
+
+
+def added(rows: str, columns: str, steps: str) -> str:
+    return f"""for %q in {columns} {{ for %p in {rows} {{
+        %s = reduce add %r in {steps} {{ yield %x[%r, %p] * %w[%r, %q] }}  store %y[%p, %q] + %s, %y[%p, %q] }} }}"""
+
+
+def in_blocks(rows: str = "0..6", columns: str = "0..3", rest: str = "8..10", whole: str = "2") -> str:
+    last = added(rows, columns, rest)
+    for name, other in (("%p", "%t"), ("%q", "%u"), ("%s", "%z"), ("%r", "%v")):
+        last = last.replace(name, other)
+    return f"""for %a in {rows} {{ for %b in {columns} {{ store 0.0, %y[%a, %b] }} }}
+        for %n in 0..{whole} {{ {added(rows, columns, "%n*4..%n*4 + 4")} }}  {last}"""
+
+
+def test_rows_of_a_block_pass_while_they_are_near() -> None:
+    """What the blocks leave over comes behind them."""
+    check_pass(BLOCKS, before=kernel(product()), after=kernel(in_blocks()), machine=TWO, remark="%r in blocks of 4")
+
+
+@pytest.mark.parametrize("long", ["rows", "columns"])
+def test_threads_have_parts_of_the_longer_side(long: str) -> None:
+    """Of 40, two parts of whole vectors and what is left of the second."""
+    part = "%h*32..%h*32 + min(32, 40 - %h*32)"
+    if long == "rows":
+        params, body = PARAMS.replace("6]", "40]").replace("[6", "[40"), in_blocks(rows=part)
+        before = product().replace("0..6", "0..40")
+    else:
+        params, body = PARAMS.replace("3]", "40]"), in_blocks(columns=part)
+        before = product().replace("0..3", "0..40")
+    after = f"parallel %h in 0..2 {{ {body} }}"
+    check_pass(BLOCKS, before=kernel(before, params), after=kernel(after, params), machine=TWO)
+
+
+def test_a_sum_of_open_length_has_what_is_left_behind_its_blocks() -> None:
+    sizes = "size m in 8..64 hint 20, in %x: f32[m, 6], in %w: f32[m, 3], out %y: f32[6, 3]"
+    body = in_blocks(rest="m//4*4..m", whole="m//4")
+    check_pass(BLOCKS, before=kernel(product(length="m"), sizes), after=kernel(body, sizes), machine=ALONE)
+
+
+def test_rows_that_share_cache_sets_are_read_in_blocks_although_the_other_operand_lies_along_the_sum() -> None:
+    params = "in %x: f32[6, 10], in %w: f32[10, 8], out %y: f32[6, 8]"
+    before = kernel(product("%x[%i, %r] * %w[%r, %j]").replace("0..3", "0..8"), params)
+    after = kernel(in_blocks(columns="0..8"), params)
+    for r, i in (("r", "p"), ("v", "t")):
+        after = after.replace(f"%x[%{r}, %{i}]", f"%x[%{i}, %{r}]")
+    check_pass(BLOCKS, before=before, after=after, machine=ALONE)
+    rare = BLOCKS.replace("conflict-stride=32", "conflict-stride=64")
+    check_pass(rare, before=before, after=interchanged(before, "0..8"), machine=ALONE, idempotent=False)
+
+
+def interchanged(text: str, columns: str = "0..3") -> str:
+    """The kernel with its rows inside of the loop over columns, and its reduction in one piece."""
+    rows, columns = "parallel %i in 0..6 {", f"parallel %j in {columns} {{"
+    assert f"{rows} {columns}" in text
+    return text.replace(f"{rows} {columns}", f"{columns} {rows}")
+
+
+WHOLE = {
+    "a short sum": kernel(product(length="7")),
+    "constants are packed": kernel(product(), PARAMS.replace("in %w", "const %w")),
+    "more is done with the sum": kernel(product(stored="tanh(%s)")),
+    "both operands lie along it": kernel(
+        product("%x[%i, %r] * %w[%j, %r]"), "in %x: f32[6, 10], in %w: f32[3, 10], out %y: f32[6, 3]"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_reductions_that_are_not_blocked(case: str) -> None:
+    check_pass(BLOCKS, before=WHOLE[case], after=interchanged(WHOLE[case]), machine=ALONE, idempotent=False)
+
+
+def test_columns_that_read_the_same_stay() -> None:
+    check_pass(BLOCKS, unchanged=kernel(product("%x[%r, %i] * %x[%r, %i]")), machine=ALONE)
+
+
+# rows and columns
+
+
+def matmul(
+    loops: tuple[str, ...], role: str = "const", body: str = "%x[%i, %k] * %w[%j, %k]", kind: str = "parallel"
+) -> str:
+    heads = " ".join(f"{kind} {loop} {{" for loop in loops)
+    return f"""kernel @k(in %x: f32[32, 2], {role} %w: f32[3, 2], out %y: f32[32, 3]) {{
+      {heads} %s = reduce add %k in 0..2 {{ yield {body} }} store %s, %y[%i, %j] {"}" * len(loops)}
+    }}"""
+
+
+ROWS, COLUMNS = "%i in 0..32", "%j in 0..3"
+
+
+def test_rows_that_fit_in_cache_go_inside() -> None:
+    check_pass(
+        "cache-blocking",
+        before=matmul((ROWS, COLUMNS)),
+        after=matmul((COLUMNS, ROWS)),
+        remark="%w is read once per cached row block",
+    )
+    check_pass("cache-blocking", unchanged=matmul((COLUMNS, ROWS)))
+
+
+def test_more_rows_go_inside_in_blocks() -> None:
+    inner = "%i in %i.block*16..%i.block*16 + 16"
+    small = Machine(l2=2 * 16 * 2 * 4)
+    check_pass(
+        "cache-blocking",
+        before=matmul((ROWS, COLUMNS)),
+        after=matmul(("%i.block in 0..2", COLUMNS, inner)),
+        machine=small,
+        idempotent=False,
+    )
+
+
+def test_rows_that_no_block_divides_leave_some_over() -> None:
+    """41 rows, of which 16 fit: two blocks, and 9 behind them."""
+    before = matmul(("%i in 0..41", COLUMNS)).replace("[32", "[41")
+    blocks = matmul(("%i.block in 0..2", COLUMNS, "%i in %i.block*16..%i.block*16 + 16")).replace("[32", "[41")
+    rest = """parallel %q in 0..3 { parallel %p in 32..41 {
+        %t = reduce add %r in 0..2 { yield %x[%p, %r] * %w[%q, %r] } store %t, %y[%p, %q] } } }"""
+    after = blocks.rsplit("}", 1)[0] + rest
+    check_pass("cache-blocking", before=before, after=after, machine=Machine(l2=2 * 16 * 2 * 4), idempotent=False)
+
+
+def test_of_an_open_number_as_many_rows_as_fit_are_a_block() -> None:
+    """Of seven or so with five pixels each, four fit: whatever the number is, the last ones follow behind the blocks."""
+
+    def nest(*loops: str, end: str = "") -> str:
+        heads = " ".join(f"parallel {loop} {{" for loop in loops)
+        sums = f"%s{end} = reduce add %k{end} in 0..2 {{ yield %x[%i{end}, %p{end}, %k{end}] * %w[%j{end}, %k{end}] }}"
+        return f"{heads} {sums} store %s{end}, %y[%i{end}, %p{end}, %j{end}] {'}' * len(loops)}"
+
+    def kernel(body: str) -> str:
+        sizes = "size n in 1..100 hint 7, in %x: f32[n, 5, 2], const %w: f32[3, 2], out %y: f32[n, 5, 3]"
+        return f"kernel @k({sizes}) {{ {body} }}"
+
+    before = kernel(nest("%i in 0..n", "%p in 0..5", "%j in 0..3"))
+    blocks = nest("%i.block in 0..n//4", "%j in 0..3", "%i in %i.block*4..%i.block*4 + 4", "%p in 0..5")
+    rest = nest("%j1 in 0..3", "%i1 in n//4*4..n", "%p1 in 0..5", end="1")
+    check_pass(
+        "cache-blocking",
+        before=before,
+        after=kernel(f"{blocks} {rest}"),
+        machine=Machine(l2=2 * 4 * 5 * 2 * 4),
+        idempotent=False,
+    )
+
+
+def test_rows_that_fit_in_no_block_go_inside_whole() -> None:
+    check_pass("cache-blocking", before=matmul((ROWS, COLUMNS)), after=matmul((COLUMNS, ROWS)), machine=Machine(l2=16))
+
+
+def test_without_a_constant_the_operand_of_the_inner_loop_counts() -> None:
+    check_pass(
+        "cache-blocking", before=matmul((ROWS, COLUMNS), "in"), after=matmul((COLUMNS, ROWS), "in"), idempotent=False
+    )
+
+
+def test_serial_loops_and_other_reductions_stay() -> None:
+    check_pass("cache-blocking", unchanged=matmul((ROWS, COLUMNS), kind="for"))
+    check_pass("cache-blocking", unchanged=matmul((ROWS, COLUMNS), body="max(%x[%i, %k], %w[%j, %k])"))
