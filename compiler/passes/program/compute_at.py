@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.cost.machine import Machine
-from compiler.ir import scalar
-from compiler.ir.scalar import Expr, Load
-from compiler.ir.symbolic.index_expr import Dim, var, variables
+from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import Block, For, Kernel, Local, Param, Reduce, Stmt, Store, dim_hint
-from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
+from compiler.ir.tile.kernel import Kernel, Local, Param, Reduce, dim_hint
+from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.program import Launch, Program, Step, non_launch_buffers, walk_steps
-from compiler.ir.tile.substitution import NameSupply, bound_names, substitute_names, unused_name
+from compiler.ir.tile.substitution import unused_name
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, ProgramPass, register
+from compiler.transforms.compute_at import compute_at, full_extent_loop, without_dims
 
 
 @register
@@ -150,53 +149,13 @@ class ProducerConsumer:
     @property
     def slice_type(self) -> TensorType:
         """Type of the slice that one step of the shared loops computes."""
-        full_type = self.producer_param.type
-        return TensorType(full_type.dtype, tuple(n for d, n in enumerate(full_type.shape) if d not in self.shared_dims))
+        return without_dims(self.producer_param.type, self.shared_dims)
 
     def fused_kernel(self, name: str) -> Kernel:
         """Build the kernel that computes both."""
-        source, target = self.producer_param.name, self.consumer_param.name
-        dim_loops = {d: f for d in self.shared_dims if (f := full_extent_loop(self.consumer.body, target, d))}
-        shared_loops = [f for f in perfect_nest(self.consumer.body) if f in dim_loops.values()]
-        fresh = NameSupply(self.consumer)
-        params = {p.name: fresh(p.name) for p in self.producer.params if p is not self.producer_param}
-        inner = list[Stmt]()
-        for s in self.producer.body:
-            loop_vars = {
-                f.range.var: dim_loops[d].range.var
-                for d in self.shared_dims
-                if (f := full_extent_loop((s,), source, d))
-            }
-            copy = remove_loops((s,), set(loop_vars))
-            names = {n: fresh(n) for n in sorted(bound_names(copy))}
-            inner += (substitute_names(x, {**names, **params, **loop_vars, source: target}) for x in copy)
-        inner += remove_loops(self.consumer.body, {f.range.var for f in shared_loops})
-        inputs = tuple(replace(p, name=params[p.name]) for p in self.producer.params if p is not self.producer_param)
-        if not self.slice_type.is_static:
-            own = (replace(p, role="scratch") if p is self.consumer_param else p for p in self.consumer.params)
-            return Kernel(name, (*inputs, *own), wrap_in_nest(shared_loops, tuple(inner)))
-        body = (Local(target, self.slice_type), *(self.without_shared_dims(x) for x in inner))
-        own = (p for p in self.consumer.params if p is not self.consumer_param)
-        return Kernel(name, (*inputs, *own), wrap_in_nest(shared_loops, body))
-
-    def without_shared_dims(self, stmt: Stmt) -> Stmt:
-        """Remove the shared dimensions from the buffer's indices in a statement."""
-
-        def private_index(index: tuple[Dim, ...]) -> tuple[Dim, ...]:
-            return tuple(i for d, i in enumerate(index) if d not in self.shared_dims)
-
-        def rule(e: Expr) -> Expr:
-            if isinstance(e, Load) and e.buffer == self.consumer_param.name:
-                return replace(e, index=private_index(e.index))
-            return e
-
-        def stores(s: Stmt) -> Block:
-            if isinstance(s, Store) and s.buffer == self.consumer_param.name:
-                return (replace(s, index=private_index(s.index)),)
-            return (s,)
-
-        (new,) = tile.expand_stmts(tile.map_exprs((stmt,), lambda e: scalar.transform(e, rule)), stores)
-        return new
+        return compute_at(
+            self.producer, self.consumer, self.producer_param, self.consumer_param, self.shared_dims, name
+        )
 
     def fused_launch(self, kernel: str) -> Launch:
         """Build the launch of the fused kernel."""
@@ -205,22 +164,9 @@ class ProducerConsumer:
         return replace(self.consumer_launch, kernel=kernel, arguments=(*inputs, *others))
 
 
-def full_extent_loop(body: Block, name: str, d: int) -> For | None:
-    """Return the parallel loop from 0 whose variable is index `d` of every access to buffer `name`, or None."""
-    indices = {index[d] for index in tile.access_indices(body, name)}
-    loops = (f for f in perfect_nest(body) if f.parallel and f.range.lo == 0)
-    return next((f for f in loops if indices == {var(f.range.var)}), None)
-
-
 def single_consumer_buffers(program: Program) -> set[str]:
     """Return the buffers that are arguments twice, and that no step other than a launch uses."""
     steps = list(walk_steps(program.steps))
     use_counts = Counter(b for s in steps if isinstance(s, Launch) for b in s.arguments)
     others = {*program.inputs, *program.outputs, *program.constants, *(b for s in steps for b in non_launch_buffers(s))}
     return {b for b, n in use_counts.items() if n == 2} - others
-
-
-def remove_loops(body: Block, names: Set[str]) -> Block:
-    """Remove the loops over variables `names` from a perfect nest."""
-    nest = perfect_nest(body)
-    return wrap_in_nest([f for f in nest if f.range.var not in names], nest[-1].body)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from compiler.analysis.accesses import Access, Accesses
-from compiler.ir import scalar
-from compiler.ir.scalar import Expr, Load
-from compiler.ir.symbolic.index_expr import Dim, interval, product, substitute, var, variables
+from compiler.ir.scalar import Load
+from compiler.ir.symbolic.index_expr import interval, product, variables
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import Block, For, Kernel, Local, Range, Reduce, Stmt, Store, dim_hint, map_exprs, walk
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, expand_stmts, walk
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
-from compiler.ir.types import TensorType
 from compiler.lowering.kernel import MAX_DYNAMIC_LOCAL_ELEMENTS
 from compiler.passes.base import Context, TilePass, register
+from compiler.transforms.cache_operand import cache_operand
 
 
 @register
@@ -92,36 +91,14 @@ class CacheOperand(TilePass):
         return dim_hint(elements, 0) <= self.max_elements
 
     def insert_copy(self, body: Block, table: Accesses, a: Access, s: Reduce, loop: Range, name: str) -> Block:
-        """Insert the copy before `loop` and read it inside; its indices start at 0."""
+        """Copy what `a` reads in `loop` before it, with the reduced indices outermost."""
         inner = [r for r in a.loops[a.loops.index(loop) + 1 :] if table.depends_on(a, r.var)]
         ordered = [r for r in inner if r in s.ranges] + [r for r in inner if r not in s.ranges]
-        rename = {r.var: f"{name}.{r.var}" for r in ordered}
-        index_map = {v: var(n) for v, n in rename.items()}
-        dtype = table.types[a.buffer].dtype
-        source = Load(dtype, a.buffer, tuple(substitute(d, index_map) for d in a.index))
-        fill: Stmt = Store(name, tuple(var(rename[r.var]) - r.lo for r in ordered), source)
-        for r in reversed(ordered):
-            fill = For(Range(rename[r.var], r.lo, r.hi), (fill,))
-        shape = tuple(max_extent(r.extent, table) for r in ordered)
-        read = Load(dtype, name, tuple(var(r.var) - r.lo for r in ordered))
+        load = Load(table.types[a.buffer].dtype, a.buffer, a.index)
 
-        def use_copy(e: Expr) -> Expr:
-            return read if isinstance(e, Load) and (e.buffer, e.index) == (a.buffer, a.index) else e
+        def rule(stmt: Stmt) -> Block:
+            if not isinstance(stmt, For) or stmt.range.var != loop.var:
+                return (stmt,)
+            return cache_operand(stmt, load, ordered, name, table.loop_bounds)
 
-        def block(b: Block) -> Block:
-            out: list[Stmt] = []
-            for stmt in b:
-                if isinstance(stmt, For) and stmt.range.var == loop.var:
-                    inside = map_exprs(stmt.body, lambda e: scalar.transform(e, use_copy))
-                    out += [Local(name, TensorType(dtype, shape)), fill, replace(stmt, body=inside)]
-                else:
-                    out.append(replace(stmt, body=block(stmt.body)) if isinstance(stmt, For) else stmt)
-            return tuple(out)
-
-        return block(body)
-
-
-def max_extent(d: Dim, table: Accesses) -> Dim:
-    """Return `d`, or its upper bound if it depends on loops."""
-    bounds = interval(d, table.loop_bounds) if variables(d) else None
-    return bounds[1] if bounds else d
+        return expand_stmts(body, rule)

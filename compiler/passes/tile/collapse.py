@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from compiler.analysis.accesses import Accesses
+from compiler.errors import TransformError
 from compiler.ir.symbolic.affine import stride
-from compiler.ir.symbolic.index_expr import Dim, interval, substitute, var, variables
+from compiler.ir.symbolic.index_expr import interval, substitute, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import For, Kernel, Range
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import substitute_indices
 from compiler.passes.base import Context, TilePass, register
+from compiler.transforms.collapse import collapse
 
 
 @register
@@ -53,22 +55,20 @@ class Collapse(TilePass):
 
     def collapse_pair(self, table: Accesses, nest: list[For], k: int) -> Kernel | None:
         """Collapse loop `k` of the nest with the one around it; None if some address would not be affine."""
-        outer, inner = nest[k - 1].range, nest[k].range
-        bounds = interval(inner.hi, {})
-        if outer.lo != 0 or inner.lo != 0 or variables(outer.hi) or bounds is None or bounds[0] < 1:
+        try:
+            loop, delinearized = collapse(nest[k - 1], nest[k])
+        except TransformError:
             return None
-        v = var(outer.var)
-        delinearized: dict[str, Dim] = {outer.var: v // inner.hi, inner.var: v % inner.hi}
+        v = loop.range.var
         for a, _ in table.access_groups:  # rejects most pairs before a kernel is built
             index = tuple(substitute(d, delinearized) for d in a.index)
-            if stride(table.types[a.buffer].offset(index), outer.var) is None:
+            if stride(table.types[a.buffer].offset(index), v) is None:
                 return None
         body = tuple(substitute_indices(s, delinearized) for s in nest[-1].body)
-        collapsed_loop = replace(nest[k - 1], range=replace(outer, hi=outer.hi * inner.hi))
-        collapsed = table.kernel.with_body(wrap_in_nest([*nest[: k - 1], collapsed_loop, *nest[k + 1 :]], body))
+        collapsed = table.kernel.with_body(wrap_in_nest([*nest[: k - 1], loop, *nest[k + 1 :]], body))
         table = Accesses(collapsed)
         for a in table.all:
             offset = table.types[a.buffer].offset(a.index)
-            if stride(offset, outer.var) is None or any(n not in table.loops for n in variables(offset)):
+            if stride(offset, v) is None or any(n not in table.loops for n in variables(offset)):
                 return None
         return collapsed

@@ -25,6 +25,7 @@ from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, TilePass, register
+from compiler.transforms.split import strip_mine_to_end
 
 
 @register
@@ -92,12 +93,13 @@ class OnlineSoftmaxBuilder:
 
     def row_block_loop(self, max_rows: int) -> Block:
         """Build the loop over blocks of at most `max_rows` rows; all but the last have the same size."""
-        count = self.loop.range.hi
-        size = self.row_block_size(count, max_rows)
-        blocks = ceildiv(count, size)
-        start = var(self.row_block_var) * size if blocks != 1 else 0
-        body = self.row_block_body(start, size, {self.row_block_var: (0, blocks - 1)})
-        return (For(Range(self.row_block_var, 0, blocks), body, parallel=True),) if blocks != 1 else body
+        rows = self.loop.range
+        size = self.row_block_size(rows.hi, max_rows)
+        blocks = strip_mine_to_end(rows, size, self.row_block_var)
+        if blocks.outer.extent == 1:
+            return self.row_block_body(rows.with_(hi=minimum(size, rows.hi)), size, {})
+        body = self.row_block_body(blocks.inner, size, {blocks.outer.var: (0, blocks.outer.hi - 1)})
+        return (For(blocks.outer, body, parallel=True),)
 
     def row_block_size(self, count: Dim, max_rows: int) -> int:
         """Return the number of rows in a block: balanced, and a multiple of 8 if that does not divide `count`."""
@@ -107,12 +109,10 @@ class OnlineSoftmaxBuilder:
             return min(max_rows, count) if isinstance(count, int) else max_rows
         return rows // blocks if rows % blocks == 0 else -(-rows // blocks // 8) * 8
 
-    def row_block_body(self, start: Dim, size: int, bounds: Bounds) -> Block:
-        """Build a block of at most `size` rows from `start`: state, its initialization, column blocks, and results."""
-        count = minimum(size, self.loop.range.hi - start, bounds)
-        self.row_index = var(self.loop.range.var) - start
-        self.row_range = replace(self.loop.range, lo=start, hi=start + count)
-        full_blocks, last_row = self.row.extent // self.column_block, start + count - 1
+    def row_block_body(self, rows: Range, size: int, bounds: Bounds) -> Block:
+        """Build a block of at most `size` rows: state, its initialization, column blocks, and results."""
+        self.row_index, self.row_range = var(rows.var) - rows.lo, rows
+        full_blocks, last_row = self.row.extent // self.column_block, rows.hi - 1
         remainder = self.row.extent - full_blocks * self.column_block
         column_loops = [
             self.column_block_loop(0, self.visible_blocks(last_row, full_blocks, bounds), self.column_block)
@@ -121,7 +121,7 @@ class OnlineSoftmaxBuilder:
         bounds_beyond = interval(end - full_blocks, bounds)
         if remainder != 0 and (bounds_beyond is None or bounds_beyond[1] > 0):
             column_loops.append(self.column_block_loop(full_blocks, end, remainder))
-        return (*self.state_buffers(size), *self.initialize_state(count), *column_loops, self.finalize())
+        return (*self.state_buffers(size), *self.initialize_state(rows.extent), *column_loops, self.finalize())
 
     def column_block_loop(self, first: Dim, end: Dim, extent: Dim) -> For:
         """Build the loop over column blocks first..end-1 of `extent` columns each."""
@@ -158,7 +158,7 @@ class OnlineSoftmaxBuilder:
         out: list[Stmt] = [For(rows, scalars)]
         for name, p in zip(self.accumulators, self.row.weighted_sums, strict=True):
             inner: Block = (Store(name, (row, *(var(r.var) for r in p.loops)), zero),)
-            out.append(For(rows, nest_loops(p.loops, inner)))
+            out.append(For(rows, wrap_in_nest(p.loops, inner)))
         return tuple(out)
 
     # one column block
@@ -184,7 +184,7 @@ class OnlineSoftmaxBuilder:
             at = tuple(var(r.var) for r in p.loops)
             total = scalar.fma(self.load_state(name, *at), rescale, Ref(self.dtype, p.reduction.name))
             update = (self.block_reduction(p.reduction, lo, extent), self.store_state(name, total, *at))
-            out += nest_loops(p.loops, (*p.prologue, *update))
+            out += wrap_in_nest(p.loops, (*p.prologue, *update))
         return For(self.row_range, (*out, self.store_state(self.max_buffer, new)))
 
     def block_reduction(self, s: Reduce, lo: Dim, extent: Dim) -> Reduce:
@@ -222,7 +222,7 @@ class OnlineSoftmaxBuilder:
         for name, p in zip(self.accumulators, row.weighted_sums, strict=True):
             total = self.load_state(name, *(var(r.var) for r in p.loops))
             result = Let(p.reduction.name, total if p.divisor is None else total / p.divisor)
-            out += nest_loops(p.loops, (*p.prologue, result, *p.epilogue))
+            out += wrap_in_nest(p.loops, (*p.prologue, result, *p.epilogue))
         return For(self.row_range, tuple(out))
 
     # helpers
@@ -237,10 +237,3 @@ class OnlineSoftmaxBuilder:
 
     def store_state(self, buffer: str, value: Expr, *at: Dim) -> Store:
         return Store(buffer, (self.row_index, *at), value)
-
-
-def nest_loops(chain: tuple[Range, ...], body: Block) -> Block:
-    """Wrap `body` in loops over `chain`."""
-    for r in reversed(chain):
-        body = (For(r, body),)
-    return body

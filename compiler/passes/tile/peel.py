@@ -14,6 +14,7 @@ from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Prefetch, Range, Reduce, Stmt, has_partial_rows
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
 from compiler.passes.base import Context, TilePass, register
+from compiler.transforms.split import split_at
 
 MAX_EXPANDED_OPS = 3000
 """Most operations in the code for all remainders of a loop of dynamic extent; chosen empirically."""
@@ -129,9 +130,8 @@ def peel_range(r: Range, is_loop: bool = False, max_rows: float = 0) -> list[Ran
         return [r]
     if not isinstance(r.extent, int):
         return peel_dynamic_range(r, is_loop, max_rows)
-    middle = r.lo + r.extent // r.tile * r.tile
-    remainder = r.with_(lo=middle, tile=r.extent % r.tile)
-    return [remainder] if r.extent < r.tile else [r.with_(hi=middle), remainder]
+    *full, remainder = split_at(r, r.lo + r.extent // r.tile * r.tile)
+    return [*full, remainder.with_(tile=r.extent % r.tile)]
 
 
 def peel_dynamic_range(r: Range, is_loop: bool, max_rows: float) -> list[Range]:
@@ -145,9 +145,8 @@ def peel_dynamic_range(r: Range, is_loop: bool, max_rows: float) -> list[Range]:
     if r.lanes and bounds and bounds[1] <= (r.tile if is_loop else unit):
         return [r.with_(tile=min(r.tile, -(-bounds[1] // unit) * unit))]
     if r.lanes and is_loop:
-        middle = r.lo + r.extent // r.tile * r.tile
-        remainder = r.hi - middle
-        return [r.with_(hi=middle), r.with_(lo=middle, tile=remainder if isinstance(remainder, int) else r.tile)]
+        full, rest = split_at(r, r.lo + r.extent // r.tile * r.tile)
+        return [full, rest.with_(tile=rest.extent) if isinstance(rest.extent, int) else rest]
     tile_size = r.tile
     while tile_size:
         if not r.lanes and 1 < tile_size < r.tile and tile_size * (tile_size + 1) // 2 <= max_rows:

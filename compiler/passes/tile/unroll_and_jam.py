@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from compiler.cost.vectorization import lane_count
 from compiler.ir import scalar
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Stmt, Store
 from compiler.passes.base import Context, TilePass, register
+from compiler.transforms.unroll_and_jam import unroll_and_jam
 
 
 @register
@@ -46,9 +47,9 @@ class UnrollAndJam(TilePass):
             extent = tile.extent_hint(stmt.range)
             if sum(map(arithmetic_ops, chains)) >= self.min_lane_ops and extent >= lanes:
                 context.applied(self, f"{lanes} iterations jammed into lanes")
-                return (replace(stmt, range=stmt.range.with_(tile=lanes, lanes=lanes)),)
+                return (unroll_and_jam(stmt, lanes, lanes),)
             context.applied(self, f"unroll-and-jam by {min(self.factor, extent)}")
-            return (replace(stmt, range=stmt.range.with_(tile=max(1, min(self.factor, extent)))),)
+            return (unroll_and_jam(stmt, max(1, min(self.factor, extent))),)
 
         return ir.with_body(tile.expand_stmts(ir.body, rule))
 
