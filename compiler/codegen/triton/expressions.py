@@ -133,7 +133,8 @@ class TritonExprEmitter:
         def expand_atom(a: Atom) -> Dim:
             if isinstance(a, Var):
                 return var(a.name)
-            assert not isinstance(a, DynamicSize), f"size {a} is dynamic; specialise the graph first"
+            if isinstance(a, DynamicSize):
+                raise TritonError(f"size {a} is dynamic: kernels for GPUs are compiled for static sizes")
             x, y = operands(a)
             x_bounds = interval(x, bounds)
             if x_bounds is not None and x_bounds[0] >= 0 and not isinstance(a, Min):

@@ -9,7 +9,7 @@ from compiler.errors import TransformError
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Stmt
-from compiler.ir.tile.substitution import NameSupply, with_unique_names
+from compiler.ir.tile.substitution import NameSupply, substitute_names, with_unique_names
 from compiler.passes.base import Context, TilePass, register
 from compiler.transforms.fuse import fuse
 
@@ -47,7 +47,7 @@ class FuseSiblings(TilePass):
             tables = {s.range.var: Accesses(ir.with_body((*local_buffers, s))) for s in (first, second)}
             if any(is_row_loop(table, v) for v, table in tables.items()):
                 return None
-            return fuse(first, second, fresh)
+            return fuse(first, substitute_names(second, {second.range.var: first.range.var}), fresh)
 
         def block(body: Block) -> Block:
             out: list[Stmt] = []

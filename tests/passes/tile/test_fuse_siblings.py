@@ -27,7 +27,7 @@ def test_parts_of_one_convolution_share_the_loop_over_its_weights() -> None:
         "fuse-siblings",
         before=kernel(first, second),
         after=kernel(first.rsplit("}", 1)[0] + inner + "}"),
-        remark="sibling nest fused into %i1",
+        remark="sibling nest fused into %i0",
     )
 
 
