@@ -1,7 +1,7 @@
 """Process replay: the IR that a corpus of graphs becomes, recorded and compared later.
 
     python -m tests.replay record  [--to DIR] [--only WORD]
-    python -m tests.replay compare [--to DIR] [--only WORD]
+    python -m tests.replay compare [--to DIR] [--only WORD] [--final]
 
 A change that only renames or moves code must leave every text alike up to the names in it.  `compare` prints the first
 difference of each item, and which names became which.  The corpus is what the networks of benchmarks/, examples/*.ir, the
@@ -205,6 +205,11 @@ def compared(old: Sequence[Section], new: Sequence[Section], words: Counter[tupl
     return "" if len(old) == len(new) else f"{len(old)} texts became {len(new)}: {_first_extra(old, new)}"
 
 
+def final(sections: Sequence[Section]) -> list[Section]:
+    """The sections without those of single passes."""
+    return [section for section in sections if not section[0].startswith("after ")]
+
+
 def _first_extra(old: Sequence[Section], new: Sequence[Section]) -> str:
     return next((f"{a[0]} / {b[0]}" for a, b in zip(old, new, strict=False) if a[0] != b[0]), "at the end")
 
@@ -242,6 +247,7 @@ def main(words: Sequence[str]) -> int:
         "--to", type=Path, default=Path(tempfile.gettempdir()) / "tilewright-replay", help="folder of texts"
     )
     parser.add_argument("--only", default="", help="items whose name contains this")
+    parser.add_argument("--final", action="store_true", help="compare what passes end with, not what each of them made")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     asked = parser.parse_args(words)
     names = [n for n in corpus() if asked.only in n]
@@ -254,7 +260,11 @@ def main(words: Sequence[str]) -> int:
                 path = file_of(asked.to, name, target)
                 if asked.action == "record":
                     write(path, sections)
-                elif problem := compared(read(path), sections, renamed) if path.exists() else "was never recorded":
+                    continue
+                old = read(path) if path.exists() else [("", "never recorded")]
+                if asked.final:
+                    old, sections = final(old), final(sections)
+                if problem := compared(old, sections, renamed):
                     changed += 1
                     print(f"{name}, {target}: {problem}", flush=True)
     print(
