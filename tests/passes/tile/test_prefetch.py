@@ -60,10 +60,10 @@ def test_weights_wait_in_the_second_cache_where_rows_take_longer_than_memory() -
 
 
 def test_an_open_number_of_rows_asks_as_suits_what_a_tile_has() -> None:
-    before = """kernel @linear(size n in 1..64 hint 32, in %x: f32[n, 1024], const %w: f32[960, 1024]{0/64, 1, 0%64}, out %y: f32[n, 960]) {
-      for %j in 0..960 tile 64 lanes 16 {
+    before = """kernel @linear(size n in 1..20 hint 12, in %x: f32[n, 8], const %w: f32[64, 8]{0/64, 1, 0%64}, out %y: f32[n, 64]) {
+      for %j in 0..64 tile 64 lanes 16 {
         for %i in 0..n tile 8 {
-          %s = reduce add %k in 0..1024 {
+          %s = reduce add %k in 0..8 {
             yield %x[%i, %k] * %w[%j, %k]
           }
           store %s, %y[%i, %j]
@@ -73,12 +73,12 @@ def test_an_open_number_of_rows_asks_as_suits_what_a_tile_has() -> None:
     few, far, near = "%w[%j, %k + 64] reuse 1..7", "%w[%j, %k + 64] level 2 reuse 7..", "%w[%j, %k + 16] reuse 7.."
     asking = " ".join(f"prefetch {place}" for place in (few, far, near))
     after = before.replace("yield", f"{asking} yield")
-    check_pass("prefetch", before=before, after=after, machine=Machine(fma_per_cycle=1), idempotent=False)
+    check_pass("prefetch", before=before, after=after, machine=Machine(fma_per_cycle=1, l1=1024), idempotent=False)
     check_pass(
         "prefetch",
         before=before,
         after=before.replace("yield", f"prefetch {few[:-10]} yield"),
-        machine=Machine(),
+        machine=Machine(l1=1024),
         idempotent=False,
     )
 
