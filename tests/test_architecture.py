@@ -29,7 +29,7 @@ FLOORS = (
     ("cost.machine",),
     ("cost.host", "target"),
     ("analysis",),
-    ("cost", "lowering"),
+    ("cost", "lowering", "transforms"),
     ("passes",),
     ("frontend", "codegen"),
     ("runtime", "pipeline"),
