@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.analysis.reduction_domains import index_vars
+from compiler.analysis.index_sets import index_vars
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import IndexMap, Reduction
 from compiler.ir.scalar import Ref

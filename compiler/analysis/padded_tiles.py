@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from compiler.analysis.convolution_match import match_zero_padding
-from compiler.analysis.reduction_domains import index_vars
+from compiler.analysis.index_sets import index_vars
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_constant

@@ -6,16 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping
 
 from compiler.analysis.demand import Demand
-from compiler.analysis.store_domains import guard_interval, insert_split_point
+from compiler.analysis.index_sets import guard_interval, index_vars, provable_split_points
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Guard, Position, Reduction, Scan
 from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_expr import Bounds, Dim, interval, substitute, var, variables
-from compiler.ir.tile.kernel import Range
+from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 
 
 def split_points(graph: Graph, root: Node) -> dict[int, set[Dim]]:
@@ -34,14 +33,6 @@ def split_points(graph: Graph, root: Node) -> dict[int, set[Dim]]:
                     if v in dims:
                         points.setdefault(dims[v], set()).update(ends)
     return {k: provable_split_points(root.shape[k], ends) for k, ends in points.items()}
-
-
-def provable_split_points(extent: Dim, points: Set[Dim]) -> set[Dim]:
-    """Return those points that provably lie inside 0..`extent` and are provably ordered, for all dynamic sizes."""
-    ends: Sequence[Dim] = (0, extent)
-    for point in sorted(points, key=str):
-        ends = insert_split_point(ends, point) or ends
-    return set(ends[1:-1])
 
 
 def change_points(g: Guard, points: Mapping[str, Dim]) -> Iterator[tuple[str, tuple[Dim, ...]]]:
@@ -70,27 +61,3 @@ def reduction_extents(n: Node) -> dict[str, Dim]:
     """Return the extents of reduction `n` by the variable names that `reduction_guards` uses."""
     assert isinstance(n.structure, Reduction)
     return {f"r{k}": size for k, size in enumerate(n.structure.domain(n).extents)}
-
-
-def index_vars(prefix: str, rank: int) -> Position:
-    """Return one variable per dimension, named `prefix` and its number."""
-    return tuple(var(f"{prefix}{k}") for k in range(rank))
-
-
-def tighten_ranges(ranges: Sequence[Range], tests: Sequence[Guard], bounds: Bounds) -> list[Range]:
-    """Return `ranges` without the indices at either end for which a guard of `tests` fails everywhere in `bounds`."""
-    tightened = list(ranges)
-    for k, r in enumerate(tightened):
-        own = [g for g in tests if r.var in variables(g.index)]
-        if not own or not isinstance(r.lo, int) or not isinstance(r.hi, int):
-            continue
-        around: Bounds = {**bounds, **{x.var: (x.lo, x.hi - 1) for x in tightened}}
-        points = [p for p in range(r.lo, r.hi) if not any(guard_never_holds(g, {**around, r.var: (p, p)}) for g in own)]
-        tightened[k] = r.with_(lo=points[0], hi=points[-1] + 1) if points else r.with_(hi=r.lo)
-    return tightened
-
-
-def guard_never_holds(g: Guard, bounds: Bounds) -> bool:
-    """Return True if the guard provably fails everywhere within `bounds`."""
-    low, high = interval(g.index - g.low, bounds), interval(g.index - g.high, bounds)
-    return (low is not None and low[1] < 0) or (high is not None and high[0] >= 0)

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from compiler.errors import LoweringError
+from compiler.analysis.index_sets import guard_holds, guard_interval, order_split_points
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Guard, IndexMap, Position
-from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.bounds import is_provably_at_most
-from compiler.ir.symbolic.index_expr import Bounds, Dim, ceildiv, simplify, substitute, var, variables
+from compiler.ir.symbolic.index_expr import Bounds, Dim, simplify, var
 
 UnrolledPoint: TypeAlias = Mapping[int, int]
 """Indices of an element in the unrolled dimensions, by dimension."""
@@ -94,54 +92,6 @@ def split_store_domain(
     return domains
 
 
-def order_split_points(extent: Dim, points: Set[Dim]) -> Sequence[Dim]:
-    """Return 0, the points inside the loop in order, and `extent`; LoweringError if their order is unknown."""
-    ends: Sequence[Dim] = (0, extent)
-    for c in points:
-        extended = insert_split_point(ends, c)
-        if extended is None:
-            raise LoweringError(f"cannot order the split points of a loop of {extent} iterations")
-        ends = extended
-    return ends
-
-
-def insert_split_point(ends: Sequence[Dim], point: Dim) -> Sequence[Dim] | None:
-    """Insert `point` into the sorted `ends` unless it lies outside; None if its position cannot be proved."""
-    if is_provably_at_most(point, ends[0]) or is_provably_at_most(ends[-1], point):
-        return ends
-    before = [is_provably_at_most(end, point) for end in ends]
-    k = before.index(False) if False in before else 0
-    if k == 0 or not all(is_provably_at_most(point, end) for end in ends[k:]):
-        return None
-    return ends if is_provably_at_most(point, ends[k - 1]) else (*ends[:k], point, *ends[k:])
-
-
 def with_unrolled_dims(point: UnrolledPoint, index: Position) -> Position:
     """Return `index` with the unrolled dimensions set to those of `point`."""
     return tuple(point.get(d, i) for d, i in enumerate(index))
-
-
-def guard_interval(g: Guard, v: str) -> tuple[Dim, ...]:
-    """Return the first value of `v` for which `g` holds and the end of those values; empty if `g` does not use `v`.
-
-    Raises LoweringError if `g` uses other variables too or does not increase with `v`.
-    """
-    if v not in variables(g.index):
-        return ()
-    step = coefficient(g.index, v)
-    if step is None or step < 1 or len(variables(g.index)) > 1:
-        raise LoweringError(f"the guard on {g.index} is not an increasing affine function of one loop")
-    first = substitute(g.index, {v: 0})
-    return ceildiv(g.low - first, step), ceildiv(g.high - first, step)
-
-
-def guard_holds(g: Guard, loop_intervals: Mapping[str, tuple[Dim, Dim]]) -> bool:
-    """Return True if the guard holds everywhere in a box, False if nowhere; LoweringError if it cannot be proved."""
-    (v,) = variables(g.index) or ("",)
-    low, high = loop_intervals.get(v, (0, 1))
-    first, last = guard_interval(g, v) or (g.low - g.index, g.high - g.index)
-    if is_provably_at_most(first, low) and is_provably_at_most(high, last):
-        return True
-    if is_provably_at_most(high, first) or is_provably_at_most(last, low):
-        return False
-    raise LoweringError(f"cannot prove whether the guard on {g.index} holds")

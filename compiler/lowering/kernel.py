@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.analysis.demand import index_variables, solve_demand
-from compiler.analysis.reduction_domains import split_points, tighten_ranges
+from compiler.analysis.index_sets import tighten_ranges
+from compiler.analysis.reduction_domains import split_points
 from compiler.analysis.store_domains import (
     StoreDomain,
     is_bijective_view,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.analysis.reduction_domains import provable_split_points
+from compiler.analysis.index_sets import provable_split_points
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import random_inputs
 from compiler.ir.interpret.tile import run_program

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler.analysis.store_domains import order_split_points
+from compiler.analysis.index_sets import order_split_points
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret

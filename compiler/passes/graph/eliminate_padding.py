@@ -12,9 +12,8 @@ from typing import TypeAlias
 import numpy as np
 
 from compiler.analysis.convolution_match import ConvolutionWindow, match_convolution, match_zero_padding
-from compiler.analysis.reduction_domains import guard_never_holds
+from compiler.analysis.index_sets import guard_interval, guard_never_holds, order_split_points
 from compiler.analysis.size_hints import minimize_max_regret
-from compiler.analysis.store_domains import guard_interval, order_split_points
 from compiler.cost.contraction import ContractionProblem, best_common_width
 from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.errors import LoweringError

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from compiler.analysis.index_sets import tighten_ranges
 from compiler.ir import scalar
-from compiler.ir.graph.structure import IDENTITIES
+from compiler.ir.graph.structure import IDENTITIES, Guard
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref, const
 from compiler.ir.symbolic.affine import coefficient
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, var, variables
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes, interval, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Kernel, Let, Range, Reduce, Stmt
 from compiler.ir.tile.substitution import with_unique_names
@@ -101,14 +102,7 @@ def restrict_ranges(ranges: tuple[Range, ...], d: Dim) -> tuple[Range, ...] | No
     if isinstance(d, int):
         return ranges if d >= 0 else tuple(r.with_(hi=r.lo) for r in ranges)
     r = next((r for r in ranges if variables(d) == {r.var}), None)
-    slope = coefficient(d, r.var) if r is not None else None
-    if r is None or not slope or not isinstance(r.lo, int) or not isinstance(r.hi, int):
+    if r is None or not isinstance(r.lo, int) or not isinstance(r.hi, int) or not coefficient(d, r.var):
         return None
-    offset = d - var(r.var) * slope
-    if not isinstance(offset, int):
-        return None
-    if slope > 0:
-        restricted = r.with_(lo=min(max(r.lo, -(offset // slope)), r.hi))
-    else:
-        restricted = r.with_(hi=max(min(r.hi, offset // -slope + 1), r.lo))
-    return tuple(restricted if x is r else x for x in ranges)
+    limits = interval(d, {r.var: (r.lo, r.hi - 1)})
+    return tuple(tighten_ranges(ranges, [Guard(d, 0, limits[1] + 1)], {})) if limits and not dynamic_sizes(d) else None
