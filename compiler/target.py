@@ -45,7 +45,8 @@ class Target:
     """A machine that code can be made for; backends derive from it for what their compilers must be told.
 
     `native_dtypes` are the dtypes it computes with, by name; others are stored, and computed in a wider one.  `memory` goes from
-    the fastest space to the largest.  `machine` describes it to the cost model; None takes the model's default.
+    the fastest space to the largest, in which parameters lie.  `async_copies` has the pairs (from, to) of spaces between which
+    it copies while it computes.  `machine` describes it to the cost model; None takes the model's default.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Target:
     native_dtypes: frozenset[str]
     memory: tuple[MemorySpace, ...]
     matrix_shapes: tuple[MatrixShape, ...] = ()
+    async_copies: tuple[tuple[str, str], ...] = ()
     machine: Machine | None = None
 
     def memory_space(self, name: str) -> MemorySpace:

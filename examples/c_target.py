@@ -9,8 +9,20 @@ from compiler.errors import TilewrightError
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PRIMITIVES, Const, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_atoms import format_index
-from compiler.ir.symbolic.index_expr import Dim, product
-from compiler.ir.tile.kernel import For, Kernel, Let, Local, Reduce, Stmt, Store, stmt_ranges
+from compiler.ir.symbolic.index_expr import Dim, product, var
+from compiler.ir.tile.kernel import (
+    AsyncCopy,
+    For,
+    Kernel,
+    Let,
+    Local,
+    Range,
+    Reduce,
+    Stmt,
+    Store,
+    Wait,
+    stmt_ranges,
+)
 from compiler.ir.types import Layout, TensorType
 from compiler.target import MemorySpace, Target
 
@@ -76,9 +88,9 @@ class Printer:
         """Return the lines of several statements."""
         return [line for s in body for line in self.statement(s)]
 
-    def loops(self, s: For | Reduce, body: list[str]) -> list[str]:
-        """Return `body` inside the loops of a statement, of which tiles and lanes are one step after the other."""
-        for r in reversed(stmt_ranges(s)):
+    def loops(self, ranges: tuple[Range, ...], body: list[str]) -> list[str]:
+        """Return `body` inside nested loops, of which tiles and lanes are one step after the other."""
+        for r in reversed(ranges):
             v = name(r.var)
             body = [f"for (long {v} = {dim(r.lo)}; {v} < {dim(r.hi)}; {v}++) {{", *(f"  {line}" for line in body), "}"]
         return body
@@ -93,12 +105,19 @@ class Printer:
         if isinstance(s, Store):
             return [f"{element(s.buffer, self.types[s.buffer], s.index)} = {self.expr(s.value)};"]
         if isinstance(s, For):
-            return self.loops(s, self.block(s.body))
+            return self.loops(stmt_ranges(s), self.block(s.body))
+        if isinstance(s, AsyncCopy):  # at once: no program sees when elements move before the wait
+            ranges = tuple(Range(f"copy.{k}", 0, n) for k, n in enumerate(s.sizes))
+            ends = zip((s.source, s.target), s.indices(tuple(var(r.var) for r in ranges)), strict=True)
+            read, written = (element(buffer, self.types[buffer], index) for buffer, index in ends)
+            return self.loops(ranges, [f"{written} = {read};"])
+        if isinstance(s, Wait):
+            return []
         if isinstance(s, Reduce) and s.op in COMBINE:
             accumulator, dtype = name(s.name), s.value.dtype
             start = self.expr(Const(dtype, IDENTITIES[s.op](dtype)))
             update = COMBINE[s.op].format(a=accumulator, v=self.expr(s.value))
-            lines = self.loops(s, [*self.block(s.body), update])
+            lines = self.loops(stmt_ranges(s), [*self.block(s.body), update])
             return [f"{TYPES[dtype.name]} {accumulator} = {start};", *lines]
         raise TilewrightError(f"this C target has no {type(s).__name__}")
 
@@ -113,6 +132,7 @@ def print_c(kernel: Kernel, target: Target) -> str:
 
 C = Target(
     name="c99", backend="c", native_dtypes=frozenset(TYPES), memory=(MemorySpace("memory", None, "device"),),
+    async_copies=(("memory", "memory"),),
 )  # fmt: skip
 register_backend(
     Backend(name="c", targets={C.name: C}, pipelines=Pipelines(program="fuse-loops"), printers={"c": print_c})

@@ -21,7 +21,10 @@ from compiler.ir.types import TensorType
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """One load or store and the loops around it, outermost first; `is_masked` if a load has a mask."""
+    """One load or store and the loops around it, outermost first; `is_masked` if a load has a mask.
+
+    An asynchronous copy counts as a load and a store of the first elements of its boxes.
+    """
 
     buffer: str
     index: tuple[Dim, ...]
@@ -98,6 +101,9 @@ class Accesses:
                 self.all += [Access(e.buffer, e.index, inner, stmt, False, e.mask is not None) for e in value.loads]
             if isinstance(stmt, Store):
                 self.all.append(Access(stmt.buffer, stmt.index, inner, stmt, True))
+            if isinstance(stmt, tile.AsyncCopy):
+                ends = zip(stmt.boxes, (False, True), strict=True)
+                self.all += [Access(name, index, inner, stmt, is_store) for (name, index, _), is_store in ends]
             if isinstance(stmt, Let):
                 self.loops_by_name[stmt.name] = self.varying_loops(stmt.value)
             if isinstance(stmt, Reduce):
@@ -194,7 +200,7 @@ class Accesses:
     def is_parallel(self, v: str) -> bool:
         """Return True if the iterations of loop `v` are independent.
 
-        Accesses to a buffer that is written must touch one element only in the same iteration.
+        Accesses to a buffer that is written must touch one element only in the same iteration, and nothing is copied.
         """
         _, stmt, _ = self.loops[v]
         if any(v in variables(x.lo) | variables(x.hi) for x, _, _ in self.loops.values()):
@@ -202,6 +208,8 @@ class Accesses:
         if isinstance(stmt, For) and stmt.parallel:
             return True
         inside = [a for a in self.all if v in a.loop_vars and v not in self.local_scopes.get(a.buffer, ())]
+        if any(isinstance(a.stmt, tile.AsyncCopy) for a in inside):
+            return False
         inside_loops = {r.var for a in inside for r in a.loops[[x.var for x in a.loops].index(v) :]}
         inner = inside_loops | {n for n, loops in self.loops_by_name.items() if loops & inside_loops}
         bounds = {n: self.loop_bounds.get(n) for n in inner - {v}}

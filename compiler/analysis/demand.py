@@ -14,22 +14,18 @@ from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_value
 from compiler.ir.graph.structure import (
-    ConstantLinear,
     Elementwise,
-    Gather,
     Generate,
-    IndexMap,
     Leaf,
-    Lookup,
     Position,
     Reduction,
     Scan,
     elementwise_expr,
+    index_variables,
     is_view,
 )
 from compiler.ir.scalar import PRIMITIVES
 from compiler.ir.symbolic.index_expr import Dim, var, variables
-from compiler.ir.types import broadcast_index
 
 MAX_RECOMPUTE_COST = 6
 """Recompute cost in multiply-adds from which a node is materialized; chosen empirically."""
@@ -115,38 +111,18 @@ class Demand:
 
     def request_operands(self, node: Node, index: Position, loops: tuple[str, ...], consumer: Node) -> None:
         """Request the elements of the operands that element `index` of `node` reads."""
-        s = node.structure
-        if isinstance(s, Elementwise):
-            for o in node.operands:
-                self.add_request(o, broadcast_index(o.shape, index), loops, consumer)
-        elif isinstance(s, Scan):
-            for o in node.operands:
-                self.add_request(o, index, loops, consumer)
-        elif isinstance(s, ConstantLinear):
-            dim, matrix = s.axis_and_matrix(node)
-            for k in range(len(matrix[0])):
-                self.add_request(node.operands[0], (*index[:dim], k, *index[dim + 1 :]), loops, consumer)
-        elif isinstance(s, IndexMap):
-            for read in s.reads(node, index):
-                self.add_request(node.operands[read.operand], read.position, loops, consumer)
-        elif isinstance(s, Gather):
-            position: list[Dim] = []
-            for d in s.position(node, index):
-                if isinstance(d, Lookup):
-                    self.add_request(node.operands[d.operand], d.position, loops, consumer)
-                    used = sorted(index_variables(d.position))
-                    position.append(sum((var(v) for v in used), start=0))  # varies with the loops of the lookup
-                else:
-                    position.append(d)
-            self.add_request(node.operands[0], tuple(position), loops, consumer)
-        elif isinstance(s, Reduction):
-            domain = s.domain(node)
-            names = [self._fresh_var() if e != 1 else None for e in domain.extents]
-            point = tuple(var(name) if name else 0 for name in names)
+        own: list[str] = []
+
+        def new_loop() -> Dim:
+            own.append(self._fresh_var())
+            return var(own[-1])
+
+        elements = node.structure.operand_elements(node, index, new_loop)
+        if isinstance(node.structure, Reduction):
             outer = index_variables(index)
-            around = (*(v for v in loops if v in outer), *(name for name in names if name))
-            for o, operand_index in zip(node.operands, domain.positions(index, point), strict=True):
-                self.add_request(o, operand_index, around, node)
+            loops, consumer = (*(v for v in loops if v in outer), *own), node
+        for operand, position in elements:
+            self.add_request(operand, position, loops, consumer)
 
     def _fresh_var(self) -> str:
         self._count += 1
@@ -187,11 +163,6 @@ class Demand:
             return 0
         own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else 1
         return own + sum(self.recompute_cost(o) for o in node.operands)
-
-
-def index_variables(*positions: Position) -> set[str]:
-    """Return the variables that the indices of `positions` use."""
-    return {v for index in positions for d in index for v in variables(d)}
 
 
 def elementwise_cost(node: Node) -> int:

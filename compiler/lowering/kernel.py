@@ -7,9 +7,10 @@ to a load from a local buffer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from compiler.analysis.demand import index_variables, solve_demand
+from compiler.analysis.demand import solve_demand
 from compiler.analysis.index_sets import tighten_ranges
 from compiler.analysis.reduction_domains import split_points
 from compiler.analysis.store_domains import (
@@ -38,7 +39,9 @@ from compiler.ir.graph.structure import (
     Reduction,
     Scan,
     Scatter,
+    Structure,
     elementwise_expr,
+    index_variables,
 )
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, Ref, const, index_value, where
 from compiler.ir.symbolic.index_expr import Dim, interval, simplify, var, variables
@@ -222,46 +225,27 @@ class KernelLowering:
         """Return the expression of an element by the structure of its node; LoweringError if there is none."""
         if node in self.inputs:
             return Load(node.dtype, self.inputs[node], index, mask, const(0, node.dtype) if mask is not None else None)
-        s = node.structure
-        if isinstance(s, Leaf):
+        if isinstance(node.structure, Leaf):
             value = scalar_value(node)
             if value is None:
                 raise LoweringError(f"constant {node} must be an operand of the group")
             return const(value, node.dtype)
         if node in self.demand.materialized and node is not self.materializing:
             return self.load_materialized(node, index, mask)
-        if isinstance(s, Elementwise):
-            return self.elementwise(node, index, mask)
-        if isinstance(s, IndexMap):
-            return self.index_map(node, s, index, mask)
-        if isinstance(s, Gather):
-            return self.gather(node, s, index, mask)
-        if isinstance(s, Generate):
-            return s.fn(node, index)
-        if isinstance(s, Scan):
-            if mask is not None:
-                raise LoweringError(f"scan {node} is read under a guard")
-            return lower_scan_step(self, node, s, index)
-        if isinstance(s, Scatter):
-            raise LoweringError(f"{node} is a scatter and cannot be fused with its consumer")
-        if isinstance(s, ConstantLinear):
-            return self.constant_linear(node, s, index, mask)
-        if isinstance(s, Reduction):
-            if mask is not None or self.in_constant_linear:
-                context = "under a guard" if mask is not None else "by a constant linear map"
-                raise LoweringError(f"reduction {node} is read {context}")
-            return self.reduction(node, s, index)
-        raise LoweringError(f"{node} has no structure to lower")
+        kind = type(node.structure)
+        if kind not in LOWERINGS:
+            fused = "is a scatter and cannot be fused with its consumer"
+            raise LoweringError(f"{node} {fused if kind is Scatter else 'has no structure to lower'}")
+        return LOWERINGS[kind](self, node, node.structure, index, mask)
 
     def upcast_element(self, node: Node, index: Position) -> Expr:
         """Return the element for use in arithmetic: half types are converted to f32."""
         return upcast_half(self.element(node, index, None))
 
-    def elementwise(self, node: Node, index: Position, mask: Expr | None) -> Expr:
+    def elementwise(self, node: Node, s: Elementwise, index: Position, mask: Expr | None) -> Expr:
         """Apply the scalar expression of the op to the operands; half types are computed in f32 and rounded once."""
-        assert isinstance(node.structure, Elementwise)
         operands = [self.element(o, broadcast_index(o.shape, index), mask) for o in node.operands]
-        operands = [upcast_half(x) for x in operands] if node.structure.promotes_half else operands
+        operands = [upcast_half(x) for x in operands] if s.promotes_half else operands
         expr = elementwise_expr(node, [o.dtype for o in operands])
         uses = [0] * len(operands)
         for e in expr.subexprs:
@@ -362,6 +346,13 @@ class KernelLowering:
 
     # reductions and buffers
 
+    def unguarded_reduction(self, node: Node, s: Reduction, index: Position, mask: Expr | None) -> Expr:
+        """Return the element of a reduction; LoweringError if it is needed under a guard or by a constant linear map."""
+        if mask is not None or self.in_constant_linear:
+            context = "under a guard" if mask is not None else "by a constant linear map"
+            raise LoweringError(f"reduction {node} is read {context}")
+        return self.reduction(node, s, index)
+
     def reduction(self, node: Node, s: Reduction, index: Position) -> Expr:
         """Emit a reduce statement in the innermost loop that the index depends on, and return its result."""
         with self.nest.at_depth(self.nest.defining_depth(index_variables(index))):
@@ -437,6 +428,18 @@ class KernelLowering:
         value = self.compute_element(node, tuple(self.simplify_index(d) for d in index), None)
         self.materializing = outer
         return value
+
+
+LOWERINGS: Mapping[type[Structure], Callable[[KernelLowering, Node, Any, Position, Expr | None], Expr]] = {
+    Elementwise: KernelLowering.elementwise,
+    IndexMap: KernelLowering.index_map,
+    Gather: KernelLowering.gather,
+    Generate: lambda lowering, node, s, index, mask: s.fn(node, index),
+    Scan: lower_scan_step,
+    ConstantLinear: KernelLowering.constant_linear,
+    Reduction: KernelLowering.unguarded_reduction,
+}
+"""How an element is computed: (node, its structure, index, condition under which it is needed) -> expression."""
 
 
 def upcast_half(e: Expr) -> Expr:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from compiler.analysis.demand import Demand, index_variables
+from compiler.analysis.demand import Demand
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Position, Reduction, Scan
+from compiler.ir.graph.structure import Position, Reduction, Scan, index_variables
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile.kernel import Let, Local, Store
@@ -52,7 +52,7 @@ def find_sequential_loop(demand: Demand) -> str | None:
             if not is_plain or index_variables(r.index) != set(sizes):
                 raise LoweringError(f"scan {n} is not indexed by all loops of {demand.root}")
         for d in _scan_positions(n, demand):
-            name, axis = str(d), n.structure.axis(n)  # type: ignore[union-attr]
+            name, axis = str(d), n.structure.axis(n)  # type: ignore[attr-defined]
             if name not in sizes or d != var(name) or sizes[name] != n.shape[axis.dim]:
                 raise LoweringError(f"scan {n} is not read in scan order")
             loops.add(name)
@@ -73,8 +73,10 @@ def _scan_positions(n: Node, demand: Demand) -> list[Dim]:
     return [n.shape[axis.dim] - 1 - d if axis.reverse else d for d in indices]
 
 
-def lower_scan_step(lowering: KernelLowering, node: Node, s: Scan, index: Position) -> Expr:
-    """Emit one step of scan `node` in its loop and return the element; LoweringError if `index` is in another loop."""
+def lower_scan_step(lowering: KernelLowering, node: Node, s: Scan, index: Position, mask: Expr | None) -> Expr:
+    """Emit one step of scan `node` in its loop and return the element; LoweringError if `index` is elsewhere or masked."""
+    if mask is not None:
+        raise LoweringError(f"scan {node} is read under a guard")
     nest, axis, initial = lowering.nest, s.axis(node), s.initial(node)
     loop = lowering.sequential_loop if node.shape[axis.dim] != 1 else None
     if loop is not None and loop not in variables(index[axis.dim]):  # a materialized consumer has its own loop

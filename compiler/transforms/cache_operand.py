@@ -9,8 +9,7 @@ from compiler.errors import TransformError
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load
 from compiler.ir.symbolic.index_expr import Bounds, Dim, interval, substitute, var, variables
-from compiler.ir.tile.dependence import stored_buffers
-from compiler.ir.tile.kernel import Block, For, Local, Range, Store, map_exprs
+from compiler.ir.tile.kernel import Block, For, Local, Range, Store, map_exprs, stored_buffers
 from compiler.ir.tile.loop_nest import wrap_in_nest
 from compiler.ir.types import TensorType
 

@@ -7,8 +7,7 @@ from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dependence import loaded_buffers, stored_buffers
-from compiler.ir.tile.kernel import Block, For, Let, Local, Reduce, Stmt, Store
+from compiler.ir.tile.kernel import Block, For, Let, Local, Reduce, Stmt, Store, loaded_buffers, stored_buffers
 from compiler.ir.tile.substitution import NameSupply
 from compiler.ir.tile.uses import used_names
 from compiler.ir.types import TensorType

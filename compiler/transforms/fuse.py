@@ -10,8 +10,8 @@ from compiler.errors import TransformError
 from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dependence import conflicting_buffer, stored_buffers
-from compiler.ir.tile.kernel import Block, For, Let, Range, Reduce, Store
+from compiler.ir.tile.dependence import conflicting_buffer
+from compiler.ir.tile.kernel import Block, For, Let, Range, Reduce, Store, stored_buffers
 from compiler.ir.tile.substitution import NameSupply, bound_names, substitute_names
 
 L = TypeVar("L", bound=Union[For, Reduce])

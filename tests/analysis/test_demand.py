@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from compiler.analysis import demand as demand_module
-from compiler.analysis.demand import Demand, elementwise_cost, index_variables, is_cheap_index_expr, solve_demand
+from compiler.analysis.demand import Demand, elementwise_cost, is_cheap_index_expr, solve_demand
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import index_variables
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.text.graph_parser import parse_graph
 

@@ -9,6 +9,8 @@ from compiler.codegen.backend import target_by_name
 from compiler.errors import VerifyError
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.text.tile_printer import print_kernel
+from compiler.passes.manager import run_pipeline
+from compiler.target import MemorySpace, Target
 
 KERNEL = """kernel @k(in %x: f32[64, 64], out %y: f32[64, 64]) {
   parallel %i in 0..64 {
@@ -30,6 +32,26 @@ def test_the_space_round_trips(space: str) -> None:
 def test_a_space_of_the_target_is_accepted(target: str, space: str) -> None:
     kernel = parse_kernel(KERNEL.replace("SPACE", space and f" in {space}"))
     assert not list(memory_problems(kernel, target_by_name(target)))
+
+
+COPY = """kernel @k(in %x: f32[64, 64], out %y: f32[64, 64]) {
+  local %t: f32[64]SPACE
+  copy_async %x[0, 0] -> %t[0] size 64
+  wait %t
+}"""
+
+
+@pytest.mark.parametrize(
+    ("space", "problems"), [(" in memory", []), (" in scratch", ["in scratch"]), ("", ["in no space"])]
+)
+def test_asynchronous_copies_need_a_target_that_has_them(space: str, problems: list[str]) -> None:
+    memory = MemorySpace("scratch", None, "block"), MemorySpace("memory", None, "device")
+    paths = (("memory", "memory"), ("scratch", "memory"))
+    toy = Target(name="toy", backend="c", native_dtypes=frozenset(), memory=memory, async_copies=paths)
+    kernel = parse_kernel(COPY.replace("SPACE", space))
+    expected = "@k: toy has no asynchronous copy from %x in memory to %t {}; run lower-async-copies"
+    assert list(memory_problems(kernel, toy)) == list(map(expected.format, problems))
+    assert not list(memory_problems(run_pipeline(kernel, "lower-async-copies"), toy))
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -16,8 +16,12 @@ import torch
 from torch import nn
 
 import compiler
+from compiler.analysis.memory_spaces import memory_problems
 from compiler.codegen.backend import backend_of, backends, target_by_name, targets
 from compiler.errors import TargetError
+from compiler.ir.interpret.tile import run_kernel
+from compiler.ir.text.tile_parser import parse_kernel
+from compiler.ir.verify.kernel import verify_kernel
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "c_target.py"
 MODEL = nn.Sequential(nn.Linear(10, 6), nn.GELU(), nn.Softmax(1))
@@ -88,13 +92,37 @@ def test_a_target_from_outside_prints_its_code(example: ModuleType) -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here: the printed C is not run")
+def test_it_copies_asynchronous_boxes(example: ModuleType, tmp_path: Path) -> None:
+    kernel = parse_kernel("""kernel @reverse(in %x: f32[4, 8], out %y: f32[4, 8]{1, 0}) {
+      local %s: f32[2, 8] in memory
+      for %b in 0..2 {
+        copy_async %x[%b*2, 0] -> %s[0, 0] size 2, 8
+        wait %s
+        for %i in 0..2 { for %j in 0..8 { store %s[1 - %i, %j], %y[%b*2 + %i, %j] } }
+      }
+    }""")
+    verify_kernel(kernel)
+    assert not list(memory_problems(kernel, example.C))
+    x, y, expected = np.random.default_rng(0).random((4, 8), np.float32), *np.zeros((2, 4, 8), np.float32)
+    run_kernel(kernel, {"x": x, "y": expected})
+    compile_c(example.print_c(kernel, example.C), tmp_path).reverse(
+        *(a.ctypes.data_as(ctypes.c_void_p) for a in (x, y))
+    )
+    np.testing.assert_array_equal(y.reshape(8, 4).T, expected)
+
+
+def compile_c(text: str, folder: Path) -> ctypes.CDLL:
+    source, library = folder / "k.c", folder / "k.so"
+    source.write_text(f"#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n{text}\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-lm"], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here: the printed C is not run")
 def test_what_it_prints_is_right(example: ModuleType, tmp_path: Path) -> None:
     model = nn.Softmax(1).eval()
     text = compiler.compile(model, (INPUT,), options={"target": "c99"}).print_ir("c")
-    source, library = tmp_path / "k.c", tmp_path / "k.so"
-    source.write_text(f"#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n{text}\n")
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-lm"], check=True)
     (name,) = re.findall(r"^void (\w+)\(", text, re.M)
     x, y = INPUT.numpy(), np.zeros((4, 10), np.float32)
-    ctypes.CDLL(str(library))[name](*(a.ctypes.data_as(ctypes.c_void_p) for a in (x, y)))
+    compile_c(text, tmp_path)[name](*(a.ctypes.data_as(ctypes.c_void_p) for a in (x, y)))
     np.testing.assert_allclose(y, model(INPUT.double()).numpy(), rtol=1e-6)

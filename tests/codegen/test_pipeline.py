@@ -301,3 +301,21 @@ def test_any_schedule(kernels: tuple[Kernel, Kernel], target: str) -> None:
             np.testing.assert_allclose(got[name], array, rtol=5e-4, atol=2e-4, err_msg=name)
         else:
             assert_same_bits(array, got[name], f"%{name}")
+
+
+def test_asynchronous_copies_run_as_loops() -> None:
+    text = """kernel @k(in %x: f32[16, 40], out %y: f32[16, 40]) {
+      parallel %b in 0..2 {
+        local %s: f32[2, 40]
+        copy_async %x[%b*8, 0] -> %s[0, 0] size 40
+        for %k in 0..7 {
+          copy_async %x[%b*8 + %k + 1, 0] -> %s[(%k + 1)%2, 0] size 40
+          wait %s pending 1
+          for %j in 0..40 { store %s[%k%2, %j]*2.0, %y[%b*8 + %k, %j] }
+        }
+        wait %s
+        for %j in 0..40 { store %s[1, %j]*2.0, %y[%b*8 + 7, %j] }
+      }
+    }"""
+    for target in runnable_targets():
+        check_bits(text, target, f"lower-async-copies,{EAGER}")

@@ -20,6 +20,7 @@ from compiler.codegen.llvm.primitives import emit_primitive, intrinsic_suffix
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, trip_count
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
+from compiler.errors import TargetError
 from compiler.ir import scalar
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import PrimitiveCall, Ref
@@ -120,8 +121,10 @@ class KernelEmitter:
                 ev.emit_prefetch(stmt, tile_coords(ev.scope, axes))
         elif isinstance(stmt, Reduce):
             self.emit_reduce(stmt, ev)
-        else:
+        elif isinstance(stmt, For):
             self.emit_loop(stmt.range, ev, [], partial(self.run_body, stmt.body))
+        else:
+            raise TargetError(f"@{self.kernel.name}: CPUs do not copy asynchronously; run lower-async-copies")
 
     def run_body(self, body: Block, ev: ExprEmitter, carried: CarriedValues) -> CarriedValues:
         """Emit the statements of a loop that carries no values."""

@@ -7,7 +7,7 @@ from compiler.codegen.triton.emit import emit_triton
 from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
 from compiler.ir.tile.kernel import Kernel
 
-GPU_PASSES = "delinearize,tighten-reductions,split-kernels,collapse,gpu-rows,gpu-dot,gpu-blocks"
+GPU_PASSES = "lower-async-copies,delinearize,tighten-reductions,split-kernels,collapse,gpu-rows,gpu-dot,gpu-blocks"
 """Scalar loops to blocks: one kernel for each grid, then block shapes of local buffers, of contractions, and of everything else."""
 
 

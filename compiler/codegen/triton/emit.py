@@ -170,6 +170,8 @@ class TritonKernelEmitter:
                     self.emit_block(body)
             case Reduce():
                 self.emit_reduce(stmt)
+            case _:
+                raise TritonError(f"@{self.kernel.name}: Triton copies by itself; run lower-async-copies")
 
     def emit_store(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
         if buffer in self.local_depths:
@@ -338,9 +340,8 @@ def is_read_modify_write(stmt: Stmt) -> bool:
     """Return True for a serial loop that writes a buffer it reads: it must not run in every program."""
     if not isinstance(stmt, For) or stmt.parallel:
         return False
-    written = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Store)}
     local = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Local)}
-    return bool({e.buffer for e in tile.loads((stmt,))} & written - local)
+    return bool(tile.loaded_buffers((stmt,)) & tile.stored_buffers((stmt,)) - local)
 
 
 def reduce_identity(s: Reduce) -> Const:

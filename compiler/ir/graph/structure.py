@@ -16,18 +16,19 @@
     TupleGet        one of several results
     Leaf            an input or constant
 
-Matmul, convolution and pooling are reductions; views, padding and concatenation are index maps.
+Matmul, convolution and pooling are reductions; views, padding and concatenation are index maps.  A kind is its class here, its
+rule in `EVALUATORS` of compiler.ir.interpret.structure and its rule in `LOWERINGS` of compiler.lowering.kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias
 
 from compiler.ir.scalar import Const, Expr, Number, Ref, const
-from compiler.ir.symbolic.index_expr import Dim, var
-from compiler.ir.types import DType, f32
+from compiler.ir.symbolic.index_expr import Dim, var, variables
+from compiler.ir.types import DType, broadcast_index, f32
 
 if TYPE_CHECKING:
     from compiler.ir.graph.node import Node
@@ -35,9 +36,25 @@ if TYPE_CHECKING:
 Position: TypeAlias = tuple[Dim, ...]
 """One index per dimension."""
 
+OperandElements: TypeAlias = Iterable[tuple["Node", Position]]
+"""Elements of operands, by operand and position."""
+
+
+def index_variables(*positions: Position) -> set[str]:
+    """Return the variables that the indices of `positions` use."""
+    return {v for index in positions for d in index for v in variables(d)}
+
+
+class Structure:
+    """Base of the structures."""
+
+    def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
+        """Return the elements that element `index` of `node` reads in its kernel; a reduction reads them in new loops."""
+        return ()
+
 
 @dataclass(frozen=True)
-class Elementwise:
+class Elementwise(Structure):
     """`fn` maps one element of each operand to one element of the result.
 
     `fn` takes an `Expr` per operand and the node's attributes as keywords.  `promotes_half` converts operands of half
@@ -46,6 +63,9 @@ class Elementwise:
 
     fn: Callable[..., Expr]
     promotes_half: bool = True
+
+    def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
+        return [(o, broadcast_index(o.shape, index)) for o in node.operands]
 
 
 @dataclass(frozen=True)
@@ -67,7 +87,7 @@ class GuardedRead:
 
 
 @dataclass(frozen=True)
-class IndexMap:
+class IndexMap(Structure):
     """`reads(node, i)` lists the guarded reads of result element `i`; `fill(node)` is its value where no guards hold.
 
     A *view* has one read without guards.  `inverse(node, j)` maps operand element `j` of a view to its position in the
@@ -81,6 +101,9 @@ class IndexMap:
     fill: Callable[[Node], Number] | None = None
     inverse: Callable[[Node, Position], Position | None] | None = None
     operand_offsets: Callable[[Node], tuple[Position, ...]] | None = None
+
+    def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
+        return [(node.operands[read.operand], read.position) for read in self.reads(node, index)]
 
 
 @dataclass(frozen=True)
@@ -97,10 +120,19 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Gather:
+class Gather(Structure):
     """`position(node, i)` is the index in operand 0 of result element `i`; a `Lookup` in it reads another operand."""
 
     position: Callable[[Node, Position], tuple[Dim | Lookup, ...]]
+
+    def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
+        position: list[Dim] = []
+        for d in self.position(node, index):
+            if isinstance(d, Lookup):
+                yield node.operands[d.operand], d.position
+                d = sum(map(var, sorted(index_variables(d.position))), start=0)  # varies with the loops of the lookup
+            position.append(d)
+        yield node.operands[0], tuple(position)
 
 
 @dataclass(frozen=True)
@@ -117,7 +149,7 @@ class ReductionDomain:
 
 
 @dataclass(frozen=True)
-class Reduction:
+class Reduction(Structure):
     """A reduction by `combine`: "add", "mul", "max" or "min" (on bool, "max" is any and "min" is all).
 
     `domain(node)` gives the reduced domain; `fn` maps one element of each operand to the value to combine.
@@ -127,15 +159,24 @@ class Reduction:
     domain: Callable[[Node], ReductionDomain]
     fn: Callable[..., Expr] = lambda x: x
 
+    def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
+        domain = self.domain(node)
+        point = tuple(new_loop() if e != 1 else 0 for e in domain.extents)
+        return zip(node.operands, domain.positions(index, point), strict=True)
+
 
 @dataclass(frozen=True)
-class ConstantLinear:
+class ConstantLinear(Structure):
     """Product of a constant matrix with every line of the operand along one dimension.
 
     `axis_and_matrix(node)` gives the dimension and the matrix, as in the Winograd transforms (Lavin and Gray, 2016).
     """
 
     axis_and_matrix: Callable[[Node], tuple[int, tuple[tuple[float, ...], ...]]]
+
+    def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
+        dim, matrix = self.axis_and_matrix(node)
+        return [(node.operands[0], (*index[:dim], k, *index[dim + 1 :])) for k in range(len(matrix[0]))]
 
 
 @dataclass(frozen=True)
@@ -148,7 +189,7 @@ class ScanAxis:
 
 
 @dataclass(frozen=True)
-class Scan:
+class Scan(Structure):
     """A scan with state carried along a dimension: `initial(node)`, then `step(*state, *elements)` for each element.
 
     Operands have the shape of the result, whose elements are `result(*state)`.  Operands of half types are converted to
@@ -161,6 +202,9 @@ class Scan:
     result: Callable[..., Expr] = lambda *state: state[0]
     combine: str = ""
 
+    def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
+        return [(o, index) for o in node.operands]
+
 
 @dataclass(frozen=True)
 class ScatterWrites:
@@ -172,7 +216,7 @@ class ScatterWrites:
 
 
 @dataclass(frozen=True)
-class Scatter:
+class Scatter(Structure):
     """A copy of operand 0, updated at data-dependent positions.
 
     `combine(node)` is "add", "mul", "max", "min", or "set" to overwrite.  Writes to the same position happen in order,
@@ -184,26 +228,26 @@ class Scatter:
 
 
 @dataclass(frozen=True)
-class Generate:
+class Generate(Structure):
     """`fn(node, i)` is element `i` of the result, computed from the position only."""
 
     fn: Callable[[Node, Position], Expr]
 
 
 @dataclass(frozen=True)
-class Composite:
+class Composite(Structure):
     """`expand(node, *operands)` builds the same value from other ops."""
 
     expand: Callable[..., Node]
 
 
 @dataclass(frozen=True)
-class Fused:
+class Fused(Structure):
     """The graph in attribute `body` applied to the operands, to be lowered to one kernel."""
 
 
 @dataclass(frozen=True)
-class Recurrence:
+class Recurrence(Structure):
     """A loop over steps of the graph in attribute `body`.
 
     The body maps (entries of the sequences, states, loop-invariant operands) to (states, entries of the results).
@@ -211,7 +255,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True)
-class ControlFlow:
+class ControlFlow(Structure):
     """Runs graphs in its attributes as data decides; each takes the operands after the `leading_operands` first ones.
 
     The op's reference implements it, given functions in place of the graphs.
@@ -221,7 +265,7 @@ class ControlFlow:
 
 
 @dataclass(frozen=True)
-class Opaque:
+class Opaque(Structure):
     """Runs the op's reference in PyTorch; `reason` explains why the op has no structure.
 
     `shape_attr` names an attribute that only declares the result shapes; the call defines symbols that are only there.
@@ -232,19 +276,14 @@ class Opaque:
 
 
 @dataclass(frozen=True)
-class TupleGet:
+class TupleGet(Structure):
     """Result number `index` of an operand with several results (compare XLA's GetTupleElement)."""
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Leaf(Structure):
     """An input or constant of the graph."""
 
-
-Structure: TypeAlias = Union[
-    Elementwise, IndexMap, Gather, Reduction, ConstantLinear, Scan, Scatter, Generate,
-    Composite, Fused, Recurrence, ControlFlow, Opaque, TupleGet, Leaf,
-]  # fmt: skip
 
 IDENTITIES: dict[str, Callable[[DType], Number]] = {
     "add": lambda dtype: 0,

@@ -48,11 +48,10 @@ def evaluate_structure(node: Node, operands: Sequence[Array]) -> Array:
         return evaluate_graph(node.attrs.get("body") or expand_composite(node), operands)[0]
     if node.op is CONSTANT:
         return to_interpreter_array(node.attrs["value"].array, node.dtype)
-    for kind, rule in EVALUATORS.items():
-        if isinstance(node.structure, kind):
-            value = rule(node, node.structure, operands)
-            return np.array(np.broadcast_to(round_to(value, node.dtype), node.type.static_shape()))
-    raise VerifyError(f"{node!r} has no structure to evaluate: {node.structure}")
+    if type(node.structure) not in EVALUATORS:
+        raise VerifyError(f"{node!r} has no structure to evaluate: {node.structure}")
+    value = EVALUATORS[type(node.structure)](node, node.structure, operands)
+    return np.array(np.broadcast_to(round_to(value, node.dtype), node.type.static_shape()))
 
 
 def evaluate_graph(graph: Graph, inputs: Sequence[Array]) -> list[Array]:

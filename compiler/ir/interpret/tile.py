@@ -9,10 +9,13 @@ broadcast as in NumPy:
         store %x[%i] + 1.0, %y[%i, %j]
 
 Layouts, lanes, unrolling and threads are ignored: arrays are logical, and no result depends on them.
+
+To expose programs that see when an asynchronous copy happens, its destination is poisoned at the start and written by the wait.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -93,9 +96,12 @@ def _run_steps(
 
 def poisoned_array(type_: TensorType, private_shape: Sequence[int] = ()) -> Array:
     """Return an array of NaN, True or 99, to expose reads of unwritten elements, with leading axes `private_shape`."""
-    dtype = type_.dtype
-    poison = float("nan") if dtype.is_float else True if dtype.kind == "bool" else 99
-    return np.full((*private_shape, *type_.static_shape()), poison, dtype.numpy)
+    return _poison(np.empty((*private_shape, *type_.static_shape()), type_.dtype.numpy))
+
+
+def _poison(array: Array) -> Array:
+    array[...] = float("nan") if array.dtype.kind == "f" else True if array.dtype.kind == "b" else 99
+    return array
 
 
 def _call_opaque(step: OpaqueCall, buffers: Mapping[str, TensorType], arrays: dict[str, Array]) -> None:
@@ -125,6 +131,9 @@ class _KernelExecution:
         self.rank = _tile_depth(kernel.body)
         self.tile_widths: list[int] = []
         self.index_errors: list[str] = []
+        self.copies: defaultdict[str, list[tuple[Array, Array]]] = defaultdict(
+            list
+        )  # source, target of those under way
 
     def run_block(self, body: Block) -> None:
         for stmt in body:
@@ -143,6 +152,13 @@ class _KernelExecution:
                 self.run_check(name, *(self.evaluate_index(d) for d in (low, high)))
             case Prefetch():
                 pass
+            case tile.AsyncCopy():
+                source, target = map(self.box_elements, stmt.boxes)
+                self.copies[stmt.target].append((source, _poison(target)))
+            case tile.Wait(buffer, pending):
+                while len(self.copies[buffer]) > pending:
+                    source, target = self.copies[buffer].pop(0)
+                    target[...] = source.reshape(target.shape)
             case For(loop, body):
                 for _ in self.iterate_tiles((loop,)):
                     self.run_block(body)
@@ -199,6 +215,20 @@ class _KernelExecution:
     def run_store(self, buffer: str, index: Sequence[Dim], value: Any) -> None:
         *indices, value = np.broadcast_arrays(0, *self.element_indices(buffer, index, None), value)
         self.arrays[buffer][np.newaxis][tuple(indices)] = value  # the leading axis gives a rank-0 buffer an index
+
+    def box_elements(self, box: tile.Box) -> Array:
+        """Return a view of the elements of a box; VerifyError if it is in a tiled loop or out of bounds."""
+        buffer, index, extents = box
+        if self.tile_widths:
+            raise VerifyError(f"%{buffer} is copied asynchronously inside a tiled loop")
+        starts, counts = ([int(self.evaluate_index(d)) for d in dims] for dims in (index, extents))
+        array = self.arrays[buffer]
+        for k, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            if start < 0 or count < 0 or start + count > array.shape[k]:
+                raise VerifyError(
+                    f"%{buffer}: copied elements {start}..{start + count - 1} of axis {k} exceed the extent {array.shape[k]}"
+                )
+        return array[tuple(slice(start, start + count) for start, count in zip(starts, counts, strict=True))]
 
     def element_indices(self, buffer: str, index: Sequence[Dim], mask: Any) -> list[Any]:
         """Return index arrays of the elements, clipped to the bounds; VerifyError if an unmasked one is outside."""

@@ -28,6 +28,7 @@ from compiler.ir.text.type_parser import read_dim, read_dims, read_size_declarat
 from compiler.ir.tile.kernel import (
     ANY_REUSE,
     ROLES,
+    AsyncCopy,
     Block,
     BoundsCheck,
     For,
@@ -41,11 +42,12 @@ from compiler.ir.tile.kernel import (
     ReuseRange,
     Stmt,
     Store,
+    Wait,
 )
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, view_type
 from compiler.ir.types import TensorType, i64
 
-KEYWORDS = ("store", "local", "check", "prefetch", "for", "parallel")
+KEYWORDS = ("store", "local", "check", "prefetch", "copy_async", "wait", "for", "parallel")
 
 
 def parse_kernel(text: str) -> Kernel:
@@ -131,6 +133,11 @@ def _read_statement(c: Cursor, scope: NameScope) -> Stmt:
         buffer, index = expect_name(c, scope.buffers, "buffer").text, read_dims(c)
         level = c.expect_integer() if c.accept("level") else 1
         return Prefetch(buffer, index, level, _read_reuse(c) if c.accept("reuse") else ANY_REUSE)
+    if c.accept("copy_async"):
+        return _read_async_copy(c, scope)
+    if c.accept("wait"):
+        buffer = expect_name(c, scope.buffers, "buffer").text
+        return Wait(buffer, c.expect_integer() if c.accept("pending") else 0)
     name = c.expect_kind("value", "a statement").text
     c.expect("=")
     if c.accept("reduce"):
@@ -148,6 +155,17 @@ def _read_store(c: Cursor, scope: NameScope) -> Store:
     index, dtype = read_dims(c), scope.buffers[buffer.text]
     nontemporal = (_read_condition(c) if c.next_is("if") else 0) if c.accept("nontemporal") else None
     return Store(buffer.text, index, as_typed_expr(c, value, dtype, at), nontemporal)
+
+
+def _read_async_copy(c: Cursor, scope: NameScope) -> AsyncCopy:
+    source, source_index = expect_name(c, scope.buffers, "buffer").text, read_dims(c)
+    c.expect("->")
+    target, target_index = expect_name(c, scope.buffers, "buffer").text, read_dims(c)
+    c.expect("size")
+    sizes = [read_dim(c)]
+    while c.accept(","):
+        sizes.append(read_dim(c))
+    return AsyncCopy(source, source_index, target, target_index, tuple(sizes))
 
 
 def _read_reuse(c: Cursor) -> ReuseRange:

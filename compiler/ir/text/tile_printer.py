@@ -35,6 +35,7 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes
 from compiler.ir.tile.kernel import (
     ANY_REUSE,
+    AsyncCopy,
     BoundsCheck,
     For,
     Kernel,
@@ -45,6 +46,7 @@ from compiler.ir.tile.kernel import (
     Reduce,
     Stmt,
     Store,
+    Wait,
 )
 from compiler.ir.tile.program import Copy, Launch, Program, Repeat, Step, View
 from compiler.ir.types import DType, TensorType, boolean, i64
@@ -109,6 +111,11 @@ class _KernelPrinter:
             level = f" level {s.level}" if s.level > 1 else ""
             reuse = f" reuse {s.reuse_text}" if s.reuse != ANY_REUSE else ""
             yield f"prefetch {self.print_element(s.buffer, s.index)}{level}{reuse}"
+        elif isinstance(s, AsyncCopy):
+            source, target = (self.print_element(name, index) for name, index, _ in s.boxes)
+            yield f"copy_async {source} -> {target} size {', '.join(map(self.print_dim, s.sizes))}"
+        elif isinstance(s, Wait):
+            yield f"wait {format_value_name(s.buffer)}{f' pending {s.pending}' if s.pending else ''}"
         elif isinstance(s, For):
             lines = [line for inner in s.body for line in self.print_stmt(inner)]
             head = f"{'parallel' if s.parallel else 'for'} {self.print_range(s.range)} {{"

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from compiler.ir.symbolic.affine import stride
 from compiler.ir.symbolic.bounds import bounds_of_expr, is_provably_less
 from compiler.ir.symbolic.index_expr import Bounds, Dim, dynamic_sizes, interval, substitute, var, variables
-from compiler.ir.tile.kernel import Block, Range, Store, loads, stmt_body, stmt_exprs, stmt_ranges, walk
+from compiler.ir.tile.kernel import AsyncCopy, Block, Range, Store, stmt_body, stmt_exprs, stmt_ranges, stored_buffers
 from compiler.ir.tile.substitution import bound_names
 
 Index: TypeAlias = tuple[Dim, ...]
@@ -25,14 +25,8 @@ IndexBounds: TypeAlias = tuple[Dim, Dim] | None
 """Lowest and highest value of an index, or None if unknown."""
 
 
-def stored_buffers(body: Block) -> set[str]:
-    """Return the buffers that `body` stores to."""
-    return {s.buffer for s in walk(body) if isinstance(s, Store)}
-
-
-def loaded_buffers(body: Block) -> set[str]:
-    """Return the buffers that `body` loads from."""
-    return {e.buffer for e in loads(body)}
+ANYWHERE = var("anywhere")
+"""Index without bounds, for each dimension of a box that is copied asynchronously."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +52,9 @@ def memory_accesses(body: Block, buffers: Collection[str], bounds: Bounds | None
             yield from (MemoryAccess(e.buffer, e.index, False, inner) for e in value.loads if e.buffer in buffers)
         if isinstance(stmt, Store) and stmt.buffer in buffers:
             yield MemoryAccess(stmt.buffer, stmt.index, True, inner)
+        if isinstance(stmt, AsyncCopy):
+            sides = zip(stmt.boxes, (False, True), strict=True)
+            yield from (MemoryAccess(b[0], (ANYWHERE,) * len(b[1]), w, inner) for b, w in sides if b[0] in buffers)
         yield from memory_accesses(stmt_body(stmt), buffers, inner)
 
 

@@ -10,6 +10,7 @@ import hashlib
 
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
+from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Store
 
@@ -76,6 +77,11 @@ class _DigestWriter:
                 self.line("check", self.canonical_names[stmt.name], self.dim(stmt.low), self.dim(stmt.high))
             elif isinstance(stmt, Prefetch):
                 self.line("prefetch", self.canonical_names[stmt.buffer], self.dims(stmt.index), stmt.level, stmt.reuse)
+            elif isinstance(stmt, tile.AsyncCopy):
+                ends = (part for name, at, _ in stmt.boxes for part in (self.canonical_names[name], self.dims(at)))
+                self.line("copy_async", *ends, self.dims(stmt.sizes))
+            elif isinstance(stmt, tile.Wait):
+                self.line("wait", self.canonical_names[stmt.buffer], stmt.pending)
             elif isinstance(stmt, For):
                 self.line("for", stmt.parallel, self.range(stmt.range))
                 self.block(stmt.body)

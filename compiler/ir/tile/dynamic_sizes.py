@@ -9,7 +9,7 @@ from compiler.ir.scalar import IndexValue
 from compiler.ir.symbolic.binding import bind_symbols
 from compiler.ir.symbolic.index_atoms import DynamicSize
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes, substitute, substitute_symbols
-from compiler.ir.tile.kernel import Block, BoundsCheck, Kernel, Local, Prefetch, Store, stmt_exprs, stmt_ranges, walk
+from compiler.ir.tile.kernel import Block, Kernel, stmt_dims, stmt_exprs, walk
 from compiler.ir.tile.program import OpaqueCall, Program, Repeat, Step, View
 from compiler.ir.types import TensorType
 
@@ -34,15 +34,7 @@ def _sorted_by_name(sizes: Iterable[DynamicSize]) -> tuple[DynamicSize, ...]:
 def _index_exprs(body: Block) -> Iterator[Dim]:
     """Yield every index expression in a kernel's body."""
     for stmt in walk(body):
-        yield from (d for r in stmt_ranges(stmt) for d in (r.lo, r.hi))
-        if isinstance(stmt, Store) and stmt.nontemporal is not None:
-            yield stmt.nontemporal
-        if isinstance(stmt, (Store, Prefetch)):
-            yield from stmt.index
-        elif isinstance(stmt, Local):
-            yield from stmt.type.shape
-        elif isinstance(stmt, BoundsCheck):
-            yield from (stmt.low, stmt.high)
+        yield from stmt_dims(stmt)
         for value in stmt_exprs(stmt):
             yield from (d for e in value.loads for d in e.index)
             yield from (e.index for e in value.subexprs if isinstance(e, IndexValue))

@@ -25,6 +25,7 @@ from compiler.ir.tile.kernel import (
     Range,
     Stmt,
     Store,
+    copied_buffers,
     loads,
     stmt_body,
     stmt_exprs,
@@ -35,10 +36,15 @@ from compiler.ir.types import TensorType
 
 
 def aliasable_pairs(kernel: Kernel) -> frozenset[tuple[str, str]]:
-    """Return every pair (input, output) of parameters that may be the same memory (as XLA's input-output aliasing)."""
+    """Return every pair (input, output) of parameters that may be the same memory (as XLA's input-output aliasing).
+
+    Buffers of asynchronous copies have memory of their own.
+    """
     pairs = set[tuple[str, str]]()
-    for out in (p for p in kernel.params if p.role == "out"):
-        sources = [p.name for p in kernel.params if p.role == "in" and _has_same_storage(p.type, out.type)]
+    copied = copied_buffers(kernel.body)
+    params = [p for p in kernel.params if p.name not in copied]
+    for out in (p for p in params if p.role == "out"):
+        sources = [p.name for p in params if p.role == "in" and _has_same_storage(p.type, out.type)]
         if not sources:
             continue
         sites = tuple(_store_sites(kernel.body, out.name, ()))

@@ -8,6 +8,8 @@
                 | "local" %buffer ":" type ["in" space]                     Local
                 | "check" %name "in" dim ".." dim                           BoundsCheck
                 | "prefetch" %buffer "[" dim,* "]" ["level" int] ["reuse" int ".." [int]]
+                | "copy_async" %buffer "[" dim,* "]" "->" %buffer "[" dim,* "]" "size" dim,*   AsyncCopy
+                | "wait" %buffer ["pending" int]                            Wait
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
     range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["accumulators" int]
@@ -28,6 +30,19 @@ the order of the additions in a reduction:
 
 The last tile of a loop may be partial; pass `peel` splits such loops, so that all their tiles are full.
 
+`copy_async` copies a box of elements at some time before the `wait` that completes it; `size` is its extent along the last
+dimensions of both buffers.  `wait %s pending n` completes copies into %s, oldest first, until at most n are under way.
+Meanwhile nothing reads the destination and nothing writes source or destination, so no program sees when elements move.
+Both statements stand outside tiled loops, and a copy is complete before its buffers end.  Double buffering:
+
+    copy_async %x[0, 0] -> %s[0, 0] size 32
+    for %k in 0..15 {
+      copy_async %x[%k + 1, 0] -> %s[(%k + 1)%2, 0] size 32
+      wait %s pending 1                                            row %k is complete, row %k + 1 under way
+      for %j in 0..32 { store exp(%s[%k%2, %j]), %y[%k, %j] }
+    }
+    wait %s
+
 A `size` is a dynamic size: an integer in the given range, passed at run time, allowed in types, bounds and indices.  Its `hint`
 is the value that decisions about speed assume.
 
@@ -40,7 +55,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from operator import is_
+from operator import add, is_
 from typing import Any, TypeAlias, Union
 
 from compiler.ir.scalar import Expr, Load
@@ -193,6 +208,41 @@ class Prefetch:
         return f"{low}..{'' if high is None else high}"
 
 
+Box: TypeAlias = tuple[str, tuple[Dim, ...], tuple[Dim, ...]]
+"""Elements of a buffer: its name, the lowest index, and the extent of each dimension."""
+
+
+@dataclass(frozen=True)
+class AsyncCopy:
+    """Start copying elements from a box of `source` to one of `target`; the last dimensions of both have extents `sizes`."""
+
+    source: str
+    source_index: tuple[Dim, ...]
+    target: str
+    target_index: tuple[Dim, ...]
+    sizes: tuple[Dim, ...]
+
+    @property
+    def boxes(self) -> tuple[Box, Box]:
+        """The box that is read and the one that is written."""
+        read, written = ((1,) * (len(i) - len(self.sizes)) + self.sizes for i in (self.source_index, self.target_index))
+        return (self.source, self.source_index, read), (self.target, self.target_index, written)
+
+    def indices(self, offsets: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+        """Return the indices in source and target of the element at `offsets` from the start of both boxes."""
+        pad = ((0,) * (len(index) - len(offsets)) + offsets for index in (self.source_index, self.target_index))
+        read, written = (tuple(map(add, box[1], step)) for box, step in zip(self.boxes, pad, strict=True))
+        return read, written
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Complete copies into `buffer`, oldest first, until at most `pending` are under way."""
+
+    buffer: str
+    pending: int = 0
+
+
 @dataclass(frozen=True)
 class For:
     """Run `body` for every index of `range`."""
@@ -216,7 +266,7 @@ class Reduce:
     value: Expr
 
 
-Stmt: TypeAlias = Union[Let, Store, Local, BoundsCheck, Prefetch, For, Reduce]
+Stmt: TypeAlias = Union[Let, Store, Local, BoundsCheck, Prefetch, AsyncCopy, Wait, For, Reduce]
 Block: TypeAlias = tuple[Stmt, ...]
 
 
@@ -278,6 +328,21 @@ def stmt_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     return (stmt.value,) if isinstance(stmt, (Let, Store, Reduce)) else ()
 
 
+def stmt_dims(stmt: Stmt) -> Iterator[Dim]:
+    """Yield the index expressions of `stmt` itself: bounds, indices, sizes and shapes, without those in its expressions."""
+    yield from (d for r in stmt_ranges(stmt) for d in (r.lo, r.hi))
+    if isinstance(stmt, Store) and stmt.nontemporal is not None:
+        yield stmt.nontemporal
+    if isinstance(stmt, (Store, Prefetch)):
+        yield from stmt.index
+    elif isinstance(stmt, Local):
+        yield from stmt.type.shape
+    elif isinstance(stmt, BoundsCheck):
+        yield from (stmt.low, stmt.high)
+    elif isinstance(stmt, AsyncCopy):
+        yield from (*stmt.source_index, *stmt.target_index, *stmt.sizes)
+
+
 def walk(body: Block) -> Iterator[Stmt]:
     """Yield every statement in program order, outer ones before those inside."""
     pending = list(reversed(body))
@@ -332,7 +397,28 @@ def loads(body: Block) -> Iterator[Load]:
             yield from value.loads
 
 
+def async_copies(body: Block) -> list[AsyncCopy]:
+    """Return every asynchronous copy in `body`."""
+    return [s for s in walk(body) if isinstance(s, AsyncCopy)]
+
+
+def copied_buffers(body: Block) -> set[str]:
+    """Return the sources and destinations of asynchronous copies in `body`."""
+    return {name for s in async_copies(body) for name in (s.source, s.target)}
+
+
+def stored_buffers(body: Block) -> set[str]:
+    """Return the buffers that `body` stores or copies to."""
+    return {*(s.buffer for s in walk(body) if isinstance(s, Store)), *(s.target for s in async_copies(body))}
+
+
+def loaded_buffers(body: Block) -> set[str]:
+    """Return the buffers that `body` loads or copies from."""
+    return {*(e.buffer for e in loads(body)), *(s.source for s in async_copies(body))}
+
+
 def access_indices(body: Block, buffer: str) -> list[tuple[Dim, ...]]:
-    """Return every index at which `body` stores to `buffer` or loads from it."""
+    """Return every index at which `body` stores to `buffer`, loads from it or begins to copy."""
     stored = [s.index for s in walk(body) if isinstance(s, Store) and s.buffer == buffer]
-    return [*stored, *(e.index for e in loads(body) if e.buffer == buffer)]
+    copied = [index for s in async_copies(body) for name, index, _ in s.boxes if name == buffer]
+    return [*stored, *copied, *(e.index for e in loads(body) if e.buffer == buffer)]

@@ -141,6 +141,11 @@ def _rewrite(stmt: S, names: Mapping[str, str], dim: Callable[[Dim], Dim]) -> S:
             return replace(s, buffer=renamed(s.buffer), type=replace(s.type, shape=dims(s.type.shape)))
         if isinstance(s, Prefetch):
             return replace(s, buffer=renamed(s.buffer), index=dims(s.index))
+        if isinstance(s, tile.AsyncCopy):
+            (source, at, _), (target, to, _) = s.boxes
+            return tile.AsyncCopy(renamed(source), dims(at), renamed(target), dims(to), dims(s.sizes))
+        if isinstance(s, tile.Wait):
+            return replace(s, buffer=renamed(s.buffer))
         if isinstance(s, BoundsCheck):
             return BoundsCheck(renamed(s.name), dim(s.low), dim(s.high))
         if isinstance(s, For):

@@ -8,8 +8,8 @@ parallel %i in 96..100 { ... }                divided among the threads
 
 from __future__ import annotations
 
-from compiler.ir.tile.dependence import MemoryAccess, may_conflict, memory_accesses, stored_buffers
-from compiler.ir.tile.kernel import For, Kernel, Local, walk
+from compiler.ir.tile.dependence import MemoryAccess, may_conflict, memory_accesses
+from compiler.ir.tile.kernel import For, Kernel, Local, copied_buffers, stored_buffers, walk
 
 
 def is_parallelizable(kernel: Kernel) -> bool:
@@ -25,16 +25,20 @@ def is_parallelizable(kernel: Kernel) -> bool:
 
 
 def barrier_points(kernel: Kernel) -> frozenset[int]:
-    """Return the positions in `kernel.body` before which all threads must have finished the earlier statements."""
+    """Return the positions in `kernel.body` before which all threads must have finished the earlier statements.
+
+    An asynchronous copy may be under way after a barrier, so accesses to its buffers are never left behind.
+    """
     points = set()
     since_barrier = dict[object, MemoryAccess]()
     written = stored_buffers(kernel.body) if len(kernel.body) > 1 else set()
+    copied = copied_buffers(kernel.body) if written else set()
     for k, stmt in enumerate(kernel.body):
         accesses: dict[object, MemoryAccess] = {
             (a.buffer, a.index_bounds, a.is_store): a for a in memory_accesses((stmt,), written)
         }
         if any(may_conflict(a, b) for a in since_barrier.values() for b in accesses.values()):
             points.add(k)
-            since_barrier = {}
+            since_barrier = {key: a for key, a in since_barrier.items() if a.buffer in copied}
         since_barrier |= accesses
     return frozenset(points)

@@ -15,6 +15,7 @@ from compiler.ir.symbolic.index_expr import Dim, IndexExpr, dynamic_sizes, inter
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import (
     ROLES,
+    AsyncCopy,
     Block,
     BoundsCheck,
     For,
@@ -26,12 +27,14 @@ from compiler.ir.tile.kernel import (
     Reduce,
     Stmt,
     Store,
+    Wait,
     access_indices,
     stmt_body,
     stmt_ranges,
     walk,
 )
 from compiler.ir.types import DType, TensorType, boolean, i64
+from compiler.ir.verify.async_copies import check_async_copies
 
 
 @dataclass(frozen=True)
@@ -107,12 +110,24 @@ class ScopedStmt:
     def exprs(self) -> tuple[Expr, ...]:
         return () if self.value is None else self.value.subexprs
 
+    @cached_property
+    def written(self) -> tuple[str, tuple[Dim, ...]] | None:
+        """The buffer in scope that the statement itself writes, and its index there; None if there is none."""
+        stmt = self.stmt
+        places = (stmt.buffer, stmt.index) if isinstance(stmt, Store) else None
+        places = (stmt.target, stmt.target_index) if isinstance(stmt, AsyncCopy) else places
+        return places if places and places[0] in self.scope.buffers else None
+
     def accesses(self) -> Iterator[tuple[str, tuple[Dim, ...], bool]]:
         """Yield every access as (buffer, index, True if it may be out of bounds)."""
         if isinstance(self.stmt, Store):
             yield self.stmt.buffer, self.stmt.index, False
         if isinstance(self.stmt, Prefetch):  # only a hint: may be out of bounds
             yield self.stmt.buffer, self.stmt.index, True
+        if isinstance(self.stmt, AsyncCopy):
+            for buffer, index, extents in self.stmt.boxes:
+                yield buffer, index, False
+                yield buffer, tuple(d + n - 1 for d, n in zip(index, extents, strict=False)), False
         yield from ((e.buffer, e.index, e.mask is not None) for e in self.exprs if isinstance(e, Load))
 
 
@@ -121,6 +136,7 @@ def verify_kernel(kernel: Kernel) -> None:
     problems = [*_check_params(kernel), *_check_size_names(kernel), *_check_scratch(kernel)]
     for site in scoped_stmts(kernel):
         problems += [f"[{r.__name__}] {describe(site.stmt)}: {problem}" for r in RULES for problem in r(site)]
+    problems += [f"[check_async_copies] {problem}" for problem in check_async_copies(kernel)]
     if problems:
         raise VerifyError(f"@{kernel.name} is not a valid kernel:\n  " + "\n  ".join(dict.fromkeys(problems)))
 
@@ -166,6 +182,10 @@ def describe(stmt: Stmt) -> str:
             return f"check %{name}"
         case Prefetch(buffer, index):
             return f"prefetch of %{buffer}[{', '.join(map(str, index))}]"
+        case AsyncCopy(source, _, target):
+            return f"copy_async %{source} -> %{target}"
+        case Wait(buffer):
+            return f"wait %{buffer}"
         case For(r):
             return f"for %{r.var}"
         case Reduce(name, op):
@@ -292,18 +312,23 @@ def _check_call(e: PrimitiveCall) -> Iterator[str]:
 
 
 def stores_are_valid(site: ScopedStmt) -> Iterator[str]:
-    """Check that a store writes its buffer's dtype to a writable buffer, inside a reduction to a local one.
+    """Check that a store or copy writes its buffer's dtype to a writable buffer, inside a reduction to a local one.
 
-    Its nontemporal condition must be known at call time.
+    The nontemporal condition of a store must be known at call time.
     """
-    if not isinstance(site.stmt, Store) or site.stmt.buffer not in site.scope.buffers:
+    if site.written is None:
         return
-    name, target = site.stmt.buffer, site.scope.buffers[site.stmt.buffer]
-    if site.stmt.value.dtype != target.type.dtype:
-        yield f"%{name} has dtype {target.type.dtype}, but the stored value has {site.stmt.value.dtype}"
-    nontemporal = site.stmt.nontemporal
-    if nontemporal is not None and variables(nontemporal):
-        yield f"%{name}: nontemporal condition {nontemporal} uses names that are not declared sizes"
+    name, target = site.written[0], site.scope.buffers[site.written[0]]
+    if isinstance(site.stmt, Store):
+        stored, nontemporal = site.stmt.value.dtype, site.stmt.nontemporal
+        if nontemporal is not None and variables(nontemporal):
+            yield f"%{name}: nontemporal condition {nontemporal} uses names that are not declared sizes"
+    else:
+        assert isinstance(site.stmt, AsyncCopy)
+        source = site.scope.buffers.get(site.stmt.source, target)
+        stored = source.type.dtype
+    if stored != target.type.dtype:
+        yield f"%{name} has dtype {target.type.dtype}, but the stored value has {stored}"
     if target.role in ("in", "const"):
         yield f"%{name} is an {target.role} parameter and cannot be written"
     elif target.role != "local" and any(isinstance(stmt, Reduce) for _, stmt in site.scope.enclosing_loops):
@@ -315,10 +340,11 @@ def parallel_stores_are_disjoint(site: ScopedStmt) -> Iterator[str]:
 
     The index must depend on every tiled or parallel loop inside the scope of the buffer's declaration.
     """
-    if not isinstance(site.stmt, Store) or site.stmt.buffer not in site.scope.buffers:
+    if site.written is None:
         return
-    loop_deps = site.scope.loop_variables(frozenset().union(*map(variables, site.stmt.index)))
-    for r, stmt in site.scope.enclosing_loops[site.scope.buffers[site.stmt.buffer].depth :]:
+    name, index = site.written
+    loop_deps = site.scope.loop_variables(frozenset().union(*map(variables, index)))
+    for r, stmt in site.scope.enclosing_loops[site.scope.buffers[name].depth :]:
         is_concurrent = r.tile > 1 or (isinstance(stmt, For) and stmt.parallel)
         if is_concurrent and r.var not in loop_deps and r.extent != 1:
             yield f"iterations of %{r.var} may write the same element; the index must depend on %{r.var}"
@@ -384,6 +410,21 @@ def prefetches_are_valid(site: ScopedStmt) -> Iterator[str]:
         yield f"invalid reuse range {site.stmt.reuse_text}; it must be non-empty and start at 1 or above"
 
 
+def copies_are_valid(site: ScopedStmt) -> Iterator[str]:
+    """Check that copies and waits stand outside tiled loops, and that boxes have no more dimensions than their buffers."""
+    if not isinstance(site.stmt, (AsyncCopy, Wait)):
+        return
+    if tiled := [r.var for r, _ in site.scope.enclosing_loops if r.tile > 1 or r.lanes]:
+        yield f"inside the tiled loop over %{tiled[0]}"
+    if isinstance(site.stmt, AsyncCopy):
+        rank = min(len(site.stmt.source_index), len(site.stmt.target_index))
+        if not 1 <= len(site.stmt.sizes) <= rank:
+            yield f"{len(site.stmt.sizes)} sizes for boxes of {rank} dimensions"
+        yield from (f"size {d} is not positive" for d in site.stmt.sizes if isinstance(d, int) and d < 1)
+    elif site.stmt.buffer not in site.scope.buffers:
+        yield f"%{site.stmt.buffer} is not a buffer in scope"
+
+
 def one_axis_has_lanes(site: ScopedStmt) -> Iterator[str]:
     """Check that at most one loop in scope has lanes."""
     own = [r.var for r in stmt_ranges(site.stmt) if r.lanes]
@@ -427,6 +468,7 @@ RULES: tuple[Callable[[ScopedStmt], Iterator[str]], ...] = (
     indices_are_in_bounds,
     ranges_are_valid,
     prefetches_are_valid,
+    copies_are_valid,
     one_axis_has_lanes,
     parallel_is_outermost,
     reductions_are_valid,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.kernel import For, Kernel, Param, Store
+from compiler.ir.tile.kernel import For, Kernel, Param, loaded_buffers, stored_buffers
 from compiler.ir.tile.program import Launch, Program, Step, expand_steps
 from compiler.passes.base import Context, ProgramPass, register
 
@@ -53,7 +52,6 @@ def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:
 
 def used_params(params: tuple[Param, ...], loop: For) -> tuple[Param, ...]:
     """Return the parameters that a loop uses; those that it only reads become inputs."""
-    read = {e.buffer for e in tile.loads((loop,))}
-    written = {s.buffer for s in tile.walk((loop,)) if isinstance(s, Store)}
+    read, written = loaded_buffers((loop,)), stored_buffers((loop,))
     roles = {p.name: p.role if p.name in written or p.role == "const" else "in" for p in params}
     return tuple(replace(p, role=roles[p.name]) for p in params if p.name in read | written)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from compiler.errors import TransformError
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile import kernel as tile
-from compiler.ir.tile.dependence import loaded_buffers
-from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Reduce, Stmt, Store
+from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Reduce, Stmt, Store, loaded_buffers
 from compiler.ir.tile.substitution import NameSupply
 from compiler.passes.base import Context, TilePass, register
 from compiler.transforms.fuse import forward_store, fuse, require_local_stores

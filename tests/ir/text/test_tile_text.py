@@ -79,11 +79,16 @@ def test_statements_round_trip() -> None:
     i, m = var("i"), var("m")
     body = (
         tile.Local("tmp", parse_type("i32[4]{0}")),
+        tile.Local("buf", parse_type("f32[1, 2, 4]"), "shared"),
         Let("q", Load(i64, "idx", (i // 2 + i % 2,)) - 1),
         tile.BoundsCheck("q", -1, m),
         tile.Prefetch("x", (var("q") + 1, 0)),
         tile.Prefetch("x", (var("q") + 2, 0), level=2, reuse=(3, None)),
         tile.Prefetch("x", (var("q") + 3, 0), reuse=(2, 7)),
+        tile.AsyncCopy("x", (i // 2, 0), "buf", (0, i % 2, 0), (1, m)),
+        tile.AsyncCopy("x", (0, 0), "buf", (0, 0, 0), (4,)),
+        tile.Wait("buf", 1),
+        tile.Wait("buf"),
         Let("p", (Ref(i64, "q") < 3) & (IndexValue(i64, i * 4 + m) >= Ref(i64, "i"))),
         Store("tmp", (var("q") % 4,), const(-3, i32)),
         Let("e", Load(f32, "x", (var("q"), 0), Ref(boolean, "p"), const(float("-inf"), f32))),
@@ -101,6 +106,8 @@ def test_statements_round_trip() -> None:
     assert "%e = load(%x[%q, 0], %p, -inf)" in text
     assert "prefetch %x[%q + 2, 0] level 2 reuse 3..\n" in text
     assert "prefetch %x[%q + 3, 0] reuse 2..7\n" in text
+    assert "copy_async %x[%i//2, 0] -> %buf[0, %i%2, 0] size 1, m\n" in text
+    assert "wait %buf pending 1\n    wait %buf\n" in text
 
 
 # expressions

@@ -8,7 +8,21 @@ import pytest
 from compiler.ir.scalar import Const, IndexValue, Load, PrimitiveCall, Ref, const
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.digest import kernel_digest
-from compiler.ir.tile.kernel import BoundsCheck, For, Kernel, Let, Local, Param, Prefetch, Range, Reduce, Stmt, Store
+from compiler.ir.tile.kernel import (
+    AsyncCopy,
+    BoundsCheck,
+    For,
+    Kernel,
+    Let,
+    Local,
+    Param,
+    Prefetch,
+    Range,
+    Reduce,
+    Stmt,
+    Store,
+    Wait,
+)
 from compiler.ir.types import TensorType, f32
 
 KERNEL = """
@@ -30,7 +44,7 @@ def test_it_knows_every_field_of_tile_ir():
     known = {
         Kernel: "name params body parallel_condition", Param: "name type role", Range: "var lo hi tile lanes unroll accumulators", Let: "name value",
         Store: "buffer index value nontemporal", Local: "buffer type space", BoundsCheck: "name low high", Prefetch: "buffer index level reuse", For: "range body parallel",
-        Reduce: "name op ranges body value", Const: "dtype value", Ref: "dtype name", IndexValue: "dtype index",
+        AsyncCopy: "source source_index target target_index sizes", Wait: "buffer pending", Reduce: "name op ranges body value", Const: "dtype value", Ref: "dtype name", IndexValue: "dtype index",
         Load: "dtype buffer index mask other", PrimitiveCall: "dtype primitive operands",
     }  # fmt: skip
     assert {kind: " ".join(f.name for f in fields(kind)) for kind in known} == known
@@ -59,6 +73,24 @@ def test_names_do_not_count():
 def test_everything_else_counts(old, new):
     assert old in KERNEL
     assert digest(KERNEL.replace(old, new)) != digest(KERNEL)
+
+
+COPY = """
+kernel @first(in %x: f32[8, 16], out %y: f32[8]) {
+  local %s: f32[16] in shared
+  copy_async %x[0, 0] -> %s[0] size 4
+  wait %s
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("%x[0, 0]", "%x[1, 0]"), ("%s[0]", "%s[1]"), ("size 4", "size 5"), ("wait %s", "wait %s pending 1")],
+)
+def test_copies_and_waits_count(old, new):
+    assert digest(COPY.replace("%s", "%t")) == digest(COPY)
+    assert digest(COPY.replace(old, new)) != digest(COPY)
 
 
 def test_a_name_bound_twice_is_two_values():

@@ -38,6 +38,7 @@ def test_shares(body):
         over("%a = %x[%i, %j]   store %a, %y[%i, %j]   store %a + 1.0, %z[%i, %j]"),
         over("store %x[%i, %j], %y[%i, %j]") + over("store %x[%i, %j], %y[%i, %j]"),
         "for %b in 0..2 { for %f in %b*31..%b*31 + 32 { store exp(%x[%f//8, %f%8]), %y[%f//8, %f%8] } }",
+        "copy_async %x[0, 0] -> %z[0, 0] size 8, 8 " + over("store %x[%i, %j], %y[%i, %j]") + " wait %z",
         over("%s = reduce add %k in 0..8 { yield %x[%i, %k] }   store %x[%i, %j] / %s, %y[%i, %j]"),
     ],
     ids=[
@@ -47,6 +48,7 @@ def test_shares(body):
         "used after the store",
         "two passes",
         "blocks that overlap",
+        "copied asynchronously",
         "row sum",
     ],
 )

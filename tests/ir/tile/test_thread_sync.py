@@ -57,6 +57,11 @@ MEETINGS = {
            parallel %i in 80..96 { store %x[%i], %y[%i] }""",
         set(),
     ),
+    "a copy under way across a barrier": (
+        f"""local %t: f32[8] copy_async %z[0] -> %t[0] size 8
+            {FIRST} parallel %j in 0..96 {{ store %y[95 - %j], %y[%j] }} parallel %l in 90..96 {{ store 1.0, %z[%l] }}""",
+        {3, 4},
+    ),
     "parts that touch": (
         """parallel %b in 0..2 { for %i in %b*41..%b*41 + 41 { store %x[%i], %y[%i] } }
            parallel %i in 81..96 { store %x[%i], %y[%i] }""",

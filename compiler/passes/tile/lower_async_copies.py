@@ -1,0 +1,40 @@
+"""Asynchronous copies as loops, for targets without them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir.scalar import Load
+from compiler.ir.symbolic.index_expr import var
+from compiler.ir.tile.kernel import AsyncCopy, Block, For, Kernel, Local, Range, Stmt, Store, Wait, expand_stmts, walk
+from compiler.ir.tile.substitution import NameSupply
+from compiler.passes.base import Context, TilePass, register
+
+
+@register
+@dataclass(frozen=True)
+class LowerAsyncCopies(TilePass):
+    """Copy by loops where an asynchronous copy starts, and drop the waits.
+
+    copy_async %x[%k, 0] -> %s[0] size 32  wait %s  ->  for %c in 0..32 { store %x[%k, %c], %s[%c] }
+    """
+
+    name = "lower-async-copies"
+    exact = True
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        fresh = NameSupply(ir)
+        types = {p.name: p.type for p in ir.params}
+
+        def rule(stmt: Stmt) -> Block:
+            if isinstance(stmt, AsyncCopy):
+                loops = [Range(fresh("c"), 0, n) for n in stmt.sizes]
+                read, written = stmt.indices(tuple(var(r.var) for r in loops))
+                body: Block = (Store(stmt.target, written, Load(types[stmt.source].dtype, stmt.source, read)),)
+                for r in reversed(loops):
+                    body = (For(r, body),)
+                return body
+            return () if isinstance(stmt, Wait) else (stmt,)
+
+        types |= {s.buffer: s.type for s in walk(ir.body) if isinstance(s, Local)}
+        return ir.with_body(expand_stmts(ir.body, rule))
