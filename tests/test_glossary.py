@@ -26,7 +26,7 @@ PLAIN = {
 OLD = (
     "block-sums", "block-scans", "scale-weights", "open size", "open sizes", "told_by", "tellers", "overhang", "unpad", "per_place",
     "sized_by_data", "reason_to_call", "otherwise_if_small", "known_extent", "leaves_rest", "laid_side_by_side", "lying apart",
-    "stopwatch", "check_spoilt", "way_in_turn", "repeat_while", "run_on_program",
+    "stopwatch", "check_spoilt", "way_in_turn", "repeat_while", "run_on_program", "is_half", "promotes_half", "upcast_half",
 )  # fmt: skip
 """Names that the field's terms have replaced."""
 

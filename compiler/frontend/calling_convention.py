@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
-import numpy as np
 import torch
 
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.node import Node, constant_node
 from compiler.ir.symbolic.index_expr import Dim
-from compiler.ir.torch_types import from_torch
+from compiler.ir.torch_types import as_storage, from_torch
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,4 @@ def module_constants(module: torch.nn.Module) -> Callable[[str], Node]:
 
 def as_data(tensor: torch.Tensor, name: str) -> ConstantData:
     """Return the elements of `tensor` as constant data, which shares memory with a dense CPU tensor."""
-    dense = tensor.detach().cpu().contiguous()
-    if dense.dtype == torch.bfloat16:
-        array: np.ndarray[Any, Any] = dense.view(torch.int16).numpy().view(np.uint16)
-    else:
-        array = dense.numpy()
-    return ConstantData(from_torch(tensor.dtype), array, name)
+    return ConstantData(from_torch(tensor.dtype, name), as_storage(tensor), name)

@@ -131,7 +131,7 @@ def _select_inputs(
 ) -> list[tuple[FunctionalInputSource, Node]]:
     """Return the graph inputs: the tensors that are used, and a carrier of every size that they do not define."""
     typed = [
-        (k, n, tensor_type(n.meta["val"]))
+        (k, n, tensor_type(n.meta["val"], name=n.name))
         for k, n in enumerate(placeholders)
         if isinstance(n.meta["val"], torch.Tensor) and n not in constants
     ]

@@ -166,7 +166,7 @@ class _ProgramInputs:
         return value
 
     def _input(self, name: str, node: torch.fx.Node, source: InputSource) -> Node:
-        self.inputs.append(input_node(name, tensor_type(node.meta["val"])))
+        self.inputs.append(input_node(name, tensor_type(node.meta["val"], name=name)))
         self.input_sources.append(source)
         return self.inputs[-1]
 

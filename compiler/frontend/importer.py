@@ -255,7 +255,7 @@ class Importer:
         if self.fallback == "eager" and results and can_call:
             try:
                 call = self._eager_call(node, results)
-            except ConversionError as error:
+            except (ConversionError, TypeRuleError) as error:
                 problem = UnsupportedOp(problem.target, f"{reason}; and {error}", problem.loc)
             else:
                 self.eager_calls.append(problem)

@@ -12,12 +12,11 @@ from typing import Any, TypeAlias, Union
 
 import torch
 
-from compiler.frontend.registry import ConversionError
 from compiler.ir import ops
 from compiler.ir.graph.node import Node, Op, scalar_constant
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr
 from compiler.ir.torch_types import from_torch, to_torch
-from compiler.ir.types import DType, accumulator_dtype, boolean, i64, u8
+from compiler.ir.types import DType, boolean, i64, u8
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,6 @@ def truncate_scalar(v: TensorOrNumber, dtype: DType) -> TensorOrNumber:
     return int(v) if not dtype.is_float and isinstance(v, float) else v
 
 
-def supported_dtype(dtype: torch.dtype) -> DType:
-    """Return the `DType` of a `torch.dtype`; ConversionError if there is none."""
-    try:
-        return from_torch(dtype)
-    except KeyError:
-        raise ConversionError(f"{dtype} is not supported") from None
-
-
 def default_float() -> DType:
     """Return PyTorch's default floating-point dtype."""
     return from_torch(torch.get_default_dtype())
@@ -100,8 +91,8 @@ def as_float(x: Node) -> Node:
 
 
 def widen_half(x: Node) -> Node:
-    """Return `x` with half types widened to f32, in which PyTorch computes on them before it rounds the result."""
-    return ops.as_dtype(x, accumulator_dtype(x.dtype))
+    """Return `x` with reduced floats widened to f32, in which PyTorch computes on them before it rounds the result."""
+    return ops.as_dtype(x, x.dtype.compute)
 
 
 def apply_promoted(op: Op, *values: Any, **attrs: Any) -> Node:

@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 import torch
 
-from compiler.frontend.promotion import SymbolicScalar, as_node, supported_dtype
+from compiler.frontend.promotion import SymbolicScalar, as_node
 from compiler.frontend.registry import ConversionError
 from compiler.frontend.sympy_conversion import float_node, from_sympy, to_bounds, to_dim
 from compiler.ir import ops
@@ -19,6 +19,7 @@ from compiler.ir.graph.node import Node
 from compiler.ir.graph.partition import defined_symbols, symbol_names
 from compiler.ir.graph.runtime_assertion import RuntimeAssertion
 from compiler.ir.symbolic.index_expr import Dim, substitute, var
+from compiler.ir.torch_types import from_torch
 from compiler.ir.types import TensorType, f64, i64
 
 ITEM_OPERATORS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
@@ -184,9 +185,9 @@ class UnbackedSymbols:
             definers.append(definer)
 
 
-def tensor_type(t: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = to_dim) -> TensorType:
-    """Return the type of a (fake) tensor; ConversionError if its dtype is not supported."""
-    return TensorType(supported_dtype(t.dtype), tuple(map(dim, t.shape)))
+def tensor_type(t: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = to_dim, name: str = "") -> TensorType:
+    """Return the type of a (fake) tensor called `name`; TypeRuleError if its dtype is not supported."""
+    return TensorType(from_torch(t.dtype, name), tuple(map(dim, t.shape)))
 
 
 def _undefined_symbols(outputs: Sequence[Node], needed: frozenset[str]) -> list[str]:

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias, Union
 
 import numpy as np
 
-from compiler.ir import types
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, variables
 from compiler.ir.types import DType, boolean, i64
 
@@ -469,22 +468,13 @@ def bind_common_subexprs(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
 
 
 def round_to(value: Any, dtype: DType) -> Any:
-    """Round a NumPy `value` to `dtype`; bf16 results are float32 with the low 16 bits clear."""
-    if dtype is not types.bf16:
-        return np.asarray(value).astype(dtype.numpy)
-    wide = np.array(value, np.float32, order="C")
-    bits = wide.view(np.uint32)
-    half_ulp = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))  # ties go to even
-    return np.where(np.isnan(wide), wide, ((bits + half_ulp) & np.uint32(0xFFFF0000)).view(np.float32))
+    """Round a NumPy `value` to `dtype`, as an array of `dtype.numpy`."""
+    return dtype.decode(dtype.encode(value))
 
 
 def _bitcast(value: Any, source: DType, target: DType) -> Any:
-    """Reinterpret the bits of `value` as `target`; bf16 is the upper half of its float32."""
-    if source is types.bf16:
-        value = (np.asarray(value).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    if target is types.bf16:
-        return (np.asarray(value).view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return np.asarray(value).view(target.numpy)
+    """Reinterpret the bits of `value` as `target`."""
+    return target.decode(source.encode(value).view(target.storage))
 
 
 def evaluate_call(e: PrimitiveCall, args: tuple[Any, ...]) -> Any:

@@ -8,25 +8,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from compiler.ir import types
-from compiler.ir.types import DType
+from compiler.errors import TypeRuleError
+from compiler.ir.types import DTYPES, DType
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-TORCH_DTYPES: Mapping[DType, torch.dtype] = {
-    types.f64: torch.float64,
-    types.f32: torch.float32,
-    types.f16: torch.float16,
-    types.bf16: torch.bfloat16,
-    types.i64: torch.int64,
-    types.i32: torch.int32,
-    types.i16: torch.int16,
-    types.i8: torch.int8,
-    types.u8: torch.uint8,
-    types.boolean: torch.bool,
-    types.c64: torch.complex64,
-    types.c128: torch.complex128,
-}
+TORCH_DTYPES: Mapping[DType, torch.dtype] = {d: getattr(torch, d.torch_name or d.numpy.name) for d in DTYPES.values()}
 
 _FROM_TORCH: Mapping[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPES.items()}
 
@@ -36,21 +23,32 @@ def to_torch(dtype: DType) -> torch.dtype:
     return TORCH_DTYPES[dtype]
 
 
-def from_torch(dtype: torch.dtype) -> DType:
-    """Return the element type of a `torch.dtype`; KeyError if unsupported (quantised, float8)."""
+def from_torch(dtype: torch.dtype, name: str = "") -> DType:
+    """Return the element type of a `torch.dtype`; TypeRuleError, for the value called `name`, if there is none."""
+    if dtype not in _FROM_TORCH:
+        raise TypeRuleError(f"{f'{name}: ' if name else ''}{dtype} is not supported")
     return _FROM_TORCH[dtype]
 
 
 def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
-    """Return `array` as a tensor of `dtype`; a bf16 array is float32 or bits in uint16."""
+    """Return `array` as a tensor of `dtype`; the array holds values or, if `dtype.is_encoded`, codes."""
     array = np.asarray(array)
-    if dtype is types.bf16 and array.dtype == np.uint16:
-        return torch.from_numpy(np.array(array.view(np.int16))).view(torch.bfloat16)
+    if dtype.is_encoded and array.dtype == dtype.storage:
+        return torch.from_numpy(np.array(array.view(f"i{dtype.bytes}"))).view(TORCH_DTYPES[dtype])
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array).to(TORCH_DTYPES[dtype])
 
 
 def as_array(tensor: torch.Tensor) -> Array:
-    """Return `tensor` as a contiguous NumPy array; bf16 becomes float32."""
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).detach().contiguous().numpy()
+    """Return the values of `tensor` as a contiguous NumPy array of `dtype.numpy`."""
+    dtype = _FROM_TORCH.get(tensor.dtype)
+    return (tensor.float() if dtype and dtype.is_encoded else tensor).detach().contiguous().numpy()
+
+
+def as_storage(tensor: torch.Tensor) -> Array:
+    """Return the elements of `tensor` as an array of `dtype.storage`, which shares memory with a dense CPU tensor."""
+    dense, dtype = tensor.detach().cpu().contiguous(), from_torch(tensor.dtype)
+    if not dtype.is_encoded:
+        return dense.numpy()
+    return dense.view(getattr(torch, f"int{8 * dtype.bytes}")).numpy().view(dtype.storage)

@@ -11,7 +11,7 @@ elements before and `b` after it: the tensor is a subview of a larger array.  No
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
@@ -30,20 +30,111 @@ from compiler.ir.symbolic.index_expr import (
     variables,
 )
 
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """Encoding of floats as codes: a sign, a biased exponent and a mantissa without its leading 1, as in IEEE 754.
+
+    The largest exponent encodes infinities and NaN.  Without infinities ("fn") it encodes numbers, and only the code of all
+    ones is NaN.
+    """
+
+    exponent_bits: int
+    mantissa_bits: int
+    has_infinities: bool = True
+
+    @property
+    def precision(self) -> int:
+        """Number of significant binary digits."""
+        return self.mantissa_bits + 1
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.exponent_bits - 1)) - 1
+
+    @property
+    def sign(self) -> int:
+        """Code of -0, the sign bit."""
+        return 1 << (self.exponent_bits + self.mantissa_bits)
+
+    @property
+    def nonfinite(self) -> int:
+        """The smallest code that is no number: infinity, or NaN if there is none."""
+        return self.sign - (1 << self.mantissa_bits) if self.has_infinities else self.sign - 1
+
+    @property
+    def overflow(self) -> int:
+        """Code of results that are too large: infinity, or the largest number if there is none, as in PyTorch."""
+        return self.nonfinite - (not self.has_infinities)
+
+    @property
+    def is_upper_half(self) -> bool:
+        """True if codes are the upper bits of f32: the format has the same exponents and infinities."""
+        return self.exponent_bits == 8 and self.has_infinities
+
+    def includes(self, other: FloatFormat) -> bool:
+        """Return True if every value of `other` is a value of this format."""
+        return (
+            self.precision >= other.precision
+            and self.bias + (not self.has_infinities) >= other.bias + (not other.has_infinities)
+            and self.bias >= other.bias
+            and self.has_infinities >= other.has_infinities
+        )
+
+    def decode(self, codes: Array) -> Array:
+        """Return the values of codes of at most 32 bits as f32."""
+        bits = np.asarray(codes).astype(np.uint32)
+        magnitude, shift = bits & np.uint32(self.sign - 1), np.uint32(23 - self.mantissa_bits)
+        shifted = magnitude << shift
+        with np.errstate(invalid="ignore"):
+            value = (shifted.view(np.float32) * np.float32(2.0 ** (127 - self.bias))).view(np.uint32)
+        value = np.where(magnitude >= self.nonfinite, shifted | np.uint32(0x7F800000), value)
+        return np.asarray(value | (bits & np.uint32(self.sign)) << np.uint32(8 - self.exponent_bits) << shift).view(
+            np.float32
+        )
+
+    def encode(self, values: Array) -> Array:
+        """Round f32 `values` to nearest even; return their codes in an unsigned type.  NaN stays NaN."""
+        bits, m = np.ascontiguousarray(values, np.float32).reshape(np.shape(values)).view(np.uint32), self.mantissa_bits
+        magnitude, shift = bits & np.uint32(0x7FFFFFFF), np.uint32(23 - m)
+        with np.errstate(over="ignore", invalid="ignore"):
+            odd = (magnitude >> shift) & np.uint32(1)
+            rounded = (magnitude + odd + np.uint32((1 << int(shift) >> 1) - 1)) >> shift
+            normal = np.minimum(rounded - np.uint32(127 - self.bias << m), np.uint32(self.overflow))
+            unit = np.float32(2.0 ** (24 - self.bias - m))  # its last place is the smallest subnormal
+            subnormal = (magnitude.view(np.float32) + unit).view(np.uint32) - unit.view(np.uint32)
+        code = np.where(magnitude < 128 - self.bias << 23, subnormal, normal)
+        payload = (magnitude >> shift) & np.uint32((1 << m) - 1)
+        nan = np.uint32(self.nonfinite) | payload | np.where(payload == 0, np.uint32(1 << m >> 1), payload)
+        code = np.where(magnitude > 0x7F800000, nan, code) | (bits >> np.uint32(31)) * np.uint32(self.sign)
+        return np.asarray(code).astype(f"u{(self.exponent_bits + m + 8) // 8}")
+
 
 @dataclass(frozen=True)
 class DType:
-    """An element type.  `numpy` is the type of interpreted values (float32 for bf16)."""
+    """An element type.
+
+    `numpy` is the type of interpreted values.  Constants and memory hold `storage`: codes of `format` if NumPy lacks it.
+    """
 
     name: str
     kind: str  # "float" | "int" | "uint" | "bool" | "complex"
     bits: int
     numpy: np.dtype[Any]
+    format: FloatFormat | None = field(default=None, compare=False)  # of floats
+    torch_name: str = field(default="", compare=False)  # empty if NumPy's
 
     @property
     def bytes(self) -> int:
-        """Size of one element in memory, in bytes."""
+        """Bytes that hold one element by itself."""
         return max(8, self.bits) // 8
+
+    @property
+    def memory_bits(self) -> int:
+        """Bits from one element of an array to the next: elements of 2 or 4 bits share bytes, bools do not."""
+        return 8 if self.kind == "bool" else self.bits
 
     @property
     def is_float(self) -> bool:
@@ -54,9 +145,39 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
-    def is_half(self) -> bool:
-        """True for f16 and bf16: arithmetic is done in f32 and rounded to this type."""
-        return self.kind == "float" and self.bits == 16
+    def is_reduced_float(self) -> bool:
+        """True for floats of less than 32 bits: arithmetic is done in `compute` and rounded to this type."""
+        return self.kind == "float" and self.bits < 32
+
+    @property
+    def compute(self) -> DType:
+        """The type that arithmetic is done in, and sums are accumulated in: f32 for reduced floats, else the type itself."""
+        return f32 if self.is_reduced_float else self
+
+    @property
+    def is_encoded(self) -> bool:
+        """True if memory holds codes, because NumPy and LLVM have no such type."""
+        return self.numpy.itemsize > self.bytes
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """NumPy type of elements in constants and memory."""
+        return np.dtype(f"u{self.bytes}") if self.is_encoded else self.numpy
+
+    @property
+    def float_format(self) -> FloatFormat:
+        """The format of a float type."""
+        assert self.format is not None, self
+        return self.format
+
+    def decode(self, stored: Array) -> Array:
+        """Return the values of `storage` elements in `numpy`."""
+        return self.float_format.decode(stored) if self.is_encoded else np.asarray(stored)
+
+    def encode(self, values: Any) -> Array:
+        """Round `values` to this type; return them as `storage` elements."""
+        array = np.asarray(values).astype(self.numpy)
+        return self.float_format.encode(array) if self.is_encoded else array
 
     def __str__(self) -> str:
         return self.name
@@ -64,10 +185,12 @@ class DType:
     __repr__ = __str__
 
 
-f64 = DType("f64", "float", 64, np.dtype(np.float64))
-f32 = DType("f32", "float", 32, np.dtype(np.float32))
-f16 = DType("f16", "float", 16, np.dtype(np.float16))
-bf16 = DType("bf16", "float", 16, np.dtype(np.float32))
+f64 = DType("f64", "float", 64, np.dtype(np.float64), FloatFormat(11, 52))
+f32 = DType("f32", "float", 32, np.dtype(np.float32), FloatFormat(8, 23))
+f16 = DType("f16", "float", 16, np.dtype(np.float16), FloatFormat(5, 10))
+bf16 = DType("bf16", "float", 16, np.dtype(np.float32), FloatFormat(8, 7), "bfloat16")
+f8e4m3fn = DType("f8e4m3fn", "float", 8, np.dtype(np.float32), FloatFormat(4, 3, has_infinities=False), "float8_e4m3fn")
+f8e5m2 = DType("f8e5m2", "float", 8, np.dtype(np.float32), FloatFormat(5, 2), "float8_e5m2")
 i64 = DType("i64", "int", 64, np.dtype(np.int64))
 i32 = DType("i32", "int", 32, np.dtype(np.int32))
 i16 = DType("i16", "int", 16, np.dtype(np.int16))
@@ -77,7 +200,8 @@ boolean = DType("bool", "bool", 1, np.dtype(np.bool_))
 c64 = DType("c64", "complex", 64, np.dtype(np.complex64))  # complex values only pass between eager calls
 c128 = DType("c128", "complex", 128, np.dtype(np.complex128))
 
-DTYPES: Mapping[str, DType] = {d.name: d for d in (f64, f32, f16, bf16, i64, i32, i16, i8, u8, boolean, c64, c128)}
+DTYPES: Mapping[str, DType] = {d.name: d for d in tuple(globals().values()) if isinstance(d, DType)}
+"""Every element type by name."""
 
 KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if d.kind != "complex"}
 """The element types that kernels can compute with, by name."""
@@ -191,7 +315,8 @@ class TensorType:
     @property
     def nbytes(self) -> Dim:
         """Size in memory in bytes, including the layout's padding and margins."""
-        return product(self.physical_shape) * self.dtype.bytes
+        elements, bits = product(self.physical_shape), self.dtype.memory_bits
+        return elements * (bits // 8) if bits % 8 == 0 else ceildiv(elements * bits, 8)
 
     @property
     def is_static(self) -> bool:
@@ -209,6 +334,11 @@ class TensorType:
     def offset(self, index: Sequence[Dim]) -> Dim:
         """Return the offset of logical element `index` from the start of the buffer, in elements."""
         return _offset(self, tuple(index))
+
+    def bit_address(self, index: Sequence[Dim]) -> tuple[Dim, Dim]:
+        """Return the byte that logical element `index` begins in, from the start of the buffer, and its lowest bit there."""
+        bits = self.offset(index) * self.dtype.memory_bits
+        return floordiv(bits, 8), mod(bits, 8)
 
     def subview_slices(self) -> tuple[slice, ...]:
         """Return the slices that select the tensor in an array whose shape includes the margins."""
@@ -287,12 +417,7 @@ def broadcast_index(shape: Sequence[Dim], index: Sequence[Dim]) -> tuple[Dim, ..
     return tuple(0 if s == 1 else i for s, i in zip(shape, tail, strict=True))
 
 
-def accumulator_dtype(dtype: DType) -> DType:
-    """Return the type in which a reduction over `dtype` is accumulated: f32 for half types."""
-    return f32 if dtype.is_half else dtype
-
-
 def summand_dtype(element: DType, result: DType) -> DType:
     """Return the type in which a reduction to `result` takes each element: its accumulator's, or a wider `result`."""
-    own = accumulator_dtype(element)
+    own = element.compute
     return result if result.kind == own.kind and result.bits > own.bits else own

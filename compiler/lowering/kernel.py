@@ -47,7 +47,7 @@ from compiler.ir.scalar import Const, Expr, IndexValue, Load, Ref, const, index_
 from compiler.ir.symbolic.index_expr import Dim, interval, simplify, var, variables
 from compiler.ir.tile.kernel import BoundsCheck, Kernel, Local, Param, Range, Reduce, Store, dim_hint
 from compiler.ir.tile.uses import names_read
-from compiler.ir.types import TensorType, broadcast_index, f32, i64, summand_dtype
+from compiler.ir.types import TensorType, broadcast_index, i64, summand_dtype
 from compiler.lowering.loop_nest_builder import LoopNestBuilder
 from compiler.lowering.scan import find_sequential_loop, lower_scan_step, orient_for_scans
 from compiler.lowering.scatter import lower_scatter
@@ -239,13 +239,13 @@ class KernelLowering:
         return LOWERINGS[kind](self, node, node.structure, index, mask)
 
     def upcast_element(self, node: Node, index: Position) -> Expr:
-        """Return the element for use in arithmetic: half types are converted to f32."""
-        return upcast_half(self.element(node, index, None))
+        """Return the element for use in arithmetic: reduced floats are converted to f32."""
+        return upcast(self.element(node, index, None))
 
     def elementwise(self, node: Node, s: Elementwise, index: Position, mask: Expr | None) -> Expr:
-        """Apply the scalar expression of the op to the operands; half types are computed in f32 and rounded once."""
+        """Apply the scalar expression of the op to the operands; reduced floats are computed in f32 and rounded once."""
         operands = [self.element(o, broadcast_index(o.shape, index), mask) for o in node.operands]
-        operands = [upcast_half(x) for x in operands] if s.promotes_half else operands
+        operands = [upcast(x) for x in operands] if s.uses_compute_dtype else operands
         expr = elementwise_expr(node, [o.dtype for o in operands])
         uses = [0] * len(operands)
         for e in expr.subexprs:
@@ -279,11 +279,11 @@ class KernelLowering:
         return const(0, node.dtype) if total is None else total.to(node.dtype)
 
     def bound_element(self, node: Node, index: Position, mask: Expr | None) -> Expr:
-        """Return a name bound to the element, in f32 if it is a half type; the same name for each use."""
+        """Return a name bound to the element, in its compute dtype; the same name for each use."""
         key = (node, index, mask, "bound")
         value: Expr | None = self.nest.lookup(key)
         if value is None:
-            value = self.nest.bind_unless_trivial(upcast_half(self.element(node, index, mask)))
+            value = self.nest.bind_unless_trivial(upcast(self.element(node, index, mask)))
             self.nest.memoize(key, value)
         return value
 
@@ -379,7 +379,7 @@ class KernelLowering:
         """Return the value that one reduction index contributes: the identity if a guard fails."""
         test = self.guard_condition(guards)
         if test is False:
-            dtype = f32 if node.dtype.is_half else node.dtype
+            dtype = node.dtype.compute
             return const(IDENTITIES[s.combine](dtype), dtype)
         mask = None if test is True else test
         elements = zip(node.operands, positions, strict=True)
@@ -442,9 +442,9 @@ LOWERINGS: Mapping[type[Structure], Callable[[KernelLowering, Node, Any, Positio
 """How an element is computed: (node, its structure, index, condition under which it is needed) -> expression."""
 
 
-def upcast_half(e: Expr) -> Expr:
-    """Convert half types to f32, for arithmetic."""
-    return e.to(f32) if e.dtype.is_half else e
+def upcast(e: Expr) -> Expr:
+    """Convert to the compute dtype, for arithmetic."""
+    return e.to(e.dtype.compute)
 
 
 def unrolled_points(core: Node) -> list[dict[int, int]]:

@@ -99,5 +99,5 @@ def lower_write(
 
 
 def combined_value(combine: str, old: Load, new: Expr) -> Expr:
-    """Return the value after a write; half types are combined in f32, the dtype of `new`, and rounded."""
+    """Return the value after a write; reduced floats are combined in f32, the dtype of `new`, and rounded."""
     return (new if combine == "set" else call_primitive(combine, old.to(new.dtype), new)).to(old.dtype)

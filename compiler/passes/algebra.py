@@ -7,7 +7,7 @@ from math import copysign
 from typing import TypeAlias
 
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, transform
-from compiler.ir.types import DType, bf16, boolean, f16, f32, f64
+from compiler.ir.types import DType, boolean
 
 SimplificationRule: TypeAlias = Callable[[PrimitiveCall, "tuple[Expr, ...]"], Expr | None]
 
@@ -98,9 +98,9 @@ def can_represent(wide: DType, narrow: DType) -> bool:
     if narrow in (wide, boolean):
         return True
     if wide.is_float and narrow.is_float:
-        return wide in {f64: (f64,), f32: (f64,), f16: (f32, f64), bf16: (f32, f64)}[narrow]
+        return wide.float_format.includes(narrow.float_format)
     if wide.is_float:
-        return narrow.bits + (narrow.kind == "uint") <= {f64: 53, f32: 24, f16: 11, bf16: 8}[wide]
+        return narrow.bits + (narrow.kind == "uint") <= wide.float_format.precision
     if wide.kind == narrow.kind:
         return wide.bits >= narrow.bits
     return wide.kind == "int" and narrow.kind == "uint" and wide.bits > narrow.bits

@@ -14,7 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-NARROW_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+from compiler.ir.torch_types import to_torch
+from compiler.ir.types import DTYPES
+
+NARROW_FLOATS = tuple(to_torch(d) for d in DTYPES.values() if d.is_float and d.bits < 64)
 """Dtypes that the float64 reference widens."""
 
 

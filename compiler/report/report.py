@@ -21,6 +21,7 @@ from compiler.ir.graph.graph import Graph, unique_names
 from compiler.ir.graph.structure import Fused, Leaf, Recurrence, is_view
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.program import Launch, Program, execution_counts
+from compiler.ir.types import KERNEL_DTYPES
 from compiler.passes.remark import Remark
 from compiler.pipeline import Stages
 from compiler.report.render import abbreviate, format_bytes, format_location, render_plain, table, truncated_text
@@ -254,7 +255,7 @@ TOKEN_PATTERN = re.compile(
     r"(?P<c>//[^\n]*)|(?P<v>%(?:&quot;.*?&quot;|[\w.]+))|(?P<g>@(?:&quot;.*?&quot;|[\w.]+))"
     r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|scratch|tile|lanes|unroll|accumulators|reduce|yield|store"
     r"|nontemporal|local|check|prefetch|launch|copy|view|repeat)\b"
-    r"|\b(?P<t>(?:f64|f32|f16|bf16|i64|i32|i16|i8|u8|bool)\[[^\]]*\](?:\{[^}]*\})?)"
+    rf"|\b(?P<t>(?:{'|'.join(KERNEL_DTYPES)})\[[^\]]*\](?:\{{[^}}]*\}})?)"
 )
 """Tokens of IR text after HTML escaping; the group is the class in report.html: comment, value, global, keyword, type."""
 

@@ -46,7 +46,8 @@ SAMPLE_TIMEOUT = 120.0
 OUTCOMES = ("passed", "opaque", "out-of-scope", "failed")
 """Compiled and right; right, with ops that run in PyTorch; not traceable or invalid (`SampleOutcome.reason`); failed."""
 
-TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5}
+TOLERANCES |= {t: 2 * 2.0**-d.float_format.mantissa_bits for d, t in TORCH_DTYPES.items() if d.is_reduced_float}
 """Tolerance relative to the float64 result, by dtype, in addition to `EAGER_ERROR_FACTOR` times eager's own error."""
 
 EAGER_ERROR_FACTOR = 4

@@ -132,7 +132,7 @@ def assert_same_bits(want: Array, got: Array, where: str = "", zero_sign: bool =
 def _guarded_memory(param: Param, array: Array) -> Array:
     """Memory that holds `array` in the parameter's layout between two guards, the array aligned."""
     dtype = param.type.dtype
-    bits = to_storage(array, dtype) if dtype.name == "bf16" else array
+    bits = to_storage(array, dtype)
     physical = pack(bits, param.type.layout) if param.type.layout else bits
     size = int(param.type.nbytes)
     raw = np.full(size + 2 * GUARD_BYTES + ALIGNMENT, 255, np.uint8)
@@ -152,7 +152,7 @@ def _address(raw: Array) -> int:
 def _logical_array(type_: TensorType, raw: Array) -> Array:
     """The array that lies in `raw`, as interpreters hold it."""
     dtype = type_.dtype
-    values: Any = raw.view(np.uint16 if dtype.name == "bf16" else dtype.numpy)
+    values: Any = raw.view(dtype.storage)
     if type_.layout:
         number = np.arange(1, int(np.prod(type_.static_shape())) + 1).reshape(type_.static_shape())
         order = pack(number, type_.layout).reshape(-1)  # 0 where the layout pads

@@ -31,7 +31,7 @@ from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.tile.program import Copy, Launch, Program
 from compiler.ir.torch_types import as_array, to_torch
-from compiler.ir.types import DTYPES, TensorType
+from compiler.ir.types import DTYPES, TensorType, f32
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.options import Options
 from compiler.pipeline import lower_and_schedule
@@ -42,7 +42,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Step: TypeAlias = tuple[str, tuple[str, ...]]
 """A kernel's source, or "copy", and the buffers it is called on."""
 
-TOLERANCE = {"f64": 1e-12, "f32": 5e-6, "f16": 4e-3, "bf16": 3e-2}
+REDUCED = [d for d in DTYPES.values() if d.is_reduced_float]
+TOLERANCE = {"f64": 1e-12, "f32": 5e-6, **{d.name: 4 * 2.0**-d.float_format.mantissa_bits for d in REDUCED}}
 
 
 # in the processes
@@ -63,7 +64,7 @@ def run_steps(steps: Sequence[Step], buffers: dict[str, tuple[Array, str]], outp
         else:
             with np.errstate(all="ignore"):
                 load_triton(source)(*(tensors[n] for n in names))
-    return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in (tensors[n] for n in outputs)]
+    return [as_array(tensors[n]) for n in outputs]
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +184,17 @@ def bf16_attention() -> Graph:
     return attention("bf16")
 
 
+def float8_linear(dtype: str = "f8e4m3fn") -> Graph:
+    x, w, s = inputs(x="f32[50, 70]", w=f"{dtype}[90, 70]", s="f32[90]")
+    y = ops.mul(ops.linear(x, ops.cast(w, dtype=f32)), s)
+    small = ops.mul(y, 0.25)  # the interpreter, unlike GPUs and PyTorch, makes what is too large for f8e4m3fn NaN
+    return Graph((x, w, s), (y, ops.cast(small, dtype=DTYPES[dtype])), "float8_linear")
+
+
+def wide_float8_linear() -> Graph:
+    return float8_linear("f8e5m2")
+
+
 def convolution() -> Graph:
     x, w, b = inputs(x="f32[2, 19, 9, 21]", w="f32[20, 19, 3, 3]", b="f32[20]")
     y = ops.convolution(x, w, b, stride=(1, 1), padding=(1, 1), dilation=(1, 1))
@@ -202,6 +214,8 @@ KERNELS = [
     layer_norm,
     attention,
     bf16_attention,
+    float8_linear,
+    wide_float8_linear,
     convolution,
     running_maximum,
 ]

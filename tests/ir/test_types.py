@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compiler.ir.symbolic.index_expr import floordiv, mod, var
 from compiler.ir.text.type_parser import parse_type
-from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
+from compiler.ir.types import DType, Layout, PhysicalDim, TensorType, bf16, boolean, f32
 
 
 @st.composite
@@ -34,6 +35,28 @@ def test_a_box_is_a_part_of_its_array(t: TensorType) -> None:
     assert t.nbytes == whole.size * 4
     for index in np.ndindex(*t.static_shape()):
         assert t.offset(index) == logical[index]
+
+
+I4 = DType("i4", "int", 4, np.dtype(np.int8))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "nbytes"), [(I4, "", 11), (I4, "{0/4, 1, 0%4}", 14), (boolean, "", 21), (bf16, "", 42)], ids=str
+)
+def test_elements_below_a_byte_share_bytes(dtype: DType, layout: str, nbytes: int) -> None:
+    t = parse_type(f"f32[3, 7]{layout}").with_dtype(dtype)
+    assert t.nbytes == nbytes
+    bits = [8 * byte + low for byte, low in map(t.bit_address, np.ndindex(3, 7))]
+    assert len({*bits}) == 21
+    assert max(bits) + dtype.memory_bits <= 8 * nbytes
+    assert all(b == t.offset(i) * dtype.memory_bits for b, i in zip(bits, np.ndindex(3, 7), strict=True))
+
+
+def test_symbolic_addresses_below_a_byte() -> None:
+    n, i = var("n"), var("i")
+    t = TensorType(I4, (n, 6))
+    assert (t.nbytes, t.bit_address((i, 2))) == (n * 3, (i * 3 + 1, 0))
+    assert TensorType(I4, (n,)).bit_address((i,)) == (floordiv(i, 2), mod(i * 4, 8))
 
 
 @given(boxes())

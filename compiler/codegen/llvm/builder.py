@@ -11,31 +11,36 @@ import numpy as np
 
 from compiler.codegen.llvm.targets import STACK_BYTES
 from compiler.errors import DynamicShapeError
-from compiler.ir.scalar import Number, round_to
-from compiler.ir.types import DType
+from compiler.ir.scalar import Number
+from compiler.ir.types import DType, u8
 
-LLVM_TYPES = {"f64": "double", "f32": "float", "f16": "half", "bf16": "i16", "i64": "i64", "i32": "i32", "i16": "i16", "i8": "i8",
-         "u8": "i8", "bool": "i1"}  # fmt: skip
-"""Register type of each dtype; bf16 is held as its bits."""
+FLOAT_TYPES = {16: "half", 32: "float", 64: "double"}
+"""Register type of floats by width; floats that LLVM lacks are held as their codes."""
 
 
 def llvm_type(dtype: DType, lanes: int = 0) -> str:
     """Return the register type of one element, or of a vector of `lanes`."""
-    return f"<{lanes} x {LLVM_TYPES[dtype.name]}>" if lanes else LLVM_TYPES[dtype.name]
+    element = FLOAT_TYPES[dtype.bits] if dtype.is_float and not dtype.is_encoded else f"i{dtype.bits}"
+    return f"<{lanes} x {element}>" if lanes else element
 
 
 def memory_type(dtype: DType, lanes: int = 0) -> str:
     """Return the type in memory of one element, or of a vector of `lanes`: a bool takes a byte."""
-    element = "i8" if dtype.kind == "bool" else LLVM_TYPES[dtype.name]
-    return f"<{lanes} x {element}>" if lanes else element
+    return llvm_type(u8 if dtype.kind == "bool" else dtype, lanes)
+
+
+def intrinsic_suffix(dtype: DType, lanes: int) -> str:
+    """Return the type in memory as the name of an intrinsic mangles it: v16f32, i64."""
+    is_float = dtype.is_float and not dtype.is_encoded
+    return f"{f'v{lanes}' if lanes else ''}{'f' if is_float else 'i'}{8 * dtype.bytes}"
 
 
 def literal(value: Number, dtype: DType) -> str:
     """Return a constant of a register type; floats are written as their bits."""
     if dtype.kind == "bool":
         return "true" if value else "false"
-    if dtype.name == "bf16":
-        return str(int(round_to(value, dtype).view(np.uint32)) >> 16)
+    if dtype.is_encoded:
+        return str(int(dtype.encode(value)))
     if dtype.name == "f16":
         return f"0xH{struct.pack('>e', np.float16(value)).hex().upper()}"
     if dtype.is_float:

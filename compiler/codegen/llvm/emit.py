@@ -13,10 +13,10 @@ from functools import partial
 from math import prod
 from typing import TypeAlias
 
-from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, literal, llvm_type
+from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import module_text
-from compiler.codegen.llvm.primitives import emit_primitive, intrinsic_suffix
+from compiler.codegen.llvm.primitives import emit_primitive
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, trip_count
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
@@ -396,7 +396,7 @@ class KernelEmitter:
         """Combine `total` with one more term; f32 and f64 sums of products become `llvm.fmuladd`, fused if the target can."""
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
-        is_wide = value.dtype.is_float and not value.dtype.is_half
+        is_wide = value.dtype.is_float and not value.dtype.is_reduced_float
         if stmt.op == "add" and is_wide and isinstance(value, PrimitiveCall) and value.primitive == "mul":
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)
             name = f"llvm.fmuladd.{intrinsic_suffix(value.dtype, lanes)}"

@@ -12,8 +12,8 @@ from functools import reduce
 from math import prod
 
 from compiler.codegen.llvm.addresses import AddressEmitter
-from compiler.codegen.llvm.builder import first_lanes_mask, literal, llvm_type, memory_type
-from compiler.codegen.llvm.primitives import emit_primitive, intrinsic_suffix
+from compiler.codegen.llvm.builder import first_lanes_mask, intrinsic_suffix, literal, llvm_type, memory_type
+from compiler.codegen.llvm.primitives import emit_primitive
 from compiler.codegen.llvm.scope import Axis, BoundValue, CodegenScope, Coord, ElementOffset, StorageBuffer
 from compiler.codegen.llvm.transpose import min_block_columns, register_columns, to_columns, to_rows
 from compiler.cost.machine import CACHE_LINE_BYTES
@@ -221,7 +221,7 @@ class ExprEmitter(AddressEmitter):
         memory = memory_type(dtype, lanes)
         if not mask:
             return self.b.emit(f"load {memory}, ptr {address}, align {dtype.bytes}")
-        return self.b.intrinsic(memory, f"llvm.masked.load.{_memory_suffix(dtype, lanes)}.p0",
+        return self.b.intrinsic(memory, f"llvm.masked.load.{intrinsic_suffix(dtype, lanes)}.p0",
                                 (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask), (memory, passthru))  # fmt: skip
 
     def _store_vector(
@@ -235,7 +235,7 @@ class ExprEmitter(AddressEmitter):
         if not mask:
             self._store_unmasked(f"store {memory} {bits}, ptr {address}", dtype.bytes, lanes * dtype.bytes, nontemporal)
             return
-        self.b.intrinsic("void", f"llvm.masked.store.{_memory_suffix(dtype, lanes)}.p0",
+        self.b.intrinsic("void", f"llvm.masked.store.{intrinsic_suffix(dtype, lanes)}.p0",
                          (memory, bits), (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip
 
     def _store_unmasked(self, store: str, alignment: int, width: int, nontemporal: Dim | None) -> None:
@@ -339,7 +339,7 @@ class ExprEmitter(AddressEmitter):
         offsets = self.emit_resolved_index(offset, coord, self.scope.lane)
         pointers = self.b.emit(f"getelementptr {memory_type(dtype)}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
         flags, memory = llvm_type(boolean, lanes), memory_type(dtype, lanes)
-        return self.b.intrinsic(memory, f"llvm.masked.gather.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
+        return self.b.intrinsic(memory, f"llvm.masked.gather.{intrinsic_suffix(dtype, lanes)}.v{lanes}p0",
                                 (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"), (memory, passthru))  # fmt: skip
 
     def emit_store(
@@ -411,7 +411,7 @@ class ExprEmitter(AddressEmitter):
         if self._has_vector_index(index) or stride != 1:
             offsets = self.emit_resolved_index(element.lane_offset(self.scope, coord), coord, lane)
             pointers = self.b.emit(f"getelementptr {memory_element}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
-            self.b.intrinsic("void", f"llvm.masked.scatter.{_memory_suffix(dtype, lanes)}.v{lanes}p0",
+            self.b.intrinsic("void", f"llvm.masked.scatter.{intrinsic_suffix(dtype, lanes)}.v{lanes}p0",
                              (memory, bits), (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
         elif mask is None:
             condition = _nontemporal_condition(nontemporal, (offset,), lanes) if buffer.is_aligned else None
@@ -448,12 +448,6 @@ class ExprEmitter(AddressEmitter):
         if dtype.kind != "bool":
             return value
         return self.b.emit(f"zext {llvm_type(dtype, lanes)} {value} to {memory_type(dtype, lanes)}")
-
-
-def _memory_suffix(dtype: DType, lanes: int) -> str:
-    if dtype.kind == "bool":
-        return f"v{lanes}i8"
-    return f"v{lanes}i16" if dtype.name == "bf16" else intrinsic_suffix(dtype, lanes)
 
 
 def _column_coord(axes: Sequence[Axis], number: int) -> Coord:

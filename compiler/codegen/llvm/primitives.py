@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compiler.codegen.llvm.builder import IRBuilder, llvm_type
-from compiler.ir.scalar import PrimitiveCall, Ref
-from compiler.ir.types import DType, boolean, f32
+from compiler.codegen.llvm.builder import IRBuilder, intrinsic_suffix, literal, llvm_type
+from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
+from compiler.ir.types import DType, boolean, f32, i32
+from compiler.math.float_conversion import narrowed, widened
 
 FCMP_PREDICATES = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
 """Predicates of fcmp: ordered, so false on NaN, except for `ne`."""
@@ -17,16 +18,10 @@ FCMP_PREDICATES = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oe
 FLOAT_OPCODES = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
 INTEGER_OPCODES = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 NON_ARITHMETIC = ("where", "cast", "bitcast")
-"""Primitives that half types need not be widened for."""
+"""Primitives that reduced floats need not be widened for."""
 
 FLOAT_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "abs": "fabs",
                     "copysign": "copysign", "fma": "fma"}  # fmt: skip
-
-
-def intrinsic_suffix(dtype: DType, lanes: int) -> str:
-    """Return the type as the name of an intrinsic mangles it: v16f32, i64."""
-    base = f"{'f' if dtype.is_float else 'i'}{dtype.bits}"
-    return f"v{lanes}{base}" if lanes else base
 
 
 def splat_constant(text: str, dtype: DType, lanes: int) -> str:
@@ -39,7 +34,7 @@ def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) 
     dtype = e.operands[-1].dtype
     ty = llvm_type(dtype, lanes)
     name = e.primitive
-    if dtype.is_half and name not in NON_ARITHMETIC:
+    if dtype.is_reduced_float and name not in NON_ARITHMETIC:
         return _compute_in_f32(b, e, args, lanes)
     if name in FCMP_PREDICATES:
         return emit_compare(b, name, dtype, args, lanes)
@@ -64,7 +59,7 @@ def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) 
 
 
 def _compute_in_f32(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str:
-    """Compute a primitive on a half type in f32 and round the result once."""
+    """Compute a primitive on a reduced float in f32 and round the result once."""
     dtype = e.operands[0].dtype
     widened = [emit_cast(b, dtype, f32, a, lanes) for a in args]
     result = boolean if e.dtype == boolean else f32
@@ -83,17 +78,21 @@ def emit_compare(b: IRBuilder, name: str, dtype: DType, args: list[str], lanes: 
 
 
 def emit_cast(b: IRBuilder, source: DType, target: DType, value: str, lanes: int) -> str:
-    """Convert by value; conversions between a half type and another type go through f32."""
+    """Convert by value; conversions between a reduced float and another type go through f32."""
     if source == target:
         return value
-    if source.is_half and target != f32:
+    if source.is_reduced_float and target != f32:
         return emit_cast(b, f32, target, emit_cast(b, source, f32, value, lanes), lanes)
-    if target.is_half and source != f32:
+    if target.is_reduced_float and source != f32:
         return emit_cast(b, f32, target, emit_cast(b, source, f32, value, lanes), lanes)
-    if source.name == "bf16":
-        return _widen_bf16(b, value, lanes)
-    if target.name == "bf16":
-        return _narrow_bf16(b, value, lanes)
+    if source.is_encoded:
+        if source.float_format.is_upper_half:
+            return _widen_upper_half(b, source, value, lanes)
+        return _emit_expr(b, widened(source), value, lanes)
+    if target.is_encoded:
+        if target.float_format.is_upper_half:
+            return _narrow_upper_half(b, target, value, lanes)
+        return _emit_expr(b, narrowed(target), value, lanes)
     s, t = llvm_type(source, lanes), llvm_type(target, lanes)
     if target.kind == "bool":
         zero = splat_constant("0", source, lanes) if not source.is_float else "zeroinitializer" if lanes else "0.0"
@@ -110,6 +109,19 @@ def emit_cast(b: IRBuilder, source: DType, target: DType, value: str, lanes: int
     return b.emit(f"{widen if target.bits > source.bits else 'trunc'} {s} {value} to {t}")
 
 
+def _emit_expr(b: IRBuilder, e: Expr, x: str, lanes: int) -> str:
+    """Emit an expression of the one value `x`."""
+    values: dict[int, str] = {}
+    for sub in e.subexprs:
+        if isinstance(sub, PrimitiveCall):
+            values[id(sub)] = emit_primitive(b, sub, [values[id(a)] for a in sub.operands], lanes)
+        elif isinstance(sub, Const):
+            values[id(sub)] = splat_constant(literal(sub.value, sub.dtype), sub.dtype, lanes)
+        else:
+            values[id(sub)] = x
+    return values[id(e)]
+
+
 def _float_to_integer(b: IRBuilder, source: DType, target: DType, value: str, lanes: int) -> str:
     """Truncate toward zero.  Narrow types go through i32 or i64 and wrap, as in PyTorch on x86."""
     wide = "i64" if target.bits == 64 or source.bits == 64 else "i32"
@@ -121,32 +133,31 @@ def _float_to_integer(b: IRBuilder, source: DType, target: DType, value: str, la
     return converted if t == wide_ty else b.emit(f"trunc {wide_ty} {converted} to {t}")
 
 
-def _widen_bf16(b: IRBuilder, value: str, lanes: int) -> str:
-    """Convert bf16 to f32: its bits are the upper half."""
+def _widen_upper_half(b: IRBuilder, source: DType, value: str, lanes: int) -> str:
+    """Convert codes that are the upper bits of f32 to f32."""
     v = f"<{lanes} x %s>" if lanes else "%s"
-    wide = b.emit(f"zext {v % 'i16'} {value} to {v % 'i32'}")
-    high = b.emit(f"shl {v % 'i32'} {wide}, {'splat (i32 16)' if lanes else '16'}")
+    wide = b.emit(f"zext {v % f'i{source.bits}'} {value} to {v % 'i32'}")
+    high = b.emit(f"shl {v % 'i32'} {wide}, {splat_constant(str(32 - source.bits), i32, lanes)}")
     return b.emit(f"bitcast {v % 'i32'} {high} to {v % 'float'}")
 
 
-def _narrow_bf16(b: IRBuilder, value: str, lanes: int) -> str:
-    """Convert f32 to bf16: round its bits to nearest even; a NaN becomes quiet."""
-    v = f"<{lanes} x %s>" if lanes else "%s"
-    c = (lambda n: f"splat (i32 {n})") if lanes else str
+def _narrow_upper_half(b: IRBuilder, target: DType, value: str, lanes: int) -> str:
+    """Convert f32 to codes that are its upper bits: round them to nearest even; a NaN becomes quiet."""
+    v, shift = f"<{lanes} x %s>" if lanes else "%s", 32 - target.bits
+
+    def c(n: int) -> str:
+        return splat_constant(str(n), i32, lanes)
+
     bits = b.emit(f"bitcast {v % 'float'} {value} to {v % 'i32'}")
-    odd = b.emit(f"and {v % 'i32'} {_shr16(b, bits, lanes)}, {c(1)}")
-    bias = b.emit(f"add {v % 'i32'} {odd}, {c(0x7FFF)}")
+    upper = b.emit(f"lshr {v % 'i32'} {bits}, {c(shift)}")
+    odd = b.emit(f"and {v % 'i32'} {upper}, {c(1)}")
+    bias = b.emit(f"add {v % 'i32'} {odd}, {c((1 << shift >> 1) - 1)}")
     rounded = b.emit(f"add {v % 'i32'} {bits}, {bias}")
-    high = _shr16(b, rounded, lanes)
+    high = b.emit(f"lshr {v % 'i32'} {rounded}, {c(shift)}")
     nan = b.emit(f"fcmp uno {v % 'float'} {value}, {value}")
-    quiet = b.emit(f"or {v % 'i32'} {_shr16(b, bits, lanes)}, {c(0x40)}")
+    quiet = b.emit(f"or {v % 'i32'} {upper}, {c(1 << target.float_format.mantissa_bits >> 1)}")
     chosen = b.emit(f"select {v % 'i1'} {nan}, {v % 'i32'} {quiet}, {v % 'i32'} {high}")
-    return b.emit(f"trunc {v % 'i32'} {chosen} to {v % 'i16'}")
-
-
-def _shr16(b: IRBuilder, bits: str, lanes: int) -> str:
-    ty = f"<{lanes} x i32>" if lanes else "i32"
-    return b.emit(f"lshr {ty} {bits}, {'splat (i32 16)' if lanes else '16'}")
+    return b.emit(f"trunc {v % 'i32'} {chosen} to {v % f'i{target.bits}'}")
 
 
 def _neg(b: IRBuilder, dtype: DType, args: list[str], lanes: int) -> str:

@@ -22,6 +22,8 @@ DTYPES: Mapping[str, tuple[str, str]] = {
     "f32": ("tl.float32", "fp32"),
     "f16": ("tl.float16", "fp16"),
     "bf16": ("tl.bfloat16", "bf16"),
+    "f8e4m3fn": ("tl.float8e4nv", "fp8e4nv"),
+    "f8e5m2": ("tl.float8e5", "fp8e5"),
     "i64": ("tl.int64", "i64"),
     "i32": ("tl.int32", "i32"),
     "i16": ("tl.int16", "i16"),

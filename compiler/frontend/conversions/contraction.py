@@ -24,7 +24,7 @@ from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.torch_types import from_torch
-from compiler.ir.types import accumulator_dtype, f32, f64, i64
+from compiler.ir.types import f32, f64, i64
 
 
 @converts("aten.linear.default")
@@ -67,7 +67,7 @@ def addmm(bias: Node, x: Node, y: Node, beta: TensorOrNumber = 1, alpha: TensorO
     dtype = x.dtype
     beta, alpha = truncate_scalar(beta, dtype), truncate_scalar(alpha, dtype)
     column = y.type.rank == 1
-    product = ops.matmul(x, ops.unsqueeze(y, 1) if column else y, dtype=f32 if dtype.is_half else None)
+    product = ops.matmul(x, ops.unsqueeze(y, 1) if column else y, dtype=f32 if dtype.is_reduced_float else None)
     product = view(product, product.shape[:-1]) if column else product
     if alpha != 1:
         product = ops.mul(product, alpha)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def grouped_matmul(
     x: Node, y: Node, offs: Node | None = None, bias: Node | None = None, out_dtype: torch.dtype | None = None
 ) -> Node:
     """Multiply group by group; `offs` holds the exclusive end of each group of rows, columns or inner elements."""
-    wide = accumulator_dtype(x.dtype)
+    wide = x.dtype.compute
     if bias is not None or (x.type.rank < 3 or y.type.rank < 3) != (offs is not None):
         raise ConversionError("grouped matrix products with a bias, or without offsets, are not supported")
     if offs is None:
@@ -223,7 +223,7 @@ def default_scale(q: Node, scale: float | SymbolicScalar | None) -> float | Symb
 
 def attention_scores(q: Node, k: Node, mask: Node | None, causal: bool, scale: float | SymbolicScalar) -> Node:
     """Return q k^T * scale in f32 or wider, with masked scores -inf."""
-    scores = ops.matmul(q, ops.transpose(k, -1, -2), dtype=accumulator_dtype(q.dtype))
+    scores = ops.matmul(q, ops.transpose(k, -1, -2), dtype=q.dtype.compute)
     return ops.masked_scores(apply_promoted(ops.mul, scores, scale), mask, causal)
 
 

@@ -14,13 +14,12 @@ from compiler.frontend.promotion import (
     as_float,
     as_node,
     common_dtype,
-    supported_dtype,
     widen_half,
 )
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node, Op
-from compiler.ir.torch_types import to_torch
+from compiler.ir.torch_types import from_torch, to_torch
 from compiler.ir.types import boolean, i64
 
 INF = float("inf")
@@ -389,12 +388,12 @@ def dropout(x: Node, p: float, train: bool) -> Node:
 @converts("aten._to_copy.default", "aten.to.dtype", "aten.to.device", "aten.to.dtype_layout")
 def to_copy(x: Node, *arguments: Any, dtype: torch.dtype | None = None, **placement: Any) -> Node:
     named = dtype or next((a for a in arguments if isinstance(a, torch.dtype)), None)
-    return x if named is None else ops.as_dtype(x, supported_dtype(named))
+    return x if named is None else ops.as_dtype(x, from_torch(named))
 
 
 @converts("prims.convert_element_type.default")
 def convert_element_type(x: Node, dtype: torch.dtype) -> Node:
-    return ops.as_dtype(x, supported_dtype(dtype))
+    return ops.as_dtype(x, from_torch(dtype))
 
 
 @converts("aten.type_as.default")
@@ -404,7 +403,7 @@ def type_as(x: Node, other: Node) -> Node:
 
 @converts("aten.view.dtype")
 def view_dtype(x: Node, dtype: torch.dtype) -> Node:
-    wanted = supported_dtype(dtype)
+    wanted = from_torch(dtype)
     if wanted.bytes != x.dtype.bytes:
         raise ConversionError(f"{dtype} has a different bit width than {x.dtype}")
     return x if wanted == x.dtype else ops.bitcast(x, dtype=wanted)

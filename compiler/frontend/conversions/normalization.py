@@ -12,7 +12,6 @@ from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim, floordiv, product
 from compiler.ir.torch_types import to_torch
-from compiler.ir.types import accumulator_dtype
 
 
 def _affine_params(like: Node, weight: Node | None, bias: Node | None, shape: Sequence[Dim]) -> list[Node]:
@@ -30,7 +29,7 @@ def layer_norm(
 
 
 def _statistics(x: Node, dims: tuple[int, ...], eps: float) -> tuple[Node, Node]:
-    """Return mean and reciprocal standard deviation over `dims` (kept with size 1); f32 for half types."""
+    """Return mean and reciprocal standard deviation over `dims` (kept with size 1); f32 for reduced floats."""
     wide = widen_half(x)
     variance = ops.var(wide, dims=dims, keepdim=True, correction=0)
     return ops.mean(wide, dims=dims, keepdim=True), ops.rsqrt(ops.add(variance, eps))
@@ -47,7 +46,7 @@ def native_layer_norm(
 
 @converts("aten.rms_norm.default")
 def rms_norm(x: Node, shape: Sequence[Dim], weight: Node | None = None, eps: float | None = None) -> Node:
-    eps = torch.finfo(to_torch(accumulator_dtype(x.dtype))).eps if eps is None else eps
+    eps = torch.finfo(to_torch(x.dtype.compute)).eps if eps is None else eps
     return ops.rms_norm(x, *_affine_params(x, weight, None, shape), dims=len(shape), eps=eps)
 
 
@@ -105,9 +104,9 @@ def native_batch_norm_training(
 ) -> tuple[Node, ...]:  # fmt: skip
     """Return the result, saved mean, saved reciprocal deviation, and the updated running mean and variance.
 
-    The running statistics are f32 for half types.
+    The running statistics are f32 for reduced floats.
     """
-    wide = accumulator_dtype(x.dtype)
+    wide = x.dtype.compute
     if not training:
         y, empty = _norm_with_statistics(x, mean, variance, weight, bias, eps), ops.full((0,), 0.0, x.dtype)
         return y, empty, empty, ops.as_dtype(mean, wide), ops.as_dtype(variance, wide)

@@ -33,7 +33,7 @@ def as_sum_dtype(x: Node, dtype: torch.dtype | None) -> Node:
 
 @converts("aten.sum.dim_IntList", "aten.sum.default")
 def sum_(x: Node, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
-    if dtype is not None and x.dtype.is_half and from_torch(dtype) == x.dtype:
+    if dtype is not None and x.dtype.is_reduced_float and from_torch(dtype) == x.dtype:
         dtype = None
     return _reduced(ops.sum_, as_sum_dtype(x, dtype), dim, keepdim)
 

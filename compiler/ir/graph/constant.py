@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from compiler.ir.scalar import round_to
 from compiler.ir.types import DType
 
 
 @dataclass(frozen=True, eq=False)
 class ConstantData:
-    """The elements of a constant: a dense row-major array of `dtype` (bf16 as bits in uint16).
+    """The elements of a constant: a dense row-major array of `dtype.storage`.
 
     `name` is the parameter's name in the user's module.  Compares by identity, because weights are shared.
     """
@@ -30,10 +29,8 @@ class ConstantData:
 
     @property
     def numpy_values(self) -> np.ndarray[Any, Any]:
-        """The elements as an array of `dtype.numpy` (bf16 as float32)."""
-        if self.dtype.name != "bf16":
-            return self.array
-        return (self.array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        """The elements as an array of `dtype.numpy`."""
+        return self.dtype.decode(self.array)
 
     @cached_property
     def digest(self) -> str:
@@ -69,7 +66,4 @@ class LazyConstant(ConstantData):
 def to_storage(values: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     """Round `values` to `dtype` and convert them to the array of a `ConstantData`; inverse of `numpy_values`."""
     with np.errstate(over="ignore"):  # overflow gives infinity
-        rounded: np.ndarray[Any, Any] = round_to(values, dtype)
-    if dtype.name == "bf16":
-        rounded = (rounded.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    return np.asarray(rounded)  # NumPy arithmetic turns rank-0 arrays into scalars
+        return dtype.encode(values)

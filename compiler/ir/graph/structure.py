@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from compiler.ir.scalar import Const, Expr, Number, Ref, const
 from compiler.ir.symbolic.index_expr import Dim, var, variables
-from compiler.ir.types import DType, broadcast_index, f32
+from compiler.ir.types import DType, broadcast_index
 
 if TYPE_CHECKING:
     from compiler.ir.graph.node import Node
@@ -57,12 +57,12 @@ class Structure:
 class Elementwise(Structure):
     """`fn` maps one element of each operand to one element of the result.
 
-    `fn` takes an `Expr` per operand and the node's attributes as keywords.  `promotes_half` converts operands of half
-    types to f32.
+    `fn` takes an `Expr` per operand and the node's attributes as keywords.  `uses_compute_dtype` converts operands to
+    their compute dtypes.
     """
 
     fn: Callable[..., Expr]
-    promotes_half: bool = True
+    uses_compute_dtype: bool = True
 
     def operand_elements(self, node: Node, index: Position, new_loop: Callable[[], Dim]) -> OperandElements:
         return [(o, broadcast_index(o.shape, index)) for o in node.operands]
@@ -192,8 +192,8 @@ class ScanAxis:
 class Scan(Structure):
     """A scan with state carried along a dimension: `initial(node)`, then `step(*state, *elements)` for each element.
 
-    Operands have the shape of the result, whose elements are `result(*state)`.  Operands of half types are converted to
-    f32; the state has the dtypes of `initial`.  `combine` is set if the scan is the prefix form of that `Reduction`.
+    Operands have the shape of the result, whose elements are `result(*state)`.  Operands are converted to their compute
+    dtypes; the state has the dtypes of `initial`.  `combine` is set if the scan is the prefix form of that `Reduction`.
     """
 
     axis: Callable[[Node], ScanAxis]
@@ -321,6 +321,6 @@ def is_view(structure: Structure, node: Node) -> bool:
 def elementwise_expr(node: Node, dtypes: Sequence[DType] = ()) -> Expr:
     """Return the expression of an elementwise node over refs x0, x1, ...; default `dtypes` are its compute dtypes."""
     assert isinstance(node.structure, Elementwise)
-    dtypes = dtypes or [f32 if node.structure.promotes_half and o.dtype.is_half else o.dtype for o in node.operands]
+    dtypes = dtypes or [o.dtype.compute if node.structure.uses_compute_dtype else o.dtype for o in node.operands]
     result = node.structure.fn(*(Ref(d, f"x{k}") for k, d in enumerate(dtypes)), **node.attrs)
     return result if isinstance(result, Expr) else const(result, node.dtype)

@@ -11,9 +11,9 @@ from compiler.ir.types import DType
 
 
 def to_interpreter_array(array: Array, dtype: DType) -> Array:
-    """Return a row-major copy of `array` in `dtype.numpy`; bf16 bits in uint16 become float32."""
-    if dtype.name == "bf16" and array.dtype == np.uint16:
-        return np.left_shift(array.astype(np.uint32), 16).view(np.float32)
+    """Return a row-major copy of `array`, values or `dtype.storage`, in `dtype.numpy`."""
+    if dtype.is_encoded and array.dtype == dtype.storage:
+        return dtype.decode(array)
     return np.array(array, dtype.numpy, order="C")
 
 

@@ -1,8 +1,8 @@
 """Interpreter of Graph IR: runs every op's reference in PyTorch.
 
 With `dtype=torch.float64` all floating-point operations and casts use float64, which gives the reference result for
-error measurements.  Without it, half types are computed in f32 and each result is rounded, as in compiled code, while
-PyTorch's half-precision kernels also round intermediate values.
+error measurements.  Without it, reduced floats are computed in f32 and each result is rounded, as in compiled code, while
+PyTorch's kernels for them also round intermediate values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NodeEvaluator: TypeAlias = Callable[[Node, Sequence[Value]], Value]
 def interpret(
     graph: Graph, inputs: Sequence[torch.Tensor | Array], *, dtype: torch.dtype | None = None
 ) -> list[torch.Tensor]:
-    """Return the graph's outputs for `inputs`, arrays or tensors (a bf16 array is float32 or bits in uint16).
+    """Return the graph's outputs for `inputs`, arrays or tensors (an array holds values or `dtype.storage`).
 
     `dtype` replaces every floating-point type.  ArgumentError if an input does not match its type.
     """
@@ -109,10 +109,12 @@ def evaluate_node(node: Node, operands: Sequence[Value], dtype: torch.dtype | No
     if isinstance(node.structure, Opaque):
         # the order of equal elements (sort, topk) depends on strides; compiled programs pass contiguous tensors
         operands = [o if isinstance(o, tuple) else o.contiguous() for o in operands]
-    if isinstance(node.structure, Elementwise) and not node.structure.promotes_half:  # works on bits: keep the dtypes
+    if (
+        isinstance(node.structure, Elementwise) and not node.structure.uses_compute_dtype
+    ):  # works on bits: keep the dtypes
         operands = [_to_float_dtype(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
         return _to_float_dtype(_run_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
-    wide = dtype or _half_compute_dtype(node)
+    wide = dtype or _compute_dtype(node)
     if wide is None:
         return _run_reference(node.op.reference, operands, node.attrs, repr(node))
     attrs = {k: _promote_attr(v, wide) for k, v in node.attrs.items()}
@@ -137,11 +139,13 @@ def _is_correctly_rounded(node: Node) -> bool:
     return node.op is CONSTANT or isinstance(node.structure, IndexMap | Gather)
 
 
-def _half_compute_dtype(node: Node) -> torch.dtype | None:
-    """Return the compute type of a node with half-type operands or results, as in compiled code; None for others."""
+def _compute_dtype(node: Node) -> torch.dtype | None:
+    """Return the compute type of a node with reduced float operands or results, as in compiled code; None for others."""
     result_types = [n.result_type for n in (node, *node.operands)]
     dtypes = {t.dtype for r in result_types for t in (r if isinstance(r, tuple) else (r,))}
-    return (torch.float64 if types.f64 in dtypes else torch.float32) if any(d.is_half for d in dtypes) else None
+    return (
+        (torch.float64 if types.f64 in dtypes else torch.float32) if any(d.is_reduced_float for d in dtypes) else None
+    )
 
 
 def _round_to_result_type(value: Value, node: Node) -> Value:

@@ -34,7 +34,7 @@ from compiler.ir.interpret.arrays import REDUCE_UFUNCS, to_interpreter_array
 from compiler.ir.scalar import Const, Expr, IndexValue, PrimitiveCall, Ref, evaluate_call, round_to
 from compiler.ir.symbolic.binding import evaluate_broadcast
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, evaluate, var, variables
-from compiler.ir.types import accumulator_dtype, summand_dtype
+from compiler.ir.types import summand_dtype
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -64,7 +64,7 @@ def evaluate_graph(graph: Graph, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _elementwise(node: Node, structure: Elementwise, operands: Sequence[Array]) -> Any:
-    dtypes = [accumulator_dtype(o.dtype) if structure.promotes_half else o.dtype for o in node.operands]
+    dtypes = [o.dtype.compute if structure.uses_compute_dtype else o.dtype for o in node.operands]
     elements = [Ref(d, f"x{k}") for k, d in enumerate(dtypes)]
     return _evaluate_fn(elements, lambda *refs: structure.fn(*refs, **node.attrs), operands)
 
@@ -114,7 +114,7 @@ def _resolve_lookups(
 def _scan(node: Node, structure: Scan, operands: Sequence[Array]) -> Any:
     """Evaluate the steps in order, each for all other dimensions at once."""
     axis, initial = structure.axis(node), structure.initial(node)
-    dtypes = [accumulator_dtype(o.dtype) for o in node.operands]
+    dtypes = [o.dtype.compute for o in node.operands]
     rows = [np.moveaxis(np.asarray(x, d.numpy), axis.dim, 0) for x, d in zip(operands, dtypes, strict=True)]
     states = [Ref(c.dtype, f"s{k}") for k, c in enumerate(initial)]
     elements = [Ref(d, f"x{k}") for k, d in enumerate(dtypes)]
@@ -130,7 +130,7 @@ def _scan(node: Node, structure: Scan, operands: Sequence[Array]) -> Any:
 
 
 def _scatter(node: Node, structure: Scatter, operands: Sequence[Array]) -> Any:
-    """Apply the writes in order; half types are rounded once, at the end."""
+    """Apply the writes in order; reduced floats are rounded once, at the end."""
     writes = structure.writes(node)
     point, shape = _index_vars("u", len(writes.extents)), tuple(evaluate(e, {}) for e in writes.extents)
     grids = _index_grids(point, shape)
@@ -156,7 +156,7 @@ def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> A
     positions = domain.positions(outer, inner)
     reads = [_read_elements(x, position, grids, mask) for x, position in zip(operands, positions, strict=True)]
     elements = [Ref(summand_dtype(o.dtype, node.dtype), f"x{k}") for k, o in enumerate(node.operands)]
-    value, dtype = _evaluate_fn(elements, structure.fn, reads), accumulator_dtype(node.dtype)
+    value, dtype = _evaluate_fn(elements, structure.fn, reads), node.dtype.compute
     axes = tuple(range(len(outer), len(shape)))
     identity = np.array(IDENTITIES[structure.combine](dtype), dtype.numpy)
     summands = np.where(mask, np.asarray(value, dtype.numpy), identity)
@@ -168,7 +168,7 @@ def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> A
 
 def _constant_linear(node: Node, structure: ConstantLinear, operands: Sequence[Array]) -> Any:
     dim, matrix = structure.axis_and_matrix(node)
-    lines = np.moveaxis(operands[0], dim, -1).astype(accumulator_dtype(node.dtype).numpy)
+    lines = np.moveaxis(operands[0], dim, -1).astype(node.dtype.compute.numpy)
     rows = [
         sum((lines[..., k] * lines.dtype.type(c) for k, c in enumerate(row)), np.zeros((), lines.dtype))
         for row in matrix

@@ -57,7 +57,7 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
 
 
 def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
-    """Return the program's outputs; bf16 outputs are float32, bf16 inputs float32 or bits in uint16."""
+    """Return the program's outputs; outputs have type `dtype.numpy`, inputs may have `dtype.storage`."""
     sizes = bind_sizes((program.buffers[n] for n in program.inputs), (x.shape for x in inputs))
     program = specialize_buffers(program, sizes)
     arrays = {name: poisoned_array(type_) for name, type_ in program.buffers.items() if name not in program.views}

@@ -19,7 +19,7 @@ from compiler.ir.ops.reductions import amax, sum_
 from compiler.ir.ops.transcendental import exp
 from compiler.ir.ops.views import expand, reshape, transpose
 from compiler.ir.symbolic.index_expr import Dim
-from compiler.ir.types import TensorType, boolean, broadcast_shapes, f32
+from compiler.ir.types import TensorType, boolean, broadcast_shapes
 
 
 def _attention_type(s: Signature) -> TensorType:
@@ -80,7 +80,7 @@ def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) 
     """softmax(q k^T * scale + mask) v, with scores in f32 or wider."""
     if node.attrs["grouped"]:
         k, v = (expand_kv_heads(x, q.shape[-3]) for x in (k, v))
-    wide = f32 if q.dtype.is_half else q.dtype
+    wide = q.dtype.compute
     scores = mul(matmul(q, transpose(k, -1, -2), dtype=wide), node.attrs["scale"])
     p = attention_probabilities(masked_scores(scores, mask, node.attrs["causal"]), mask is not None)
     return as_dtype(matmul(as_dtype(p, v.dtype), v), node.dtype)

@@ -7,7 +7,7 @@ from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import Elementwise
 from compiler.ir.scalar import Expr
 from compiler.ir.torch_types import to_torch
-from compiler.ir.types import DType, TensorType, bf16, boolean, f16, f32, i16, i32, i64, u8
+from compiler.ir.types import DTYPES, DType, TensorType, bf16, boolean, f16, f32, i16, i32, i64, u8
 
 
 def _cast_type(s: Signature) -> TensorType:
@@ -35,11 +35,13 @@ cast = declare_op(
         sample_input("f32[2, 3]", dtype=boolean), sample_input("f32[7]", dtype=bf16), sample_input("bf16[7]", dtype=f32), sample_input("f16[5]", dtype=i32),
         sample_input("i64[5]", dtype=f16), sample_input("i64[5]", dtype=boolean), sample_input("f32[6]", dtype=u8, low=0, high=255),
         sample_input("bool[6]", dtype=i64),
+        *(sample_input(f"{d}[9]", dtype=f32, low=-400, high=400) for d in DTYPES.values() if d.is_reduced_float),
+        *(sample_input("f32[9]", dtype=d, low=-400, high=400) for d in DTYPES.values() if d.is_reduced_float),
     ],
 )  # fmt: skip
 
 bitcast = declare_op(
-    "bitcast", "x: any", Elementwise(lambda x, dtype: x.to(dtype) if x.dtype == boolean else x.bitcast(dtype), promotes_half=False),
+    "bitcast", "x: any", Elementwise(lambda x, dtype: x.to(dtype) if x.dtype == boolean else x.bitcast(dtype), uses_compute_dtype=False),
     type_rule=_bitcast_type, attrs={"dtype": REQUIRED},
     reference=lambda x, dtype: x.view(to_torch(dtype)),
     samples=[sample_input("i32[4, 5]", dtype=f32), sample_input("i32[0]", dtype=f32), sample_input("i64[]", dtype=i64), sample_input("bool[3]", dtype=u8),

@@ -8,6 +8,7 @@ from compiler.ir.graph.node import REQUIRED, Node, Signature
 from compiler.ir.graph.op import declare_op, sample_input
 from compiler.ir.graph.structure import ConstantLinear
 from compiler.ir.ops.rules import check_dims
+from compiler.ir.torch_types import from_torch, to_torch
 from compiler.ir.types import TensorType
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -22,7 +23,7 @@ def _constant_linear_type(s: Signature) -> TensorType:
 
 
 def _constant_linear_reference(x: torch.Tensor, dim: int, matrix: Matrix) -> torch.Tensor:
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    wide = x.to(to_torch(from_torch(x.dtype).compute))
     rows = []
     for row in matrix:
         terms = [m * wide.select(dim, k) for k, m in enumerate(row) if m != 0]

@@ -73,9 +73,9 @@ matmul = declare_op(
 """Batched matrix product.  `dtype` is the result's if it is wider than the operands': the sum before rounding."""
 
 
-def _sum_dtype_for_half(dtype: DType) -> DType | None:
-    """f32 for half types, else None: attribute `dtype` of a `matmul` or `conv` whose sum a bias is added to before rounding."""
-    return f32 if dtype.is_half else None
+def _sum_dtype_before_bias(dtype: DType) -> DType | None:
+    """f32 for reduced floats, else None: attribute `dtype` of a `matmul` or `conv` whose sum a bias is added to before rounding."""
+    return f32 if dtype.is_reduced_float else None
 
 
 def _linear_type(s: Signature) -> TensorType:
@@ -89,7 +89,7 @@ def _linear_type(s: Signature) -> TensorType:
 
 def _linear(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
     rows = x if x.type.rank > 1 else reshape(x, shape=(1, *x.shape))
-    wide = _sum_dtype_for_half(x.dtype) if bias is not None else None
+    wide = _sum_dtype_before_bias(x.dtype) if bias is not None else None
     y = matmul(rows, permute(weight, dims=(1, 0)), dtype=wide)
     if bias is not None:
         y = as_dtype(add(y, as_dtype(bias, y.dtype)), node.dtype)
@@ -253,7 +253,7 @@ def pad_spatial(x: Node, low: Sequence[Dim], high: Sequence[Dim], value: float =
 
 def _convolution(node: Node, x: Node, weight: Node, bias: Node | None = None) -> Node:
     padding = node.attrs["padding"]
-    wide = _sum_dtype_for_half(x.dtype) if bias is not None else None
+    wide = _sum_dtype_before_bias(x.dtype) if bias is not None else None
     attrs = {k: node.attrs[k] for k in CONV_ATTRS}
     return _with_bias(conv(pad_spatial(x, padding, padding), weight, **attrs, dtype=wide), bias, node.dtype)
 
@@ -374,7 +374,7 @@ def _transposed(node: Node, x: Node, weight: Node, bias: Node | None = None) -> 
     last = [floordiv(n - 1 + p, s) for n, p, s in zip(size, a["padding"], a["stride"], strict=True)]
     missing = [e - n + 1 for e, n in zip(last, x.shape[2:], strict=True)]
     high = [max(e, 0) if isinstance(e, int) else e for e in missing]
-    wide = _sum_dtype_for_half(x.dtype) if bias is not None else None
+    wide = _sum_dtype_before_bias(x.dtype) if bias is not None else None
     attrs = {"stride": a["stride"], "start": a["padding"], "size": size, "groups": a["groups"], "dtype": wide}
     return _with_bias(conv_phases(pad_spatial(x, low, high), weight, **attrs), bias, node.dtype)
 

@@ -97,13 +97,13 @@ def reduction_type(dtype: Any = None) -> TypeRule:
 
 
 def in_f32(expand: Callable[..., Node]) -> Callable[..., Node]:
-    """Wrap an expansion: half-precision operands are cast to f32 first, and the result is rounded once, at the end."""
+    """Wrap an expansion: reduced float operands are cast to f32 first, and the result is rounded once, at the end."""
     from compiler.ir.ops.cast import cast
 
     def expand_wide(node: Node, *operands: Node) -> Node:
-        if not node.dtype.is_half:
+        if not node.dtype.is_reduced_float:
             return expand(node, *operands)
-        wide = tuple(cast(o, dtype=f32) if o.dtype.is_half else o for o in operands)
+        wide = tuple(cast(o, dtype=f32) if o.dtype.is_reduced_float else o for o in operands)
         widened = replace(node, operands=wide, result_type=node.type.with_dtype(f32))
         return cast(expand(widened, *wide), dtype=node.dtype)
 

@@ -1,11 +1,12 @@
 """Scans: each result combines an element with all elements before it along a dimension.
 
-Sums and products are carried in the next wider float type, as in PyTorch on CPUs: f32 for half types, f64 for f32.
+Sums and products are carried in the next wider float type, as in PyTorch on CPUs: f32 for reduced floats, f64 for f32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from compiler.ir.ops.logic import eq, isnan, or_
 from compiler.ir.ops.rules import check_dims, same_type
 from compiler.ir.ops.views import expand, reshape
 from compiler.ir.scalar import Const, Expr, call_primitive, const
-from compiler.ir.types import DType, TensorType, accumulator_dtype, f32, f64, i64
+from compiler.ir.types import DType, TensorType, f32, f64, i64
 
 ATTRS = {"dim": REQUIRED, "reverse": False, "exclusive": False}
 
@@ -31,10 +32,10 @@ def scan_axis(node: Node) -> ScanAxis:
 
 def scan_sum_dtype(dtype: DType) -> DType:
     """Return the dtype in which sums and products of `dtype` are carried."""
-    return f64 if dtype == f32 else accumulator_dtype(dtype)
+    return f64 if dtype == f32 else dtype.compute
 
 
-def reduction_scan(combine: str, carried_dtype: Callable[[DType], DType] = accumulator_dtype) -> Scan:
+def reduction_scan(combine: str, carried_dtype: Callable[[DType], DType] = attrgetter("compute")) -> Scan:
     """Return the scan of a reduction's operation `combine`, with a state of `carried_dtype(dtype of the node)`."""
 
     def initial(node: Node) -> tuple[Const, ...]:
@@ -104,7 +105,7 @@ def _forward_fill_type(s: Signature) -> TensorType:
 
 
 def _zero_initial(node: Node) -> tuple[Const, ...]:
-    return (const(0, accumulator_dtype(node.dtype)),)
+    return (const(0, node.dtype.compute),)
 
 
 def _forward_fill_reference(here: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -149,7 +150,7 @@ cummin_index = declare_op("cummin_index", "x: number", Composite(_last_minmax_in
 
 
 def _logcumsumexp_initial(node: Node) -> tuple[Const, ...]:
-    wide = accumulator_dtype(node.dtype)
+    wide = node.dtype.compute
     return const(float("-inf"), wide), const(-1.0, f64)
 
 

@@ -198,11 +198,6 @@ def expect_static_shape(c: Cursor, type: TensorType, at: Token) -> tuple[int, ..
 
 def _empty_array(c: Cursor, type: TensorType, at: Token) -> Array:
     try:
-        return np.zeros(expect_static_shape(c, type, at), storage_dtype(type.dtype))
+        return np.zeros(expect_static_shape(c, type, at), type.dtype.storage)
     except ValueError as error:
         raise c.error(f"{type}: {error}", at) from None
-
-
-def storage_dtype(dtype: DType) -> np.dtype[Any]:
-    """Return the NumPy type of a `ConstantData` array of `dtype` (uint16 for bf16)."""
-    return np.dtype(np.uint16) if dtype.name == "bf16" else dtype.numpy

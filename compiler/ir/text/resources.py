@@ -14,7 +14,7 @@ import numpy as np
 
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.text.lexer import Cursor, Token, did_you_mean, format_name
-from compiler.ir.text.literal import expect_static_shape, storage_dtype
+from compiler.ir.text.literal import expect_static_shape
 from compiler.ir.types import TensorType
 
 
@@ -79,6 +79,6 @@ def _decode(c: Cursor, text: Token, type: TensorType) -> np.ndarray[Any, Any]:
     if type.dtype.kind == "bool":
         raw = bytes(b != 0 for b in raw)
     try:
-        return np.frombuffer(raw, storage_dtype(type.dtype)).reshape(shape).copy()
+        return np.frombuffer(raw, type.dtype.storage).reshape(shape).copy()
     except ValueError:
         raise c.error(f"{len(raw)} bytes do not match the size of {type}", text) from None

@@ -29,7 +29,7 @@ from compiler.ir.text.graph_printer import (
     write_header,
 )
 from compiler.ir.text.lexer import quote
-from compiler.ir.text.literal import storage_dtype, write_array, write_value
+from compiler.ir.text.literal import write_array, write_value
 from compiler.ir.text.resources import write_resources
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes
@@ -254,11 +254,11 @@ def program_resources(program: Program) -> dict[str, ConstantData]:
 
 
 def _stored_data(array: Any, type: TensorType) -> ConstantData:
-    """Return `array` as `ConstantData`; a bf16 array may be float32 or bits in uint16."""
+    """Return `array` as `ConstantData`; an array of an encoded type may hold values or codes."""
     if isinstance(array, ConstantData):
         return array
     values = np.asarray(array)
-    is_stored = values.dtype == storage_dtype(type.dtype)
+    is_stored = values.dtype == type.dtype.storage
     return ConstantData(type.dtype, values if is_stored else to_storage(values, type.dtype))
 
 

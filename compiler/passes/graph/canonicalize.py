@@ -14,7 +14,6 @@ from compiler.ir.graph.node import CONSTANT, Node, scalar_value
 from compiler.ir.graph.structure import Elementwise, Guard, IndexMap, Leaf, Opaque, Position, TupleGet, is_view
 from compiler.ir.scalar import Const, Expr, Ref, const
 from compiler.ir.symbolic.index_expr import interval, substitute, var
-from compiler.ir.types import f32
 from compiler.passes.algebra import simplify_scalar
 from compiler.passes.base import Context, GraphPass, register
 
@@ -80,15 +79,13 @@ def elementwise_identity(n: Node) -> Node | None:
 def trace(n: Node, operands: Sequence[Expr]) -> Expr:
     """Return one element of elementwise `n` as an expression of one element of each operand."""
     assert isinstance(n.structure, Elementwise)
-    widened = [_widened(o) for o in operands] if n.structure.promotes_half else operands
+    widened = [_widened(o) for o in operands] if n.structure.uses_compute_dtype else operands
     return n.structure.fn(*widened, **n.attrs).to(n.dtype)
 
 
 def _widened(e: Expr) -> Expr:
-    """Cast half types to f32, in which the scalar functions are written."""
-    if not e.dtype.is_half:
-        return e
-    return const(e.value, f32) if isinstance(e, Const) else e.to(f32)
+    """Cast to the compute dtype, in which the scalar functions are written."""
+    return const(e.value, e.dtype.compute) if isinstance(e, Const) else e.to(e.dtype.compute)
 
 
 def view_identity(n: Node) -> Node | None:

@@ -65,7 +65,7 @@ class Fold(GraphPass):
             return False
         if is_view(n.structure, n) and not read_by_recurrence:
             return False
-        return _static_bytes(n) <= max(self.max_bytes, sum(map(_static_bytes, sources)))
+        return static_bytes(n) <= max(self.max_bytes, sum(map(static_bytes, sources)))
 
 
 def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:
@@ -76,7 +76,8 @@ def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:
         return [pair for n in nodes for pair in _evaluate([n])] if len(nodes) > 1 else []
 
 
-def _static_bytes(n: Node) -> int:
+def static_bytes(n: Node) -> int:
+    """Return the bytes of a node of static shape."""
     assert isinstance(n.type.nbytes, int)
     return n.type.nbytes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.canonicalize import trace
-from compiler.passes.graph.fold import constant_sources
+from compiler.passes.graph.fold import constant_sources, static_bytes
 
 MAX_SCALE_EXPONENT = 64
 """Largest absolute binary exponent of a factor that is folded: keeps weights far from the ends of f32's range."""
@@ -29,8 +29,9 @@ class FoldScale(GraphPass):
 
     %y = conv %x, %w   %b = add %y, %c   %z = mul %b, %s   ->   %y = conv %x, %w * %s   %z = add %y, %c * %s
 
-    All but %x must be constant, and nothing else may read %y or %b.  Half types are excluded, because their weights
-    would be rounded again, and so are factors that could take weights out of the range of their type.
+    All but %x must be constant, and nothing else may read %y or %b.  Reduced floats are excluded, because their weights
+    would be rounded again, weights that are computed from fewer bytes (by a cast), and factors that could take weights
+    out of the range of their type.
     """
 
     name = "fold-scale"
@@ -47,9 +48,14 @@ class FoldScale(GraphPass):
                 context.applied(self, "factor folded into weights", n)
         return ir.replace_nodes(new)
 
-    def fold_into_weights(self, graph: Graph, n: Node, constants: Collection[Node]) -> Node | None:
+    def fold_into_weights(self, graph: Graph, n: Node, constants: Mapping[Node, Collection[Node]]) -> Node | None:
         """Return `n` with its factor folded into the weights, or None if the pattern does not match."""
-        if not _is_primitive(n, "mul") or n.operands[1] not in constants or n.dtype.is_half or not n.dtype.is_float:
+        if (
+            not _is_primitive(n, "mul")
+            or n.operands[1] not in constants
+            or n.dtype.is_reduced_float
+            or not n.dtype.is_float
+        ):
             return None
         inner, factor = n.operands
         shift = inner.operands[1] if _is_primitive(inner, "add") and inner.operands[1] in constants else None
@@ -61,6 +67,8 @@ class FoldScale(GraphPass):
         if channel_dim is None or product.operands[1] not in constants or product.operands[1].dtype != n.dtype:
             return None
         x, weights = product.operands
+        if static_bytes(weights) > sum(map(static_bytes, constants[weights])):
+            return None
         shape: tuple[Dim, ...] = tuple(factor.type.numel if k == channel_dim else 1 for k in range(weights.type.rank))
         scaled_product = product.op(x, ops.mul(weights, ops.reshape(factor, shape=shape)), **product.attrs)
         return scaled_product if shift is None else ops.add(scaled_product, ops.mul(shift, factor))

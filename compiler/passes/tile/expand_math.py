@@ -9,7 +9,6 @@ from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Kernel, Let, Reduce, Stmt, Store
 from compiler.ir.tile.substitution import NameSupply
-from compiler.ir.types import f32
 from compiler.passes.base import Context, TilePass, register
 
 
@@ -20,7 +19,7 @@ class ExpandMath(TilePass):
 
     %y = exp(%x)  ->  %n = round(%x * 1.4427)  %r = fma(%n, -0.6931, %x)  ...  %y = %p * bitcast<f32>(...)
 
-    Half types are computed in f32.  `compiler.math` has the polynomials and their error bounds.
+    Reduced floats are computed in f32.  `compiler.math` has the polynomials and their error bounds.
     """
 
     name = "expand-math"
@@ -50,7 +49,7 @@ class ExpandMath(TilePass):
             def rule(e: Expr) -> Expr:
                 if not (isinstance(e, PrimitiveCall) and e.primitive in EXPANSIONS):
                     return e
-                wide = f32 if e.dtype.is_half else e.dtype
+                wide = e.dtype.compute
                 call = PrimitiveCall(wide, e.primitive, tuple(bind(a.to(wide)) for a in e.operands))
                 context.count(self, e.primitive)
                 return scalar.bind_common_subexprs(expand(call), bind).to(e.dtype)

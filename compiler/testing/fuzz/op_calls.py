@@ -217,7 +217,8 @@ class CallMutator:
         return replace(call, types=types)
 
     def random_dtype(self, kind: str) -> DType:
-        fits = [d for d in KERNEL_DTYPES.values() if OPERAND_KINDS[kind](d)] or [DTYPES["bool"]]
+        computed = [d for d in KERNEL_DTYPES.values() if d.bits > 8 or not d.is_float]  # PyTorch only converts float8
+        fits = [d for d in computed if OPERAND_KINDS[kind](d)] or [DTYPES["bool"]]
         return DTYPES["f32"] if DTYPES["f32"] in fits and self.rng.random() < 0.4 else self.rng.choice(fits)
 
     def change_operand_count(self, call: OpCall, fixed_operand: int) -> OpCall:

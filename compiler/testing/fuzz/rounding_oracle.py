@@ -38,7 +38,7 @@ from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.scalar import APPROXIMATED
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
-from compiler.ir.types import DType, accumulator_dtype
+from compiler.ir.types import DType
 from compiler.passes.graph.winograd import INTERPOLATION_POINTS, is_unit_stride_3x3
 from compiler.passes.manager import run_pipeline
 from compiler.testing.fuzz.inputs import Array
@@ -381,7 +381,7 @@ class ErrorBounds:
 
     def overflow_mask(self, node: Node, value: torch.Tensor) -> torch.Tensor:
         """Return True for elements that overflow their dtype, or whose partial results may."""
-        partial = node.dtype if isinstance(node.structure, Scatter) else accumulator_dtype(node.dtype)
+        partial = node.dtype if isinstance(node.structure, Scatter) else node.dtype.compute
         largest, limits = torch.finfo(TORCH_DTYPES[node.dtype]).max, torch.finfo(TORCH_DTYPES[partial])
         return (value.isfinite() & (value.abs() > largest)) | (self.computing > limits.max * limits.eps)
 
@@ -389,7 +389,7 @@ class ErrorBounds:
 def error_bounds(node: Node, operands: list[Value], value: torch.Tensor, rounded: torch.Tensor) -> ErrorBounds | None:
     """Return bounds of the errors of each element, or None if the op is exact."""
     eps, tiny = resolution(node.dtype)
-    inner = resolution(accumulator_dtype(node.dtype))[0]
+    inner = resolution(node.dtype.compute)[0]
     exact = value == (rounded if node.dtype.bits < 64 else value.float())  # rounding to f64 is invisible here
     if node.dtype.bits == 64 and isinstance(node.structure, Elementwise):  # selection is exact
         exact = exact | sum((value == o for o in operands), start=torch.zeros(()).bool())
@@ -466,7 +466,7 @@ def _sum_error(node: Node, operands: list[Value], eps: float, count: int) -> tor
 
 def _smallest_increment(node: Node) -> float:
     """Return the smallest subnormal of the accumulator dtype, to a multiple of which terms are rounded."""
-    eps, tiny = resolution(accumulator_dtype(node.dtype))
+    eps, tiny = resolution(node.dtype.compute)
     return eps * tiny
 
 
@@ -489,7 +489,7 @@ def _product_error(node: Node, operands: list[Value], value: torch.Tensor, eps: 
     finite = [x.abs().nan_to_num(1.0, 1.0) for x in operands]
     growth: Any = evaluate_node(node, [x.clamp(min=1.0) for x in finite], torch.float64)
     decay: Any = evaluate_node(node, [x.where(x > 0, 1.0).clamp(max=1.0) for x in finite], torch.float64)
-    info = torch.finfo(TORCH_DTYPES[accumulator_dtype(node.dtype)])
+    info = torch.finfo(TORCH_DTYPES[node.dtype.compute])
     overflows, underflows = growth > info.max, decay < info.smallest_normal
     leaves = (overflows & ((decay < 1) | (value == 0))) | (underflows & ((growth > 1) | value.isinf()))
     return torch.where(leaves, torch.inf, error)

@@ -18,10 +18,11 @@ from compiler.ir.scalar import round_to
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.torch_types import as_array, to_torch
-from compiler.ir.types import DType, TensorType, f32, i64
+from compiler.ir.types import DTYPES, DType, TensorType, f32, i64
 
 CASES = [pytest.param(o, s, id=f"{o.name}-{k}") for o in OPS.values() for k, s in enumerate(o.samples)]
-TOLERANCE = {"f64": 1e-12, "f32": 2e-6, "f16": 2e-3, "bf16": 1.6e-2}
+REDUCED = [d for d in DTYPES.values() if d.is_reduced_float]
+TOLERANCE = {"f64": 1e-12, "f32": 2e-6, **{d.name: 2 * 2.0**-d.float_format.mantissa_bits for d in REDUCED}}
 
 
 def _elements(t: TensorType, s: SampleInput, rng: np.random.Generator) -> np.ndarray:

@@ -183,7 +183,7 @@ def test_two_results() -> None:
 def test_every_bit_of_a_constant_survives(dtype: DType, raw: bytes) -> None:
     if dtype.kind == "bool":
         raw = bytes(b & 1 for b in raw)
-    array = np.frombuffer(raw, np.uint16 if dtype is bf16 else dtype.numpy)
+    array = np.frombuffer(raw, dtype.storage)
     again = round_trip(Graph((), (constant_node(ConstantData(dtype, array)),))).outputs[0]
     assert again.attrs["value"].array.tobytes() == raw
     assert again.dtype == dtype
@@ -193,7 +193,7 @@ def test_every_bit_of_a_constant_survives(dtype: DType, raw: bytes) -> None:
 @given(raw=st.binary(min_size=16, max_size=16))
 @settings(max_examples=40, deadline=None)
 def test_every_bit_of_a_scalar_operand_survives(dtype: DType, raw: bytes) -> None:
-    storage = np.dtype(np.uint16) if dtype is bf16 else dtype.numpy
+    storage = dtype.storage
     raw = raw[: storage.itemsize] if dtype.kind != "bool" else bytes([raw[0] & 1])
     scalar = constant_node(ConstantData(dtype, np.frombuffer(raw, storage).reshape(())))
     x = input_node("x", TensorType(dtype, (4,)))
