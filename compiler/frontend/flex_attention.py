@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from compiler.frontend.conversions.contraction import attention_scores
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 
-
-class ScalarVmap(Protocol):
-    def __call__(self, module: Any, scalars: Sequence[Node], captured: Sequence[Any]) -> Any:
-        """Apply a graph of scalars to all elements of the tensors `scalars`; `captured` are its other operands."""
-        ...
-
+ScalarVmap: TypeAlias = Callable[[Any, Sequence[Node], Sequence[Any]], Any]
+"""Function (module, scalars, captured) that applies a graph of scalars to all elements of the tensors `scalars`; `captured`
+are its other operands."""
 
 BlockMaskTuple: TypeAlias = Sequence[Any]
 """Result of `BlockMask.as_tuple`: sizes, lists of blocks and, last, the graph of `mask_mod`."""

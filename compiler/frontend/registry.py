@@ -11,6 +11,7 @@ nodes (None for a result that is not computed).  Ops whose declaration names the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import compiler.ir.ops  # noqa: F401  (fills the registry of ops)
@@ -41,6 +42,20 @@ def converts(*overloads: str, needs_shape: bool = False, signed_indices: bool = 
             _CONVERSIONS[name] = conversion
         _NEEDS_RESULT_SHAPE.update(overloads if needs_shape else ())
         _ACCEPTS_SIGNED_INDICES.update(overloads if signed_indices else ())
+        return conversion
+
+    return register
+
+
+def converts_spatial(overload: str, *counts: int) -> Callable[[F], F]:
+    """Register the decorated function for `overload` with each of `counts`, the number of spatial dimensions, for "#".
+
+    It takes that number as its first argument.
+    """
+
+    def register(conversion: F) -> F:
+        for count in counts:
+            converts(overload.replace("#", str(count)))(partial(conversion, count))
         return conversion
 
     return register

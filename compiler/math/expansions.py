@@ -16,7 +16,6 @@ keeps NaN, where a NaN-propagating minimum takes three.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
 from compiler.ir.scalar import Expr, PrimitiveCall
 from compiler.math.binary import format_of
@@ -30,28 +29,13 @@ from compiler.math.trigonometric import cos, sin, tan
 
 __all__ = ["EXPANSIONS", "expand"]
 
-EXPANSIONS: Mapping[str, Callable[..., Expr]] = MappingProxyType(
-    {
-        "acos": acos,
-        "asin": asin,
-        "atan": atan,
-        "cos": cos,
-        "cosh": cosh,
-        "erf": erf,
-        "exp": exp,
-        "exp2": exp2,
-        "expm1": expm1,
-        "log": log,
-        "log1p": log1p,
-        "log2": log2,
-        "pow": pow_,
-        "rsqrt": rsqrt,
-        "sin": sin,
-        "sinh": sinh,
-        "tan": tan,
-        "tanh": tanh,
-    }
-)
+EXPANSIONS: Mapping[str, Callable[..., Expr]] = {
+    function.__name__.rstrip("_"): function
+    for function in (
+        acos, asin, atan, cos, cosh, erf, exp, exp2, expm1, log, log1p, log2, pow_, rsqrt, sin, sinh, tan, tanh,
+    )
+}  # fmt: skip
+"""Expansions by the name of their primitive."""
 
 
 def expand(call: PrimitiveCall) -> Expr:

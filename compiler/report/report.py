@@ -105,8 +105,8 @@ class Profile:
             rows.add_row(*cells, *_origin_cells(k.origin))
         return rows
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.table()
+    def __rich__(self) -> Table:
+        return self.table()
 
     def __str__(self) -> str:
         return render_plain(self)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from torch.utils._pytree import tree_leaves
 
@@ -71,8 +70,8 @@ class Comparison:
             )
         return rows
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.table()
+    def __rich__(self) -> Table:
+        return self.table()
 
     def __str__(self) -> str:
         return render_plain(self)

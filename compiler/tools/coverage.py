@@ -141,7 +141,7 @@ def _functional_variant(overload: Any) -> Any:
 def referenced_ops(conversion: Callable[..., Any]) -> frozenset[Op]:
     """Return the ops named in a conversion and, transitively, in the frontend functions that it calls."""
     if isinstance(conversion, partial):
-        return frozenset(a for a in conversion.args if isinstance(a, Op))
+        return frozenset(a for a in conversion.args if isinstance(a, Op)) | referenced_ops(conversion.func)
     return frozenset(_iterate_referenced_ops(conversion, set()))
 
 

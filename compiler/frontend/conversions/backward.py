@@ -7,7 +7,7 @@ from typing import Any
 
 from compiler.frontend.conversions.contraction import attention_scores, convolution, default_scale
 from compiler.frontend.conversions.pooling import per_dim
-from compiler.frontend.promotion import SymbolicScalar, apply_promoted, as_node
+from compiler.frontend.promotion import SymbolicScalar, apply_promoted
 from compiler.frontend.registry import converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
@@ -22,11 +22,6 @@ def sigmoid_backward(gradient: Node, y: Node) -> Node:
 @converts("aten.tanh_backward.default")
 def tanh_backward(gradient: Node, y: Node) -> Node:
     return ops.mul(gradient, ops.sub(1.0, ops.mul(y, y)))
-
-
-@converts("aten.threshold_backward.default")
-def threshold_backward(gradient: Node, x: Node, threshold: float) -> Node:
-    return ops.where(ops.le(x, threshold), as_node(0, gradient.dtype), gradient)
 
 
 @converts("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")

@@ -53,11 +53,6 @@ def dot(x: Node, y: Node) -> Node:
     return matmul(x, y)
 
 
-@converts("aten.outer.default", "aten.ger.default")
-def outer(x: Node, y: Node) -> Node:
-    return apply_promoted(ops.mul, ops.unsqueeze(x, 1), y)
-
-
 @converts("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
 def addmm(bias: Node, x: Node, y: Node, beta: TensorOrNumber = 1, alpha: TensorOrNumber = 1) -> Node:
     """Compute beta * bias + alpha * x @ y, rounded once.
@@ -172,20 +167,6 @@ def conv(
     n = weight.type.rank - 2
     steps, pads, gaps = (per_dim(v, n) for v in (stride, padding, dilation))
     return convolution(x, weight, bias, steps, pads, gaps, False, (0,) * n, groups)
-
-
-@converts("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding")
-def conv_named_padding(
-    x: Node, weight: Node, bias: Node | None = None, stride: int | Sequence[int] = 1, padding: str = "valid",
-    dilation: int | Sequence[int] = 1, groups: int = 1,
-) -> Node:  # fmt: skip
-    """Convolve with named padding; "same" keeps the size and pads an odd element at the end."""
-    n = weight.type.rank - 2
-    if padding == "same":
-        total = [d * (k - 1) for d, k in zip(per_dim(dilation, n), weight.shape[2:], strict=True)]
-        low = [t // 2 for t in total]
-        x = ops.pad_spatial(x, low, [t - a for t, a in zip(total, low, strict=True)])
-    return conv(x, weight, bias, stride, 0, dilation, groups)
 
 
 @converts("aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from compiler.frontend.conversions.views import expand
 from compiler.frontend.promotion import TensorOrNumber, as_node, default_float, torch_dtype_of, truncate_scalar
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
-from compiler.ir.graph.node import Node
+from compiler.ir.graph.node import Node, Op
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, floordiv
 from compiler.ir.torch_types import from_torch
 from compiler.ir.types import DType, f64, i64
@@ -32,16 +33,10 @@ def full(shape: Sequence[Dim], value: TensorOrNumber, dtype: torch.dtype | None 
     return filled(shape, value, _dtype_or_default(dtype, from_torch(torch_dtype_of(value))))
 
 
-@converts("aten.ones.default")
-def ones(shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
-    return filled(shape, 1, _dtype_or_default(dtype, default_float()))
-
-
 @converts(
-    "aten.zeros.default", "aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_permuted.default",
-    "aten._efficientzerotensor.default",
+    "aten.empty.memory_format", "aten.empty_strided.default", "aten.empty_permuted.default", "aten._efficientzerotensor.default"
 )  # fmt: skip
-def zeros(shape: Sequence[Dim], layout: Sequence[Dim] = (), dtype: torch.dtype | None = None) -> Node:
+def empty(shape: Sequence[Dim], layout: Sequence[Dim] = (), dtype: torch.dtype | None = None) -> Node:
     return filled(shape, 0, _dtype_or_default(dtype, default_float()))
 
 
@@ -50,32 +45,7 @@ def full_like(x: Node, value: TensorOrNumber, dtype: torch.dtype | None = None) 
     return filled(x.shape, value, _dtype_or_default(dtype, x.dtype))
 
 
-@converts("aten.ones_like.default")
-def ones_like(x: Node, dtype: torch.dtype | None = None) -> Node:
-    return full_like(x, 1, dtype)
-
-
-@converts("aten.zeros_like.default", "aten.empty_like.default")
-def zeros_like(x: Node, dtype: torch.dtype | None = None) -> Node:
-    return full_like(x, 0, dtype)
-
-
-@converts("aten.new_full.default")
-def new_full(x: Node, shape: Sequence[Dim], value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
-    return filled(shape, value, _dtype_or_default(dtype, x.dtype))
-
-
-@converts("aten.new_ones.default")
-def new_ones(x: Node, shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
-    return new_full(x, shape, 1, dtype)
-
-
-@converts("aten.new_zeros.default", "aten.new_empty.default", "aten.new_empty_strided.default")
-def new_zeros(x: Node, shape: Sequence[Dim], strides: Sequence[Dim] = (), dtype: torch.dtype | None = None) -> Node:
-    return new_full(x, shape, 0, dtype)
-
-
-@converts("aten.scalar_tensor.default")
+@converts("aten.scalar_tensor.default", "prims.scalar_tensor.default")
 def scalar_tensor(value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
     return as_node(value, _dtype_or_default(dtype, default_float()))
 
@@ -114,16 +84,6 @@ def _range_length(start: Any, end: Any, step: Any) -> Dim:
     return max(size, 0) if isinstance(size, int) else size
 
 
-@converts("aten.arange.default")
-def arange_end(end: Any, dtype: torch.dtype | None = None) -> Node:
-    return arange(0, end, 1, dtype)
-
-
-@converts("aten.arange.start")
-def arange_start(start: Any, end: Any, dtype: torch.dtype | None = None) -> Node:
-    return arange(start, end, 1, dtype)
-
-
 @converts(
     "aten.linspace.default",
     *(f"aten.linspace.{kinds}" for kinds in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")),
@@ -139,28 +99,16 @@ def linspace(start: TensorOrNumber, end: TensorOrNumber, steps: int, dtype: torc
     return ops.as_dtype(ops.where(ops.lt(position, max(steps / 2, 1)), low, high), wanted)
 
 
-def _triangle(x: Node, diagonal: int, lower: bool) -> Node:
+def _triangle(compare: Op, x: Node, diagonal: int = 0) -> Node:
+    """Keep the elements whose column compares with the row as wanted, and replace the others by 0."""
     rows, columns = x.shape[-2:]
     row, column = ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=columns)
     edge = ops.add(row, diagonal) if diagonal else row
-    return ops.where(ops.le(column, edge) if lower else ops.ge(column, edge), x, as_node(0, x.dtype))
+    return ops.where(compare(column, edge), x, as_node(0, x.dtype))
 
 
-@converts("aten.tril.default")
-def tril(x: Node, diagonal: int = 0) -> Node:
-    return _triangle(x, diagonal, lower=True)
-
-
-@converts("aten.triu.default")
-def triu(x: Node, diagonal: int = 0) -> Node:
-    return _triangle(x, diagonal, lower=False)
-
-
-@converts("aten.eye.default", "aten.eye.m")
-def eye(rows: Dim, columns: Dim | None = None, dtype: torch.dtype | None = None) -> Node:
-    columns = rows if columns is None else columns
-    on_diagonal = ops.eq(ops.reshape(ops.iota(size=rows), shape=(rows, 1)), ops.iota(size=columns))
-    return ops.as_dtype(on_diagonal, _dtype_or_default(dtype, default_float()))
+converts("aten.tril.default")(partial(_triangle, ops.le))
+converts("aten.triu.default")(partial(_triangle, ops.ge))
 
 
 @converts("aten.one_hot.default")

@@ -34,11 +34,6 @@ def gather(x: Node, dim: int, indices: Node, sparse_grad: bool = False) -> Node:
     return ops.gather(x, indices, dim=canonicalize_dim(dim, x.type.rank))
 
 
-@converts("aten.take.default")
-def take(x: Node, indices: Node) -> Node:
-    return ops.index(view(x, (x.type.numel,)), indices, dims=(0,))
-
-
 def is_mask(i: Node) -> bool:
     """Return True if an index tensor is a mask (bool or u8), not a tensor of positions."""
     return i.dtype in (boolean, u8)
@@ -88,13 +83,3 @@ def index(x: Node, indices: Sequence[Node | None], shape: Sequence[Dim] = ()) ->
 def masked_select(x: Node, mask: Node, shape: Sequence[Dim]) -> Node:
     common = broadcast_shapes(x.shape, mask.shape)
     return index(expand(x, common), (expand(mask, common),), shape)
-
-
-@converts("aten.take_along_dim.default")
-def take_along_dim(x: Node, indices: Node, dim: int | None = None) -> Node:
-    if dim is None:
-        return take(x, indices)
-    d = canonicalize_dim(dim, x.type.rank)
-    common = broadcast_shapes(*((*v.shape[:d], 1, *v.shape[d + 1 :]) for v in (x, indices)))
-    shapes = [(*common[:d], v.shape[d], *common[d + 1 :]) for v in (x, indices)]
-    return ops.gather(expand(x, shapes[0]), expand(indices, shapes[1]), dim=d)

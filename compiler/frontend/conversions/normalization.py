@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from compiler.frontend.promotion import widen_half
-from compiler.frontend.registry import ConversionError, converts
+from compiler.frontend.registry import converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim, floordiv, product
@@ -135,16 +135,3 @@ def native_group_norm(
     statistics = _statistics(grouped, (2,), eps)
     mean, rstd = (ops.reshape(ops.as_dtype(s, x.dtype), shape=(batch, groups)) for s in statistics)
     return group_norm(x, groups, weight, bias, eps), mean, rstd
-
-
-@converts("aten.instance_norm.default")
-def instance_norm(
-    x: Node, weight: Node | None, bias: Node | None, mean: Node | None, variance: Node | None, use_input_stats: bool,
-    momentum: float, eps: float, cudnn: bool,
-) -> Node:  # fmt: skip
-    if not use_input_stats and mean is not None and variance is not None:
-        return _norm_with_statistics(x, mean, variance, weight, bias, eps)
-    if mean is not None:
-        raise ConversionError("instance norm that updates running statistics is not supported")
-    channels = x.shape[1]
-    return ops.group_norm(x, *_affine_params(x, weight, bias, (channels,)), groups=channels, eps=eps)

@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 from compiler.frontend.conversions.index_tensors import clamp_positions, fold_if_static, positions
 from compiler.frontend.conversions.views import expand, view
 from compiler.frontend.promotion import as_node, widen_half
-from compiler.frontend.registry import ConversionError, converts
-from compiler.frontend.sympy_conversion import exact_ratio
+from compiler.frontend.registry import converts, converts_spatial
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import lowest
@@ -52,36 +51,27 @@ def _padded_window(
     return padded, {"size": size, "stride": steps, "dilation": gaps}
 
 
-def _make_max_pool(count: int) -> Any:
-    def max_pool(
-        x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, dilation: IntOrInts = 1, ceil_mode: bool = False
-    ) -> Node:  # fmt: skip
-        padded, window = _padded_window(x, count, kernel, stride, padding, dilation, ceil_mode)
-        return ops.max_pool(padded, **window)
-
-    return max_pool
+@converts_spatial("aten.max_pool#d.default", 1, 2, 3)
+def max_pool(
+    count: int, x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, dilation: IntOrInts = 1, ceil_mode: bool = False
+) -> Node:  # fmt: skip
+    padded, window = _padded_window(x, count, kernel, stride, padding, dilation, ceil_mode)
+    return ops.max_pool(padded, **window)
 
 
-for _count in (1, 2, 3):
-    converts(f"aten.max_pool{_count}d.default")(_make_max_pool(_count))
-
-
-def _make_max_pool_with_indices(count: int) -> Any:
-    """Return the conversion of max pooling that also returns the index of each maximum in the unpadded input."""
-
-    def max_pool(
-        x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, dilation: IntOrInts = 1, ceil_mode: bool = False
-    ) -> tuple[Node, Node]:  # fmt: skip
-        padded, window = _padded_window(x, count, kernel, stride, padding, dilation, ceil_mode)
-        pooled, first = ops.max_pool(padded, **window), x.type.rank - count
-        windows = padded
-        for k, (size, step, gap) in enumerate(zip(*window.values(), strict=True)):
-            windows = ops.unfold(windows, dim=first + k, size=size, step=step, dilation=gap)
-        flat = view(windows, (*pooled.shape, prod(window["size"])))
-        best = ops.argmax(flat, dim=pooled.type.rank)
-        return pooled, _flat_index(best, x, window, per_dim(padding, count))
-
-    return max_pool
+@converts_spatial("aten.max_pool#d_with_indices.default", 2, 3)
+def max_pool_with_indices(
+    count: int, x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, dilation: IntOrInts = 1, ceil_mode: bool = False
+) -> tuple[Node, Node]:  # fmt: skip
+    """Return the maxima, and the index of each in the flattened spatial dimensions of the unpadded input."""
+    padded, window = _padded_window(x, count, kernel, stride, padding, dilation, ceil_mode)
+    pooled, first = ops.max_pool(padded, **window), x.type.rank - count
+    windows = padded
+    for k, (size, step, gap) in enumerate(zip(*window.values(), strict=True)):
+        windows = ops.unfold(windows, dim=first + k, size=size, step=step, dilation=gap)
+    flat = view(windows, (*pooled.shape, prod(window["size"])))
+    best = ops.argmax(flat, dim=pooled.type.rank)
+    return pooled, _flat_index(best, x, window, per_dim(padding, count))
 
 
 def _flat_index(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Node:
@@ -101,38 +91,28 @@ def _flat_index(best: Node, x: Node, window: Any, padding: Sequence[int]) -> Nod
     return index
 
 
-for _count in (2, 3):
-    converts(f"aten.max_pool{_count}d_with_indices.default")(_make_max_pool_with_indices(_count))
-
-
-def _make_avg_pool(count: int) -> Any:
-    def avg_pool(
-        x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, ceil_mode: bool = False, count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Node:  # fmt: skip
-        size, pads, ones = per_dim(kernel, count), per_dim(padding, count), (1,) * count
-        steps = per_dim(stride, count) if stride != () else size
-        ends, first = _end_padding(x, size, steps, pads, ones, ceil_mode), x.type.rank - count
-        window: dict[str, Any] = {"size": size, "stride": steps, "dilation": ones}
-        wide = widen_half(x)
-        total = ops.sum_pool(ops.pad_spatial(wide, pads, ends), **window)
-        if divisor_override is not None:
-            return ops.as_dtype(ops.div(total, float(divisor_override)), x.dtype)
-        extra = [e - p for e, p in zip(ends, pads, strict=True)]
-        if all(p == 0 for p in (*pads, *extra)) or (count_include_pad and not any(extra)):
-            return ops.as_dtype(ops.div(total, float(prod(size))), x.dtype)
-        counted = pads if count_include_pad else (0,) * count  # padding that counts, on either side
-        sizes = [n + 2 * c for n, c in zip(x.shape[first:], counted, strict=True)]
-        members = ops.full((*(1,) * first, *sizes), 1.0, wide.dtype)
-        low, high = ([p - c for p, c in zip(side, counted, strict=True)] for side in (pads, ends))
-        members = ops.pad_spatial(members, low, high)
-        return ops.as_dtype(ops.div(total, ops.sum_pool(members, **window)), x.dtype)
-
-    return avg_pool
-
-
-for _count in (1, 2, 3):
-    converts(f"aten.avg_pool{_count}d.default")(_make_avg_pool(_count))
+@converts_spatial("aten.avg_pool#d.default", 1, 2, 3)
+def avg_pool(
+    count: int, x: Node, kernel: IntOrInts, stride: IntOrInts = (), padding: IntOrInts = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Node:  # fmt: skip
+    size, pads, ones = per_dim(kernel, count), per_dim(padding, count), (1,) * count
+    steps = per_dim(stride, count) if stride != () else size
+    ends, first = _end_padding(x, size, steps, pads, ones, ceil_mode), x.type.rank - count
+    window: dict[str, Any] = {"size": size, "stride": steps, "dilation": ones}
+    wide = widen_half(x)
+    total = ops.sum_pool(ops.pad_spatial(wide, pads, ends), **window)
+    if divisor_override is not None:
+        return ops.as_dtype(ops.div(total, float(divisor_override)), x.dtype)
+    extra = [e - p for e, p in zip(ends, pads, strict=True)]
+    if all(p == 0 for p in (*pads, *extra)) or (count_include_pad and not any(extra)):
+        return ops.as_dtype(ops.div(total, float(prod(size))), x.dtype)
+    counted = pads if count_include_pad else (0,) * count  # padding that counts, on either side
+    sizes = [n + 2 * c for n, c in zip(x.shape[first:], counted, strict=True)]
+    members = ops.full((*(1,) * first, *sizes), 1.0, wide.dtype)
+    low, high = ([p - c for p, c in zip(side, counted, strict=True)] for side in (pads, ends))
+    members = ops.pad_spatial(members, low, high)
+    return ops.as_dtype(ops.div(total, ops.sum_pool(members, **window)), x.dtype)
 
 
 def _adaptive_pool(x: Node, target: Sequence[int | None], reduce: Any) -> Node:
@@ -203,35 +183,29 @@ def _adaptive_windows(n: Dim, m: Dim) -> tuple[Node, Node]:
     return fold_if_static(clamp_positions(position, n), n, m), fold_if_static(ops.lt(position, high), n, m)
 
 
-def _make_adaptive_max_pool(count: int) -> Any:
-    def adaptive_max_pool(x: Node, output_size: Sequence[int]) -> tuple[Node, Node]:
-        """Return the maximum of each window, and its index into the flattened spatial dimensions."""
-        first = x.type.rank - count
-        windows, valid, index = x, ops.full((), True, boolean), ops.full((), 0, i64)
-        for k, m in enumerate(output_size):
-            n, shape = x.shape[first + k], [1] * (2 * count)
-            if m == 1:
-                shape[count + k] = n
-                windows, position = ops.unsqueeze(windows, first + 2 * k), ops.iota(size=n)
-            else:
-                position, inside = _adaptive_windows(n, m)
-                shape[k], shape[count + k] = position.shape
-                windows = ops.take(windows, position, dim=first + 2 * k)
-                valid = valid if n % m == 0 else ops.and_(valid, ops.reshape(inside, shape=tuple(shape)))
-            index = ops.add(ops.mul(index, as_node(n, i64)), ops.reshape(position, shape=tuple(shape)))
-        window_dims, inner_dims = (range(first + k, first + 2 * count, 2) for k in (0, 1))
-        windows = ops.permute(windows, dims=[*range(first), *window_dims, *inner_dims])
-        windows = ops.where(valid, windows, as_node(lowest(x.dtype), x.dtype))
-        flat = (*windows.shape[: first + count], product(windows.shape[first + count :]))
-        best = ops.argmax(view(windows, flat), dim=first + count)
-        indices = ops.gather(view(expand(index, windows.shape), flat), ops.unsqueeze(best, -1), dim=first + count)
-        return ops.amax(view(windows, flat), dims=(first + count,)), view(indices, best.shape)
-
-    return adaptive_max_pool
-
-
-for _count in (2, 3):
-    converts(f"aten.adaptive_max_pool{_count}d.default")(_make_adaptive_max_pool(_count))
+@converts_spatial("aten.adaptive_max_pool#d.default", 2, 3)
+def adaptive_max_pool(count: int, x: Node, output_size: Sequence[int]) -> tuple[Node, Node]:
+    """Return the maximum of each window, and its index into the flattened spatial dimensions."""
+    first = x.type.rank - count
+    windows, valid, index = x, ops.full((), True, boolean), ops.full((), 0, i64)
+    for k, m in enumerate(output_size):
+        n, shape = x.shape[first + k], [1] * (2 * count)
+        if m == 1:
+            shape[count + k] = n
+            windows, position = ops.unsqueeze(windows, first + 2 * k), ops.iota(size=n)
+        else:
+            position, inside = _adaptive_windows(n, m)
+            shape[k], shape[count + k] = position.shape
+            windows = ops.take(windows, position, dim=first + 2 * k)
+            valid = valid if n % m == 0 else ops.and_(valid, ops.reshape(inside, shape=tuple(shape)))
+        index = ops.add(ops.mul(index, as_node(n, i64)), ops.reshape(position, shape=tuple(shape)))
+    window_dims, inner_dims = (range(first + k, first + 2 * count, 2) for k in (0, 1))
+    windows = ops.permute(windows, dims=[*range(first), *window_dims, *inner_dims])
+    windows = ops.where(valid, windows, as_node(lowest(x.dtype), x.dtype))
+    flat = (*windows.shape[: first + count], product(windows.shape[first + count :]))
+    best = ops.argmax(view(windows, flat), dim=first + count)
+    indices = ops.gather(view(expand(index, windows.shape), flat), ops.unsqueeze(best, -1), dim=first + count)
+    return ops.amax(view(windows, flat), dims=(first + count,)), view(indices, best.shape)
 
 
 ResizeDim: TypeAlias = Callable[[Node, int, Dim, Dim, int], Node]
@@ -259,33 +233,18 @@ def _integer_factor(n: Dim, m: Dim, scale: float | None) -> int | None:
     return factor if isinstance(factor, int) and n * factor == m and scale in (None, factor) else None
 
 
-def _target_size(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], count: int) -> tuple[Dim, ...]:
-    if size is not None:
-        return tuple(size)
-    return tuple(map(_scaled_size, x.shape[x.type.rank - count :], scales))
-
-
-def _scaled_size(n: Dim, scale: float | None) -> Dim:
-    assert scale is not None
-    if isinstance(n, int):
-        return int(n * scale)
-    if ratio := exact_ratio(scale):
-        return floordiv(n * ratio.numerator, ratio.denominator)
-    raise ConversionError(f"cannot express dynamic size * {scale} exactly")
-
-
-def _resize_nearest(x: Node, size: Sequence[Dim] | None, scales: Sequence[float | None], exact: bool = False) -> Node:
-    count = x.type.rank - 2
-    scales = tuple(scales) or (None,) * count
+@converts("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
+def upsample_nearest(x: Node, size: Sequence[Dim], *scales: float | None) -> Node:
+    scales = scales or (None,) * len(size)
 
     def resize(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
         if factor := _integer_factor(n, m, scales[k]):
             return _repeat_elements(x, d, factor)
-        target = ops.add(ops.as_dtype(positions(m), f32), 0.5 if exact else 0.0)
+        target = ops.as_dtype(positions(m), f32)
         source = ops.floor(ops.mul(target, ops.as_dtype(_sampling_step(n, m, scales[k]), f32)))
         return ops.take(x, fold_if_static(clamp_positions(ops.as_dtype(source, i64), n), n, m), dim=d)
 
-    return _resize_dims(x, _target_size(x, size, scales, count), scales, resize, _repeat_elements)
+    return _resize_dims(x, size, scales, resize, _repeat_elements)
 
 
 def _sampling_step(n: Dim, m: Dim, scale: float | None) -> Node:
@@ -299,24 +258,14 @@ def _repeat_elements(x: Node, d: int, times: int) -> Node:
     return view(repeated, (*x.shape[:d], x.shape[d] * times, *x.shape[d + 1 :]))
 
 
-@converts("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
-def upsample_nearest(x: Node, size: Sequence[Dim], *scales: float | None) -> Node:
-    return _resize_nearest(x, size, scales)
-
-
-@converts("aten.upsample_nearest1d.vec", "aten.upsample_nearest2d.vec", "aten.upsample_nearest3d.vec")
-def upsample_nearest_vec(x: Node, size: Sequence[Dim] | None, scales: Sequence[float] | None) -> Node:
-    return _resize_nearest(x, size, scales or ())
-
-
-def _resize_linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Sequence[float | None]) -> Node:
+@converts("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")
+def upsample_linear(x: Node, size: Sequence[Dim], align_corners: bool, *scales: float | None) -> Node:
     """Interpolate linearly between the two nearest elements, one dimension after the other."""
-    count = x.type.rank - 2
-    scales = tuple(scales) or (None,) * count
+    scales = scales or (None,) * len(size)
 
     def resize(x: Node, d: int, n: Dim, m: Dim, k: int) -> Node:
         target = ops.as_dtype(positions(m), f64)
-        if align:
+        if align_corners:
             source = ops.mul(target, _sampling_step(n - 1, maximum(m - 1, 1), None))
         else:
             source = ops.maximum(ops.sub(ops.mul(ops.add(target, 0.5), _sampling_step(n, m, scales[k])), 0.5), 0.0)
@@ -327,8 +276,8 @@ def _resize_linear(x: Node, size: Sequence[Dim] | None, align: bool, scales: Seq
         near, far = ops.mul(a, ops.as_dtype(ops.sub(1.0, weight), x.dtype)), ops.mul(b, ops.as_dtype(weight, x.dtype))
         return ops.add(near, far)
 
-    upscale = None if align else _interpolate_integer_factor
-    resized = _resize_dims(widen_half(x), _target_size(x, size, scales, count), scales, resize, upscale)
+    upscale = None if align_corners else _interpolate_integer_factor
+    resized = _resize_dims(widen_half(x), size, scales, resize, upscale)
     return ops.as_dtype(resized, x.dtype)
 
 
@@ -346,15 +295,3 @@ def _interpolate_integer_factor(x: Node, d: int, times: int) -> Node:
         weights = (as_node(w, x.dtype) for w in (1.0 - fraction, fraction))
         phases.append(ops.unsqueeze(ops.add(*map(ops.mul, (near, far), weights)), d + 1))
     return view(ops.cat(*phases, dim=d + 1), (*x.shape[:d], n * times, *x.shape[d + 1 :]))
-
-
-@converts("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")
-def upsample_linear(x: Node, size: Sequence[Dim], align_corners: bool, *scales: float | None) -> Node:
-    return _resize_linear(x, size, align_corners, scales)
-
-
-@converts("aten.upsample_linear1d.vec", "aten.upsample_bilinear2d.vec", "aten.upsample_trilinear3d.vec")
-def upsample_linear_vec(
-    x: Node, size: Sequence[Dim] | None, align_corners: bool, scales: Sequence[float] | None
-) -> Node:
-    return _resize_linear(x, size, align_corners, scales or ())

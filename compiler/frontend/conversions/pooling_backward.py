@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 from compiler.frontend.conversions.backward import convolution_input_gradient
 from compiler.frontend.conversions.index_tensors import clamp_positions, fold_if_static, positions
 from compiler.frontend.conversions.pooling import per_dim, window_bounds
 from compiler.frontend.conversions.views import padding_pairs, repeat_interleave, view
 from compiler.frontend.promotion import as_node, widen_half
-from compiler.frontend.registry import converts
+from compiler.frontend.registry import converts, converts_spatial
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim, product
@@ -41,27 +40,21 @@ def _window_weights(low: Node, high: Node, n: Dim, m: Dim, members: Node | None 
     return fold_if_static(weights, n, m)
 
 
-def _make_avg_pool_backward(count: int) -> Any:
-    def avg_pool_backward(
-        gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
-        count_include_pad: bool, divisor: int | None,
-    ) -> Node:  # fmt: skip
-        """Return a depthwise transposed convolution with ones, if all windows have the same size."""
-        size, pads = per_dim(kernel, count), per_dim(padding, count)
-        steps = per_dim(stride, count) if len(stride) else size
-        if ceil_mode or (divisor is None and not count_include_pad and any(pads)):
-            return _uneven_avg_pool(gradient, x, size, steps, pads, count_include_pad, divisor)
-        scaled = ops.div(gradient, float(divisor or prod(size)))
-        batch, area = product(x.shape[:-count]), x.shape[-count:]
-        ones = ops.full((1, 1, *size), 1.0, x.dtype)
-        single, image = view(scaled, (batch, 1, *gradient.shape[-count:])), view(x, (batch, 1, *area))
-        return view(convolution_input_gradient(single, image, ones, steps, pads, (1,) * count, 1), x.shape)
-
-    return avg_pool_backward
-
-
-for _count in (2, 3):
-    converts(f"aten.avg_pool{_count}d_backward.default")(_make_avg_pool_backward(_count))
+@converts_spatial("aten.avg_pool#d_backward.default", 2, 3)
+def avg_pool_backward(
+    count: int, gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
+    count_include_pad: bool, divisor: int | None,
+) -> Node:  # fmt: skip
+    """Return a depthwise transposed convolution with ones, if all windows have the same size."""
+    size, pads = per_dim(kernel, count), per_dim(padding, count)
+    steps = per_dim(stride, count) if len(stride) else size
+    if ceil_mode or (divisor is None and not count_include_pad and any(pads)):
+        return _uneven_avg_pool(gradient, x, size, steps, pads, count_include_pad, divisor)
+    scaled = ops.div(gradient, float(divisor or prod(size)))
+    batch, area = product(x.shape[:-count]), x.shape[-count:]
+    ones = ops.full((1, 1, *size), 1.0, x.dtype)
+    single, image = view(scaled, (batch, 1, *gradient.shape[-count:])), view(x, (batch, 1, *area))
+    return view(convolution_input_gradient(single, image, ones, steps, pads, (1,) * count, 1), x.shape)
 
 
 def _uneven_avg_pool(
@@ -79,17 +72,8 @@ def _uneven_avg_pool(
     return ops.div(result, float(divisor)) if divisor else result
 
 
-@converts("aten._adaptive_avg_pool2d_backward.default")
-def adaptive_avg_pool2d_backward(gradient: Node, x: Node) -> Node:
-    return _adaptive_avg_pool(gradient, x, 2)
-
-
-@converts("aten._adaptive_avg_pool3d_backward.default")
-def adaptive_avg_pool3d_backward(gradient: Node, x: Node) -> Node:
-    return _adaptive_avg_pool(gradient, x, 3)
-
-
-def _adaptive_avg_pool(gradient: Node, x: Node, count: int) -> Node:
+@converts_spatial("aten._adaptive_avg_pool#d_backward.default", 2, 3)
+def adaptive_avg_pool_backward(count: int, gradient: Node, x: Node) -> Node:
     first = x.type.rank - count
     sizes = [(x.shape[d], gradient.shape[d]) for d in range(first, x.type.rank)]
     if any(n % m != 0 for n, m in sizes):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from compiler.frontend.conversions.reductions import as_sum_dtype
@@ -20,14 +22,8 @@ def _scanned(op: Op, x: Node, dim: int) -> Node:
     return op(x, dim=canonicalize_dim(dim, x.type.rank))
 
 
-@converts("aten.cumsum.default")
-def cumsum(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
-    return _scanned(ops.cumsum, as_sum_dtype(x, dtype), dim)
-
-
-@converts("aten.cumprod.default")
-def cumprod(x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
-    return _scanned(ops.cumprod, as_sum_dtype(x, dtype), dim)
+def _scanned_sum(op: Op, x: Node, dim: int, dtype: torch.dtype | None = None) -> Node:
+    return _scanned(op, as_sum_dtype(x, dtype), dim)
 
 
 @converts("aten.logcumsumexp.default")
@@ -40,11 +36,7 @@ def _minmax_scan(values: Op, indices: Op, x: Node, dim: int) -> tuple[Node, Node
     return ops.as_dtype(_scanned(values, numbers, dim), x.dtype), _scanned(indices, numbers, dim)
 
 
-@converts("aten.cummax.default")
-def cummax(x: Node, dim: int) -> tuple[Node, Node]:
-    return _minmax_scan(ops.cummax, ops.cummax_index, x, dim)
-
-
-@converts("aten.cummin.default")
-def cummin(x: Node, dim: int) -> tuple[Node, Node]:
-    return _minmax_scan(ops.cummin, ops.cummin_index, x, dim)
+converts("aten.cumsum.default")(partial(_scanned_sum, ops.cumsum))
+converts("aten.cumprod.default")(partial(_scanned_sum, ops.cumprod))
+converts("aten.cummax.default")(partial(_minmax_scan, ops.cummax, ops.cummax_index))
+converts("aten.cummin.default")(partial(_minmax_scan, ops.cummin, ops.cummin_index))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from compiler.frontend.conversions.creation import zeros_like
+from compiler.frontend.conversions.creation import filled
 from compiler.frontend.conversions.indexing import index_vectors, is_mask
 from compiler.frontend.conversions.views import canonicalize_dim, expand, view
 from compiler.frontend.promotion import TensorOrNumber, as_node
-from compiler.frontend.registry import converts
+from compiler.frontend.registry import converts, converts_spatial
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import IDENTITIES
@@ -31,7 +33,8 @@ def _scatter(x: Node, dim: int, indices: Node, values: Node, reduce: str = "set"
     return result if x.type.rank else view(result, ())
 
 
-def _scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool) -> Node:
+@converts("aten.scatter_reduce.two")
+def scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool = True) -> Node:
     """Scatter with a PyTorch reduction; without `include_self`, written elements start at its identity."""
     written: Node | None = None
     if not include_self:
@@ -50,61 +53,34 @@ def _scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str,
     return (ops.div if x.dtype.is_float else ops.floor_divide)(total, count)
 
 
-@converts("aten.scatter.src")
-def scatter(x: Node, dim: int, indices: Node, values: Node) -> Node:
-    return _scatter(x, dim, indices, values)
+@converts("aten.scatter.src", "aten.scatter.value", "aten.scatter.reduce", "aten.scatter.value_reduce")
+def scatter(x: Node, dim: int, indices: Node, values: Node | float, reduce: str | None = None) -> Node:
+    updates = values if isinstance(values, Node) else expand(as_node(values, x.dtype), indices.shape)
+    return _scatter(x, dim, indices, updates, REDUCE_KINDS[reduce] if reduce else "set")
 
 
-@converts("aten.scatter.value")
-def scatter_value(x: Node, dim: int, indices: Node, value: float) -> Node:
-    return _scatter(x, dim, indices, expand(as_node(value, x.dtype), indices.shape))
+converts("aten.scatter_add.default")(partial(scatter, reduce="add"))
 
 
-@converts("aten.scatter.reduce")
-def scatter_with_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str) -> Node:
-    return _scatter(x, dim, indices, values, REDUCE_KINDS[reduce])
-
-
-@converts("aten.scatter.value_reduce")
-def scatter_value_with_reduce(x: Node, dim: int, indices: Node, value: float, reduce: str) -> Node:
-    return scatter_with_reduce(x, dim, indices, expand(as_node(value, x.dtype), indices.shape), reduce)
-
-
-@converts("aten.scatter_add.default")
-def scatter_add(x: Node, dim: int, indices: Node, values: Node) -> Node:
-    return _scatter(x, dim, indices, values, "add")
-
-
-@converts("aten.scatter_reduce.two")
-def scatter_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool = True) -> Node:
-    return _scatter_reduce(x, dim, indices, values, reduce, include_self)
-
-
-def _expand_index_vector(x: Node, dim: int, indices: Node, values: Node) -> tuple[int, Node]:
-    """Return the canonical `dim`, and the vector `indices` along it broadcast to the shape of `values`."""
+def _at_index_vector(
+    write: Callable[..., Node], x: Node, dim: int, indices: Node, values: Node, *args: Any, **attrs: Any
+) -> Node:
+    """Call `write` with the vector `indices` along `dim` broadcast to the shape of `values`."""
     if not x.type.rank:
-        return 0, view(indices, (indices.type.numel,))
+        return write(x, 0, view(indices, (indices.type.numel,)), values, *args, **attrs)
     d = canonicalize_dim(dim, x.type.rank)
     along = view(indices, tuple(indices.type.numel if k == d else 1 for k in range(x.type.rank)))
-    return d, expand(along, values.shape)
+    return write(x, d, expand(along, values.shape), values, *args, **attrs)
+
+
+converts("aten.index_copy.default")(partial(_at_index_vector, scatter))
+converts("aten.index_reduce.default")(partial(_at_index_vector, scatter_reduce))
 
 
 @converts("aten.index_add.default")
 def index_add(x: Node, dim: int, indices: Node, values: Node, alpha: float = 1) -> Node:
-    d, positions = _expand_index_vector(x, dim, indices, values)
-    return _scatter(x, d, positions, values if alpha == 1 else ops.mul(values, as_node(alpha, values.dtype)), "add")
-
-
-@converts("aten.index_copy.default")
-def index_copy(x: Node, dim: int, indices: Node, values: Node) -> Node:
-    d, positions = _expand_index_vector(x, dim, indices, values)
-    return _scatter(x, d, positions, values)
-
-
-@converts("aten.index_reduce.default")
-def index_reduce(x: Node, dim: int, indices: Node, values: Node, reduce: str, include_self: bool = True) -> Node:
-    d, positions = _expand_index_vector(x, dim, indices, values)
-    return _scatter_reduce(x, d, positions, values, reduce, include_self)
+    scaled = values if alpha == 1 else ops.mul(values, as_node(alpha, values.dtype))
+    return _at_index_vector(scatter, x, dim, indices, scaled, reduce="add")
 
 
 @converts("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
@@ -187,20 +163,14 @@ def max_pool_backward(
     gradient: Node, x: Node, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
     ceil_mode: bool, indices: Node,
 ) -> Node:  # fmt: skip
-    return _scatter_gradient(gradient, x, indices, len(kernel))
+    return adaptive_max_pool_backward(len(kernel), gradient, x, indices)
 
 
-@converts("aten.adaptive_max_pool2d_backward.default")
-def adaptive_max_pool2d_backward(gradient: Node, x: Node, indices: Node) -> Node:
-    return _scatter_gradient(gradient, x, indices, 2)
-
-
-@converts("aten.adaptive_max_pool3d_backward.default")
-def adaptive_max_pool3d_backward(gradient: Node, x: Node, indices: Node) -> Node:
-    return _scatter_gradient(gradient, x, indices, 3)
-
-
-def _scatter_gradient(gradient: Node, x: Node, indices: Node, count: int) -> Node:
+@converts_spatial("aten.adaptive_max_pool#d_backward.default", 2, 3)
+def adaptive_max_pool_backward(count: int, gradient: Node, x: Node, indices: Node) -> Node:
     """Add each gradient at the position of its maximum; `indices` number the flattened last `count` dimensions."""
-    flat = [view(v, (*v.shape[:-count], product(v.shape[-count:]))) for v in (zeros_like(x), indices, gradient)]
+    flat = [
+        view(v, (*v.shape[:-count], product(v.shape[-count:])))
+        for v in (filled(x.shape, 0, x.dtype), indices, gradient)
+    ]
     return view(ops.scatter(*flat, dim=x.type.rank - count, reduce="add"), x.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from functools import partial
 from typing import Any
 
 from compiler.frontend.conversions.index_tensors import clamp_positions, fold_if_static, positions, slice_positions
@@ -12,7 +12,7 @@ from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim, floordiv, maximum, minimum, product
-from compiler.ir.types import boolean, broadcast_shapes, i64
+from compiler.ir.types import boolean, i64
 
 
 def canonicalize_dim(dim: int, rank: int) -> int:
@@ -54,11 +54,6 @@ def t(x: Node) -> Node:
     return ops.transpose(x, -1, -2) if x.type.rank > 1 else x
 
 
-@converts("aten.numpy_T.default")
-def reversed_dims(x: Node) -> Node:
-    return ops.permute(x, dims=tuple(reversed(range(x.type.rank))))
-
-
 @converts("aten.movedim.int", "aten.movedim.intlist")
 def movedim(x: Node, source: int | Sequence[int], target: int | Sequence[int]) -> Node:
     rank = x.type.rank
@@ -70,9 +65,7 @@ def movedim(x: Node, source: int | Sequence[int], target: int | Sequence[int]) -
     return ops.permute(x, dims=order)
 
 
-@converts("aten.unsqueeze.default", "aten.unsqueeze_copy.default")
-def unsqueeze(x: Node, dim: int) -> Node:
-    return ops.unsqueeze(x, dim)
+converts("aten.unsqueeze.default", "aten.unsqueeze_copy.default")(ops.unsqueeze)
 
 
 @converts("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.default")
@@ -355,14 +348,9 @@ def _wrapped_edges(x: Node, d: int, before: int, after: int) -> tuple[Node, Node
     return front, ops.slice_(x, dim=d, size=after)
 
 
-@converts("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default")
-def reflection_pad(x: Node, padding: Sequence[int]) -> Node:
-    return _pad_with_edges(x, padding, _reflected_edges)
-
-
-@converts("aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default")
-def replication_pad(x: Node, padding: Sequence[int]) -> Node:
-    return _pad_with_edges(x, padding, _replicated_edges)
+for _dims in ("1d", "2d", "3d"):
+    converts(f"aten.reflection_pad{_dims}.default")(partial(_pad_with_edges, edges=_reflected_edges))
+    converts(f"aten.replication_pad{_dims}.default")(partial(_pad_with_edges, edges=_replicated_edges))
 
 
 @converts("aten.pad.default")
@@ -402,19 +390,6 @@ def unfold(x: Node, dim: int, size: int, step: int) -> Node:
     return ops.unfold(x, dim=canonicalize_dim(dim, x.type.rank), size=size, step=step)
 
 
-@converts("aten.im2col.default")
-def im2col(
-    x: Node, kernel: Sequence[int], dilation: Sequence[int], padding: Sequence[int], stride: Sequence[int]
-) -> Node:
-    first = x.type.rank - 2
-    y = ops.pad_spatial(x, padding, padding)
-    for k in range(2):
-        y = ops.unfold(y, dim=first + k, size=kernel[k], step=stride[k], dilation=dilation[k])
-    order = (*range(first), first + 2, first + 3, first, first + 1)
-    windows = product(y.shape[first : first + 2])
-    return view(ops.permute(y, dims=order), (*x.shape[: first - 1], x.shape[first - 1] * prod(kernel), windows))
-
-
 @converts("aten.diagonal.default", "aten.diagonal_copy.default")
 def diagonal(x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     a, b = canonicalize_dim(dim1, x.type.rank), canonicalize_dim(dim2, x.type.rank)
@@ -449,9 +424,3 @@ def as_strided_scatter(
     values = view(ops.as_dtype(new, x.dtype), (written,))
     flat = ops.scatter(view(x, (count,)), view(indices, (written,)), values, dim=0)
     return inverse_permute(view(flat, x.shape), order)
-
-
-@converts("aten.broadcast_tensors.default")
-def broadcast_tensors(tensors: Sequence[Node]) -> tuple[Node, ...]:
-    shape = broadcast_shapes(*(x.shape for x in tensors))
-    return tuple(expand(x, shape) for x in tensors)

@@ -85,10 +85,14 @@ add = declare_op("add", "x: number, y: number", Elementwise(lambda x, y: x + y),
          samples=binary(dtypes=NUMBERS))  # fmt: skip
 sub = declare_op("sub", "x: number, y: number", Elementwise(lambda x, y: x - y), reference=torch.sub,
          samples=binary(dtypes=NUMBERS))  # fmt: skip
-mul = declare_op("mul", "x: number, y: number", Elementwise(lambda x, y: x * y), aten="aten.mul.Tensor", reference=torch.mul,
-         commutative=True, samples=binary(dtypes=NUMBERS))  # fmt: skip
-div = declare_op("div", "x: float, y: float", Elementwise(lambda x, y: x / y), aten="aten.div.Tensor", reference=torch.div,
-         samples=binary(dtypes=FLOATS))  # fmt: skip
+mul = declare_op(
+    "mul", "x: number, y: number", Elementwise(lambda x, y: x * y), aten=("aten.mul.Tensor", "aten.mul.Scalar", "aten.multiply.Tensor"),
+    reference=torch.mul, commutative=True, samples=binary(dtypes=NUMBERS),
+)  # fmt: skip
+div = declare_op(
+    "div", "x: float, y: float", Elementwise(lambda x, y: x / y),
+    aten=("aten.div.Tensor", "aten.div.Scalar", "aten.divide.Tensor", "aten.true_divide.Tensor"), reference=torch.div, samples=binary(dtypes=FLOATS),
+)  # fmt: skip
 trunc_divide = declare_op(
     "trunc_divide", "x: number, y: number", Elementwise(_trunc_divide),
     reference=lambda x, y: torch.div(x, y, rounding_mode="trunc"),
@@ -100,7 +104,7 @@ floor_divide = declare_op(
     samples=[*binary(dtypes=FLOATS), sample_input("i64[20]", "i64[20]", low=1, high=9), sample_input("i32[8]", "i32[1]", low=-9, high=-1)],
 )  # fmt: skip
 remainder = declare_op(
-    "remainder", "x: number, y: number", Elementwise(_remainder), aten=("aten.remainder.Tensor", "aten.remainder.Scalar"),
+    "remainder", "x: number, y: number", Elementwise(_remainder), aten=("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"),
     reference=torch.remainder,
     samples=[*binary(), sample_input("i64[20]", "i64[20]", low=1, high=9), sample_input("i32[8]", "i32[1]", low=-9, high=-1)],
 )  # fmt: skip

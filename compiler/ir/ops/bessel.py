@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -12,7 +13,7 @@ from compiler.ir.graph.structure import Elementwise
 from compiler.ir.ops.rules import unary
 from compiler.ir.polynomial import polynomial
 from compiler.ir.scalar import Expr
-from compiler.ir.types import DType, f32, f64
+from compiler.ir.types import f32, f64
 
 ASYMPTOTIC_THRESHOLD = {f32: 8.0, f64: 16.0}
 """|x| up to which a polynomial in x^2 approximates the function; beyond, one in 1 / x approximates its ratio to exp(x) / sqrt(x).
@@ -75,14 +76,12 @@ I1_FAR = {
 """I1(x) exp(-x) sqrt(x) in 1 / x, to 2^-26.6 and 2^-56.3."""
 
 
-CoefficientTable = Mapping[DType, Sequence[float]]
-
-
-def _bessel(near: CoefficientTable, far: CoefficientTable, x: Expr, *, odd: bool, scaled: bool) -> Expr:
-    """I0 or I1 (`odd`) of |x|, times exp(-|x|) if `scaled`.
+def _bessel(x: Expr, *, odd: bool = False, scaled: bool = False) -> Expr:
+    """I1(x) if `odd`, else I0(x), times exp(-|x|) if `scaled`.  Relative error 4 epsilon.
 
     Multiplies by exp(x / 2) twice, since exp(x) overflows before I0(x) does.
     """
+    near, far = (I1_NEAR, I1_FAR) if odd else (I0_NEAR, I0_FAR)
     a = s.absolute(x)
     is_near = a < ASYMPTOTIC_THRESHOLD[x.dtype]
     near_x, far_x = s.where(is_near, a, 0), s.where(is_near, 1, a)
@@ -92,34 +91,11 @@ def _bessel(near: CoefficientTable, far: CoefficientTable, x: Expr, *, odd: bool
     u = 1 / far_x
     far_y = polynomial(u, far[x.dtype]) * s.sqrt(u)
     if scaled:
-        return s.where(is_near, near_y * s.exp(-near_x), far_y)
-    root = s.exp(far_x * 0.5)
-    return s.where(is_near, near_y, far_y * root * root)
-
-
-def _signed(y: Expr, x: Expr) -> Expr:
-    """`y` negated if `x` is negative; NaN stays NaN."""
-    return s.where(x < 0, -y, y)
-
-
-def _i0(x: Expr) -> Expr:
-    """I0(x).  Relative error 4 epsilon."""
-    return _bessel(I0_NEAR, I0_FAR, x, odd=False, scaled=False)
-
-
-def _i0e(x: Expr) -> Expr:
-    """I0(x) exp(-|x|).  Relative error 4 epsilon."""
-    return _bessel(I0_NEAR, I0_FAR, x, odd=False, scaled=True)
-
-
-def _i1(x: Expr) -> Expr:
-    """I1(x).  Relative error 4 epsilon."""
-    return _signed(_bessel(I1_NEAR, I1_FAR, x, odd=True, scaled=False), x)
-
-
-def _i1e(x: Expr) -> Expr:
-    """I1(x) exp(-|x|).  Relative error 4 epsilon."""
-    return _signed(_bessel(I1_NEAR, I1_FAR, x, odd=True, scaled=True), x)
+        y = s.where(is_near, near_y * s.exp(-near_x), far_y)
+    else:
+        root = s.exp(far_x * 0.5)
+        y = s.where(is_near, near_y, far_y * root * root)
+    return s.where(x < 0, -y, y) if odd else y  # NaN stays NaN
 
 
 def _in_f64(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -127,11 +103,11 @@ def _in_f64(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch
     return lambda x: function(x.double()).to(x.dtype)
 
 
-i0 = declare_op("i0", "x: float", Elementwise(_i0), aten=("aten.i0.default", "aten.special_modified_bessel_i0.default"),
+i0 = declare_op("i0", "x: float", Elementwise(_bessel), aten=("aten.i0.default", "aten.special_modified_bessel_i0.default"),
         reference=_in_f64(torch.special.i0), samples=[*unary(dtypes=("f32", "f64", "bf16")), *unary(low=6, high=40)])  # fmt: skip
-i0e = declare_op("i0e", "x: float", Elementwise(_i0e), aten="aten.special_i0e.default", reference=torch.special.i0e,
-         samples=[*unary(dtypes=("f32", "f64")), *unary(low=6, high=400)])  # fmt: skip
-i1 = declare_op("i1", "x: float", Elementwise(_i1), aten=("aten.special_i1.default", "aten.special_modified_bessel_i1.default"),
+i0e = declare_op("i0e", "x: float", Elementwise(partial(_bessel, scaled=True)), aten="aten.special_i0e.default",
+         reference=torch.special.i0e, samples=[*unary(dtypes=("f32", "f64")), *unary(low=6, high=400)])  # fmt: skip
+i1 = declare_op("i1", "x: float", Elementwise(partial(_bessel, odd=True)), aten=("aten.special_i1.default", "aten.special_modified_bessel_i1.default"),
         reference=_in_f64(torch.special.i1), samples=[*unary(dtypes=("f32", "f64")), *unary(low=6, high=40)])  # fmt: skip
-i1e = declare_op("i1e", "x: float", Elementwise(_i1e), aten="aten.special_i1e.default", reference=torch.special.i1e,
-         samples=[*unary(dtypes=("f32", "f64")), *unary(low=-400, high=-6)])  # fmt: skip
+i1e = declare_op("i1e", "x: float", Elementwise(partial(_bessel, odd=True, scaled=True)), aten="aten.special_i1e.default",
+         reference=torch.special.i1e, samples=[*unary(dtypes=("f32", "f64")), *unary(low=-400, high=-6)])  # fmt: skip

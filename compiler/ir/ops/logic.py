@@ -27,10 +27,10 @@ gt = declare_op("gt", "x: number, y: number", Elementwise(lambda x, y: x > y), t
 ge = declare_op("ge", "x: number, y: number", Elementwise(lambda x, y: x >= y), type_rule=bool_result_type, aten=("aten.ge.Tensor", "aten.ge.Scalar"),
         reference=torch.ge, samples=binary(dtypes=COMPARED[:-1]))  # fmt: skip
 
-isnan = declare_op("isnan", "x: float", Elementwise(lambda x: x.ne(x)), type_rule=bool_result_type, reference=torch.isnan,
-           samples=unary(dtypes=("f32", "bf16")))  # fmt: skip
-isinf = declare_op("isinf", "x: float", Elementwise(lambda x: s.absolute(x).eq(float("inf"))), type_rule=bool_result_type, reference=torch.isinf,
-           samples=unary(dtypes=("f32", "f64")))  # fmt: skip
+isnan = declare_op("isnan", "x: float", Elementwise(lambda x: x.ne(x)), type_rule=bool_result_type, aten="aten.isnan.default",
+           reference=torch.isnan, samples=unary(dtypes=("f32", "bf16")))  # fmt: skip
+isinf = declare_op("isinf", "x: float", Elementwise(lambda x: s.absolute(x).eq(float("inf"))), type_rule=bool_result_type, aten="aten.isinf.default",
+           reference=torch.isinf, samples=unary(dtypes=("f32", "f64")))  # fmt: skip
 
 where = declare_op(
     "where", "condition: bool, x: any, y: any", Elementwise(s.where), reference=torch.where,

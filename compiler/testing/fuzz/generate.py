@@ -19,7 +19,7 @@ from compiler.ir.graph.structure import Leaf
 from compiler.ir.symbolic.index_expr import var
 from compiler.testing.fuzz.graph_builder import GraphBuilder
 from compiler.testing.fuzz.idioms import IDIOMS
-from compiler.testing.fuzz.op_calls import BUILD_ERRORS
+from compiler.testing.fuzz.op_calls import BUILD_ERRORS, substitute_in_list
 
 IDIOM_PROBABILITY = 0.15
 """Probability that a step adds an idiom instead of one op; chosen empirically."""
@@ -69,12 +69,10 @@ def substitute_size(graph: Graph, old: int, new: Any) -> Graph:
 
     def rule(n: Node, operands: tuple[Node, ...]) -> Node:
         if n in graph.inputs:
-            return replace(n, result_type=n.type.with_shape([new if d == old else d for d in n.shape]))
+            return replace(n, result_type=n.type.with_shape(substitute_in_list(n.shape, old, new)))
         if isinstance(n.structure, Leaf):
             return n
-        attrs: dict[str, Any] = {
-            k: tuple(new if d == old else d for d in v) if isinstance(v, tuple) else v for k, v in n.attrs.items()
-        }
+        attrs = {k: substitute_in_list(v, old, new) for k, v in n.attrs.items()}
         return replace(n.op(*operands, **attrs), name=n.name)
 
     return graph.map_nodes(rule)

@@ -110,15 +110,12 @@ class CallMutator:
             return call
         old, new = self.rng.choice(sizes), self.random_size()
         types = [
-            t if k == fixed_operand else t.with_shape([new if d == old else d for d in t.shape])
+            t if k == fixed_operand else t.with_shape(substitute_in_list(t.shape, old, new))
             for k, t in enumerate(call.types)
         ]
         attrs = call.attrs
         if self.rng.random() < 0.5:
-            attrs = {
-                k: tuple(new if d == old else d for d in v) if isinstance(v, (tuple, list)) else v
-                for k, v in attrs.items()
-            }
+            attrs = {k: substitute_in_list(v, old, new) for k, v in attrs.items()}
         return replace(call, types=tuple(types), attrs=attrs)
 
     def change_dim(self, call: OpCall, fixed_operand: int) -> OpCall:
@@ -231,6 +228,11 @@ class CallMutator:
 
     def with_operand_type(self, call: OpCall, k: int, t: TensorType) -> OpCall:
         return replace(call, types=(*call.types[:k], t, *call.types[k + 1 :]))
+
+
+def substitute_in_list(value: Any, old: Any, new: Any) -> Any:
+    """Return a list with every `old` replaced by `new`, as a tuple; any other value unchanged."""
+    return tuple(new if d == old else d for d in value) if isinstance(value, (tuple, list)) else value
 
 
 def formal_operands(op: Op, count: int) -> list[OperandSpec]:

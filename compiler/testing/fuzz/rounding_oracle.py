@@ -209,7 +209,8 @@ def _run_graph(
             operands = [_with_float64_noise(o, perturbation.rng) for o in operands]
         if isinstance(node.structure, Recurrence):
             inner = replace(perturbation, previous_values={}) if perturbation else None
-            steps = run_steps(node, operands, partial(_graph_outputs, node.attrs["body"], inner, rounded), _stack)
+            body = partial(_graph_outputs, node.attrs["body"], inner, rounded)
+            steps = run_steps(node, operands, body, lambda values: torch.stack(tuple(values)))
             values[node] = steps if isinstance(node.result_type, tuple) else steps[0]
             continue
         value = reference_value(node, operands)
@@ -241,10 +242,6 @@ def _graph_outputs(
 ) -> list[Value]:
     values = _run_graph(graph, inputs, perturbation, rounded)
     return [values[n] for n in graph.outputs]
-
-
-def _stack(values: Sequence[Value]) -> Value:
-    return torch.stack(list(values))
 
 
 def reference_value(node: Node, operands: list[Value]) -> Value:
