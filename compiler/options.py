@@ -16,7 +16,8 @@ def _default_cache() -> str:
 class Options:
     """Options of one compilation.
 
-    `target` names the machine that code is made for: "host" or one of compiler.codegen.backend.targets().  `fuse=False` makes one
+    `target` names the machine that code is made for: "host" or one of compiler.codegen.backend.targets().  `machine` is a file that
+    describes it to the cost model (`tilewright calibrate` writes one), "" takes the description that comes with it.  `fuse=False` makes one
     kernel per op.  `winograd=False` disables the pass of that name, which rounds more.  `graph_passes` and `tile_passes` replace the
     default pipelines of the target.  `fallback="eager"` runs unsupported ops in PyTorch.  `freezing` makes weights constants under
     `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` interprets it before and
@@ -26,6 +27,7 @@ class Options:
     """
 
     target: str = "host"
+    machine: str = ""
     fuse: bool = True
     winograd: bool = True
     graph_passes: str = ""

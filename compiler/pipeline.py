@@ -63,7 +63,7 @@ def lower_and_schedule(
     sink: CodeSink | None = None,
 ) -> Stages:
     """Take Graph IR through every pass to a scheduled program; `sink` takes what is final.  TargetError for an unknown target."""
-    target = target_by_name(options.target)
+    target = target_by_name(options.target, options.machine)
     pipelines = backend_of(target).pipelines
     context = Context(machine=target.machine or Machine())
     graph_passes = options.graph_passes or (pipelines.graph if options.fuse else pipelines.unfused_graph)
@@ -74,7 +74,7 @@ def lower_and_schedule(
     )
     if sink:
         sink.reserve(fused)
-    lowered = lower(fused, context.lowered_kernels)
+    lowered = lower(fused, context.lowered_kernels, context.machine)
     scheduled = schedule(lowered, program_passes, context, instruments, sink.add if sink else None)
     if options.verify:
         check_memory(scheduled, target)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement
 
-from compiler.ir import scalar
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, interval, product, size_hint, variables
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, interval, size_hint, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dependence import is_confined
-from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, dim_hint, symbolic_hint
+from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduce, Stmt, Store, dim_hint
 from compiler.ir.types import TensorType
 
 
@@ -257,48 +256,6 @@ def buffer_bytes(accesses: Accesses, a: Access) -> int:
 def without_constant(d: Dim) -> Dim:
     """Return `d` without its constant term."""
     return IndexExpr(tuple(t for t in d.terms if t[0])) if isinstance(d, IndexExpr) else 0
-
-
-MASKED_LOAD_COST = 8
-"""Cost of a masked load in unmasked loads; chosen empirically."""
-
-DIVISION_COST = 8
-"""Cost of a division or remainder in an address in multiply-adds; chosen empirically."""
-
-
-def estimated_ops(kernel: Kernel) -> int:
-    """Return the cost of `kernel` under the size hints: primitives by `Primitive.cost`, plus memory accesses."""
-    total = symbolic_ops(kernel, dim_hint)
-    assert isinstance(total, int)
-    return total
-
-
-def symbolic_ops(kernel: Kernel, trip_count: Callable[[Dim], Dim] = symbolic_hint) -> Dim:
-    """Return `estimated_ops` as a function of the dynamic sizes; `trip_count` gives the iterations of a loop extent."""
-    types = {p.name: p.type for p in kernel.params}
-    types |= {s.buffer: s.type for s in tile.walk(kernel.body) if isinstance(s, Local)}
-
-    def cost(value: Expr) -> int:
-        masked = sum(e.mask is not None for e in value.loads)
-        divided = sum(count_divisions(types[e.buffer].offset(e.index)) for e in value.loads)
-        memory = len(value.loads) + (MASKED_LOAD_COST - 1) * masked + DIVISION_COST * divided
-        return memory + sum(scalar.PRIMITIVES[e.primitive].cost for e in value.calls)
-
-    def block_cost(body: Block, repeat: Dim) -> Dim:
-        total: Dim = 0
-        straight_line = 0  # cost of the statements that are not loops
-        for stmt in body:
-            own = sum(map(cost, tile.stmt_exprs(stmt))) + isinstance(stmt, Reduce)
-            if isinstance(stmt, Store):
-                own += 1 + DIVISION_COST * count_divisions(types[stmt.buffer].offset(stmt.index))
-            if ranges := tile.stmt_ranges(stmt):
-                times = repeat * product(trip_count(r.extent) for r in ranges)
-                total += times * own + block_cost(tile.stmt_body(stmt), times)
-            else:
-                straight_line += own
-        return total + repeat * straight_line
-
-    return block_cost(kernel.body, 1)
 
 
 @lru_cache(maxsize=4096)

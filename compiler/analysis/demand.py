@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_value
@@ -27,15 +28,11 @@ from compiler.ir.graph.structure import (
 from compiler.ir.scalar import PRIMITIVES
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 
-MAX_RECOMPUTE_COST = 6
-"""Recompute cost in multiply-adds from which a node is materialized; chosen empirically."""
-
 MAX_REQUESTS = 2000
-"""Most requests in a group: each nested reduction over another dimension doubles them.  Networks have 200."""
-
+"""Most requests in a group: each nested reduction over another dimension doubles them.  Bounds compile time: networks have 200."""
 
 REDUCTION_RECOMPUTE_COST = 1000
-"""Multiply-adds assumed for one element of a reduction or scan of any length; only has to exceed MAX_RECOMPUTE_COST."""
+"""Multiply-adds assumed for one element of a reduction or scan of any length; only has to exceed `Machine.recompute_ops`."""
 
 
 @dataclass(frozen=True)
@@ -141,14 +138,14 @@ class Demand:
                     shared = used if shared is None else shared & used
         return self.root_loops if shared is None else tuple(v for v in self.root_loops if v in shared)
 
-    def should_materialize(self, node: Node) -> bool:
-        """Return True if `node` is expensive to recompute and has several consumers or is in loops it does not use."""
+    def should_materialize(self, node: Node, machine: Machine) -> bool:
+        """Return True if `node` is expensive to recompute on `machine` and has several consumers or is in loops it does not use."""
         if node is self.root or node in self.materialized or isinstance(node.structure, (Leaf, Generate, Scan)):
             return False
         requests = self.requests.get(node, [])
         if index_variables(*(r.index for r in requests)) <= set(self.shared_loops):
             return False  # placed in the shared loops and computed once
-        if self.recompute_cost(node) < MAX_RECOMPUTE_COST:
+        if self.recompute_cost(node) < machine.recompute_ops:
             return False
         return len({r.consumer for r in requests}) > 1 or any(r.is_recomputed() for r in requests)
 
@@ -177,11 +174,11 @@ def is_cheap_index_expr(node: Node) -> bool:
     return isinstance(node.structure, Elementwise) and from_indices and elementwise_cost(node) <= 2
 
 
-def solve_demand(graph: Graph, root: Node, index: Position) -> Demand:
+def solve_demand(graph: Graph, root: Node, index: Position, machine: Machine) -> Demand:
     """Return the demand of a group after materializing nodes from the last to the first until none is worth it."""
     demand = Demand(graph, root, index)
     while True:
-        node = next((n for n in reversed(graph.nodes) if demand.should_materialize(n)), None)
+        node = next((n for n in reversed(graph.nodes) if demand.should_materialize(n, machine)), None)
         if node is None:
             return demand
         demand = Demand(graph, root, index, demand.materialized | {node})

@@ -9,11 +9,12 @@ import difflib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import compiler.codegen
+from compiler.cost.machine import read_machine
 from compiler.errors import TargetError
 from compiler.ir.tile.kernel import Kernel
 from compiler.target import Target
@@ -78,8 +79,13 @@ def targets() -> Mapping[str, Target]:
     return {name: target for b in backends().values() for name, target in b.targets.items()}
 
 
-def target_by_name(name: str) -> Target:
-    """Return the target called `name`; "host" is this machine.  TargetError names the ones there are."""
+def target_by_name(name: str, machine: str = "") -> Target:
+    """Return the target called `name`; "host" is this machine.  TargetError names the ones there are.
+
+    `machine` is a file that describes it to the cost model, "" takes the target's own description.
+    """
+    if machine:
+        return replace(target_by_name(name), machine=read_machine(machine))
     for backend in backends().values():
         if name == "host" and backend.host:
             return backend.host()

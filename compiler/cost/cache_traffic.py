@@ -16,18 +16,6 @@ from compiler.cost.machine import CACHE_LINE_BYTES, Machine
 from compiler.cost.tile_strides import TileStrides, tile_extent, trip_count
 from compiler.ir.tile.kernel import Block, Range, stmt_body, stmt_ranges
 
-PREFETCHED_SHARE = 0.4
-"""Share of the time to transfer a line that remains if hardware prefetches; chosen empirically."""
-
-STORE_WEIGHT = 1.5
-"""Transfers for each line of a buffer that is stored to, which is read and written back; chosen empirically."""
-
-MEMORY_FACTOR = 2.0
-"""Time of a line from memory, in lines from the last cache; chosen empirically."""
-
-FULL_SHARE, MISSING_SHARE = 0.75, 1.25
-"""Shares of a cache up to which data stay in it, and from which on none does; between them the misses grow evenly."""
-
 
 @dataclass(frozen=True)
 class Level:
@@ -61,7 +49,7 @@ class CacheTraffic:
         self.levels = (
             Level(machine.l1 / line, line / machine.l2_bytes_per_cycle, True),
             Level(machine.l2 / line, far),
-            Level(machine.l3 / line, far * (MEMORY_FACTOR - 1)),
+            Level(machine.l3 / line, far * (machine.memory_slowdown - 1)),
         )
         self.by_statement: dict[int, list[Access]] = {}
         for a in accesses.all:
@@ -72,11 +60,15 @@ class CacheTraffic:
         footprints = self.block(self.accesses.kernel.body, {})
         total = 0.0
         for level in self.levels:
-            share = miss_share(level, footprints)
+            share = self.miss_share(level, footprints)
             for f in footprints.values():
                 fetched = max(0.0, f.fetched[level] - f.touched * (1 - share))
-                total += fetched * level.miss_cycles * (STORE_WEIGHT if any(a.is_store for a in f.accesses) else 1.0)
-        return total * PREFETCHED_SHARE
+                total += (
+                    fetched
+                    * level.miss_cycles
+                    * (self.machine.store_transfers if any(a.is_store for a in f.accesses) else 1.0)
+                )
+        return total * self.machine.prefetched_share
 
     def block(self, body: Block, scope: Mapping[str, Range]) -> Footprints:
         """Return the footprints of statements inside the loops of `scope`."""
@@ -107,7 +99,7 @@ class CacheTraffic:
             n: Footprint(max(f.touched for f in fs), {}, tuple(a for f in fs for a in f.accesses))
             for n, fs in groups.items()
         }
-        shares = {level: miss_share(level, joint) for level in self.levels}
+        shares = {level: self.miss_share(level, joint) for level in self.levels}
 
         def fetched(n: str, level: Level) -> float:
             total, repeated = sum(f.fetched[level] for f in groups[n]), sum(f.touched for f in groups[n])
@@ -118,7 +110,7 @@ class CacheTraffic:
     def leave(self, inside: Footprints, r: Range, scope: Mapping[str, Range]) -> Footprints:
         """Return the footprints of all iterations of loop `r` in `scope`, given those of one iteration."""
         trips, result = trip_count(r), dict[str, Footprint]()
-        shares = {level: miss_share(level, inside) for level in self.levels}
+        shares = {level: self.miss_share(level, inside) for level in self.levels}
         for n, f in inside.items():
             touched = max(self.lines(a, scope) for a in f.accesses)
             growth = min(trips, max(1.0, touched / f.touched))
@@ -165,8 +157,7 @@ class CacheTraffic:
         steps = self.steps(a, scope)
         return any(s >= CACHE_LINE_BYTES and n > resident_lines(s, self.machine) for s, n in steps)
 
-
-def miss_share(level: Level, footprints: Footprints) -> float:
-    """Return the share of what an iteration touched that is gone in the next one: 0 if all fits, 1 if far from it."""
-    used = sum(f.touched for f in footprints.values()) / level.lines
-    return min(1.0, max(0.0, (used - FULL_SHARE) / (MISSING_SHARE - FULL_SHARE)))
+    def miss_share(self, level: Level, footprints: Footprints) -> float:
+        """Return the share of what an iteration touched that is gone in the next one: 0 if all fits, 1 if far from it."""
+        used, kept = sum(f.touched for f in footprints.values()) / level.lines, self.machine.kept_share
+        return min(1.0, max(0.0, (used - kept) / (self.machine.lost_share - kept)))

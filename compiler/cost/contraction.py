@@ -86,40 +86,6 @@ class ContractionProblem:
         return -(-self.columns // self.lanes) * self.results_per_column
 
 
-MAX_VECTORS, MAX_VECTORS_UNPACKED = 6, 16
-"""Most vectors per row of a tile, and for a single row with an unpacked operand; chosen empirically.
-
-The latter is memory bound, and faster with more contiguous cache lines at a time.
-"""
-
-EPILOGUE_REGISTERS = 2
-"""Registers for the epilogue of sums over windows, which overlaps with the next, short sums; chosen empirically."""
-
-LOOP_OVERHEAD = 0.5
-"""Cycles per reduction step for loop control and loads that do not fully overlap; chosen empirically."""
-
-PANEL_STALL_SHARE, ROW_STALL_SHARE = 0.1, 0.3
-"""Share of transfer time from the second-level cache not hidden: of prefetched panels, of rows; chosen empirically."""
-
-LOOP_INSTRUCTIONS = 5
-"""Loop control instructions per reduction step: counter, addresses and branch, counted in generated code."""
-
-ELEMENT_STORE_COST, ELEMENT_STORE_COST_EVICTED = 2, 12
-"""Cost of storing one result, and one whose line is evicted before it is full, in multiply-adds; chosen empirically."""
-
-ROW_STORE_COST, ROW_STORE_COST_UNALIGNED, ROW_STORE_COST_EVICTED = 2, 4, 6
-"""Cost of storing one row of a block transposed in registers, in multiply-adds; chosen empirically.
-
-In order: rows that divide a cache line, rows that do not (lines from memory are touched twice), evicted lines.
-"""
-
-USABLE_WAYS = 10
-"""Most lines that stay in one set of the first-level cache: eight of eight ways, ten of twelve; chosen empirically."""
-
-PARTIAL_PENALTY = 0.03
-"""Relative time added for each kind of partial tile, for its code size; chosen empirically."""
-
-
 def step_cycles(
     rows: int,
     registers: int,
@@ -141,7 +107,7 @@ def step_cycles(
     panels = vector_bytes / machine.l2_bytes_per_cycle if from_l2 else 0.0
     lines = rows * far_bytes / machine.l2_bytes_per_cycle if not private_windows else 0.0
     busy = max(fma, loads / machine.loads_per_cycle, machine.fma_latency, panels)
-    return busy + LOOP_OVERHEAD + PANEL_STALL_SHARE * panels + ROW_STALL_SHARE * lines
+    return busy + machine.loop_overhead + machine.panel_stall_share * panels + machine.row_stall_share * lines
 
 
 def store_cycles(rows: int, registers: int, problem: ContractionProblem, machine: Machine) -> float:
@@ -160,9 +126,11 @@ def store_cycles(rows: int, registers: int, problem: ContractionProblem, machine
     for r in range(0, transposed_rows, problem.lanes):
         side = min(problem.lanes, transposed_rows - r)
         width = 1 << (side - 1).bit_length()
-        row = ROW_STORE_COST if CACHE_LINE_BYTES % (side * problem.element_bytes) == 0 else ROW_STORE_COST_UNALIGNED
-        each += width * log2(width) + problem.lanes * (ROW_STORE_COST_EVICTED if evicted else row)
-    each += single_rows * problem.lanes * (ELEMENT_STORE_COST_EVICTED if evicted else ELEMENT_STORE_COST)
+        divides_line = CACHE_LINE_BYTES % (side * problem.element_bytes) == 0
+        row = machine.row_store_cost if divides_line else machine.unaligned_row_store_cost
+        each += width * log2(width) + problem.lanes * (machine.evicted_row_store_cost if evicted else row)
+    element = machine.evicted_element_store_cost if evicted else machine.element_store_cost
+    each += single_rows * problem.lanes * element
     return registers * each / machine.fma_per_cycle
 
 
@@ -172,7 +140,7 @@ def hides_loop_overhead(block: RegisterTile, machine: Machine) -> bool:
     broadcasts = 0 if machine.has_embedded_broadcast and block.registers == 1 else block.rows
     cycles = max(fma / machine.fma_per_cycle, machine.fma_latency)
     prefetches = 1
-    instructions = fma + broadcasts + block.registers + prefetches + LOOP_INSTRUCTIONS
+    instructions = fma + broadcasts + block.registers + prefetches + machine.step_instructions
     return instructions <= cycles * machine.instructions_per_cycle
 
 
@@ -190,7 +158,7 @@ def total_cycles(rows: int, problem: ContractionProblem, block: RegisterTile, ma
                 from_l2 = problem.depth * c * machine.vector_bits // 8 > machine.l1 // 2
                 step = step_cycles(r, c, machine, from_l2, problem.private_windows, far_bytes)
                 total += times_r * times_c * (step + store_cycles(r, c, problem, machine) / max(1, problem.depth))
-    return total * (1 + PARTIAL_PENALTY * (bool(part_r and full_r) + bool(part_c and full_c)))
+    return total * (1 + machine.partial_tile_penalty * (bool(part_r and full_r) + bool(part_c and full_c)))
 
 
 def best_tiles(rows: int, problems: Sequence[ContractionProblem], machine: Machine) -> list[RegisterTile]:
@@ -230,7 +198,7 @@ def best_common_width(
     widest = max(problem.column_vectors for _, problem in row_counts_and_problems)
     step = max(problem.results_per_column for _, problem in row_counts_and_problems)
     candidates: list[tuple[float, list[RegisterTile]]] = []
-    for width in range(step, min(widest, MAX_VECTORS, (machine.registers - 2) // 2) + 1, step):
+    for width in range(step, min(widest, machine.max_tile_vectors, (machine.registers - 2) // 2) + 1, step):
         chosen, time = list[RegisterTile](), 0.0
         for rows, problem in row_counts_and_problems:
             blocks = (RegisterTile(h, width) for h in range(1, max_block_rows(rows, problem, machine) + 1))
@@ -254,13 +222,13 @@ def resident_lines(stride: int, machine: Machine) -> int:
 
     Lines a multiple of the bytes of a way apart share one set.
     """
-    way = machine.l1 // machine.l1_ways
-    return min(machine.l1_ways, USABLE_WAYS) * (way // gcd(stride, way))
+    way = machine.way_bytes
+    return min(machine.l1_ways, machine.usable_ways) * (way // gcd(stride, way))
 
 
 def best_width(rows: int, height: int, problem: ContractionProblem, machine: Machine) -> RegisterTile | None:
     """Return the best tile of `height` rows, or None if the registers do not hold even one vector per row."""
-    most = MAX_VECTORS_UNPACKED if problem.unpacked and rows == 1 else MAX_VECTORS
+    most = machine.max_unpacked_tile_vectors if problem.unpacked and rows == 1 else machine.max_tile_vectors
     widths = range(problem.results_per_column, min(problem.column_vectors, most) + 1, problem.results_per_column)
     blocks = (RegisterTile(height, c) for c in widths)
     fitting = [b for b in blocks if fits_registers(b, problem, machine)]
@@ -281,4 +249,4 @@ def fits_registers(block: RegisterTile, problem: ContractionProblem, machine: Ma
     per_vector = block.rows + 1
     for w, c in zip(windows, contiguous, strict=True):
         per_vector += w.live_registers(block.rows, c) if hides_latency else block.rows
-    return per_vector * block.registers + broadcasts + EPILOGUE_REGISTERS * hides_latency <= machine.registers
+    return per_vector * block.registers + broadcasts + machine.epilogue_registers * hides_latency <= machine.registers

@@ -1,16 +1,31 @@
-"""Arithmetic operations and compulsory memory traffic of a kernel, counted from its Tile IR, and the roofline bound."""
+"""Operations and compulsory memory traffic of a kernel in scalar loops, counted from its Tile IR, and the roofline bound."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from compiler.analysis.accesses import count_divisions
 from compiler.cost.machine import Machine
 from compiler.ir import scalar
-from compiler.ir.scalar import Load, PrimitiveCall
-from compiler.ir.symbolic.index_expr import evaluate, interval, variables
+from compiler.ir.scalar import Expr, Load, PrimitiveCall
+from compiler.ir.symbolic.index_expr import Dim, evaluate, interval, product, variables
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
-from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt, stmt_body, stmt_exprs, stmt_ranges
+from compiler.ir.tile.kernel import (
+    Block,
+    Kernel,
+    Local,
+    Range,
+    Reduce,
+    Stmt,
+    Store,
+    dim_hint,
+    stmt_body,
+    stmt_exprs,
+    stmt_ranges,
+    symbolic_hint,
+    walk,
+)
 
 FREE_PRIMITIVES = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "not", "shl", "shr", "lshr"})
 """Primitives that do not count as arithmetic; neither do comparisons."""
@@ -61,6 +76,41 @@ def roofline_cycles(kernel: Kernel, machine: Machine) -> float:
     """
     arithmetic = count_flops(kernel) / (2 * machine.fma_per_cycle * machine.lanes(32))
     return max(arithmetic, count_bytes(kernel) / machine.l3_bytes_per_cycle)
+
+
+def estimated_ops(kernel: Kernel, machine: Machine) -> int:
+    """Return the cost of `kernel` in operations under the size hints: primitives by `Primitive.cost`, plus memory accesses."""
+    total = symbolic_ops(kernel, machine, dim_hint)
+    assert isinstance(total, int)
+    return total
+
+
+def symbolic_ops(kernel: Kernel, machine: Machine, trip_count: Callable[[Dim], Dim] = symbolic_hint) -> Dim:
+    """Return `estimated_ops` as a function of the dynamic sizes; `trip_count` gives the iterations of a loop extent."""
+    types = {p.name: p.type for p in kernel.params}
+    types |= {s.buffer: s.type for s in walk(kernel.body) if isinstance(s, Local)}
+
+    def cost(value: Expr) -> int:
+        masked = sum(e.mask is not None for e in value.loads)
+        divided = sum(count_divisions(types[e.buffer].offset(e.index)) for e in value.loads)
+        memory = len(value.loads) + (machine.masked_load_cost - 1) * masked + machine.division_ops * divided
+        return memory + sum(scalar.PRIMITIVES[e.primitive].cost for e in value.calls)
+
+    def block_cost(body: Block, repeat: Dim) -> Dim:
+        total: Dim = 0
+        straight_line = 0  # cost of the statements that are not loops
+        for stmt in body:
+            own = sum(map(cost, stmt_exprs(stmt))) + isinstance(stmt, Reduce)
+            if isinstance(stmt, Store):
+                own += 1 + machine.division_ops * count_divisions(types[stmt.buffer].offset(stmt.index))
+            if ranges := stmt_ranges(stmt):
+                times = repeat * product(trip_count(r.extent) for r in ranges)
+                total += times * own + block_cost(stmt_body(stmt), times)
+            else:
+                straight_line += own
+        return total + repeat * straight_line
+
+    return block_cost(kernel.body, 1)
 
 
 def _counted_loads(body: Block, bounds: VariableBounds, times: int) -> Iterator[tuple[Load, int, VariableBounds]]:

@@ -20,7 +20,7 @@ def host_machine(cpu: str, vector_bits: int, registers: int, cache_dir: Path = S
     """
     same_width = (
         m
-        for m in (MACHINE_BY_CPU.get(cpu, AVX512), *MACHINES)
+        for m in (MACHINE_BY_CPU.get(cpu, AVX512), *MACHINES.values())
         if (m.vector_bits, m.registers) == (vector_bits, registers)
     )
     nearest = next(same_width, AVX512)

@@ -1,7 +1,4 @@
-"""Operations that straight code issues, and the cycles that the units of a core take for them.
-
-Constants were chosen empirically, with `python -m benchmarks rank`.
-"""
+"""Operations that straight code issues, and the cycles that the units of a core take for them."""
 
 from __future__ import annotations
 
@@ -9,21 +6,6 @@ from dataclasses import astuple, dataclass
 
 from compiler.cost.machine import Machine
 from compiler.ir import scalar
-
-STORES_PER_CYCLE, SHUFFLES_PER_CYCLE = 1, 1
-"""Vector stores and shuffles that begin in a cycle."""
-
-VECTOR_UNITS = 1.5
-"""Units for vector instructions of any kind, in units for multiply-adds: ports 0, 1 and 5 of Intel's cores, pipes 0 to 2 of AMD's."""
-
-UNIT_NORM = 4
-"""Exponent of the norm that joins the cycles of units: a maximum that grows where several units are busy."""
-
-MASKED_CYCLES = 6.0
-"""Cycles during which nothing else begins for a masked access, where vector registers serve as masks (measured on AMD's Zen)."""
-
-NAN_AWARE_COST = 3
-"""Instructions, in sequence, of the larger or smaller of two values that propagates NaN: compare, choose, blend."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +33,13 @@ class Issue:
         units = (
             self.arithmetic / machine.fma_per_cycle,
             self.loads / machine.loads_per_cycle,
-            self.stores / STORES_PER_CYCLE,
-            self.shuffles / SHUFFLES_PER_CYCLE,
+            self.stores / machine.stores_per_cycle,
+            self.shuffles / machine.shuffles_per_cycle,
             self.instructions / machine.instructions_per_cycle,
-            (self.arithmetic + self.shuffles) / (VECTOR_UNITS * machine.fma_per_cycle),
+            (self.arithmetic + self.shuffles) / (machine.vector_unit_ratio * machine.fma_per_cycle),
         )
-        return float(sum(max(0.0, u) ** UNIT_NORM for u in units) ** (1 / UNIT_NORM) + self.stalled)
+        norm = machine.unit_overlap
+        return float(sum(max(0.0, u) ** norm for u in units) ** (1 / norm) + self.stalled)
 
 
 @dataclass(frozen=True)
@@ -70,9 +53,9 @@ class Cost:
         return Cost(self.straight + other.straight, self.loop_cycles + other.loop_cycles)
 
 
-def operation_cost(primitive: str) -> int:
+def operation_cost(primitive: str, machine: Machine) -> int:
     """Return the cost of a primitive in multiply-adds."""
-    return NAN_AWARE_COST if primitive in ("min", "max") else scalar.PRIMITIVES[primitive].cost
+    return machine.nan_aware_ops if primitive in ("min", "max") else scalar.PRIMITIVES[primitive].cost
 
 
 def computed(operations: float) -> Issue:
@@ -95,4 +78,6 @@ def accessed(operations: float, is_store: bool) -> Issue:
 def masked(operations: float, is_store: bool, machine: Machine) -> Issue:
     """Return masked vector loads or stores."""
     has_mask_registers = machine.has_embedded_broadcast  # both came with AVX-512
-    return accessed(operations, is_store) + Issue(stalled=0 if has_mask_registers else MASKED_CYCLES * operations)
+    return accessed(operations, is_store) + Issue(
+        stalled=0 if has_mask_registers else machine.masked_access_cycles * operations
+    )

@@ -35,29 +35,8 @@ from compiler.ir.tile.kernel import (
 )
 from compiler.ir.tile.substitution import with_unique_names
 
-CYCLES_PER_SECOND = 3e9
-"""Clock rate that turns cycles into seconds; the order of variants does not depend on it."""
-
-GATHER_SHUFFLES, GATHER_INSTRUCTIONS = 2.5, 3.0
-"""Shuffles and instructions for each lane of a gather or scatter, besides its memory access; chosen empirically."""
-
-DIVISION_INSTRUCTIONS = 8
-"""Instructions of an address that is not affine; chosen empirically."""
-
-LOOP_INSTRUCTIONS = 3
-"""Instructions of a loop's end: counter, comparison, branch."""
-
-LOOP_CYCLES, ENTRY_CYCLES = 0.5, 6.0
-"""Cycles of an iteration that overlap with nothing, and of entering and leaving a loop; chosen empirically."""
-
-SHUFFLE_LATENCY = 3
-"""Cycles until a shuffled register can be used, as on Intel's cores."""
-
-COMBINE_STALL_SHARE = 0.25
-"""Share of the latency of combining lanes that does not overlap with other work; chosen empirically."""
-
 MAX_COUNTED_OFFSETS = 4096
-"""Most addresses that are compared to find equal loads."""
+"""Most addresses that are compared to find equal loads; bounds compile time."""
 
 Scope = Mapping[str, Range]
 """The loops around a statement by variable."""
@@ -71,7 +50,7 @@ def predicted_seconds(kernel: Kernel, machine: Machine) -> float:
     accesses = Accesses(with_unique_names(kernel))
     cost = KernelTime(accesses, machine).block(accesses.kernel.body, {})
     computation = cost.straight.cycles(machine) + cost.loop_cycles
-    return hypot(computation, CacheTraffic(accesses, machine).cycles()) / CYCLES_PER_SECOND
+    return machine.seconds(hypot(computation, CacheTraffic(accesses, machine).cycles()))
 
 
 class KernelTime:
@@ -104,9 +83,9 @@ class KernelTime:
         inner = self.block(stmt.body, {**scope, r.var: r})
         if r.unroll >= trips:
             return Cost(inner.straight * trips, inner.loop_cycles * trips)
-        once = inner.straight * r.unroll + Issue(instructions=LOOP_INSTRUCTIONS)
-        cycles = once.cycles(self.machine) + LOOP_CYCLES + inner.loop_cycles * r.unroll
-        return Cost(loop_cycles=ENTRY_CYCLES + cycles * trips / r.unroll)
+        once = inner.straight * r.unroll + Issue(instructions=self.machine.loop_end_instructions)
+        cycles = once.cycles(self.machine) + self.machine.loop_overhead + inner.loop_cycles * r.unroll
+        return Cost(loop_cycles=self.machine.loop_entry + cycles * trips / r.unroll)
 
     def reduction(self, stmt: Reduce, scope: Scope) -> Cost:
         """Return the cost of a reduction: its iterations, and combining partial results."""
@@ -118,7 +97,7 @@ class KernelTime:
         axes = value_axes | {r.var for r in ranges if is_axis(r)}
         unrolled, points, trips = unrolled_part(ranges)
 
-        accumulators, cost = self.count(axes, scope), operation_cost(stmt.op)
+        accumulators, cost = self.count(axes, scope), operation_cost(stmt.op, self.machine)
         live = accumulators + self.shared_vectors(stmt, value_axes, scope) + 1
         spilled = max(0.0, live - self.machine.registers)
         self.free_registers = max(0.0, self.machine.registers - live)
@@ -130,10 +109,10 @@ class KernelTime:
         final = hoisted + self.combination(stmt, axes, scope)
         if points == trips:
             return Cost(once + final, body.loop_cycles * trips)
-        busy = (once + Issue(instructions=LOOP_INSTRUCTIONS)).cycles(self.machine)
+        busy = (once + Issue(instructions=self.machine.loop_end_instructions)).cycles(self.machine)
         chain = self.machine.fma_latency * cost * points
-        cycles = max(busy, chain) + LOOP_CYCLES + body.loop_cycles * points
-        return Cost(final, ENTRY_CYCLES + cycles * trips / points)
+        cycles = max(busy, chain) + self.machine.loop_overhead + body.loop_cycles * points
+        return Cost(final, self.machine.loop_entry + cycles * trips / points)
 
     def accumulator_ranges(self, stmt: Reduce, scope: Scope) -> tuple[Range, ...]:
         """Return the loops of a reduction, the last one tiled for its number of accumulators, as generated code has it."""
@@ -148,13 +127,13 @@ class KernelTime:
     def combination(self, stmt: Reduce, axes: frozenset[str], scope: Scope) -> Issue:
         """Return the operations that set up the accumulators over `axes`, and combine them along those that are reduced."""
         reduced = axes & {r.var for r in stmt.ranges}
-        accumulators, cost = self.count(axes, scope), operation_cost(stmt.op)
+        accumulators, cost = self.count(axes, scope), operation_cost(stmt.op, self.machine)
         results = self.count(axes - reduced, scope)
         work = computed((accumulators - results) * cost) + Issue(instructions=accumulators)
         if lanes := self.lane_count(reduced, scope):
             work += (computed(cost) + shuffled(1)) * (results * log2(lanes))
-            latency = log2(lanes) * (self.machine.fma_latency * cost + SHUFFLE_LATENCY)
-            work += Issue(stalled=COMBINE_STALL_SHARE * latency)
+            latency = log2(lanes) * (self.machine.fma_latency * cost + self.machine.shuffle_latency)
+            work += Issue(stalled=self.machine.combine_stall_share * latency)
         return work
 
     def invariant_loads(self, stmt: Reduce, scope: Scope) -> Issue:
@@ -182,7 +161,9 @@ class KernelTime:
                 elif isinstance(e, PrimitiveCall) and not (e is value and is_contraction(stmt)):  # else part of an fma
                     axes = self.expr_axes(e, scope)
                     vectors = max(1.0, self.lane_count(axes, scope) * e.dtype.bits / self.machine.vector_bits)
-                    total += computed(self.count(axes, scope) * vectors * operation_cost(e.primitive) * factor)
+                    total += computed(
+                        self.count(axes, scope) * vectors * operation_cost(e.primitive, self.machine) * factor
+                    )
         if isinstance(stmt, Let):
             self.value_axes[stmt.name] = self.expr_axes(stmt.value, scope)
         return total + self.store(stmt, scope) if isinstance(stmt, Store) else total
@@ -201,7 +182,7 @@ class KernelTime:
             work = Issue(loads=n * self.machine.loads_per_broadcast)
             work += Issue() if self.machine.has_embedded_broadcast else shuffled(n)
         divisions = sum(self.strides.in_tile(a, v) is None for v in axes)
-        return work + Issue(instructions=n * DIVISION_INSTRUCTIONS * divisions)
+        return work + Issue(instructions=n * self.machine.division_ops * divisions)
 
     def store(self, stmt: Store, scope: Scope) -> Issue:
         """Return the operations of a store, without those of its value."""
@@ -224,8 +205,9 @@ class KernelTime:
         lanes = min(lane.lanes, lane.tile)
         columns = min(lane.lanes, self.contiguous_tile(a, axes, scope)) if stride is not None and not a.is_masked else 1
         if columns < MIN_TRANSPOSE_BLOCK:
-            each = accessed(1, a.is_store) + Issue(shuffles=GATHER_SHUFFLES, instructions=GATHER_INSTRUCTIONS)
-            return each * (n * lanes)
+            m = self.machine
+            each = Issue(shuffles=m.gather_shuffles, instructions=m.gather_instructions)
+            return (accessed(1, a.is_store) + each) * (n * lanes)
         rows, is_power = n * lanes / columns, columns & (columns - 1) == 0
         moved = accessed(rows, a.is_store) if is_power else masked(rows, a.is_store, self.machine)
         return moved + shuffled(n * log2(lane.lanes) * lane.lanes / columns)

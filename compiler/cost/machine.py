@@ -1,69 +1,265 @@
-"""Descriptions of machines for the cost model."""
+"""Descriptions of machines for the cost model: every number that says what code costs, or how much of it is worthwhile.
+
+A description is a `Machine`, or a file that names another one as `base` and gives the fields that differ:
+
+    base = "avx2"                                  cpu, date, command and note say where the numbers come from
+    [machine]
+    l2 = 524288
+
+compiler/cost/machines has the descriptions that are shipped.  `tilewright calibrate` writes one of the machine it runs on.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from compiler.errors import TargetError
 
 CACHE_LINE_BYTES = 64
 """Bytes of a cache line."""
 
+RANKED = "chosen so that variants of kernels rank as measured: python -m benchmarks rank"
+TIMED = "chosen by timing programs: python -m benchmarks"
+COUNTED = "counted in generated code"
+LISTED = "listed by LLVM, Linux or PyTorch"
 
-@dataclass(frozen=True)
-class Machine:
-    """One core's vector unit and the caches around it; the defaults describe a Zen 5 server core.
+ORIGINS = (RANKED, TIMED, COUNTED, LISTED)
+"""Where a quantity comes from that no microbenchmark measures."""
 
-    Peak rates are measured by `python -m benchmarks peak`; the others are chosen so that tiles rank as measured.
+N = TypeVar("N", bound=float)
+
+
+def quantity(default: N, unit: str, meaning: str, origin: str) -> N:
+    """Declare a field of a description: its unit, what it means, and the microbenchmark that measures it or its origin.
+
+    The default describes a Zen 5 server core.
     """
+    result: N = field(default=default, metadata={"unit": unit, "meaning": meaning, "origin": origin})
+    return result
 
-    vector_bits: int = 512
-    registers: int = 32
-    """Vector registers."""
-    fma_per_cycle: int = 2
-    """Vector multiply-adds that begin in a cycle."""
-    fma_latency: int = 4
-    """Cycles until the result of a multiply-add can be used."""
-    loads_per_cycle: int = 2
-    """Vector loads that begin in a cycle."""
-    loads_per_broadcast: float = 1.15
-    """Cost of a broadcast load, in vector loads."""
-    instructions_per_cycle: int = 6
-    """Instructions of any kind that begin in a cycle, where two threads share a core."""
-    has_embedded_broadcast: bool = True
-    """True if multiply-adds take a scalar from memory themselves."""
-    l2_bytes_per_cycle: int = 32
-    """Bytes that move from the second-level cache in a cycle."""
-    l3_bytes_per_cycle: int = 10
-    """Bytes that move from the last cache, or from memory, in a cycle."""
-    l1_ways: int = 12
-    """Lines in a set of the first-level cache."""
-    l1: int = 48 << 10
-    """Bytes of the first-level data cache of a core."""
-    l2: int = 1 << 20
-    """Bytes of the second-level cache of a core."""
-    l3: int = 32 << 20
-    """Bytes of the last cache, which cores share."""
-    threads: int = 2
-    """Threads that run at once."""
+
+@dataclass(frozen=True, kw_only=True)
+class Core:
+    """The vector unit of one core.  An operation is a vector multiply-add, or another instruction that takes as long."""
+
+    vector_bits: int = quantity(512, "bits", "Width of a vector register.", LISTED)
+    registers: int = quantity(32, "registers", "Vector registers.", LISTED)
+    frequency: float = quantity(3e9, "Hz", "Clock rate that turns cycles into seconds.", "frequency")
+    fma_per_cycle: int = quantity(2, "1/cycle", "Vector multiply-adds that begin in a cycle.", "fma_per_cycle")
+    fma_latency: int = quantity(4, "cycles", "Until the result of a multiply-add can be used.", "fma_latency")
+    loads_per_cycle: int = quantity(2, "1/cycle", "Vector loads that begin in a cycle.", "loads_per_cycle")
+    stores_per_cycle: int = quantity(1, "1/cycle", "Vector stores that begin in a cycle.", "stores_per_cycle")
+    shuffles_per_cycle: int = quantity(1, "1/cycle", "Vector shuffles that begin in a cycle.", "shuffles_per_cycle")
+    shuffle_latency: int = quantity(3, "cycles", "Until a shuffled register can be used.", "shuffle_latency")
+    loads_per_broadcast: float = quantity(1.15, "vector loads", "Cost of a broadcast load.", "loads_per_broadcast")
+    has_embedded_broadcast: bool = quantity(True, "bool", "Multiply-adds take a scalar from memory themselves.", LISTED)
+    instructions_per_cycle: int = quantity(6, "1/cycle", "Begin in a cycle, with two threads on a core.", RANKED)
+    vector_unit_ratio: float = quantity(1.5, "1", "Vector units, per unit for multiply-adds.", RANKED)
+    unit_overlap: int = quantity(4, "exponent", "Of the norm that joins cycles of busy units.", RANKED)
+    masked_access_cycles: float = quantity(6.0, "cycles", "Stall of an access without mask registers.", RANKED)
+    nan_aware_ops: int = quantity(3, "operations", "Maximum that propagates NaN.", COUNTED)
+    combine_stall_share: float = quantity(0.25, "share", "Of the latency of combining lanes: not hidden.", RANKED)
+    loop_overhead: float = quantity(0.5, "cycles", "Of an iteration that overlap with nothing.", RANKED)
+    loop_entry: float = quantity(6.0, "cycles", "Of entering and leaving a loop.", RANKED)
+    loop_end_instructions: int = quantity(3, "instructions", "End of a loop: counter, comparison, branch.", COUNTED)
+    step_instructions: int = quantity(5, "instructions", "Step of a contraction: counter, addresses, branch.", COUNTED)
+    gather_shuffles: float = quantity(2.5, "shuffles", "For each lane of a gather or scatter.", RANKED)
+    gather_instructions: float = quantity(3.0, "instructions", "The same.", RANKED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caches:
+    """The memory hierarchy, and how far code can hide it."""
+
+    l1: int = quantity(48 << 10, "bytes", "First-level data cache of a core.", LISTED)
+    l1_ways: int = quantity(12, "lines", "Lines in a set of the first-level cache.", LISTED)
+    usable_ways: int = quantity(10, "lines", "Lines of a set that stay while others stream.", RANKED)
+    l2: int = quantity(1 << 20, "bytes", "Second-level cache of a core.", LISTED)
+    l3: int = quantity(32 << 20, "bytes", "Last cache, which cores share.", LISTED)
+    l2_bytes_per_cycle: int = quantity(32, "bytes/cycle", "From the second-level cache.", "l2_bytes_per_cycle")
+    l3_bytes_per_cycle: int = quantity(10, "bytes/cycle", "From the last cache, or from memory.", "l3_bytes_per_cycle")
+    memory_slowdown: float = quantity(2.0, "1", "A line from memory, in lines from L3.", "memory_slowdown")
+    line_latency: int = quantity(100, "cycles", "Of a line from memory, with several lines in flight.", TIMED)
+    prefetched_share: float = quantity(0.4, "share", "Of transfers that prefetching does not hide.", RANKED)
+    panel_stall_share: float = quantity(0.1, "share", "Of transfers of panels from L2: not hidden.", RANKED)
+    row_stall_share: float = quantity(0.3, "share", "Of transfers of rows from L2: not hidden.", RANKED)
+    store_transfers: float = quantity(1.5, "transfers", "For a line that is read and written back.", RANKED)
+    kept_share: float = quantity(0.75, "share", "Of a cache, up to which all data stay in it.", RANKED)
+    lost_share: float = quantity(1.25, "share", "Of a cache, from which on no data stay.", RANKED)
+    prefetch_distance: int = quantity(16384, "bytes", "From a step to the panel that it prefetches from memory.", TIMED)
+    l1_prefetch_distance: int = quantity(4096, "bytes", "The same from L2: L1 has room for few lines.", TIMED)
+    resident_constants: int = quantity(8, "1/l3", "Constants of a repeated kernel stay in it.", TIMED)
+    streamed_output: int = quantity(4, "1/l3", "Outputs beyond this part of the last cache are stored past it.", TIMED)
+
+    @property
+    def way_bytes(self) -> int:
+        """Bytes of a way of the first-level cache; addresses a multiple of it apart share one set."""
+        return self.l1 // self.l1_ways
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessCosts:
+    """Memory accesses relative to plain ones, and stores of contractions relative to multiply-adds."""
+
+    unaligned_cost: float = quantity(1.5, "aligned accesses", "May straddle two lines.", "unaligned_cost")
+    deinterleave_cost: float = quantity(1.5, "aligned accesses", "Each vector that a deinterleaved load reads.", TIMED)
+    transpose_cost: int = quantity(2, "aligned accesses", "Each vector of a block transposed in registers.", TIMED)
+    aliased_transpose_cost: int = quantity(4, "aligned accesses", "Each element of it evicted half written.", TIMED)
+    gather_cost: float = quantity(1.5, "scalar accesses", "One lane of a gather.", TIMED)
+    scatter_cost: float = quantity(5.0, "scalar accesses", "One lane of a scatter.", TIMED)
+    aliased_gather_cost: float = quantity(8.0, "scalar accesses", "The same where lanes share one set of L1.", TIMED)
+    aliased_scatter_cost: float = quantity(21.0, "scalar accesses", "The same where lanes share one set of L1.", TIMED)
+    masked_load_cost: int = quantity(8, "loads", "Masked load.", TIMED)
+    division_ops: int = quantity(8, "operations", "Division or remainder in an address.", TIMED)
+    combine_ops: int = quantity(4, "operations", "Combining the lanes of a reduction.", TIMED)
+    contraction_combine_ops: int = quantity(24, "operations", "Combining the lanes of a contraction.", TIMED)
+    element_store_cost: int = quantity(2, "multiply-adds", "Storing one result of a contraction.", TIMED)
+    evicted_element_store_cost: int = quantity(12, "multiply-adds", "The same, evicted before its line is full.", TIMED)
+    row_store_cost: int = quantity(2, "multiply-adds", "Storing a row transposed in registers.", TIMED)
+    unaligned_row_store_cost: int = quantity(4, "multiply-adds", "The same, of rows that do not divide a line.", TIMED)
+    evicted_row_store_cost: int = quantity(6, "multiply-adds", "The same, evicted before its line is full.", TIMED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """Where a transformation begins or ceases to pay on the machine."""
+
+    recompute_ops: int = quantity(6, "operations", "From which a value is stored rather than computed again.", TIMED)
+    max_local_elements: int = quantity(1 << 16, "elements", "Local buffers of an iteration.", TIMED)
+    max_stack_elements: int = quantity(1 << 18, "elements", "Of a local buffer for any dynamic size.", TIMED)
+    max_reread_bytes: int = quantity(1 << 18, "bytes", "That fused rows read again, as they stay in a cache.", TIMED)
+    products_efficiency: float = quantity(0.9, "share", "Of the peak that batches of small products reach.", TIMED)
+    max_tile_vectors: int = quantity(6, "vectors", "In a row of a tile.", RANKED)
+    max_unpacked_tile_vectors: int = quantity(16, "vectors", "The same of a single, unpacked row.", RANKED)
+    epilogue_registers: int = quantity(2, "registers", "For the epilogue of sums over windows.", RANKED)
+    partial_tile_penalty: float = quantity(0.03, "share", "Time added for each kind of partial tile.", RANKED)
+    loop_nest_penalty: float = quantity(0.01, "share", "Time added for each further loop nest.", TIMED)
+    min_channels: int = quantity(16, "channels", "Fewest for lanes along the channels of a convolution.", TIMED)
+    min_lane_iterations: int = quantity(4, "iterations", "Fewest of a loop with lanes.", TIMED)
+    lane_loop_vectors: int = quantity(4, "vectors", "In a step of a loop with lanes without contraction.", RANKED)
+    resident_rows: float = quantity(0.5, "share", "Of a cache, for rows kept in it while panels stream.", RANKED)
+    reduction_block: int = quantity(256, "steps", "In a block of a long reduction.", TIMED)
+    min_blocked_depth: int = quantity(1024, "steps", "Fewest of a reduction in blocks.", TIMED)
+    min_part_length: int = quantity(128, "rows", "Fewest in a part of a contraction split for threads.", TIMED)
+    min_tile_extent: int = quantity(16, "rows", "That fill a tile of accumulators.", TIMED)
+    min_block_rows: int = quantity(4, "rows", "Fewest in a block that sibling loops share.", TIMED)
+    max_collapsed_extent: int = quantity(512, "iterations", "Inner loops from this length on are not collapsed.", TIMED)
+    min_operand_reuse: int = quantity(16, "steps", "Fewest that read an operand again, for a transposed copy.", TIMED)
+    max_expanded_ops: int = quantity(3000, "operations", "In the code of all remainders: instruction cache.", TIMED)
+    code_share: int = quantity(8, "1", "A loop with less than 1/8 of the most operations gets less code.", TIMED)
+    max_epilogue_ops: int = quantity(1000, "operations", "In an epilogue beside a contraction's accumulators.", TIMED)
+    max_unrolled_steps: int = quantity(9, "steps", "Of a range that is unrolled entirely.", TIMED)
+    max_unrolled_vectors: int = quantity(64, "vectors", "The same of a range with lanes.", TIMED)
+    partial_unroll: int = quantity(4, "steps", "Of a long range that are unrolled to hide its overhead.", TIMED)
+    jammed_rows: int = quantity(4, "rows", "Of a scan interleaved to hide its latency.", TIMED)
+    min_lane_ops: int = quantity(24, "operations", "In a step of a scan, from which rows become lanes.", TIMED)
+    softmax_untiled_length: int = quantity(640, "elements", "Longest row of a softmax whose scores are stored.", TIMED)
+    softmax_columns: int = quantity(256, "columns", "In a block of scores.", TIMED)
+    softmax_rows: int = quantity(512, "rows", "In a block of scores.", TIMED)
+    softmax_causal_block: int = quantity(64, "rows and columns", "In a block of causal scores.", TIMED)
+    scan_min_length: int = quantity(8192, "elements", "Shortest row that is scanned in blocks.", TIMED)
+    scan_block: int = quantity(2048, "elements", "In a block of a row.", TIMED)
+    scan_max_rows: int = quantity(4, "rows", "That leave threads and registers idle.", TIMED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """The runtime: launches, and threads that share a kernel."""
+
+    threads: int = quantity(2, "threads", "That run at once.", LISTED)
+    launch_ops: int = quantity(2000, "operations", "Cost of a launch, and of reading again what it wrote.", TIMED)
+    parallel_ops: int = quantity(60_000, "operations", "From which it pays to wake other threads.", TIMED)
+    steps_per_thread: int = quantity(16, "steps", "Of parallel loops for each thread, which even out the load.", TIMED)
+    slices_per_thread: int = quantity(2, "slices", "Fewest of a buffer computed at its consumer's loop.", TIMED)
+    min_scatter_steps: int = quantity(16, "steps", "Of parallel loops around a scatter that are enough.", TIMED)
+    scatter_block: int = quantity(256, "elements", "In a parallel block of a scatter's innermost loop, at most.", TIMED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockShapes:
+    """Blocks of kernels for GPUs.  Not measured: chosen from the shapes in Triton's tutorials."""
+
+    gpu_rows: int = quantity(64, "rows", "In a block of a matrix product.", TIMED)
+    gpu_columns: int = quantity(64, "columns", "In a block of a matrix product.", TIMED)
+    gpu_depth: int = quantity(32, "steps", "In a block of a matrix product.", TIMED)
+    gpu_accumulators: int = quantity(8192, "elements", "In the result of a block.", TIMED)
+    gpu_shared_bytes: int = quantity(1 << 16, "bytes", "Of shared memory for the operands of a block.", TIMED)
+    gpu_block: int = quantity(1024, "elements", "In a block of parallel loops.", TIMED)
+    gpu_reduced_block: int = quantity(2048, "elements", "In a step of a reduction.", TIMED)
+    gpu_strided_block: int = quantity(16, "elements", "The same if no loop is contiguous.", TIMED)
+    gpu_window: int = quantity(4, "iterations", "Of a reduction over windows, which is not tiled.", TIMED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine(BlockShapes, Threads, Thresholds, AccessCosts, Caches, Core):
+    """One core, the caches around it, and the runtime; the defaults describe a Zen 5 server core."""
 
     def lanes(self, bits: int) -> int:
         """Return the number of elements of `bits` bits in one register."""
         return max(1, self.vector_bits // bits)
 
+    def seconds(self, cycles: float) -> float:
+        """Return the seconds of so many cycles."""
+        return cycles / self.frequency
 
-AVX512 = Machine()
-"""Measured on Zen 5; where broadcasts limit, 20 or 28 rows of one vector reach 80 to 85 % of the peak."""
 
-AVX2 = Machine(
-    vector_bits=256, registers=16, instructions_per_cycle=4, has_embedded_broadcast=False, l2_bytes_per_cycle=16
-)
-SSE = replace(AVX2, vector_bits=128)
-NEON = Machine(vector_bits=128, registers=32, instructions_per_cycle=4)
+FIELDS = {f.name: f for f in fields(Machine)}
+"""Every field of a description by name; its metadata has `unit`, `meaning` and `origin`."""
 
-ZEN4 = replace(AVX512, fma_per_cycle=1, loads_per_cycle=1, loads_per_broadcast=0.5)
-"""Vectors pass units of half their width in two halves; a broadcast is one load of a half.  Measured on Zen 4."""
 
-MACHINES = (AVX512, AVX2, SSE, NEON)
-"""One machine for each width and number of vector registers."""
+@cache
+def shipped_machine(name: str) -> Machine:
+    """Return the description compiler/cost/machines/`name`.toml."""
+    return read_machine(Path(__file__).parent / "machines" / f"{name}.toml")
 
-MACHINE_BY_CPU = {"znver4": ZEN4}
-"""Machine by LLVM's name of a CPU whose vector width alone is misleading."""
+
+def read_machine(path: Path | str) -> Machine:
+    """Return the description in a file; TargetError says what is wrong with it."""
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TargetError(f"cannot read a machine's description from {path}: {error}") from error
+    return machine_from_fields(content.get("machine", {}), str(content.get("base", "")), str(path))
+
+
+def machine_from_fields(given: Mapping[str, object], base: str, where: str) -> Machine:
+    """Return the shipped description `base` ("": the defaults) with fields `given` in the file `where`."""
+    if base and base not in (known := [p.stem for p in (Path(__file__).parent / "machines").glob("*.toml")]):
+        raise TargetError(f"{where}: no description is called {base!r}; there are {', '.join(sorted(known))}")
+    for name, value in given.items():
+        if name not in FIELDS:
+            near = difflib.get_close_matches(name, FIELDS, 1)
+            raise TargetError(
+                f"{where}: a machine has no field {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
+        default = FIELDS[name].default
+        kinds = (int, float) if type(default) is float else (type(default),)
+        if type(value) not in kinds or (kinds != (bool,) and value <= 0):  # type: ignore[operator]  # a number
+            raise TargetError(f"{where}: {name} takes a positive {kinds[-1].__name__}, not {value!r}")
+    return replace(shipped_machine(base) if base else Machine(), **given)  # type: ignore[arg-type]  # checked above
+
+
+def write_machine(path: Path | str, base: str, values: Mapping[str, float], header: Mapping[str, str]) -> None:
+    """Write a description: `base` with other `values`; `header` says when, where and how they were measured."""
+    lines = [f'{key} = "{text}"' for key, text in {"base": base, **header}.items()]
+    lines += ["", "[machine]"]
+    for name, value in values.items():
+        f = FIELDS[name].metadata
+        lines.append(f"{name} = {str(value).lower()}  # {f['unit']}; {f['meaning']}")
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+AVX512, AVX2, SSE, NEON = map(shipped_machine, ("avx512", "avx2", "sse", "neon"))
+ZEN4, ZEN1 = map(shipped_machine, ("znver4", "znver1"))
+
+MACHINES = {"avx512": AVX512, "avx2": AVX2, "sse": SSE, "neon": NEON}
+"""One shipped description for each width and number of vector registers."""
+
+MACHINE_BY_CPU = {"znver1": ZEN1, "znver4": ZEN4}
+"""Machine by LLVM's name of a CPU that has a description of its own."""

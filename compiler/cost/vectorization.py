@@ -5,7 +5,7 @@ deinterleaved, an access that is contiguous along another loop is transposed in 
 scatter.  An unaligned vector access costs more, as it may straddle two cache lines.  Constants count
 as contiguous along any loop that plainly indexes one of their dimensions, because they are packed later.
 
-Costs are in memory operations, of a vector or a scalar alike.  They were chosen empirically.
+Costs are in operations: memory accesses, of a vector or a scalar alike, and arithmetic.
 """
 
 from __future__ import annotations
@@ -23,31 +23,6 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, dim_hint
 from compiler.ir.types import DType
-
-UNALIGNED_COST = 1.5
-"""Cost of a vector access that is not provably aligned, in aligned accesses."""
-
-DEINTERLEAVE_COST = 1.5
-"""Cost of each vector that a deinterleaved load reads, in aligned accesses."""
-
-TRANSPOSE_COST = 2
-"""Cost of each vector of a block transposed in registers, in addition to its rows, in aligned accesses."""
-
-GATHER_COST, SCATTER_COST = 1.5, 5
-"""Cost of gathering and of scattering one lane, in scalar accesses."""
-
-ALIASED_GATHER_COST, ALIASED_SCATTER_COST, SET_ALIAS_BYTES = 8, 21, 4096
-"""The same for lanes a multiple of SET_ALIAS_BYTES apart, which share one set of the first-level cache."""
-
-ALIASED_TRANSPOSE_STORE_COST = 4
-"""Cost of each such element stored from a transposed block that ends inside a cache line, evicted half written."""
-
-
-MIN_LOOP_EXTENT = 4
-"""Fewest iterations of a vectorized loop."""
-
-COMBINE_COST, CONTRACTION_COMBINE_COST = 4, 24
-"""Operations to combine the lanes of one reduction, and of one contraction."""
 
 
 def lane_count(kernel: Kernel, machine: Machine) -> int:
@@ -68,7 +43,7 @@ def _loop_score(table: Accesses, v: str, lanes: int, machine: Machine, packed: C
     """Return the operations saved by executing `lanes` iterations of loop `v` at once."""
     r, stmt, around = table.loops[v]
     extent = dim_hint(r.extent, lanes)
-    if extent < MIN_LOOP_EXTENT:
+    if extent < machine.min_lane_iterations:
         return -1
     saved = 0.0
     for a, times in table.access_groups:
@@ -81,7 +56,7 @@ def _loop_score(table: Accesses, v: str, lanes: int, machine: Machine, packed: C
             count = tile.iteration_count_hint(loops)
             saved += calls * (count - count // extent * -(-extent // lanes))
     if isinstance(stmt, Reduce):  # the lanes are combined at the end
-        cost = CONTRACTION_COMBINE_COST if is_contraction(stmt) else COMBINE_COST
+        cost = machine.contraction_combine_ops if is_contraction(stmt) else machine.combine_ops
         saved -= tile.iteration_count_hint(around) * cost
     return int(saved)
 
@@ -95,20 +70,20 @@ def _access_cost(
     """
     lane_stride, step = _lane_stride(table, a, v, lanes, packed), abs(table.stride(a, v) or 0)
     element_bytes = table.types[a.buffer].dtype.bytes
-    aliased = step > 0 and step * element_bytes % SET_ALIAS_BYTES == 0
+    aliased = step > 0 and step * element_bytes % machine.way_bytes == 0
     if lane_stride is not None:
-        each = UNALIGNED_COST if lane_stride == 1 and not _is_aligned(table, a, v, lanes, packed) else 1
+        each = machine.unaligned_cost if lane_stride == 1 and not _is_aligned(table, a, v, lanes, packed) else 1
     elif _is_deinterleaved(a, step, lanes):
-        each = DEINTERLEAVE_COST * step
+        each = machine.deinterleave_cost * step
     elif along := transpose_loops(table, a, v, lanes):
         length = dim_hint(product(r.extent for r in along))
-        each = TRANSPOSE_COST + lanes / min(lanes, length)
+        each = machine.transpose_cost + lanes / min(lanes, length)
         if aliased and a.is_store and length * element_bytes % CACHE_LINE_BYTES:
-            each += ALIASED_TRANSPOSE_STORE_COST * lanes
+            each += machine.aliased_transpose_cost * lanes
     elif a.is_store:
-        return a.execution_count * (ALIASED_SCATTER_COST if aliased else SCATTER_COST)
+        return a.execution_count * (machine.aliased_scatter_cost if aliased else machine.scatter_cost)
     else:
-        return a.execution_count * (ALIASED_GATHER_COST if aliased else GATHER_COST)
+        return a.execution_count * (machine.aliased_gather_cost if aliased else machine.gather_cost)
     return vectors * (1 + (each - 1) / _accumulator_rows(table, a, v, lanes, machine))
 
 

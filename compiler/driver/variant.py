@@ -129,7 +129,7 @@ class BackgroundCodegen:
 def compile_plan(plan: Plan) -> CompiledVariant:
     """Compile a plan: passes, with code generation beside them, then one executable; IR alone where the target cannot run here."""
     start, graph = time.perf_counter(), plan.specialized_graph()
-    target, instruments = target_by_name(plan.options.target), instruments_for(plan.options)
+    target, instruments = target_by_name(plan.options.target, plan.options.machine), instruments_for(plan.options)
     if not isinstance(target, CPUTarget) or target.missing_features():
         stages = lower_and_schedule(graph, plan.options, instruments)
         return CompiledVariant(stages, None, {"passes": time.perf_counter() - start, "code": 0.0})

@@ -21,6 +21,7 @@ from compiler.analysis.store_domains import (
     split_store_domain,
     with_unrolled_dims,
 )
+from compiler.cost.machine import AVX512, Machine
 from compiler.errors import LoweringError
 from compiler.ir import scalar
 from compiler.ir.graph.graph import Graph
@@ -52,26 +53,20 @@ from compiler.lowering.loop_nest_builder import LoopNestBuilder
 from compiler.lowering.scan import find_sequential_loop, lower_scan_step, orient_for_scans
 from compiler.lowering.scatter import lower_scatter
 
-MAX_LOCAL_ELEMENTS = 1 << 16
-"""Most elements in all local buffers of one iteration of the shared loops; chosen empirically."""
 
-MAX_DYNAMIC_LOCAL_ELEMENTS = 1 << 18
-"""Most elements of a local buffer for any value of the dynamic sizes, as it is on the stack; chosen empirically."""
-
-
-def lower_kernel(graph: Graph, name: str) -> Kernel:
+def lower_kernel(graph: Graph, name: str, machine: Machine = AVX512) -> Kernel:
     """Return the kernel that computes `graph`; its parameters are the inputs, then the outputs, in order.
 
     Raises LoweringError if the group does not fit one loop nest.
     """
-    return KernelLowering(graph, name).run()
+    return KernelLowering(graph, name, machine).run()
 
 
 class KernelLowering:
     """The state of one lowering: the loop nest built so far, and the demand of the current root loops."""
 
-    def __init__(self, graph: Graph, name: str) -> None:
-        self.graph, self.name = graph, name
+    def __init__(self, graph: Graph, name: str, machine: Machine) -> None:
+        self.graph, self.name, self.machine = graph, name, machine
         types = (n.type for n in graph.nodes if isinstance(n.result_type, TensorType))
         self.nest = LoopNestBuilder(frozenset().union(*(t.symbols for t in types if not t.is_static)))
         self.inputs = {n: n.attrs["name"] for n in graph.inputs}
@@ -115,7 +110,7 @@ class KernelLowering:
         chain, bounds = self.store_chain, self.nest.bounds
         positions = [map_through_views(chain, with_unrolled_dims(p, index), bounds)[0] for p in domain.points]
         index = positions[0]
-        self.demand = solve_demand(self.graph, self.root, index)
+        self.demand = solve_demand(self.graph, self.root, index, self.machine)
         self.sequential_loop = find_sequential_loop(self.demand)
         shared = set(self.demand.shared_loops) - {self.sequential_loop}
         ordered = [r for r in ranges if r.var in shared] + [r for r in ranges if r.var not in shared]
@@ -409,7 +404,8 @@ class KernelLowering:
         buffer_type = TensorType(node.dtype, tuple(r.hi for r in ranges))
         bounds = interval(buffer_type.numel, {})
         self.materialized_elements += dim_hint(buffer_type.numel)
-        if self.materialized_elements > MAX_LOCAL_ELEMENTS or bounds is None or bounds[1] > MAX_DYNAMIC_LOCAL_ELEMENTS:
+        fits_stack = bounds is not None and bounds[1] <= self.machine.max_stack_elements
+        if self.materialized_elements > self.machine.max_local_elements or not fits_stack:
             raise LoweringError(f"{node} is too large to materialize in a local buffer")
         self.nest.add(Local(buffer, buffer_type))
         self.nest.defining_level[buffer] = self.nest.current_level

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from compiler.analysis.placement import as_concat, copy_and_fill_kernel, find_placements, placed_type
 from compiler.analysis.structural_key import structural_key
+from compiler.cost.machine import AVX512, Machine
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph, unique_names
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
@@ -19,12 +20,12 @@ from compiler.lowering.kernel import lower_kernel
 from compiler.lowering.recurrence import RecurrenceLowering
 
 
-def lower(graph: Graph, lowered_kernels: Mapping[Hashable, Kernel] | None = None) -> Program:
+def lower(graph: Graph, lowered_kernels: Mapping[Hashable, Kernel] | None = None, machine: Machine = AVX512) -> Program:
     """Return the program of `graph`: one kernel of scalar loops per distinct fused body, and the steps in order.
 
     `lowered_kernels` are kernels of bodies that have been lowered before, by structural key.
     """
-    return ProgramLowering(graph, lowered_kernels or {}).run()
+    return ProgramLowering(graph, lowered_kernels or {}, machine).run()
 
 
 class ProgramLowering:
@@ -34,8 +35,8 @@ class ProgramLowering:
     `views` are the buffers that are views of others.  `kernel_names` finds kernels by what they were lowered from.
     """
 
-    def __init__(self, graph: Graph, lowered_kernels: Mapping[Hashable, Kernel]) -> None:
-        self.graph, self.lowered_kernels = graph, lowered_kernels
+    def __init__(self, graph: Graph, lowered_kernels: Mapping[Hashable, Kernel], machine: Machine) -> None:
+        self.graph, self.lowered_kernels, self.machine = graph, lowered_kernels, machine
         self.names = unique_names(graph.nodes)
         self.buffers: dict[str, TensorType] = {}
         self.result_buffers: dict[tuple[Node, int], str] = {}
@@ -152,7 +153,7 @@ class ProgramLowering:
 
         def build() -> Kernel:
             known = self.lowered_kernels.get(key)
-            return replace(known, name=kernel_name) if known else lower_kernel(body, kernel_name)
+            return replace(known, name=kernel_name) if known else lower_kernel(body, kernel_name, self.machine)
 
         self.add_launch(n, name, build, n.operands, key)
 

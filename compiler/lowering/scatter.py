@@ -53,13 +53,6 @@ def lower_scatter(lowering: KernelLowering, target: Node) -> None:
     lowering.nest.emit_loops(outer, True, lambda: lowering.nest.emit_loops(inner, False, write))
 
 
-MIN_PARALLEL_STEPS = 16
-"""Fewest iterations of the outer parallel loops that are enough for the threads; chosen empirically."""
-
-MAX_BLOCK_ELEMENTS = 256
-"""Most elements in a parallel block of the innermost loop, which are contiguous in memory; chosen empirically."""
-
-
 def split_parallel_loops(
     lowering: KernelLowering, ranges: list[Range], direct_vars: set[str]
 ) -> tuple[list[Range], list[Range]]:
@@ -69,12 +62,13 @@ def split_parallel_loops(
     """
     count = next((k for k, r in enumerate(ranges) if r.var not in direct_vars), len(ranges))
     outer, inner = ranges[:count], ranges[count:]
-    if not inner or tile.dim_hint(product(r.extent for r in outer)) >= MIN_PARALLEL_STEPS:
+    if not inner or tile.dim_hint(product(r.extent for r in outer)) >= lowering.machine.min_scatter_steps:
         return outer, inner
     last, extent = inner[-1], inner[-1].extent
     if last.var not in direct_vars or not isinstance(extent, int):
         return outer, inner
-    divisors = (d for d in range(MAX_BLOCK_ELEMENTS // 4, MAX_BLOCK_ELEMENTS + 1) if extent % d == 0)
+    most = lowering.machine.scatter_block
+    divisors = (d for d in range(most // 4, most + 1) if extent % d == 0)
     size = max(divisors, key=lambda d: (d % 16 == 0, d), default=extent)
     if size >= extent:
         return outer, inner

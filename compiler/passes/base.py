@@ -18,8 +18,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from compiler.analysis.accesses import Accesses
 from compiler.cost.machine import Machine
@@ -47,6 +47,7 @@ class Context:
     `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
+    `running` is the pass under way as it stands in its pipeline.
     """
 
     machine: Machine = field(default_factory=Machine)
@@ -57,6 +58,7 @@ class Context:
     alternatives: list[Alternative] = field(default_factory=list)
     wants_small_variant: bool = False
     lowered_kernels: dict[Hashable, Kernel] = field(default_factory=dict)
+    running: Pass[Any] | None = None
     _accesses: Accesses | None = None
 
     def accesses(self, kernel: Kernel) -> Accesses:
@@ -83,7 +85,8 @@ class Context:
 
     def propose(self, pass_: Pass[Any], *replacements: Pass[Any] | None) -> None:
         """Say what `pass_` might have done as well: the same pass with other options, or nothing at all (None)."""
-        self.alternatives += [Alternative(pass_, other) for other in replacements]
+        others = (other and other.with_open_options(self.machine) for other in replacements)
+        self.alternatives += [Alternative(self.running or pass_, other) for other in others]
 
     def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str) -> None:
         name, loc = (about, None) if isinstance(about, str) else (about.name or about.op.name, about.loc)
@@ -92,6 +95,8 @@ class Context:
 
 class Pass(ABC, Generic[IR]):
     """Base of all passes; derive from `GraphPass`, `ProgramPass` or `TilePass`, as a frozen dataclass.
+
+    An option declared by `from_machine` is what the machine's description says, unless it is given.
 
     `exact` claims that results keep their bits; other passes may round differently.
     """
@@ -103,6 +108,27 @@ class Pass(ABC, Generic[IR]):
     @abstractmethod
     def run(self, ir: IR, context: Context) -> IR:
         """The transformed IR; `ir` itself where there is nothing to do."""
+
+    def for_machine(self, machine: Machine) -> Self:
+        """Return the pass with the values of its open options."""
+        values = machine_options(self, machine)
+        return replace(self, **{n: v for n, v in values.items() if getattr(self, n) is None}) if values else self  # type: ignore[type-var]
+
+    def with_open_options(self, machine: Machine) -> Self:
+        """Return the pass with the options left open that are as the machine's description has them."""
+        values = machine_options(self, machine)
+        return replace(self, **{n: None for n, v in values.items() if getattr(self, n) == v}) if values else self  # type: ignore[type-var]
+
+
+def from_machine(name: str) -> Any:
+    """Declare an option of a pass that is `name` in the machine's description unless it is given."""
+    return field(default=None, metadata={"machine": name})
+
+
+def machine_options(pass_: Pass[Any], machine: Machine) -> dict[str, Any]:
+    """Return the values that `machine` has for options of a pass."""
+    declared = fields(pass_) if hasattr(pass_, "__dataclass_fields__") else ()  # type: ignore[arg-type]
+    return {f.name: getattr(machine, f.metadata["machine"]) for f in declared if "machine" in f.metadata}
 
 
 class GraphPass(Pass[Graph]):

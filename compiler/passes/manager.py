@@ -121,7 +121,8 @@ def run_passes(ir: IR, passes: Pipeline, context: Context, instruments: Sequence
 def run_on_nested_graphs(pass_: Pass[Any], ir: IR, context: Context) -> IR:
     """Run `pass_` on `ir`; on a graph, run it on loop bodies first, innermost first."""
     current = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context)) if isinstance(ir, Graph) else ir
-    return pass_.run(current, context)  # type: ignore[no-any-return]
+    context.running = pass_
+    return pass_.for_machine(context.machine).run(current, context)  # type: ignore[no-any-return]
 
 
 def available_passes() -> Mapping[str, Callable[..., Pass[Any]]]:

@@ -55,6 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
     add_command(commands, "passes", list_passes, "list the passes and their options")
     add_command(commands, "ops", list_ops, "list the ops by kind of structure")
+    c = add_command(commands, "calibrate", calibrate_machine, "measure this machine for the cost model (--machine)")
+    c.add_argument("--to", type=Path, metavar="FILE", help="write a description of the machine")
     add_coverage_command(commands)
     add_fuzz_commands(commands)
     return top
@@ -75,6 +77,7 @@ def add_ir_commands(commands: Any) -> None:
     c.add_argument("--stats", action="store_true", help="print the time and statistics of each pass")
     c.add_argument("--remarks", action="store_true", help="print the remarks: what passes changed or did not, and why")
     c.add_argument("--target", default="host", help="the target of the tile passes (host)")
+    add_machine_argument(c)
 
 
 def add_program_commands(commands: Any) -> None:
@@ -149,12 +152,18 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
     """Add the arguments of every command that takes an exported program."""
     c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
     c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
+    add_machine_argument(c)
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
     c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
     c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
     c.add_argument("--fallback", choices=("error", "eager"), default="error", help="for unsupported ops (error)")
     c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
     c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
+
+
+def add_machine_argument(c: argparse.ArgumentParser) -> None:
+    """Add the argument of commands that ask the cost model."""
+    c.add_argument("--machine", default="", metavar="FILE", help="describe the machine by a file that calibrate wrote")
 
 
 def options_from_args(args: argparse.Namespace) -> Options:
@@ -164,7 +173,14 @@ def options_from_args(args: argparse.Namespace) -> Options:
     if args.threads:
         torch.set_num_threads(args.threads)
     passes = {"graph_passes": args.graph_passes, "tile_passes": args.tile_passes}
-    return Options(target=args.target, fuse=not args.unfused, fallback=args.fallback, tune=args.tune, **passes)
+    return Options(
+        target=args.target,
+        machine=args.machine,
+        fuse=not args.unfused,
+        fallback=args.fallback,
+        tune=args.tune,
+        **passes,
+    )
 
 
 def status_spinner(message: str) -> AbstractContextManager[Any]:
@@ -193,14 +209,14 @@ def run_opt(args: argparse.Namespace) -> None:
         print_after=args.print_ir_after or "",
         print_after_change=args.print_ir_after_change,
     )
-    context, timing = Context(machine=target_by_name(args.target).machine or Machine()), PassTiming()
+    context, timing = Context(machine=target_by_name(args.target, args.machine).machine or Machine()), PassTiming()
     instruments = [timing, *instruments_for(options)]
     ir = read_ir(args.file)
     ir = run_pipeline(ir, args.pipeline, context, instruments)
     if args.lower is not None:
         if not isinstance(ir, Graph):
             raise TilewrightError("--lower takes a graph")
-        ir = run_pipeline(lower(ir), args.lower, context, instruments)
+        ir = run_pipeline(lower(ir, machine=context.machine), args.lower, context, instruments)
     print(write_ir(ir))
     if args.stats:
         err.print(str(timing), highlight=False)
@@ -308,6 +324,20 @@ def demo(args: argparse.Namespace) -> None:
     run()
 
 
+def calibrate_machine(args: argparse.Namespace) -> None:
+    """tilewright calibrate"""
+    from compiler.tools.calibrate import calibrate, measurement_table, write_description
+
+    with status_spinner("measuring"):
+        measurements = calibrate()
+    out.print(measurement_table(measurements))
+    if not all(m.is_reliable for m in measurements):
+        err.print("In parentheses: rounds differed too much, the described value stays.")
+    if args.to:
+        write_description(args.to, measurements)
+        err.print(f"wrote {args.to}")
+
+
 # lists
 
 
@@ -319,7 +349,9 @@ def list_passes(args: argparse.Namespace) -> None:
         out.print(f"[bold]{kind} passes[/]\n")
         for name, make in sorted(available_passes().items()):
             if make.__module__.startswith(f"compiler.passes.{kind}."):
-                fields = ", ".join(f"{f.name.replace('_', '-')}={f.default}" for f in pass_options(make))
+                fields = ", ".join(
+                    f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
+                )
                 out.print(Text(name, "cyan").append(f"{{{fields}}}" if fields else "", "dim"))
                 text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
                 out.print(f"{text}\n", markup=False, highlight=False)

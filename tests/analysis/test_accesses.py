@@ -1,21 +1,17 @@
-"""Accesses of a kernel: strides, counts, dependences between iterations, and estimated operations."""
+"""Accesses of a kernel: strides, counts and dependences between iterations."""
 
 from __future__ import annotations
 
 import pytest
 
 from compiler.analysis.accesses import (
-    DIVISION_COST,
-    MASKED_LOAD_COST,
     Access,
     Accesses,
     buffer_bytes,
     count_divisions,
-    estimated_ops,
-    symbolic_ops,
     without_constant,
 )
-from compiler.ir.symbolic.index_expr import dynamic_size, evaluate, var
+from compiler.ir.symbolic.index_expr import dynamic_size, var
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.tile.kernel import walk
@@ -127,27 +123,6 @@ def test_groups_accesses_that_differ_by_a_constant() -> None:
     i = var("i")
     assert without_constant(i * 2 + 5) == i * 2
     assert without_constant(7) == 0
-
-
-def test_estimated_ops_of_each_iteration() -> None:
-    def cost(value: str) -> int:
-        return estimated_ops(
-            parse_kernel(f"""kernel @k(in %x: f32[8], out %y: f32[8]) {{
-          for %i in 0..8 {{ store {value}, %y[%i] }} }}""")
-        )
-
-    copied = cost("%x[%i]")
-    assert copied == 8 * 2  # a load and a store
-    assert cost("%x[%i] + 1.0") == copied + 8
-    assert cost("%x[%i//2]") == copied + 8 * DIVISION_COST
-    assert cost("load(%x[%i], index(%i) < 8)") == copied + 8 * (MASKED_LOAD_COST - 1 + 1)  # and the comparison
-
-
-def test_symbolic_ops_are_a_function_of_dynamic_sizes() -> None:
-    kernel = parse_kernel("""kernel @k(size n in 1..99 hint 10, in %x: f32[n], out %y: f32[n]) {
-      for %i in 0..n { store %x[%i] + 1.0, %y[%i] } }""")
-    assert str(symbolic_ops(kernel)) == "n*3"  # a load, an addition and a store
-    assert estimated_ops(kernel) == evaluate(symbolic_ops(kernel), {"n": 10}) == 30
 
 
 def test_counts_divisions_by_loop_variables() -> None:

@@ -45,7 +45,7 @@ def test_stretches_end_where_lowering_parts_loops(
     x = input_node("x", TensorType(f32, (1, 4, 30)))
     wide = ops.pad(x, before=(0, 0, before), after=(0, 0, after))
     y = ops.conv(wide, constant_node(np.ones((16, 4, taps), np.float32)), stride=[stride], dilation=[dilation])
-    c = match_padded_convolution(y)
+    c = match_padded_convolution(y, 16)
     assert c is not None
     ends = np.cumsum([length for length, _ in c.output_segments[0]])
     new = without_padding(y, c, (True,))

@@ -6,6 +6,7 @@ import pytest
 
 from compiler.analysis import demand as demand_module
 from compiler.analysis.demand import Demand, elementwise_cost, is_cheap_index_expr, solve_demand
+from compiler.cost.machine import AVX512
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -19,7 +20,7 @@ def demand_of(text: str, solve: bool = True) -> Demand:
     graph = parse_graph(text)
     root = graph.outputs[0]
     index = tuple(var(f"i{k}") if extent != 1 else 0 for k, extent in enumerate(root.shape))
-    return solve_demand(graph, root, index) if solve else Demand(graph, root, index)
+    return solve_demand(graph, root, index, AVX512) if solve else Demand(graph, root, index)
 
 
 def node(graph: Graph, name: str) -> Node:

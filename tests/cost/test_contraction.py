@@ -7,9 +7,6 @@ from dataclasses import replace
 import pytest
 
 from compiler.cost.contraction import (
-    LOOP_OVERHEAD,
-    PANEL_STALL_SHARE,
-    ROW_STALL_SHARE,
     ContractionProblem,
     OperandWindow,
     RegisterTile,
@@ -39,21 +36,23 @@ from compiler.cost.machine import AVX2, AVX512, ZEN4, Machine
 )
 def test_a_step(rows: int, registers: int, own: int, cycles: float) -> None:
     assert step_cycles(rows, registers, AVX512, private_windows=[OperandWindow()] * own) == pytest.approx(
-        cycles + LOOP_OVERHEAD
+        cycles + AVX512.loop_overhead
     )
 
 
 def test_operands_that_each_accumulator_reads_cost_loads() -> None:
     machine = Machine(loads_per_cycle=1)
-    assert step_cycles(4, 2, machine, private_windows=[OperandWindow()]) == pytest.approx(2 + 8 + LOOP_OVERHEAD)
-    assert step_cycles(4, 2, machine) == pytest.approx(2 * 2 + 4 * machine.loads_per_broadcast + LOOP_OVERHEAD)
+    assert step_cycles(4, 2, machine, private_windows=[OperandWindow()]) == pytest.approx(2 + 8 + AVX512.loop_overhead)
+    assert step_cycles(4, 2, machine) == pytest.approx(2 * 2 + 4 * machine.loads_per_broadcast + AVX512.loop_overhead)
 
 
 def test_what_comes_from_the_second_level_is_not_quite_hidden() -> None:
     """Two vectors are 128 bytes, an element of each of fourteen rows 56, of 32 a cycle."""
     near = step_cycles(14, 2, AVX512, from_l2=True)
-    assert near == pytest.approx(14 + LOOP_OVERHEAD + PANEL_STALL_SHARE * 4)
-    assert step_cycles(14, 2, AVX512, from_l2=True, far_bytes=4) == pytest.approx(near + ROW_STALL_SHARE * 56 / 32)
+    assert near == pytest.approx(14 + AVX512.loop_overhead + AVX512.panel_stall_share * 4)
+    assert step_cycles(14, 2, AVX512, from_l2=True, far_bytes=4) == pytest.approx(
+        near + AVX512.row_stall_share * 56 / 32
+    )
 
 
 def test_rows_of_wide_elements_fill_the_first_level_sooner() -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from compiler.cost.estimates import count_bytes, count_flops
+from compiler.cost.estimates import count_bytes, count_flops, estimated_ops, symbolic_ops
+from compiler.cost.machine import AVX512
+from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.text.tile_parser import parse_kernel
 
 
@@ -42,3 +44,25 @@ def test_bytes_of_a_table():
     )
     assert count_bytes(parse_kernel(text.replace("{more}", ""))) == 4 * 16 * 4 + 4 * 8 + 4 * 16 * 4
     assert count_bytes(parse_kernel(text.replace("{more}", " + %table[%n, %c]"))) == 64000 + 4 * 8 + 4 * 16 * 4
+
+
+def test_estimated_ops_of_each_iteration() -> None:
+    def cost(value: str) -> int:
+        return estimated_ops(
+            parse_kernel(f"""kernel @k(in %x: f32[8], out %y: f32[8]) {{
+          for %i in 0..8 {{ store {value}, %y[%i] }} }}"""),
+            AVX512,
+        )
+
+    copied = cost("%x[%i]")
+    assert copied == 8 * 2  # a load and a store
+    assert cost("%x[%i] + 1.0") == copied + 8
+    assert cost("%x[%i//2]") == copied + 8 * AVX512.division_ops
+    assert cost("load(%x[%i], index(%i) < 8)") == copied + 8 * (AVX512.masked_load_cost - 1 + 1)  # and the comparison
+
+
+def test_symbolic_ops_are_a_function_of_dynamic_sizes() -> None:
+    kernel = parse_kernel("""kernel @k(size n in 1..99 hint 10, in %x: f32[n], out %y: f32[n]) {
+      for %i in 0..n { store %x[%i] + 1.0, %y[%i] } }""")
+    assert str(symbolic_ops(kernel, AVX512)) == "n*3"  # a load, an addition and a store
+    assert estimated_ops(kernel, AVX512) == evaluate(symbolic_ops(kernel, AVX512), {"n": 10}) == 30

@@ -8,7 +8,7 @@ from compiler.analysis.accesses import Accesses
 from compiler.ir.symbolic.index_expr import product
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Stmt
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.passes.gpu.gpu_dot import block_extent, is_tiled
 from compiler.passes.gpu.gpu_rows import next_power_of_2
 
@@ -27,10 +27,10 @@ class GpuBlocks(TilePass):
     """
 
     name = "gpu-blocks"
-    block_elements: int = 1024
-    row_elements: int = 2048
-    strided_elements: int = 16
-    max_loop_extent: int = 4
+    block_elements: int = from_machine("gpu_block")
+    row_elements: int = from_machine("gpu_reduced_block")
+    strided_elements: int = from_machine("gpu_strided_block")
+    max_loop_extent: int = from_machine("gpu_window")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         table = Accesses(ir)

@@ -10,7 +10,7 @@ from compiler.ir.scalar import Expr, Load
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of
 from compiler.ir.tile.kernel import Kernel, Range, Stmt
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.passes.gpu.gpu_rows import MIN_BLOCK, next_power_of_2
 from compiler.target import MATRIX_DTYPES
 
@@ -29,11 +29,11 @@ class GpuDot(TilePass):
     """
 
     name = "gpu-dot"
-    rows: int = 64
-    columns: int = 64
-    depth: int = 32
-    max_accumulators: int = 8192
-    max_shared_bytes: int = 1 << 16
+    rows: int = from_machine("gpu_rows")
+    columns: int = from_machine("gpu_columns")
+    depth: int = from_machine("gpu_depth")
+    max_accumulators: int = from_machine("gpu_accumulators")
+    max_shared_bytes: int = from_machine("gpu_shared_bytes")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         table = Accesses(ir)
@@ -85,14 +85,18 @@ def dependent_loops(table: Accesses, e: Expr) -> frozenset[str]:
     return table.varying_loops(e).union(*(table.local_scopes[b] for b in local_buffers))
 
 
+ASSUMED_EXTENT = 64
+"""Extent assumed for dynamic loops: one that fills a block of a matrix product."""
+
+
 def block_extent(r: Range) -> int:
-    """Return the extent of a loop; 64, the largest default tile, if it is dynamic."""
-    return r.extent if isinstance(r.extent, int) else 64
+    """Return the extent of a loop, `ASSUMED_EXTENT` if it is dynamic."""
+    return r.extent if isinstance(r.extent, int) else ASSUMED_EXTENT
 
 
 def longest(loops: Sequence[Range]) -> Range | None:
-    """Return the innermost loop of at least 64 steps, else the longest one; None if there are no loops."""
-    return max(reversed(loops), key=lambda r: min(block_extent(r), 64), default=None)
+    """Return the innermost loop that fills a block, else the longest one; None if there are no loops."""
+    return max(reversed(loops), key=lambda r: min(block_extent(r), ASSUMED_EXTENT), default=None)
 
 
 def is_tiled(stmt: Stmt) -> bool:

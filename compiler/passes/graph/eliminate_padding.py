@@ -29,17 +29,8 @@ from compiler.passes.base import Context, GraphPass, register
 OutputSegment: TypeAlias = tuple[Dim, int]
 """Number of adjacent outputs along one dimension, and of the taps of their windows that lie inside the image."""
 
-CODE_SIZE_PENALTY = 0.01
-"""Relative time added for each further loop nest, twice for one of dynamic size; chosen empirically."""
-
-MEMORY_LATENCY = 100
-"""Cycles per cache line from memory with several lines in flight; chosen empirically."""
-
 DYNAMIC_ROWS = 840
 """Rows assumed for a dynamic number of them: a multiple of 1..8, so that no tile height leaves a remainder."""
-
-MIN_CHANNELS = 16
-"""Least number of output channels, so that lanes run along channels; chosen empirically."""
 
 
 @register
@@ -60,7 +51,7 @@ class EliminatePadding(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         machine, chosen = context.machine, dict[Node, tuple[PaddedConvolution, tuple[bool, ...]]]()
         for n in ir.nodes:
-            if (c := match_padded_convolution(n)) is None:
+            if (c := match_padded_convolution(n, machine.min_channels)) is None:
                 continue
             single_use = len(ir.users[n.operands[0]]) == 1
             best = self.best_dims(c, single_use, machine)
@@ -108,9 +99,9 @@ class EliminatePadding(GraphPass):
             if products:
                 problems.append((max(s if isinstance(s, int) else DYNAMIC_ROWS for s, _ in nest), problem))
                 code += 1 if all(isinstance(s, int) for s, _ in nest) else 2
-        time = best_common_width(problems, machine)[0] * (1 + CODE_SIZE_PENALTY * code)
+        time = best_common_width(problems, machine)[0] * (1 + machine.loop_nest_penalty * code)
         pad_time = padding_bytes(c, eliminated, single_use) / machine.l3_bytes_per_cycle
-        return max(time, memory_wait_cycles(c, eliminated)) + pad_time
+        return max(time, memory_wait_cycles(c, eliminated, machine)) + pad_time
 
 
 @dataclass(frozen=True)
@@ -160,8 +151,8 @@ def segments_by_taps(
     return [(hi - lo, sum(not guard_never_holds(g, {"i": (lo, hi - 1)}) for g in inside)) for lo, hi in pairwise(ends)]
 
 
-def match_padded_convolution(n: Node) -> PaddedConvolution | None:
-    """Match an ungrouped convolution of a zero-padded image with constant weights and at least `MIN_CHANNELS` outputs.
+def match_padded_convolution(n: Node, min_channels: int) -> PaddedConvolution | None:
+    """Match an ungrouped convolution of a zero-padded image with constant weights and at least `min_channels` outputs.
 
     Grouped convolutions do not match: `delinearize` splits their channels, and needs one loop nest for that.
     """
@@ -169,7 +160,7 @@ def match_padded_convolution(n: Node) -> PaddedConvolution | None:
         return None
     image, weight = n.operands
     zeros = match_zero_padding(image)
-    if zeros is None or any(z != (0, 0) for z in zeros[:2]) or weight.shape[0] < MIN_CHANNELS:
+    if zeros is None or any(z != (0, 0) for z in zeros[:2]) or weight.shape[0] < min_channels:
         return None
     margins = tuple((b, a) for b, a in zeros[2:] if isinstance(b, int) and isinstance(a, int))
     if len(margins) < len(zeros[2:]) or not np.isfinite(weight.attrs["value"].numpy_values).all():
@@ -193,12 +184,12 @@ def padding_bytes(c: PaddedConvolution, eliminated: tuple[bool, ...], single_use
     return (box + (-1 if has_reduction_producer(image) else 1) * prod(shape)) * image.dtype.bytes
 
 
-def memory_wait_cycles(c: PaddedConvolution, eliminated: tuple[bool, ...]) -> float:
+def memory_wait_cycles(c: PaddedConvolution, eliminated: tuple[bool, ...], machine: Machine) -> float:
     """Return the cycles to read the image from memory, 0 if a kernel wrote it before: a lower bound of the time."""
     image = c.image
     direct = not any(any(pair) and not d for d, pair in zip(eliminated, c.padding, strict=True))
     size = prod(map(c.expected_size, image.shape)) * image.dtype.bytes
-    return MEMORY_LATENCY * size / CACHE_LINE_BYTES if direct and not has_reduction_producer(image) else 0.0
+    return machine.line_latency * size / CACHE_LINE_BYTES if direct and not has_reduction_producer(image) else 0.0
 
 
 def has_reduction_producer(n: Node) -> bool:

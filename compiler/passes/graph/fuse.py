@@ -9,10 +9,12 @@ from math import prod
 
 import networkx
 
-from compiler.analysis.accesses import Accesses, estimated_ops
+from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.structural_key import structural_key
+from compiler.cost.estimates import estimated_ops
+from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
@@ -35,7 +37,7 @@ from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
 from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.lowering.kernel import lower_kernel
-from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.tile.delinearize import without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
@@ -65,8 +67,8 @@ class Fuse(GraphPass):
 
     name = "fuse"
     enabled: bool = True
-    max_nodes: int = 64
-    max_reread_bytes: int = 1 << 18
+    max_nodes: int = 64  # bounds compile time
+    max_reread_bytes: int = from_machine("max_reread_bytes")
 
     def run(self, ir: Graph, context: Context) -> Graph:
         return Fusion(self, ir, context).run()
@@ -264,8 +266,8 @@ class Fusion:
         key = structural_key(body)
         if key not in self.kernel_costs:
             try:
-                kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate")
-                self.kernel_costs[key] = self.profitability_veto(kernel, g) or kernel_cost(kernel)
+                kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
+                self.kernel_costs[key] = self.profitability_veto(kernel, g) or kernel_cost(kernel, self.context.machine)
             except LoweringError as error:
                 self.kernel_costs[key] = str(error)
         return self.kernel_costs[key]
@@ -285,7 +287,7 @@ class Fusion:
         """Return the bytes moved by a concat or pad whose computed operands are written in place, plus its launch."""
         copied = sum(2 * hinted_bytes(o) for o in n.operands if not self.has_reduction_producer(o))
         gaps = hinted_bytes(n) - sum(hinted_bytes(o) for o in n.operands)
-        return copied + gaps + (LAUNCH_COST if copied or gaps else 0)
+        return copied + gaps + (self.context.machine.launch_ops if copied or gaps else 0)
 
     def has_reduction_producer(self, n: Node, single_use: bool = False) -> bool:
         """Return True if `n` is a reduction behind single-use elementwise ops and views, or a concat of such values."""
@@ -307,7 +309,7 @@ class Fusion:
                 return f"{n.op.name} shrinks its operands: materialized"
         if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
             again = reread_bytes(kernel)
-            if again > self.options.max_reread_bytes and not uses_online_softmax(kernel):
+            if again > self.options.max_reread_bytes and not uses_online_softmax(kernel, self.context.machine):
                 return f"each row block would reread {again >> 10} KiB"
         return ""
 
@@ -371,14 +373,10 @@ class Fusion:
         )
 
 
-LAUNCH_COST = 2000
-"""Cost of launching a kernel, in operations; chosen empirically."""
-
-
-def kernel_cost(kernel: Kernel) -> int:
-    """Return the cost of a kernel: its operations, one per byte of its parameters, and `LAUNCH_COST`."""
+def kernel_cost(kernel: Kernel, machine: Machine) -> int:
+    """Return the cost of a kernel in operations: its own, one per byte of its parameters, and the launch."""
     traffic = sum(dim_hint(p.type.nbytes) for p in kernel.params)
-    return estimated_ops(kernel) + traffic + LAUNCH_COST
+    return estimated_ops(kernel, machine) + traffic + machine.launch_ops
 
 
 def hinted_bytes(n: Node) -> int:
@@ -386,9 +384,9 @@ def hinted_bytes(n: Node) -> int:
     return dim_hint(n.type.nbytes)
 
 
-def uses_online_softmax(kernel: Kernel) -> bool:
+def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
     """Return True if `online-softmax` will block the kernel's rows, so that they share what they reread."""
-    return OnlineSoftmax().match_row(FuseLoops().run(kernel, Context())) is not None
+    return OnlineSoftmax().for_machine(machine).match_row(FuseLoops().run(kernel, Context())) is not None
 
 
 def reread_bytes(kernel: Kernel) -> int:

@@ -11,7 +11,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Scan
 from compiler.ir.symbolic.index_expr import Dim
-from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.base import Context, GraphPass, from_machine, register
 
 REDUCE_OPS: Mapping[str, Callable[..., Node]] = {"add": ops.sum_, "mul": ops.prod, "max": ops.amax, "min": ops.amin}
 COMBINE_OPS: Mapping[str, Callable[..., Node]] = {
@@ -35,9 +35,9 @@ class TwoLevelScan(GraphPass):
     """
 
     name = "two-level-scan"
-    min_length: int = 8192
-    block_size: int = 2048
-    max_rows: int = 4
+    min_length: int = from_machine("scan_min_length")
+    block_size: int = from_machine("scan_block")
+    max_rows: int = from_machine("scan_max_rows")
 
     def run(self, ir: Graph, context: Context) -> Graph:
         def rule(n: Node, operands: tuple[Node, ...]) -> Node:

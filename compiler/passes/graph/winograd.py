@@ -35,10 +35,7 @@ ERROR_GROWTH = {2: 2.0, 4: 12.0}
 """Largest rounding error relative to direct convolution, for each tile size; measured over random tensors."""
 
 TRANSFORM_BLOCK = 64
-"""Outputs and channels whose weights are transformed at once, which bounds temporary memory; chosen empirically."""
-
-WEIGHT_LOAD_PENALTY = 2
-"""Cost of a byte of weights relative to other bytes: few results use it, so latency is exposed; chosen empirically."""
+"""Outputs and channels whose weights are transformed at once, which bounds temporary memory and compile time."""
 
 
 @register
@@ -133,14 +130,14 @@ def cycles(n: Node, shape: Sequence[int], m: int, machine: Machine) -> float:
     fma = machine.fma_per_cycle * machine.lanes(32)
     points, tiles = ((m + 2) ** 2, images * -(-height // m) * -(-width // m)) if m else (9, images * height * width)
     products = points * tiles * input_channels * outputs
-    moved_bytes = WEIGHT_LOAD_PENALTY * 4 * points * input_channels * outputs
+    moved_bytes = machine.memory_slowdown * 4 * points * input_channels * outputs
     if not m:
         return products / fma + moved_bytes / machine.l3_bytes_per_cycle
     transforms = tiles * (channels * 2 * (m + 2) ** 3 + outputs * 2 * m * (m + 2) ** 2)
     gathered = [input_channels] if input_channels > channels else []  # frames are copied for each window
     for size in (4 * points * tiles * c for c in (channels, *gathered, outputs)):
         moved_bytes += 2 * max(0, size - machine.l2)
-    return (products / 0.9 + transforms) / fma + moved_bytes / machine.l3_bytes_per_cycle
+    return (products / machine.products_efficiency + transforms) / fma + moved_bytes / machine.l3_bytes_per_cycle
 
 
 def tile_grid(n: Node, m: int) -> tuple[Dim, Dim]:

@@ -15,7 +15,7 @@ from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.program import Launch, Program, Step, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
 from compiler.ir.types import TensorType
-from compiler.passes.base import Context, ProgramPass, register
+from compiler.passes.base import Context, ProgramPass, from_machine, register
 from compiler.transforms.compute_at import compute_at, full_extent_loop, without_dims
 
 
@@ -37,7 +37,7 @@ class ComputeAt(ProgramPass):
 
     name = "compute-at"
     exact = True
-    min_steps_per_thread: int = 2
+    min_steps_per_thread: int = from_machine("slices_per_thread")
 
     def run(self, ir: Program, context: Context) -> Program:
         machine, steps, kernels = context.machine, list[Step](), dict(ir.kernels)

@@ -143,7 +143,7 @@ class LayoutSearch:
     def saved_ops(self, choice: InnermostDims, launches: list[Launch]) -> int:
         """Return the operations that vectorization saves in these launches, minus the cost of transposing outputs."""
         transposed_outputs = {a for s in launches for a in s.arguments if a in choice and a in self.program.outputs}
-        transpose_ops = sum(TRANSPOSE_COST * dim_hint(self.program.buffers[b].numel) for b in transposed_outputs)
+        transpose_ops = sum(COPY_OPS * dim_hint(self.program.buffers[b].numel) for b in transposed_outputs)
         return sum(self.kernel_saved_ops(s.kernel, self.param_types(s, choice)) for s in launches) - transpose_ops
 
     def kernel_saved_ops(self, name: str, types: tuple[TensorType, ...]) -> int:
@@ -185,8 +185,8 @@ class LayoutSearch:
         return replace(self.program, buffers={**old, **new}, kernels=kernels, steps=steps)
 
 
-TRANSPOSE_COST = 2
-"""Operations for each element of a transposed output: a load and a store."""
+COPY_OPS = 2
+"""Operations for each element of an output that a kernel transposes: a load and a store."""
 
 
 def transpose_kernel(type: TensorType, dim: int, name: str) -> Kernel:

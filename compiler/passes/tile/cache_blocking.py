@@ -25,12 +25,9 @@ from compiler.ir.tile.kernel import (
 )
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names, with_unique_names
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.interchange import interchange
 from compiler.transforms.split import Strips, strip_mine, strip_mine_to_end
-
-MIN_TILE_EXTENT = 16
-"""Rows or columns that fill a tile of accumulators; chosen empirically."""
 
 
 class StoredContraction(NamedTuple):
@@ -68,11 +65,11 @@ class CacheBlocking(TilePass):
     """
 
     name = "cache-blocking"
-    cache_fraction: float = 0.5
-    depth_block: int = 256
-    min_depth: int = 1024
-    conflict_stride: int = 4096
-    min_part_length: int = 128
+    cache_fraction: float = from_machine("resident_rows")
+    depth_block: int = from_machine("reduction_block")
+    min_depth: int = from_machine("min_blocked_depth")
+    conflict_stride: int = from_machine("way_bytes")
+    min_part_length: int = from_machine("min_part_length")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         nest = perfect_nest(ir.body)
@@ -155,7 +152,7 @@ class CacheBlocking(TilePass):
         rows, columns, depth = nest[-2].range, nest[-1].range, match.depth
         parts_needed = -(-machine.threads // iteration_count_hint(f.range for f in nest[:-2]))
         longest = max(rows, columns, key=extent_hint)
-        parts = self.split_for_threads(longest, parts_needed, fresh(f"{longest.var}.part"))
+        parts = self.split_for_threads(longest, parts_needed, machine.min_tile_extent, fresh(f"{longest.var}.part"))
         if parts is not None:
             rows, columns = (parts.inner if r is longest else r for r in (rows, columns))
         total = match.reduction.value.dtype
@@ -171,15 +168,15 @@ class CacheBlocking(TilePass):
         body = body if blocks.remainder is None else (*body, *add_block(blocks.remainder))
         return body if parts is None else (For(parts.outer, body, parallel=True),)
 
-    def split_for_threads(self, r: Range, threads: int, name: str) -> Strips | None:
-        """Split `r` into a loop over parts, up to two per thread, and a loop over a part; None for one part."""
+    def split_for_threads(self, r: Range, threads: int, unit: int, name: str) -> Strips | None:
+        """Split `r` into a loop over parts, up to two per thread, and over a part, a multiple of `unit`; None for one part."""
         count = max(
             min(dim_hint(r.extent) // self.min_part_length, 2 * threads),
-            min(dim_hint(r.extent) // MIN_TILE_EXTENT, threads),
+            min(dim_hint(r.extent) // unit, threads),
         )
         if count < 2 or not isinstance(r.extent, int):
             return None
-        return strip_mine_to_end(r, -(-r.extent // count // MIN_TILE_EXTENT) * MIN_TILE_EXTENT, name)
+        return strip_mine_to_end(r, -(-r.extent // count // unit) * unit, name)
 
 
 @dataclass(frozen=True)

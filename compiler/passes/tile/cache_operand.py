@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compiler.analysis.accesses import Access, Accesses
+from compiler.cost.machine import Machine
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_expr import interval, product, variables
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, dim_hint, expand_stmts, walk
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
-from compiler.lowering.kernel import MAX_DYNAMIC_LOCAL_ELEMENTS
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.cache_operand import cache_operand
 
 
@@ -31,8 +31,8 @@ class CacheOperand(TilePass):
 
     name = "cache-operand"
     exact = True
-    min_reuse: int = 16
-    max_elements: int = 1 << 16
+    min_reuse: int = from_machine("min_operand_reuse")
+    max_elements: int = from_machine("max_local_elements")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         ir = with_unique_names(ir)
@@ -41,7 +41,7 @@ class CacheOperand(TilePass):
             table = context.accesses(ir)
             for a in table.all:
                 if a.stmt.__class__ is Reduce and getattr(a.stmt, "name", "") == s.name and not a.is_store:
-                    loop = self.reuse_loop(table, a, s)
+                    loop = self.reuse_loop(table, a, s, context.machine)
                     if loop is not None:
                         ir = ir.with_body(self.insert_copy(ir.body, table, a, s, loop, NameSupply(ir)("turned")))
                         context.applied(self, f"%{a.buffer} cached transposed per %{loop.var}")
@@ -49,7 +49,7 @@ class CacheOperand(TilePass):
                         break
         return ir
 
-    def reuse_loop(self, table: Accesses, a: Access, s: Reduce) -> Range | None:
+    def reuse_loop(self, table: Accesses, a: Access, s: Reduce, machine: Machine) -> Range | None:
         """Return the outermost long loop that does not change the operand and before which its copy fits, or None."""
         if table.roles[a.buffer] != "in" or not any(table.stride(a, r.var) == 1 for r in s.ranges):
             return None
@@ -71,7 +71,7 @@ class CacheOperand(TilePass):
         if loops == enclosing_loops and any(self.are_others_contiguous(table, a, others, r) for r in loops):
             return None  # lanes along this loop read the others contiguously and broadcast this operand
         inner_loops = {r.var: enclosing_loops[k + 1 :] for k, r in enumerate(enclosing_loops)}
-        return next((r for r in reuse_loops if self.fits_limit(table, a, inner_loops[r.var], s)), None)
+        return next((r for r in reuse_loops if self.fits_limit(table, a, inner_loops[r.var], s, machine)), None)
 
     def are_others_contiguous(self, table: Accesses, a: Access, others: list[Access], r: Range) -> bool:
         """Return True if the others are contiguous along `r`, which is long and does not change this operand."""
@@ -79,14 +79,14 @@ class CacheOperand(TilePass):
             return False
         return all(table.stride(b, r.var) == 1 and table.roles[b.buffer] != "local" for b in others)
 
-    def fits_limit(self, table: Accesses, a: Access, inside: list[Range], s: Reduce) -> bool:
+    def fits_limit(self, table: Accesses, a: Access, inside: list[Range], s: Reduce, machine: Machine) -> bool:
         """Return True if loops `inside` and the reduction read a box of at most `max_elements`."""
         copied_loops = [r for r in (*inside, *s.ranges) if table.depends_on(a, r.var)]
         if any(x.var in variables(r.lo) for x in copied_loops for r in copied_loops):
             return False
         elements = product(r.extent for r in copied_loops)
         bounds = interval(elements, table.loop_bounds)
-        if bounds is None or bounds[1] > MAX_DYNAMIC_LOCAL_ELEMENTS:
+        if bounds is None or bounds[1] > machine.max_stack_elements:
             return False
         return dim_hint(elements, 0) <= self.max_elements
 

@@ -13,7 +13,7 @@ from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import For, Kernel, Range
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import substitute_indices
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.collapse import collapse
 
 
@@ -31,7 +31,7 @@ class Collapse(TilePass):
 
     name = "collapse"
     exact = True
-    max_inner_extent: int = 512
+    max_inner_extent: int = from_machine("max_collapsed_extent")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         nest = perfect_nest(ir.body)

@@ -13,9 +13,6 @@ from compiler.ir.tile.substitution import NameSupply, substitute_names, with_uni
 from compiler.passes.base import Context, TilePass, register
 from compiler.transforms.fuse import fuse
 
-MIN_BLOCK_ROWS = 4
-"""Steps of a loop that fill the rows of a register tile; chosen empirically."""
-
 
 @register
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class FuseSiblings(TilePass):
             if not (isinstance(first, For) and isinstance(second, For) and first.parallel and second.parallel):
                 return None
             tables = {s.range.var: Accesses(ir.with_body((*local_buffers, s))) for s in (first, second)}
-            if any(is_row_loop(table, v) for v, table in tables.items()):
+            if any(is_row_loop(table, v, context.machine.min_block_rows) for v, table in tables.items()):
                 return None
             return fuse(first, substitute_names(second, {second.range.var: first.range.var}), fresh)
 
@@ -67,8 +64,8 @@ class FuseSiblings(TilePass):
         return ir.with_body(block(ir.body))
 
 
-def is_row_loop(table: Accesses, v: str) -> bool:
-    """Return True if some contraction reads no constants, or lacks a long row loop inside `v` that reuses them."""
+def is_row_loop(table: Accesses, v: str, min_rows: int) -> bool:
+    """Return True if some contraction reads no constants, or lacks a loop of `min_rows` inside `v` that reuses them."""
     for stmt in (s for s in tile.walk(table.kernel.body) if is_contraction(s)):
         reads = [a for a in table.all if a.stmt is stmt and table.roles[a.buffer] == "const"]
         if not reads:
@@ -76,7 +73,7 @@ def is_row_loop(table: Accesses, v: str) -> bool:
         inside = [r for r in reads[0].loops if r.var != v and r not in tile.stmt_ranges(stmt)]
         row_loops = (r for r in inside if not all(table.depends_on(a, r.var) for a in reads))
         rows = max(map(tile.extent_hint, row_loops), default=1)
-        is_short = rows < min(MIN_BLOCK_ROWS, tile.extent_hint(table.loops[v][0]))
+        is_short = rows < min(min_rows, tile.extent_hint(table.loops[v][0]))
         if is_short and not all(table.depends_on(a, v) for a in reads):
             return True
     return False

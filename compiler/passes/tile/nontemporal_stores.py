@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from compiler.ir.symbolic.index_expr import Dim, interval
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Kernel, Stmt, Store, dim_hint
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 
 
 @register
@@ -24,7 +24,7 @@ class NontemporalStores(TilePass):
 
     name = "nontemporal-stores"
     exact = True
-    cache_divisor: int = 4
+    cache_divisor: int = from_machine("streamed_output")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         max_bytes = context.machine.l3 // self.cache_divisor

@@ -24,7 +24,7 @@ from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Range, Reduc
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_unique_names
 from compiler.ir.types import TensorType
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.split import strip_mine_to_end
 
 
@@ -45,10 +45,10 @@ class OnlineSoftmax(TilePass):
     """
 
     name = "online-softmax"
-    max_untiled_length: int = 640
-    column_block: int = 256
-    row_block: int = 512
-    causal_block: int = 64
+    max_untiled_length: int = from_machine("softmax_untiled_length")
+    column_block: int = from_machine("softmax_columns")
+    row_block: int = from_machine("softmax_rows")
+    causal_block: int = from_machine("softmax_causal_block")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         row = self.match_row(ir)

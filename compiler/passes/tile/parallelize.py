@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.analysis.accesses import estimated_ops, symbolic_ops
+from compiler.cost.estimates import estimated_ops, symbolic_ops
 from compiler.ir.symbolic.index_expr import interval
 from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint
 from compiler.ir.tile.thread_sync import is_parallelizable
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 
 
 @register
@@ -26,17 +26,18 @@ class Parallelize(TilePass):
 
     name = "parallelize"
     exact = True
-    grain_size: int = 60_000
-    steps_per_thread: int = 16
+    grain_size: int = from_machine("parallel_ops")
+    steps_per_thread: int = from_machine("steps_per_thread")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
-        dynamic_ops, total = symbolic_ops(ir), estimated_ops(ir)
+        dynamic_ops, total = symbolic_ops(ir, context.machine), estimated_ops(ir, context.machine)
         least, most = interval(dynamic_ops, {}) or (total, total)
         if most < self.grain_size:
             context.missed(self, f"{total} operations: below grain size")
             return ir.with_body(serialize(ir.body))
         min_steps = self.steps_per_thread * context.machine.threads
-        serial_ops = estimated_ops(ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel))))
+        serial = ir.with_body(tuple(s for s in ir.body if not (isinstance(s, For) and s.parallel)))
+        serial_ops = estimated_ops(serial, context.machine)
         if not is_parallelizable(ir) or 2 * serial_ops > total:
             return ir.with_body(serialize(ir.body))
         if total < 16 * self.grain_size:

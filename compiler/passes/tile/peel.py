@@ -13,14 +13,8 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Prefetch, Range, Reduce, Stmt, has_partial_rows
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.split import split_at
-
-MAX_EXPANDED_OPS = 3000
-"""Most operations in the code for all remainders of a loop of dynamic extent; chosen empirically."""
-
-CODE_SHARE_FACTOR = 8
-"""A loop with less than 1/8 of the operations of the largest one gets proportionally less code; chosen empirically."""
 
 
 @register
@@ -40,7 +34,7 @@ class Peel(TilePass):
     """
 
     name = "peel"
-    max_expanded_ops: int = MAX_EXPANDED_OPS
+    max_expanded_ops: int = from_machine("max_expanded_ops")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         fresh, accumulators = NameSupply(ir), context.machine.registers // 2
@@ -69,7 +63,7 @@ class Peel(TilePass):
             loop_ops.update(dict.fromkeys((r.var for r in loops), calls * tile.iteration_count_hint(loops)))
         loop_vars = {s.range.var for s in tile.walk(ir.body) if isinstance(s, For) and has_partial_rows(s.range)}
         most = max((loop_ops[v] for v in loop_vars), default=0)
-        return {v: min(1.0, CODE_SHARE_FACTOR * loop_ops[v] / most) if most else 1.0 for v in loop_vars}
+        return {v: min(1.0, context.machine.code_share * loop_ops[v] / most) if most else 1.0 for v in loop_vars}
 
     def peel_reduction(self, stmt: Reduce, fresh: NameSupply) -> Block:
         """Split a reduction into parts, then combine them under the old name."""

@@ -14,7 +14,7 @@ from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import ANY_REUSE, Block, For, Kernel, Reduce, ReuseRange, Stmt, dim_hint, has_partial_rows
 from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
 from compiler.ir.tile.loop_nest import perfect_nest
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 
 PrefetchRequests: TypeAlias = dict[int, dict[tuple[str, int], PrefetchStmt]]
 """Prefetches to insert at the start of a loop's body: `id` of the loop -> (buffer, number) -> statement."""
@@ -42,9 +42,9 @@ class Prefetch(TilePass):
 
     name = "prefetch"
     exact = True
-    distance: int = 16384
-    l1_distance: int = 4096
-    cache_divisor: int = 8
+    distance: int = from_machine("prefetch_distance")
+    l1_distance: int = from_machine("l1_prefetch_distance")
+    cache_divisor: int = from_machine("resident_constants")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         result = self.prefetch_rows(ir, context)

@@ -14,7 +14,7 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, extent_hint
 from compiler.ir.tile.loop_nest import map_nests, perfect_nest
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.interchange import interchange
 
 
@@ -31,7 +31,7 @@ class Reorder(TilePass):
     """
 
     name = "reorder"
-    cache_fraction: float = 0.5
+    cache_fraction: float = from_machine("resident_rows")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         return map_nests(sort_reductions(context.accesses(ir)), lambda nest: self.reorder_nest(nest, context))

@@ -11,8 +11,8 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, has_partial_rows
 from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.ir.tile.substitution import NameSupply
-from compiler.passes.base import Context, TilePass, register
-from compiler.passes.tile.peel import MAX_EXPANDED_OPS, remainder_code_ops, unrolled_ops
+from compiler.passes.base import Context, TilePass, from_machine, register
+from compiler.passes.tile.peel import remainder_code_ops, unrolled_ops
 from compiler.transforms.distribute import backward_slice, distribute
 from compiler.transforms.interchange import interchange
 from compiler.transforms.split import strip_mine, strip_mine_to_end
@@ -37,8 +37,8 @@ class SplitEpilogue(TilePass):
 
     name = "split-epilogue"
     exact = True
-    max_epilogue_ops: int = 1000
-    max_expanded_ops: int = MAX_EXPANDED_OPS
+    max_epilogue_ops: int = from_machine("max_epilogue_ops")
+    max_expanded_ops: int = from_machine("max_expanded_ops")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         fresh, loops = NameSupply(ir), context.accesses(ir).loops

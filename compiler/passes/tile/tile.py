@@ -16,8 +16,7 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import For, Kernel, Let, Range, Reduce, Stmt, dim_hint
 from compiler.ir.tile.substitution import with_unique_names
-from compiler.passes.base import Context, TilePass, register
-from compiler.passes.tile.unroll import Unroll
+from compiler.passes.base import Context, TilePass, from_machine, register
 
 MAX_ALTERNATIVES = 7
 """Register tiles proposed to the autotuner besides the best one."""
@@ -38,7 +37,7 @@ class Tile(TilePass):
     """
 
     name = "tile"
-    registers: int = 4
+    registers: int = from_machine("lane_loop_vectors")
     rows: int = 0
     columns: int = 0
 
@@ -47,10 +46,10 @@ class Tile(TilePass):
         table = context.accesses(ir)
         sizes: dict[str, int] = {}
         contractions = [s for s in tile.walk(ir.body) if is_contraction(s)]
-        blocks = [b for s in contractions for b in self.match_contraction(table, s, frozenset())]
+        blocks = [b for s in contractions for b in self.match_contraction(table, s, frozenset(), machine)]
         excluded_rows = {b.row for b in blocks if any(b.row in o.enclosing_loops and b.row != o.row for o in blocks)}
         if excluded_rows:
-            blocks = [b for s in contractions for b in self.match_contraction(table, s, excluded_rows)]
+            blocks = [b for s in contractions for b in self.match_contraction(table, s, excluded_rows, machine)]
         self.tile_transposed_loops(table, sizes, {r for b in blocks for r in (b.row, *b.interleaved_loops)}, context)
         blocks = [b.with_max_columns(sizes[b.lane.var]) if b.lane.var in sizes else b for b in blocks]
         for group in constraint_groups(blocks):
@@ -97,7 +96,9 @@ class Tile(TilePass):
         extent = max(1, tiling_extent(r.extent, r.lanes * count))
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, extent)
 
-    def match_contraction(self, table: Accesses, s: Reduce, excluded_rows: Set[Range | None]) -> list[ContractionNest]:
+    def match_contraction(
+        self, table: Accesses, s: Reduce, excluded_rows: Set[Range | None], machine: Machine
+    ) -> list[ContractionNest]:
         """Return the loops that hold accumulators of a contraction, with no row loop from `excluded_rows`.
 
         Return [] if no lane loop is around it, or if it loads nothing itself.
@@ -124,7 +125,7 @@ class Tile(TilePass):
                 problem,
                 row_stride=row_stride_bytes(table, reads, row.var, lane),
                 element_bytes=max(table.types[a.buffer].dtype.bytes for a in reads if table.depends_on(a, row.var)),
-                taps_overlap=not windows and has_overlapping_taps(table, reads, row, s),
+                taps_overlap=not windows and has_overlapping_taps(table, reads, row, s, machine.max_unrolled_steps),
                 lane_stride=lane_stride,
                 results_per_column=dim_hint(product(r.extent for r in interleaved_loops)),
             )
@@ -205,9 +206,9 @@ def transposed_store_strides(table: Accesses, lane: Range, row: Range) -> tuple[
     return lane_stride, interleaved_loops
 
 
-def has_overlapping_taps(table: Accesses, reads: list[Access], row: Range, s: Reduce) -> bool:
-    """Return True if taps of a reduction that will be unrolled read elements of adjacent rows."""
-    if dim_hint(s.ranges[-1].extent) > Unroll.max_steps:
+def has_overlapping_taps(table: Accesses, reads: list[Access], row: Range, s: Reduce, max_steps: int) -> bool:
+    """Return True if taps of a reduction that is unrolled for up to `max_steps` read elements of adjacent rows."""
+    if dim_hint(s.ranges[-1].extent) > max_steps:
         return False
     windows = (operand_window(table, a, row.var, s.ranges[-1]) for a in reads if table.depends_on(a, row.var))
     return any(w.positions(2) < 2 * w.taps for w in windows)

@@ -10,7 +10,7 @@ from compiler.cost.contraction import RegisterTile, hides_loop_overhead
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 
 
 @register
@@ -31,9 +31,9 @@ class Unroll(TilePass):
 
     name = "unroll"
     exact = True
-    max_steps: int = 9
-    max_vectors: int = 64
-    partial_factor: int = 4
+    max_steps: int = from_machine("max_unrolled_steps")
+    max_vectors: int = from_machine("max_unrolled_vectors")
+    partial_factor: int = from_machine("partial_unroll")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         machine = context.machine

@@ -9,7 +9,7 @@ from compiler.cost.vectorization import lane_count
 from compiler.ir import scalar
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Stmt, Store
-from compiler.passes.base import Context, TilePass, register
+from compiler.passes.base import Context, TilePass, from_machine, register
 from compiler.transforms.unroll_and_jam import unroll_and_jam
 
 
@@ -27,8 +27,8 @@ class UnrollAndJam(TilePass):
 
     name = "unroll-and-jam"
     exact = True
-    factor: int = 4
-    min_lane_ops: int = 24
+    factor: int = from_machine("jammed_rows")
+    min_lane_ops: int = from_machine("min_lane_ops")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         lanes = lane_count(ir, context.machine)

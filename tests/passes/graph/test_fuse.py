@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from compiler.cost.machine import AVX512
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.structure import Fused
 from compiler.ir.interpret.tile import run_program
@@ -13,7 +14,7 @@ from compiler.ir.text.tile_printer import print_program
 from compiler.lowering.kernel import KernelLowering
 from compiler.lowering.program import lower
 from compiler.passes.base import Context
-from compiler.passes.graph.fuse import LAUNCH_COST, Fuse, Fusion, Group
+from compiler.passes.graph.fuse import Fuse, Fusion, Group
 from compiler.passes.manager import run_pipeline
 from compiler.testing.checks import check_pass
 
@@ -161,17 +162,17 @@ def price(between: str) -> int | str:
     """The price of the pad or concatenation `%p` by itself."""
     graph = parse_graph(convs(between))
     node = next(n for n in graph.nodes if n.name == "p")
-    return Fusion(Fuse(), graph, Context()).cost(Group(node, {node}))
+    return Fusion(Fuse().for_machine(AVX512), graph, Context()).cost(Group(node, {node}))
 
 
 def test_the_price_of_putting_values_side_by_side() -> None:
     value = 32 * 128 * 4
     gap = "%p = pad {x} {{before=[0, 0, 1], after=[0, 0, 0]}}"
-    assert price(gap.format(x="%a")) == 32 * 4 + LAUNCH_COST
-    assert price("%r = relu %a " + gap.format(x="%r")) == 32 * 4 + LAUNCH_COST
-    assert price(gap.format(x="%x")) == 32 * 4 + LAUNCH_COST + 2 * 32 * 130 * 4
-    assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == 2 * value + LAUNCH_COST  # %b has two users
-    assert price("%b = exp %x %c = slice %b {dim=2, size=128} %p = cat %a, %c {dim=0}") == 2 * value + LAUNCH_COST
+    assert price(gap.format(x="%a")) == 32 * 4 + AVX512.launch_ops
+    assert price("%r = relu %a " + gap.format(x="%r")) == 32 * 4 + AVX512.launch_ops
+    assert price(gap.format(x="%x")) == 32 * 4 + AVX512.launch_ops + 2 * 32 * 130 * 4
+    assert price("%b = neg %a %c = neg %b %p = cat %b, %c {dim=0}") == 2 * value + AVX512.launch_ops  # %b has two users
+    assert price("%b = exp %x %c = slice %b {dim=2, size=128} %p = cat %a, %c {dim=0}") == 2 * value + AVX512.launch_ops
     assert price("%b = conv %x, %w {stride=[1], dilation=[1]} %p = cat %a, %b {dim=0}") == 0
 
 

@@ -1,0 +1,206 @@
+"""Microbenchmarks: loops of a few vector instructions that measure fields of a machine's description, each by its name."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, TypeAlias
+
+import numpy
+
+from compiler.codegen.llvm.object_file import emit_object
+from compiler.codegen.llvm.targets import CPUTarget
+from compiler.cost.machine import CACHE_LINE_BYTES, Machine
+from compiler.runtime.loader import link_objects
+
+Timer: TypeAlias = Callable[[Callable[[], None]], float]
+"""Runs a function and returns the seconds that it takes undisturbed."""
+
+
+def least_seconds(run: Callable[[], None], tries: int = 25) -> float:
+    """Return the least time of several calls, because disturbances only add time."""
+    best = float("inf")
+    for _ in range(tries):
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+@dataclass(frozen=True)
+class VectorLoop:
+    """A loop of LLVM IR over several chains, in each of which `step` computes the next value in every iteration.
+
+    `step` is written for chain {c} with values of type {t}: from %a{c} it computes %b{c}, with %s the value in front of the
+    data, at the address %p{c}: vector {c} of the data that the iteration visits, from `offset` bytes on.  Chains whose step
+    has no %b{c} carry nothing.
+    """
+
+    step: str
+    chains: int
+    element: str = "float"
+    declarations: str = ""
+    offset: int = 0
+
+    def compile(self, target: CPUTarget) -> Callable[[int, int, int], None]:
+        """Return a function of the number of iterations, the address of the data, and their bytes (a power of two) - 1."""
+        lanes = target.lanes(64 if self.element == "i64" else 32)
+        t, chains, carried = f"<{lanes} x {self.element}>", range(self.chains), "%b{c}" in self.step
+        if self.element == "i64":
+            t = "i64"
+        names = {"t": t, "lanes": lanes, "e": self.element}
+        attributes = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
+        lines = [
+            f'target triple = "{target.triple}"',
+            "define void @loop(i64 %n, ptr %data, i64 %mask) #0 {\nentry:",
+            f"  %s = load {t}, ptr %data, align 8",
+            *(
+                f"  %q{c} = getelementptr {t}, ptr %data, i64 {c}\n  %s{c} = load {t}, ptr %q{c}, align 8"
+                for c in chains
+            ),
+            "  br label %body\nbody:\n  %i = phi i64 [ 0, %entry ], [ %j, %body ]",
+            *(f"  %a{c} = phi {t} [ %s{c}, %entry ], [ %b{c}, %body ]" for c in chains if carried),
+            f"  %far = mul i64 %i, {self.chains * target.vector_bits // 8}\n  %at = and i64 %far, %mask",
+            f"  %near = getelementptr i8, ptr %data, i64 %at\n  %row = getelementptr i8, ptr %near, i64 {self.offset}",
+            *(f"  %p{c} = getelementptr {t}, ptr %row, i64 {c}\n{self.step.format(c=c, **names)}" for c in chains),
+            "  %j = add i64 %i, 1\n  %more = icmp slt i64 %j, %n\n  br i1 %more, label %body, label %done\ndone:",
+            *(f"  store {t} %b{c}, ptr %q{c}, align 8" for c in chains if carried),
+            f"  ret void\n}}\n{self.declarations.format(**names)}",
+            f'attributes #0 = {{ {attributes} "prefer-vector-width"="{target.vector_bits}" }}',
+        ]
+        library = link_objects([emit_object("\n".join(lines), target)], ["loop"])
+        function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(library["loop"])
+        function.library = library  # type: ignore[attr-defined]  # the code must outlive the call
+        return function
+
+
+compiled_loop = cache(VectorLoop.compile)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What microbenchmarks run on: `machine` has the sizes of the caches; `steps` are the fewest iterations of a loop."""
+
+    target: CPUTarget
+    machine: Machine
+    timer: Timer = least_seconds
+    steps: int = 1 << 16
+
+    def seconds(self, loop: VectorLoop, size: int = 4096) -> float:
+        """Return the seconds of one iteration of a loop over data of `size` bytes, rounded down to a power of two."""
+        size, step = 1 << (size.bit_length() - 1), loop.chains * self.target.vector_bits // 8
+        data, steps = aligned_data(size + 2 * step), max(self.steps, 2 * size // step)
+        function = compiled_loop(loop, self.target)
+        function(steps, data.ctypes.data, size - 1)
+        return self.timer(lambda: function(steps, data.ctypes.data, size - 1)) / steps
+
+    @cached_property
+    def frequency(self) -> float:
+        """Cycles per second: additions and exclusive ors, each of which waits a cycle for the one before."""
+        pair = "  %x{c}.{k} = add i64 {old}, %s\n  %y{c}.{k} = xor i64 %x{c}.{k}, %s0\n"
+        pairs = [pair.replace("{k}", str(k)).replace("{old}", f"%y{{c}}.{k - 1}" if k else "%a{c}") for k in range(8)]
+        return 17 / self.seconds(VectorLoop("".join(pairs) + "  %b{c} = add i64 %y{c}.7, %s", 1, "i64"))
+
+    def cycles(self, loop: VectorLoop, size: int = 4096) -> float:
+        """Return the cycles of one iteration of a loop over data of `size` bytes."""
+        return self.seconds(loop, size) * self.frequency
+
+
+def aligned_data(size: int) -> numpy.ndarray[Any, Any]:
+    """Return f32 numbers of `size` bytes, at the start of a cache line."""
+    whole = numpy.full(size // 4 + CACHE_LINE_BYTES, 0.5, numpy.float32)
+    return whole[-whole.ctypes.data % CACHE_LINE_BYTES // 4 :]
+
+
+FMA = "  %b{c} = call {t} @llvm.fma.v{lanes}f32({t} %a{c}, {t} %s, {t} %s)"
+FMA_DECLARATION = "declare {t} @llvm.fma.v{lanes}f32({t}, {t}, {t})"
+LOAD = "  %v{c} = load {t}, ptr %p{c}, align {align}\n  %b{c} = xor {t} %a{c}, %v{c}"
+ALIGNED_LOADS = VectorLoop(LOAD.replace("{align}", "16"), 8, "i32")
+
+
+def frequency(b: Bench) -> float:
+    """Clock rate in Hz."""
+    return b.frequency
+
+
+def fma_per_cycle(b: Bench) -> float:
+    """Multiply-adds into three quarters of the registers."""
+    chains = b.target.vector_registers * 3 // 4
+    return chains / b.cycles(VectorLoop(FMA, chains, declarations=FMA_DECLARATION))
+
+
+def fma_latency(b: Bench) -> float:
+    """Multiply-adds into one register."""
+    return b.cycles(VectorLoop(FMA, 1, declarations=FMA_DECLARATION))
+
+
+def loads_per_cycle(b: Bench) -> float:
+    """Loads from the first-level cache."""
+    return ALIGNED_LOADS.chains / b.cycles(ALIGNED_LOADS)
+
+
+def loads_per_broadcast(b: Bench) -> float:
+    """Loads of one element into all lanes, beside loads of vectors."""
+    load = "  %x{c} = load {e}, ptr %p{c}, align 4\n  %y{c} = insertelement {t} undef, {e} %x{c}, i32 0\n"
+    splat = "  %v{c} = shufflevector {t} %y{c}, {t} undef, <{lanes} x i32> zeroinitializer\n"
+    return b.cycles(VectorLoop(load + splat + "  %b{c} = xor {t} %a{c}, %v{c}", 8, "i32")) / b.cycles(ALIGNED_LOADS)
+
+
+def unaligned_cost(b: Bench) -> float:
+    """Loads four bytes off, beside aligned ones."""
+    return b.cycles(VectorLoop(LOAD.replace("{align}", "4"), 8, "i32", offset=4)) / b.cycles(ALIGNED_LOADS)
+
+
+def stores_per_cycle(b: Bench) -> float:
+    """Stores into the first-level cache."""
+    return 8 / b.cycles(VectorLoop("  store {t} %s, ptr %p{c}, align 16", 8))
+
+
+def rotation(b: Bench, chains: int) -> VectorLoop:
+    """Return a loop that rotates the lanes of registers by one, across the halves of wide ones."""
+    lanes = b.target.lanes(32)
+    mask = ", ".join(f"i32 {(k + 1) % lanes}" for k in range(lanes))
+    return VectorLoop(f"  %b{{c}} = shufflevector {{t}} %a{{c}}, {{t}} undef, <{lanes} x i32> <{mask}>", chains, "i32")
+
+
+def shuffles_per_cycle(b: Bench) -> float:
+    """Rotations of independent registers."""
+    return 8 / b.cycles(rotation(b, 8))
+
+
+def shuffle_latency(b: Bench) -> float:
+    """Rotations of one register."""
+    return b.cycles(rotation(b, 1))
+
+
+def bytes_per_cycle(b: Bench, size: int) -> float:
+    """Return the bytes read in a cycle by a loop over data of `size` bytes."""
+    return ALIGNED_LOADS.chains * b.target.vector_bits / 8 / b.cycles(ALIGNED_LOADS, size)
+
+
+def l2_bytes_per_cycle(b: Bench) -> float:
+    """Reads of half of the second-level cache."""
+    return bytes_per_cycle(b, b.machine.l2 // 2)
+
+
+def l3_bytes_per_cycle(b: Bench) -> float:
+    """Reads of half of the last cache."""
+    return bytes_per_cycle(b, b.machine.l3 // 2)
+
+
+def memory_slowdown(b: Bench) -> float:
+    """Reads of four times the last cache, beside those of half of it."""
+    return l3_bytes_per_cycle(b) / bytes_per_cycle(b, 4 * b.machine.l3)
+
+
+MICROBENCHMARKS: dict[str, Callable[[Bench], float]] = {
+    f.__name__: f
+    for f in (
+        frequency, fma_per_cycle, fma_latency, loads_per_cycle, loads_per_broadcast, unaligned_cost, stores_per_cycle,
+        shuffles_per_cycle, shuffle_latency, l2_bytes_per_cycle, l3_bytes_per_cycle, memory_slowdown,
+    )
+}  # fmt: skip
+"""Microbenchmarks by the field that they measure."""
