@@ -29,7 +29,9 @@ TIMED = "chosen by timing programs: python -m benchmarks"
 COUNTED = "counted in generated code"
 LISTED = "listed by LLVM, Linux or PyTorch"
 
-ORIGINS = (RANKED, TIMED, COUNTED, LISTED)
+UNMEASURED = "first choice, not measured yet"
+
+ORIGINS = (RANKED, TIMED, COUNTED, LISTED, UNMEASURED)
 """Where a quantity comes from that no microbenchmark measures."""
 
 N = TypeVar("N", bound=float)
@@ -183,17 +185,17 @@ class Threads:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockShapes:
-    """Blocks of kernels for GPUs.  Not measured: chosen from the shapes in Triton's tutorials."""
+    """Blocks of kernels for GPUs."""
 
-    gpu_rows: int = quantity(64, "rows", "In a block of a matrix product.", TIMED)
-    gpu_columns: int = quantity(64, "columns", "In a block of a matrix product.", TIMED)
-    gpu_depth: int = quantity(32, "steps", "In a block of a matrix product.", TIMED)
-    gpu_accumulators: int = quantity(8192, "elements", "In the result of a block.", TIMED)
-    gpu_shared_bytes: int = quantity(1 << 16, "bytes", "Of shared memory for the operands of a block.", TIMED)
-    gpu_block: int = quantity(1024, "elements", "In a block of parallel loops.", TIMED)
-    gpu_reduced_block: int = quantity(2048, "elements", "In a step of a reduction.", TIMED)
-    gpu_strided_block: int = quantity(16, "elements", "The same if no loop is contiguous.", TIMED)
-    gpu_window: int = quantity(4, "iterations", "Of a reduction over windows, which is not tiled.", TIMED)
+    gpu_rows: int = quantity(64, "rows", "In a block of a matrix product.", UNMEASURED)
+    gpu_columns: int = quantity(64, "columns", "In a block of a matrix product.", UNMEASURED)
+    gpu_depth: int = quantity(32, "steps", "In a block of a matrix product.", UNMEASURED)
+    gpu_accumulators: int = quantity(8192, "elements", "In the result of a block.", UNMEASURED)
+    gpu_shared_bytes: int = quantity(1 << 16, "bytes", "Of shared memory for the operands of a block.", UNMEASURED)
+    gpu_block: int = quantity(1024, "elements", "In a block of parallel loops.", UNMEASURED)
+    gpu_reduced_block: int = quantity(2048, "elements", "In a step of a reduction.", UNMEASURED)
+    gpu_strided_block: int = quantity(16, "elements", "The same if no loop is contiguous.", UNMEASURED)
+    gpu_window: int = quantity(4, "iterations", "Of a reduction over windows, which is not tiled.", UNMEASURED)
 
 
 @dataclass(frozen=True, kw_only=True)

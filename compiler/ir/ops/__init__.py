@@ -108,21 +108,3 @@ from compiler.ir.ops.views import (
     unfold,
     unsqueeze,
 )
-
-__all__ = [
-    "abs_", "acos", "acosh", "add", "all_", "amax", "amin", "and_", "any_", "argmax", "argmin", "as_dtype",
-    "as_strided", "asin", "asinh", "atan", "atan2", "atanh", "attention", "attention_probabilities", "batch_norm",
-    "bitcast", "bounds_mask", "cast", "cat", "ceil", "cond", "constant_linear", "conv", "conv_phases",
-    "conv_transposed", "convolution", "copysign", "cos", "cosh", "cummax", "cummax_index", "cummin", "cummin_index",
-    "cumprod", "cumsum", "digamma", "dim_value", "div", "eager", "effect", "elu", "eq", "erf", "erfc", "erfcx", "exp",
-    "exp2", "expand", "expand_kv_heads", "expm1", "flip", "floor", "floor_divide", "fmod", "forward_fill", "frac",
-    "full", "fused", "gather", "ge", "gelu", "group_norm", "gt", "hardsigmoid", "hardswish", "i0", "i0e", "i1", "i1e",
-    "index", "index_put", "integer_power", "iota", "isinf", "isnan", "layer_norm", "le", "leaky_relu", "lgamma",
-    "linear", "log", "log1p", "log2", "log10", "log_sigmoid", "log_softmax", "logcumsumexp", "logsumexp", "lt",
-    "masked_scores", "matmul", "max_pool", "maximum", "mean", "minimum", "mish", "mul", "ne", "neg", "norm", "not_",
-    "or_", "pad", "pad_spatial", "permute", "pow_", "prod", "reciprocal", "recurrence", "relu", "remainder", "reshape",
-    "result_nodes", "rms_norm", "round_", "rsqrt", "scatter", "select", "shift_left", "shift_right", "sigmoid", "sign",
-    "silu", "sin", "sinh", "sized_arange", "slice_", "slice_scatter", "softmax", "softplus", "sort", "sqrt", "sub",
-    "sum_", "sum_pool", "take", "tan", "tanh", "topk", "transpose", "trunc", "trunc_divide", "tuple_get", "unfold",
-    "unsqueeze", "var", "where", "while_loop", "xor",
-]  # fmt: skip
