@@ -253,7 +253,7 @@ def kernel_reports(stages: Stages) -> list[KernelReport]:
 
 TOKEN_PATTERN = re.compile(
     r"(?P<c>//[^\n]*)|(?P<v>%(?:&quot;.*?&quot;|[\w.]+))|(?P<g>@(?:&quot;.*?&quot;|[\w.]+))"
-    r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|scratch|tile|lanes|unroll|accumulators|reduce|yield|store"
+    r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|scratch|tile|lanes|unroll|accumulators|balanced|reduce|yield|store"
     r"|nontemporal|local|check|prefetch|launch|copy|view|repeat)\b"
     rf"|\b(?P<t>(?:{'|'.join(KERNEL_DTYPES)})\[[^\]]*\](?:\{{[^}}]*\}})?)"
 )

@@ -25,13 +25,13 @@ PRODUCT = """{{
 }}"""
 
 BODIES = {
-    "rows": "for %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
-    "shared rows": "parallel %i in 0..n tile 4 { for %j in 0..32 tile 32 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
+    "rows": "for %i in 0..n tile 4 balanced { for %j in 0..32 tile 32 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
+    "shared rows": "parallel %i in 0..n tile 4 balanced { for %j in 0..32 tile 32 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
     "rows in shared columns": "parallel %j in 0..32 tile 16 lanes 16 { for %i in 0..n tile 3 " + PRODUCT.format(x="%i", y="%i") + " }",
-    "shared rows and columns": "parallel %i in 0..n tile 4 { parallel %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
-    "rows in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6", "0..6 accumulators 8") + " }",
-    "weights asked for in chains": "for %i in 0..n tile 4 { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6 {", "0..6 accumulators 8 { prefetch %w[%k + 2, %j]") + " }",
-    "rows in two places": """parallel %i in 0..n tile 4 {
+    "shared rows and columns": "parallel %i in 0..n tile 4 balanced { parallel %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i") + " }",
+    "rows in chains": "for %i in 0..n tile 4 balanced { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6", "0..6 accumulators 8") + " }",
+    "weights asked for in chains": "for %i in 0..n tile 4 balanced { for %j in 0..32 tile 16 lanes 16 " + PRODUCT.format(x="%i", y="%i").replace("0..6 {", "0..6 accumulators 8 { prefetch %w[%k + 2, %j]") + " }",
+    "rows in two places": """parallel %i in 0..n tile 4 balanced {
       local %t: f32[32]
       for %j in 0..32 tile 16 lanes 16 { %s = reduce add %k in 0..6 { yield %x[%i, %k] * %w[%k, %j] } store %s, %t[%j] }
       for %j in 0..32 tile 16 lanes 16 { store %t[%j], %y[%i, %j] }

@@ -1,8 +1,8 @@
 """Tile IR -> LLVM IR text: one module per kernel, defining `void @name(ptr param..., i64 size..., ptr status)`.
 
 A kernel with parallel loops passes its body to the OpenMP runtime through `GOMP_parallel`.  Each thread runs one contiguous
-chunk of the iterations (see compiler.ir.tile.thread_sync).  Tiles, lanes and threads are those of the loops; codegen itself
-only distributes partial tiles (`balance_last_tiles`) and accumulators (`with_accumulators`).
+chunk of the iterations (see compiler.ir.tile.thread_sync).  Tiles, lanes, threads, partial tiles and accumulators are those that
+the loops state; code generation decides nothing.
 """
 
 from __future__ import annotations
@@ -273,15 +273,16 @@ class KernelEmitter:
     def emit_partial_tile(self, r: Range, counter: Dim, ev: ExprEmitter, body: Callable[[ExprEmitter], object]) -> None:
         """Emit `body` for tile `counter`, which may be partial: a switch with one case per number of rows or vectors.
 
-        Only the last tile has fewer vectors.  The last two tiles share the remaining rows about evenly, because a tile of
-        few rows reuses its loads less.
+        Only the last tile is partial, unless the range is `balanced`.
         """
         unit, bounds = r.lanes or 1, interval(r.extent, ev.scope.bounds)
         max_rows = min(r.tile, bounds[1]) if bounds else r.tile
         extent = ev.scope.resolve(r.extent)
         start, left, remaining = counter * r.tile, ev.emit_resolved_index(extent - counter * r.tile, {}, None), ""
-        if unit == 1:
+        if r.balanced:
             start, units = self.balance_last_tiles(r, extent, left, counter, ev)
+        elif unit == 1:
+            units = left  # of a full tile, any larger number
         else:
             units = ev.emit_resolved_index(ceildiv(extent - start, unit), {}, None)
             remaining = left if r.extent % unit != 0 else ""

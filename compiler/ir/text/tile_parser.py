@@ -197,7 +197,7 @@ def _read_range(c: Cursor, scope: NameScope) -> Range:
     while c.next_is("tile", "lanes", "unroll", "accumulators"):
         option = c.take().text
         result = result.with_(**{option: c.expect_integer()})
-    return result
+    return result.with_(balanced=True) if c.accept("balanced") else result
 
 
 def _read_bounds(c: Cursor) -> tuple[Dim, Dim]:

@@ -137,6 +137,7 @@ class _KernelPrinter:
         defaults = {"tile": 1, "lanes": 0, "unroll": 1, "accumulators": 1}
         options = {name: getattr(r, name) for name in defaults}
         words = [f"{name} {value}" for name, value in options.items() if value != defaults[name]]
+        words += ["balanced"] * r.balanced
         return " ".join([f"{format_value_name(r.var)} in {self.print_dim(r.lo)}..{self.print_dim(r.hi)}", *words])
 
     def print_dim(self, d: Dim) -> str:

@@ -60,7 +60,7 @@ class _DigestWriter:
 
     def range(self, r: Range) -> str:
         lo, hi = self.dim(r.lo), self.dim(r.hi)
-        return f"{self.bind(r.var)} {lo} {hi} {r.tile} {r.lanes} {r.unroll} {r.accumulators}"
+        return f"{self.bind(r.var)} {lo} {hi} {r.tile} {r.lanes} {r.unroll} {r.accumulators} {r.balanced}"
 
     def block(self, body: Block) -> None:
         self.line("{")

@@ -12,11 +12,11 @@
                 | "wait" %buffer ["pending" int]                            Wait
                 | ("for" | "parallel") range "{" stmt* "}"                  For
                 | %name "=" "reduce" op range,* "{" stmt* "yield" expr "}"  Reduce
-    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["accumulators" int]
+    range     ::= %var "in" dim ".." dim ["tile" int] ["lanes" int] ["unroll" int] ["accumulators" int] ["balanced"]
     expr      ::= the scalar expressions of compiler.ir.scalar;  %buffer "[" dim,* "]" loads an element
 
 **A kernel means what its scalar program means**: each loop visits its indices one by one, each expression is about one element.
-`tile`, `lanes`, `unroll`, `accumulators` and `parallel` only schedule independent iterations.  They change no result, except by
+`tile`, `lanes`, `unroll`, `accumulators`, `balanced` and `parallel` only schedule independent iterations.  They change no result, except by
 the order of the additions in a reduction:
 
 * `tile T` takes T consecutive indices at once.  Inside the loop, values that depend on %var are tiles with one more axis of
@@ -25,6 +25,7 @@ the order of the additions in a reduction:
   axis in scope has lanes.
 * `unroll U` repeats an iteration U times in sequence before the loop test.
 * `accumulators C` of a reduction distributes its iterations over up to C partial results, if the tiles around it keep fewer.
+* `balanced` of a tiled loop of dynamic extent divides the indices of its last two tiles about evenly between them.
 * `parallel` lets threads divide the iterations; directly nested parallel loops are divided together.  With `parallel if`, only
   kernels whose sizes satisfy the condition do so; else the calling thread runs all iterations.
 
@@ -76,13 +77,14 @@ class Range:
     lanes: int = 0
     unroll: int = 1
     accumulators: int = 1
+    balanced: bool = False
 
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.var, self.lo, self.hi, self.tile, self.lanes, self.unroll, self.accumulators))
+        return hash((self.var, self.lo, self.hi, self.tile, self.lanes, self.unroll, self.accumulators, self.balanced))
 
     @cached_property
     def extent(self) -> Dim:

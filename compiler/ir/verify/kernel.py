@@ -29,6 +29,7 @@ from compiler.ir.tile.kernel import (
     Store,
     Wait,
     access_indices,
+    has_partial_rows,
     stmt_body,
     stmt_ranges,
     walk,
@@ -395,6 +396,8 @@ def ranges_are_valid(site: ScopedStmt) -> Iterator[str]:
         if r.accumulators != 1 and (r.accumulators < 1 or r.tile != 1 or not is_simple):
             only = "only an untiled reduction of lets and prefetches may have several"
             yield f"%{r.var} has {r.accumulators} accumulators; {only}"
+        if r.balanced and not has_partial_rows(r):
+            yield f"%{r.var} is balanced; only a loop of dynamic extent whose tile of rows may be partial is"
         if r.lanes and (r.lanes < 1 or r.lanes & (r.lanes - 1)):
             yield f"%{r.var} has {r.lanes} lanes; they must be a power of two"
 

@@ -44,12 +44,10 @@ class Peel(TilePass):
             if isinstance(stmt, For):
                 allowed = self.max_expanded_ops * code_shares[stmt.range.var] if has_partial_rows(stmt.range) else -1
                 if remainder_code_ops(stmt.range, stmt.body) <= allowed:
-                    return (replace(stmt, body=with_accumulators(stmt.body, accumulators)),)
+                    return (balanced(stmt, accumulators),)
                 parts = peel_range(stmt.range, True, allowed / 2 / max(1, unrolled_ops(stmt.body)))
                 *full, last = (replace(stmt, range=r) for r in parts)
-                if has_partial_rows(last.range):
-                    last = replace(last, body=with_accumulators(last.body, accumulators))
-                return (*full, last)
+                return (*full, balanced(last, accumulators))
             if isinstance(stmt, Reduce):
                 return self.peel_reduction(stmt, fresh)
             return (stmt,)
@@ -89,6 +87,16 @@ class Peel(TilePass):
 def with_range(stmt: Reduce, k: int, r: Range) -> Reduce:
     """Replace range number `k` of a reduction."""
     return replace(stmt, ranges=(*stmt.ranges[:k], r, *stmt.ranges[k + 1 :]))
+
+
+def balanced(loop: For, accumulators: int) -> For:
+    """Balance the last tiles of a loop that may be partial, and give contractions in it several accumulators.
+
+    A tile of few rows reuses its loads less.
+    """
+    if not has_partial_rows(loop.range):
+        return loop
+    return replace(loop, range=loop.range.with_(balanced=True), body=with_accumulators(loop.body, accumulators))
 
 
 def with_accumulators(body: Block, accumulators: int) -> Block:
