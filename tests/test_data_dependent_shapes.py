@@ -193,7 +193,7 @@ def test_conditions_between_sizes_are_checked() -> None:
     dims = ({0: Dim("n", min=2, max=64)}, None)
     compiled = compiler.compile(Call(first), (torch.randn(6, 7), torch.tensor(2)), dynamic_shapes=(dims,))
     agree(compiled, first, (torch.randn(9, 7), torch.tensor(8)))
-    with pytest.raises(ArgumentError, match="u0 = 8"):
+    with pytest.raises(ArgumentError, match="u\\d+ = 8"):
         compiled(torch.randn(6, 7), torch.tensor(8))
 
 
@@ -213,7 +213,7 @@ def test_a_number_that_is_said_to_be_a_size_must_be_it() -> None:
     dims = ({0: Dim("n", min=2, max=64)}, None)
     compiled = compiler.compile(Call(same), (torch.randn(6, 7), torch.tensor(6)), dynamic_shapes=(dims,))
     agree(compiled, same, (torch.randn(9, 7), torch.tensor(9)))
-    with pytest.raises(ArgumentError, match=r"value must equal s\d+ \(.*u0 = 8\)"):
+    with pytest.raises(ArgumentError, match=r"value must equal s\d+ \(.*u\d+ = 8\)"):
         compiled(torch.randn(9, 7), torch.tensor(8))
 
 

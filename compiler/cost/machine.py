@@ -258,10 +258,10 @@ def write_machine(path: Path | str, base: str, values: Mapping[str, float], head
 
 
 AVX512, AVX2, SSE, NEON = map(shipped_machine, ("avx512", "avx2", "sse", "neon"))
-ZEN4, ZEN1 = map(shipped_machine, ("znver4", "znver1"))
+ZEN4 = shipped_machine("znver4")
 
 MACHINES = {"avx512": AVX512, "avx2": AVX2, "sse": SSE, "neon": NEON}
 """One shipped description for each width and number of vector registers."""
 
-MACHINE_BY_CPU = {"znver1": ZEN1, "znver4": ZEN4}
+MACHINE_BY_CPU = {"znver4": ZEN4}
 """Machine by LLVM's name of a CPU that has a description of its own."""

@@ -395,7 +395,7 @@ class KernelLowering:
 
     def materialize(self, node: Node, fixed: tuple[Dim | None, ...]) -> str:
         """Compute `node` into a local buffer, for the current shared iteration, which fixes the `fixed` indices."""
-        buffer = self.nest.fresh_name("kept")
+        buffer = self.nest.fresh_name("local")
         ranges, index = [], []
         for size, d in zip(node.shape, fixed, strict=True):
             if d is None:

@@ -76,10 +76,10 @@ class ProgramLowering:
         name = self.buffer_of(n)
         if name not in self.views:
             return name
-        own = f"{name}.own"
-        self.buffers[own] = self.buffers[name]
-        self.steps.append(Copy(name, own))
-        return own
+        copy = f"{name}.copy"
+        self.buffers[copy] = self.buffers[name]
+        self.steps.append(Copy(name, copy))
+        return copy
 
     def buffer_of(self, n: Node) -> str:
         """Return the buffer of a value; a tuple item has that of its producer's result."""

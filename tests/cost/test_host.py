@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compiler.cost.host import host_machine
-from compiler.cost.machine import AVX2, AVX512, ZEN1, ZEN4
+from compiler.cost.machine import AVX2, AVX512, ZEN4
 
 
 def listed(folder: Path, *caches: tuple[str, str, str, str]) -> Path:
@@ -43,4 +43,3 @@ def test_a_cpu_with_narrower_units_is_known_by_name(tmp_path: Path) -> None:
     """Unless its vectors are not as wide as those units would halve."""
     assert host_machine("znver4", 512, 32, tmp_path) == ZEN4
     assert host_machine("znver4", 256, 16, tmp_path) == AVX2
-    assert host_machine("znver1", 256, 16, tmp_path) == ZEN1

@@ -209,7 +209,7 @@ SMALL = Machine(vector_bits=128, l1=1 << 7, l2=1 << 8, l3=1 << 9)
     ("text", "offered"),
     [
         (SOFTMAX, {"vectorize", "tile", "prefetch", "nontemporal-stores", "parallelize"}),
-        (PRODUCT, {"reorder", "vectorize", "tile", "parallelize"}),
+        (PRODUCT, {"cache-blocking", "vectorize", "tile", "parallelize"}),
         (CONVOLUTION, {"vectorize", "unroll"}),
         (TURNED, {"cache-operand", "vectorize", "tile"}),
     ],

@@ -12,7 +12,7 @@ from compiler.passes.base import Context, ProgramPass, register
 
 @register
 @dataclass(frozen=True)
-class Split(ProgramPass):
+class SplitKernels(ProgramPass):
     """Split a kernel into one kernel for each outermost loop.
 
     kernel { parallel %i { ... }  parallel %j { ... } }  ->  kernel { parallel %i { ... } }  kernel { parallel %j { ... } }

@@ -43,7 +43,7 @@ class CacheOperand(TilePass):
                 if a.stmt.__class__ is Reduce and getattr(a.stmt, "name", "") == s.name and not a.is_store:
                     loop = self.reuse_loop(table, a, s, context.machine)
                     if loop is not None:
-                        ir = ir.with_body(self.insert_copy(ir.body, table, a, s, loop, NameSupply(ir)("turned")))
+                        ir = ir.with_body(self.insert_copy(ir.body, table, a, s, loop, NameSupply(ir)("transposed")))
                         context.applied(self, f"%{a.buffer} cached transposed per %{loop.var}")
                         context.propose(self, None)
                         break

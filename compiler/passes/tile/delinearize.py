@@ -49,7 +49,7 @@ class Delinearize(TilePass):
             if loop is None:
                 break
             n, v = loop_divisor(loop, lanes), loop.range.var
-            inner = fresh(f"{v}.rest")
+            inner = fresh(f"{v}.remainder")
             split_bodies = [split for body in bodies if (split := without_divisions(body, v, n, inner))]
             if len(split_bodies) == len(bodies):
                 bodies = split_bodies

@@ -34,7 +34,7 @@ class OnlineSoftmax(TilePass):
     """Block long rows of softmax and the weighted sums behind it.
 
     for %i { local %s  %m = reduce max %r { ... }  %t = reduce add %r { exp(%s[%r] - %m) }  for %j { reduce add %r { ... } } }
-    ->  for %i.block { local %top  local %sum  local %acc  for %part { for %i in %i.block { ... } }  for %i in %i.block { ... } }
+    ->  for %i.block { local %max  local %sum  local %acc  for %r.block { for %i in %i.block { ... } }  for %i in %i.block { ... } }
 
     Each row keeps a running maximum and running sums, and rescales the sums when the maximum grows (Milakov and
     Gimelshein, 2018; Dao et al., "FlashAttention", 2022; matched by `compiler.analysis.softmax_match`).  A block of
@@ -84,12 +84,12 @@ class OnlineSoftmaxBuilder:
     ) -> None:
         self.row, self.loop, self.causal_limit, self.column_block = match, loop, causal_limit, column_block
         self.dtype = match.max_reduction.value.dtype
-        self.max_buffer = fresh("top")
+        self.max_buffer = fresh("max")
         self.sum_buffers = [fresh(f"{s.name}.sum") for s in match.reductions]
         self.accumulators = [fresh(f"{p.reduction.name}.sum") for p in match.weighted_sums]
         self.row_block_var = fresh(f"{loop.range.var}.block")
-        self.column_block_var = fresh(f"{match.max_reduction.ranges[0].var}.part")
-        self.names = {n: fresh(n) for n in ("old", "new", "shift", "weight", "clear")}
+        self.column_block_var = fresh(f"{match.max_reduction.ranges[0].var}.block")
+        self.names = {n: fresh(n) for n in ("old", "new", "shift", "weight", "init")}
 
     def row_block_loop(self, max_rows: int) -> Block:
         """Build the loop over blocks of at most `max_rows` rows; all but the last have the same size."""
@@ -149,7 +149,7 @@ class OnlineSoftmaxBuilder:
 
     def initialize_state(self, count: Dim) -> Block:
         """Set maxima to the lowest value and sums to 0."""
-        row, rows = var(self.names["clear"]), Range(self.names["clear"], 0, count)
+        row, rows = var(self.names["init"]), Range(self.names["init"], 0, count)
         zero = const(0, self.dtype)
         scalars = (
             Store(self.max_buffer, (row,), const(lowest(self.dtype), self.dtype)),
