@@ -48,62 +48,62 @@ def test_parts_of_a_row() -> None:
         PASS,
         before=attention(3, ROW),
         after="""kernel @k(in %s: f32[3, 10], in %v: f32[10, 3], out %y: f32[3, 3]) {
-  local %top: f32[3]
+  local %max: f32[3]
   local %t.sum: f32[3]
   local %a.sum: f32[3, 3]
-  for %clear in 0..3 {
-    store -inf, %top[%clear]
-    store 0.0, %t.sum[%clear]
+  for %init in 0..3 {
+    store -inf, %max[%init]
+    store 0.0, %t.sum[%init]
   }
-  for %clear_1 in 0..3 {
+  for %init_1 in 0..3 {
     for %j in 0..3 {
-      store 0.0, %a.sum[%clear_1, %j]
+      store 0.0, %a.sum[%init_1, %j]
     }
   }
-  for %r.part in 0..2 {
+  for %r.block in 0..2 {
     for %i in 0..3 {
       local %e: f32[4]
-      %m = reduce max %r in %r.part*4..%r.part*4 + 4 { yield %s[%i, %r] }
-      %old = %top[%i]
+      %m = reduce max %r in %r.block*4..%r.block*4 + 4 { yield %s[%i, %r] }
+      %old = %max[%i]
       %new = max(%old, %m)
       %weight = where(%old == %new, 1.0, exp(%old - %new))
       %shift = where(%new == -inf, 0.0, %new)
-      %t = reduce add %r_1 in %r.part*4..%r.part*4 + 4 {
+      %t = reduce add %r_1 in %r.block*4..%r.block*4 + 4 {
         %p = exp(%s[%i, %r_1] - %shift)
-        store %p, %e[-%r.part*4 + %r_1]
+        store %p, %e[-%r.block*4 + %r_1]
         yield %p
       }
       store fma(%t.sum[%i], %weight, %t), %t.sum[%i]
       for %j_1 in 0..3 {
-        %a = reduce add %r_2 in %r.part*4..%r.part*4 + 4 { yield %e[-%r.part*4 + %r_2] * %v[%r_2, %j_1] }
+        %a = reduce add %r_2 in %r.block*4..%r.block*4 + 4 { yield %e[-%r.block*4 + %r_2] * %v[%r_2, %j_1] }
         store fma(%a.sum[%i, %j_1], %weight, %a), %a.sum[%i, %j_1]
       }
-      store %new, %top[%i]
+      store %new, %max[%i]
     }
   }
-  for %r.part_1 in 2..3 {
+  for %r.block_1 in 2..3 {
     for %i_1 in 0..3 {
       local %e_1: f32[2]
-      %m_1 = reduce max %r_3 in %r.part_1*4..%r.part_1*4 + 2 { yield %s[%i_1, %r_3] }
-      %old_1 = %top[%i_1]
+      %m_1 = reduce max %r_3 in %r.block_1*4..%r.block_1*4 + 2 { yield %s[%i_1, %r_3] }
+      %old_1 = %max[%i_1]
       %new_1 = max(%old_1, %m_1)
       %weight_1 = where(%old_1 == %new_1, 1.0, exp(%old_1 - %new_1))
       %shift_1 = where(%new_1 == -inf, 0.0, %new_1)
-      %t_1 = reduce add %r_4 in %r.part_1*4..%r.part_1*4 + 2 {
+      %t_1 = reduce add %r_4 in %r.block_1*4..%r.block_1*4 + 2 {
         %p_1 = exp(%s[%i_1, %r_4] - %shift_1)
-        store %p_1, %e_1[-%r.part_1*4 + %r_4]
+        store %p_1, %e_1[-%r.block_1*4 + %r_4]
         yield %p_1
       }
       store fma(%t.sum[%i_1], %weight_1, %t_1), %t.sum[%i_1]
       for %j_2 in 0..3 {
-        %a_1 = reduce add %r_5 in %r.part_1*4..%r.part_1*4 + 2 { yield %e_1[-%r.part_1*4 + %r_5] * %v[%r_5, %j_2] }
+        %a_1 = reduce add %r_5 in %r.block_1*4..%r.block_1*4 + 2 { yield %e_1[-%r.block_1*4 + %r_5] * %v[%r_5, %j_2] }
         store fma(%a.sum[%i_1, %j_2], %weight_1, %a_1), %a.sum[%i_1, %j_2]
       }
-      store %new_1, %top[%i_1]
+      store %new_1, %max[%i_1]
     }
   }
   for %i_2 in 0..3 {
-    %m_2 = %top[%i_2]
+    %m_2 = %max[%i_2]
     %t_2 = %t.sum[%i_2]
     for %j_3 in 0..3 {
       %a_2 = %a.sum[%i_2, %j_3]
@@ -183,7 +183,7 @@ def test_parts_that_no_row_of_a_block_sees_are_left_out(compare: str, parts: str
         "online-softmax{max-untiled-length=4, column-block=4, row-block=4, causal-block=4}",
         Context(),
     )
-    assert f"for %r.part in {parts} {{" in print_kernel(changed)
+    assert f"for %r.block in {parts} {{" in print_kernel(changed)
     check_equivalent(parse_kernel(source), changed, exact=False, special=False)
 
 
@@ -196,7 +196,7 @@ def test_what_parts_leave_over_is_left_out_where_no_row_sees_it(rows: int, loops
         "online-softmax{max-untiled-length=4, column-block=4, row-block=4, causal-block=4}",
         Context(),
     )
-    assert len({line for line in print_kernel(changed).splitlines() if "for %r.part" in line}) == loops
+    assert len({line for line in print_kernel(changed).splitlines() if "for %r.block" in line}) == loops
     check_equivalent(parse_kernel(source), changed, exact=False, special=False)
 
 
@@ -216,54 +216,54 @@ def test_rows_of_open_length() -> None:
 }""",
         after="""kernel @k(size n in 1..101 hint 10, in %s: f32[n, n], in %v: f32[n, 3], out %y: f32[n, 3]) {
   parallel %i.block in 0..(n + 7)//8 {
-    local %top: f32[8]
+    local %max: f32[8]
     local %t.sum: f32[8]
     local %a.sum: f32[8, 3]
-    for %clear in 0..min(-%i.block*8 + n, 8) {
-      store -inf, %top[%clear]
-      store 0.0, %t.sum[%clear]
+    for %init in 0..min(-%i.block*8 + n, 8) {
+      store -inf, %max[%init]
+      store 0.0, %t.sum[%init]
     }
-    for %clear_1 in 0..min(-%i.block*8 + n, 8) {
+    for %init_1 in 0..min(-%i.block*8 + n, 8) {
       for %j in 0..3 {
-        store 0.0, %a.sum[%clear_1, %j]
+        store 0.0, %a.sum[%init_1, %j]
       }
     }
-    for %r.part in 0..n//4 {
+    for %r.block in 0..n//4 {
       for %i in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
-        %m = reduce max %r in %r.part*4..%r.part*4 + 4 { yield %s[%i, %r] }
-        %old = %top[%i - %i.block*8]
+        %m = reduce max %r in %r.block*4..%r.block*4 + 4 { yield %s[%i, %r] }
+        %old = %max[%i - %i.block*8]
         %new = max(%old, %m)
         %weight = where(%old == %new, 1.0, exp(%old - %new))
         %shift = where(%new == -inf, 0.0, %new)
-        %t = reduce add %r_1 in %r.part*4..%r.part*4 + 4 { yield exp(%s[%i, %r_1] - %shift) }
+        %t = reduce add %r_1 in %r.block*4..%r.block*4 + 4 { yield exp(%s[%i, %r_1] - %shift) }
         store fma(%t.sum[%i - %i.block*8], %weight, %t), %t.sum[%i - %i.block*8]
         for %j_1 in 0..3 {
-          %a = reduce add %r_2 in %r.part*4..%r.part*4 + 4 { yield exp(%s[%i, %r_2] - %shift) * %v[%r_2, %j_1] }
+          %a = reduce add %r_2 in %r.block*4..%r.block*4 + 4 { yield exp(%s[%i, %r_2] - %shift) * %v[%r_2, %j_1] }
           store fma(%a.sum[%i - %i.block*8, %j_1], %weight, %a), %a.sum[%i - %i.block*8, %j_1]
         }
-        store %new, %top[%i - %i.block*8]
+        store %new, %max[%i - %i.block*8]
       }
     }
-    for %r.part_1 in n//4..(n + 3)//4 {
+    for %r.block_1 in n//4..(n + 3)//4 {
       for %i_1 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
-        %m_1 = reduce max %r_3 in %r.part_1*4..n - (n//4)*4 + %r.part_1*4 { yield %s[%i_1, %r_3] }
-        %old_1 = %top[-%i.block*8 + %i_1]
+        %m_1 = reduce max %r_3 in %r.block_1*4..n - (n//4)*4 + %r.block_1*4 { yield %s[%i_1, %r_3] }
+        %old_1 = %max[-%i.block*8 + %i_1]
         %new_1 = max(%old_1, %m_1)
         %weight_1 = where(%old_1 == %new_1, 1.0, exp(%old_1 - %new_1))
         %shift_1 = where(%new_1 == -inf, 0.0, %new_1)
-        %t_1 = reduce add %r_4 in %r.part_1*4..n - (n//4)*4 + %r.part_1*4 { yield exp(%s[%i_1, %r_4] - %shift_1) }
+        %t_1 = reduce add %r_4 in %r.block_1*4..n - (n//4)*4 + %r.block_1*4 { yield exp(%s[%i_1, %r_4] - %shift_1) }
         store fma(%t.sum[-%i.block*8 + %i_1], %weight_1, %t_1), %t.sum[-%i.block*8 + %i_1]
         for %j_2 in 0..3 {
-          %a_1 = reduce add %r_5 in %r.part_1*4..n - (n//4)*4 + %r.part_1*4 {
+          %a_1 = reduce add %r_5 in %r.block_1*4..n - (n//4)*4 + %r.block_1*4 {
             yield exp(%s[%i_1, %r_5] - %shift_1) * %v[%r_5, %j_2]
           }
           store fma(%a.sum[-%i.block*8 + %i_1, %j_2], %weight_1, %a_1), %a.sum[-%i.block*8 + %i_1, %j_2]
         }
-        store %new_1, %top[-%i.block*8 + %i_1]
+        store %new_1, %max[-%i.block*8 + %i_1]
       }
     }
     for %i_2 in %i.block*8..%i.block*8 + min(-%i.block*8 + n, 8) {
-      %m_2 = %top[-%i.block*8 + %i_2]
+      %m_2 = %max[-%i.block*8 + %i_2]
       %t_2 = %t.sum[-%i.block*8 + %i_2]
       for %j_3 in 0..3 {
         %a_2 = %a.sum[-%i.block*8 + %i_2, %j_3]
@@ -300,7 +300,7 @@ def test_attention_over_long_rows_is_one_kernel_without_scores(module: torch.nn.
     args = (torch.randn(2, 40, 16), torch.randn(2, keys, 16) * 3, torch.randn(2, keys, 16))
     compiled = compiler.compile(module, args)
     assert compiled.workload.kernels == 1
-    assert "%top" in compiled.print_ir("scheduled")
+    assert "%max" in compiled.print_ir("scheduled")
     program = compiled.stages.scheduled
     assert set(program.buffers) == {*program.inputs, *program.outputs}
     assert (compiled(*args) - exact(module, args)).abs().max() < 1e-5
