@@ -209,7 +209,7 @@ class Accesses:
         inside = [a for a in self.all if v in a.loop_vars and v not in self.local_scopes.get(a.buffer, ())]
         if any(isinstance(a.stmt, tile.AsyncCopy) for a in inside):
             return False
-        inside_loops = {r.var for a in inside for r in a.loops[[x.var for x in a.loops].index(v) :]}
+        inside_loops = {v, *(n for n, (_, _, around) in self.loops.items() if any(r.var == v for r in around))}
         inner = inside_loops | {n for n, loops in self.loops_by_name.items() if loops & inside_loops}
         bounds = {n: self.loop_bounds.get(n) for n in inner - {v}}
         for name in {a.buffer for a in inside if a.is_store}:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.analysis.index_sets import index_vars
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import IndexMap, Reduction
+from compiler.ir.graph.structure import IndexMap, Reduction, index_vars
 from compiler.ir.scalar import Ref
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim

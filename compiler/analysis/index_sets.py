@@ -11,16 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from compiler.errors import LoweringError
-from compiler.ir.graph.structure import Guard, Position
+from compiler.ir.graph.structure import Guard
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.bounds import is_provably_at_most
-from compiler.ir.symbolic.index_expr import Bounds, Dim, ceildiv, interval, substitute, var, variables
+from compiler.ir.symbolic.index_expr import Bounds, Dim, ceildiv, interval, substitute, variables
 from compiler.ir.tile.kernel import Range
-
-
-def index_vars(prefix: str, rank: int) -> Position:
-    """Return one variable per dimension, named `prefix` and its number."""
-    return tuple(var(f"{prefix}{k}") for k in range(rank))
 
 
 def guard_interval(g: Guard, v: str) -> tuple[Dim, ...]:

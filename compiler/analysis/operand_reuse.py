@@ -34,7 +34,8 @@ def touched_extent(d: Dim, size: int, ranges: dict[str, int]) -> int:
 class ContractionReuse:
     """Operands of the contractions in a nest: `panels` are to stay in L1, `rows` are the others.
 
-    `panel_loops` are the loops that panels depend on, `row_loops` all other loops of the nest.
+    `panel_loops` are the loops that panels depend on, `batch_loops` those that every row operand depends on too, and
+    `row_loops` all other loops of the nest.
     """
 
     contractions: list[Reduce]
@@ -43,7 +44,6 @@ class ContractionReuse:
     panel_loops: list[For]
     row_loops: list[For]
     batch_loops: list[For]
-    """The panel loops that every row operand depends on too."""
     panel_bytes: int
 
     @property
@@ -62,13 +62,13 @@ def match_contraction_reuse(table: Accesses, nest: Sequence[For]) -> Contraction
     rows = [a for a in reads if not any(a is w for w in panels)]
     panel_loops = [f for f in nest if any(table.depends_on(w, f.range.var) for w in panels)]
     return ContractionReuse(
-        contractions,
-        panels,
-        rows,
-        panel_loops,
-        [f for f in nest if f not in panel_loops],
-        [f for f in panel_loops if all(table.depends_on(a, f.range.var) for a in rows)],
-        sum({w.buffer: buffer_bytes(table, w) for w in panels}.values()),
+        contractions=contractions,
+        panels=panels,
+        rows=rows,
+        panel_loops=panel_loops,
+        row_loops=[f for f in nest if f not in panel_loops],
+        batch_loops=[f for f in panel_loops if all(table.depends_on(a, f.range.var) for a in rows)],
+        panel_bytes=sum({w.buffer: buffer_bytes(table, w) for w in panels}.values()),
     )
 
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from compiler.analysis.convolution_match import match_zero_padding
-from compiler.analysis.index_sets import index_vars
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_constant
-from compiler.ir.graph.structure import Elementwise, IndexMap, Leaf
+from compiler.ir.graph.structure import Elementwise, IndexMap, Leaf, index_vars
 from compiler.ir.symbolic.bounds import is_provably_at_most
 from compiler.ir.symbolic.index_expr import Dim, variables
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from compiler.analysis.demand import Demand
-from compiler.analysis.index_sets import guard_interval, index_vars, provable_split_points
+from compiler.analysis.index_sets import guard_interval, provable_split_points
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Guard, Position, Reduction, Scan
+from compiler.ir.graph.structure import Guard, Position, Reduction, Scan, index_vars
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 

@@ -63,11 +63,8 @@ class CacheTraffic:
             share = self.miss_share(level, footprints)
             for f in footprints.values():
                 fetched = max(0.0, f.fetched[level] - f.touched * (1 - share))
-                total += (
-                    fetched
-                    * level.miss_cycles
-                    * (self.machine.store_transfers if any(a.is_store for a in f.accesses) else 1.0)
-                )
+                transfers = self.machine.store_transfers if any(a.is_store for a in f.accesses) else 1.0
+                total += fetched * level.miss_cycles * transfers
         return total * self.machine.prefetched_share
 
     def block(self, body: Block, scope: Mapping[str, Range]) -> Footprints:

@@ -130,7 +130,7 @@ class AccessCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """Where a transformation begins or ceases to pay on the machine."""
+    """Limits between which transformations pay on the machine."""
 
     recompute_ops: int = quantity(6, "operations", "From which a value is stored rather than computed again.", TIMED)
     max_local_elements: int = quantity(1 << 16, "elements", "Local buffers of an iteration.", TIMED)

@@ -82,7 +82,7 @@ compiled_loop = cache(VectorLoop.compile)
 
 @dataclass(frozen=True)
 class Bench:
-    """What microbenchmarks run on: `machine` has the sizes of the caches; `steps` are the fewest iterations of a loop."""
+    """Setup of microbenchmarks: `machine` has the sizes of the caches, `steps` are the fewest iterations of a loop."""
 
     target: CPUTarget
     machine: Machine

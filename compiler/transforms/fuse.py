@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import TypeVar, Union
 
@@ -11,7 +11,7 @@ from compiler.ir import scalar
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dependence import conflicting_buffer
-from compiler.ir.tile.kernel import Block, For, Let, Range, Reduce, Store, stored_buffers
+from compiler.ir.tile.kernel import Block, For, Let, Range, Reduce, Stmt, Store, stored_buffers
 from compiler.ir.tile.substitution import NameSupply, bound_names, substitute_names
 
 L = TypeVar("L", bound=Union[For, Reduce])
@@ -65,6 +65,25 @@ def forward_store(body: Block, position: int, name: str) -> Block:
 
     forwarded = tile.map_exprs(later, lambda e: scalar.transform(e, rule))
     return (*body[:position], Let(name, store.value), replace(store, value=result), *forwarded)
+
+
+def fuse_adjacent(body: Block, attempt: Callable[[Stmt, Stmt], Stmt | None], refused: Callable[[str], object]) -> Block:
+    """Replace neighbours in a block by what `attempt` makes of them; None keeps both.
+
+    `refused` takes the reasons of the TransformErrors that `attempt` raises.
+    """
+    out: list[Stmt] = []
+    for stmt in body:
+        fused = None
+        try:
+            fused = attempt(out[-1], stmt) if out else None
+        except TransformError as refusal:
+            refused(str(refusal))
+        if fused is None:
+            out.append(stmt)
+        else:
+            out[-1] = fused
+    return tuple(out)
 
 
 def has_same_range(a: Range, b: Range) -> bool:

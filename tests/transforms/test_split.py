@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compiler.errors import TransformError
+from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Block, For, Range
 from compiler.ir.tile.loop_nest import wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply, with_fresh_names
@@ -27,14 +28,8 @@ def strips(body: Block, to_end: bool) -> Block:
         return main
     (rest,) = wrap_in_nest([split.remainder], loop.body)
     assert isinstance(rest, For)
-    supply = NameSupply(kernel_of(main))
+    supply = NameSupply(parse_kernel(kernel("")).with_body(main))
     return (*main, with_fresh_names(rest, supply))
-
-
-def kernel_of(body: Block) -> object:
-    from compiler.ir.text.tile_parser import parse_kernel
-
-    return parse_kernel(kernel("")).with_body(body)
 
 
 def test_full_strips_and_a_remainder() -> None:

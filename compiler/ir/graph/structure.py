@@ -40,6 +40,11 @@ OperandElements: TypeAlias = Iterable[tuple["Node", Position]]
 """Elements of operands, by operand and position."""
 
 
+def index_vars(prefix: str, rank: int) -> Position:
+    """Return one variable per dimension, named `prefix` and its number."""
+    return tuple(var(f"{prefix}{k}") for k in range(rank))
+
+
 def index_variables(*positions: Position) -> set[str]:
     """Return the variables that the indices of `positions` use."""
     return {v for index in positions for d in index for v in variables(d)}

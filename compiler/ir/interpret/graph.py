@@ -109,9 +109,8 @@ def evaluate_node(node: Node, operands: Sequence[Value], dtype: torch.dtype | No
     if isinstance(node.structure, Opaque):
         # the order of equal elements (sort, topk) depends on strides; compiled programs pass contiguous tensors
         operands = [o if isinstance(o, tuple) else o.contiguous() for o in operands]
-    if (
-        isinstance(node.structure, Elementwise) and not node.structure.uses_compute_dtype
-    ):  # works on bits: keep the dtypes
+    if isinstance(node.structure, Elementwise) and not node.structure.uses_compute_dtype:
+        # works on bits: keep the dtypes
         operands = [_to_float_dtype(o, TORCH_DTYPES[n.dtype]) for o, n in zip(operands, node.operands, strict=True)]
         return _to_float_dtype(_run_reference(node.op.reference, operands, node.attrs, repr(node)), dtype)
     wide = dtype or _compute_dtype(node)
@@ -143,9 +142,9 @@ def _compute_dtype(node: Node) -> torch.dtype | None:
     """Return the compute type of a node with reduced float operands or results, as in compiled code; None for others."""
     result_types = [n.result_type for n in (node, *node.operands)]
     dtypes = {t.dtype for r in result_types for t in (r if isinstance(r, tuple) else (r,))}
-    return (
-        (torch.float64 if types.f64 in dtypes else torch.float32) if any(d.is_reduced_float for d in dtypes) else None
-    )
+    if not any(d.is_reduced_float for d in dtypes):
+        return None
+    return torch.float64 if types.f64 in dtypes else torch.float32
 
 
 def _round_to_result_type(value: Value, node: Node) -> Value:

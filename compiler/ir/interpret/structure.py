@@ -29,11 +29,12 @@ from compiler.ir.graph.structure import (
     Reduction,
     Scan,
     Scatter,
+    index_vars,
 )
 from compiler.ir.interpret.arrays import REDUCE_UFUNCS, to_interpreter_array
 from compiler.ir.scalar import Const, Expr, IndexValue, PrimitiveCall, Ref, evaluate_call, round_to
 from compiler.ir.symbolic.binding import evaluate_broadcast
-from compiler.ir.symbolic.index_expr import Dim, IndexExpr, evaluate, var, variables
+from compiler.ir.symbolic.index_expr import Dim, evaluate, var, variables
 from compiler.ir.types import summand_dtype
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -70,13 +71,13 @@ def _elementwise(node: Node, structure: Elementwise, operands: Sequence[Array]) 
 
 
 def _generate(node: Node, structure: Generate, operands: Sequence[Array]) -> Any:
-    index = _index_vars("i", node.type.rank)
+    index = index_vars("i", node.type.rank)
     grids = _index_grids(index, node.type.static_shape())
     return _evaluate_expr(structure.fn(node, index), grids)
 
 
 def _index_map(node: Node, structure: IndexMap, operands: Sequence[Array]) -> Any:
-    index, shape = _index_vars("i", node.type.rank), node.type.static_shape()
+    index, shape = index_vars("i", node.type.rank), node.type.static_shape()
     grids = _index_grids(index, shape)
     result = np.zeros(shape, node.dtype.numpy)
     if structure.fill is not None:
@@ -92,7 +93,7 @@ def _index_map(node: Node, structure: IndexMap, operands: Sequence[Array]) -> An
 
 
 def _gather(node: Node, structure: Gather, operands: Sequence[Array]) -> Any:
-    index, shape = _index_vars("i", node.type.rank), node.type.static_shape()
+    index, shape = index_vars("i", node.type.rank), node.type.static_shape()
     grids = _index_grids(index, shape)
     position = _resolve_lookups(structure.position(node, index), operands, grids, shape)
     return _read_elements(operands[0], position, grids, np.ones(shape, np.bool_))
@@ -132,7 +133,7 @@ def _scan(node: Node, structure: Scan, operands: Sequence[Array]) -> Any:
 def _scatter(node: Node, structure: Scatter, operands: Sequence[Array]) -> Any:
     """Apply the writes in order; reduced floats are rounded once, at the end."""
     writes = structure.writes(node)
-    point, shape = _index_vars("u", len(writes.extents)), tuple(evaluate(e, {}) for e in writes.extents)
+    point, shape = index_vars("u", len(writes.extents)), tuple(evaluate(e, {}) for e in writes.extents)
     grids = _index_grids(point, shape)
     position = _resolve_lookups(writes.position(point), operands, grids, shape)
     source = writes.value(point)
@@ -149,7 +150,7 @@ def _scatter(node: Node, structure: Scatter, operands: Sequence[Array]) -> Any:
 
 def _reduction(node: Node, structure: Reduction, operands: Sequence[Array]) -> Any:
     domain = structure.domain(node)
-    outer, inner = _index_vars("i", node.type.rank), _index_vars("r", len(domain.extents))
+    outer, inner = index_vars("i", node.type.rank), index_vars("r", len(domain.extents))
     shape = (*node.type.static_shape(), *(evaluate(e, {}) for e in domain.extents))
     grids = _index_grids((*outer, *inner), shape)
     mask = np.broadcast_to(_guards_hold(domain.guards(outer, inner), grids), shape)
@@ -186,10 +187,6 @@ EVALUATORS: Mapping[type, Callable[[Node, Any, Sequence[Array]], Any]] = {
     Scan: _scan,
     Scatter: _scatter,
 }
-
-
-def _index_vars(letter: str, rank: int) -> tuple[IndexExpr, ...]:
-    return tuple(var(f"{letter}{k}") for k in range(rank))
 
 
 def _index_grids(index: Sequence[Dim], shape: Sequence[int]) -> dict[str, Array]:

@@ -131,9 +131,7 @@ class _KernelExecution:
         self.rank = _tile_depth(kernel.body)
         self.tile_widths: list[int] = []
         self.index_errors: list[str] = []
-        self.copies: defaultdict[str, list[tuple[Array, Array]]] = defaultdict(
-            list
-        )  # source, target of those under way
+        self.copies = defaultdict[str, list[tuple[Array, Array]]](list)  # sources and targets of those under way
 
     def run_block(self, body: Block) -> None:
         for stmt in body:

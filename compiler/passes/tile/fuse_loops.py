@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
+from functools import partial
 
-from compiler.errors import TransformError
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Local, Reduce, Stmt, Store, loaded_buffers
 from compiler.ir.tile.substitution import NameSupply
 from compiler.passes.base import Context, TilePass, register
-from compiler.transforms.fuse import forward_store, fuse, require_local_stores
+from compiler.transforms.fuse import forward_store, fuse, fuse_adjacent, require_local_stores
 
 
 @register
@@ -32,22 +32,15 @@ class FuseLoops(TilePass):
         fresh = NameSupply(ir)
         local_buffers = {s.buffer for s in tile.walk(ir.body) if isinstance(s, Local)}
 
+        def attempt(first: Stmt, second: Stmt) -> Stmt | None:
+            fused = fuse_pair(first, second, local_buffers, fresh)
+            if fused is not None:
+                context.applied(self, "fused two loops")
+            return fused
+
         def block(body: Block) -> Block:
-            out: list[Stmt] = []
-            for stmt in body:
-                if isinstance(stmt, (For, Reduce)):
-                    stmt = replace(stmt, body=block(stmt.body))
-                try:
-                    fused = fuse_pair(out[-1], stmt, local_buffers, fresh) if out else None
-                except TransformError as refusal:
-                    fused = None
-                    context.missed(self, str(refusal))
-                if fused is not None:
-                    out[-1] = fused
-                    context.applied(self, "fused two loops")
-                else:
-                    out.append(stmt)
-            return tuple(out)
+            inner = tuple(replace(s, body=block(s.body)) if isinstance(s, (For, Reduce)) else s for s in body)
+            return fuse_adjacent(inner, attempt, partial(context.missed, self))
 
         return ir.with_body(block(ir.body))
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from compiler.analysis.accesses import Accesses
-from compiler.errors import TransformError
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, For, Kernel, Local, Stmt
 from compiler.ir.tile.substitution import NameSupply, substitute_names, with_unique_names
 from compiler.passes.base import Context, TilePass, register
-from compiler.transforms.fuse import fuse
+from compiler.transforms.fuse import fuse, fuse_adjacent
 
 
 @register
@@ -44,22 +44,13 @@ class FuseSiblings(TilePass):
             tables = {s.range.var: Accesses(ir.with_body((*local_buffers, s))) for s in (first, second)}
             if any(is_row_loop(table, v, context.machine.min_block_rows) for v, table in tables.items()):
                 return None
-            return fuse(first, substitute_names(second, {second.range.var: first.range.var}), fresh)
+            fused = fuse(first, substitute_names(second, {second.range.var: first.range.var}), fresh)
+            context.applied(self, f"sibling nest fused into %{fused.range.var}")
+            return fused
 
         def block(body: Block) -> Block:
-            out: list[Stmt] = []
-            for stmt in body:
-                try:
-                    fused = fuse_pair(out[-1], stmt) if out else None
-                except TransformError as refusal:
-                    fused = None
-                    context.missed(self, str(refusal))
-                if fused is not None:
-                    out[-1] = fused
-                    context.applied(self, f"sibling nest fused into %{fused.range.var}")
-                else:
-                    out.append(stmt)
-            return tuple(replace(s, body=block(s.body)) if isinstance(s, For) else s for s in out)
+            fused = fuse_adjacent(body, fuse_pair, partial(context.missed, self))
+            return tuple(replace(s, body=block(s.body)) if isinstance(s, For) else s for s in fused)
 
         return ir.with_body(block(ir.body))
 

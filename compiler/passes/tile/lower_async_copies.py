@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from compiler.ir.scalar import Load
 from compiler.ir.symbolic.index_expr import var
-from compiler.ir.tile.kernel import AsyncCopy, Block, For, Kernel, Local, Range, Stmt, Store, Wait, expand_stmts, walk
+from compiler.ir.tile.kernel import AsyncCopy, Block, Kernel, Local, Range, Stmt, Store, Wait, expand_stmts, walk
+from compiler.ir.tile.loop_nest import wrap_in_nest
 from compiler.ir.tile.substitution import NameSupply
 from compiler.passes.base import Context, TilePass, register
 
@@ -25,16 +26,14 @@ class LowerAsyncCopies(TilePass):
     def run(self, ir: Kernel, context: Context) -> Kernel:
         fresh = NameSupply(ir)
         types = {p.name: p.type for p in ir.params}
+        types |= {s.buffer: s.type for s in walk(ir.body) if isinstance(s, Local)}
 
         def rule(stmt: Stmt) -> Block:
             if isinstance(stmt, AsyncCopy):
                 loops = [Range(fresh("c"), 0, n) for n in stmt.sizes]
                 read, written = stmt.indices(tuple(var(r.var) for r in loops))
-                body: Block = (Store(stmt.target, written, Load(types[stmt.source].dtype, stmt.source, read)),)
-                for r in reversed(loops):
-                    body = (For(r, body),)
-                return body
+                value = Load(types[stmt.source].dtype, stmt.source, read)
+                return wrap_in_nest(loops, (Store(stmt.target, written, value),))
             return () if isinstance(stmt, Wait) else (stmt,)
 
-        types |= {s.buffer: s.type for s in walk(ir.body) if isinstance(s, Local)}
         return ir.with_body(expand_stmts(ir.body, rule))
