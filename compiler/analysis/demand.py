@@ -22,8 +22,8 @@ from compiler.ir.graph.structure import (
     Reduction,
     Scan,
     elementwise_expr,
-    index_variables,
     is_view,
+    position_variables,
 )
 from compiler.ir.scalar import PRIMITIVES
 from compiler.ir.symbolic.index_expr import Dim, var, variables
@@ -48,7 +48,7 @@ class Request:
 
     def is_recomputed(self) -> bool:
         """Return True if a loop that the index does not use encloses one that it uses."""
-        used = index_variables(self.index)
+        used = position_variables(self.index)
         is_used = [v in used for v in self.loops]
         return is_used != sorted(is_used, reverse=True)
 
@@ -94,7 +94,7 @@ class Demand:
 
     def visit_materialized(self, node: Node, request: Request) -> None:
         """Request what all elements of a materialized node read, inside the root loops that its index uses."""
-        used = index_variables(request.index)
+        used = position_variables(request.index)
         outer = [v for v in self.root_loops if v in used]
         index: list[Dim] = []
         own: list[str] = []
@@ -116,7 +116,7 @@ class Demand:
 
         elements = node.structure.operand_elements(node, index, new_loop)
         if isinstance(node.structure, Reduction):
-            outer = index_variables(index)
+            outer = position_variables(index)
             loops, consumer = (*(v for v in loops if v in outer), *own), node
         for operand, position in elements:
             self.add_request(operand, position, loops, consumer)
@@ -133,7 +133,7 @@ class Demand:
             if not isinstance(node.structure, Reduction) and node not in self.materialized:
                 continue
             for r in requests:
-                used = index_variables(r.index) & set(self.root_loops)
+                used = position_variables(r.index) & set(self.root_loops)
                 if used != set(self.root_loops):
                     shared = used if shared is None else shared & used
         return self.root_loops if shared is None else tuple(v for v in self.root_loops if v in shared)
@@ -143,7 +143,7 @@ class Demand:
         if node is self.root or node in self.materialized or isinstance(node.structure, (Leaf, Generate, Scan)):
             return False
         requests = self.requests.get(node, [])
-        if index_variables(*(r.index for r in requests)) <= set(self.shared_loops):
+        if position_variables(*(r.index for r in requests)) <= set(self.shared_loops):
             return False  # placed in the shared loops and computed once
         if self.recompute_cost(node) < machine.recompute_ops:
             return False
@@ -156,7 +156,7 @@ class Demand:
         if isinstance(node.structure, (Reduction, Scan)):
             return REDUCTION_RECOMPUTE_COST
         requests = self.requests.get(node, [])
-        if requests and index_variables(*(r.index for r in requests)) < set(self.shared_loops):
+        if requests and position_variables(*(r.index for r in requests)) < set(self.shared_loops):
             return 0
         own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else 1
         return own + sum(self.recompute_cost(o) for o in node.operands)

@@ -13,8 +13,8 @@ from typing import TypeAlias
 
 from compiler.analysis.index_sets import guard_holds, guard_interval, order_split_points
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Guard, IndexMap, Position
-from compiler.ir.symbolic.index_expr import Bounds, Dim, simplify, var
+from compiler.ir.graph.structure import Guard, IndexMap, Position, index_vars
+from compiler.ir.symbolic.index_expr import Bounds, Dim, simplify
 
 UnrolledPoint: TypeAlias = Mapping[int, int]
 """Indices of an element in the unrolled dimensions, by dimension."""
@@ -76,7 +76,7 @@ def split_store_domain(
     views = [n for n in chain[:-1] if isinstance(n.structure, IndexMap)]
     if all(map(is_bijective_view, views)) and not any(extra_split_points.values()):
         return [StoreDomain((0,) * len(extents), tuple(extents), tuple(points))]
-    index = tuple(var(f"i{d}") for d in range(len(extents)))
+    index = index_vars("i", len(extents))
     bounds: Bounds = {f"i{d}": (0, n - 1) for d, n in enumerate(extents)}
     point_guards = [map_through_views(chain, with_unrolled_dims(point, index), bounds)[1] for point in points]
     guards = list(itertools.chain(*point_guards))

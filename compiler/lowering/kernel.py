@@ -42,7 +42,7 @@ from compiler.ir.graph.structure import (
     Scatter,
     Structure,
     elementwise_expr,
-    index_variables,
+    position_variables,
 )
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, Ref, const, index_value, where
 from compiler.ir.symbolic.index_expr import Dim, interval, simplify, var, variables
@@ -117,7 +117,7 @@ class KernelLowering:
         ordered.sort(key=lambda r: r.var == self.sequential_loop)
         self.extra_indices = {n: self.extra_output_index(n) for n in self.graph.outputs[1:]}
         for n, extra in self.extra_indices.items():
-            is_used = [r.var in index_variables(extra) for r in ordered]
+            is_used = [r.var in position_variables(extra) for r in ordered]
             if is_used != sorted(is_used, reverse=True):
                 raise LoweringError(f"output {n} is invariant in an outer loop of {self.root}")
 
@@ -185,7 +185,7 @@ class KernelLowering:
     def store_output(self, k: int, node: Node, index: Position, position: Position) -> None:
         """Store element `index` of `node` at `position` of output `k`, in the innermost loop that the index uses."""
         value = self.element(node, index, None)
-        with self.nest.at_depth(self.nest.defining_depth(index_variables(index))):
+        with self.nest.at_depth(self.nest.defining_depth(position_variables(index))):
             self.nest.add(Store(f"out{k}", position, value))
 
     # elements
@@ -209,7 +209,7 @@ class KernelLowering:
 
     def hoisted_element(self, node: Node, index: Position, mask: Expr | None) -> Expr:
         """Compute the element in the innermost loop that its index or mask depends on, and bind it there if hoisted."""
-        names = index_variables(index) | (names_read(mask) if mask is not None else set())
+        names = position_variables(index) | (names_read(mask) if mask is not None else set())
         depth = self.nest.defining_depth(names)
         if depth + 1 == len(self.nest.levels) or node in self.inputs or isinstance(node.structure, (Leaf, IndexMap)):
             return self.compute_element(node, index, mask)
@@ -350,7 +350,7 @@ class KernelLowering:
 
     def reduction(self, node: Node, s: Reduction, index: Position) -> Expr:
         """Emit a reduce statement in the innermost loop that the index depends on, and return its result."""
-        with self.nest.at_depth(self.nest.defining_depth(index_variables(index))):
+        with self.nest.at_depth(self.nest.defining_depth(position_variables(index))):
             key = (node, index, "reduced")
             memoized: Expr | None = self.nest.lookup(key)
             if memoized is not None:

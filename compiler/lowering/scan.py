@@ -11,7 +11,7 @@ from compiler.analysis.demand import Demand
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Position, Reduction, Scan, index_variables
+from compiler.ir.graph.structure import Position, Reduction, Scan, position_variables
 from compiler.ir.scalar import Expr, Load, Ref
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.tile.kernel import Let, Local, Store
@@ -49,7 +49,7 @@ def find_sequential_loop(demand: Demand) -> str | None:
     for n in nontrivial_scans(demand.graph):
         for r in demand.requests.get(n, ()):
             is_plain = all(isinstance(d, int) or len(variables(d)) == 1 for d in r.index)
-            if not is_plain or index_variables(r.index) != set(sizes):
+            if not is_plain or position_variables(r.index) != set(sizes):
                 raise LoweringError(f"scan {n} is not indexed by all loops of {demand.root}")
         for d in _scan_positions(n, demand):
             name, axis = str(d), n.structure.axis(n)  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def find_sequential_loop(demand: Demand) -> str | None:
         raise LoweringError("scans along several dimensions")
     loop = next(iter(loops), None)
     for n, requests in demand.requests.items():
-        if isinstance(n.structure, Reduction) and loop in index_variables(*(r.index for r in requests)):
+        if isinstance(n.structure, Reduction) and loop in position_variables(*(r.index for r in requests)):
             raise LoweringError(f"reduction {n} inside a scan loop is faster as its own kernel")
     return loop
 

@@ -10,7 +10,7 @@ from compiler.cost.machine import AVX512
 from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import index_variables
+from compiler.ir.graph.structure import position_variables
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.text.graph_parser import parse_graph
 
@@ -115,5 +115,5 @@ def test_cheap_index_expressions_come_from_indices_alone() -> None:
     assert not is_cheap_index_expr(node(graph, "b"))
 
 
-def test_index_variables_of_several_positions() -> None:
-    assert index_variables((var("i") * 2, 0), (var("j") + var("k"),)) == {"i", "j", "k"}
+def test_variables_of_several_positions() -> None:
+    assert position_variables((var("i") * 2, 0), (var("j") + var("k"),)) == {"i", "j", "k"}

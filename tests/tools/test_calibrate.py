@@ -37,7 +37,9 @@ def test_what_calibrate_writes_is_a_description(tmp_path: Path) -> None:
     write_description(tmp_path / "m.toml", measurements)
     machine = read_machine(tmp_path / "m.toml")
     assert machine.frequency == measurements[0].value
-    assert machine.l2 == host_target().machine.l2  # type: ignore[union-attr]  # hosts have a description
+    host = host_target().machine
+    assert host is not None
+    assert machine.l2 == host.l2
 
 
 def test_noise_changes_nothing(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def index_vars(prefix: str, rank: int) -> Position:
     return tuple(var(f"{prefix}{k}") for k in range(rank))
 
 
-def index_variables(*positions: Position) -> set[str]:
+def position_variables(*positions: Position) -> set[str]:
     """Return the variables that the indices of `positions` use."""
     return {v for index in positions for d in index for v in variables(d)}
 
@@ -135,7 +135,8 @@ class Gather(Structure):
         for d in self.position(node, index):
             if isinstance(d, Lookup):
                 yield node.operands[d.operand], d.position
-                d = sum(map(var, sorted(index_variables(d.position))), start=0)  # varies with the loops of the lookup
+                # varies with the loops of the lookup
+                d = sum(map(var, sorted(position_variables(d.position))), start=0)
             position.append(d)
         yield node.operands[0], tuple(position)
 
@@ -319,7 +320,7 @@ def is_view(structure: Structure, node: Node) -> bool:
     """Return True if the node is a view: an index map with one read and no guards."""
     if not isinstance(structure, IndexMap):
         return False
-    reads = structure.reads(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
+    reads = structure.reads(node, index_vars("i", node.type.rank))
     return len(reads) == 1 and not reads[0].guards
 
 

@@ -11,9 +11,19 @@ from dataclasses import dataclass, replace
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, scalar_value
-from compiler.ir.graph.structure import Elementwise, Guard, IndexMap, Leaf, Opaque, Position, TupleGet, is_view
+from compiler.ir.graph.structure import (
+    Elementwise,
+    Guard,
+    IndexMap,
+    Leaf,
+    Opaque,
+    Position,
+    TupleGet,
+    index_vars,
+    is_view,
+)
 from compiler.ir.scalar import Const, Expr, Ref, const
-from compiler.ir.symbolic.index_expr import interval, substitute, var
+from compiler.ir.symbolic.index_expr import interval, substitute
 from compiler.passes.algebra import simplify_scalar
 from compiler.passes.base import Context, GraphPass, register
 
@@ -90,7 +100,7 @@ def _widened(e: Expr) -> Expr:
 
 def view_identity(n: Node) -> Node | None:
     """Return the source of a chain of views that compose to the identity."""
-    identity = tuple(var(f"i{k}") for k in range(n.type.rank)) if isinstance(n.structure, IndexMap) else ()
+    identity = index_vars("i", n.type.rank) if isinstance(n.structure, IndexMap) else ()
     at: Position = identity
     value = n
     while (seen := _view_source(value, at, n)) is not None:

@@ -10,10 +10,10 @@ import torch
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Reduction
+from compiler.ir.graph.structure import Elementwise, Reduction, index_vars
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.scalar import PrimitiveCall, Ref
-from compiler.ir.symbolic.index_expr import Dim, var
+from compiler.ir.symbolic.index_expr import Dim
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.canonicalize import trace
 from compiler.passes.graph.fold import constant_sources, static_bytes
@@ -97,8 +97,8 @@ def _weight_channel_dim(n: Node, factor: Node) -> int | None:
     if not isinstance(s, Reduction) or s.combine != "add" or len(n.operands) != 2 or len(varying) != 1:
         return None
     domain = s.domain(n)
-    index = tuple(var(f"i{k}") for k in range(n.type.rank))
-    _, weight_index = domain.positions(index, tuple(var(f"r{k}") for k in range(len(domain.extents))))
+    index = index_vars("i", n.type.rank)
+    _, weight_index = domain.positions(index, index_vars("r", len(domain.extents)))
     return next(
         (
             k

@@ -9,10 +9,10 @@ import numpy as np
 
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Gather, Lookup, Scatter
+from compiler.ir.graph.structure import Gather, Lookup, Scatter, index_vars
 from compiler.ir.interpret.random_inputs import special_values
 from compiler.ir.scalar import round_to
-from compiler.ir.symbolic.index_expr import evaluate, var
+from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.types import DType, TensorType
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -21,10 +21,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 def index_operands(node: Node) -> dict[int, tuple[int, bool]]:
     """Return the operands of `node` used as indices, with the indexed extent and True if negative indices wrap around."""
     if isinstance(node.structure, Gather):
-        position = node.structure.position(node, tuple(var(f"i{k}") for k in range(node.type.rank)))
+        position = node.structure.position(node, index_vars("i", node.type.rank))
     elif isinstance(node.structure, Scatter):
         writes = node.structure.writes(node)
-        position = writes.position(tuple(var(f"u{k}") for k in range(len(writes.extents))))
+        position = writes.position(index_vars("u", len(writes.extents)))
     else:
         return {}
     return {p.operand: (evaluate(p.extent, {}), p.wrap_negative) for p in position if isinstance(p, Lookup)}
