@@ -3,6 +3,7 @@
     python -m benchmarks [BENCHMARK ...]
     python -m benchmarks models ResNet-18 MiniLM --peers "OpenVINO,ONNX Runtime" --threads 1
 
+    python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
 
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory and tuning take the options of the second form.
@@ -15,7 +16,17 @@ import sys
 
 from benchmarks.arguments import BenchmarkArguments, parse_arguments
 
-ROW_BENCHMARKS = ("matmul", "convolution", "models", "training", "dynamic_shapes", "compile_time", "memory", "tuning")
+ROW_BENCHMARKS = (
+    "matmul",
+    "convolution",
+    "models",
+    "training",
+    "dynamic_shapes",
+    "compile_time",
+    "memory",
+    "tuning",
+    "contention",
+)
 """Modules whose `main` takes BenchmarkArguments."""
 
 BENCHMARKS = (*ROW_BENCHMARKS, "elementwise", "overhead")

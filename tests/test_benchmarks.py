@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import compile_time, dynamic_shapes, memory, tuning
+from benchmarks import compile_time, contention, dynamic_shapes, memory, tuning
 from benchmarks.arguments import BenchmarkArguments, parse_arguments
 from benchmarks.convolution import count_flops, layers
 from benchmarks.networks import NETWORKS
@@ -160,3 +163,13 @@ def test_cases_of_dynamic_shapes_take_their_inputs(name: str) -> None:
 def test_everything_can_be_tuned() -> None:
     with torch.device("meta"):
         assert {*NETWORKS, "128 x 768 x 768", "ResNet 3x3 64, 56"} <= set(tuning.tuning_cases())
+
+
+def test_competitors_take_turns_beside_load() -> None:
+    """A process that compiled calls for the time that it is given, beside a busy one."""
+    with ExitStack() as stack:
+        pairs = list(contention.start_competitors(stack, "12 small layers", ("eager",), threads=1))
+        busy = contention.Condition("1 busy", partial(contention.busy_processes, 1), copies=2)
+        times = contention.measure(busy, pairs, rounds=1, seconds=0.05)
+    assert set(times) == {"ours", "eager"}
+    assert all(len(t) >= 2 and min(t) > 0 for t in times.values())

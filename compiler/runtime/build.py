@@ -82,9 +82,10 @@ class Build:
         self._pending.clear()
         self._threads.clear()
 
-    def add_program_entry(self, name: str, actions: Iterable[Action], sizes: Mapping[str, int]) -> None:
+    def add_program_entry(self, name: str, actions: Iterable[Action], sizes: Mapping[str, int], parallel: bool) -> None:
         """Compile the entry function `name`, which performs `actions`; never cached, because that is cheap."""
-        self.objects[name] = emit_object(emit_program_entry(name, tuple(actions), sizes), self.target, optimize=False)
+        text = emit_program_entry(name, tuple(actions), sizes, parallel)
+        self.objects[name] = emit_object(text, self.target, optimize=False)
 
     def _compile(self, kernel: Kernel, text: str, key: str) -> bytes:
         """Compile the LLVM IR of a kernel and store the object file in the cache."""

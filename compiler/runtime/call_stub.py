@@ -35,8 +35,8 @@ from compiler.codegen.llvm.program_entry import STATUS, WORKSPACE
 from compiler.errors import VerifyError
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import TensorType
-from compiler.runtime import threads
 from compiler.runtime.pool import GLOBAL_POOL
+from compiler.runtime.threads import prepare_call
 
 
 def _torch_empty_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -98,7 +98,7 @@ class CallStub:
             "pool_tensor": GLOBAL_POOL.empty_tensor,
             "allocate": GLOBAL_POOL.allocate,
             "release": GLOBAL_POOL.release,
-            "sync_thread_count": threads.sync_thread_count,
+            "prepare_call": prepare_call,
         }
         source = self._source()
         namespace = dict(self.bindings)
@@ -120,7 +120,7 @@ class CallStub:
             for name in self.inputs:
                 self._emit_address(name)
         if self.parallel:
-            self._emit_line("sync_thread_count()")
+            self._emit_line("prepare_call()")
         for k, segment in enumerate(self.segments):
             self._emit_native(k, segment) if isinstance(segment, NativeSegment) else self._emit_eager_call(k, segment)
         if self._has_native_segments:

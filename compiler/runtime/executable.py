@@ -18,7 +18,7 @@ from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes, specialize_buffers
 from compiler.ir.tile.kernel import BoundsCheck
-from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step
+from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, walk_steps
 from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.options import Options
@@ -30,6 +30,7 @@ from compiler.runtime.eager_calls import EagerFunction, make_eager_function
 from compiler.runtime.loader import link_objects
 from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
 from compiler.runtime.pool import GLOBAL_POOL
+from compiler.runtime.threads import kernel_functions
 
 EntryFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Frame = tuple[Any, int, Any]
@@ -74,8 +75,11 @@ class Executable:
         self.constants = packed.result()
         for k, steps in enumerate(_split_segments(program)):
             if not isinstance(steps, OpaqueCall):
-                self.build.add_program_entry(f"main{k}", list(self._actions(steps)), self.dynamic_words)
-        self.library = link_objects(list(self.build.objects.values()), list(self.build.objects))
+                parallel = any(
+                    is_parallelizable(program.kernels[s.kernel]) for s in walk_steps(steps) if isinstance(s, Launch)
+                )
+                self.build.add_program_entry(f"main{k}", list(self._actions(steps)), self.dynamic_words, parallel)
+        self.library = link_objects(list(self.build.objects.values()), list(self.build.objects), kernel_functions())
         self.size_values: Mapping[str, int] = {}
         if not self.size_names:
             self._prepare_calls()

@@ -17,11 +17,11 @@ from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.random_inputs import Array
 from compiler.ir.tile.kernel import Kernel, Param
-from compiler.runtime import threads
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
 from compiler.runtime.constants import aligned_empty
 from compiler.runtime.loader import link_objects
+from compiler.runtime.threads import kernel_functions, prepare_call
 
 BURST_SECONDS, MIN_BURSTS, MAX_BURSTS, TIME_BUDGET, PAUSE_SECONDS = 2e-4, 8, 24, 0.1, 5e-4
 """Each kernel runs MIN_BURSTS to MAX_BURSTS bursts, in about TIME_BUDGET seconds for all kernels; chosen empirically.
@@ -54,13 +54,15 @@ class KernelTimer:
 
     def __call__(self, kernels: Sequence[Kernel], cold_bytes: int = 0) -> list[float]:
         symbols = [self._compile(k) for k in kernels]
-        library = link_objects([self.build.objects[s] for s in dict.fromkeys(symbols)], list(dict.fromkeys(symbols)))
+        library = link_objects(
+            [self.build.objects[s] for s in dict.fromkeys(symbols)], list(dict.fromkeys(symbols)), kernel_functions()
+        )
         params = [max(versions, key=param_bytes) for versions in zip(*(k.params for k in kernels), strict=True)]
         constants = sum(param_bytes(p) for p in params if p.role == "const")
         copies = min(1 + cold_bytes // constants, MAX_CONSTANT_COPIES) if constants else 1
         memory = [[random_buffer(p) for _ in range(copies if p.role == "const" else 1)] for p in params]
         frame = (ctypes.c_uint64 * FIRST_SLOT)()
-        threads.sync_thread_count()
+        prepare_call()
         return self._min_seconds([
             self._bind_call(library[s], [[b.ctypes.data for b in buffers] for buffers in memory], ctypes.addressof(frame))
             for s in symbols

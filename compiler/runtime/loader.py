@@ -7,12 +7,12 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import count
+from types import MappingProxyType
 
 import llvmlite.binding as llvm
 
-from compiler.codegen.llvm.object_file import emit_object, target_machine
+from compiler.codegen.llvm.object_file import target_machine
 from compiler.codegen.llvm.targets import host_target
-from compiler.runtime import threads
 
 LIBC = ("memcpy", "memmove", "memset", "bcmp")
 LIBM = tuple(f + suffix for f in ("fma", "fmod", "floor", "ceil", "trunc", "rint", "round", "roundeven", "sqrt")
@@ -31,15 +31,14 @@ class Library:
         return int(self._tracker[symbol])
 
 
-def link_objects(objects: Sequence[bytes], exports: Sequence[str]) -> Library:
-    """Link object files, libc, libm, libgcc and OpenMP; RuntimeError if a symbol is missing."""
+def link_objects(
+    objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int] = MappingProxyType({})
+) -> Library:
+    """Link object files, libc, libm, libgcc and the functions at the addresses `imports`; RuntimeError if one is missing."""
     builder = llvm.JITLibraryBuilder()
     for image in objects:
         builder.add_object_img(image)
-    openmp = threads.openmp_addresses()
-    if openmp is None:
-        builder.add_object_img(_serial_runtime_object())
-    for name, address in {**_system_symbols(), **(openmp or {})}.items():
+    for name, address in {**_system_symbols(), **imports}.items():
         builder.import_symbol(name, address)
     for name in exports:
         builder.export_symbol(name)
@@ -56,9 +55,11 @@ def _jit() -> llvm.LLJIT:
     return llvm.create_lljit_compiler(target_machine(host_target()), use_jit_link=True)
 
 
-@lru_cache(maxsize=1)
-def _serial_runtime_object() -> bytes:
-    return emit_object(threads.SERIAL_RUNTIME_IR, host_target())
+def symbol_address(library: ctypes.CDLL, symbol: str) -> int:
+    """Return the address of `symbol`; AttributeError if the library does not have it."""
+    value = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+    assert value is not None
+    return value
 
 
 @lru_cache(maxsize=1)
@@ -67,7 +68,7 @@ def _system_symbols() -> Mapping[str, int]:
     for file, names in ((None, (*LIBC, *LIBM)), ("libgcc_s.so.1", LIBGCC)):
         for name in names:
             try:
-                addresses[name] = threads.symbol_address(ctypes.CDLL(file), name)
+                addresses[name] = symbol_address(ctypes.CDLL(file), name)
             except (OSError, AttributeError):  # some C libraries lack roundeven, some systems libgcc
                 continue
     return addresses

@@ -17,10 +17,10 @@ from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, execution_counts
 from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.ir.types import TensorType
-from compiler.runtime import threads
 from compiler.runtime.call_stub import empty_strided, strides
 from compiler.runtime.executable import Executable
 from compiler.runtime.pool import GLOBAL_POOL
+from compiler.runtime.threads import prepare_call
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int 
     bound = _BoundSteps(exe, inputs)
     rows = list(execution_counts(exe.program.steps))
     times: list[list[float]] = [[] for _ in rows]
-    threads.sync_thread_count()
+    prepare_call()
     for _ in range(repeats):
         for step_times in times:
             step_times.append(0.0)

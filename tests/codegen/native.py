@@ -25,7 +25,7 @@ from compiler.ir.tile.kernel import Kernel, Param, map_ranges
 from compiler.ir.types import TensorType
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.manager import run_pipeline
-from compiler.runtime import loader
+from compiler.runtime import loader, threads
 from compiler.runtime.constants import pack
 from compiler.runtime.memory import ALIGNMENT
 
@@ -54,7 +54,7 @@ def compile_kernel(kernel: Kernel, target: str) -> loader.Library:
     kernel = replace(run_pipeline(kernel, "peel"), name="tested")
     verify_kernel(kernel)
     code = emit_object(emit_kernel(kernel, target_by_name(target)), target_by_name(target))
-    return loader.link_objects([code], ["tested"])
+    return loader.link_objects([code], ["tested"], threads.kernel_functions())
 
 
 class KernelOutcome(dict[str, Array]):
@@ -76,6 +76,7 @@ def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") ->
     }
     status = (ctypes.c_int32 * 4)()
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(memory) + 1))(library["tested"])
+    threads.prepare_call()
     function(*(_address(raw) + GUARD_BYTES for raw in memory.values()), ctypes.addressof(status))
     result = KernelOutcome()
     result.check_failed = status[0] != 0

@@ -81,17 +81,17 @@ def test_threads_share_from_some_size_on(least: int, threads: int) -> None:
 
 
 def test_below_it_no_thread_is_woken() -> None:
-    """The calling thread goes on alone: the text compares before it calls the OpenMP runtime."""
+    """The calling thread goes on alone: the text compares before it calls the thread team."""
     text = program(BODIES["shared rows"], " parallel if n*3 >= 60")
     kernel = parse_program(text).kernels["product"]
     entry = emit_kernel(kernel, host_target()).split("define void @product(")[1]
     order = [
         "icmp slt i64",
         "serial:",
-        "call void @product.body(",
+        "call void @product.phase0(",
         "ret void",
         "parallel:",
-        "call void @GOMP_parallel(",
+        "call void @tilewright_parallel(",
     ]
     assert re.search(".*?".join(map(re.escape, order)), entry, re.DOTALL)
 

@@ -1,27 +1,17 @@
-"""Object files become callable, on PyTorch's own threads."""
+"""Object files become callable."""
 
 import ctypes
 import subprocess
 import sys
-import threading
 
 import pytest
-import torch
 
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.object_file import LLVMError, emit_assembly, emit_object
 from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
 from compiler.errors import TargetError
-from compiler.runtime import loader, threads
+from compiler.runtime import loader
 
-COUNT_THREADS = """
-define internal void @work(ptr %counter) { %old = atomicrmw add ptr %counter, i32 1 seq_cst  ret void }
-define void @count(ptr %counter) {
-  call void @GOMP_parallel(ptr @work, ptr %counter, i32 0, i32 0)
-  ret void
-}
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-"""
 ADD_ONE = """
 define void @add_one(ptr %x) {
   %a = load <16 x float>, ptr %x, align 4
@@ -57,20 +47,6 @@ def call(library: loader.Library, symbol: str, argument: ctypes.Array) -> None:
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library[symbol])(ctypes.addressof(argument))
 
 
-def used_threads(library: loader.Library) -> int:
-    counter = (ctypes.c_int32 * 1)()
-    call(library, "count", counter)
-    return counter[0]
-
-
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_code_runs():
     library = loader.link_objects([emit_object(ADD_ONE, host_target())], ["add_one"])
     x = (ctypes.c_float * 16)(*range(16))
@@ -89,32 +65,6 @@ def test_objects_call_each_other():
 def test_a_missing_symbol_is_an_error():
     with pytest.raises(RuntimeError, match="materialize"):
         loader.link_objects([emit_object(LOST, host_target())], ["lost"])
-
-
-def test_set_num_threads_counts(two_threads):
-    library = loader.link_objects([emit_object(COUNT_THREADS, host_target())], ["count"])
-    assert used_threads(library) == 2
-    torch.set_num_threads(1)
-    assert used_threads(library) == 1
-
-
-def test_in_another_thread_too(two_threads):
-    library, seen = loader.link_objects([emit_object(COUNT_THREADS, host_target())], ["count"]), []
-
-    def work() -> None:
-        threads.sync_thread_count()
-        seen.append(used_threads(library))
-
-    torch.set_num_threads(1)
-    worker = threading.Thread(target=work)
-    worker.start()
-    worker.join()
-    assert seen == [1]
-
-
-def test_without_openmp_it_is_serial(monkeypatch, two_threads):
-    monkeypatch.setattr(threads, "openmp_addresses", lambda: None)
-    assert used_threads(loader.link_objects([emit_object(COUNT_THREADS, host_target())], ["count"])) == 1
 
 
 def test_libraries_unload():

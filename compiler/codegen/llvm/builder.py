@@ -146,20 +146,16 @@ class IRBuilder:
             self.emit_void(f"br i1 {test}, label %{head}, label %{done}")
         else:
             self.emit_void(f"br label %{head}")
-        self.block(head)
         counter = self.fresh_name("i")
-        phis = [self.fresh_name("c") for _ in carried]
-        phi_line = len(self.lines)
-        results = body(counter, list(phis))
-        following = self.emit(f"add nsw i64 {counter}, {step}")
-        more = self.emit(f"icmp slt i64 {following}, {stop}")
-        latch = self.label
-        rows = zip([counter, *phis], [("i64", start), *carried], [following, *results], strict=True)
-        self.lines[phi_line:phi_line] = [
-            f"  {phi} = phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]" for phi, (ty, init), new in rows
-        ]
-        self.emit_void(f"br i1 {more}, label %{head}, label %{done}")
-        self.block(done)
+        phis = [counter, *(self.fresh_name("c") for _ in carried)]
+
+        def iteration() -> tuple[str, list[str]]:
+            results = body(counter, phis[1:])
+            following = self.emit(f"add nsw i64 {counter}, {step}")
+            return self.emit(f"icmp slt i64 {following}, {stop}"), [following, *results]
+
+        initial = dict(zip(phis, [("i64", start), *carried], strict=True))
+        (_, *results), latch = self._repeat(head, done, preheader, initial, iteration)
         if not may_be_empty:
             return results
         self.available_values = available
@@ -167,6 +163,44 @@ class IRBuilder:
             self.emit(f"phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]")
             for (ty, init), new in zip(carried, results, strict=True)
         ]
+
+    def do_while(
+        self, carried: Sequence[tuple[str, str]], body: Callable[[list[str]], tuple[str, list[str]]]
+    ) -> list[str]:
+        """Repeat `body` while the flag that it returns is set; return the final carried values.
+
+        `carried` holds the type and initial value of each carried value.  `body` takes the current values and returns the flag
+        and the new values.
+        """
+        head, done, preheader = self.fresh_name("loop")[1:], self.fresh_name("done")[1:], self.label
+        phis = [self.fresh_name("c") for _ in carried]
+        self.emit_void(f"br label %{head}")
+        return self._repeat(head, done, preheader, dict(zip(phis, carried, strict=True)), lambda: body(phis))[0]
+
+    def _repeat(
+        self,
+        head: str,
+        done: str,
+        preheader: str,
+        phis: Mapping[str, tuple[str, str]],
+        iteration: Callable[[], tuple[str, list[str]]],
+    ) -> tuple[list[str], str]:
+        """Emit block `head`, entered from `preheader`, while the flag that `iteration` returns is set; go on in block `done`.
+
+        `phis` holds the type and initial value of each carried value; `iteration` also returns their new values.  Return the
+        final values, and the label of the block that jumps back.
+        """
+        self.block(head)
+        phi_line = len(self.lines)
+        more, results = iteration()
+        latch = self.label
+        rows = zip(phis.items(), results, strict=True)
+        self.lines[phi_line:phi_line] = [
+            f"  {phi} = phi {ty} [ {init}, %{preheader} ], [ {new}, %{latch} ]" for (phi, (ty, init)), new in rows
+        ]
+        self.emit_void(f"br i1 {more}, label %{head}, label %{done}")
+        self.block(done)
+        return results, latch
 
     def if_else(self, flag: str, then_body: Callable[[], object], else_body: Callable[[], object]) -> None:
         """Emit a branch on `flag`."""

@@ -1,13 +1,13 @@
 """Tile IR -> LLVM IR text: one module per kernel, defining `void @name(ptr param..., i64 size..., ptr status)`.
 
-A kernel with parallel loops passes its body to the OpenMP runtime through `GOMP_parallel`.  Each thread runs one contiguous
-chunk of the iterations (see compiler.ir.tile.thread_sync).  Tiles, lanes, threads, partial tiles and accumulators are those that
+A kernel with parallel loops is emitted as one function for each phase (see compiler.ir.tile.thread_sync): threads that take part
+claim contiguous chunks of the iterations until none is left.  Tiles, lanes, phases, partial tiles and accumulators are those that
 the loops state; code generation decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
-from compiler.codegen.llvm.kernel_module import module_text
+from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
 from compiler.codegen.llvm.primitives import emit_primitive
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, trip_count
 from compiler.codegen.llvm.targets import CPUTarget
@@ -27,7 +27,7 @@ from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, interval, product, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Range, Reduce, Stmt, Store, has_partial_tile
-from compiler.ir.tile.thread_sync import barrier_points, is_parallelizable
+from compiler.ir.tile.thread_sync import is_parallelizable, parallel_phases
 from compiler.ir.tile.uses import used_names
 from compiler.ir.types import DType, boolean, i64
 
@@ -40,59 +40,82 @@ LoopBody: TypeAlias = Callable[[ExprEmitter, CarriedValues], CarriedValues]
 
 def emit_kernel(kernel: Kernel, target: CPUTarget) -> str:
     """Return the LLVM IR text of the module for `kernel`."""
-    emitter = KernelEmitter(kernel, target)
-    emitter.emit()
-    return module_text(kernel, target, emitter.b, emitter.parallel)
+    if not is_parallelizable(kernel):
+        return serial_module(kernel, target, KernelEmitter(kernel, target).emit(kernel.body))
+    return parallel_module(kernel, target, [emit_phase(kernel, target, phase) for phase in parallel_phases(kernel)])
+
+
+def emit_phase(kernel: Kernel, target: CPUTarget, phase: Block) -> PhaseBody:
+    """Emit one phase of a parallel kernel."""
+    steps = tuple(
+        product([trip_count(r) for r in perfect_parallel_nest(s)[0]])
+        for s in phase
+        if isinstance(s, For) and s.parallel
+    )
+    return PhaseBody(KernelEmitter(kernel, target).emit(phase, shared=True), steps)
+
+
+def perfect_parallel_nest(loop: For) -> tuple[list[Range], Block]:
+    """Return the ranges of perfectly nested parallel loops, outermost first, and the body of the innermost."""
+    nest: list[Range] = []
+    body: Block = (loop,)
+    while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
+        nest.append(body[0].range)
+        body = body[0].body
+    return nest, body
 
 
 class KernelEmitter:
-    """Emits the statements of one kernel into the builder `b`."""
+    """Emits statements of one kernel into the builder `b`."""
 
     def __init__(self, kernel: Kernel, target: CPUTarget) -> None:
         self.kernel, self.target = kernel, target
         self.b = IRBuilder()
-        self.parallel = is_parallelizable(kernel)
-        self.barrier_points = barrier_points(kernel) if self.parallel else frozenset()
         # (pointer, elements) of the stack memory of each local buffer; all unrolled copies of a tile.Local share it
         self.local_allocas: dict[tuple[object, ...], tuple[str, int]] = {}
         self.failed_flag = (
             ""  # pointer to this thread's i1 that records a failed bounds check; empty before the first check
         )
 
-    def emit(self) -> None:
-        """Emit the body, then the status store and the fence that non-temporal stores need on x86."""
+    def emit(self, body: Block, shared: bool = False) -> IRBuilder:
+        """Emit `body`, then the status store and the fence that non-temporal stores need on x86; return the builder.
+
+        With `shared`, threads share the iterations of its parallel loops, which follow all other statements.
+        """
         scope = CodegenScope()
         for k, p in enumerate(self.kernel.params):
             scope.buffers[p.name] = StorageBuffer(
                 f"%p{k}", p.type, is_writable=p.is_written, is_aligned=p.role in ("out", "scratch")
             )
-        self.emit_block(self.kernel.body, ExprEmitter(self.b, scope))
+        ev = ExprEmitter(self.b, scope)
+        if shared:
+            loops = [s for s in body if isinstance(s, For) and s.parallel]
+            self.emit_block(body[: -len(loops)], ev)
+            self.emit_shared_loops(loops, ev)
+        else:
+            self.emit_block(body, ev)
         self.emit_status()
-        streams = any(isinstance(s, Store) and s.nontemporal is not None for s in tile.walk(self.kernel.body))
+        streams = any(isinstance(s, Store) and s.nontemporal is not None for s in tile.walk(body))
         if streams and self.target.triple.startswith("x86"):
             self.b.intrinsic("void", "llvm.x86.sse.sfence")
+        return self.b
 
     # statements
 
     def emit_block(self, body: Block, ev: ExprEmitter) -> None:
         """Emit statements in order; a Let is emitted at its first use, or before the next loop that uses it."""
-        outermost = body is self.kernel.body
-        for k, stmt in enumerate(body):
-            if outermost and k in self.barrier_points:
-                self.emit_barrier()
+        for stmt in body:
             if isinstance(stmt, (For, Reduce)):
-                used = used_names(stmt)
-                for name in [n for n in ev.scope.values if n in used]:  # in binding order: a set has none
-                    ev.materialize(name)
-            if outermost and self.parallel and isinstance(stmt, For) and stmt.parallel:
-                self.emit_worksharing_loop(stmt, ev)
-            else:
-                self.emit_stmt(stmt, ev)
+                self.materialize_used(stmt, ev)
+            self.emit_stmt(stmt, ev)
             ev.memo = _pointer_memo(ev)
 
-    def emit_barrier(self) -> None:
-        """Wait for the other threads unless there is only one."""
-        self.b.switch("%threads", 2, lambda count: self.b.intrinsic("void", "GOMP_barrier") if count > 1 else None)
+    @staticmethod
+    def materialize_used(stmt: Stmt, ev: ExprEmitter) -> None:
+        """Emit the values that a loop uses before it."""
+        used = used_names(stmt)
+        for name in [n for n in ev.scope.values if n in used]:  # in binding order: a set has none
+            ev.materialize(name)
 
     def emit_stmt(self, stmt: Stmt, ev: ExprEmitter) -> None:
         """Emit one statement that is not a worksharing loop."""
@@ -233,32 +256,54 @@ class KernelEmitter:
             return ""
         return ev.emit_resolved_index(ev.scope.resolve(r.extent) - counter * r.tile, {}, None)
 
-    def emit_worksharing_loop(self, stmt: For, ev: ExprEmitter) -> None:
-        """Emit perfectly nested parallel loops as one loop over the iterations in this thread's chunk."""
-        nest: list[Range] = []
-        body: Block = (stmt,)
-        while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
-            nest.append(body[0].range)
-            body = body[0].body
+    def emit_shared_loops(self, loops: Sequence[For], ev: ExprEmitter) -> None:
+        """Emit the parallel loops of a phase for one chunk after another, until this thread can claim no more.
+
+        A thread keeps the number of the first iteration of each loop that it ran, to which its scratch memory belongs.
+        """
+        for loop in loops:
+            self.materialize_used(loop, ev)
+
+        def run_chunk(carried: CarriedValues) -> tuple[str, CarriedValues]:
+            chunk, *first = carried
+            inner = ExprEmitter(self.b, ev.scope.inner(), _pointer_memo(ev))
+            first = [self.emit_worksharing_loop(s, chunk, f, inner) for s, f in zip(loops, first, strict=True)]
+            self.b.declarations.add(f"declare i64 @{NEXT_CHUNK}(ptr)")
+            following = self.b.emit(f"call i64 @{NEXT_CHUNK}(ptr %claimer)")
+            return self.b.emit(f"icmp sge i64 {following}, 0"), [following, *first]
+
+        self.b.do_while([("i64", "%first"), *(("i64", "-1") for _ in loops)], run_chunk)
+
+    def emit_worksharing_loop(self, stmt: For, chunk: str, first: str, ev: ExprEmitter) -> str:
+        """Emit perfectly nested parallel loops as one loop over the iterations in `chunk`.
+
+        `first` is the first iteration that this thread ran, -1 if none; return what it is afterwards.
+        """
+        nest, body = perfect_parallel_nest(stmt)
         trips = [trip_count(r) for r in nest]
         counts = [ev.emit_resolved_index(n, {}, None) for n in trips]
         if product(trips) == 0:
-            return
+            return first
         total = ev.emit_resolved_index(product(trips), {}, None)
-        start = self._chunk_start("%thread", total)
-        stop = self._chunk_start(self.b.emit("add i64 %thread, 1"), total)
+        start = self._chunk_start(chunk, total)
+        stop = self._chunk_start(self.b.emit(f"add i64 {chunk}, 1"), total)
         scratch = [p for p in self.kernel.params if p.role == "scratch"]
-        first = delinearize_step(self.b, ev.scope, nest, counts, start) if scratch else []
+        first_numbers = list[Dim]()
+        if scratch:
+            is_first, has_work = self.b.emit(f"icmp slt i64 {first}, 0"), self.b.emit(f"icmp slt i64 {start}, {stop}")
+            first = self.b.emit(f"select i1 {self.b.emit(f'and i1 {is_first}, {has_work}')}, i64 {start}, i64 {first}")
+            first_numbers = delinearize_step(self.b, ev.scope, nest, counts, first)
 
         def step(counter: str, _: list[str]) -> list[str]:
             inner = ExprEmitter(self.b, ev.scope.inner())
             numbers = delinearize_step(self.b, inner.scope, nest, counts, counter)
             for p in scratch:
-                reuse_thread_scratch(inner.scope, p, body, nest, numbers, first)
+                reuse_thread_scratch(inner.scope, p, body, nest, numbers, first_numbers)
             self.emit_nested_loops(list(zip(nest, numbers, strict=True)), inner, body)
             return []
 
         self.b.loop(start, stop, 1, [], step, may_be_empty=True)
+        return first
 
     def emit_nested_loops(self, loops: list[tuple[Range, Dim]], ev: ExprEmitter, body: Block) -> None:
         """Emit `body` for one tile of each loop: the tile with the paired number."""
@@ -313,9 +358,9 @@ class KernelEmitter:
         ev.scope.ssa_names[name] = start
         return var(name), number
 
-    def _chunk_start(self, thread: str, total: str) -> str:
-        """Return the first of `total` iterations that belongs to `thread`."""
-        return self.b.emit(f"udiv i64 {self.b.emit(f'mul i64 {thread}, {total}')}, %threads")
+    def _chunk_start(self, chunk: str, total: str) -> str:
+        """Return the first of `total` iterations that belongs to `chunk`."""
+        return self.b.emit(f"udiv i64 {self.b.emit(f'mul i64 {chunk}, {total}')}, %chunks")
 
     # reductions
 

@@ -89,15 +89,24 @@ class Loop:
 Action: TypeAlias = Union[KernelCall, CopyBytes, Loop]
 
 
-def emit_program_entry(name: str, actions: Sequence[Action], sizes: Mapping[str, int]) -> str:
+BEGIN_CALL, END_CALL = "tilewright_begin_call", "tilewright_end_call"
+"""Functions to call before and after parallel kernels, so that threads are divided among the calls under way."""
+
+
+def emit_program_entry(name: str, actions: Sequence[Action], sizes: Mapping[str, int], parallel: bool = False) -> str:
     """Return the LLVM IR text of `void @name(ptr frame)`, which performs `actions` in order.
 
-    `sizes` maps each dynamic size to its word in the frame.
+    `sizes` maps each dynamic size to its word in the frame.  `parallel` tells that threads share some of its kernels.
     """
     writer = _EntryWriter(sizes)
+    if parallel:
+        writer.lines.append(f"call void @{BEGIN_CALL}()")
     writer.emit_actions(actions)
+    if parallel:
+        writer.lines.append(f"call void @{END_CALL}()")
     calls = {a.symbol: ["ptr"] * len(a.addresses) + ["i64"] * len(a.sizes) for a in _kernel_calls(actions)}
     declarations = [f"declare void @{s}({', '.join([*types, 'ptr'])})" for s, types in sorted(calls.items())]
+    declarations += [f"declare void @{function}()" for function in (BEGIN_CALL, END_CALL)]
     declarations.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     body = "\n".join(line if line.endswith(":") else f"  {line}" for line in ["entry:", *writer.lines, "ret void"])
     return f"define void @{name}(ptr %frame) nounwind {{\n{body}\n}}\n\n" + "\n".join(declarations) + "\n"

@@ -1,27 +1,89 @@
-"""Work sharing and barriers: threads divide the outermost parallel loops of a kernel, and each runs all other statements.
+"""Work sharing: threads divide the outermost parallel loops of a kernel, and each runs the other statements that it needs.
 
 local %t: f32[64]                             one copy per thread
 for %k in 0..64 { store %w[%k], %t[%k] }      run by every thread
 parallel %i in 0..96 { ... %t[%k] ... }       divided among the threads
 parallel %i in 96..100 { ... }                divided among the threads
+
+Where the order of iterations matters, a new phase begins (see `parallel_phases`).
 """
 
 from __future__ import annotations
 
 from compiler.ir.tile.dependence import MemoryAccess, may_conflict, memory_accesses
-from compiler.ir.tile.kernel import For, Kernel, Local, copied_buffers, stored_buffers, walk
+from compiler.ir.tile.kernel import (
+    Block,
+    BoundsCheck,
+    For,
+    Kernel,
+    Let,
+    Local,
+    Reduce,
+    Stmt,
+    copied_buffers,
+    loaded_buffers,
+    stored_buffers,
+    walk,
+)
+from compiler.ir.tile.uses import used_names
 
 
 def is_parallelizable(kernel: Kernel) -> bool:
     """Return True if threads may share `kernel`: it has parallel loops, and all other statements write only local buffers.
 
-    Parallel loops must not write these buffers, of which each thread has its own copy.
+    Parallel loops must not write these buffers, of which each thread has its own copy.  A thread runs the other statements
+    when it joins, so these must not read what a later parallel loop writes, and no bounds check may follow the last loop.
     """
-    loops = tuple(s for s in kernel.body if isinstance(s, For) and s.parallel)
-    serial_stmts = tuple(s for s in kernel.body if not (isinstance(s, For) and s.parallel))
+    loops = tuple(s for s in kernel.body if _is_shared(s))
+    if not loops or isinstance(kernel.body[-1], BoundsCheck):
+        return False
+    serial_stmts = tuple(s for s in kernel.body if not _is_shared(s))
     local_buffers = {s.buffer for s in walk(serial_stmts) if isinstance(s, Local)}
-    writes_only_locals = stored_buffers(serial_stmts) <= local_buffers
-    return bool(loops) and writes_only_locals and not stored_buffers(loops) & local_buffers
+    read = set[str]()
+    for s in kernel.body:
+        if not _is_shared(s):
+            read |= loaded_buffers((s,))
+        elif read & stored_buffers((s,)):
+            return False
+    return stored_buffers(serial_stmts) <= local_buffers and not stored_buffers(loops) & local_buffers
+
+
+def parallel_phases(kernel: Kernel) -> tuple[Block, ...]:
+    """Split a parallelizable kernel into phases: each begins when all iterations of the one before it have finished.
+
+    A phase is the serial statements that it needs, which every thread runs first, followed by the parallel loops whose
+    iterations threads share.
+    """
+    points = barrier_points(kernel)
+    phases, serial, loops = list[Block](), list[Stmt](), list[Stmt]()
+    for k, stmt in enumerate(kernel.body):
+        if k in points and loops:
+            phases.append((*_needed(serial, loops), *loops))
+            serial, loops = [s for s in serial if not isinstance(s, BoundsCheck)], []
+        (loops if _is_shared(stmt) else serial).append(stmt)
+    return (*phases, (*_needed(serial, loops), *loops)) if loops else tuple(phases)
+
+
+def _is_shared(stmt: Stmt) -> bool:
+    return isinstance(stmt, For) and stmt.parallel
+
+
+def _needed(serial: list[Stmt], loops: list[Stmt]) -> list[Stmt]:
+    """Return bounds checks, and the statements whose values or buffers these or `loops` use, in order."""
+    used = set[str]().union(*map(_names_used, loops))
+    needed = list[Stmt]()
+    for s in reversed(serial):
+        defined = (
+            {s.name} if isinstance(s, (Let, Reduce)) else {s.buffer} if isinstance(s, Local) else stored_buffers((s,))
+        )
+        if isinstance(s, BoundsCheck) or defined & used:
+            needed.insert(0, s)
+            used |= _names_used(s)
+    return needed
+
+
+def _names_used(stmt: Stmt) -> set[str]:
+    return used_names(stmt) | loaded_buffers((stmt,)) | stored_buffers((stmt,))
 
 
 def barrier_points(kernel: Kernel) -> frozenset[int]:

@@ -6,7 +6,7 @@ import pytest
 
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Kernel
-from compiler.ir.tile.thread_sync import barrier_points, is_parallelizable
+from compiler.ir.tile.thread_sync import barrier_points, is_parallelizable, parallel_phases
 
 
 def kernel(body: str) -> Kernel:
@@ -26,6 +26,8 @@ ALONE = {
     "a parallel loop inside a serial one": "for %i in 0..1 { parallel %j in 0..96 { store %x[%j], %y[%j] } }",
     "a store beside it": f"store 1.0, %z[0] {FIRST}",
     "a serial loop beside it": f"for %j in 0..96 {{ store %x[%j], %z[%j] }} {FIRST}",
+    "a value that is overwritten": f"%a = %y[3] {FIRST}",
+    "a check at the end": f"{FIRST} %n = 3:i64 check %n in 0..4",
     "a shared loop that fills the buffer": "local %t: f32[96] parallel %i in 0..96 { store %x[%i], %t[%i] }",
 }
 
@@ -83,3 +85,41 @@ MEETINGS = {
 def test_threads_meet_where_the_order_matters(case: str) -> None:
     body, expected = MEETINGS[case]
     assert barrier_points(kernel(body)) == expected
+
+
+def loop(name: str, load: str, store: str) -> str:
+    return f"parallel %{name} in 0..96 {{ store {load}, {store} }}"
+
+
+TABLE = "local %t: f32[4] for %k in 0..4 { store %x[%k], %t[%k] }"
+PHASES = {
+    "one phase": (f"{loop('i', '%x[%i]', '%y[%i]')} {loop('j', '%x[%j]', '%z[%j]')}", ["parallel parallel"]),
+    "a phase for each step": (
+        f"{loop('i', '%x[%i]', '%y[%i]')} {loop('j', '%y[95 - %j]', '%z[%j]')}",
+        ["parallel", "parallel"],
+    ),
+    "a table that both phases read": (
+        f"{TABLE} {loop('i', '%x[%i] + %t[0]', '%y[%i]')} {loop('j', '%y[95 - %j] + %t[1]', '%z[%j]')}",
+        ["local for parallel", "local for parallel"],
+    ),
+    "a value that only the second phase reads": (
+        f"%a = %x[3] {loop('i', '%x[%i]', '%y[%i]')} {loop('j', '%y[95 - %j] + %a', '%z[%j]')}",
+        ["parallel", "let parallel"],
+    ),
+    "a sum of what the first phase stored": (
+        f"{loop('i', '%x[%i]', '%y[%i]')} %s = reduce add %k in 0..96 {{ yield %y[%k] }} {loop('j', '%s', '%z[%j]')}",
+        ["parallel", "reduce parallel"],
+    ),
+    "a check runs once": (
+        f"%n = 3:i64 check %n in 0..4 {loop('i', '%x[%i]', '%y[%i]')} {loop('j', '%y[95 - %j]', '%z[%j]')}",
+        ["let boundscheck parallel", "parallel"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PHASES)
+def test_phases_hold_the_statements_that_they_need(case: str) -> None:
+    body, expected = PHASES[case]
+    phases = parallel_phases(kernel(body))
+    kinds = [["parallel" if getattr(s, "parallel", False) else type(s).__name__.lower() for s in p] for p in phases]
+    assert [" ".join(k) for k in kinds] == expected

@@ -1,0 +1,82 @@
+"""Every order of steps of the thread team's protocol: each chunk runs once, before its region ends, and nobody waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+
+import pytest
+
+from tests.runtime.interleavings import Checker, Pointer, Value, Violation, parse
+
+SCENARIO = """
+define void @work(ptr %data, ptr %claimer, i64 %first, i64 %chunks) {
+entry:
+  br label %loop
+loop:
+  %chunk = phi i64 [ %first, %entry ], [ %following, %loop ]
+  %slot = getelementptr i64, ptr %data, i64 %chunk
+  %old = atomicrmw add ptr %slot, i64 1 seq_cst
+  %following = call i64 @tilewright_next_chunk(ptr %claimer)
+  %more = icmp sge i64 %following, 0
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+define void @caller(i64 %chunks) {
+entry:
+  call void @tilewright_begin_call()
+  call void @tilewright_parallel(ptr @work, ptr @runs1, i64 %chunks)
+  call void @finished(ptr @runs1, i64 %chunks)
+  call void @tilewright_parallel(ptr @work, ptr @runs2, i64 %chunks)
+  call void @finished(ptr @runs2, i64 %chunks)
+  call void @tilewright_end_call()
+  ret void
+}
+"""
+PROTOCOL = files("compiler.runtime").joinpath("thread_team.ll").read_text()
+
+
+def finished(memory: Mapping[Pointer, Value], args: list[Value]) -> None:
+    """Check that the region that ended ran each chunk once: one chunk stands for all if the caller ran alone."""
+    (name, _), chunks = args  # type: ignore[misc]
+    runs = [memory.get((name, 8 * k), 0) for k in range(int(chunks))]  # type: ignore[arg-type]
+    alone = [1] + [0] * (int(chunks) - 1)  # type: ignore[arg-type]
+    if runs not in (alone, [1] * int(chunks)):  # type: ignore[arg-type]
+        raise Violation(f"the chunks of {name} ran {runs} times")
+
+
+def checker(protocol: str, threads: int, chunks_per_thread: int) -> Checker:
+    memory: dict[Pointer, Value] = {("tilewright_team", 0): threads, ("tilewright_team", 8): chunks_per_thread}
+    memory |= {("region", k): 0 for k in (0, 8, 16)} | {("done", 0): 0}
+    starts: list[tuple[str, list[Value]]] = [("caller", [threads * chunks_per_thread])]
+    starts += [("tilewright_worker", [("null", k)]) for k in range(1, threads)]
+    return Checker(parse(protocol + SCENARIO), memory, starts, {"finished": finished})
+
+
+@pytest.mark.parametrize(("threads", "chunks_per_thread"), [(2, 1), (2, 2)])
+def test_every_order_is_right(threads: int, chunks_per_thread: int) -> None:
+    assert checker(PROTOCOL, threads, chunks_per_thread).explore() > 5000
+
+
+FAULTS = {
+    "a claim that forgets the epoch": ("%late = icmp ugt i64 %word_epoch, %epoch", "%late = icmp ugt i64 0, %epoch"),
+    "a caller that does not look again": (
+        "%is_complete = icmp eq i32 %value, %chunks",
+        "%is_complete = icmp eq i32 %value, -1",
+    ),
+    "a caller that does not wait": ("br i1 %complete, label %account, label %wait", "br label %account"),
+    "a worker that counts too early": (
+        "%claimed = load i64, ptr %claimed_slot\n  %claimed32 = trunc i64 %claimed to i32\n  %chunks32 = trunc i64 %chunks to i32\n  %before",
+        "%claimed = load i64, ptr %claimed_slot\n  %claimed32 = trunc i64 1 to i32\n  %chunks32 = trunc i64 %chunks to i32\n  %before",
+    ),
+    "nobody wakes the caller": ("call void @futex_wake(ptr @done, i32 -1)", "call void @relax()"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(fault: str) -> None:
+    right, wrong = FAULTS[fault]
+    assert PROTOCOL.count(right) == 1
+    with pytest.raises(Violation):
+        checker(PROTOCOL.replace(right, wrong), 2, 2).explore()

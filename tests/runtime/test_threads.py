@@ -1,0 +1,274 @@
+"""The thread team: every iteration runs once, on as many threads as were asked for, in every process."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from compiler.codegen.llvm.object_file import emit_object
+from compiler.codegen.llvm.targets import host_target
+from compiler.runtime import threads
+from compiler.runtime.loader import Library, link_objects
+
+CHUNKS = 64
+RECORD_CHUNKS = """
+define internal void @work(ptr %data, ptr %claimer, i64 %first, i64 %chunks) {
+entry:
+  %joined = atomicrmw add ptr %data, i64 1 seq_cst
+  br label %loop
+loop:
+  %chunk = phi i64 [ %first, %entry ], [ %following, %next ]
+  %chunks_seen = getelementptr i64, ptr %data, i64 1
+  store atomic i64 %chunks, ptr %chunks_seen monotonic, align 8
+  %number = add i64 %chunk, 2
+  %slot = getelementptr i64, ptr %data, i64 %number
+  %old = atomicrmw add ptr %slot, i64 1 seq_cst
+  br label %delay
+delay:
+  %k = phi i64 [ 0, %loop ], [ %k1, %delay ]
+  %k1 = add i64 %k, 1
+  %limit_slot = getelementptr i64, ptr %data, i64 1100
+  %limit = load volatile i64, ptr %limit_slot
+  %more = icmp ult i64 %k1, %limit
+  br i1 %more, label %delay, label %next
+next:
+  %following = call i64 @tilewright_next_chunk(ptr %claimer)
+  %any = icmp sge i64 %following, 0
+  br i1 %any, label %loop, label %done
+done:
+  ret void
+}
+define void @record(ptr %data) {
+  call void @tilewright_begin_call()
+  call void @tilewright_parallel(ptr @work, ptr %data, i64 MOST)
+  call void @tilewright_end_call()
+  ret void
+}
+declare void @tilewright_parallel(ptr, ptr, i64)
+declare i64 @tilewright_next_chunk(ptr)
+declare void @tilewright_begin_call()
+declare void @tilewright_end_call()
+"""
+"""Counts in %data: threads that joined, the number of chunks, and how often each chunk ran; the last word is the delay of one."""
+
+Record = Callable[[int], list[int]]
+
+
+def recorder(most: int = 1024) -> Record:
+    """Return a function that runs a region of at most `most` chunks with a delay in each, and returns what it counted."""
+    code = emit_object(RECORD_CHUNKS.replace("MOST", str(most)), host_target())
+    library: Library = link_objects([code], ["record"], threads.kernel_functions())
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library["record"])
+
+    def record(delay: int = 1) -> list[int]:
+        data = (ctypes.c_int64 * 1101)()
+        data[1100] = delay
+        function(ctypes.addressof(data))
+        keep = library  # unloaded when the last function is gone
+        assert keep
+        return list(data)
+
+    return record
+
+
+@pytest.fixture(autouse=True)
+def restore_threads() -> Iterator[None]:
+    """Let the team have any number of threads, whatever this machine has, and sharing never rest."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+    threads.prepare_call()
+
+
+def resize(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "available_cpus", lambda: 64)
+    threads.team().resize(count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 64])
+def test_each_chunk_runs_once(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    resize(count, monkeypatch)
+    record = recorder()
+    for _ in range(200):
+        joined, chunks, *runs = record(1)
+        assert runs[:chunks] == [1] * chunks
+        assert not any(runs[chunks:1098])
+        assert 1 <= joined <= count
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+def test_there_are_no_more_chunks_than_iterations(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    resize(4, monkeypatch)
+    _, chunks, *runs = recorder(most)(1)
+    assert 1 <= chunks <= most
+    assert runs[:chunks] == [1] * chunks
+
+
+def test_workers_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    resize(2, monkeypatch)
+    record = recorder()
+    assert any(record(100_000)[0] == 2 for _ in range(200))
+
+
+def test_set_num_threads_counts() -> None:
+    torch.set_num_threads(1)
+    threads.prepare_call()
+    assert threads.team().threads == 1
+    assert recorder()(1)[:2] == [1, 1]
+
+
+def test_python_threads_share_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    resize(4, monkeypatch)
+    record, wrong = recorder(), list[list[int]]()
+
+    def work() -> None:
+        for _ in range(300):
+            _, chunks, *runs = record(10)
+            if runs[:chunks] != [1] * chunks:
+                wrong.append(runs)
+
+    callers = [threading.Thread(target=work) for _ in range(8)]
+    for t in callers:
+        t.start()
+    for t in callers:
+        t.join()
+    assert not wrong
+
+
+MODEL = """
+import multiprocessing, os, signal, sys, threading, time
+import torch
+from compiler.runtime import threads
+threads.available_cpus = lambda: 2
+torch.set_num_threads(2)
+net = torch.nn.Sequential(*[m for _ in range(3) for m in (torch.nn.Linear(256, 256), torch.nn.ReLU())]).eval()
+x = torch.randn(64, 256)
+run = torch.compile(net, backend="tilewright")
+torch.set_grad_enabled(False)
+want = net(x)
+def check(_=None):
+    for _ in range(50):
+        assert torch.allclose(run(x), want, atol=1e-5)
+    return True
+"""
+SCENARIOS = {
+    "fork after calls": """
+check()
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        check()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+check()
+""",
+    "fork before the first call": """
+run(x)
+if not (child := os.fork()):
+    check()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""",
+    "fork while another thread calls": """
+check()
+stop = threading.Event()
+def call():
+    while not stop.is_set():
+        run(x)
+caller = threading.Thread(target=call)
+caller.start()
+for _ in range(10):
+    if not (child := os.fork()):
+        check()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+caller.join()
+""",
+    "a pool of forked processes": """
+check()
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert all(pool.map(check, range(4)))
+""",
+    "workers of a data loader": """
+check()
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, k): return run(x)[k]
+rows = torch.cat(list(torch.utils.data.DataLoader(Data(), batch_size=2, num_workers=2)))
+assert torch.allclose(rows, want[:8], atol=1e-5)
+""",
+    "eight threads": """
+run(x)
+callers = [threading.Thread(target=check) for _ in range(8)]
+for t in callers: t.start()
+for t in callers: t.join()
+""",
+    "two modules at once": """
+other = torch.compile(torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU()).eval(), backend="tilewright")
+expected = other(x)
+run(x)
+same = []
+def call(): same.extend(torch.equal(other(x), expected) for _ in range(50))
+t = threading.Thread(target=call)
+t.start(); check(); t.join()
+assert all(same) and len(same) == 50
+""",
+    "a thread that ends": """
+run(x)
+for _ in range(20):
+    t = threading.Thread(target=check)
+    t.start(); t.join()
+check()
+""",
+    "the interpreter ends while workers sleep": """
+check()
+time.sleep(0.2)
+""",
+    "the main thread ends before another that calls": """
+run(x)
+threading.Thread(target=check).start()
+""",
+    "signals": """
+check()
+caught = []
+signal.signal(signal.SIGALRM, lambda number, frame: caught.append(threading.current_thread() is threading.main_thread()))
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+for _ in range(20): check()
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert caught and all(caught)
+""",
+}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_in_a_process_of_its_own(scenario: str) -> None:
+    subprocess.run([sys.executable, "-c", MODEL + SCENARIOS[scenario]], check=True, timeout=120)
+
+
+SPAWN = """
+def child(queue):
+    check()
+    queue.put(True)
+if __name__ == "__main__":
+    check()
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    assert queue.get(timeout=60)
+    process.join(60)
+    assert process.exitcode == 0
+"""
+
+
+def test_spawned_processes(tmp_path) -> None:
+    script = tmp_path / "spawn.py"
+    script.write_text(MODEL + SPAWN)
+    subprocess.run([sys.executable, str(script)], check=True, timeout=120)
