@@ -10,12 +10,12 @@
 ;
 ;   state       epoch << 16 | parts << 8 | chunks per part: the last region published
 ;   counter     epoch << 16 | next chunk of the part; of an older epoch: no chunk claimed yet
-;   claimer     { state, own part, parts visited, chunks claimed } of a participant
+;   claimer     { state, own part, parts visited, chunks claimed, time of the last claim, shortest chunk } of a participant
 ;
 ; Idle workers spin, for a bounded time, then sleep on a futex.  All durations are in ticks of @ticks.
 
 %region  = type { i64, ptr, ptr }                ; state, function, arguments
-%claimer = type { i64, i64, i64, i64 }
+%claimer = type { i64, i64, i64, i64, i64, i64 }
 %counter = type { i64, [15 x i64] }              ; alone on its pair of cache lines
 
 @region     = internal global %region zeroinitializer, align 128
@@ -134,9 +134,10 @@ worked:
   %done = add i32 %done_before, %claimed32
   %complete = icmp eq i32 %done, %chunks32
   %helper_chunks = sub i64 %chunks, %claimed
+  %shortest_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 5
+  %shortest = load i64, ptr %shortest_slot
   %own = sub i64 %end, %begin
-  %divisor = call i64 @llvm.smax.i64(i64 %claimed, i64 1)
-  %per_chunk = udiv i64 %own, %divisor
+  %per_chunk = call i64 @llvm.umin.i64(i64 %own, i64 %shortest)   ; longer ones were interrupted
   %saved = mul i64 %per_chunk, %helper_chunks
   br i1 %complete, label %account, label %wait
 
@@ -161,6 +162,15 @@ entry:
   br i1 %alone, label %none, label %start
 
 start:
+  %time_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 4
+  %shortest_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 5
+  %now = call i64 @ticks()
+  %time = load i64, ptr %time_slot
+  %shortest = load i64, ptr %shortest_slot
+  %chunk_time = sub i64 %now, %time
+  %new_shortest = call i64 @llvm.umin.i64(i64 %shortest, i64 %chunk_time)
+  store i64 %now, ptr %time_slot
+  store i64 %new_shortest, ptr %shortest_slot
   %own_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 1
   %visited_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 2
   %claimed_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 3
@@ -237,6 +247,10 @@ define internal void @begin_claims(ptr %claimer, i64 %state, i64 %part) {
   store i64 %part, ptr %part_slot
   store i64 0, ptr %visited_slot
   store i64 0, ptr %claimed_slot
+  %time_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 4
+  %shortest_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 5
+  store i64 0, ptr %time_slot                       ; the first claim ends no chunk: a long time
+  store i64 -1, ptr %shortest_slot
   ret void
 }
 

@@ -19,7 +19,7 @@ LATE = 1 << 20
 SPIN_LABELS = ("again",)
 """Blocks in which a look at the clock decides how long a thread spins; elsewhere the clock shows 0."""
 
-STRUCT_BYTES = {"%region": 24, "%claimer": 32, "%counter": 128, "i64": 8}
+STRUCT_BYTES = {"%region": 24, "%claimer": 48, "%counter": 128, "i64": 8}
 MASKS = {"i1": 1, "i32": (1 << 32) - 1, "i64": (1 << 64) - 1}
 NULL = ("null", 0)
 
