@@ -63,7 +63,7 @@ def with_capped_hints(program: Program, max_hint: int) -> Program:
     def resized(k: Kernel) -> Kernel:
         params = tuple(replace(p, type=retyped(p.type)) for p in k.params)
         body = tuple(map_indices(s, dim) for s in k.body)
-        return replace(k, params=params, body=body, parallel_condition=dim(k.parallel_condition))
+        return replace(k, params=params, body=body, max_chunks=None if k.max_chunks is None else dim(k.max_chunks))
 
     buffers = {name: retyped(t) for name, t in program.buffers.items()}
     return replace(program, buffers=buffers, kernels={name: resized(k) for name, k in program.kernels.items()})

@@ -4,23 +4,23 @@ For small tensors the call overhead dominates.  So input checks, output allocati
 generated as straight-line Python (about a microsecond in all), with every constant bound as a global:
 
     def run(inputs):
-        try: t3, = inputs
+        try: t4, = inputs
         except ValueError: raise wrong_count(inputs) from None
         try:
-            if t3.dtype is not dtype3 or t3.shape != shape3 or not t3.is_cpu or not t3.is_contiguous(): t3 = convert_input(0, t3)
+            if t4.dtype is not dtype4 or t4.shape != shape4 or not t4.is_cpu or not t4.is_contiguous(): t4 = convert_input(0, t4)
         except AttributeError: raise not_tensors(inputs) from None
         try: frame = frames.pop()
         except IndexError: frame = new_frame()
         words, frame_address, _ = frame
-        words[3] = t3.data_ptr()
-        t4 = empty_strided(shape4, stride4, dtype4)
         words[4] = t4.data_ptr()
+        t5 = empty_strided(shape5, stride5, dtype5)
+        words[5] = t5.data_ptr()
         segment0(frame_address)
         if words[0]: raise index_error(words)
         frames.append(frame)
-        return [t4]
+        return [t5]
 
-`t3` is the tensor whose address is in word 3 of the frame (see compiler.codegen.llvm.program_entry).
+`t4` is the tensor whose address is in word 4 of the frame (see compiler.codegen.llvm.call_frame).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from compiler.codegen.llvm.program_entry import STATUS, WORKSPACE
+from compiler.codegen.llvm.call_frame import STATUS, WORKSPACE
 from compiler.errors import VerifyError
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.ir.types import TensorType

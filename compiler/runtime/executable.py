@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from compiler.codegen.llvm import call_frame
 from compiler.codegen.llvm import program_entry as entry
 from compiler.codegen.llvm.targets import CPUTarget, host_target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
@@ -62,10 +63,10 @@ class Executable:
         _require_owned_outputs(program)
         _require_runnable_target(self.target)
         external = _external_buffers(program)
-        self.frame_words = {name: entry.FIRST_SLOT + k for k, name in enumerate(external)}
+        self.frame_words = {name: call_frame.FIRST_SLOT + k for k, name in enumerate(external)}
         self.workspace_buffers = [b for b in program.buffers if b not in self.frame_words and b not in program.views]
         dynamic_names = [*self.size_names, *self.workspace_buffers] if self.size_names else []
-        self.dynamic_words = {name: entry.FIRST_SLOT + len(external) + k for k, name in enumerate(dynamic_names)}
+        self.dynamic_words = {name: call_frame.FIRST_SLOT + len(external) + k for k, name in enumerate(dynamic_names)}
         self.in_place_pairs = in_place_pairs(program)
         if not self.size_names:
             self.memory_plan = plan_memory(program, self.workspace_buffers, self.in_place_pairs)
@@ -185,7 +186,8 @@ class Executable:
                 if a in self.constants:
                     bindings[f"t{self.frame_words[a]}"] = as_tensor(self.constants[a], p.buffers[a].dtype)
         parallel = any(
-            evaluate(k.parallel_condition, self.size_values) >= 0 and is_parallelizable(k) for k in p.kernels.values()
+            is_parallelizable(k) and (k.max_chunks is None or evaluate(k.max_chunks, self.size_values) > 1)
+            for k in p.kernels.values()
         )
         segments, workspace = self._call_segments, self.memory_plan.size
         return CallStub(
@@ -196,14 +198,14 @@ class Executable:
 
     def new_frame(self) -> Frame:
         """Return a frame that holds the constants' addresses, the sizes and the offsets, and a small workspace."""
-        words = (ctypes.c_uint64 * (entry.FIRST_SLOT + len(self.frame_words) + len(self.dynamic_words)))()
+        words = (ctypes.c_uint64 * (call_frame.FIRST_SLOT + len(self.frame_words) + len(self.dynamic_words)))()
         for name, word in self.dynamic_words.items():
             words[word] = self._dynamic_value(name)
         for name, array in self.constants.items():
             words[self.frame_words[name]] = array.ctypes.data
         block = GLOBAL_POOL.allocate(self.memory_plan.size) if 0 < self.memory_plan.size < POOL_THRESHOLD else None
         if block is not None:
-            words[entry.WORKSPACE] = block.address
+            words[call_frame.WORKSPACE] = block.address
         return words, ctypes.addressof(words), block
 
     def _dynamic_value(self, name: str) -> int:
@@ -231,7 +233,7 @@ class Executable:
         return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(x).__name__}")
 
     def _index_error(self, words: Any) -> IndexError:
-        step = self.program.launches[words[entry.FAILED_LAUNCH] - 1]
+        step = self.program.launches[words[call_frame.FAILED_LAUNCH] - 1]
         return IndexError(f"an index is out of range in {step.node or step.kernel}")
 
 

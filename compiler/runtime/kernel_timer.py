@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 import torch
 
-from compiler.codegen.llvm.program_entry import FIRST_SLOT
+from compiler.codegen.llvm.call_frame import FIRST_SLOT, THREADS
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.random_inputs import Array
@@ -62,7 +62,7 @@ class KernelTimer:
         copies = min(1 + cold_bytes // constants, MAX_CONSTANT_COPIES) if constants else 1
         memory = [[random_buffer(p) for _ in range(copies if p.role == "const" else 1)] for p in params]
         frame = (ctypes.c_uint64 * FIRST_SLOT)()
-        prepare_call()
+        frame[THREADS] = prepare_call()
         return self._min_seconds([
             self._bind_call(library[s], [[b.ctypes.data for b in buffers] for buffers in memory], ctypes.addressof(frame))
             for s in symbols

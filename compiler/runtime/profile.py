@@ -11,7 +11,8 @@ from functools import partial
 
 import torch
 
-from compiler.codegen.llvm.program_entry import WORKSPACE, SubBuffer
+from compiler.codegen.llvm.call_frame import THREADS, WORKSPACE
+from compiler.codegen.llvm.program_entry import SubBuffer
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, execution_counts
@@ -54,7 +55,6 @@ def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int 
     bound = _BoundSteps(exe, inputs)
     rows = list(execution_counts(exe.program.steps))
     times: list[list[float]] = [[] for _ in rows]
-    prepare_call()
     for _ in range(repeats):
         for step_times in times:
             step_times.append(0.0)
@@ -92,6 +92,7 @@ class _BoundSteps:
         if self.block is None and exe.memory_plan.size:
             self.block = GLOBAL_POOL.allocate(exe.memory_plan.size)
             self.words[WORKSPACE] = self.block.address
+        self.words[THREADS] = prepare_call()
         types = self.program.buffers
         self.tensors = {name: _empty_tensor(types[name]) for name in exe.frame_words if name not in exe.constants}
         self.tensors |= {name: as_tensor(a, types[name].dtype) for name, a in exe.constants.items()}

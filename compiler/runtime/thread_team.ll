@@ -10,15 +10,22 @@
 ;
 ;   state       epoch << 16 | parts << 8 | chunks per part: the last region published
 ;   counter     epoch << 16 | next chunk of the part; of an older epoch: no chunk claimed yet
-;   claimer     { state, own part, parts visited, chunks claimed, time of the last claim, shortest chunk } of a participant
+;   claimer     { state, own part, parts visited, chunks claimed } of a participant
 ;
 ; Idle workers spin, for a bounded time, then sleep on a futex.  All durations are in ticks of @ticks.
+;
+; Beside other processes, a worker may be put aside in the middle of a chunk, and cost more time than it saves.  So each program
+; has a history: once a region waited for such a worker, calls with and without the team are compared, and the faster is kept.
 
-%region  = type { i64, ptr, ptr }                ; state, function, arguments
-%claimer = type { i64, i64, i64, i64, i64, i64 }
+%task    = type { ptr, ptr }                      ; function, arguments
+%claimer = type { i64, i64, i64, i64 }
+%history = type { i64, i64, i64, i64, i64, i64, [2 x i64] }
+    ; 1 while calls run alone, time of the next trial; of this window: calls, their time, the fastest; @preemptions before it;
+    ; mean time of a call with the team and alone, 0 if unknown
 %counter = type { i64, [15 x i64] }              ; alone on its pair of cache lines
 
-@region     = internal global %region zeroinitializer, align 128
+@region     = internal global i64 0, align 128   ; state of the last region
+@task       = internal global %task zeroinitializer, align 128
 @done       = internal global i32 0, align 128   ; chunks done
 @waiting    = internal global i32 0, align 4     ; 1 while the caller sleeps on @done
 @lock       = internal global i32 0, align 128   ; 1 while a region runs
@@ -27,14 +34,11 @@
 @stopping   = internal global i32 0, align 4     ; 1 when workers must return
 @counters   = internal global [256 x %counter] zeroinitializer, align 128
 
-; What sharing has gained lately (ticks).  If it is negative, threads run alone until @resume_at; the next pause is @pause long.
-; Read and written by the holder of @lock.
-@credit     = internal global i64 0, align 128
-@resume_at  = internal global i64 0, align 8
-@pause      = internal global i64 0, align 8
+; Regions that waited for a worker that was put aside.
+@preemptions = internal global i64 0, align 128
 
 ; Parameters, set by Python (see threads.py).
-@tilewright_team = global { i64, i64, i64, i64, i64, i64, i64, i64 } zeroinitializer, align 128
+@tilewright_team = global { i64, i64, i64, i64, i64, i64, i64 } zeroinitializer, align 128
 
 define internal i64 @parameter(i64 %k) {
   %p = getelementptr i64, ptr @tilewright_team, i64 %k
@@ -42,60 +46,168 @@ define internal i64 @parameter(i64 %k) {
   ret i64 %v
 }
 
-; Begin a call of a program with parallel kernels.  Another call under way gets fewer threads, and workers spin for longer.
-define void @tilewright_begin_call() {
-  %old = atomicrmw add ptr @calls, i32 1 monotonic
+; Begin a call of a program: set the number of threads that share it, and return its start time, 0 if it is not measured.
+; Another call under way gets fewer threads, and workers spin for longer.
+define i64 @tilewright_begin_call(ptr %history, ptr %threads) {
+entry:
+  %others32 = atomicrmw add ptr @calls, i32 1 monotonic
+  %others = sext i32 %others32 to i64
+  %team = call i64 @parameter(i64 0)
+  %left = sub i64 %team, %others
+  %alone = load atomic i64, ptr %history monotonic, align 8
+  %is_alone = icmp ne i64 %alone, 0
+  %wanted = select i1 %is_alone, i64 1, i64 %left
+  %count = call i64 @llvm.smax.i64(i64 %wanted, i64 1)
+  store i64 %count, ptr %threads
+  %has_all = icmp eq i64 %left, %team
+  %can_share = icmp sgt i64 %team, 1
+  %is_measured = and i1 %has_all, %can_share
+  br i1 %is_measured, label %measured, label %other
+
+measured:
+  %now = call i64 @ticks()
+  ret i64 %now
+
+other:
+  ret i64 0
+}
+
+; End a call of a program.  At the end of a window, go on as has been faster, or try the other way if that is due.
+; Calls at the same time may lose updates of the history, which only blurs its means.
+define void @tilewright_end_call(ptr %history, i64 %start) {
+entry:
+  %before = atomicrmw sub ptr @calls, i32 1 monotonic
+  %is_measured = icmp ne i64 %start, 0
+  br i1 %is_measured, label %measured, label %done
+
+measured:
+  %now = call i64 @ticks()
+  %duration = sub i64 %now, %start
+  %alone = call i64 @get(ptr %history, i64 0)
+  %other = xor i64 %alone, 1
+  %own_slot = add i64 %alone, 6
+  %other_slot = add i64 %other, 6
+  %own_mean = call i64 @get(ptr %history, i64 %own_slot)
+  %other_mean = call i64 @get(ptr %history, i64 %other_slot)
+  %calls_before = call i64 @get(ptr %history, i64 2)
+  %time_before = call i64 @get(ptr %history, i64 3)
+  %fastest_before = call i64 @get(ptr %history, i64 4)
+  %is_first = icmp eq i64 %calls_before, 0
+  %fastest_or = call i64 @llvm.umin.i64(i64 %fastest_before, i64 %duration)
+  %fastest = select i1 %is_first, i64 %duration, i64 %fastest_or
+  %calls = add i64 %calls_before, 1
+  %time = add i64 %time_before, %duration
+  call void @set(ptr %history, i64 2, i64 %calls)
+  call void @set(ptr %history, i64 3, i64 %time)
+  call void @set(ptr %history, i64 4, i64 %fastest)
+  %window = call i64 @parameter(i64 5)
+  %is_full = icmp uge i64 %time, %window
+  %own_cost = call i64 @cost(i64 %own_mean, i64 %alone)
+  %other_cost = call i64 @cost(i64 %other_mean, i64 %other)
+  %least_cost = call i64 @cost(i64 %fastest, i64 %alone)
+  %is_trial = icmp ugt i64 %own_cost, %other_cost
+  %is_slow = icmp ugt i64 %least_cost, %other_cost
+  %is_lost = and i1 %is_trial, %is_slow
+  %ends = or i1 %is_full, %is_lost
+  br i1 %ends, label %decide, label %done
+
+decide:
+  call void @set(ptr %history, i64 2, i64 0)
+  call void @set(ptr %history, i64 3, i64 0)
+  %window_mean = udiv i64 %time, %calls
+  %difference = sub i64 %window_mean, %own_mean
+  %quarter = ashr i64 %difference, 2
+  %mostly_new = sub i64 %window_mean, %quarter
+  %mostly_old = add i64 %own_mean, %quarter
+  %blended = select i1 %is_trial, i64 %mostly_new, i64 %mostly_old
+  %is_known = icmp ne i64 %own_mean, 0
+  %measured_mean = select i1 %is_known, i64 %blended, i64 %window_mean
+  %new_mean = select i1 %is_full, i64 %measured_mean, i64 %own_mean
+  call void @set(ptr %history, i64 %own_slot, i64 %new_mean)
+  %new_cost = call i64 @cost(i64 %new_mean, i64 %alone)
+  %is_worse = icmp ugt i64 %new_cost, %other_cost
+  %preemptions = load atomic i64, ptr @preemptions monotonic, align 8
+  %seen = call i64 @get(ptr %history, i64 5)
+  call void @set(ptr %history, i64 5, i64 %preemptions)
+  %is_quiet = icmp eq i64 %preemptions, %seen
+  %is_shared = icmp eq i64 %alone, 0
+  %has_no_reason = and i1 %is_quiet, %is_shared
+  %next_trial = call i64 @get(ptr %history, i64 1)
+  %late = sub i64 %now, %next_trial
+  %is_due = icmp sgt i64 %late, 0
+  %is_not_due = xor i1 %is_due, 1
+  %stays = or i1 %has_no_reason, %is_not_due
+  br i1 %is_worse, label %change, label %best
+
+best:
+  br i1 %stays, label %done, label %try
+
+try:
+  %shortest = call i64 @parameter(i64 6)
+  %share = shl i64 %time, 3
+  %interval = call i64 @llvm.smax.i64(i64 %share, i64 %shortest)
+  %later = add i64 %now, %interval
+  call void @set(ptr %history, i64 1, i64 %later)
+  br label %change
+
+change:
+  call void @set(ptr %history, i64 0, i64 %other)
+  br label %done
+
+done:
   ret void
 }
 
-define void @tilewright_end_call() {
-  %old = atomicrmw sub ptr @calls, i32 1 monotonic
+; Return what a mean time counts: the largest number if it is 0 (unknown), an eighth more for several threads, which take the
+; CPUs from others.
+define internal i64 @cost(i64 %time, i64 %alone) {
+  %is_alone = icmp ne i64 %alone, 0
+  %eighth = lshr i64 %time, 3
+  %more = select i1 %is_alone, i64 0, i64 %eighth
+  %all = add i64 %time, %more
+  %cost = sub i64 %all, 1
+  ret i64 %cost
+}
+
+define internal i64 @get(ptr %history, i64 %k) {
+  %p = getelementptr i64, ptr %history, i64 %k
+  %v = load atomic i64, ptr %p monotonic, align 8
+  ret i64 %v
+}
+
+define internal void @set(ptr %history, i64 %k, i64 %v) {
+  %p = getelementptr i64, ptr %history, i64 %k
+  store atomic i64 %v, ptr %p monotonic, align 8
   ret void
 }
 
-; Run `function(arguments, claimer, chunk, chunks)`, which claims further chunks until none is left, on the team.
-; At most `max_chunks` chunks.  The calling thread does the work alone if the team is busy or would not help.
-define void @tilewright_parallel(ptr %function, ptr %arguments, i64 %max_chunks) {
+; Run `function(arguments, claimer, chunk, chunks)`, which claims further chunks until none is left, on `threads` threads of
+; the team.  At most `max_chunks` chunks.  The calling thread does the work alone if another region runs.
+define void @tilewright_parallel(ptr %function, ptr %arguments, i64 %max_chunks, i64 %threads) {
 entry:
   %claimer = alloca %claimer, align 8
-  %threads = call i64 @parameter(i64 0)
-  %calls32 = load atomic i32, ptr @calls monotonic, align 4
-  %calls = sext i32 %calls32 to i64
-  %others = sub i64 %calls, 1
-  %others0 = call i64 @llvm.smax.i64(i64 %others, i64 0)
-  %helped = sub i64 %threads, %others0
-  %team = call i64 @llvm.smin.i64(i64 %helped, i64 %max_chunks)
+  %team = call i64 @llvm.smin.i64(i64 %threads, i64 %max_chunks)
   %shared = icmp sgt i64 %team, 1
   br i1 %shared, label %try_lock, label %alone
 
 try_lock:
   %locked = cmpxchg ptr @lock, i32 0, i32 1 acquire monotonic
   %is_locked = extractvalue { i32, i1 } %locked, 1
-  br i1 %is_locked, label %check_credit, label %alone
-
-check_credit:
-  %begin = call i64 @ticks()
-  %resume_at = load i64, ptr @resume_at
-  %to_resume = sub i64 %resume_at, %begin
-  %paused = icmp sgt i64 %to_resume, 0
-  br i1 %paused, label %alone_locked, label %publish
-
-alone_locked:
-  store atomic i32 0, ptr @lock release, align 4
-  br label %alone
+  br i1 %is_locked, label %publish, label %alone
 
 alone:
   call void %function(ptr %arguments, ptr null, i64 0, i64 1)
   ret void
 
 publish:
+  %begin = call i64 @ticks()
   %per_thread = call i64 @parameter(i64 1)
   %all = mul i64 %team, %per_thread
   %most = call i64 @llvm.smin.i64(i64 %all, i64 %max_chunks)
   %per_part = udiv i64 %most, %team
   %chunks = mul i64 %per_part, %team
-  store ptr %function, ptr getelementptr (%region, ptr @region, i64 0, i32 1)
-  store ptr %arguments, ptr getelementptr (%region, ptr @region, i64 0, i32 2)
+  store ptr %function, ptr @task
+  store ptr %arguments, ptr getelementptr (%task, ptr @task, i64 0, i32 1)
   store atomic i32 0, ptr @done monotonic, align 4
   store atomic i32 0, ptr @waiting monotonic, align 4
   %last = load atomic i64, ptr @region monotonic, align 8
@@ -133,24 +245,28 @@ worked:
   %done_before = atomicrmw add ptr @done, i32 %claimed32 seq_cst
   %done = add i32 %done_before, %claimed32
   %complete = icmp eq i32 %done, %chunks32
-  %helper_chunks = sub i64 %chunks, %claimed
-  %shortest_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 5
-  %shortest = load i64, ptr %shortest_slot
-  %own = sub i64 %end, %begin
-  %per_chunk = call i64 @llvm.umin.i64(i64 %own, i64 %shortest)   ; longer ones were interrupted
-  %saved = mul i64 %per_chunk, %helper_chunks
-  br i1 %complete, label %account, label %wait
+  br i1 %complete, label %release, label %wait
 
 wait:
+  %own = sub i64 %end, %begin
+  %at_least_one = call i64 @llvm.umax.i64(i64 %claimed, i64 1)
+  %per_chunk = udiv i64 %own, %at_least_one
   %spin = shl i64 %per_chunk, 1
   call void @wait_until_done(i32 %chunks32, i64 %spin)
-  br label %account
-
-account:
   %now = call i64 @ticks()
   %waited = sub i64 %now, %end
-  %gain = sub i64 %saved, %waited
-  call void @update_credit(i64 %gain, i64 %now)
+  %preempted = call i64 @parameter(i64 4)
+  %tolerated = call i64 @llvm.umax.i64(i64 %spin, i64 %preempted)
+  %was_preempted = icmp ugt i64 %waited, %tolerated
+  br i1 %was_preempted, label %count, label %release
+
+count:
+  %preemptions = load atomic i64, ptr @preemptions monotonic, align 8
+  %more_preemptions = add i64 %preemptions, 1
+  store atomic i64 %more_preemptions, ptr @preemptions monotonic, align 8
+  br label %release
+
+release:
   store atomic i32 0, ptr @lock release, align 4
   ret void
 }
@@ -162,15 +278,6 @@ entry:
   br i1 %alone, label %none, label %start
 
 start:
-  %time_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 4
-  %shortest_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 5
-  %now = call i64 @ticks()
-  %time = load i64, ptr %time_slot
-  %shortest = load i64, ptr %shortest_slot
-  %chunk_time = sub i64 %now, %time
-  %new_shortest = call i64 @llvm.umin.i64(i64 %shortest, i64 %chunk_time)
-  store i64 %now, ptr %time_slot
-  store i64 %new_shortest, ptr %shortest_slot
   %own_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 1
   %visited_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 2
   %claimed_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 3
@@ -185,7 +292,7 @@ start:
 
 visit:
   %visited = phi i64 [ %first_visited, %start ], [ %next_visited, %exhausted ]
-  %is_last = icmp eq i64 %visited, %parts
+  %is_last = icmp uge i64 %visited, %parts
   br i1 %is_last, label %none, label %look
 
 look:
@@ -211,7 +318,11 @@ in_time:
   br i1 %left, label %claim, label %exhausted
 
 exhausted:
-  %next_visited = add i64 %visited, 1
+  %following_part = add i64 %visited, 1
+  %twice = shl i64 %visited, 1
+  %farther = call i64 @llvm.umax.i64(i64 %twice, i64 1)
+  %is_caller = icmp eq i64 %own, 0
+  %next_visited = select i1 %is_caller, i64 %following_part, i64 %farther
   store i64 %next_visited, ptr %visited_slot
   br label %visit
 
@@ -247,10 +358,6 @@ define internal void @begin_claims(ptr %claimer, i64 %state, i64 %part) {
   store i64 %part, ptr %part_slot
   store i64 0, ptr %visited_slot
   store i64 0, ptr %claimed_slot
-  %time_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 4
-  %shortest_slot = getelementptr %claimer, ptr %claimer, i64 0, i32 5
-  store i64 0, ptr %time_slot                       ; the first claim ends no chunk: a long time
-  store i64 -1, ptr %shortest_slot
   ret void
 }
 
@@ -291,42 +398,6 @@ block:
   br label %sleep
 
 finished:
-  ret void
-}
-
-; Add what a region gained.  If the sum is negative, share nothing for a pause, which doubles while sharing loses.
-define internal void @update_credit(i64 %gain, i64 %now) {
-entry:
-  %most = call i64 @parameter(i64 5)
-  %shortest = call i64 @parameter(i64 6)
-  %longest = call i64 @parameter(i64 7)
-  %credit = load i64, ptr @credit
-  %sum = add i64 %credit, %gain
-  %capped = call i64 @llvm.smin.i64(i64 %sum, i64 %most)
-  %full = icmp eq i64 %capped, %most
-  br i1 %full, label %recover, label %check
-
-recover:
-  store i64 0, ptr @pause
-  br label %check
-
-check:
-  %lost = icmp slt i64 %capped, 0
-  br i1 %lost, label %rest, label %keep
-
-rest:
-  %pause = load i64, ptr @pause
-  %doubled = shl i64 %pause, 1
-  %at_least = call i64 @llvm.smax.i64(i64 %doubled, i64 %shortest)
-  %next_pause = call i64 @llvm.smin.i64(i64 %at_least, i64 %longest)
-  store i64 %next_pause, ptr @pause
-  %until = add i64 %now, %next_pause
-  store i64 %until, ptr @resume_at
-  br label %keep
-
-keep:
-  %kept = call i64 @llvm.smax.i64(i64 %capped, i64 0)
-  store i64 %kept, ptr @credit
   ret void
 }
 
@@ -372,8 +443,8 @@ entry:
   br i1 %none_left, label %finished, label %run
 
 run:
-  %function = load ptr, ptr getelementptr (%region, ptr @region, i64 0, i32 1)
-  %arguments = load ptr, ptr getelementptr (%region, ptr @region, i64 0, i32 2)
+  %function = load ptr, ptr @task
+  %arguments = load ptr, ptr getelementptr (%task, ptr @task, i64 0, i32 1)
   %parts_high = lshr i64 %state, 8
   %parts = and i64 %parts_high, 255
   %per_part = and i64 %state, 255
@@ -401,7 +472,7 @@ finished:
   ret void
 }
 
-; Return the state once it is not `seen`.  Spin during a call, and after it for twice the usual wait; then sleep.
+; Return the state once it is not `seen`.  Spin during a call, and after it for twice the usual wait for the next; then sleep.
 define internal i64 @wait_for_region(i64 %index, i64 %seen, ptr %mean_wait) {
 entry:
   %longest = call i64 @parameter(i64 2)
@@ -418,6 +489,7 @@ entry:
 
 spin:
   %last = phi i64 [ %start, %entry ], [ %now, %again ]
+  %between_calls = phi i1 [ 0, %entry ], [ %now_between, %again ]
   %state = load atomic i64, ptr @region acquire, align 8
   %published = icmp ne i64 %state, %seen
   br i1 %published, label %arrived, label %again
@@ -429,6 +501,8 @@ again:
   %gap = sub i64 %now, %last
   %calls = load atomic i32, ptr @calls monotonic, align 4
   %in_call = icmp sgt i32 %calls, 0
+  %is_idle = xor i1 %in_call, 1
+  %now_between = or i1 %between_calls, %is_idle
   %limit = select i1 %in_call, i64 %longest, i64 %idle_limit
   %long = icmp ugt i64 %spun, %limit
   %was_preempted = icmp ugt i64 %gap, %preempted
@@ -458,6 +532,9 @@ awake:
 
 arrived:
   %result = phi i64 [ %state, %spin ], [ %asleep_state, %awake ]
+  br i1 %between_calls, label %learn, label %return
+
+learn:
   %end = call i64 @ticks()
   %wait = sub i64 %end, %start
   %bound = shl i64 %longest, 2
@@ -466,6 +543,9 @@ arrived:
   %step = ashr i64 %difference, 3
   %new_mean = add i64 %mean, %step
   store i64 %new_mean, ptr %mean_wait
+  br label %return
+
+return:
   ret i64 %result
 }
 
@@ -506,7 +586,6 @@ define void @tilewright_reset_team() {
   store atomic i32 0, ptr @sleepers seq_cst, align 4
   store atomic i32 0, ptr @calls seq_cst, align 4
   store atomic i32 0, ptr @lock seq_cst, align 4
-  store i64 0, ptr @resume_at
   ret void
 }
 
@@ -519,3 +598,4 @@ define i64 @tilewright_ticks() {
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.umax.i64(i64, i64)

@@ -50,17 +50,16 @@ class SharingPolicy:
     `chunks_per_thread`: parts of one thread's work that others may take over.
     `longest_spin`, `shortest_spin`: time that an idle worker watches for work before it sleeps.
     `preempted`: a thread that finds that so much time has passed between two looks was put aside by the system.
-    `most_credit`: gain of sharing that counts against later losses.
-    `shortest_pause`, `longest_pause`: time without sharing once it has lost more than it gained.
+    `window`: time over which calls with and without the team are compared.
+    `trial_interval`: time between two trials of what took longer.
     """
 
     chunks_per_thread: int = 4
     longest_spin: float = 200
     shortest_spin: float = 5
     preempted: float = 100
-    most_credit: float = 2000
-    shortest_pause: float = 1000
-    longest_pause: float = 200_000
+    window: float = 100_000
+    trial_interval: float = 800_000
 
 
 POLICY = SharingPolicy()
@@ -70,7 +69,9 @@ class ThreadTeam:
     """The workers of this process, and the table of parameters that the native code reads."""
 
     def __init__(self) -> None:
-        self.library = link_objects([_team_object()], [*KERNEL_FUNCTIONS, *CONTROL_FUNCTIONS], _system_functions())
+        self.library = link_objects(
+            [team_object(CLOCKS[machine()])], [*KERNEL_FUNCTIONS, *CONTROL_FUNCTIONS], system_functions()
+        )
         self.table = (ctypes.c_int64 * (1 + len(fields(SharingPolicy)))).from_address(self.library["tilewright_team"])
         self.workers: list[ctypes.c_void_p] = []
         self.requested, self.next_check = 0, 0.0
@@ -157,11 +158,15 @@ def kernel_functions() -> Mapping[str, int]:
     return {name: team().library[name] for name in KERNEL_FUNCTIONS}
 
 
-def prepare_call() -> None:
-    """Apply `torch.set_num_threads`, the affinity and the CPU quota; to be called before a program with parallel kernels."""
+def prepare_call() -> int:
+    """Return the number of threads for a program with parallel kernels; to be called before it.
+
+    Applies `torch.set_num_threads`, the affinity and the CPU quota.
+    """
     current, requested = team(), torch.get_num_threads()
     if requested != current.requested or time.monotonic() > current.next_check:
         current.resize(requested)
+    return current.threads
 
 
 CLOCKS = {
@@ -203,14 +208,20 @@ declare i32 @usleep(i32)
 """The same for systems without futexes: look again after 50 microseconds."""
 
 
-def _team_object() -> bytes:
+def machine() -> str:
+    """Return the name of this machine's architecture in LLVM."""
+    return {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+
+
+def team_object(clock: str) -> bytes:
+    """Return the object file of the team's functions; `clock` is LLVM IR text, see `CLOCKS`."""
     protocol = files("compiler.runtime").joinpath("thread_team.ll").read_text()
-    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    sleep = FUTEX.format(number=FUTEX_NUMBERS[machine]) if sys.platform == "linux" else POLLING
+    sleep = FUTEX.format(number=FUTEX_NUMBERS[machine()]) if sys.platform == "linux" else POLLING
     target = host_target()
-    return emit_object(f'target triple = "{target.triple}"\n{protocol}{CLOCKS[machine]}{sleep}', target)
+    return emit_object(f'target triple = "{target.triple}"\n{protocol}{clock}{sleep}', target)
 
 
-def _system_functions() -> Mapping[str, int]:
+def system_functions() -> Mapping[str, int]:
+    """Return the addresses of the functions that the team calls, by name."""
     name = "syscall" if sys.platform == "linux" else "usleep"
     return {name: symbol_address(ctypes.CDLL(None), name)}

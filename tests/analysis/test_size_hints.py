@@ -15,7 +15,7 @@ TEXT = """program {{
   input %a: f32[n, m]
   output %b: f32[m*2, n + 1]
   buffer %c: f32[n//2, m]
-  kernel @k(size n in 1..1001 hint {n}, size m in 70..1001 hint {m}, in %x: f32[n, m], out %y: f32[m*2, n + 1]) parallel if n*m >= 40 {{
+  kernel @k(size n in 1..1001 hint {n}, size m in 70..1001 hint {m}, in %x: f32[n, m], out %y: f32[m*2, n + 1]) max_chunks n*m//40 {{
     parallel %j in 0..n//2*2 tile 2 {{
       local %t: f32[m]
       for %i in 0..m {{ store %x[%j, %i], %t[%i] }}

@@ -13,6 +13,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.call_frame import FIRST_SLOT, STATUS, THREADS
 from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.targets import CPU_TARGETS
@@ -74,13 +75,14 @@ def run_native(kernel: Kernel, inputs: Sequence[Array], target: str = "host") ->
     memory = {
         p.name: _guarded_memory(p, next(given) if p.role != "out" else poisoned_array(p.type)) for p in kernel.params
     }
-    status = (ctypes.c_int32 * 4)()
+    frame = (ctypes.c_int64 * FIRST_SLOT)()
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(memory) + 1))(library["tested"])
-    threads.prepare_call()
-    function(*(_address(raw) + GUARD_BYTES for raw in memory.values()), ctypes.addressof(status))
+    frame[THREADS] = count = threads.prepare_call()
+    function(*(_address(raw) + GUARD_BYTES for raw in memory.values()), ctypes.addressof(frame))
     result = KernelOutcome()
-    result.check_failed = status[0] != 0
-    assert not any(status[1:])
+    result.check_failed = frame[STATUS] != 0
+    assert frame[STATUS] in (0, 1)
+    assert list(frame[1:]) == [0, 0, count]
     for p in kernel.params:
         raw = memory[p.name][_start(memory[p.name]) :]
         end = GUARD_BYTES + int(p.type.nbytes)

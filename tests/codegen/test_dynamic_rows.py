@@ -75,22 +75,18 @@ def test_any_number_of_rows_may_be_left(body: str, threads: int) -> None:
     check(program(BODIES[body]))
 
 
-@pytest.mark.parametrize("least", [0, 5, 100])
-def test_threads_share_from_some_size_on(least: int, threads: int) -> None:
-    check(program(BODIES["shared rows and columns"], f" parallel if n*2 >= {least}"))
+@pytest.mark.parametrize("ops", [1, 5, 100])
+def test_chunks_may_have_any_size(ops: int, threads: int) -> None:
+    check(program(BODIES["shared rows and columns"], f" max_chunks n*2//{ops}"))
 
 
-def test_below_it_no_thread_is_woken() -> None:
-    """The calling thread goes on alone: the text compares before it calls the thread team."""
-    text = program(BODIES["shared rows"], " parallel if n*3 >= 60")
+def test_the_team_is_told_the_number_of_chunks() -> None:
+    text = program(BODIES["shared rows"], " max_chunks n*3//60")
     kernel = parse_program(text).kernels["product"]
     entry = emit_kernel(kernel, host_target()).split("define void @product(")[1]
     order = [
-        "icmp slt i64",
-        "serial:",
-        "call void @product.phase0(",
-        "ret void",
-        "parallel:",
+        "sdiv i64",
+        "llvm.smin.i64",
         "call void @tilewright_parallel(",
     ]
     assert re.search(".*?".join(map(re.escape, order)), entry, re.DOTALL)

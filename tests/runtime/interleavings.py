@@ -19,7 +19,7 @@ LATE = 1 << 20
 SPIN_LABELS = ("again",)
 """Blocks in which a look at the clock decides how long a thread spins; elsewhere the clock shows 0."""
 
-STRUCT_BYTES = {"%region": 24, "%claimer": 48, "%counter": 128, "i64": 8}
+STRUCT_BYTES = {"%task": 16, "%claimer": 32, "%counter": 128, "i64": 8}
 MASKS = {"i1": 1, "i32": (1 << 32) - 1, "i64": (1 << 64) - 1}
 NULL = ("null", 0)
 
@@ -83,7 +83,7 @@ class State:
 def parse(text: str) -> dict[str, Function]:
     """Parse the functions of a module that are defined in it."""
     text = re.sub(r";.*", "", text)
-    text = re.sub(r"getelementptr \(%region, ptr @region, i64 0, i32 (\d)\)", r"@region+\1", text)
+    text = re.sub(r"getelementptr \(%(\w+), ptr @\w+, i64 0, i32 (\d)\)", r"@\1+\2", text)
     functions = {}
     for name, params, body in re.findall(r"define [^@]*@([\w.]+)\(([^)]*)\)[^{]*\{(.*?)\n\}", text, re.DOTALL):
         blocks, label = dict[str, list[Instruction]](), "entry"
@@ -243,7 +243,7 @@ class Execution:
             stay = (s if s and (s[0] != address or not s[1] & bits) else None for s in self.state.asleep)
             yield replace(self.proceed(), asleep=tuple(stay))
         elif name.startswith("llvm."):
-            signed = args if "umin" in name else [_signed(a, 64) for a in args]
+            signed = args if ".u" in name else [_signed(a, 64) for a in args]
             yield self.proceed((min(signed) if "min" in name else max(signed)) & MASKS["i64"])
         elif name in self.checker.functions:
             after = replace(self.frame, next=self.frame.next + 1)
@@ -326,7 +326,7 @@ class Execution:
 
 OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": op.add, "sub": op.sub, "mul": op.mul, "udiv": op.floordiv, "shl": op.lshift, "lshr": op.rshift, "ashr": op.rshift,
-    "and": op.and_, "or": op.or_,
+    "and": op.and_, "or": op.or_, "xor": op.xor,
 }  # fmt: skip
 
 

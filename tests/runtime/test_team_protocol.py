@@ -23,14 +23,12 @@ loop:
 done:
   ret void
 }
-define void @caller(i64 %chunks) {
+define void @caller(i64 %chunks, i64 %threads) {
 entry:
-  call void @tilewright_begin_call()
-  call void @tilewright_parallel(ptr @work, ptr @runs1, i64 %chunks)
+  call void @tilewright_parallel(ptr @work, ptr @runs1, i64 %chunks, i64 %threads)
   call void @finished(ptr @runs1, i64 %chunks)
-  call void @tilewright_parallel(ptr @work, ptr @runs2, i64 %chunks)
+  call void @tilewright_parallel(ptr @work, ptr @runs2, i64 %chunks, i64 %threads)
   call void @finished(ptr @runs2, i64 %chunks)
-  call void @tilewright_end_call()
   ret void
 }
 """
@@ -49,7 +47,7 @@ def finished(memory: Mapping[Pointer, Value], args: list[Value]) -> None:
 def checker(protocol: str, threads: int, chunks_per_thread: int) -> Checker:
     memory: dict[Pointer, Value] = {("tilewright_team", 0): threads, ("tilewright_team", 8): chunks_per_thread}
     memory |= {("region", k): 0 for k in (0, 8, 16)} | {("done", 0): 0}
-    starts: list[tuple[str, list[Value]]] = [("caller", [threads * chunks_per_thread])]
+    starts: list[tuple[str, list[Value]]] = [("caller", [threads * chunks_per_thread, threads])]
     starts += [("tilewright_worker", [("null", k)]) for k in range(1, threads)]
     return Checker(parse(protocol + SCENARIO), memory, starts, {"finished": finished})
 
@@ -65,7 +63,7 @@ FAULTS = {
         "%is_complete = icmp eq i32 %value, %chunks",
         "%is_complete = icmp eq i32 %value, -1",
     ),
-    "a caller that does not wait": ("br i1 %complete, label %account, label %wait", "br label %account"),
+    "a caller that does not wait": ("br i1 %complete, label %release, label %wait", "br label %release"),
     "a worker that counts too early": (
         "%claimed = load i64, ptr %claimed_slot\n  %claimed32 = trunc i64 %claimed to i32\n  %chunks32 = trunc i64 %chunks to i32\n  %before",
         "%claimed = load i64, ptr %claimed_slot\n  %claimed32 = trunc i64 1 to i32\n  %chunks32 = trunc i64 %chunks to i32\n  %before",

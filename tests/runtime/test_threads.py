@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+import compiler
 from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.targets import host_target
 from compiler.runtime import threads
@@ -44,16 +45,19 @@ next:
 done:
   ret void
 }
+@history = internal global [8 x i64] zeroinitializer
 define void @record(ptr %data) {
-  call void @tilewright_begin_call()
-  call void @tilewright_parallel(ptr @work, ptr %data, i64 MOST)
-  call void @tilewright_end_call()
+  %slot = alloca i64
+  %start = call i64 @tilewright_begin_call(ptr @history, ptr %slot)
+  %threads = load i64, ptr %slot
+  call void @tilewright_parallel(ptr @work, ptr %data, i64 MOST, i64 %threads)
+  call void @tilewright_end_call(ptr @history, i64 %start)
   ret void
 }
-declare void @tilewright_parallel(ptr, ptr, i64)
+declare void @tilewright_parallel(ptr, ptr, i64, i64)
 declare i64 @tilewright_next_chunk(ptr)
-declare void @tilewright_begin_call()
-declare void @tilewright_end_call()
+declare i64 @tilewright_begin_call(ptr, ptr)
+declare void @tilewright_end_call(ptr, i64)
 """
 """Counts in %data: threads that joined, the number of chunks, and how often each chunk ran; the last word is the delay of one."""
 
@@ -191,6 +195,18 @@ for _ in range(10):
 stop.set()
 caller.join()
 """,
+    "a server that forks its workers after loading": """
+check()
+children = []
+for _ in range(3):
+    if not (child := os.fork()):
+        callers = [threading.Thread(target=check) for _ in range(2)]
+        for t in callers: t.start()
+        for t in callers: t.join()
+        os._exit(0)
+    children.append(child)
+assert all(os.waitpid(c, 0)[1] == 0 for c in children)
+""",
     "a pool of forked processes": """
 check()
 with multiprocessing.get_context("fork").Pool(2) as pool:
@@ -272,3 +288,28 @@ def test_spawned_processes(tmp_path) -> None:
     script = tmp_path / "spawn.py"
     script.write_text(MODEL + SPAWN)
     subprocess.run([sys.executable, str(script)], check=True, timeout=120)
+
+
+class Mixed(torch.nn.Module):
+    """Kernels of each kind that threads share: contractions, rows, reductions to one row, elementwise, and a scan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.conv = torch.nn.Linear(192, 320), torch.nn.Conv2d(3, 16, 3)
+
+    def forward(self, x: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.linear(x)
+        return torch.softmax(y, -1) @ y.T, y.sum(0), torch.exp(y) / 3, y.cumsum(0), self.conv(image).relu()
+
+
+def test_results_are_the_same_bits_with_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "available_cpus", lambda: 64)
+    torch.manual_seed(0)
+    args = torch.randn(333, 192), torch.randn(2, 3, 40, 40)
+    run = compiler.compile(Mixed().eval(), args)
+    results = list[list[torch.Tensor]]()
+    for count in (1, 2, 2, 3, 8):
+        torch.set_num_threads(count)
+        results += [list(run(*args)) for _ in range(20)]
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))

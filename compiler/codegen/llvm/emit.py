@@ -1,4 +1,4 @@
-"""Tile IR -> LLVM IR text: one module per kernel, defining `void @name(ptr param..., i64 size..., ptr status)`.
+"""Tile IR -> LLVM IR text: one module per kernel, defining `void @name(ptr param..., i64 size..., ptr frame)`.
 
 A kernel with parallel loops is emitted as one function for each phase (see compiler.ir.tile.thread_sync): threads that take part
 claim contiguous chunks of the iterations until none is left.  Tiles, lanes, phases, partial tiles and accumulators are those that
@@ -17,7 +17,7 @@ from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
 from compiler.codegen.llvm.primitives import emit_primitive
-from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer, trip_count
+from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
 from compiler.errors import TargetError
@@ -27,6 +27,7 @@ from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, interval, product, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, For, Kernel, Let, Range, Reduce, Stmt, Store, has_partial_tile
+from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable, parallel_phases
 from compiler.ir.tile.uses import used_names
 from compiler.ir.types import DType, boolean, i64
@@ -47,22 +48,9 @@ def emit_kernel(kernel: Kernel, target: CPUTarget) -> str:
 
 def emit_phase(kernel: Kernel, target: CPUTarget, phase: Block) -> PhaseBody:
     """Emit one phase of a parallel kernel."""
-    steps = tuple(
-        product([trip_count(r) for r in perfect_parallel_nest(s)[0]])
-        for s in phase
-        if isinstance(s, For) and s.parallel
-    )
+    loops = [perfect_parallel_nest(s) for s in phase if isinstance(s, For) and s.parallel]
+    steps = tuple(product(trip_count(f.range) for f in nest) for nest in loops)
     return PhaseBody(KernelEmitter(kernel, target).emit(phase, shared=True), steps)
-
-
-def perfect_parallel_nest(loop: For) -> tuple[list[Range], Block]:
-    """Return the ranges of perfectly nested parallel loops, outermost first, and the body of the innermost."""
-    nest: list[Range] = []
-    body: Block = (loop,)
-    while len(body) == 1 and isinstance(body[0], For) and body[0].parallel:
-        nest.append(body[0].range)
-        body = body[0].body
-    return nest, body
 
 
 class KernelEmitter:
@@ -179,12 +167,12 @@ class KernelEmitter:
             self.b.emit_void(f"store i1 {self.b.emit(f'or i1 {before}, {flag}')}, ptr {self.failed_flag}, align 1")
 
     def emit_status(self) -> None:
-        """Set the status word if a check failed on this thread; other threads may set it too, so never clear it."""
+        """Set the status word, the first of the frame, if a check failed on this thread; other threads may set it too, so never clear it."""
         if not self.failed_flag:
             return
         failed = self.b.emit(f"load i1, ptr {self.failed_flag}, align 1")
         ignored = self.b.alloca("i32, align 4")
-        status = self.b.emit(f"select i1 {failed}, ptr %status, ptr {ignored}")
+        status = self.b.emit(f"select i1 {failed}, ptr %frame, ptr {ignored}")
         self.b.emit_void(f"store i32 1, ptr {status}, align 4")
 
     # loops
@@ -279,7 +267,8 @@ class KernelEmitter:
 
         `first` is the first iteration that this thread ran, -1 if none; return what it is afterwards.
         """
-        nest, body = perfect_parallel_nest(stmt)
+        loops = perfect_parallel_nest(stmt)
+        nest, body = [f.range for f in loops], loops[-1].body
         trips = [trip_count(r) for r in nest]
         counts = [ev.emit_resolved_index(n, {}, None) for n in trips]
         if product(trips) == 0:

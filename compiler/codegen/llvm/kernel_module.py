@@ -1,11 +1,11 @@
 """LLVM module around the statements of a kernel: signature, attributes and, for a parallel kernel, its phases.
 
     @name.phase0        the statements of a phase: chunk `%first` of `%chunks`, and those that `%claimer` gets further
-    @name.phase0.join   loads the arguments from a frame and calls the phase: one call per thread that takes part
-    @name               stores the arguments in a frame and passes each phase to `@tilewright_parallel`, which has threads call
-                        it; calls the phases itself if the parallel condition fails
+    @name.phase0.join   loads the arguments from an array and calls the phase: one call per thread that takes part
+    @name               stores the arguments in an array and passes each phase to `@tilewright_parallel`, which has threads
+                        call it
 
-A serial kernel has only `@name`, which holds the statements.
+A serial kernel has only `@name`, which holds the statements.  The last argument of all is the frame of the program's call.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import reduce
 
 from compiler.codegen.llvm.addresses import size_param_name
 from compiler.codegen.llvm.builder import IRBuilder
+from compiler.codegen.llvm.call_frame import THREADS
 from compiler.codegen.llvm.expressions import ExprEmitter
 from compiler.codegen.llvm.scope import CodegenScope
 from compiler.codegen.llvm.targets import CPUTarget
@@ -25,7 +26,7 @@ from compiler.ir.tile.inplace import aliasable_pairs
 from compiler.ir.tile.kernel import Kernel
 
 PARALLEL = "tilewright_parallel"
-"""`(ptr phase, ptr frame, i64 chunks)` has threads call `phase(frame, claimer, first, chunks)`, with at most so many chunks."""
+"""`(ptr phase, ptr arguments, i64 chunks, i64 threads)`: threads call `phase(arguments, claimer, first, chunks)`; at most so many."""
 
 NEXT_CHUNK = "tilewright_next_chunk"
 """`(ptr claimer)` returns the next chunk for the calling thread; -1 if none is left, or if `claimer` is null."""
@@ -53,7 +54,7 @@ def parallel_module(kernel: Kernel, target: CPUTarget, phases: Sequence[PhaseBod
     for name, phase in zip(names, phases, strict=True):
         lines += _function(f"internal void @{name}({params}) noinline", phase.body)
     entry, declarations = _parallel_entry(kernel, dict(zip(names, phases, strict=True)))
-    declarations |= {f"declare void @{PARALLEL}(ptr, ptr, i64)"}.union(*(p.body.declarations for p in phases))
+    declarations |= {f"declare void @{PARALLEL}(ptr, ptr, i64, i64)"}.union(*(p.body.declarations for p in phases))
     return _module(target, [*lines, *entry], declarations)
 
 
@@ -72,7 +73,7 @@ def _function(header: str, body: IRBuilder) -> list[str]:
 
 def _arguments(kernel: Kernel) -> list[str]:
     sizes = [f"i64 {size_param_name(s)}" for s in kernel_dynamic_sizes(kernel)]
-    return [*(f"ptr %p{k}" for k in range(len(kernel.params))), *sizes, "ptr %status"]
+    return [*(f"ptr %p{k}" for k in range(len(kernel.params))), *sizes, "ptr %frame"]
 
 
 def _parameters(kernel: Kernel) -> list[str]:
@@ -91,17 +92,17 @@ def _noalias_params(kernel: Kernel) -> set[int]:
 def _parallel_entry(kernel: Kernel, phases: Mapping[str, PhaseBody]) -> tuple[list[str], set[str]]:
     """Return the entry function and what threads call, and the declarations that these need."""
     arguments = _arguments(kernel)
-    params, frame = ", ".join(arguments), f"[{len(arguments)} x ptr]"
+    params, array = ", ".join(arguments), f"[{len(arguments)} x ptr]"
     pack, unpack = [], []
     for k, argument in enumerate(arguments):
         type_, value = argument.split()
-        slot = f"  %s{k} = getelementptr {frame}, ptr %frame, i64 0, i64 {k}"
+        slot = f"  %s{k} = getelementptr {array}, ptr %arguments, i64 0, i64 {k}"
         pack += [slot, f"  store {argument}, ptr %s{k}, align 8"]
         unpack += [slot, f"  {value} = load {type_}, ptr %s{k}, align 8"]
     lines = list[str]()
     for name in phases:
         lines += [
-            f"define internal void @{name}.join(ptr %frame, ptr %claimer, i64 %first, i64 %chunks) #0 {{",
+            f"define internal void @{name}.join(ptr %arguments, ptr %claimer, i64 %first, i64 %chunks) #0 {{",
             *unpack,
             f"  call void @{name}({params}, ptr %claimer, i64 %first, i64 %chunks)",
             "  ret void",
@@ -110,17 +111,13 @@ def _parallel_entry(kernel: Kernel, phases: Mapping[str, PhaseBody]) -> tuple[li
         ]
     b = IRBuilder()
     sizes = ExprEmitter(b, CodegenScope())
-    if kernel.parallel_condition != 0:
-        condition = sizes.emit_resolved_index(kernel.parallel_condition, {}, None)
-        b.emit_void(f"br i1 {b.emit(f'icmp slt i64 {condition}, 0')}, label %serial, label %parallel")
-        b.block("serial")
-        for name in phases:
-            b.emit_void(f"call void @{name}({params}, ptr null, i64 0, i64 1)")
-        b.emit_void("ret void")
-        b.block("parallel")
+    threads = b.emit(f"load i64, ptr {b.emit(f'getelementptr i64, ptr %frame, i64 {THREADS}')}, align 8")
     for name, phase in phases.items():
         steps = [sizes.emit_resolved_index(n, {}, None) for n in phase.steps]
         most = reduce(lambda x, y: b.intrinsic("i64", "llvm.smax.i64", ("i64", x), ("i64", y)), steps)
-        b.emit_void(f"call void @{PARALLEL}(ptr @{name}.join, ptr %frame, i64 {most})")
-    body = [f"define void @{kernel.name}({params}) #0 {{", "entry:", f"  %frame = alloca {frame}, align 8"]
+        if kernel.max_chunks is not None:
+            max_chunks = sizes.emit_resolved_index(kernel.max_chunks, {}, None)
+            most = b.intrinsic("i64", "llvm.smin.i64", ("i64", most), ("i64", max_chunks))
+        b.emit_void(f"call void @{PARALLEL}(ptr @{name}.join, ptr %arguments, i64 {most}, i64 {threads})")
+    body = [f"define void @{kernel.name}({params}) #0 {{", "entry:", f"  %arguments = alloca {array}, align 8"]
     return [*lines, *body, *pack, *b.lines, "  ret void", "}", ""], b.declarations

@@ -1,13 +1,4 @@
-"""Entry function of one segment of a program: it calls the kernels in order, with buffers addressed through a call frame.
-
-A frame is an array of 8-byte words, filled for each call:
-
-    word 0   status: set by a kernel whose bounds check fails
-    word 1   number (from 1) of the first launch that set it
-    word 2   address of the workspace
-    word 3+  addresses of the buffers outside the workspace; with dynamic sizes, then the sizes, and the offsets of buffers
-             in the workspace
-"""
+"""Entry function of one segment of a program: it calls the kernels in order, with buffers addressed through a call frame."""
 
 from __future__ import annotations
 
@@ -15,11 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, Union
 
+from compiler.codegen.llvm.call_frame import FAILED_LAUNCH, THREADS, WORKSPACE
 from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, Min, Mod, Var
 from compiler.ir.symbolic.index_expr import Dim
-
-STATUS, FAILED_LAUNCH, WORKSPACE, FIRST_SLOT = range(4)
-"""Word numbers in a frame; buffers outside the workspace start at `FIRST_SLOT`."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +79,10 @@ Action: TypeAlias = Union[KernelCall, CopyBytes, Loop]
 
 
 BEGIN_CALL, END_CALL = "tilewright_begin_call", "tilewright_end_call"
-"""Functions to call before and after parallel kernels, so that threads are divided among the calls under way."""
+"""`(ptr history, ptr threads)` sets the number of threads of a call and returns its start time, which `(ptr history, i64 start)` takes."""
+
+HISTORY = "[8 x i64]"
+"""Type of what the two functions remember of the calls of one entry function; zero at first."""
 
 
 def emit_program_entry(name: str, actions: Sequence[Action], sizes: Mapping[str, int], parallel: bool = False) -> str:
@@ -100,13 +92,15 @@ def emit_program_entry(name: str, actions: Sequence[Action], sizes: Mapping[str,
     """
     writer = _EntryWriter(sizes)
     if parallel:
-        writer.lines.append(f"call void @{BEGIN_CALL}()")
+        threads = writer.emit(f"getelementptr i64, ptr %frame, i64 {THREADS}")
+        start = writer.emit(f"call i64 @{BEGIN_CALL}(ptr @{name}.history, ptr {threads})")
     writer.emit_actions(actions)
     if parallel:
-        writer.lines.append(f"call void @{END_CALL}()")
+        writer.lines.append(f"call void @{END_CALL}(ptr @{name}.history, i64 {start})")
     calls = {a.symbol: ["ptr"] * len(a.addresses) + ["i64"] * len(a.sizes) for a in _kernel_calls(actions)}
     declarations = [f"declare void @{s}({', '.join([*types, 'ptr'])})" for s, types in sorted(calls.items())]
-    declarations += [f"declare void @{function}()" for function in (BEGIN_CALL, END_CALL)]
+    declarations += [f"declare i64 @{BEGIN_CALL}(ptr, ptr)", f"declare void @{END_CALL}(ptr, i64)"]
+    declarations.append(f"@{name}.history = internal global {HISTORY} zeroinitializer, align 64")
     declarations.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     body = "\n".join(line if line.endswith(":") else f"  {line}" for line in ["entry:", *writer.lines, "ret void"])
     return f"define void @{name}(ptr %frame) nounwind {{\n{body}\n}}\n\n" + "\n".join(declarations) + "\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from compiler.cost.shuffles import MIN_TRANSPOSE_BLOCK
 from compiler.ir.scalar import Expr
 from compiler.ir.symbolic.affine import coefficient, stride
-from compiler.ir.symbolic.index_expr import Dim, ceildiv, product, substitute, var, variables
+from compiler.ir.symbolic.index_expr import Dim, product, substitute, var, variables
 from compiler.ir.tile.kernel import Range
 from compiler.ir.types import DType, TensorType
 
@@ -210,9 +210,3 @@ class ElementOffset:
                 if axis.lanes:
                     bounds[LANE_VAR] = (0, axis.active_lanes(coord[v]) - 1)
         return substitute(self.offset, values, bounds)
-
-
-def trip_count(r: Range) -> Dim:
-    """Return the number of tiles of a loop, at least 0."""
-    trips = ceildiv(r.extent, r.tile)
-    return max(0, trips) if isinstance(trips, int) else trips

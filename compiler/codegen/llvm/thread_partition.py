@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from compiler.codegen.llvm.builder import IRBuilder
-from compiler.codegen.llvm.scope import CodegenScope, trip_count
+from compiler.codegen.llvm.scope import CodegenScope
 from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.kernel import Block, Param, Range
+from compiler.ir.tile.loop_nest import trip_count
 
 
 def delinearize_step(

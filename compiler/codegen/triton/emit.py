@@ -21,10 +21,11 @@ from compiler.codegen.triton.expressions import BlockValue, LocalBlock, TritonEx
 from compiler.codegen.triton.triton_names import DTYPES, HELPERS, RESERVED, TritonError, literal, reduce_helper
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
-from compiler.ir.symbolic.index_expr import Dim, ceildiv, product
+from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
 from compiler.ir.tile.kernel import BoundsCheck, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.tile.loop_nest import trip_count
 from compiler.ir.types import f32, f64
 from compiler.target import MATRIX_DTYPES
 
@@ -355,8 +356,3 @@ def reduce_axis(s: Reduce, text: str, axis: int) -> str:
     if helper:
         return f"tl.reduce({text}, {axis}, {helper})"
     return f"tl.sum({text}, axis={axis}{f', dtype={DTYPES[dtype.name][0]}' if dtype.bits < 32 else ''})"
-
-
-def trip_count(r: Range) -> Dim:
-    """Return the number of blocks of a loop."""
-    return ceildiv(r.extent, r.tile)

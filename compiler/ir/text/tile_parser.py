@@ -77,8 +77,8 @@ def _read_kernel(c: Cursor) -> Kernel:
     name = c.expect_kind("global", "the kernel's @name").text
     scope = NameScope()
     params = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_param(c, scope), ")")
-    parallel_condition = _read_condition(c) if c.accept("parallel") else 0
-    return Kernel(name, tuple(p for p in params if p is not None), _read_body(c, scope), parallel_condition)
+    max_chunks = read_dim(c) if c.accept("max_chunks") else None
+    return Kernel(name, tuple(p for p in params if p is not None), _read_body(c, scope), max_chunks)
 
 
 def _read_condition(c: Cursor) -> Dim:

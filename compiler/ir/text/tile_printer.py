@@ -70,8 +70,8 @@ def print_kernel(kernel: Kernel) -> str:
     params = [write_dynamic_size(s) for s in kernel_dynamic_sizes(kernel)]
     params += [f"{p.role} {format_value_name(p.name)}: {p.type}" for p in kernel.params]
     lines = [indent(line) for s in kernel.body for line in printer.print_stmt(s)]
-    condition = f" parallel{_write_condition(kernel.parallel_condition)}" if kernel.parallel_condition != 0 else ""
-    return "\n".join([write_header(f"kernel {format_global_name(kernel.name)}", params, condition), *lines, "}"])
+    max_chunks = "" if kernel.max_chunks is None else f" max_chunks {kernel.max_chunks}"
+    return "\n".join([write_header(f"kernel {format_global_name(kernel.name)}", params, max_chunks), *lines, "}"])
 
 
 def print_expr(e: Expr) -> str:

@@ -22,7 +22,7 @@ def kernel_digest(kernel: Kernel) -> str:
         writer.line("size", s.name, s.low, s.high)
     for p in kernel.params:
         writer.line(p.role, p.type, writer.bind(p.name))
-    writer.line("shared", kernel.parallel_condition)
+    writer.line("chunks", kernel.max_chunks)
     writer.block(kernel.body)
     return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]
 

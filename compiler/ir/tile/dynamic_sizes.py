@@ -17,7 +17,7 @@ from compiler.ir.types import TensorType
 def kernel_dynamic_sizes(kernel: Kernel) -> tuple[DynamicSize, ...]:
     """Return the dynamic sizes of `kernel`, sorted by name."""
     param_dims = (d for p in kernel.params for d in (*p.type.shape, *p.type.physical_shape))
-    dims = (kernel.parallel_condition, *param_dims, *_index_exprs(kernel.body))
+    dims = (kernel.max_chunks or 0, *param_dims, *_index_exprs(kernel.body))
     return _sorted_by_name(frozenset().union(*map(dynamic_sizes, dims)))
 
 

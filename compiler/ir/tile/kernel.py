@@ -1,6 +1,6 @@
 """Tile IR of kernels: loops over tiles of an index space, with scalar semantics.
 
-    kernel    ::= "kernel" @name "(" (size | param),* ")" ["parallel" "if" dim ">=" int] "{" stmt* "}"
+    kernel    ::= "kernel" @name "(" (size | param),* ")" ["max_chunks" dim] "{" stmt* "}"
     size      ::= "size" name "in" int ".." int "hint" int
     param     ::= ("in" | "const" | "out" | "inout" | "scratch") %name ":" type
     stmt      ::= %name "=" expr                                            Let
@@ -26,8 +26,8 @@ the order of the additions in a reduction:
 * `unroll U` repeats an iteration U times in sequence before the loop test.
 * `accumulators C` of a reduction distributes its iterations over up to C partial results, if the tiles around it keep fewer.
 * `balanced` of a tiled loop of dynamic extent divides the indices of its last two tiles about evenly between them.
-* `parallel` lets threads divide the iterations; directly nested parallel loops are divided together.  With `parallel if`, only
-  kernels whose sizes satisfy the condition do so; else the calling thread runs all iterations.
+* `parallel` lets threads divide the iterations; directly nested parallel loops are divided together.  `max_chunks n`
+  bounds the number of chunks of iterations that threads claim; with less than 2, the calling thread runs all of them.
 
 The last tile of a loop may be partial; pass `peel` splits such loops, so that all their tiles are full.
 
@@ -297,12 +297,12 @@ class Param:
 
 @dataclass(frozen=True)
 class Kernel:
-    """Kernel over its parameters; threads share its parallel loops if `parallel_condition` evaluates to >= 0."""
+    """Kernel over its parameters; threads share its parallel loops in at most `max_chunks` chunks, None for any number."""
 
     name: str
     params: tuple[Param, ...]
     body: Block
-    parallel_condition: Dim = 0
+    max_chunks: Dim | None = None
 
     def with_body(self, body: Block) -> Kernel:
         return self if body is self.body else replace(self, body=body)

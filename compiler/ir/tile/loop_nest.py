@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
+from compiler.ir.symbolic.index_expr import Dim, ceildiv
 from compiler.ir.tile.kernel import Block, For, Kernel, Range
 
 
@@ -15,6 +17,17 @@ def perfect_nest(body: Block) -> list[For]:
         nest.append(body[0])
         body = body[0].body
     return nest
+
+
+def trip_count(r: Range) -> Dim:
+    """Return the number of tiles of a loop, at least 0."""
+    trips = ceildiv(r.extent, r.tile)
+    return max(0, trips) if isinstance(trips, int) else trips
+
+
+def perfect_parallel_nest(loop: For) -> list[For]:
+    """Return `loop` and the loops perfectly nested in it, down to the first that is not parallel."""
+    return list(takewhile(lambda f: f.parallel, perfect_nest((loop,))))
 
 
 def wrap_in_nest(nest: Sequence[For | Range], body: Block) -> Block:

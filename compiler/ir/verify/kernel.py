@@ -202,8 +202,8 @@ def _check_params(kernel: Kernel) -> Iterator[str]:
             yield f"two parameters have the name %{p.name}"
         if any(map(variables, p.type.shape)):
             yield f"parameter %{p.name}: {p.type} has dimensions that are not declared sizes"
-    if variables(kernel.parallel_condition):
-        yield f"parallel condition {kernel.parallel_condition} uses names that are not declared sizes"
+    if variables(kernel.max_chunks or 0):
+        yield f"max_chunks {kernel.max_chunks} uses names that are not declared sizes"
 
 
 def _check_size_names(kernel: Kernel) -> Iterator[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compiler.cost.estimates import estimated_ops, symbolic_ops
-from compiler.ir.symbolic.index_expr import interval
+from compiler.ir.symbolic.index_expr import Dim, interval, product
 from compiler.ir.tile.kernel import Block, For, Kernel, Stmt, dim_hint
+from compiler.ir.tile.loop_nest import perfect_parallel_nest, trip_count
 from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.passes.base import Context, TilePass, from_machine, register
 
@@ -19,7 +20,7 @@ class Parallelize(TilePass):
     parallel %i { parallel %j { ... } }  ->  parallel %i { for %j { ... } }
 
     Each thread needs `steps_per_thread` steps.  Kernels of fewer than `grain_size` operations run on the calling thread,
-    because waking the others would take longer; if dynamic sizes decide, the kernel becomes `parallel if`.  Every thread
+    because sharing them would take longer; a chunk that a thread claims has at least half as many (`max_chunks`).  Every thread
     repeats the statements outside of parallel loops (see `compiler.ir.tile.thread_sync`), so a kernel stays serial if
     these are most of its operations.
     """
@@ -47,10 +48,16 @@ class Parallelize(TilePass):
         body = tuple(
             self.keep_parallel(s, min_steps, work_ratio) if isinstance(s, For) and s.parallel else s for s in ir.body
         )
-        if least >= self.grain_size:
-            return ir.with_body(body)
-        context.applied(self, f"parallel if at least {self.grain_size} operations")
-        return replace(ir, body=body, parallel_condition=dynamic_ops - self.grain_size)
+        if least < self.grain_size:
+            context.applied(self, f"parallel if at least {self.grain_size} operations")
+        return replace(ir, body=body, max_chunks=self.max_chunks(body, dynamic_ops))
+
+    def max_chunks(self, body: Block, ops: Dim) -> Dim | None:
+        """Return how often half of `grain_size` fits into `ops` operations; None if there are not so many iterations."""
+        most = ops // max(1, self.grain_size // 2)
+        loops = [perfect_parallel_nest(s) for s in body if isinstance(s, For) and s.parallel]
+        excess = [interval(product(trip_count(f.range) for f in nest) - most, {}) for nest in loops]
+        return most if any(e is None or e[1] > 0 for e in excess) else None
 
     def keep_parallel(self, loop: For, min_steps: int, work_ratio: int) -> For:
         """Keep `loop`, and loops perfectly nested in it, parallel until there are `min_steps` steps.

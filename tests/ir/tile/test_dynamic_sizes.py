@@ -282,14 +282,14 @@ def test_threads_do_not_wait_between_the_parts_of_an_open_loop() -> None:
     assert not barrier_points(parts)
 
 
-def test_a_kernel_says_from_what_size_on_it_is_shared() -> None:
-    shared = TEXT.replace(") {", ") parallel if n*8 >= 4000 {", 1)
+def test_the_number_of_chunks_may_depend_on_sizes() -> None:
+    shared = TEXT.replace(") {", ") max_chunks n*8//4000 {", 1)
     kernel = parse_kernel(shared)
-    assert kernel.parallel_condition == dynamic_size("n", 2, 512, 100) * 8 - 4000
+    assert kernel.max_chunks == dynamic_size("n", 2, 512, 100) * 8 // 4000
     assert parse_kernel(print_kernel(kernel)) == kernel
     assert kernel_digest(kernel) != kernel_digest(parse_kernel(TEXT))
     with pytest.raises(VerifyError, match="uses names that are not declared sizes"):
-        verify_kernel(parse_kernel(shared.replace("if n*8", "if m*8")))
+        verify_kernel(parse_kernel(shared.replace("max_chunks n", "max_chunks m")))
 
 
 def test_a_store_says_from_what_size_on_it_goes_past_the_cache() -> None:

@@ -99,7 +99,7 @@ def test_threads_share_a_kernel_where_open_sizes_make_it_worthwhile(like: int) -
     check_pass(
         "parallelize{steps-per-thread=1}",
         before=open_rows("parallel", "parallel", like=like),
-        after=open_rows("parallel", "for", like=like, more=" parallel if n*192 >= 60000"),
+        after=open_rows("parallel", "for", like=like, more=" max_chunks n*192//30000"),
         machine=MACHINE,
         remark="parallel if at least 60000 operations",
     )
@@ -117,7 +117,8 @@ def test_no_size_may_be_large_enough() -> None:
 def test_or_every_size() -> None:
     check_pass(
         "parallelize{grain-size=384, steps-per-thread=1}",
-        unchanged=open_rows("parallel", "parallel", like=8),
+        before=open_rows("parallel", "parallel", like=8),
+        after=open_rows("parallel", "parallel", like=8, more=" max_chunks n"),
         machine=MACHINE,
     )
 
@@ -126,6 +127,6 @@ def test_inner_loops_are_shared_too_where_few_rows_are_work_enough() -> None:
     """Of 800 rows there are 200 steps, of a grain of 8 rows two."""
     check_pass(
         "parallelize{grain-size=1536}",
-        unchanged=open_rows("parallel", "parallel", like=800, more=" parallel if n*192 >= 1536"),
+        unchanged=open_rows("parallel", "parallel", like=800, more=" max_chunks n//4"),
         machine=MACHINE,
     )

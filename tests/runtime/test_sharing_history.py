@@ -1,0 +1,114 @@
+"""Programs compare calls with and without the team: simulated calls, on a clock that the test sets."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+
+from compiler.runtime import threads
+from compiler.runtime.loader import Library, link_objects
+
+CLOCK = """
+@now = global i64 1
+@tilewright_preemptions = alias i64, ptr @preemptions
+define internal i64 @ticks() { %t = load i64, ptr @now  ret i64 %t }
+define internal void @relax() { ret void }
+"""
+"""A clock that shows what the test has set, in microseconds."""
+
+EXPORTS = ["tilewright_team", "tilewright_begin_call", "tilewright_end_call", "tilewright_preemptions", "now"]
+
+
+class Simulation:
+    """Calls of one program by a team of two; `duration(threads)` gives the microseconds of a call and if a worker was preempted."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.now, self.preemptions, team = (
+            ctypes.c_int64.from_address(library[name]) for name in ("now", "tilewright_preemptions", "tilewright_team")
+        )
+        team.value = 2
+        for k, parameter in enumerate(fields(threads.POLICY), 1):
+            ctypes.c_int64.from_address(library["tilewright_team"] + 8 * k).value = int(
+                getattr(threads.POLICY, parameter.name)
+            )
+        self.history, self.threads = (ctypes.c_int64 * 8)(), ctypes.c_int64()
+        self.begin = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
+            library["tilewright_begin_call"]
+        )
+        self.end = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library["tilewright_end_call"])
+
+    def run(self, duration: Callable[[int], tuple[float, bool]], seconds: float) -> float:
+        """Make calls for `seconds` seconds of the clock; return the fraction of time in which they were shared."""
+        end, shared, total = self.now.value + int(1e6 * seconds), 0, 0
+        while self.now.value < end:
+            start = self.begin(ctypes.addressof(self.history), ctypes.addressof(self.threads))
+            took, preempted = duration(self.threads.value)
+            self.now.value += int(took)
+            self.preemptions.value += preempted
+            self.end(ctypes.addressof(self.history), start)
+            total += int(took)
+            shared += int(took) * (self.threads.value > 1)
+        return shared / total
+
+
+@pytest.fixture
+def simulation() -> Simulation:
+    return Simulation(link_objects([threads.team_object(CLOCK)], EXPORTS, threads.system_functions()))
+
+
+def load(shared: float, alone: float, preempted: float) -> Callable[[int], tuple[float, bool]]:
+    """Calls that take so many microseconds; of shared ones, a fraction waits 3 to 4 ms for a preempted worker."""
+    source = random.Random(0)
+
+    def duration(count: int) -> tuple[float, bool]:
+        waits = count > 1 and source.random() < preempted
+        noise = source.uniform(1, 1.1)
+        return noise * (shared if count > 1 else alone) + waits * source.uniform(3000, 4000), waits
+
+    return duration
+
+
+QUIET, BUSY, MANY = load(500, 900, 0), load(500, 900, 0.25), load(800, 1600, 0.1)
+
+
+def test_quiet_calls_are_always_shared(simulation: Simulation) -> None:
+    assert simulation.run(QUIET, 5) == 1
+
+
+def test_rare_preemptions_cost_little(simulation: Simulation) -> None:
+    assert simulation.run(load(500, 900, 1e-3), 10) > 0.99
+
+
+def test_calls_run_alone_beside_a_process_that_takes_the_workers_cpu(simulation: Simulation) -> None:
+    simulation.run(QUIET, 2)
+    simulation.run(BUSY, 2)
+    assert simulation.run(BUSY, 5) < 0.15
+
+
+def test_and_are_shared_again_afterwards(simulation: Simulation) -> None:
+    simulation.run(BUSY, 5)
+    simulation.run(QUIET, 1)
+    assert simulation.run(QUIET, 5) == 1
+
+
+def test_they_are_shared_where_running_alone_is_slower(simulation: Simulation) -> None:
+    simulation.run(BUSY, 3)
+    simulation.run(MANY, 2)
+    assert simulation.run(MANY, 5) > 0.8
+
+
+def test_long_calls_are_compared_one_by_one(simulation: Simulation) -> None:
+    assert simulation.run(load(4e5, 2e5, 1), 20) < 0.25
+
+
+def test_calls_at_the_same_time_divide_the_team(simulation: Simulation) -> None:
+    pointers = ctypes.addressof(simulation.history), ctypes.addressof(simulation.threads)
+    assert simulation.begin(*pointers) > 0
+    assert simulation.threads.value == 2
+    assert simulation.begin(*pointers) == 0
+    assert simulation.threads.value == 1
