@@ -15,13 +15,13 @@
 ; Idle workers spin, for a bounded time, then sleep on a futex.  All durations are in ticks of @ticks.
 ;
 ; Beside other processes, a worker may be put aside in the middle of a chunk, and cost more time than it saves.  So each program
-; has a history: once a region waited for such a worker, calls with and without the team are compared, and the faster is kept.
+; has a history: once regions waited for such workers, calls with and without the team are compared, and the faster is kept.
 
 %task    = type { ptr, ptr }                      ; function, arguments
 %claimer = type { i64, i64, i64, i64 }
-%history = type { i64, i64, i64, i64, i64, i64, [2 x i64] }
+%history = type { i64, i64, i64, i64, i64, i64, [2 x i64], i64 }
     ; 1 while calls run alone, time of the next trial; of this window: calls, their time, the fastest; @preemptions before it;
-    ; mean time of a call with the team and alone, 0 if unknown
+    ; mean time of a call with the team and alone, 0 if unknown; interval before the next trial
 %counter = type { i64, [15 x i64] }              ; alone on its pair of cache lines
 
 @region     = internal global i64 0, align 128   ; state of the last region
@@ -38,7 +38,7 @@
 @preemptions = internal global i64 0, align 128
 
 ; Parameters, set by Python (see threads.py).
-@tilewright_team = global { i64, i64, i64, i64, i64, i64, i64 } zeroinitializer, align 128
+@tilewright_team = global { i64, i64, i64, i64, i64, i64, i64, i64 } zeroinitializer, align 128
 
 define internal i64 @parameter(i64 %k) {
   %p = getelementptr i64, ptr @tilewright_team, i64 %k
@@ -129,7 +129,8 @@ decide:
   %preemptions = load atomic i64, ptr @preemptions monotonic, align 8
   %seen = call i64 @get(ptr %history, i64 5)
   call void @set(ptr %history, i64 5, i64 %preemptions)
-  %is_quiet = icmp eq i64 %preemptions, %seen
+  %recent = sub i64 %preemptions, %seen
+  %is_quiet = icmp ult i64 %recent, 2                ; one happens on any machine
   %is_shared = icmp eq i64 %alone, 0
   %has_no_reason = and i1 %is_quiet, %is_shared
   %next_trial = call i64 @get(ptr %history, i64 1)
@@ -137,6 +138,10 @@ decide:
   %is_due = icmp sgt i64 %late, 0
   %is_not_due = xor i1 %is_due, 1
   %stays = or i1 %has_no_reason, %is_not_due
+  %last_interval = call i64 @get(ptr %history, i64 8)
+  %is_news = xor i1 %is_trial, %is_worse              ; what was slower is faster now
+  %kept_interval = select i1 %is_news, i64 0, i64 %last_interval
+  call void @set(ptr %history, i64 8, i64 %kept_interval)
   br i1 %is_worse, label %change, label %best
 
 best:
@@ -144,9 +149,14 @@ best:
 
 try:
   %shortest = call i64 @parameter(i64 6)
+  %longest = call i64 @parameter(i64 7)
+  %doubled = shl i64 %kept_interval, 1
+  %at_least = call i64 @llvm.smax.i64(i64 %doubled, i64 %shortest)
+  %interval = call i64 @llvm.smin.i64(i64 %at_least, i64 %longest)
+  call void @set(ptr %history, i64 8, i64 %interval)
   %share = shl i64 %time, 3
-  %interval = call i64 @llvm.smax.i64(i64 %share, i64 %shortest)
-  %later = add i64 %now, %interval
+  %pause = call i64 @llvm.smax.i64(i64 %share, i64 %interval)
+  %later = add i64 %now, %pause
   call void @set(ptr %history, i64 1, i64 %later)
   br label %change
 

@@ -51,15 +51,16 @@ class SharingPolicy:
     `longest_spin`, `shortest_spin`: time that an idle worker watches for work before it sleeps.
     `preempted`: a thread that finds that so much time has passed between two looks was put aside by the system.
     `window`: time over which calls with and without the team are compared.
-    `trial_interval`: time between two trials of what took longer.
+    `shortest_interval`, `longest_interval`: time between two trials of what took longer; doubles while it still does.
     """
 
     chunks_per_thread: int = 4
     longest_spin: float = 200
     shortest_spin: float = 5
     preempted: float = 100
-    window: float = 100_000
-    trial_interval: float = 800_000
+    window: float = 50_000
+    shortest_interval: float = 400_000
+    longest_interval: float = 3_200_000
 
 
 POLICY = SharingPolicy()

@@ -53,7 +53,7 @@ class Simulation(Checker):
         memory: dict[Pointer, Value] = {
             ("tilewright_team", 8 * k): v for k, v in enumerate((threads, chunks_per_thread))
         }
-        memory |= {("tilewright_team", 8 * k): 1 << 40 for k in range(2, 7)}
+        memory |= {("tilewright_team", 8 * k): 1 << 40 for k in range(2, 8)}
         starts: list[tuple[str, list[Value]]] = [
             ("tilewright_parallel", [("work", 0), ("data", 0), 1 << 20, threads]),
             *(("tilewright_worker", [("null", k)]) for k in range(1, threads)),
