@@ -154,7 +154,7 @@ class CompiledModule:
     @property
     def executable(self) -> Executable:
         """The native program for the same sizes; TargetError where this machine cannot run it."""
-        return require_executable(self._last_program.stages, self._last_program.executable)
+        return require_executable(self._last_program.variant, self._last_program.executable)
 
     @property
     def _last_program(self) -> ExecutedProgram:
@@ -195,16 +195,19 @@ class CompiledModule:
         tensors = self.call_adapter.graph_inputs(*given)
         self._executed_programs = self.compiled_graph.executed_programs(tensors)
         steps: list[tuple[StepProfile, KernelOrigin]] = []
-        for stages, executable, inputs in self._executed_programs:
-            origins, runnable = kernel_origins(stages.fused), require_executable(stages, executable)
-            steps += ((p, origins.get(p.node, KernelOrigin())) for p in profile_steps(runnable, inputs, repeats))
+        for program in self._executed_programs:
+            origins = kernel_origins(program.stages.fused)
+            runnable = require_executable(program.variant, program.executable)
+            steps += (
+                (p, origins.get(p.node, KernelOrigin())) for p in profile_steps(runnable, program.inputs, repeats)
+            )
         return Profile(tuple(steps))
 
     def report(self, repeats: int = 20) -> Report:
         """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
         measured = self.profile(repeats=repeats)
         texts = {stage: self.print_ir(stage) for stage in IR_STAGES}
-        programs = tuple((p.stages, require_executable(p.stages, p.executable)) for p in self._executed_programs)
+        programs = tuple((p.stages, require_executable(p.variant, p.executable)) for p in self._executed_programs)
         return Report(self.compiled_graph.graph.name, programs, self.compile_seconds, measured, texts)
 
     def __repr__(self) -> str:

@@ -51,7 +51,7 @@ class Target:
 
     name: str
     backend: str
-    native_dtypes: frozenset[str]
+    native_dtypes: tuple[str, ...]
     memory: tuple[MemorySpace, ...]
     matrix_shapes: tuple[MatrixShape, ...] = ()
     async_copies: tuple[tuple[str, str], ...] = ()

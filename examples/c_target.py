@@ -131,7 +131,7 @@ def print_c(kernel: Kernel, target: Target) -> str:
 
 
 C = Target(
-    name="c99", backend="c", native_dtypes=frozenset(TYPES), memory=(MemorySpace("memory", None, "device"),),
+    name="c99", backend="c", native_dtypes=tuple(TYPES), memory=(MemorySpace("memory", None, "device"),),
     async_copies=(("memory", "memory"),),
 )  # fmt: skip
 register_backend(

@@ -10,7 +10,7 @@ from compiler.target import MATRIX_DTYPES, MatrixShape, MemorySpace, Target
 TARGET = Target(
     name="toy",
     backend="llvm",
-    native_dtypes=frozenset(("f32",)),
+    native_dtypes=("f32",),
     memory=(MemorySpace("registers", 512, "thread"), MemorySpace("memory", None, "device")),
 )
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from compiler.driver.specialization import Specialization, bucket_of, specialize
-from compiler.driver.variant import SizeRanges, require_executable
+from compiler.driver.variant import CompiledVariant, SizeRanges, require_executable
 from compiler.errors import ArgumentError, DynamicShapeError, TypeRuleError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -36,11 +36,16 @@ DISPATCHER_TEMPLATE = """def run(inputs):
 
 
 class ExecutedProgram(NamedTuple):
-    """A program that takes part in a call: its IR, its code if it can run here, and its inputs."""
+    """A program that takes part in a call: what was compiled, its code if it can run here, and its inputs."""
 
-    stages: Stages
+    variant: CompiledVariant
     executable: Executable | None
     inputs: Sequence[torch.Tensor]
+
+    @property
+    def stages(self) -> Stages:
+        """The IR of every stage."""
+        return self.variant.stages
 
 
 @dataclass(eq=False)
@@ -66,7 +71,7 @@ class CompiledGraph:
         ]
         single = (n for n in self.graph.nodes if not isinstance(n.result_type, tuple))
         self._symbolic_dims = {d for n in single for d in n.shape if isinstance(d, IndexExpr)}
-        self._executables: dict[tuple[int | None, ...], tuple[Stages, Executable | None]] = {}
+        self._executables: dict[tuple[int | None, ...], tuple[CompiledVariant, Executable | None]] = {}
         self._dispatch_cache: dict[tuple[tuple[int, ...], ...], RunFunction] = {}
         self.run: RunFunction = self._resolve_dispatch({}) if not self.symbols else self._make_dispatcher()
 
@@ -99,8 +104,8 @@ class CompiledGraph:
 
     def _resolve_dispatch(self, sizes: Mapping[str, int]) -> RunFunction:
         """Return the function that runs the program for `sizes`; it raises TargetError where this machine cannot."""
-        stages, executable = self.executable_for(sizes)
-        return executable.run if executable else lambda inputs: require_executable(stages, None).run(inputs)
+        variant, executable = self.executable_for(sizes)
+        return executable.run if executable else lambda inputs: require_executable(variant, None).run(inputs)
 
     def _resolve_shapes(self, inputs: Sequence[torch.Tensor]) -> RunFunction:
         """Return the function for these inputs, cached from then on; or one that says what is wrong with them."""
@@ -114,7 +119,7 @@ class CompiledGraph:
             run = self._dispatch_cache[shapes] = executable.without_shape_checks(names)
         return run
 
-    def executable_for(self, sizes: Mapping[str, int]) -> tuple[Stages, Executable | None]:
+    def executable_for(self, sizes: Mapping[str, int]) -> tuple[CompiledVariant, Executable | None]:
         """Return the program for these sizes; compile it where no specialization covers them."""
         key = tuple(map(sizes.get, self.symbols))
         with self._lock:
@@ -122,7 +127,7 @@ class CompiledGraph:
                 self._check_empty_dims(sizes)
                 variant = self._specialization_for(sizes).select_variant(sizes)
                 evict_oldest(self._executables)
-                self._executables[key] = variant.stages, variant.executable_for(sizes)
+                self._executables[key] = variant, variant.executable_for(sizes)
             return self._executables[key]
 
     def _check_empty_dims(self, sizes: Mapping[str, int]) -> None:

@@ -51,6 +51,6 @@ def specialize(graph: Graph, options: Options, ranges: SizeRanges, sizes: Mappin
     lows, highs = ([r[k] for r in ranges.values()] for k in (0, 1))
     hint = SMALL_SIZE_HINT if are_sizes_small(highs) else DEFAULT_SIZE_HINT
     variant, small = compile_plan(Plan.for_sizes(graph, options, ranges, sizes, hint)), None
-    if variant.stages.context.wants_small_variant and are_sizes_small(lows):
+    if variant.wants_small_variant and are_sizes_small(lows):
         small = compile_plan(Plan.for_sizes(graph, options, ranges, sizes, SMALL_SIZE_HINT))
     return Specialization(ranges, variant, small)

@@ -8,10 +8,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
+from compiler.driver import program_cache
 from compiler.driver.autotune import Tuner
 from compiler.errors import TargetError
 from compiler.ir.graph.constant import ConstantData
@@ -25,8 +27,9 @@ from compiler.passes.instrument import instruments_for
 from compiler.passes.manager import run_pipeline
 from compiler.pipeline import Scheduler, Stages, lower_and_schedule
 from compiler.runtime.build import Build
+from compiler.runtime.cache import object_cache_for
 from compiler.runtime.constants import pack_once
-from compiler.runtime.executable import Executable, object_cache_for
+from compiler.runtime.executable import Executable
 from compiler.runtime.kernel_timer import KernelTimer
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
@@ -79,11 +82,24 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class CompiledVariant:
-    """A compiled plan: the IR of every stage, and the executable if this machine can run it."""
+    """A compiled plan: the executable if this machine can run it, and the IR of every stage.
 
-    stages: Stages
+    `seconds` were spent in passes and in code generation.  `wants_small_variant` asks for a second one for small dynamic sizes.
+    """
+
+    plan: Plan
     executable: Executable | None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    wants_small_variant: bool = False
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The IR of every stage; the passes run for it if the executable came from the cache."""
+        target = target_by_name(self.plan.options.target, self.plan.options.machine)
+        schedule = (
+            scheduler(target, self.plan.options) if isinstance(target, CPUTarget) and self.executable else run_pipeline
+        )
+        return lower_and_schedule(self.plan.specialized_graph(), self.plan.options, schedule=schedule)
 
     def executable_for(self, sizes: Mapping[str, int]) -> Executable | None:
         """Return the executable for these sizes."""
@@ -119,6 +135,14 @@ class BackgroundCodegen:
                         self.build.submit("packing", pack_once, data, param.type, self.arena)
         self.seconds += time.perf_counter() - start
 
+    def load(self, key: str, graph: Graph) -> tuple[Executable, bool] | None:
+        """Return the executable in the cache of programs, see `program_cache.load`."""
+        self.build.finish()
+        found = program_cache.load(key, graph, self.options, self.target, self.arena)
+        if found:
+            self.arena.trim()
+        return found
+
     def finish(self, program: Program) -> Executable:
         """Wait for all code, and link it."""
         executable = Executable(program, self.target, self.options, self.build)
@@ -127,19 +151,34 @@ class BackgroundCodegen:
 
 
 def compile_plan(plan: Plan) -> CompiledVariant:
-    """Compile a plan: passes, with code generation beside them, then one executable; IR alone where the target cannot run here."""
-    start, graph = time.perf_counter(), plan.specialized_graph()
-    target, instruments = target_by_name(plan.options.target, plan.options.machine), instruments_for(plan.options)
+    """Compile a plan: passes, with code generation beside them, then one executable; IR alone where the target cannot run here.
+
+    The program comes from the cache if it is there and nothing watches the passes.
+    """
+    start, graph, options = time.perf_counter(), plan.specialized_graph(), plan.options
+    target, instruments = target_by_name(options.target, options.machine), instruments_for(options)
     if not isinstance(target, CPUTarget) or target.missing_features():
-        stages = lower_and_schedule(graph, plan.options, instruments)
-        return CompiledVariant(stages, None, {"passes": time.perf_counter() - start, "code": 0.0})
-    codegen = BackgroundCodegen(target, plan.options)
+        stages = lower_and_schedule(graph, options, instruments)
+        return _with_stages(CompiledVariant(plan, None, {"passes": time.perf_counter() - start, "code": 0.0}), stages)
+    codegen = BackgroundCodegen(target, options)
     codegen.reserve(graph)
-    stages = lower_and_schedule(graph, plan.options, instruments, scheduler(target, plan.options), codegen)
+    key = program_cache.program_key(graph, options, target) if options.cache and not instruments else ""
+    if key and (found := codegen.load(key, graph)):
+        return CompiledVariant(plan, found[0], {"passes": 0.0, "code": time.perf_counter() - start}, found[1])
+    stages = lower_and_schedule(graph, options, instruments, scheduler(target, options), codegen)
     scheduled = time.perf_counter()
     executable = codegen.finish(stages.scheduled)
+    wants_small = stages.context.wants_small_variant
+    if key:
+        program_cache.store(key, graph, executable, options, wants_small)
     passes, code = scheduled - start - codegen.seconds, time.perf_counter() - scheduled + codegen.seconds
-    return CompiledVariant(stages, executable, {"passes": passes, "code": code})
+    return _with_stages(CompiledVariant(plan, executable, {"passes": passes, "code": code}, wants_small), stages)
+
+
+def _with_stages(variant: CompiledVariant, stages: Stages) -> CompiledVariant:
+    """Return `variant`, which then holds the IR of the passes that have run."""
+    variant.__dict__["stages"] = stages
+    return variant
 
 
 def scheduler(target: CPUTarget, options: Options) -> Scheduler:
@@ -147,9 +186,10 @@ def scheduler(target: CPUTarget, options: Options) -> Scheduler:
     return Tuner(target, object_cache_for(options), KernelTimer(target)).run if options.tune else run_pipeline
 
 
-def require_executable(stages: Stages, executable: Executable | None) -> Executable:
+def require_executable(variant: CompiledVariant, executable: Executable | None) -> Executable:
     """Return the executable; TargetError if there is none, with what this machine lacks to run it."""
     if executable is None:
-        missing = stages.target.missing_features() or "an executable"
-        raise TargetError(f"{stages.target.name} code cannot run here, {missing} is missing; print_ir shows all stages")
+        target = variant.stages.target
+        missing = target.missing_features() or "an executable"
+        raise TargetError(f"{target.name} code cannot run here, {missing} is missing; print_ir shows all stages")
     return executable

@@ -29,7 +29,7 @@ class Build:
     """Compiles kernels in the background; `finish` waits for all of them.
 
     `objects` holds object files by symbol, `symbols` the symbol of each kernel, and `seconds` the compile time of each
-    kernel that was not in the cache.
+    kernel that was not in the cache.  `kernels` are those that have been added, by name.
     """
 
     target: CPUTarget
@@ -37,8 +37,8 @@ class Build:
     objects: dict[str, bytes] = field(default_factory=dict)
     symbols: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
     cache_hits: int = 0
-    _kernels: dict[str, Kernel] = field(default_factory=dict)
     _pending: dict[str, Future[bytes]] = field(default_factory=dict)
     _threads: dict[str, ThreadPoolExecutor] = field(default_factory=dict)
 
@@ -50,9 +50,9 @@ class Build:
 
     def add(self, kernel: Kernel) -> None:
         """Start to compile a kernel, unless an equal one is compiled or in the cache."""
-        if self._kernels.get(kernel.name) is kernel:
+        if self.kernels.get(kernel.name) is kernel:
             return
-        self._kernels[kernel.name] = kernel
+        self.kernels[kernel.name] = kernel
         digest = kernel_digest(kernel)
         symbol = self.symbols[kernel.name] = f"kernel_{digest}"
         if symbol in self.objects or symbol in self._pending:
@@ -83,7 +83,9 @@ class Build:
         self._threads.clear()
 
     def add_program_entry(self, name: str, actions: Iterable[Action], sizes: Mapping[str, int], parallel: bool) -> None:
-        """Compile the entry function `name`, which performs `actions`; never cached, because that is cheap."""
+        """Compile the entry function `name`, which performs `actions`, unless its object file came from a cache of programs."""
+        if name in self.objects:
+            return
         text = emit_program_entry(name, tuple(actions), sizes, parallel)
         self.objects[name] = emit_object(text, self.target, optimize=False)
 

@@ -1,4 +1,4 @@
-"""On-disk cache of compiled kernels and of tuning results.
+"""On-disk cache of compiled kernels, programs and tuning results.
 
     entry ::= magic (8 bytes)  key (32)  sha256 of the code (32)  code
 
@@ -22,6 +22,7 @@ import llvmlite
 import compiler.codegen
 import compiler.ir
 from compiler.codegen.llvm.targets import CPUTarget
+from compiler.options import Options
 
 ENTRY_MAGIC = b"TWOBJ\x00\x00\x01"
 """First bytes of an entry: file type and format version."""
@@ -35,12 +36,20 @@ SHARD_COUNT = 256
 """Directories that keys are spread over, each with an equal share of the limit: storing an entry scans only one."""
 
 
+SOURCE_SUFFIXES = (".py", ".toml", ".ll")
+"""Endings of the files that decide what the compiler does."""
+
+OMITTED = frozenset({"triton", "ops"})
+"""Directories that do not decide what becomes of a kernel."""
+
+
 @dataclass(frozen=True)
 class ObjectCache:
-    """Object files by key in `directory`; disabled if that is None.  Write errors are ignored."""
+    """Object files by key in `directory`, spread over `shards` directories; disabled if it is None.  Write errors are ignored."""
 
     directory: Path | None
     size_limit: int = SIZE_LIMIT
+    shards: int = SHARD_COUNT
 
     def get(self, key: str) -> bytes | None:
         """Return the code stored under `key`, or None if there is no valid entry."""
@@ -82,7 +91,7 @@ class ObjectCache:
                 with contextlib.suppress(OSError):
                     status = file.stat()
                     entries.append((status.st_mtime, status.st_size, file.path))
-        excess = sum(size for _, size, _ in entries) - self.size_limit // SHARD_COUNT
+        excess = sum(size for _, size, _ in entries) - self.size_limit // self.shards
         for _, size, path in sorted(entries)[:-1]:
             if excess <= 0:
                 return
@@ -92,12 +101,17 @@ class ObjectCache:
 
     def _path(self, key: str) -> Path:
         assert self.directory is not None
-        return self.directory / key[:2] / f"{key}.o"
+        return self.directory / (key[:2] if self.shards > 1 else "") / f"{key}.o"
+
+
+def object_cache_for(options: Options) -> ObjectCache:
+    """Return the object cache in the directory `options.cache`; "" disables it."""
+    return ObjectCache(Path(options.cache) if options.cache else None)
 
 
 def object_key(content: str, target: CPUTarget) -> str:
     """Return the cache key of `content` (such as a kernel's digest) on `target`, for this version of the compiler."""
-    parts = (content, str(target), source_hash(compiler.codegen, compiler.ir), llvmlite.__version__)
+    parts = (content, str(target), source_hash(compiler.codegen, compiler.ir, omitted=OMITTED), llvmlite.__version__)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -106,8 +120,10 @@ def _encode_entry(key: str, code: bytes) -> bytes:
 
 
 def _decode_entry(key: str, entry: bytes) -> bytes | None:
-    code = entry[len(ENTRY_MAGIC) + 2 * DIGEST_BYTES :]
-    return code if code and entry == _encode_entry(key, code) else None
+    header = len(ENTRY_MAGIC) + 2 * DIGEST_BYTES
+    code = entry[header:]
+    expected = ENTRY_MAGIC + bytes.fromhex(key) + hashlib.sha256(code).digest()
+    return code if code and entry[:header] == expected else None
 
 
 def _is_owned(status: os.stat_result) -> bool:
@@ -115,8 +131,9 @@ def _is_owned(status: os.stat_result) -> bool:
 
 
 @lru_cache
-def source_hash(*packages: ModuleType) -> str:
-    """Return a hash of the sources of `packages`, without Triton and ops: correct also for an edited checkout."""
+def source_hash(*packages: ModuleType, omitted: frozenset[str] = frozenset()) -> str:
+    """Return a hash of the sources of `packages`, without directories named in `omitted`: correct also for an edited checkout."""
     roots = [Path(package.__path__[0]) for package in packages]
-    files = sorted(f for root in roots for f in root.rglob("*.py") if "triton" not in f.parts and "ops" not in f.parts)
+    sources = (f for root in roots for f in root.rglob("*.*") if f.suffix in SOURCE_SUFFIXES)
+    files = sorted(f for f in sources if not omitted.intersection(f.parts))
     return hashlib.sha256(b"\0".join(f.read_bytes() for f in files)).hexdigest()

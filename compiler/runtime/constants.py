@@ -32,6 +32,30 @@ def pack_once(constant: ConstantData | Array, type: TensorType, arena: Prefaulte
     return cached[type]
 
 
+def keep_packed(constant: ConstantData, type: TensorType, packed: Array) -> None:
+    """Let `pack_once` return `packed` for this constant and type."""
+    _PACKED.setdefault(constant, {})[type] = packed
+
+
+def unpack(packed: Array, type: TensorType) -> Array:
+    """Return the dense array of `type`'s shape whose packed form is `packed`; inverse of `pack`."""
+    if not type.layout:
+        return packed.reshape(type.static_shape())
+    padded, order = list[int](), list[int]()
+    for d, extent in enumerate(type.static_shape()):
+        block = _block_size(type.layout, d)
+        padded.append(-(-extent // (block or 1)) * (block or 1))
+        order += [type.layout.physical_dims.index(g) for g in _physical_dims(d, block)]
+    return packed.transpose(order).reshape(padded)[tuple(map(slice, type.static_shape()))]
+
+
+def aligned_copy(array: Array, arena: PrefaultedArena | None = None) -> Array:
+    """Return a copy that starts on a cache line, in memory of `arena` if that has enough."""
+    copy = aligned_empty(array.shape, array.dtype, arena)
+    copy[...] = array
+    return copy
+
+
 def _is_outer_blocked(layout: Layout, dim: int) -> bool:
     """Return True if the outermost physical dimension numbers the blocks of dimension `dim`."""
     return layout.physical_dims[0].dim == dim and layout.physical_dims[0].block_size > 0

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
 from compiler.options import Options
 from compiler.runtime.build import Build
-from compiler.runtime.cache import ObjectCache
+from compiler.runtime.cache import object_cache_for
 from compiler.runtime.call_stub import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction, strides
 from compiler.runtime.constants import Array, pack_once
 from compiler.runtime.eager_calls import EagerFunction, make_eager_function
@@ -235,11 +234,6 @@ class Executable:
     def _index_error(self, words: Any) -> IndexError:
         step = self.program.launches[words[call_frame.FAILED_LAUNCH] - 1]
         return IndexError(f"an index is out of range in {step.node or step.kernel}")
-
-
-def object_cache_for(options: Options) -> ObjectCache:
-    """Return the object cache in the directory `options.cache`; "" disables it."""
-    return ObjectCache(Path(options.cache) if options.cache else None)
 
 
 def _pack_constants(program: Program) -> dict[str, Array]:

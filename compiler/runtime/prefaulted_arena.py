@@ -7,6 +7,7 @@ between may be unmapped again.
 from __future__ import annotations
 
 import mmap
+import threading
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -35,9 +36,10 @@ class ArenaChunk:
 
 @dataclass
 class PrefaultedArena:
-    """Bump allocator over prefaulted chunks; not thread-safe."""
+    """Bump allocator over prefaulted chunks; threads may allocate at the same time."""
 
     chunks: list[ArenaChunk] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reserve(self, nbytes: int) -> None:
         """Map `nbytes`, at most `MAX_CHUNK_BYTES`, and touch every page."""
@@ -47,11 +49,12 @@ class PrefaultedArena:
 
     def allocate(self, nbytes: int) -> Bytes | None:
         """Return `nbytes` that start on a cache line, or None if no chunk has that many."""
-        for chunk in self.chunks:
-            start, end = chunk.used, chunk.used + nbytes
-            if end <= chunk.block.size:
-                chunk.used = align_up(end)
-                return chunk.bytes(start, nbytes)
+        with self._lock:
+            for chunk in self.chunks:
+                start, end = chunk.used, chunk.used + nbytes
+                if end <= chunk.block.size:
+                    chunk.used = align_up(end)
+                    return chunk.bytes(start, nbytes)
         return None
 
     def trim(self) -> None:

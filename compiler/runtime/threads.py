@@ -23,6 +23,8 @@ import torch
 
 from compiler.codegen.llvm.object_file import emit_object
 from compiler.codegen.llvm.targets import host_target
+from compiler.options import Options
+from compiler.runtime.cache import object_cache_for, object_key
 from compiler.runtime.cpu_limits import available_cpus
 from compiler.runtime.loader import link_objects, symbol_address
 
@@ -218,8 +220,12 @@ def team_object(clock: str) -> bytes:
     """Return the object file of the team's functions; `clock` is LLVM IR text, see `CLOCKS`."""
     protocol = files("compiler.runtime").joinpath("thread_team.ll").read_text()
     sleep = FUTEX.format(number=FUTEX_NUMBERS[machine()]) if sys.platform == "linux" else POLLING
-    target = host_target()
-    return emit_object(f'target triple = "{target.triple}"\n{protocol}{clock}{sleep}', target)
+    target, cache = host_target(), object_cache_for(Options())
+    text = f'target triple = "{target.triple}"\n{protocol}{clock}{sleep}'
+    key = object_key(text, target)
+    if (code := cache.get(key)) is None:
+        cache.put(key, code := emit_object(text, target))
+    return code
 
 
 def system_functions() -> Mapping[str, int]:

@@ -47,7 +47,7 @@ COPY = """kernel @k(in %x: f32[64, 64], out %y: f32[64, 64]) {
 def test_asynchronous_copies_need_a_target_that_has_them(space: str, problems: list[str]) -> None:
     memory = MemorySpace("scratch", None, "block"), MemorySpace("memory", None, "device")
     paths = (("memory", "memory"), ("scratch", "memory"))
-    toy = Target(name="toy", backend="c", native_dtypes=frozenset(), memory=memory, async_copies=paths)
+    toy = Target(name="toy", backend="c", native_dtypes=(), memory=memory, async_copies=paths)
     kernel = parse_kernel(COPY.replace("SPACE", space))
     expected = "@k: toy has no asynchronous copy from %x in memory to %t {}; run lower-async-copies"
     assert list(memory_problems(kernel, toy)) == list(map(expected.format, problems))

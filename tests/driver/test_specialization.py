@@ -99,8 +99,7 @@ def test_static_graph_is_compiled_as_it_is() -> None:
 
 def stub(name: str = "", wants_small_variant: bool = False) -> Any:
     """A compiled variant without code."""
-    context = SimpleNamespace(wants_small_variant=wants_small_variant)
-    return SimpleNamespace(name=name, stages=SimpleNamespace(context=context))
+    return SimpleNamespace(name=name, wants_small_variant=wants_small_variant)
 
 
 def test_covers_sizes_in_all_ranges() -> None:
@@ -151,4 +150,4 @@ def test_target_that_is_not_here_gives_stages_and_no_executable() -> None:
     assert variant.seconds["code"] == 0.0
     assert variant.stages.scheduled.kernels
     with pytest.raises(TargetError, match=r"sm90 code cannot run here, .* is missing"):
-        require_executable(variant.stages, variant.executable)
+        require_executable(variant, variant.executable)

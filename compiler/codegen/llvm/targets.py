@@ -37,7 +37,7 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 STACK_BYTES = 6 << 20
 """Bytes of local buffers that a kernel may place on a thread's stack: Linux gives the main thread and workers 8 MiB."""
 
-NATIVE_DTYPES = frozenset(("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool"))
+NATIVE_DTYPES = ("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool")
 """Dtypes that scalar and vector units compute with; f16 and bf16 are widened to f32."""
 
 

@@ -24,7 +24,7 @@ def _gpu(name: str, platform: str, architecture: int | str, warp_threads: int, s
     return GPUTarget(
         name=name,
         backend="triton",
-        native_dtypes=frozenset(("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool")),
+        native_dtypes=("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"),
         memory=(
             MemorySpace("registers", 255 * 4, "thread"),
             MemorySpace("shared", shared_bytes, "block"),

@@ -45,12 +45,35 @@ def full_like(x: Node, value: TensorOrNumber, dtype: torch.dtype | None = None) 
     return filled(x.shape, value, _dtype_or_default(dtype, x.dtype))
 
 
+@converts("aten.new_full.default")
+def new_full(x: Node, shape: Sequence[Dim], value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, value, _dtype_or_default(dtype, x.dtype))
+
+
+def _full_of(value: int, shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return filled(shape, value, _dtype_or_default(dtype, default_float()))
+
+
+def _full_like_of(value: int, x: Node, dtype: torch.dtype | None = None) -> Node:
+    return full_like(x, value, dtype)
+
+
+def _new_full_of(value: int, x: Node, shape: Sequence[Dim], dtype: torch.dtype | None = None) -> Node:
+    return new_full(x, shape, value, dtype)
+
+
+for _name, _value in (("zeros", 0), ("ones", 1)):
+    converts(f"aten.{_name}.default")(partial(_full_of, _value))
+    converts(f"aten.{_name}_like.default")(partial(_full_like_of, _value))
+    converts(f"aten.new_{_name}.default")(partial(_new_full_of, _value))
+
+
 @converts("aten.scalar_tensor.default", "prims.scalar_tensor.default")
 def scalar_tensor(value: TensorOrNumber, dtype: torch.dtype | None = None) -> Node:
     return as_node(value, _dtype_or_default(dtype, default_float()))
 
 
-@converts("aten.arange.start_step")
+@converts("aten.arange.start", "aten.arange.start_step")
 def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None) -> Node:
     """Return start, start + step, ...; integer types truncate the arguments.
 
@@ -66,6 +89,9 @@ def arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = None
     compute = i64 if integral else f64
     scaled = ops.mul(ops.as_dtype(position, compute), as_node(step, compute))
     return ops.as_dtype(ops.add(scaled, as_node(start, compute)), wanted)
+
+
+converts("aten.arange.default")(partial(arange, 0))
 
 
 def _all_integers(*numbers: Any) -> bool:

@@ -1,0 +1,126 @@
+"""On-disk cache of compiled programs: what passes and code generation made of a graph, for the next process.
+
+    entry ::= pickle of `Entry` without arrays; the arrays of constants, each aligned
+    key   ::= hash of the graph, its constants, the target, the options that decide, and the sources of the compiler
+
+Constants of the graph are stored as references.  Those that passes computed are stored as they were packed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import platform
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import compiler
+from compiler.codegen.llvm.targets import CPUTarget
+from compiler.ir.graph.constant import ConstantData, LazyConstant
+from compiler.ir.graph.graph import Graph
+from compiler.ir.text.graph_printer import graph_resources, print_graph
+from compiler.ir.tile.program import Program
+from compiler.ir.types import TensorType
+from compiler.options import Options
+from compiler.runtime.build import Build
+from compiler.runtime.cache import ObjectCache, object_cache_for, object_key, source_hash
+from compiler.runtime.constants import Array, aligned_copy, keep_packed, pack_once, unpack
+from compiler.runtime.executable import Executable
+from compiler.runtime.prefaulted_arena import PrefaultedArena
+
+DECIDING_OPTIONS = ("fuse", "winograd", "graph_passes", "tile_passes", "tune")
+"""Options that decide what a graph becomes."""
+
+SIZE_LIMIT = 2 << 30
+"""Approximate limit in bytes of all entries; the least recently used are evicted.  Chosen empirically."""
+
+MAX_ENTRY_BYTES = 256 << 20
+"""Largest entry: to read a larger one takes as long as to compile.  Chosen empirically."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A compiled program.  `constants` maps buffers to positions among the graph's constants, or to packed arrays."""
+
+    program: Program
+    constants: Mapping[str, int | Array]
+    objects: Mapping[str, bytes]
+    symbols: Mapping[str, str]
+    wants_small_variant: bool
+
+
+def program_key(graph: Graph, options: Options, target: CPUTarget) -> str:
+    """Return the key of the program that `graph` becomes; equal graphs have equal keys in every process."""
+    resources = graph_resources(graph)
+    with ThreadPoolExecutor() as pool:
+        digests = list(pool.map(lambda data: data.digest, resources.values()))
+    chosen = [str(getattr(options, name)) for name in DECIDING_OPTIONS]
+    versions = [source_hash(compiler), torch.__version__, np.__version__, platform.python_version()]
+    parts = (print_graph(graph), *resources, *digests, repr(target.machine), *chosen, *versions)
+    return object_key(hashlib.sha256("\0".join(parts).encode()).hexdigest(), target)
+
+
+def store(key: str, graph: Graph, executable: Executable, options: Options, wants_small_variant: bool) -> None:
+    """Store a program under `key`, unless it is too large or calls something that cannot be pickled."""
+    positions = {data: k for k, data in enumerate(_constants(graph))}
+    program, build = executable.program, executable.build
+    constants = {name: positions.get(data, executable.constants[name]) for name, data in program.constants.items()}
+    if sum(a.nbytes for a in constants.values() if isinstance(a, np.ndarray)) > MAX_ENTRY_BYTES:
+        return
+    entry = Entry(replace(program, constants={}), constants, build.objects, build.symbols, wants_small_variant)
+    try:
+        _cache(options).put(key, pickle.dumps(entry, pickle.HIGHEST_PROTOCOL))
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
+        return
+
+
+def load(
+    key: str, graph: Graph, options: Options, target: CPUTarget, arena: PrefaultedArena
+) -> tuple[Executable, bool] | None:
+    """Return the executable stored under `key`, and if it wants a variant for small sizes; None if there is none.
+
+    Constants are packed in `arena`, several at a time.
+    """
+    data = _cache(options).get(key)
+    if data is None:
+        return None
+    entry: Entry = pickle.loads(data)  # as trustworthy as the object files: entries of other users count as absent
+    own = _constants(graph)
+
+    def restore(name: str, stored: int | Array) -> ConstantData:
+        type = entry.program.buffers[name]
+        if not isinstance(stored, int):
+            return _packed_constant(type, aligned_copy(stored, arena))
+        pack_once(own[stored], type, arena)
+        return own[stored]
+
+    with ThreadPoolExecutor() as pool:
+        restored = list(pool.map(restore, entry.constants.keys(), entry.constants.values()))
+    program = replace(entry.program, constants=dict(zip(entry.constants, restored, strict=True)))
+    build = Build(target, object_cache_for(options), dict(entry.objects), dict(entry.symbols), kernels=program.kernels)
+    return Executable(program, target, options, build), entry.wants_small_variant
+
+
+def _constants(graph: Graph) -> list[ConstantData]:
+    return [node.attrs["value"] for node in graph.constants]
+
+
+def _packed_constant(type: TensorType, packed: Array) -> ConstantData:
+    """Return the constant of which `packed` is the packed form."""
+    constant = LazyConstant(type.dtype, type.static_shape(), partial(_slice, packed, type))
+    keep_packed(constant, type, packed)
+    return constant
+
+
+def _slice(packed: Array, type: TensorType, start: int, stop: int) -> Array:
+    return unpack(packed, type)[..., start:stop]
+
+
+def _cache(options: Options) -> ObjectCache:
+    return ObjectCache(Path(options.cache) / "programs", SIZE_LIMIT, shards=1)

@@ -1,0 +1,113 @@
+"""The cache of programs: a second process gets the same program without running a pass, and nothing else gets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import compiler
+from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
+from compiler.runtime.constants import pack, unpack
+
+SCRIPT = """
+import json, sys, torch, compiler
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(576, 10)).eval()
+x = torch.randn(2, 3, 8, 8)
+made = compiler.compile(net, (x,), options={"cache": sys.argv[1]})
+assert torch.allclose(made(x), net(x), atol=1e-5)
+print(json.dumps([made.compile_seconds["passes"], made(x).flatten().tolist(), made.print_ir("scheduled")]))
+"""
+
+
+def run_process(cache: Path, seed: str) -> list[Any]:
+    env = {**os.environ, "PYTHONHASHSEED": seed}
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(cache)], check=True, capture_output=True, env=env, text=True)
+    result: list[Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_a_second_process_runs_no_pass(tmp_path: Path) -> None:
+    (first, *results), (second, *same) = run_process(tmp_path, "1"), run_process(tmp_path, "2")
+    assert first > 0
+    assert second == 0
+    assert results == same
+
+
+def linear(scale: float = 1.0) -> torch.nn.Module:
+    torch.manual_seed(0)
+    made = torch.nn.Sequential(torch.nn.Linear(48, 32), torch.nn.GELU(), torch.nn.Linear(32, 7)).eval()
+    with torch.no_grad():
+        made[0].weight.mul_(scale)
+    return made
+
+
+def is_found(cache: Path, model: torch.nn.Module, *sizes: int, **options: Any) -> bool:
+    """Compile for an input of `sizes`, check the result, and return if the program came from the cache."""
+    x = torch.randn(*sizes)
+    made = compiler.compile(model, (x,), options={"cache": str(cache), **options})
+    torch.testing.assert_close(made(x), model(x), atol=1e-5, rtol=1e-5)
+    return made.compile_seconds["passes"] == 0
+
+
+def test_what_differs_is_compiled(tmp_path: Path) -> None:
+    assert not is_found(tmp_path, linear(), 5, 48)
+    assert is_found(tmp_path, linear(), 5, 48)
+    assert not is_found(tmp_path, linear(2.0), 5, 48)
+    assert not is_found(tmp_path, linear(), 6, 48)
+    assert not is_found(tmp_path, linear(), 5, 48, fuse=False)
+    assert not is_found(tmp_path, linear(), 5, 48, verify=True)
+
+
+def test_a_damaged_entry_is_replaced(tmp_path: Path) -> None:
+    assert not is_found(tmp_path, linear(), 5, 48)
+    (entry,) = (tmp_path / "programs").iterdir()
+    data = bytearray(entry.read_bytes())
+    data[len(data) // 2] ^= 1
+    entry.write_bytes(data)
+    assert not is_found(tmp_path, linear(), 5, 48)
+    assert is_found(tmp_path, linear(), 5, 48)
+
+
+def test_dynamic_sizes_share_an_entry(tmp_path: Path) -> None:
+    x, rows = torch.randn(5, 48), torch.export.Dim("rows", min=2, max=64)
+    for found in (False, True):
+        made = compiler.compile(linear(), (x,), dynamic_shapes=({0: rows},), options={"cache": str(tmp_path)})
+        for n in (2, 5, 64):
+            y = torch.randn(n, 48)
+            torch.testing.assert_close(made(y), linear()(y), atol=1e-5, rtol=1e-5)
+        assert (made.compile_seconds["passes"] == 0) == found
+
+
+def test_opaque_calls_are_kept(tmp_path: Path) -> None:
+    class Sorted(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.det(x * 2) + x.sum()
+
+    x = torch.randn(4, 4)
+    for found in (False, True):
+        made = compiler.compile(Sorted(), (x,), options={"cache": str(tmp_path)})
+        torch.testing.assert_close(made(x), Sorted()(x))
+        assert (made.compile_seconds["passes"] == 0) == found
+
+
+@pytest.mark.parametrize(
+    "dims",
+    [
+        (PhysicalDim(1), PhysicalDim(0)),
+        (PhysicalDim(0, 4), PhysicalDim(1), PhysicalDim(0, 4, is_inner=True)),
+        (PhysicalDim(1, 8), PhysicalDim(0, 4), PhysicalDim(1, 8, is_inner=True), PhysicalDim(0, 4, is_inner=True)),
+    ],
+)
+def test_unpack_is_the_inverse_of_pack(dims: tuple[PhysicalDim, ...]) -> None:
+    array = np.arange(70, dtype=np.float32).reshape(7, 10)
+    packed = np.ascontiguousarray(pack(array, Layout(dims)))
+    assert np.array_equal(unpack(packed, TensorType(f32, (7, 10), Layout(dims))), array)
