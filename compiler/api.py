@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import io
 import os
 import time
-import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, Union
+from typing import Any, NoReturn, TypeAlias, Union
 
 import torch
 from torch.export import ExportedProgram
 
 from compiler.codegen.backend import backend_of
+from compiler.driver.argument_overlap import reject_overlapping_writes
 from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.partitioned_graph import compile_graph
 from compiler.driver.variant import compile_time_gc_settings, require_executable
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
-from compiler.frontend.export import import_exported
+from compiler.frontend.export import export_module, import_exported
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
@@ -56,13 +57,22 @@ def compile(
     chosen = as_options(options)
     start = time.perf_counter()
     program, given, named = as_exported_program(model, args, kwargs, dynamic_shapes)
-    exported = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about its own code
-        imported = import_exported(program, fallback=chosen.fallback)
-    seconds = {"export": exported - start, "import": time.perf_counter() - exported}
-    form = CallAdapter(imported, call_signature(model, program))
-    return CompiledModule(form, chosen, (given, named), seconds)
+    return _compile_exported(
+        program, call_signature(model, program), chosen, (given, named), time.perf_counter() - start
+    )
+
+
+def _compile_exported(
+    program: ExportedProgram,
+    signature: inspect.Signature | None,
+    options: Options,
+    example_inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    export_seconds: float = 0.0,
+) -> CompiledModule:
+    start = time.perf_counter()
+    imported = import_exported(program, fallback=options.fallback)
+    seconds = {"export": export_seconds, "import": time.perf_counter() - start}
+    return CompiledModule(program, CallAdapter(imported, signature), options, example_inputs, seconds)
 
 
 def as_exported_program(
@@ -73,8 +83,7 @@ def as_exported_program(
         if args is None and kwargs is None:
             raise ArgumentError("a module is compiled for example arguments: compile(module, (x, ...))")
         given, named = tuple(args or ()), dict(kwargs or {})
-        with torch.no_grad():
-            return torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes), given, named
+        return export_module(model, given, named, dynamic_shapes), given, named
     program = model if isinstance(model, ExportedProgram) else read_program(model)
     if args is not None or kwargs is not None:
         return program, tuple(args or ()), dict(kwargs or {})
@@ -104,9 +113,10 @@ def _is_archive(path: str | os.PathLike[str]) -> bool:
 
 
 def call_signature(model: Model, program: ExportedProgram) -> inspect.Signature | None:
-    """The parameters that calls are made with."""
+    """The parameters that calls are made with, without annotations, which need not be picklable."""
     if isinstance(model, torch.nn.Module):
-        return inspect.signature(model.forward)
+        parameters = inspect.signature(model.forward).parameters.values()
+        return inspect.Signature([p.replace(annotation=inspect.Parameter.empty) for p in parameters])
     root = program.module_call_graph[0].signature
     if root is None or root.forward_arg_names is None:
         return None
@@ -119,23 +129,26 @@ class CompiledModule:
     """A compiled model, called as the model is: same arguments, same nesting of results, without autograd.
 
     Arguments of other shapes, dtypes or devices than it was compiled for raise ArgumentError; tensors that are not contiguous
-    are copied.  Calls from several threads run side by side.
+    are copied.  Calls from several threads run side by side.  Copies and pickled modules hold the exported program, weights
+    included, and are compiled again; load what `torch.save` wrote with `weights_only=False`.
     """
 
     def __init__(
         self,
+        program: ExportedProgram,
         call_adapter: CallAdapter,
         options: Options,
         example_inputs: tuple[tuple[Any, ...], dict[str, Any]],
         frontend_seconds: Mapping[str, float],
     ) -> None:
         self.call_adapter, self.options, self.example_inputs = call_adapter, options, example_inputs
+        self._program = program
         imported = call_adapter.imported
         self.compiled_graph = compile_graph(imported.graph, options, imported.bounds, imported.runtime_assertions)
         self._frontend_seconds = dict(frontend_seconds)
         self._executed_programs = self.compiled_graph.executed_programs(call_adapter.graph_inputs(*example_inputs))
-        writes_inputs = bool(self.compiled_graph.graph.output_aliases)
-        fast = None if writes_inputs else call_adapter.fast_path(self.compiled_graph.run, self._call_general)
+        self._writes_inputs = bool(self.compiled_graph.graph.output_aliases)
+        fast = None if self._writes_inputs else call_adapter.fast_path(self.compiled_graph.run, self._call_general)
         self._call_function = fast or self._call_general
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -144,7 +157,30 @@ class CompiledModule:
     def _call_general(self, *args: Any, **kwargs: Any) -> Any:
         """A call of any form."""
         tensors = self.call_adapter.graph_inputs(args, kwargs)
+        if self._writes_inputs:
+            reject_overlapping_writes(self.compiled_graph.graph, tensors)
         return self.call_adapter.build_result(*self.compiled_graph.call_with_sizes(tensors))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        file = io.BytesIO()
+        try:
+            torch.export.save(self._program, file)
+        except Exception as error:  # whatever PyTorch cannot serialize
+            raise TilewrightError(
+                f"{self!r} cannot be copied or saved, since PyTorch cannot save its program: {error}"
+            ) from error
+        return _compile_saved, (file.getvalue(), self.call_adapter.signature, self.options, self.example_inputs)
+
+    def __copy__(self) -> CompiledModule:
+        return self  # nothing of it changes, except buffers, which shallow copies share
+
+    def __getattr__(self, name: str) -> NoReturn:
+        problem = f"a compiled module has no attribute {name!r}"
+        if not name.startswith("_") and hasattr(torch.nn.Module, name):
+            problem += (
+                ': it is frozen; ask the model it was compiled from, or use torch.compile(model, backend="tilewright")'
+            )
+        raise AttributeError(problem)
 
     @property
     def stages(self) -> Stages:
@@ -212,6 +248,12 @@ class CompiledModule:
 
     def __repr__(self) -> str:
         return f"<compiled {self.compiled_graph.graph.name}: {self.workload.kernels} kernels>"
+
+
+@compile_time_gc_settings()
+def _compile_saved(saved: bytes, *how: Any) -> CompiledModule:
+    """Compile a program from the bytes that `torch.export.save` wrote; `how` is what else `_compile_exported` takes."""
+    return _compile_exported(torch.export.load(io.BytesIO(saved)), *how)
 
 
 def _stage_text(stage: str, stages: Stages) -> str:

@@ -86,14 +86,16 @@ def guard_frozen_weights(
     """Return a function that calls `frozen_function` while the arguments at the positions in `weights` are those tensors.
 
     After a weight was replaced or written to, it calls the result of `recompile`, which runs once.  Writes are seen through
-    PyTorch's version counter, which writes through `.data` or NumPy do not change.
+    PyTorch's version counter, which writes through `.data` or NumPy do not change; an assignment to `.data` is seen by the
+    address.  Shapes, strides and dtypes are compared by Dynamo's guards.
     """
-    versions = [(k, tensor, tensor._version) for k, tensor in weights]
+    # the storages are kept, so that no other weight gets such an address
+    states = [(k, tensor, tensor._version, tensor.data_ptr(), tensor.untyped_storage()) for k, tensor in weights]
     recompiled = cache(recompile)
 
     def run(arguments: list[Any]) -> list[Any]:
-        for k, tensor, version in versions:
-            if arguments[k] is not tensor or tensor._version != version:
+        for k, tensor, version, address, _ in states:
+            if arguments[k] is not tensor or tensor._version != version or tensor.data_ptr() != address:
                 return recompiled()(arguments)
         return frozen_function(arguments)
 

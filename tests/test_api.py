@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
+import io
+import pickle
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
 import compiler
 from compiler import ArgumentError, CompiledModule, Options
 from compiler.api import as_exported_program
+from compiler.driver.variant import compile_time_gc_settings
 from compiler.report.measure import Workload, eager_workload, float64_reference, numerical_error
 
 
@@ -159,15 +165,6 @@ def test_dynamic_sizes() -> None:
 
 
 def test_buffers_are_updated() -> None:
-    class Counter(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("seen", torch.zeros(3))
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.seen.add_(x)
-            return self.seen * 2
-
     model, x = Counter(), torch.tensor([1.0, 2.0, 3.0])
     compiled = compiler.compile(model, (x,))
     for k in (1, 2, 3):
@@ -194,6 +191,158 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 def test_a_module_needs_arguments() -> None:
     with pytest.raises(ArgumentError, match="example arguments"):
         compiler.compile(Gate())
+
+
+# calls that compiled code cannot serve
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_gradients_and_transforms_are_refused(gate: CompiledModule) -> None:
+    x = torch.randn(4, 8)
+    calls = {
+        "requires gradients": lambda: gate(x.clone().requires_grad_()),
+        r"requires gradients.*torch\.compile": lambda: torch.func.grad(lambda x: gate(x).sum())(x),
+        r"transformed by torch\.func.*torch\.compile": lambda: torch.vmap(gate)(x.expand(2, 4, 8)),
+        "transformed": lambda: torch.vmap(gate, in_dims=-1)(x.expand(2, 4, 8).movedim(0, -1)),
+        "FakeTensor without memory": lambda: gate(FakeTensorMode().from_tensor(x)),
+    }
+    for says, call in calls.items():
+        with pytest.raises(ArgumentError, match=says):
+            call()
+    with torch.no_grad():
+        assert near(gate(x.clone().requires_grad_()), Gate()(x))
+
+
+class Write(nn.Module):
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        a.mul_(2)
+        return a + b
+
+
+@pytest.mark.parametrize(
+    ("rows", "refused"), [((0, 2), True), ((1, 3), True), ((2, 4), False)], ids=["same", "partly", "apart"]
+)
+def test_written_arguments_over_one_memory_are_refused(rows: tuple[int, int], refused: bool) -> None:
+    compiled, x = compiler.compile(Write(), (torch.ones(2, 3), torch.ones(2, 3))), torch.ones(4, 3)
+    for pair in ((x[:2], x[slice(*rows)]), (x[slice(*rows)], x[:2])):
+        if refused:
+            with pytest.raises(ArgumentError, match=r"input a is written \(at .*test_api.py.*overlaps .* input b"):
+                compiled(*pair)
+        else:
+            copies = [p.clone() for p in pair]
+            assert near(compiled(*pair), Write()(*copies))
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: Tensor, flag: bool = True) -> Tensor:
+        self.seen.add_(x)
+        return self.seen * 2
+
+
+def test_an_argument_that_is_a_written_buffer_is_refused() -> None:
+    model = Counter()
+    compiled = compiler.compile(model, (torch.ones(3),))
+    with pytest.raises(ArgumentError, match="seen is written"):
+        compiled(model.seen)
+
+
+class Views(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+        self.register_buffer("part", self.seen[:2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(x)
+        return self.part + 1
+
+
+@pytest.mark.parametrize("case", ["argument 0 and argument 1", "seen and part"])
+def test_examples_and_buffers_over_one_memory_are_refused(case: str) -> None:
+    x = torch.ones(3)
+    model, args = (Write(), (x, x)) if case.startswith("argument") else (Views(), (x,))
+    with pytest.raises(ArgumentError, match=f"{case} are over one memory"):
+        compiler.compile(model, args)
+
+
+# copies
+
+
+def saved_and_loaded(compiled: CompiledModule) -> Any:
+    file = io.BytesIO()
+    torch.save(compiled, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c)), saved_and_loaded])
+def test_copies_are_compiled_programs_with_their_own_buffers(duplicate: Any) -> None:
+    x = torch.tensor([1.0, 2.0, 3.0])
+    compiled = compiler.compile(Counter(), (x,), options={"fuse": False})
+    compiled(x)
+    twin = duplicate(compiled)
+    assert twin.options == compiled.options
+    for module in (compiled, compiled, twin):
+        module(x=x)
+    assert torch.equal(compiled(x), 8 * x)
+    assert torch.equal(twin(x, True), 6 * x)
+
+
+def test_a_shallow_copy_shares_buffers() -> None:
+    x = torch.ones(3)
+    compiled = compiler.compile(Counter(), (x,))
+    compiled(x)
+    assert torch.equal(copy.copy(compiled)(x), 4 * x)
+
+
+def test_what_pytorch_cannot_save_is_refused(gate: CompiledModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise ValueError("unknown operator")
+
+    monkeypatch.setattr(torch.export, "save", refuse)
+    with pytest.raises(compiler.TilewrightError, match=r"cannot be copied or saved.*unknown operator"):
+        copy.deepcopy(gate)
+
+
+@pytest.mark.parametrize("name", ["state_dict", "parameters", "half"])
+def test_weights_are_frozen(gate: CompiledModule, name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"{name}.*frozen.*torch\.compile"):
+        getattr(gate, name)
+    assert not hasattr(gate, "no_such_thing")
+
+
+# threads
+
+
+def test_several_threads_compile() -> None:
+    torch.manual_seed(0)
+    models, found = [Norm() for _ in range(6)], {}
+    x, interval = torch.randn(4, 16), sys.getswitchinterval()
+
+    def compile_and_call(k: int) -> None:
+        found[k] = compiler.compile(models[k], (x,))(x)
+
+    threads = [threading.Thread(target=compile_and_call, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(near(found[k], models[k](x).detach()) for k in range(6))
+    assert (gc.isenabled(), sys.getswitchinterval()) == (True, interval)
+
+
+def test_settings_of_compilations_that_overlap_in_time() -> None:
+    before, first, second = sys.getswitchinterval(), compile_time_gc_settings(), compile_time_gc_settings()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(first)
+        second.__enter__()
+    assert not gc.isenabled()
+    second.__exit__(None, None, None)
+    assert (gc.isenabled(), sys.getswitchinterval()) == (True, before)
 
 
 # what can be asked

@@ -52,6 +52,12 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "transposed": (dropout, IMAGE[0, 0].t()),
     "every second": (dropout, IMAGE.mT[:, :, ::2]),
     "expanded": (dropout, IMAGE[0, :, :1].expand(8, 5, 4)),
+    "like a transposed tensor": (lambda x: torch.randn_like(x) + x, IMAGE[0, 0].t()),
+    "like a computed one": (lambda x: torch.rand_like((x + 1).mT), IMAGE),
+    "like every second": (torch.rand_like, IMAGE.mT[:, :, ::2]),
+    "like an expanded one": (torch.randn_like, IMAGE[0, 0, 0].expand(3, 4)),
+    "written": (lambda x: (x + 1).normal_() * 2, IMAGE.to(memory_format=torch.channels_last)),
+    "numbers of columns": (lambda x: torch.multinomial(x.abs(), 2).float(), IMAGE[0, 0].t()),
     "all dropped": (lambda x: F.dropout(x, 1.0), IMAGE),
     "channels": (lambda x: F.dropout2d(x, 0.3), IMAGE),
     "alpha dropout": (lambda x: F.alpha_dropout(x, 0.3, training=True), IMAGE),
@@ -60,6 +66,16 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
     "layer": (layer, IMAGE),
     "recurrent network": (network, IMAGE),
 }
+
+
+def test_sizes_that_vary_are_drawn_in_memory_order() -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(torch.rand_like, backend=tilewright, dynamic=True, options={"fallback": "error"})
+    for x in (IMAGE[0, 0].t(), IMAGE[0, 1:4].permute(2, 0, 1)[1]):
+        torch.manual_seed(1)
+        want = torch.rand_like(x)
+        torch.manual_seed(1)
+        torch.testing.assert_close(fast(x), want)
 
 
 @pytest.mark.parametrize("case", CASES)

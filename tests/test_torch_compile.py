@@ -393,6 +393,26 @@ def test_frozen_weights_are_packed_and_no_inputs(monkeypatch: pytest.MonkeyPatch
     assert [len(g.inputs) for g in graphs] == [1, 1 + len(list(model.parameters()))]
 
 
+REPLACEMENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "other memory": torch.ones_like,
+    "other strides": lambda w: w.t(),
+    "another shape": lambda w: w[:3],
+    "another dtype": lambda w: w.view(torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("case", REPLACEMENTS)
+@pytest.mark.filterwarnings("ignore:frozen weights have changed")
+@torch.no_grad()
+def test_frozen_weights_that_are_replaced_through_data(case: str) -> None:
+    model, x = nn.Linear(4, 4, bias=False, dtype=torch.float16), torch.randn(2, 4)
+    fast = frozen(lambda x: x @ model.weight.to(x.dtype).t())
+    for _ in range(2):
+        torch.testing.assert_close(fast(x), x @ model.weight.float().t())
+        model.weight.data = REPLACEMENTS[case](model.weight.data)
+    torch.testing.assert_close(fast(x), x @ model.weight.float().t())
+
+
 @torch.no_grad()
 def test_models_that_share_code_do_not_share_frozen_weights() -> None:
     x, models = torch.randn(2, 4), [nn.Linear(4, 3), nn.Linear(4, 3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,18 +41,32 @@ GIL_SWITCH_INTERVAL = 0.0005
 """Seconds that LLVM's thread waits for Python's lock between two of its calls; a kernel takes about twenty."""
 
 
+_saved_settings: list[tuple[bool, float]] = []
+"""An entry for each compilation that runs now: whether Python collected cycles before the first, and its switch interval."""
+
+_settings_lock = threading.Lock()
+
+
 @contextmanager
 def compile_time_gc_settings() -> Iterator[None]:
     """Hand Python's lock over soon, and collect no cycles: there are few, and the search for them takes long."""
-    was_on, interval = gc.isenabled(), sys.getswitchinterval()
-    gc.disable()
-    sys.setswitchinterval(min(GIL_SWITCH_INTERVAL, interval))
+    with _settings_lock:
+        if not _saved_settings:
+            gc_was_on, interval = gc.isenabled(), sys.getswitchinterval()
+            gc.disable()
+            sys.setswitchinterval(min(GIL_SWITCH_INTERVAL, interval))
+        else:
+            gc_was_on, interval = _saved_settings[-1]
+        _saved_settings.append((gc_was_on, interval))
     try:
         yield
     finally:
-        sys.setswitchinterval(interval)
-        if was_on:
-            gc.enable()
+        with _settings_lock:
+            gc_was_on, interval = _saved_settings.pop()
+            if not _saved_settings:
+                sys.setswitchinterval(interval)
+                if gc_was_on:
+                    gc.enable()
 
 
 @dataclass(frozen=True)

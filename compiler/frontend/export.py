@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch._functorch import predispatch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
@@ -18,8 +20,9 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.utils._pytree import TreeSpec
+from torch.utils._pytree import TreeSpec, tree_leaves
 
+from compiler.errors import ArgumentError
 from compiler.frontend.calling_convention import (
     ConstantOutput,
     GraphOutput,
@@ -72,9 +75,18 @@ def import_module(
     fallback: str = "error",
 ) -> ImportedProgram:
     """Export `module` on example arguments and import it."""
-    with torch.no_grad():
-        program = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
-    return import_exported(program, fallback=fallback)
+    return import_exported(export_module(module, args, kwargs, dynamic_shapes), fallback=fallback)
+
+
+def export_module(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None
+) -> ExportedProgram:
+    """Export `module` on example arguments, for inference.
+
+    Waits for other threads: tracing changes global state of PyTorch.
+    """
+    with compile_lock, torch.no_grad():
+        return torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
 
 
 def import_exported(program: ExportedProgram, *, fallback: str = "error") -> ImportedProgram:
@@ -82,14 +94,41 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
 
     PyTorch decomposes operators without a conversion.  Parameters become constants that share their memory.
     Raises UnsupportedOpError for unsupported operators, unless `fallback` is "eager" and PyTorch can run them.
+    Waits for other threads, as `export_module` does.
     """
-    if needs_decomposition(program):
+    with compile_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about its own code
+        if needs_decomposition(program):
+            program = _decompose(program)
+        sources = _ProgramInputs(program)
+        importer = Importer(fallback)
+        values = importer.import_graph(program.graph, sources.placeholders(), sources.lookup_constant)
+        return sources.build_program(values, importer.unbacked)
+
+
+def _decompose(program: ExportedProgram) -> ExportedProgram:
+    """Decompose operators without a conversion; ArgumentError where that fails because tensors over one memory are written."""
+    try:
         with torch.no_grad():
-            program = program.run_decompositions(export_decompositions(training_operators(program)))
-    sources = _ProgramInputs(program)
-    importer = Importer(fallback)
-    values = importer.import_graph(program.graph, sources.placeholders(), sources.lookup_constant)
-    return sources.build_program(values, importer.unbacked)
+            decomposed: ExportedProgram = program.run_decompositions(export_decompositions(training_operators(program)))
+            return decomposed
+    except AssertionError as error:
+        shared = _names_over_one_memory(program)
+        if not shared:
+            raise
+        problem = f"{' and '.join(shared)} are over one memory, and the model writes one of them"
+        remedy = 'pass a clone, or use torch.compile(model, backend="tilewright"), which takes such tensors'
+        raise ArgumentError(f"{problem}: {remedy}") from error
+
+
+def _names_over_one_memory(program: ExportedProgram) -> list[str]:
+    """Return the names of the first tensors, among example arguments and the program's own, that share a storage."""
+    leaves = enumerate(tree_leaves(program.example_inputs))
+    names: dict[int, list[str]] = {}
+    for name, x in ({f"argument {k}": x for k, x in leaves} | program.state_dict | program.constants).items():
+        if isinstance(x, torch.Tensor):
+            names.setdefault(x.untyped_storage().data_ptr(), []).append(name)
+    return next((shared for address, shared in names.items() if address and len(shared) > 1), [])
 
 
 def needs_decomposition(program: ExportedProgram) -> bool:
@@ -174,7 +213,7 @@ class _ProgramInputs:
         name = str(spec.target)
         tensor = self._tensor(name)
         if name in self.mutated_state:
-            return self._input(node.name, node, StateInput(name, tensor))
+            return self._input(node.name, node, StateInput(name, tensor.detach()))
         return self.constant(tensor, name)
 
     def _tensor(self, name: str) -> torch.Tensor:

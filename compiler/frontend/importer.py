@@ -16,6 +16,7 @@ from compiler.frontend.calling_convention import module_constants
 from compiler.frontend.control_flow import CONTROL_FLOW_OPERATORS
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.flex_attention import ATTENTION_OPERATORS
+from compiler.frontend.memory_order import memory_order, visiting_order
 from compiler.frontend.opaque_ops import RANDOM_REASON, has_data_dependent_shape, opaque_reason
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.registry import ConversionError, accepts_signed_indices, needs_result_shape
@@ -58,6 +59,14 @@ class Unresolved:
     """
 
     problem: UnsupportedOp | None = None
+
+
+@dataclass(frozen=True)
+class Permuted:
+    """Argument of an eager call that has the strides of `node`, row-major, with its dimensions in `order`."""
+
+    node: Node
+    order: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,14 @@ class Importer:
         if isinstance(value, Unresolved) and value.problem and value.problem not in self.unsupported:
             self.unsupported.append(value.problem)
         return value
+
+    def _resolve_in_memory_order(self, node: torch.fx.Node) -> Any:
+        """Return the value of `node`, permuted if it is a tensor whose elements eager PyTorch visits in another order."""
+        value, theirs = self._resolve_node(node), node.meta.get("val")
+        if not isinstance(value, Node) or not isinstance(theirs, torch.Tensor):
+            return value
+        order = visiting_order(theirs)
+        return value if order == tuple(range(theirs.ndim)) else Permuted(ops.permute(value, dims=order), order)
 
     def _resolve_sizes(self, argument: Any) -> Any:
         if isinstance(argument, torch.SymInt):
@@ -223,7 +240,7 @@ class Importer:
         with default_loc(source_of(node)):
             options = {k: v for k, v in kwargs.items() if k not in PLACEMENT_ARGUMENTS}
             if name in STRIDED_OPERATORS:
-                options["order"] = _memory_order(node.all_input_nodes[0].meta["val"])
+                options["order"] = memory_order(node.all_input_nodes[0].meta["val"])
             if needs_result_shape(name):
                 options["shape"] = self.unbacked.result_type(node.meta["val"]).shape
             result = conversions()[name](*args, **options)
@@ -264,11 +281,12 @@ class Importer:
         return Unresolved()
 
     def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor]) -> Any:
-        args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
+        is_random = isinstance(node.target, torch._ops.OpOverload) and opaque_reason(node.target) == RANDOM_REASON
+        resolve = self._resolve_in_memory_order if is_random else self._resolve_node
+        args, kwargs = (self._resolve_sizes(map_arg(a, resolve)) for a in (node.args, node.kwargs))
         if _contains(Unresolved, (args, tuple(kwargs.values()))):
             return Unresolved()
         operands, attrs = _eager_call_attrs(node.target, args, kwargs)
-        is_random = isinstance(node.target, torch._ops.OpOverload) and opaque_reason(node.target) == RANDOM_REASON
         operands += self.random_token if is_random else []
         types = [self.unbacked.result_type(r) for r in results]
         dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
@@ -321,19 +339,6 @@ def _operator_name(target: Any) -> str:
     return f"higher_order.{target}" if isinstance(target, torch._ops.HigherOrderOperator) else str(target)
 
 
-def _memory_order(t: torch.Tensor) -> tuple[int, ...]:
-    """Return the dimensions of a dense (fake) tensor from the outermost in memory to the innermost.
-
-    Raises ConversionError if the tensor does not fill its storage without gaps.
-    """
-    order, strides = tuple(range(t.ndim)), t.stride()
-    if all(isinstance(s, int) for s in strides):
-        order = tuple(sorted(order, key=lambda d: (-strides[d], t.shape[d] != 1)))
-    if t.storage_offset() != 0 or not t.permute(order).is_contiguous():
-        raise ConversionError("as_strided on a tensor that is not dense; use reshape, permute, expand or slicing")
-    return order
-
-
 def _is_complex(node: torch.fx.Node) -> bool:
     """Return True if an operand or a result of `node` is complex."""
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
@@ -355,6 +360,9 @@ def _argument_template(argument: Any, operands: list[Node]) -> Any:
     if isinstance(argument, Node):
         operands.append(argument)
         return f"%{len(operands) - 1}"
+    if isinstance(argument, Permuted):
+        operands.append(argument.node)
+        return f"%{len(operands) - 1}@{','.join(map(str, argument.order))}"
     if isinstance(argument, SymbolicScalar):
         operands.append(argument.node)
         return f"#{len(operands) - 1}"

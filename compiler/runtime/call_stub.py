@@ -7,12 +7,15 @@ generated as straight-line Python (about a microsecond in all), with every const
         try: t4, = inputs
         except ValueError: raise wrong_count(inputs) from None
         try:
-            if t4.dtype is not dtype4 or t4.shape != shape4 or not t4.is_cpu or not t4.is_contiguous(): t4 = convert_input(0, t4)
+            if (t4.dtype is not dtype4 or t4.shape != shape4 or not t4.is_cpu or not t4.is_contiguous()
+                or t4.requires_grad and is_grad_enabled()): t4 = convert_input(0, t4)
         except AttributeError: raise not_tensors(inputs) from None
         try: frame = frames.pop()
         except IndexError: frame = new_frame()
         words, frame_address, _ = frame
-        words[4] = t4.data_ptr()
+        try:
+            words[4] = t4.data_ptr() or null_address(0, t4)
+        except RuntimeError: raise no_address(inputs) from None
         t5 = empty_strided(shape5, stride5, dtype5)
         words[5] = t5.data_ptr()
         segment0(frame_address)
@@ -87,8 +90,8 @@ class CallStub:
     unchecked_inputs: frozenset[str]
     """Inputs whose shapes the caller has checked."""
     bindings: dict[str, Any]
-    """Globals: `frames`, `new_frame`, `convert_input`, the errors `wrong_count`, `not_tensors` and `index_error`; and a
-    tensor per constant that PyTorch reads."""
+    """Globals: `frames`, `new_frame`, `convert_input`, `null_address`, the errors `wrong_count`, `not_tensors`, `no_address` and
+    `index_error`; and a tensor per constant that PyTorch reads."""
     lines: list[str] = field(default_factory=list)
 
     def compile(self) -> tuple[RunFunction, str]:
@@ -99,6 +102,7 @@ class CallStub:
             "allocate": GLOBAL_POOL.allocate,
             "release": GLOBAL_POOL.release,
             "prepare_call": prepare_call,
+            "is_grad_enabled": torch.is_grad_enabled,
         }
         source = self._source()
         namespace = dict(self.bindings)
@@ -117,8 +121,7 @@ class CallStub:
             self._emit_line("except AttributeError: raise not_tensors(inputs) from None")
         if self._has_native_segments:
             self._emit_frame()
-            for name in self.inputs:
-                self._emit_address(name)
+            self._emit_input_addresses()
         if self.parallel:
             self._emit_line("prepare_call()")
         for k, segment in enumerate(self.segments):
@@ -155,12 +158,21 @@ class CallStub:
     def _emit_address(self, name: str) -> None:
         self._emit_line(f"words[{self.frame_words[name]}] = {self._variable(name)}.data_ptr()")
 
+    def _emit_input_addresses(self) -> None:
+        if self.inputs:
+            self._emit_line("try:")
+            for k, name in enumerate(self.inputs):
+                v = self._variable(name)
+                self._emit_line(f"    words[{self.frame_words[name]}] = {v}.data_ptr() or null_address({k}, {v})")
+            self._emit_line("except RuntimeError: raise no_address(inputs) from None")
+
     def _emit_check(self, k: int, name: str) -> None:
         v, t = self._variable(name), self.types[name]
         dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
         shape = f"{v}.shape != {self._bind('shape', name, t.static_shape())} or " * (name not in self.unchecked_inputs)
         stride = f"{v}.stride() != {self._bind('stride', name, strides(t))}" if t.layout else f"not {v}.is_contiguous()"
-        mismatch = f"{v}.dtype is not {dtype} or {shape}not {v}.is_cpu or {stride}"
+        gradient = f"{v}.requires_grad and is_grad_enabled()"
+        mismatch = f"{v}.dtype is not {dtype} or {shape}not {v}.is_cpu or {stride} or {gradient}"
         self._emit_line(f"    if {mismatch}: {v} = convert_input({k}, {v})")
 
     def _emit_frame(self) -> None:

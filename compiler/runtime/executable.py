@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from compiler.codegen.llvm import call_frame
 from compiler.codegen.llvm import program_entry as entry
@@ -31,6 +32,9 @@ from compiler.runtime.loader import link_objects
 from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import kernel_functions
+
+INFERENCE_ONLY = 'for inference, call it with plain tensors under torch.no_grad(), else use torch.compile(model, backend="tilewright")'
+"""Remedy for calls under autograd or torch.func."""
 
 EntryFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Frame = tuple[Any, int, Any]
@@ -179,7 +183,11 @@ class Executable:
         p = self.program
         bindings = {"frames": self._frames, "new_frame": self.new_frame, "convert_input": self._convert_input}
         bindings |= {"wrong_count": self._wrong_count, "not_tensors": self._not_tensors}
-        bindings |= {"index_error": self._index_error}
+        bindings |= {
+            "index_error": self._index_error,
+            "null_address": self._null_address,
+            "no_address": self._no_address,
+        }
         for segment in self._call_segments:
             for a in segment.arguments if isinstance(segment, EagerSegment) else ():
                 if a in self.constants:
@@ -214,6 +222,12 @@ class Executable:
     def _convert_input(self, k: int, x: torch.Tensor) -> torch.Tensor:
         """Copy input `k` into the strides of its type; ArgumentError if dtype, shape or device differ."""
         name = self.program.inputs[k]
+        if x.requires_grad and torch.is_grad_enabled():
+            raise ArgumentError(
+                f"input {k} (%{name}) requires gradients, which compiled code does not compute; {INFERENCE_ONLY}"
+            )
+        if is_functorch_wrapped_tensor(x):
+            raise self._no_address([*[None] * k, x])
         expected = self.program.buffers[name]
         shape = expected.static_shape()
         if x.dtype != TORCH_DTYPES[expected.dtype] or x.shape != shape or x.device.type != "cpu":
@@ -230,6 +244,22 @@ class Executable:
         name = self.program.inputs[k]
         expected = self.program.buffers[name]
         return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(x).__name__}")
+
+    def _null_address(self, k: int, x: torch.Tensor) -> int:
+        """Return 0 for an empty tensor; ArgumentError for one that has elements but no memory, as fake tensors do."""
+        if x.numel():
+            raise ArgumentError(
+                f"input {k} (%{self.program.inputs[k]}) is a {type(x).__name__} without memory of its own"
+            )
+        return 0
+
+    def _no_address(self, inputs: Sequence[Any]) -> ArgumentError:
+        """Return the error for inputs of which one is wrapped by a transform of torch.func."""
+        k = next((k for k, x in enumerate(inputs) if x is not None and is_functorch_wrapped_tensor(x)), 0)
+        name = self.program.inputs[k]
+        return ArgumentError(
+            f"input {k} (%{name}) has no memory: compiled code cannot be transformed by torch.func; {INFERENCE_ONLY}"
+        )
 
     def _index_error(self, words: Any) -> IndexError:
         step = self.program.launches[words[call_frame.FAILED_LAUNCH] - 1]

@@ -52,6 +52,7 @@ def lookup_operator(name: str) -> Any:
 def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
     """Replace the strings in nested tuples: "%k" by operand k, "#k" by the number in it, "text:x" by x.
 
+    "%k@1,0" is the operand whose transpose (dimension 1 outermost in memory, then 0) is operand k: a view with such strides.
     "torch.x", "device:x" and "operator:x" become the object of PyTorch that they name.
     """
     if isinstance(template, tuple):
@@ -59,7 +60,9 @@ def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
     if not isinstance(template, str):
         return template
     if template.startswith("%"):
-        return operands[int(template[1:])]
+        number, _, order = template[1:].partition("@")
+        operand, dims = operands[int(number)], [int(d) for d in order.split(",") if d]
+        return operand.permute([dims.index(d) for d in range(len(dims))]) if dims else operand
     if template.startswith("#"):
         return operands[int(template[1:])].item()
     if template.startswith("torch."):
