@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import compiler
 from compiler import Options
 from compiler.codegen.triton.emit import emit_triton
-from compiler.errors import TypeRuleError, UnsupportedOpError
 from compiler.frontend.export import import_module
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
@@ -121,26 +120,6 @@ def test_constants_survive_as_text(dtype: torch.dtype) -> None:
     graph = import_module(Apply(lambda x: x + codes.float()), (torch.zeros(8),)).graph
     again = parse_graph(print_graph(graph, full=True))
     assert [c.attrs["value"].array.tolist() for c in again.constants] == [codes.view(torch.uint8).tolist()]
-
-
-# what is not supported
-
-
-class Unsupported(nn.Module):
-    def forward(self, q: Tensor) -> Tensor:
-        return q.float().to(torch.float8_e4m3fnuz)
-
-
-def test_errors_name_the_line_or_the_value() -> None:
-    q = torch.ones(4).to(torch.float8_e4m3fn)
-    with pytest.raises(
-        UnsupportedOpError, match=r"float8_e4m3fnuz is not supported\n +at .*test_float8.py:\d+: return q"
-    ):
-        compiler.compile(Unsupported(), (q,))
-    with pytest.raises(TypeRuleError, match=r"x: torch\.float8_e4m3fnuz is not supported"):
-        compiler.compile(Quantized(4, 4, torch.float8_e4m3fn), (torch.ones(2, 4).to(torch.float8_e4m3fnuz),))
-    with pytest.raises(TypeRuleError, match=r"w: torch\.float8_e4m3fnuz is not supported"):
-        compiler.compile(Quantized(4, 4, torch.float8_e4m3fnuz), (torch.ones(2, 4),))
 
 
 def test_operators_without_a_conversion_run_in_pytorch() -> None:

@@ -28,6 +28,7 @@ from compiler.ir.graph.node import CONSTANT, Node, input_node
 from compiler.ir.graph.partition import symbol_names
 from compiler.ir.location import default_loc
 from compiler.ir.symbolic.index_expr import var
+from compiler.ir.torch_types import from_torch
 from compiler.ir.types import TensorType
 
 DROPPED_OPERATORS = frozenset({
@@ -149,7 +150,7 @@ class Importer:
             if name in CONTROL_FLOW_OPERATORS:
                 args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
                 return CONTROL_FLOW_OPERATORS[name](self._import_subgraphs, *args, **kwargs)
-            if name not in conversions() or _is_complex(node):
+            if name not in conversions() or _has_opaque_dtype(node):
                 return self._import_opaque(node)
             return self._convert(node, name)
         except (ConversionError, TypeRuleError) as problem:
@@ -240,7 +241,7 @@ class Importer:
             raise ConversionError(f"{node.args[0]} has no conversion")
         if not isinstance(overload, torch._ops.OpOverload):
             raise ConversionError("is not an OpOverload")
-        if results and (_is_complex(node) or opaque_reason(overload) or has_data_dependent_shape(overload)):
+        if results and (_has_opaque_dtype(node) or opaque_reason(overload) or has_data_dependent_shape(overload)):
             return self._eager_call(node, results)
         data_dependent = has_data_dependent_shape(overload)
         raise ConversionError("its Python-visible result is data-dependent" if data_dependent else "has no conversion")
@@ -334,10 +335,12 @@ def _memory_order(t: torch.Tensor) -> tuple[int, ...]:
     return order
 
 
-def _is_complex(node: torch.fx.Node) -> bool:
-    """Return True if an operand or a result of `node` is complex."""
+def _has_opaque_dtype(node: torch.fx.Node) -> bool:
+    """Return True if only PyTorch computes with the elements of an operand or a result of `node`."""
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    return any(isinstance(t, torch.Tensor) and t.is_complex() for value in values for t in tree_leaves(value))
+    return any(
+        isinstance(t, torch.Tensor) and from_torch(t.dtype).is_opaque for value in values for t in tree_leaves(value)
+    )
 
 
 def _contains(kind: type, argument: Any) -> bool:
