@@ -127,11 +127,25 @@ def test_operators_without_a_conversion_run_in_pytorch() -> None:
 
     def scaled(a: Tensor, b: Tensor) -> Tensor:
         one = torch.ones(())
-        return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.float32) * 2
+        return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, scale_result=one, out_dtype=torch.float32) * 2
 
     with pytest.warns(UserWarning, match="run in PyTorch"):
         compiled = compiler.compile(Apply(scaled), (a, b), options=Options(fallback="eager"))
     torch.testing.assert_close(compiled(a, b), scaled(a, b))
+
+
+@pytest.mark.parametrize("scale", [(torch.tensor(1.5), torch.tensor([0.25])), (torch.rand(16, 1), torch.rand(1, 48))])
+@pytest.mark.parametrize("other", FLOAT8, ids=str)
+def test_scaled_products(other: torch.dtype, scale: tuple[Tensor, Tensor]) -> None:
+    a, b, bias = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(48, 32).to(other).t(), torch.randn(48)
+
+    def scaled(a: Tensor, b: Tensor) -> Tensor:
+        return torch._scaled_mm(a, b, *scale, out_dtype=torch.bfloat16, bias=bias.bfloat16())
+
+    truth = a.double() @ b.double() * scale[0] * scale[1] + bias.bfloat16()
+    got = compiler.compile(Apply(scaled), (a, b))(a, b)
+    assert got.dtype == torch.bfloat16
+    assert (got - truth).abs().max() < 2**-8 * truth.abs().max()
 
 
 # Triton

@@ -263,13 +263,14 @@ def _clone_call(call: Any) -> Any:
 
 
 def _float64_result(function: Callable[..., Any], call: Any) -> Any:
-    """Return the result of PyTorch in float64, or None if it raises an error."""
+    """Return the result of PyTorch in float64 or complex128, or None if it raises an error."""
 
     def widen(v: Any) -> Any:
         if isinstance(v, torch.dtype):
-            return torch.float64 if v.is_floating_point else v
-        floating = isinstance(v, torch.Tensor) and v.is_floating_point()
-        return v.detach().double().requires_grad_(v.requires_grad) if floating else v
+            return _wide_dtype(v)
+        if not isinstance(v, torch.Tensor) or _wide_dtype(v.dtype) == v.dtype:
+            return v
+        return v.detach().to(_wide_dtype(v.dtype)).requires_grad_(v.requires_grad)
 
     wide = tree_map(widen, call)
     try:
@@ -277,6 +278,10 @@ def _float64_result(function: Callable[..., Any], call: Any) -> Any:
         return _call(function, _clone_call(wide))
     except Exception:
         return None
+
+
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
 
 
 def _compile_and_call(function: Callable[..., Any], call: Any, sampling: SamplingOptions, graphs: list[Graph]) -> Any:
