@@ -31,6 +31,16 @@ def from_torch(dtype: torch.dtype, name: str = "") -> DType:
     return _FROM_TORCH[dtype]
 
 
+def element_type(tensor: torch.Tensor, name: str = "") -> DType:
+    """Return the element type of a strided tensor; TypeRuleError, for the value called `name`, for other tensors."""
+    if tensor.layout != torch.strided:
+        problem = f"a tensor of layout {str(tensor.layout).removeprefix('torch.').removeprefix('_')} is not supported"
+        raise TypeRuleError(
+            f"{f'{name}: ' if name else ''}{problem}; pass it to the program as a dense one, by to_dense()"
+        )
+    return from_torch(tensor.dtype, name)
+
+
 def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
     """Return `array` as a tensor of `dtype`; the array holds values or, if `dtype` has any, codes."""
     array = np.asarray(array)
