@@ -28,8 +28,8 @@ from compiler.ir.graph.node import CONSTANT, Node, input_node
 from compiler.ir.graph.partition import symbol_names
 from compiler.ir.location import default_loc
 from compiler.ir.symbolic.index_expr import var
-from compiler.ir.torch_types import from_torch
-from compiler.ir.types import TensorType
+from compiler.ir.torch_types import from_torch, to_torch
+from compiler.ir.types import TensorType, f64, i64
 
 DROPPED_OPERATORS = frozenset({
     "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
@@ -158,7 +158,9 @@ class Importer:
 
     def _import_scalar(self, node: torch.fx.Node, value: torch.SymInt | torch.SymFloat) -> Any:
         (x,) = self._resolve(node.args)
-        return x if isinstance(x, Unresolved) else self.unbacked.define_item(x, value)
+        if isinstance(x, Unresolved):
+            return x
+        return self.unbacked.define_item(_as_number(x, value) if x.dtype.is_opaque else x, value)
 
     def _import_getitem(self, node: torch.fx.Node) -> Any:
         results, index = self._resolve(node.args)
@@ -291,6 +293,15 @@ class Importer:
         operands, attrs = _eager_call_attrs(target, tuple(args), self._resolve(node.kwargs))
         operands += [token] if isinstance(token, Node) else []
         return (ops.effect(*operands, **attrs, loc=source_of(node)),)
+
+
+def _as_number(x: Node, value: torch.SymInt | torch.SymFloat) -> Node:
+    """Convert a tensor of an opaque dtype to the dtype of the Python number that it holds."""
+    dtype = i64 if isinstance(value, torch.SymInt) else f64
+    keywords = (("dtype", str(to_torch(dtype))),)
+    return ops.eager(
+        x, overload="aten._to_copy.default", args=("%0",), kwargs=keywords, dtypes=(dtype,), shapes=(x.shape,)
+    )
 
 
 def _asserted_condition(node: torch.fx.Node) -> Any:

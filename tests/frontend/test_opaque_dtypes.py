@@ -73,6 +73,13 @@ def test_dynamic_sizes_and_mutation() -> None:
         assert_same_bits(got, want)
 
 
+def test_numbers_and_sizes() -> None:
+    bits = codes(torch.uint16, 1)
+    bits[0] = 40000
+    scale = torch.tensor([0.5]).to(torch.float8_e8m0fnu)
+    check(lambda n, s: torch.zeros(n[0].item(), dtype=torch.int8)[1:] + n.to(torch.int8) * s[0].item(), bits, scale)
+
+
 def test_a_dtype_without_kernels_in_pytorch_is_refused_by_name() -> None:
     q = torch.zeros(4, dtype=torch.uint4)
     with pytest.raises(
