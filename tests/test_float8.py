@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import compiler
 from compiler import Options
 from compiler.codegen.triton.emit import emit_triton
-from compiler.errors import TypeRuleError, UnsupportedOpError
 from compiler.frontend.export import import_module
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
@@ -123,36 +122,30 @@ def test_constants_survive_as_text(dtype: torch.dtype) -> None:
     assert [c.attrs["value"].array.tolist() for c in again.constants] == [codes.view(torch.uint8).tolist()]
 
 
-# what is not supported
-
-
-class Unsupported(nn.Module):
-    def forward(self, q: Tensor) -> Tensor:
-        return q.float().to(torch.float8_e4m3fnuz)
-
-
-def test_errors_name_the_line_or_the_value() -> None:
-    q = torch.ones(4).to(torch.float8_e4m3fn)
-    with pytest.raises(
-        UnsupportedOpError, match=r"float8_e4m3fnuz is not supported\n +at .*test_float8.py:\d+: return q"
-    ):
-        compiler.compile(Unsupported(), (q,))
-    with pytest.raises(TypeRuleError, match=r"x: torch\.float8_e4m3fnuz is not supported"):
-        compiler.compile(Quantized(4, 4, torch.float8_e4m3fn), (torch.ones(2, 4).to(torch.float8_e4m3fnuz),))
-    with pytest.raises(TypeRuleError, match=r"w: torch\.float8_e4m3fnuz is not supported"):
-        compiler.compile(Quantized(4, 4, torch.float8_e4m3fnuz), (torch.ones(2, 4),))
-
-
 def test_operators_without_a_conversion_run_in_pytorch() -> None:
     a, b = (torch.randn(16, 16).to(torch.float8_e4m3fn) for _ in range(2))
 
     def scaled(a: Tensor, b: Tensor) -> Tensor:
         one = torch.ones(())
-        return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.float32) * 2
+        return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, scale_result=one, out_dtype=torch.float32) * 2
 
     with pytest.warns(UserWarning, match="run in PyTorch"):
         compiled = compiler.compile(Apply(scaled), (a, b), options=Options(fallback="eager"))
     torch.testing.assert_close(compiled(a, b), scaled(a, b))
+
+
+@pytest.mark.parametrize("scale", [(torch.tensor(1.5), torch.tensor([0.25])), (torch.rand(16, 1), torch.rand(1, 48))])
+@pytest.mark.parametrize("other", FLOAT8, ids=str)
+def test_scaled_products(other: torch.dtype, scale: tuple[Tensor, Tensor]) -> None:
+    a, b, bias = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(48, 32).to(other).t(), torch.randn(48)
+
+    def scaled(a: Tensor, b: Tensor) -> Tensor:
+        return torch._scaled_mm(a, b, *scale, out_dtype=torch.bfloat16, bias=bias.bfloat16())
+
+    truth = a.double() @ b.double() * scale[0] * scale[1] + bias.bfloat16()
+    got = compiler.compile(Apply(scaled), (a, b))(a, b)
+    assert got.dtype == torch.bfloat16
+    assert (got - truth).abs().max() < 2**-8 * truth.abs().max()
 
 
 # Triton

@@ -12,7 +12,7 @@ import torch
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.node import Node, constant_node
 from compiler.ir.symbolic.index_expr import Dim
-from compiler.ir.torch_types import as_storage, from_torch
+from compiler.ir.torch_types import as_storage, element_type
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,4 @@ def module_constants(module: torch.nn.Module) -> Callable[[str], Node]:
 
 def as_data(tensor: torch.Tensor, name: str) -> ConstantData:
     """Return the elements of `tensor` as constant data, which shares memory with a dense CPU tensor."""
-    return ConstantData(from_torch(tensor.dtype, name), as_storage(tensor), name)
+    return ConstantData(element_type(tensor, name), as_storage(tensor), name)

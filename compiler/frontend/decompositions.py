@@ -10,11 +10,13 @@ import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
 from compiler.frontend.conversions.table import conversions
+from compiler.frontend.foreach import foreach_decompositions
 from compiler.frontend.recurrent_ops import LAYER_KINDS, recurrent_layers
 
 EXTRA_DECOMPOSITIONS = frozenset({
     "aten._batch_norm_no_update.default", "aten._batch_norm_with_update_functional.default", "aten._native_batch_norm_legit.default",
     "aten.batch_norm_backward.default",
+    "aten._addmm_activation.default", "aten.rrelu_with_noise_backward.default",
     "aten.bitwise_and.Scalar_Tensor", "aten.bitwise_or.Scalar_Tensor", "aten.bitwise_xor.Scalar_Tensor", "aten.copysign.Scalar",
     "aten.dist.default", "aten.grid_sampler_2d.default", "aten.ldexp.Tensor", "aten.native_batch_norm.default",
     "aten.tril_indices.default", "aten.triu_indices.default", "aten.upsample_bicubic2d.default",
@@ -58,7 +60,8 @@ def _core_decompositions() -> dict[Any, Callable[..., Any]]:
 
 def _extra_decompositions() -> dict[Any, Callable[..., Any]]:
     names = EXTRA_DECOMPOSITIONS - conversions().keys()
-    return {op: rule for op, rule in decomposition_table.items() if str(op) in names} | {_DROPOUT: _dropout}
+    extra = {op: rule for op, rule in decomposition_table.items() if str(op) in names}
+    return extra | foreach_decompositions() | {_DROPOUT: _dropout}
 
 
 _DROPOUT = torch.ops.aten.native_dropout.default

@@ -29,7 +29,8 @@ from compiler.ir.graph.node import CONSTANT, Node, input_node
 from compiler.ir.graph.partition import symbol_names
 from compiler.ir.location import default_loc
 from compiler.ir.symbolic.index_expr import var
-from compiler.ir.types import TensorType
+from compiler.ir.torch_types import from_torch, to_torch
+from compiler.ir.types import TensorType, f64, i64
 
 DROPPED_OPERATORS = frozenset({
     "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
@@ -166,7 +167,7 @@ class Importer:
             if name in CONTROL_FLOW_OPERATORS:
                 args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
                 return CONTROL_FLOW_OPERATORS[name](self._import_subgraphs, *args, **kwargs)
-            if name not in conversions() or _is_complex(node):
+            if name not in conversions() or _has_opaque_dtype(node):
                 return self._import_opaque(node)
             return self._convert(node, name)
         except (ConversionError, TypeRuleError) as problem:
@@ -174,7 +175,9 @@ class Importer:
 
     def _import_scalar(self, node: torch.fx.Node, value: torch.SymInt | torch.SymFloat) -> Any:
         (x,) = self._resolve(node.args)
-        return x if isinstance(x, Unresolved) else self.unbacked.define_item(x, value)
+        if isinstance(x, Unresolved):
+            return x
+        return self.unbacked.define_item(_as_number(x, value) if x.dtype.is_opaque else x, value)
 
     def _import_getitem(self, node: torch.fx.Node) -> Any:
         results, index = self._resolve(node.args)
@@ -257,7 +260,7 @@ class Importer:
             raise ConversionError(f"{node.args[0]} has no conversion")
         if not isinstance(overload, torch._ops.OpOverload):
             raise ConversionError("is not an OpOverload")
-        if results and (_is_complex(node) or opaque_reason(overload) or has_data_dependent_shape(overload)):
+        if results and (_has_opaque_dtype(node) or opaque_reason(overload) or has_data_dependent_shape(overload)):
             return self._eager_call(node, results)
         data_dependent = has_data_dependent_shape(overload)
         raise ConversionError("its Python-visible result is data-dependent" if data_dependent else "has no conversion")
@@ -310,6 +313,15 @@ class Importer:
         return (ops.effect(*operands, **attrs, loc=source_of(node)),)
 
 
+def _as_number(x: Node, value: torch.SymInt | torch.SymFloat) -> Node:
+    """Convert a tensor of an opaque dtype to the dtype of the Python number that it holds."""
+    dtype = i64 if isinstance(value, torch.SymInt) else f64
+    keywords = (("dtype", str(to_torch(dtype))),)
+    return ops.eager(
+        x, overload="aten._to_copy.default", args=("%0",), kwargs=keywords, dtypes=(dtype,), shapes=(x.shape,)
+    )
+
+
 def _asserted_condition(node: torch.fx.Node) -> Any:
     """Return the sympy condition on sizes of an `ASSERT_SCALAR` node, or None if it has none."""
     value = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
@@ -339,10 +351,12 @@ def _operator_name(target: Any) -> str:
     return f"higher_order.{target}" if isinstance(target, torch._ops.HigherOrderOperator) else str(target)
 
 
-def _is_complex(node: torch.fx.Node) -> bool:
-    """Return True if an operand or a result of `node` is complex."""
+def _has_opaque_dtype(node: torch.fx.Node) -> bool:
+    """Return True if only PyTorch computes with the elements of an operand or a result of `node`."""
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    return any(isinstance(t, torch.Tensor) and t.is_complex() for value in values for t in tree_leaves(value))
+    return any(
+        isinstance(t, torch.Tensor) and from_torch(t.dtype).is_opaque for value in values for t in tree_leaves(value)
+    )
 
 
 def _contains(kind: type, argument: Any) -> bool:

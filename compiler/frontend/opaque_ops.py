@@ -1,6 +1,7 @@
 """Opaque operators: those that PyTorch runs inside a compiled program, each with the reason.
 
-PyTorch tags random operators; the others are listed here.  Operators with complex operands are always opaque.
+PyTorch tags random operators; the others are listed here.  Operators with operands or results of an
+opaque dtype, such as complex numbers, always are.
 """
 
 from __future__ import annotations

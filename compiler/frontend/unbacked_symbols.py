@@ -19,7 +19,7 @@ from compiler.ir.graph.node import Node
 from compiler.ir.graph.partition import defined_symbols, symbol_names
 from compiler.ir.graph.runtime_assertion import RuntimeAssertion
 from compiler.ir.symbolic.index_expr import Dim, substitute, var
-from compiler.ir.torch_types import from_torch
+from compiler.ir.torch_types import element_type
 from compiler.ir.types import TensorType, f64, i64
 
 ITEM_OPERATORS = frozenset({"aten.item.default", "aten._local_scalar_dense.default"})
@@ -186,8 +186,8 @@ class UnbackedSymbols:
 
 
 def tensor_type(t: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = to_dim, name: str = "") -> TensorType:
-    """Return the type of a (fake) tensor called `name`; TypeRuleError if its dtype is not supported."""
-    return TensorType(from_torch(t.dtype, name), tuple(map(dim, t.shape)))
+    """Return the type of a (fake) tensor called `name`; TypeRuleError if it is sparse or its dtype not supported."""
+    return TensorType(element_type(t, name), tuple(map(dim, t.shape)))
 
 
 def _undefined_symbols(outputs: Sequence[Node], needed: frozenset[str]) -> list[str]:

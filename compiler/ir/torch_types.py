@@ -26,14 +26,25 @@ def to_torch(dtype: DType) -> torch.dtype:
 def from_torch(dtype: torch.dtype, name: str = "") -> DType:
     """Return the element type of a `torch.dtype`; TypeRuleError, for the value called `name`, if there is none."""
     if dtype not in _FROM_TORCH:
-        raise TypeRuleError(f"{f'{name}: ' if name else ''}{dtype} is not supported")
+        remedy = "view it as a dtype of whole bytes, such as torch.uint8"
+        raise TypeRuleError(f"{f'{name}: ' if name else ''}{dtype} is not supported; {remedy}")
     return _FROM_TORCH[dtype]
 
 
+def element_type(tensor: torch.Tensor, name: str = "") -> DType:
+    """Return the element type of a strided tensor; TypeRuleError, for the value called `name`, for other tensors."""
+    if tensor.layout != torch.strided:
+        problem = f"a tensor of layout {str(tensor.layout).removeprefix('torch.').removeprefix('_')} is not supported"
+        raise TypeRuleError(
+            f"{f'{name}: ' if name else ''}{problem}; pass it to the program as a dense one, by to_dense()"
+        )
+    return from_torch(tensor.dtype, name)
+
+
 def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
-    """Return `array` as a tensor of `dtype`; the array holds values or, if `dtype.is_encoded`, codes."""
+    """Return `array` as a tensor of `dtype`; the array holds values or, if `dtype` has any, codes."""
     array = np.asarray(array)
-    if dtype.is_encoded and array.dtype == dtype.storage:
+    if _has_codes(dtype) and array.dtype == dtype.storage:
         return torch.from_numpy(np.array(array.view(f"i{dtype.bytes}"))).view(TORCH_DTYPES[dtype])
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
@@ -42,13 +53,18 @@ def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
 
 def as_array(tensor: torch.Tensor) -> Array:
     """Return the values of `tensor` as a contiguous NumPy array of `dtype.numpy`."""
-    dtype = _FROM_TORCH.get(tensor.dtype)
-    return (tensor.float() if dtype and dtype.is_encoded else tensor).detach().contiguous().numpy()
+    dtype = from_torch(tensor.dtype)
+    return dtype.decode(as_storage(tensor))
 
 
 def as_storage(tensor: torch.Tensor) -> Array:
     """Return the elements of `tensor` as an array of `dtype.storage`, which shares memory with a dense CPU tensor."""
-    dense, dtype = tensor.detach().cpu().contiguous(), from_torch(tensor.dtype)
-    if not dtype.is_encoded:
+    dense, dtype = tensor.detach().cpu().contiguous().resolve_conj().resolve_neg(), from_torch(tensor.dtype)
+    if not _has_codes(dtype):
         return dense.numpy()
     return dense.view(getattr(torch, f"int{8 * dtype.bytes}")).numpy().view(dtype.storage)
+
+
+def _has_codes(dtype: DType) -> bool:
+    """Return True if NumPy has no such type, so that arrays hold codes."""
+    return dtype.is_encoded or dtype.kind == "opaque"

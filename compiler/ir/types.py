@@ -117,10 +117,11 @@ class DType:
     """An element type.
 
     `numpy` is the type of interpreted values.  Constants and memory hold `storage`: codes of `format` if NumPy lacks it.
+    Elements of kind "opaque" are codes that only PyTorch can read.
     """
 
     name: str
-    kind: str  # "float" | "int" | "uint" | "bool" | "complex"
+    kind: str  # "float" | "int" | "uint" | "bool" | "complex" | "opaque"
     bits: int
     numpy: np.dtype[Any]
     format: FloatFormat | None = field(default=None, compare=False)  # of floats
@@ -143,6 +144,11 @@ class DType:
     @property
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
+
+    @property
+    def is_opaque(self) -> bool:
+        """True if only eager calls compute with the elements: no kernel and no other op does."""
+        return self.kind in ("complex", "opaque")
 
     @property
     def is_reduced_float(self) -> bool:
@@ -197,13 +203,21 @@ i16 = DType("i16", "int", 16, np.dtype(np.int16))
 i8 = DType("i8", "int", 8, np.dtype(np.int8))
 u8 = DType("u8", "uint", 8, np.dtype(np.uint8))
 boolean = DType("bool", "bool", 1, np.dtype(np.bool_))
-c64 = DType("c64", "complex", 64, np.dtype(np.complex64))  # complex values only pass between eager calls
+c64 = DType("c64", "complex", 64, np.dtype(np.complex64))
 c128 = DType("c128", "complex", 128, np.dtype(np.complex128))
+c32 = DType("c32", "opaque", 32, np.dtype(np.uint32), torch_name="complex32")
+u16 = DType("u16", "opaque", 16, np.dtype(np.uint16))
+u32 = DType("u32", "opaque", 32, np.dtype(np.uint32))
+u64 = DType("u64", "opaque", 64, np.dtype(np.uint64))
+f8e4m3fnuz = DType("f8e4m3fnuz", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e4m3fnuz")
+f8e5m2fnuz = DType("f8e5m2fnuz", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e5m2fnuz")
+f8e8m0fnu = DType("f8e8m0fnu", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e8m0fnu")
+f4e2m1fnx2 = DType("f4e2m1fnx2", "opaque", 8, np.dtype(np.uint8), torch_name="float4_e2m1fn_x2")  # a pair of elements
 
 DTYPES: Mapping[str, DType] = {d.name: d for d in tuple(globals().values()) if isinstance(d, DType)}
 """Every element type by name."""
 
-KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if d.kind != "complex"}
+KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if not d.is_opaque}
 """The element types that kernels can compute with, by name."""
 
 

@@ -32,6 +32,12 @@ SUPPORT_KINDS = {
 }
 """Kinds of support, and their meaning."""
 
+OTHER_CPU_KEYS = {
+    "SparseCPU": "sparse", "SparseCsrCPU": "sparse", "QuantizedCPU": "quantized", "MkldnnCPU": "MKLDNN",
+    "NestedTensorCPU": "nested",
+}  # fmt: skip
+"""Kinds of tensors on CPUs that are not strided, by the dispatch key of their kernels; no graph holds such tensors."""
+
 
 @dataclass(frozen=True)
 class OpSupport:
@@ -87,7 +93,9 @@ def op_support(overload: Any) -> OpSupport:
         return OpSupport(name, "graph-break", "data-dependent Python control flow")
     if _has_kernel(overload, "CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"):
         return OpSupport(name, "fallback", "has no conversion")
-    return OpSupport(name, "unsupported", "has no CPU kernel in PyTorch")
+    kinds = sorted({kind for key, kind in OTHER_CPU_KEYS.items() if _has_kernel(overload, key)})
+    only = f"for strided tensors, only for {' and '.join(kinds)} ones" if kinds else "in PyTorch"
+    return OpSupport(name, "unsupported", f"has no CPU kernel {only}")
 
 
 def _opaque_reasons(names: list[str]) -> str:

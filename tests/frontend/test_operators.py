@@ -65,6 +65,18 @@ ELEMENTS = {
         values(-30, -9, -0.5, 0, 3, 20, 90, 4000, NAN, INF, -INF),
     ),
     "lgamma of integers": (torch.lgamma, WHOLE),
+    "gradients of shrinkage": (
+        lambda g, a: (torch.ops.aten.hardshrink_backward(g, a, 1), torch.ops.aten.softshrink_backward(g, a, 1)),
+        values(2, 3, 4, 5, 6, 7),
+        values(-3, -1, 0, 1, 2, NAN),
+    ),
+    "number shifted": (
+        lambda a: torch.ops.aten.bitwise_left_shift(3, a) + torch.ops.aten.bitwise_right_shift(300, a),
+        WHOLE[3:],
+    ),
+    "all and any": (lambda a: (torch._is_all_true(a), torch._is_any_true(a), torch._is_all_true(a[3:])), WHOLE > 0),
+    "aminmax": (lambda a: (*torch.aminmax(a, dim=1, keepdim=True), *torch.aminmax(a)), x(3, 4)),
+    "sum of powers": (lambda a: torch.ops.aten.linalg__powsum(a, 3, [1], True), x(3, 4)),
 }
 PRODUCTS = {
     "addbmm": (lambda c, a, b: torch.addbmm(c, a, b, beta=0.5, alpha=2), x(3, 5), x(2, 3, 4), x(2, 4, 5)),
@@ -73,6 +85,17 @@ PRODUCTS = {
         WHOLE[:2],
         WHOLE.reshape(2, 4),
         WHOLE[2:6],
+    ),
+    "sparse product of dense": (
+        lambda c, a, b: torch.ops.aten._sparse_addmm(c, a, b, beta=0.5, alpha=2),
+        x(3, 5),
+        x(3, 4),
+        x(4, 5),
+    ),
+    "bytes": (
+        torch._int_mm,
+        torch.full((3, 600), -128, dtype=torch.int8),
+        torch.full((600, 5), -128, dtype=torch.int8),
     ),
     "bilinear": (F.bilinear, x(6, 3), x(6, 4), x(5, 3, 4), x(5)),
     "trilinear": (lambda a, b, c: torch.ops.aten._trilinear(a, b, c, [0], [], [1], [2]), x(3, 4), x(2, 3, 4), x(2, 4)),

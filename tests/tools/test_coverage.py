@@ -52,7 +52,9 @@ def test_all_of_core_aten_is_supported() -> None:
         ("_local_scalar_dense.default", "native", "a scalar"),
         ("equal.default", "graph-break", "data-dependent Python"),
         ("special_airy_ai.default", "fallback", "no conversion"),
-        ("_cudnn_ctc_loss.default", "unsupported", "no CPU kernel"),
+        ("_cudnn_ctc_loss.default", "unsupported", "no CPU kernel in PyTorch"),
+        ("_sparse_softmax.default", "unsupported", "only for sparse ones"),
+        ("_foreach_lerp_.ScalarList", "decomposed", "foreach"),
     ],
 )
 def test_support_kinds(name: str, kind: str, note: str) -> None:

@@ -24,6 +24,12 @@ def tanh_backward(gradient: Node, y: Node) -> Node:
     return ops.mul(gradient, ops.sub(1.0, ops.mul(y, y)))
 
 
+@converts("aten.hardshrink_backward.default", "aten.softshrink_backward.default")
+def shrink_backward(gradient: Node, x: Node, lambd: float) -> Node:
+    is_zero = ops.and_(ops.ge(x, -lambd), ops.le(x, lambd))
+    return ops.where(is_zero, 0.0, gradient)
+
+
 @converts("aten._scaled_dot_product_flash_attention_for_cpu_backward.default")
 def attention_backward(
     gradient: Node, q: Node, k: Node, v: Node, y: Node, logsumexp: Node, dropout_p: float, is_causal: bool,

@@ -24,7 +24,7 @@ from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.torch_types import from_torch
-from compiler.ir.types import f32, f64, i64
+from compiler.ir.types import f32, f64, i32, i64
 
 
 @converts("aten.linear.default")
@@ -46,6 +46,35 @@ def matmul(x: Node, y: Node) -> Node:
     return view(product, (*batch, *((m,) if x.type.rank > 1 else ()), *((n,) if y.type.rank > 1 else ())))
 
 
+@converts("aten._int_mm.default")
+def integer_matmul(x: Node, y: Node) -> Node:
+    """Multiply matrices of i8, with sums in i32."""
+    return ops.matmul(x, y, dtype=i32)
+
+
+@converts("aten._scaled_mm.default")
+def scaled_matmul(
+    x: Node, y: Node, scale_x: Node, scale_y: Node, bias: Node | None = None, scale_result: Node | None = None,
+    out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+) -> Node:  # fmt: skip
+    """Multiply matrices of float8 with one scale for each, or one for each row of `x` and each column of `y`."""
+    if scale_result is not None or not (_scales(scale_x, (x.shape[0], 1)) and _scales(scale_y, (1, y.shape[1]))):
+        raise ConversionError("only scales of whole operands, rows and columns are supported, and none of the result")
+    same = x.dtype == y.dtype
+    operands = (x, y) if same else (ops.as_dtype(x, f32), ops.as_dtype(y, f32))
+    product = ops.mul(ops.mul(ops.matmul(*operands, dtype=f32), _as_scale(scale_x)), _as_scale(scale_y))
+    total = product if bias is None else ops.add(product, ops.as_dtype(bias, f32))
+    return ops.as_dtype(total, x.dtype if out_dtype is None else from_torch(out_dtype))
+
+
+def _scales(scale: Node, shape: tuple[Dim, Dim]) -> bool:
+    return scale.shape == shape or scale.type.numel == 1
+
+
+def _as_scale(scale: Node) -> Node:
+    return view(scale, ()) if scale.type.numel == 1 else scale
+
+
 @converts("aten.mv.default", "aten.dot.default", "aten.vdot.default", "aten.inner.default")
 def dot(x: Node, y: Node) -> Node:
     if max(x.type.rank, y.type.rank) > 1 and y.type.rank > 1:
@@ -53,7 +82,7 @@ def dot(x: Node, y: Node) -> Node:
     return matmul(x, y)
 
 
-@converts("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default")
+@converts("aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default", "aten._sparse_addmm.default")
 def addmm(bias: Node, x: Node, y: Node, beta: TensorOrNumber = 1, alpha: TensorOrNumber = 1) -> Node:
     """Compute beta * bias + alpha * x @ y, rounded once.
 

@@ -186,8 +186,8 @@ def angle(x: Node) -> Node:
 
 
 @converts(
-    "aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.contiguous.default", "aten.lift_fresh_copy.default",
-    "aten.lift_fresh.default", "aten.positive.default", "aten.lift.default",
+    "aten.clone.default", "aten.alias.default", "aten.detach.default", "aten.detach_copy.default", "aten.contiguous.default",
+    "aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.positive.default", "aten.lift.default",
 )  # fmt: skip
 def identity(x: Node) -> Node:
     """Return `x`: copies and aliases are the same value."""

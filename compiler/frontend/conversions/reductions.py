@@ -57,6 +57,11 @@ converts("aten.amax.default", "aten.max.default")(partial(_minmax, ops.amax))
 converts("aten.amin.default", "aten.min.default")(partial(_minmax, ops.amin))
 
 
+@converts("aten.aminmax.default", "aten._aminmax.default", "aten._aminmax.dim")
+def aminmax(x: Node, dim: int | None = None, keepdim: bool = False) -> tuple[Node, Node]:
+    return _minmax(ops.amin, x, dim, keepdim), _minmax(ops.amax, x, dim, keepdim)
+
+
 def _argminmax(op: Op, x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
     """Return the first position of the extreme along `dim`, or in the flattened tensor if `dim` is None."""
     x = ops.as_dtype(x, u8) if x.dtype == boolean else x
@@ -84,8 +89,12 @@ def _any_or_all(op: Op, x: Node, dim: Dims = None, keepdim: bool = False) -> Nod
     return ops.as_dtype(result, u8) if x.dtype == u8 else result
 
 
-converts("aten.any.default", "aten.any.dim", "aten.any.dims")(partial(_any_or_all, ops.any_))
-converts("aten.all.default", "aten.all.dim", "aten.all.dims")(partial(_any_or_all, ops.all_))
+converts("aten.any.default", "aten.any.dim", "aten.any.dims", "aten._is_any_true.default")(
+    partial(_any_or_all, ops.any_)
+)
+converts("aten.all.default", "aten.all.dim", "aten.all.dims", "aten._is_all_true.default")(
+    partial(_any_or_all, ops.all_)
+)
 
 
 @converts("aten.var.correction")
@@ -116,8 +125,17 @@ def vector_norm(
         return _reduced(ops.amax if ord > 0 else ops.amin, ops.abs_(x), dim, keepdim)
     if ord == 0:
         return _reduced(ops.sum_, ops.as_dtype(ops.ne(x, 0.0), x.dtype), dim, keepdim)
-    total = _reduced(ops.sum_, ops.pow_(ops.abs_(widen_half(x)), float(ord)), dim, keepdim)
-    return ops.as_dtype(ops.pow_(total, 1.0 / ord), x.dtype)
+    return ops.as_dtype(ops.pow_(_sum_of_powers(x, ord, dim, keepdim), 1.0 / ord), x.dtype)
+
+
+def _sum_of_powers(x: Node, ord: float, dim: Dims, keepdim: bool) -> Node:
+    return _reduced(ops.sum_, ops.pow_(ops.abs_(widen_half(x)), float(ord)), dim, keepdim)
+
+
+@converts("aten.linalg__powsum.default")
+def powsum(x: Node, ord: float = 2, dim: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Node:
+    x = as_float(x) if dtype is None else ops.as_dtype(x, from_torch(dtype))
+    return ops.as_dtype(_sum_of_powers(x, ord, dim, keepdim), x.dtype)
 
 
 def _softmax_along(op: Op, x: Node, dim: int, half_to_float: bool) -> Node:

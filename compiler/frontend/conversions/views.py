@@ -238,7 +238,7 @@ def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     return ops.cat(*(ops.as_dtype(x, dtype) for x in parts), dim=canonicalize_dim(dim, parts[0].type.rank))
 
 
-@converts("aten.stack.default")
+@converts("aten.stack.default", "aten._stack.default")
 def stack(tensors: Sequence[Node], dim: int = 0) -> Node:
     d = canonicalize_dim(dim, tensors[0].type.rank + 1)
     return cat([ops.unsqueeze(x, d) for x in tensors], d)

@@ -53,11 +53,11 @@ not_ = declare_op("not", "x: bits", Elementwise(s.invert), aten="aten.bitwise_no
           samples=unary(dtypes=BITS))  # fmt: skip
 shift_left = declare_op(
     "shift_left", "x: integer, y: integer", Elementwise(lambda x, y: x << y),
-    aten=("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Tensor", "aten.__lshift__.Scalar"),
+    aten=("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar", "aten.bitwise_left_shift.Scalar_Tensor", "aten.__lshift__.Tensor", "aten.__lshift__.Scalar"),
     reference=torch.bitwise_left_shift, samples=binary(dtypes=("i64", "i32"), low=0, high=7),
 )  # fmt: skip
 shift_right = declare_op(
     "shift_right", "x: integer, y: integer", Elementwise(lambda x, y: x >> y),
-    aten=("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Tensor", "aten.__rshift__.Scalar"),
+    aten=("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar", "aten.bitwise_right_shift.Scalar_Tensor", "aten.__rshift__.Tensor", "aten.__rshift__.Scalar"),
     reference=torch.bitwise_right_shift, samples=binary(dtypes=("i64", "i32"), low=0, high=7),
 )  # fmt: skip

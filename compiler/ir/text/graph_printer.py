@@ -167,7 +167,7 @@ def _inferred_literal_dtype(n: Node, literals: set[Node]) -> DType | None:
 
 def _is_exactly_printable(n: Node) -> bool:
     data: ConstantData = n.attrs["value"]
-    if data.name or n.type.layout or n.dtype.kind == "complex" or write_array(data) is None:
+    if data.name or n.type.layout or n.dtype.is_opaque or write_array(data) is None:
         return False
     value = scalar_value(n)
     assert value is not None

@@ -1,0 +1,96 @@
+"""dtypes that kernels do not have: inputs, outputs, constants and casts, through calls into PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from frontend_kit import FunctionModule
+from torch import Tensor
+
+import compiler
+from compiler.errors import TypeRuleError, UnsupportedOpError
+from compiler.ir.torch_types import to_torch
+from compiler.ir.types import DTYPES
+
+OPAQUE = [to_torch(d) for d in DTYPES.values() if d.is_opaque]
+
+opaque_dtype = pytest.mark.parametrize("dtype", OPAQUE, ids=str)
+
+
+def codes(dtype: torch.dtype, *shape: int) -> Tensor:
+    """Return random elements of `dtype`, among them large and, of a float, special ones."""
+    bits = torch.randint(0, 256, (*shape[:-1], shape[-1] * dtype.itemsize), dtype=torch.uint8)
+    return bits.view(dtype)
+
+
+def assert_same_bits(got: Any, want: Any) -> None:
+    for g, w in zip(*(v if isinstance(v, (tuple, list)) else [v] for v in (got, want)), strict=True):
+        assert (g.dtype, g.shape) == (w.dtype, w.shape)
+        assert torch.equal(g.contiguous().view(torch.uint8), w.contiguous().view(torch.uint8))
+
+
+def check(function: Callable[..., Any], *args: Tensor) -> None:
+    want = function(*args)
+    assert_same_bits(compiler.compile(FunctionModule(function), args)(*args), want)
+    torch._dynamo.reset()
+    assert_same_bits(torch.compile(function, backend="tilewright", fullgraph=True)(*args), want)
+
+
+@opaque_dtype
+def test_inputs_outputs_and_constants(dtype: torch.dtype) -> None:
+    constant = codes(dtype, 4, 8)
+    check(lambda q: (q.view(torch.uint8) + 1, q.t().reshape(8, 4), constant, q), codes(dtype, 4, 8))
+
+
+@pytest.mark.parametrize("dtype", [d for d in OPAQUE if d != torch.float4_e2m1fn_x2], ids=str)
+def test_casts_between_kernels(dtype: torch.dtype) -> None:
+    x, constant = torch.rand(4, 8) * 4 + 1, torch.rand(8).to(dtype)
+    check(lambda a: (a * 2).to(dtype), x)
+    real = torch.complex64 if dtype.is_complex else torch.float32
+    check(lambda a, q: torch.view_as_real((q + constant.to(real)).abs() * (1 + 0j)) + a[0, 0], x, x.to(real))
+    check(lambda q: torch.cat([q, q[:2]]).flip(0), x.to(dtype))
+
+
+def test_conjugates_are_constants_by_value() -> None:
+    z = torch.randn(4, 8, dtype=torch.complex64).conj()
+    half = z.resolve_conj().to(torch.complex32).conj()
+    check(lambda a: (a * z, half.clone()), torch.randn(4, 8, dtype=torch.complex64))
+
+
+def test_dynamic_sizes_and_mutation() -> None:
+    def reverse(q: Tensor) -> Tensor:
+        q.copy_(q.flip(0))
+        return q.to(torch.float32) * 2
+
+    compiled = torch.compile(reverse, backend="tilewright", dynamic=True, fullgraph=True)
+    for n in (3, 5):
+        q = codes(torch.uint16, n, 4)
+        got, want = q.clone(), q.clone()
+        torch.testing.assert_close(compiled(got), reverse(want), rtol=0, atol=0)
+        assert_same_bits(got, want)
+
+
+def test_numbers_and_sizes() -> None:
+    bits = codes(torch.uint16, 1)
+    bits[0] = 40000
+    scale = torch.tensor([0.5]).to(torch.float8_e8m0fnu)
+    check(lambda n, s: torch.zeros(n[0].item(), dtype=torch.int8)[1:] + n.to(torch.int8) * s[0].item(), bits, scale)
+
+
+def test_a_dtype_without_kernels_in_pytorch_is_refused_by_name() -> None:
+    q = torch.zeros(4, dtype=torch.uint4)
+    with pytest.raises(
+        TypeRuleError, match=r"args_0: torch\.uint4 is not supported; view it as a dtype of whole bytes"
+    ):
+        compiler.compile(FunctionModule(lambda q: q.view(torch.uint8)), (q,))
+
+
+def test_sparse_tensors_are_refused_by_name() -> None:
+    x, sparse = torch.randn(4, 4), torch.eye(4).to_sparse()
+    with pytest.raises(TypeRuleError, match=r"args_0: a tensor of layout sparse_coo is not supported; .* to_dense"):
+        compiler.compile(FunctionModule(torch.sparse.mm), (sparse, x))
+    with pytest.raises(UnsupportedOpError, match=r"_to_sparse.*has no conversion; and a tensor of layout sparse_coo"):
+        compiler.compile(FunctionModule(lambda a: a.to_sparse() @ a), (x,), options=compiler.Options(fallback="eager"))
