@@ -38,7 +38,7 @@ class CallAdapter:
                 raise ArgumentError(
                     f"{self._argument_name(position)} is specialized to {wanted!r}, but is {given!r}; compile again for it"
                 )
-        return [leaves[o.position] if isinstance(o, UserInput) else o.tensor for o in self.imported.input_sources]
+        return [source.feed(leaves) for source in self.imported.input_sources]
 
     def build_result(self, outputs: Sequence[torch.Tensor], sizes: Callable[[], Mapping[str, int]]) -> Any:
         """Return the result of a call from the outputs of its graph.
@@ -46,7 +46,7 @@ class CallAdapter:
         `sizes` returns the symbolic sizes of this call; it is called only for results that are sizes.
         """
         leaves = [
-            outputs[self._returned_positions[r.index]]
+            r.view(outputs[self._returned_positions[r.index]])
             if isinstance(r, GraphOutput)
             else outputs[self._returned_positions[r.index]].item()
             if isinstance(r, ScalarOutput)

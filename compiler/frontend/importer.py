@@ -16,6 +16,7 @@ from compiler.frontend.calling_convention import module_constants
 from compiler.frontend.control_flow import CONTROL_FLOW_OPERATORS
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.flex_attention import ATTENTION_OPERATORS
+from compiler.frontend.memory_format import memory_order
 from compiler.frontend.opaque_ops import RANDOM_REASON, has_data_dependent_shape, opaque_reason
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.registry import ConversionError, accepts_signed_indices, needs_result_shape
@@ -223,7 +224,7 @@ class Importer:
         with default_loc(source_of(node)):
             options = {k: v for k, v in kwargs.items() if k not in PLACEMENT_ARGUMENTS}
             if name in STRIDED_OPERATORS:
-                options["order"] = _memory_order(node.all_input_nodes[0].meta["val"])
+                options["order"] = _storage_order(node.all_input_nodes[0].meta["val"])
             if needs_result_shape(name):
                 options["shape"] = self.unbacked.result_type(node.meta["val"]).shape
             result = conversions()[name](*args, **options)
@@ -321,15 +322,13 @@ def _operator_name(target: Any) -> str:
     return f"higher_order.{target}" if isinstance(target, torch._ops.HigherOrderOperator) else str(target)
 
 
-def _memory_order(t: torch.Tensor) -> tuple[int, ...]:
+def _storage_order(t: torch.Tensor) -> tuple[int, ...]:
     """Return the dimensions of a dense (fake) tensor from the outermost in memory to the innermost.
 
     Raises ConversionError if the tensor does not fill its storage without gaps.
     """
-    order, strides = tuple(range(t.ndim)), t.stride()
-    if all(isinstance(s, int) for s in strides):
-        order = tuple(sorted(order, key=lambda d: (-strides[d], t.shape[d] != 1)))
-    if t.storage_offset() != 0 or not t.permute(order).is_contiguous():
+    order = memory_order(t)
+    if order is None or t.storage_offset() != 0:
         raise ConversionError("as_strided on a tensor that is not dense; use reshape, permute, expand or slicing")
     return order
 
