@@ -128,9 +128,10 @@ def call_signature(model: Model, program: ExportedProgram) -> inspect.Signature 
 class CompiledModule:
     """A compiled model, called as the model is: same arguments, same nesting of results, without autograd.
 
-    Arguments of other shapes, dtypes or devices than it was compiled for raise ArgumentError; tensors that are not contiguous
-    are copied.  Calls from several threads run side by side.  Copies and pickled modules hold the exported program, weights
-    included, and are compiled again; load what `torch.save` wrote with `weights_only=False`.
+    Arguments of other shapes, dtypes or devices than it was compiled for raise ArgumentError; those in another
+    memory format than the example's are copied.  Results have eager's.  Calls from several threads run side by side.
+    Copies and pickled modules hold the exported program, weights included, and are compiled again; load what
+    `torch.save` wrote with `weights_only=False`.
     """
 
     def __init__(

@@ -24,7 +24,6 @@ from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import (
     FunctionalGraph,
     PassthroughInput,
-    SizeCarrier,
     import_functional,
     unmutated_weights,
 )
@@ -104,11 +103,11 @@ def guard_frozen_weights(
 
 def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph | PartitionedGraph) -> BoxedFunction:
     """Return the function that AOTAutograd calls: adapts its arguments and results to those of `compiled_graph`."""
-    sources = [(s.position, isinstance(s, SizeCarrier)) for s in imported.input_sources]
+    sources = imported.input_sources
     returned = sorted({r.position for r in imported.results if isinstance(r, (PassthroughInput, InputView))})
 
     def run(arguments: list[Any]) -> list[Any]:
-        tensors = [torch.empty(arguments[k], dtype=torch.uint8) if is_size else arguments[k] for k, is_size in sources]
+        tensors = [s.feed(arguments) for s in sources]
         passed_through = {k: arguments[k] for k in returned}
         arguments.clear()
         outputs, sizes = (
@@ -119,7 +118,7 @@ def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph |
         results: list[Any] = []
         for r in imported.results:
             if isinstance(r, GraphOutput):
-                results.append(outputs[r.index])
+                results.append(r.view(outputs[r.index]))
             elif isinstance(r, ScalarOutput):
                 results.append(outputs[r.index].item())
             elif isinstance(r, PassthroughInput):

@@ -6,11 +6,13 @@ block `console` holds commands with their output.  `pytest --bless` writes what 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +55,8 @@ def blocks(name: str) -> list[Block]:
 
 def run(code: list[str]) -> str:
     """What a script prints."""
-    space = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    space = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, *code], capture_output=True, text=True, check=False, cwd=ROOT, env=space)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -65,6 +68,25 @@ def run(code: list[str]) -> str:
 def test_readme_code() -> None:
     code, printed = (b for b in blocks("README.md") if b.kind in ("python", "text"))
     printed.must_be(run(["-c", code.text]))
+
+
+LIBRARIES = ("sentence_transformers", "transformers", "pytorch_lightning", "torchvision", "fastapi")
+"""What the scripts of `using-with.md` are about, in their order."""
+
+
+@pytest.mark.parametrize("number", range(len(LIBRARIES)), ids=LIBRARIES)
+def test_use_with_other_libraries(number: int) -> None:
+    """The scripts check themselves; one whose packages are not installed is skipped with a warning."""
+    scripts = [b.text for b in blocks("docs/using-with.md") if b.kind == "python"]
+    assert len(scripts) == len(LIBRARIES)
+    imported = {m.split(".")[0] for m in re.findall(r"^(?:import|from) ([\w.]+)", scripts[number], re.M)}
+    imported |= set(re.findall(r'files\("(\w+)"\)', scripts[number]))
+    assert LIBRARIES[number] in imported
+    if missing := sorted(m for m in imported if importlib.util.find_spec(m) is None):
+        notice = f"NOT RUN: docs/using-with.md, {LIBRARIES[number]}: install {', '.join(missing)}"
+        warnings.warn(notice, stacklevel=1)
+        pytest.skip(notice)
+    run(["-c", scripts[number]])
 
 
 @pytest.mark.parametrize(

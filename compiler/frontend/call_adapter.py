@@ -38,7 +38,7 @@ class CallAdapter:
                 raise ArgumentError(
                     f"{self._argument_name(position)} is specialized to {wanted!r}, but is {given!r}; compile again for it"
                 )
-        return [leaves[o.position] if isinstance(o, UserInput) else o.tensor for o in self.imported.input_sources]
+        return [source.feed(leaves) for source in self.imported.input_sources]
 
     def build_result(self, outputs: Sequence[torch.Tensor], sizes: Callable[[], Mapping[str, int]]) -> Any:
         """Return the result of a call from the outputs of its graph.
@@ -46,7 +46,7 @@ class CallAdapter:
         `sizes` returns the symbolic sizes of this call; it is called only for results that are sizes.
         """
         leaves = [
-            outputs[self._returned_positions[r.index]]
+            r.view(outputs[self._returned_positions[r.index]])
             if isinstance(r, GraphOutput)
             else outputs[self._returned_positions[r.index]].item()
             if isinstance(r, ScalarOutput)
@@ -67,10 +67,16 @@ class CallAdapter:
         """
         form = self.imported
         count = len(form.input_sources)
-        plain_inputs = form.input_sources == tuple(map(UserInput, range(count)))
-        plain_results = form.results == tuple(map(GraphOutput, range(len(form.graph.outputs))))
+        inputs = [s for s in form.input_sources if isinstance(s, UserInput)]
+        results = [r for r in form.results if isinstance(r, GraphOutput)]
+        plain_inputs = [s.position for s in inputs] == list(range(count))
+        plain_results = len(results) == len(form.results) and [r.index for r in results] == list(
+            range(len(form.graph.outputs))
+        )
         if not plain_inputs or not plain_results or form.in_spec != tree_flatten(((0,) * count, {}))[1]:
             return None
+        if any(s.permutation for s in inputs) or any(r.permutation for r in results):
+            run = _permuting_run(run, inputs, results)
 
         def single(*args: torch.Tensor, **kwargs: Any) -> Any:
             return run(args)[0] if not kwargs and len(args) == count else slow_path(*args, **kwargs)
@@ -131,3 +137,15 @@ class CallAdapter:
             if position in tree_flatten(value)[0]:
                 return f"argument {name}"
         return f"argument {position}"
+
+
+def _permuting_run(
+    run: Callable[[Sequence[torch.Tensor]], TensorList], inputs: Sequence[UserInput], results: Sequence[GraphOutput]
+) -> Callable[[Sequence[torch.Tensor]], TensorList]:
+    """Return `run` between the permuted views of its inputs and outputs."""
+
+    def permuting_run(args: Sequence[torch.Tensor]) -> TensorList:
+        outputs = run([s.feed(args) for s in inputs])
+        return [r.view(x) for r, x in zip(results, outputs, strict=True)]
+
+    return permuting_run

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
 import torch
 
+from compiler.frontend.memory_format import Permutation, permuted_view
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.node import Node, constant_node
 from compiler.ir.symbolic.index_expr import Dim
@@ -17,24 +18,39 @@ from compiler.ir.torch_types import as_storage, element_type
 
 @dataclass(frozen=True)
 class UserInput:
-    """Graph input fed by leaf `position` of the flattened call arguments."""
+    """Graph input fed by leaf `position` of the flattened call arguments, through a permuted view."""
 
     position: int
+    permutation: Permutation = ()
+
+    def feed(self, leaves: Sequence[Any]) -> Any:
+        """Return the value of the graph input for the leaves of a call."""
+        return permuted_view(leaves[self.position], self.permutation)
 
 
 @dataclass(frozen=True)
 class StateInput:
-    """Graph input fed by the current value of a buffer or parameter that the program writes."""
+    """Graph input fed by the current value of a buffer or parameter that the program writes, through a permuted view."""
 
     name: str
     tensor: torch.Tensor
+    permutation: Permutation = ()
+
+    def feed(self, leaves: Sequence[Any]) -> Any:
+        """Return the value of the graph input; `leaves` are not read."""
+        return permuted_view(self.tensor, self.permutation)
 
 
 @dataclass(frozen=True)
 class GraphOutput:
-    """Leaf of the result that is output `index` of the graph."""
+    """Leaf of the result that is a permuted view of output `index` of the graph."""
 
     index: int
+    permutation: Permutation = ()
+
+    def view(self, output: torch.Tensor) -> torch.Tensor:
+        """Return the leaf for the value of the graph output."""
+        return output.permute(self.permutation) if self.permutation else output
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,15 @@ from compiler.frontend.calling_convention import (
     module_constants,
 )
 from compiler.frontend.importer import Importer
-from compiler.frontend.output_aliasing import InputView, input_views
+from compiler.frontend.memory_format import (
+    Permutation,
+    argument_permutation,
+    inverse,
+    permuted_node,
+    permuted_view,
+    result_permutation,
+)
+from compiler.frontend.output_aliasing import InputView, input_views, is_alias
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.sympy_conversion import to_bounds, to_dim
 from compiler.frontend.unbacked_symbols import tensor_type
@@ -36,6 +44,10 @@ class SizeCarrier:
     """Graph input u8[n] whose shape carries the value n of argument `position`, an int; its elements are not read."""
 
     position: int
+
+    def feed(self, arguments: Sequence[Any]) -> torch.Tensor:
+        """Return the value of the graph input for the arguments of a call."""
+        return torch.empty(arguments[self.position], dtype=torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -75,8 +87,9 @@ def import_functional(
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     constants = {placeholders[k]: constant_node(as_data(tensor, placeholders[k].name)) for k, tensor in frozen}
     inputs = _select_inputs(placeholders, constants)
+    logical = [(s, permuted_node(n, inverse(s.permutation)) if isinstance(s, UserInput) else n) for s, n in inputs]
     values = {n: to_dim(n.meta["val"]) for n in placeholders if isinstance(n.meta["val"], (int, torch.SymInt))}
-    values |= {placeholders[s.position]: node for s, node in inputs if isinstance(s, UserInput)}
+    values |= {placeholders[s.position]: node for s, node in logical if isinstance(s, UserInput)}
     values |= {n: None for n in placeholders if _is_effect_token(n)}
     importer = Importer(fallback)
     outputs = importer.import_graph(module.graph, {**values, **constants}, module_constants(module))
@@ -85,10 +98,15 @@ def import_functional(
     bounds = _symbol_bounds(placeholders)
     (output,) = module.graph.find_nodes(op="output")
     views = input_views(placeholders, importer.values, output.args[0], unbacked.dim)
-    passed = {node: PassthroughInput(source.position) for source, node in inputs}
-    computed = [v.node if isinstance(v, SymbolicScalar) else v for k, v in enumerate(outputs) if k not in views]
-    unique = list(dict.fromkeys(v for v in computed if isinstance(v, Node) and v not in nodes))
-    results = tuple(passed.get(v) or views.get(k) or _result_source(v, unique) for k, v in enumerate(outputs))
+    arguments = {node: source.position for source, node in logical}
+    stored: dict[tuple[Node, Permutation], Node] = {}
+    results = tuple(
+        PassthroughInput(arguments[v])
+        if v in arguments and is_alias(returned, placeholders[arguments[v]])
+        else views.get(k) or _result_source(v, returned, stored)
+        for k, (v, returned) in enumerate(zip(outputs, output.args[0], strict=True))
+    )
+    unique = tuple(stored.values())
     dims = [r.dim for r in results if isinstance(r, SizeOutput)]
     dims += [d for r in results if isinstance(r, InputView) for d in r.dims]
     graph = Graph(nodes, (*unique, *unbacked.required_definers(unique, dims)), "compiled")
@@ -136,7 +154,7 @@ def _select_inputs(
         if isinstance(n.meta["val"], torch.Tensor) and n not in constants
     ]
     chosen: list[tuple[FunctionalInputSource, Node]] = [
-        (UserInput(k), input_node(n.name, t)) for k, n, t in typed if n.users and not _is_effect_token(n)
+        _user_input(k, n) for k, n, _ in typed if n.users and not _is_effect_token(n)
     ]
     sizes: list[Dim] = [d for _, node in chosen for d in node.shape]
     needed = {s for _, node in chosen for s in node.type.symbols} | _integer_argument_symbols(placeholders)
@@ -165,16 +183,29 @@ def _size_carrier(
     """Return an argument whose shape or value is `size`; `unused` are tensors that the graph does not read."""
     for k, n, t in unused:
         if size in t.shape:
-            return UserInput(k), input_node(n.name, t)
+            return _user_input(k, n)
     for k, n in enumerate(placeholders):
         if isinstance(n.meta["val"], torch.SymInt) and to_dim(n.meta["val"]) == size:
             return SizeCarrier(k), input_node(n.name, TensorType(u8, (size,)))
     raise AssertionError(f"no argument has dimension {size}")
 
 
-def _result_source(value: Any, outputs: Sequence[Node]) -> FunctionalResult:
-    if isinstance(value, Node):
-        return GraphOutput(outputs.index(value))
-    if isinstance(value, SymbolicScalar):
-        return ScalarOutput(outputs.index(value.node))
+def _user_input(position: int, n: torch.fx.Node) -> tuple[UserInput, Node]:
+    """Return the graph input of a tensor argument, in the order of its memory."""
+    value: torch.Tensor = n.meta["val"]
+    source = UserInput(position, argument_permutation(value))
+    return source, input_node(n.name, tensor_type(permuted_view(value, source.permutation), name=n.name))
+
+
+def _result_source(value: Any, returned: Any, stored: dict[tuple[Node, Permutation], Node]) -> FunctionalResult:
+    """Return the source of a result that the FX graph takes from node `returned`.
+
+    `stored` are the graph outputs so far, by value and permutation; a new one is added.
+    """
+    if isinstance(value, (Node, SymbolicScalar)):
+        permutation = result_permutation(returned.meta["val"]) if isinstance(value, Node) else ()
+        key = value if isinstance(value, Node) else value.node, permutation
+        stored.setdefault(key, permuted_node(key[0], inverse(permutation)))
+        index = list(stored).index(key)
+        return GraphOutput(index, permutation) if isinstance(value, Node) else ScalarOutput(index)
     return SizeOutput(value) if isinstance(value, IndexExpr) else ConstantOutput(value)

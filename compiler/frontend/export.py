@@ -37,7 +37,14 @@ from compiler.frontend.calling_convention import (
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.decompositions import export_decompositions
 from compiler.frontend.importer import DROPPED_OPERATORS, Importer
-from compiler.frontend.promotion import SymbolicScalar, as_node
+from compiler.frontend.memory_format import (
+    argument_permutation,
+    inverse,
+    permuted_node,
+    permuted_view,
+    result_permutation,
+)
+from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.sympy_conversion import to_bounds, to_dim
 from compiler.frontend.unbacked_symbols import UnbackedSymbols, tensor_type
 from compiler.ir.graph.graph import Graph
@@ -197,23 +204,26 @@ class _ProgramInputs:
 
     def _user_input(self, node: torch.fx.Node, spec: InputSpec, position: int) -> Any:
         if isinstance(spec.arg, TensorArgument):
-            return self._input(node.name, node, UserInput(position))
+            return self._input(node, UserInput(position, argument_permutation(node.meta["val"])))
         if isinstance(spec.arg, SymIntArgument):
             return to_dim(node.meta["val"])
         value = spec.arg.value if isinstance(spec.arg, ConstantArgument) else node.meta.get("val")
         self.specialized_arguments[position] = value
         return value
 
-    def _input(self, name: str, node: torch.fx.Node, source: InputSource) -> Node:
-        self.inputs.append(input_node(name, tensor_type(node.meta["val"], name=name)))
+    def _input(self, node: torch.fx.Node, source: InputSource) -> Node:
+        """Add a graph input and return the value of `node`, its transpose if the input is in another memory order."""
+        self.inputs.append(
+            input_node(node.name, tensor_type(permuted_view(node.meta["val"], source.permutation), name=node.name))
+        )
         self.input_sources.append(source)
-        return self.inputs[-1]
+        return permuted_node(self.inputs[-1], inverse(source.permutation))
 
     def _state_value(self, node: torch.fx.Node, spec: InputSpec) -> Any:
         name = str(spec.target)
         tensor = self._tensor(name)
         if name in self.mutated_state:
-            return self._input(node.name, node, StateInput(name, tensor.detach()))
+            return self._input(node, StateInput(name, tensor.detach(), argument_permutation(tensor)))
         return self.constant(tensor, name)
 
     def _tensor(self, name: str) -> torch.Tensor:
@@ -241,17 +251,22 @@ class _ProgramInputs:
         aliases: dict[int, int] = {}
         names = {o.name: k for k, o in enumerate(self.input_sources) if isinstance(o, StateInput)}
         arguments = {n.attrs["name"]: k for k, n in enumerate(self.inputs)}
-        for value, spec in zip(values, self.signature.output_specs, strict=True):
+        (output,) = self.program.graph.find_nodes(op="output")
+        for value, returned, spec in zip(values, output.args[0], self.signature.output_specs, strict=True):
             if spec.kind == OutputKind.USER_OUTPUT:
-                results.append(_result_leaf(value, len(outputs)))
-                if isinstance(value, (Node, SymbolicScalar)):
-                    outputs.append(as_node(value))
+                leaf = _result_leaf(value, len(outputs), returned)
+                results.append(leaf)
+                if isinstance(leaf, GraphOutput):
+                    outputs.append(permuted_node(value, inverse(leaf.permutation)))
+                elif isinstance(value, SymbolicScalar):
+                    outputs.append(value.node)
                 continue
             if spec.kind == OutputKind.TOKEN:
                 continue
             target = str(spec.target)
-            aliases[len(outputs)] = arguments[target] if spec.kind == OutputKind.USER_INPUT_MUTATION else names[target]
-            outputs.append(value)
+            k = arguments[target] if spec.kind == OutputKind.USER_INPUT_MUTATION else names[target]
+            aliases[len(outputs)] = k
+            outputs.append(permuted_node(value, self.input_sources[k].permutation))
         outputs += unbacked.required_definers(outputs, [r.dim for r in results if isinstance(r, SizeOutput)])
         spec_in, spec_out = self.program.call_spec
         return ImportedProgram(
@@ -269,9 +284,10 @@ class _ProgramInputs:
         return {str(symbol): to_bounds(r) for symbol, r in self.program.range_constraints.items()}
 
 
-def _result_leaf(value: Any, index: int) -> ResultLeaf:
+def _result_leaf(value: Any, index: int, returned: Any) -> ResultLeaf:
+    """Return the source of a leaf that the FX graph takes from node `returned`; `index` is the next output's."""
     if isinstance(value, Node):
-        return GraphOutput(index)
+        return GraphOutput(index, result_permutation(returned.meta.get("val")))
     if isinstance(value, SymbolicScalar):
         return ScalarOutput(index)
     return SizeOutput(value) if isinstance(value, IndexExpr) else ConstantOutput(value)

@@ -16,7 +16,7 @@ from compiler.frontend.calling_convention import module_constants
 from compiler.frontend.control_flow import CONTROL_FLOW_OPERATORS
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.flex_attention import ATTENTION_OPERATORS
-from compiler.frontend.memory_order import memory_order, visiting_order
+from compiler.frontend.memory_format import storage_order, visiting_order
 from compiler.frontend.opaque_ops import RANDOM_REASON, has_data_dependent_shape, opaque_reason
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.registry import ConversionError, accepts_signed_indices, needs_result_shape
@@ -243,7 +243,7 @@ class Importer:
         with default_loc(source_of(node)):
             options = {k: v for k, v in kwargs.items() if k not in PLACEMENT_ARGUMENTS}
             if name in STRIDED_OPERATORS:
-                options["order"] = memory_order(node.all_input_nodes[0].meta["val"])
+                options["order"] = storage_order(node.all_input_nodes[0].meta["val"])
             if needs_result_shape(name):
                 options["shape"] = self.unbacked.result_type(node.meta["val"]).shape
             result = conversions()[name](*args, **options)

@@ -60,6 +60,12 @@ def input_views(
     return views
 
 
+def is_alias(a: torch.fx.Node, b: torch.fx.Node) -> bool:
+    """Return True if the values of two FX nodes share memory; a clone is another tensor though it has the same elements."""
+    first, second = a.meta["val"], b.meta["val"]
+    return not (_is_strided(first) and _is_strided(second)) or _storage_id(first) == _storage_id(second)
+
+
 def _is_strided(v: Any) -> bool:
     return isinstance(v, torch.Tensor) and v.layout == torch.strided
 

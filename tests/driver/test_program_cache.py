@@ -30,7 +30,9 @@ print(json.dumps([made.compile_seconds["passes"], made(x).flatten().tolist(), ma
 
 def run_process(cache: Path, seed: str) -> list[Any]:
     env = {**os.environ, "PYTHONHASHSEED": seed}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, str(cache)], check=True, capture_output=True, env=env, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(cache)], check=True, capture_output=True, env=env, text=True
+    )
     result: list[Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 

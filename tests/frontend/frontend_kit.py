@@ -45,7 +45,7 @@ def interpret_imported(
 ) -> Any:
     """The result of the imported program, interpreted."""
     leaves = tree_leaves((tuple(args), dict(kwargs or {})))
-    feeds = [leaves[s.position] if isinstance(s, UserInput) else s.tensor.clone() for s in imported.input_sources]
+    feeds = [s.feed(leaves) if isinstance(s, UserInput) else s.feed(leaves).clone() for s in imported.input_sources]
     sizes = [
         (d, n)
         for node, x in zip(imported.graph.inputs, feeds, strict=True)
@@ -55,7 +55,7 @@ def interpret_imported(
     found = []
     for leaf in imported.results:
         if isinstance(leaf, GraphOutput):
-            found.append(outputs[leaf.index])
+            found.append(leaf.view(outputs[leaf.index]))
         elif isinstance(leaf, ScalarOutput):
             found.append(outputs[leaf.index].item())
         else:

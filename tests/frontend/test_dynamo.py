@@ -29,14 +29,13 @@ def backend(seen: list[FunctionalGraph], fallback: str = "error") -> Callable[..
         seen.append(imported)
 
         def run(arguments: list[Any]) -> list[Any]:
-            tensors = [torch.empty(arguments[f.position], dtype=torch.uint8) if isinstance(f, SizeCarrier) else arguments[f.position]
-                       for f in imported.input_sources]  # fmt: skip
+            tensors = [source.feed(arguments) for source in imported.input_sources]
             outputs = interpret(imported.graph, [t.detach() for t in tensors])
             found: list[Any] = []
             for r in imported.results:
                 match r:
                     case GraphOutput(index):
-                        found.append(outputs[index])
+                        found.append(r.view(outputs[index]))
                     case PassthroughInput(position):
                         found.append(arguments[position])
                     case ConstantOutput(value):

@@ -65,8 +65,8 @@ def _traced(gradients: Callable[..., list[Tensor]], arguments: tuple[Tensor, ...
         function = aot_function(_enabled(gradients), fw_compiler=compiler, decompositions=autograd_decompositions())
         function(*(a.clone().requires_grad_() for a in arguments))
     (imported,) = seen
-    outputs = interpret(imported.graph, [arguments[f.position] for f in imported.input_sources], dtype=torch.float64)
-    return [outputs[r.index] for r in imported.results if isinstance(r, GraphOutput)]
+    outputs = interpret(imported.graph, [f.feed(arguments) for f in imported.input_sources], dtype=torch.float64)
+    return [r.view(outputs[r.index]) for r in imported.results if isinstance(r, GraphOutput)]
 
 
 def _enabled(gradients: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
