@@ -1,4 +1,4 @@
-"""Conversion of element types and arrays to and from PyTorch."""
+"""Conversion of element types, layouts and arrays to and from PyTorch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from compiler.errors import TypeRuleError
-from compiler.ir.types import DTYPES, DType
+from compiler.errors import TypeRuleError, VerifyError
+from compiler.ir.types import DTYPES, DType, TensorType
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -52,3 +52,16 @@ def as_storage(tensor: torch.Tensor) -> Array:
     if not dtype.is_encoded:
         return dense.numpy()
     return dense.view(getattr(torch, f"int{8 * dtype.bytes}")).numpy().view(dtype.storage)
+
+
+def strides(type: TensorType) -> tuple[int, ...]:
+    """Return the strides in elements of a PyTorch tensor of `type`; VerifyError for a blocked layout."""
+    shape = type.static_shape()
+    order = range(len(shape)) if type.layout is None else [d.dim for d in type.layout.physical_dims]
+    if type.layout is not None and (not type.layout.is_permutation or sorted(order) != list(range(len(shape)))):
+        raise VerifyError(f"{type}: PyTorch tensors cannot have a blocked layout; unpack it in a kernel first")
+    result, elements = [0] * len(shape), 1
+    for d in reversed(order):
+        result[d] = elements
+        elements *= max(1, shape[d])
+    return tuple(result)
