@@ -81,7 +81,8 @@ def import_exported(program: ExportedProgram, *, fallback: str = "error") -> Imp
     """Import an exported program.
 
     PyTorch decomposes operators without a conversion.  Parameters become constants that share their memory.
-    Raises UnsupportedOpError for unsupported operators, unless `fallback` is "eager" and PyTorch can run them.
+    Raises UnsupportedOpError for unsupported operators, unless `fallback` is "eager" and PyTorch can run them;
+    with "strict", for those too that always run in PyTorch.
     """
     if needs_decomposition(program):
         with torch.no_grad():

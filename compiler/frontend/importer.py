@@ -11,12 +11,19 @@ import torch
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
+from compiler.analysis.opaque_calls import opaque_operators
 from compiler.errors import TilewrightError, TypeRuleError, UnsupportedOp, UnsupportedOpError
 from compiler.frontend.calling_convention import module_constants
 from compiler.frontend.control_flow import CONTROL_FLOW_OPERATORS
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.flex_attention import ATTENTION_OPERATORS
-from compiler.frontend.opaque_ops import RANDOM_REASON, has_data_dependent_shape, opaque_reason
+from compiler.frontend.opaque_ops import (
+    COMPLEX_REASON,
+    DYNAMIC_SHAPE_REASON,
+    RANDOM_REASON,
+    has_data_dependent_shape,
+    opaque_reason,
+)
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.registry import ConversionError, accepts_signed_indices, needs_result_shape
 from compiler.frontend.scalar_vmap import broadcast_scalar, vmapped_result
@@ -64,7 +71,8 @@ class Unresolved:
 class Importer:
     """Import the nodes of one FX graph; `values` maps those done to a node, a tuple of nodes or a size.
 
-    `fallback` is "error", or "eager" to run operators without a conversion in PyTorch; `eager_calls` lists those.
+    `fallback` is "eager" to run operators without a conversion in PyTorch (`eager_calls` lists those), "error" to refuse
+    them, or "strict" to refuse all that would run there.
     `random_token` holds the result of the last random operator, an operand of the next: PyTorch draws in program order.
     A `vmapped` graph computes with scalars and is imported for all elements of a tensor at once.
     """
@@ -100,6 +108,10 @@ class Importer:
                 self.values[node] = self._import_call(node)
             elif node.op == "output":
                 outputs = self._resolve(node.args[0])
+        if self.fallback == "strict":
+            nodes = (v for value in self.values.values() for v in (value if isinstance(value, tuple) else (value,)))
+            opaque = opaque_operators(n for n in nodes if isinstance(n, Node))
+            self.unsupported.extend(UnsupportedOp(o.operator, f"runs in PyTorch: {o.reason}", o.loc) for o in opaque)
         if self.unsupported:
             raise UnsupportedOpError(self.unsupported)
         if self.eager_calls:
@@ -157,7 +169,10 @@ class Importer:
 
     def _import_scalar(self, node: torch.fx.Node, value: torch.SymInt | torch.SymFloat) -> Any:
         (x,) = self._resolve(node.args)
-        return x if isinstance(x, Unresolved) else self.unbacked.define_item(x, value)
+        if isinstance(x, Unresolved):
+            return x
+        with default_loc(source_of(node)):
+            return self.unbacked.define_item(x, value)
 
     def _import_getitem(self, node: torch.fx.Node) -> Any:
         results, index = self._resolve(node.args)
@@ -240,9 +255,10 @@ class Importer:
             raise ConversionError(f"{node.args[0]} has no conversion")
         if not isinstance(overload, torch._ops.OpOverload):
             raise ConversionError("is not an OpOverload")
-        if results and (_is_complex(node) or opaque_reason(overload) or has_data_dependent_shape(overload)):
-            return self._eager_call(node, results)
         data_dependent = has_data_dependent_shape(overload)
+        reason = opaque_reason(overload) or COMPLEX_REASON * _is_complex(node) or DYNAMIC_SHAPE_REASON * data_dependent
+        if results and reason:
+            return self._eager_call(node, results, reason)
         raise ConversionError("its Python-visible result is data-dependent" if data_dependent else "has no conversion")
 
     def _fall_back_or_report(self, node: torch.fx.Node, reason: str) -> Any:
@@ -254,7 +270,7 @@ class Importer:
         can_call = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS
         if self.fallback == "eager" and results and can_call:
             try:
-                call = self._eager_call(node, results)
+                call = self._eager_call(node, results, reason)
             except (ConversionError, TypeRuleError) as error:
                 problem = UnsupportedOp(problem.target, f"{reason}; and {error}", problem.loc)
             else:
@@ -263,7 +279,7 @@ class Importer:
         self.unsupported.append(problem)
         return Unresolved()
 
-    def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor]) -> Any:
+    def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor], reason: str) -> Any:
         args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
         if _contains(Unresolved, (args, tuple(kwargs.values()))):
             return Unresolved()
@@ -272,7 +288,8 @@ class Importer:
         operands += self.random_token if is_random else []
         types = [self.unbacked.result_type(r) for r in results]
         dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
-        call = ops.eager(*operands, **attrs, dtypes=dtypes, shapes=shapes, loc=source_of(node))
+        types_of_results = {"dtypes": dtypes, "shapes": shapes}
+        call = ops.eager(*operands, **attrs, **types_of_results, reason=reason, loc=source_of(node))
         nodes = ops.result_nodes(call)
         if is_random:
             self.random_token[:] = nodes[:1]

@@ -34,7 +34,7 @@ import torch
 from compiler.codegen.llvm.call_frame import STATUS, WORKSPACE
 from compiler.ir.torch_types import TORCH_DTYPES, strides
 from compiler.ir.types import TensorType
-from compiler.runtime.eager_calls import EagerCall
+from compiler.runtime.eager_calls import EagerCallEmitter
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import prepare_call
 
@@ -69,7 +69,7 @@ class NativeSegment:
 class EagerSegment:
     """Call into PyTorch, with `call` to write its code."""
 
-    call: EagerCall
+    call: EagerCallEmitter
     arguments: tuple[str, ...]
     results: tuple[str, ...]
 

@@ -32,8 +32,8 @@ BINDING_MODULES = ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")
 """Modules of `torch._C` with Python bindings of operators; to call one costs a microsecond less than an OpOverload."""
 
 
-class EagerCall:
-    """Writer of the code that calls the reference of an op, for dense results of `result_types`.
+class EagerCallEmitter:
+    """Emitter of the code that calls the reference of an op, for dense results of `result_types`.
 
     No result shares memory with another, or with an argument whose position is in `shared`.  The code raises VerifyError if
     PyTorch returns a shape that differs from the graph's.  `bindings` are its globals, whose names begin with `prefix`.

@@ -27,7 +27,7 @@ from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
 from compiler.runtime.call_stub import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction
 from compiler.runtime.constants import Array, pack_once
-from compiler.runtime.eager_calls import EagerCall
+from compiler.runtime.eager_calls import EagerCallEmitter
 from compiler.runtime.loader import link_objects
 from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
 from compiler.runtime.pool import GLOBAL_POOL
@@ -174,8 +174,8 @@ class Executable:
         allocated.update(step.results)
         return EagerSegment(self.eager_call(step, prefix), step.arguments, step.results)
 
-    def eager_call(self, step: OpaqueCall, prefix: str = "e") -> EagerCall:
-        """Return the writer of an opaque step's code.
+    def eager_call(self, step: OpaqueCall, prefix: str = "e") -> EagerCallEmitter:
+        """Return the emitter of an opaque step's code.
 
         Results may share memory with an argument that nobody else keeps: no input, constant or output, and read by no other step
         in PyTorch.
@@ -184,7 +184,9 @@ class Executable:
         others = (a for s in p.steps if isinstance(s, OpaqueCall) and s is not step for a in s.arguments)
         kept = {*p.inputs, *p.constants, *p.outputs, *others}
         shared = [k for k, a in enumerate(step.arguments) if a in kept]
-        return EagerCall(step, [types[a] for a in step.arguments], [types[r] for r in step.results], shared, prefix)
+        return EagerCallEmitter(
+            step, [types[a] for a in step.arguments], [types[r] for r in step.results], shared, prefix
+        )
 
     def _call_stub(self, unchecked_inputs: frozenset[str] = frozenset()) -> CallStub:
         p = self.program

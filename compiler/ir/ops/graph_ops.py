@@ -78,6 +78,7 @@ def _eager_reference(
     kwargs: tuple[tuple[str, Any], ...],
     dtypes: Any,
     shapes: Any,
+    reason: str,
 ) -> Any:
     result = lookup_operator(overload)(
         *fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs}
@@ -86,10 +87,10 @@ def _eager_reference(
     return tensors[0] if len(dtypes) == 1 else tensors
 
 
-eager = declare_op("eager", "operands*!: every", Opaque("has no op in Graph IR and runs in PyTorch", shape_attr="shapes"), type_rule=_eager_type,
-           attrs={"overload": REQUIRED, "args": (), "kwargs": (), "dtypes": REQUIRED, "shapes": REQUIRED},
+eager = declare_op("eager", "operands*!: every", Opaque("has no op in Graph IR", shape_attr="shapes"), type_rule=_eager_type,
+           attrs={"overload": REQUIRED, "args": (), "kwargs": (), "dtypes": REQUIRED, "shapes": REQUIRED, "reason": ""},
            reference=_eager_reference)  # fmt: skip
-"""Call of PyTorch operator `overload` on `args` and the pairs `kwargs`, filled in by `fill_template`."""
+"""Call of PyTorch operator `overload` on `args` and the pairs `kwargs`, filled in by `fill_template`; `reason` says why."""
 
 
 def _effect_reference(
