@@ -21,6 +21,7 @@ from compiler.driver.variant import compile_time_gc_settings, require_executable
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
+from compiler.frontend.module_export import export_module
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
@@ -74,8 +75,7 @@ def as_exported_program(
         if args is None and kwargs is None:
             raise ArgumentError("a module is compiled for example arguments: compile(module, (x, ...))")
         given, named = tuple(args or ()), dict(kwargs or {})
-        with torch.no_grad():
-            return torch.export.export(model, given, named, dynamic_shapes=dynamic_shapes), given, named
+        return export_module(model, given, named, dynamic_shapes), given, named
     program = model if isinstance(model, ExportedProgram) else read_program(model)
     if args is not None or kwargs is not None:
         return program, tuple(args or ()), dict(kwargs or {})

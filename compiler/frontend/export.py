@@ -34,6 +34,7 @@ from compiler.frontend.calling_convention import (
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.decompositions import export_decompositions
 from compiler.frontend.importer import DROPPED_OPERATORS, Importer
+from compiler.frontend.module_export import export_module
 from compiler.frontend.promotion import SymbolicScalar, as_node
 from compiler.frontend.sympy_conversion import to_bounds, to_dim
 from compiler.frontend.unbacked_symbols import UnbackedSymbols, tensor_type
@@ -72,9 +73,7 @@ def import_module(
     fallback: str = "error",
 ) -> ImportedProgram:
     """Export `module` on example arguments and import it."""
-    with torch.no_grad():
-        program = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
-    return import_exported(program, fallback=fallback)
+    return import_exported(export_module(module, args, kwargs or {}, dynamic_shapes), fallback=fallback)
 
 
 def import_exported(program: ExportedProgram, *, fallback: str = "error") -> ImportedProgram:

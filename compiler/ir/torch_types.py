@@ -30,6 +30,13 @@ def from_torch(dtype: torch.dtype, name: str = "") -> DType:
     return _FROM_TORCH[dtype]
 
 
+def unsupported_storage(tensor: torch.Tensor) -> str:
+    """Describe a tensor that does not lie in memory by strides, such as "sparse_coo tensor"; empty for one that does."""
+    if tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} tensor"
+    return "nested tensor" if tensor.is_nested else ""
+
+
 def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
     """Return `array` as a tensor of `dtype`; the array holds values or, if `dtype.is_encoded`, codes."""
     array = np.asarray(array)

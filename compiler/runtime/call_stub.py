@@ -8,7 +8,7 @@ generated as straight-line Python (about a microsecond in all), with every const
         except ValueError: raise wrong_count(inputs) from None
         try:
             if t4.dtype is not dtype4 or t4.shape != shape4 or not t4.is_cpu or not t4.is_contiguous(): t4 = convert_input(0, t4)
-        except AttributeError: raise not_tensors(inputs) from None
+        except (AttributeError, RuntimeError) as error: raise not_tensors(inputs, error) from None
         try: frame = frames.pop()
         except IndexError: frame = new_frame()
         words, frame_address, _ = frame
@@ -128,7 +128,9 @@ class CallStub:
             self._emit_line("try:")
             for k, name in enumerate(self.inputs):
                 self._emit_check(k, name)
-            self._emit_line("except AttributeError: raise not_tensors(inputs) from None")
+            self._emit_line(
+                "except (AttributeError, RuntimeError) as error: raise not_tensors(inputs, error) from None"
+            )
         if self._has_native_segments:
             self._emit_frame()
             for name in self.inputs:

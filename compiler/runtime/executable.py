@@ -21,7 +21,7 @@ from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic
 from compiler.ir.tile.kernel import BoundsCheck
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, walk_steps
 from compiler.ir.tile.thread_sync import is_parallelizable
-from compiler.ir.torch_types import TORCH_DTYPES, as_tensor, strides
+from compiler.ir.torch_types import TORCH_DTYPES, as_tensor, strides, unsupported_storage
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
@@ -228,6 +228,8 @@ class Executable:
         """Copy input `k` into the strides of its type; ArgumentError if dtype, shape or device differ."""
         name = self.program.inputs[k]
         expected = self.program.buffers[name]
+        if kind := unsupported_storage(x):
+            raise ArgumentError(f"input {k} (%{name}) must be {expected}, but is a {kind}; pass a dense one")
         shape = expected.static_shape()
         if x.dtype != TORCH_DTYPES[expected.dtype] or x.shape != shape or x.device.type != "cpu":
             actual = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"
@@ -238,11 +240,14 @@ class Executable:
         expected = ", ".join(f"%{n}: {self.program.buffers[n]}" for n in self.program.inputs)
         return ArgumentError(f"the program takes {len(self.program.inputs)} inputs ({expected}), not {len(inputs)}")
 
-    def _not_tensors(self, inputs: Sequence[Any]) -> ArgumentError:
-        k, x = next((k, x) for k, x in enumerate(inputs) if not isinstance(x, torch.Tensor))
-        name = self.program.inputs[k]
-        expected = self.program.buffers[name]
-        return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(x).__name__}")
+    def _not_tensors(self, inputs: Sequence[Any], error: Exception) -> Exception:
+        """Return the ArgumentError for the first input that is no dense tensor; `error` itself if all are."""
+        for name, x in zip(self.program.inputs, inputs, strict=True):
+            kind = unsupported_storage(x) if isinstance(x, torch.Tensor) else type(x).__name__
+            if kind:
+                k, expected = self.program.inputs.index(name), self.program.buffers[name]
+                return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {kind}")
+        return error
 
     def _index_error(self, words: Any) -> IndexError:
         step = self.program.launches[words[call_frame.FAILED_LAUNCH] - 1]
