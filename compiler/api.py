@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeAlias, Union
 import torch
 from torch.export import ExportedProgram
 
+from compiler.analysis.opaque_calls import opaque_operators
 from compiler.codegen.backend import backend_of
 from compiler.driver.argument_overlap import reject_overlapping_writes
 from compiler.driver.compiled_graph import ExecutedProgram
@@ -20,12 +21,13 @@ from compiler.driver.partitioned_graph import compile_graph
 from compiler.driver.variant import compile_time_gc_settings, require_executable
 from compiler.errors import ArgumentError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
-from compiler.frontend.export import export_module, import_exported
+from compiler.frontend.export import import_exported
+from compiler.frontend.module_export import export_module
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
 from compiler.options import Options, as_options
-from compiler.passes.remark import Remarks
+from compiler.passes.remark import Remark, Remarks
 from compiler.pipeline import Stages
 from compiler.report.measure import Workload
 from compiler.report.report import KernelOrigin, Profile, Report, kernel_origins, program_totals
@@ -201,8 +203,18 @@ class CompiledModule:
 
     @property
     def remarks(self) -> Remarks:
-        """Decisions of the passes, and their reasons."""
-        return Remarks([r for program in self._executed_programs for r in program.stages.context.remarks])
+        """Operators left to PyTorch, and the decisions of the passes, with their reasons."""
+        return Remarks(
+            [*self._opaque_remarks, *(r for program in self._executed_programs for r in program.stages.context.remarks)]
+        )
+
+    @property
+    def _opaque_remarks(self) -> tuple[Remark, ...]:
+        """A remark for each operator that runs in PyTorch."""
+        return tuple(
+            Remark("import", "missed", f"{o.operator} runs in PyTorch: {o.reason}", o.loc, o.node)
+            for o in opaque_operators(self.compiled_graph.graph.outputs)
+        )
 
     @property
     def compile_seconds(self) -> dict[str, float]:
@@ -245,7 +257,8 @@ class CompiledModule:
         measured = self.profile(repeats=repeats)
         texts = {stage: self.print_ir(stage) for stage in IR_STAGES}
         programs = tuple((p.stages, require_executable(p.variant, p.executable)) for p in self._executed_programs)
-        return Report(self.compiled_graph.graph.name, programs, self.compile_seconds, measured, texts)
+        name, opaque = self.compiled_graph.graph.name, self._opaque_remarks
+        return Report(name, programs, self.compile_seconds, measured, texts, opaque)
 
     def __repr__(self) -> str:
         return f"<compiled {self.compiled_graph.graph.name}: {self.workload.kernels} kernels>"

@@ -12,6 +12,10 @@ def _default_cache() -> str:
     return os.environ.get("TILEWRIGHT_CACHE", str(Path.home() / ".cache" / "tilewright"))
 
 
+FALLBACKS = ("error", "eager", "strict")
+"""Values of `Options.fallback`."""
+
+
 @dataclass(frozen=True)
 class Options:
     """Options of one compilation.
@@ -19,7 +23,8 @@ class Options:
     `target` names the machine that code is made for: "host" or one of compiler.codegen.backend.targets().  `machine` is a file that
     describes it to the cost model (`tilewright calibrate` writes one), "" takes the description that comes with it.  `fuse=False` makes one
     kernel per op.  `winograd=False` disables the pass of that name, which rounds more.  `graph_passes` and `tile_passes` replace the
-    default pipelines of the target.  `fallback="eager"` runs unsupported ops in PyTorch.  `freezing` makes weights constants under
+    default pipelines of the target.  `fallback` says what becomes of operators without a conversion: "error"
+    refuses them, "eager" runs them in PyTorch, and "strict" refuses those too that always run there, such as sorting.  `freezing` makes weights constants under
     `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` interprets it before and
     after every pass.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
     compiled objects ("" for none).  `tune` measures the alternatives that passes propose for the most expensive kernels, and caches
@@ -41,6 +46,10 @@ class Options:
     print_after_change: bool = False
     tune: bool = False
     cache: str = field(default_factory=_default_cache)
+
+    def __post_init__(self) -> None:
+        if self.fallback not in FALLBACKS:
+            raise ValueError(f"fallback must be one of {', '.join(FALLBACKS)}, but is {self.fallback}")
 
     def with_(self, **changes: Any) -> Options:
         """Return a copy with some fields changed; TypeError names an unknown one."""

@@ -122,7 +122,9 @@ def _symbol_bounds(placeholders: Sequence[torch.fx.Node]) -> dict[str, tuple[int
             if isinstance(size, torch.SymInt):
                 env = size.node.shape_env
                 for symbol in size.node.expr.free_symbols:
-                    bounds[str(symbol)] = to_bounds(env.bound_sympy(symbol))
+                    values = env.bound_sympy(symbol)
+                    if values is not None:  # PyTorch gives none for the symbolic length of a jagged tensor's rows
+                        bounds[str(symbol)] = to_bounds(values)
     return bounds
 
 

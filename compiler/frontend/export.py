@@ -44,6 +44,7 @@ from compiler.frontend.memory_format import (
     permuted_view,
     result_permutation,
 )
+from compiler.frontend.module_export import export_module
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.sympy_conversion import to_bounds, to_dim
 from compiler.frontend.unbacked_symbols import UnbackedSymbols, tensor_type
@@ -82,26 +83,15 @@ def import_module(
     fallback: str = "error",
 ) -> ImportedProgram:
     """Export `module` on example arguments and import it."""
-    return import_exported(export_module(module, args, kwargs, dynamic_shapes), fallback=fallback)
-
-
-def export_module(
-    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None
-) -> ExportedProgram:
-    """Export `module` on example arguments, for inference.
-
-    Waits for other threads: tracing changes global state of PyTorch.
-    """
-    with compile_lock, torch.no_grad():
-        return torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
+    return import_exported(export_module(module, args, kwargs or {}, dynamic_shapes), fallback=fallback)
 
 
 def import_exported(program: ExportedProgram, *, fallback: str = "error") -> ImportedProgram:
     """Import an exported program.
 
     PyTorch decomposes operators without a conversion.  Parameters become constants that share their memory.
-    Raises UnsupportedOpError for unsupported operators, unless `fallback` is "eager" and PyTorch can run them.
-    Waits for other threads, as `export_module` does.
+    Raises UnsupportedOpError for unsupported operators, unless `fallback` is "eager" and PyTorch can run them;
+    with "strict", for those too that always run in PyTorch.  Waits for other threads, as `export_module` does.
     """
     with compile_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about its own code

@@ -11,13 +11,20 @@ import torch
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
+from compiler.analysis.opaque_calls import opaque_operators
 from compiler.errors import TilewrightError, TypeRuleError, UnsupportedOp, UnsupportedOpError
 from compiler.frontend.calling_convention import module_constants
 from compiler.frontend.control_flow import CONTROL_FLOW_OPERATORS
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.flex_attention import ATTENTION_OPERATORS
 from compiler.frontend.memory_format import storage_order, visiting_order
-from compiler.frontend.opaque_ops import RANDOM_REASON, has_data_dependent_shape, opaque_reason
+from compiler.frontend.opaque_ops import (
+    COMPLEX_REASON,
+    DYNAMIC_SHAPE_REASON,
+    RANDOM_REASON,
+    has_data_dependent_shape,
+    opaque_reason,
+)
 from compiler.frontend.promotion import SymbolicScalar
 from compiler.frontend.registry import ConversionError, accepts_signed_indices, needs_result_shape
 from compiler.frontend.scalar_vmap import broadcast_scalar, vmapped_result
@@ -74,7 +81,8 @@ class Permuted:
 class Importer:
     """Import the nodes of one FX graph; `values` maps those done to a node, a tuple of nodes or a size.
 
-    `fallback` is "error", or "eager" to run operators without a conversion in PyTorch; `eager_calls` lists those.
+    `fallback` is "eager" to run operators without a conversion in PyTorch (`eager_calls` lists those), "error" to refuse
+    them, or "strict" to refuse all that would run there.
     `random_token` holds the result of the last random operator, an operand of the next: PyTorch draws in program order.
     A `vmapped` graph computes with scalars and is imported for all elements of a tensor at once.
     """
@@ -110,6 +118,10 @@ class Importer:
                 self.values[node] = self._import_call(node)
             elif node.op == "output":
                 outputs = self._resolve(node.args[0])
+        if self.fallback == "strict":
+            nodes = (v for value in self.values.values() for v in (value if isinstance(value, tuple) else (value,)))
+            opaque = opaque_operators(n for n in nodes if isinstance(n, Node))
+            self.unsupported.extend(UnsupportedOp(o.operator, f"runs in PyTorch: {o.reason}", o.loc) for o in opaque)
         if self.unsupported:
             raise UnsupportedOpError(self.unsupported)
         if self.eager_calls:
@@ -167,7 +179,7 @@ class Importer:
             if name in CONTROL_FLOW_OPERATORS:
                 args, kwargs = self._resolve(node.args), self._resolve(node.kwargs)
                 return CONTROL_FLOW_OPERATORS[name](self._import_subgraphs, *args, **kwargs)
-            if name not in conversions() or _has_opaque_dtype(node):
+            if name not in conversions() or _opaque_dtype_reason(node):
                 return self._import_opaque(node)
             return self._convert(node, name)
         except (ConversionError, TypeRuleError) as problem:
@@ -177,7 +189,8 @@ class Importer:
         (x,) = self._resolve(node.args)
         if isinstance(x, Unresolved):
             return x
-        return self.unbacked.define_item(_as_number(x, value) if x.dtype.is_opaque else x, value)
+        with default_loc(source_of(node)):
+            return self.unbacked.define_item(_as_number(x, value) if x.dtype.is_opaque else x, value)
 
     def _import_getitem(self, node: torch.fx.Node) -> Any:
         results, index = self._resolve(node.args)
@@ -260,9 +273,10 @@ class Importer:
             raise ConversionError(f"{node.args[0]} has no conversion")
         if not isinstance(overload, torch._ops.OpOverload):
             raise ConversionError("is not an OpOverload")
-        if results and (_has_opaque_dtype(node) or opaque_reason(overload) or has_data_dependent_shape(overload)):
-            return self._eager_call(node, results)
         data_dependent = has_data_dependent_shape(overload)
+        reason = opaque_reason(overload) or _opaque_dtype_reason(node) or DYNAMIC_SHAPE_REASON * data_dependent
+        if results and reason:
+            return self._eager_call(node, results, reason)
         raise ConversionError("its Python-visible result is data-dependent" if data_dependent else "has no conversion")
 
     def _fall_back_or_report(self, node: torch.fx.Node, reason: str) -> Any:
@@ -274,7 +288,7 @@ class Importer:
         can_call = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS
         if self.fallback == "eager" and results and can_call:
             try:
-                call = self._eager_call(node, results)
+                call = self._eager_call(node, results, reason)
             except (ConversionError, TypeRuleError) as error:
                 problem = UnsupportedOp(problem.target, f"{reason}; and {error}", problem.loc)
             else:
@@ -283,7 +297,7 @@ class Importer:
         self.unsupported.append(problem)
         return Unresolved()
 
-    def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor]) -> Any:
+    def _eager_call(self, node: torch.fx.Node, results: Sequence[torch.Tensor], reason: str) -> Any:
         is_random = isinstance(node.target, torch._ops.OpOverload) and opaque_reason(node.target) == RANDOM_REASON
         resolve = self._resolve_in_memory_order if is_random else self._resolve_node
         args, kwargs = (self._resolve_sizes(map_arg(a, resolve)) for a in (node.args, node.kwargs))
@@ -293,7 +307,8 @@ class Importer:
         operands += self.random_token if is_random else []
         types = [self.unbacked.result_type(r) for r in results]
         dtypes, shapes = tuple(t.dtype for t in types), tuple(t.shape for t in types)
-        call = ops.eager(*operands, **attrs, dtypes=dtypes, shapes=shapes, loc=source_of(node))
+        types_of_results = {"dtypes": dtypes, "shapes": shapes}
+        call = ops.eager(*operands, **attrs, **types_of_results, reason=reason, loc=source_of(node))
         nodes = ops.result_nodes(call)
         if is_random:
             self.random_token[:] = nodes[:1]
@@ -318,7 +333,13 @@ def _as_number(x: Node, value: torch.SymInt | torch.SymFloat) -> Node:
     dtype = i64 if isinstance(value, torch.SymInt) else f64
     keywords = (("dtype", str(to_torch(dtype))),)
     return ops.eager(
-        x, overload="aten._to_copy.default", args=("%0",), kwargs=keywords, dtypes=(dtype,), shapes=(x.shape,)
+        x,
+        overload="aten._to_copy.default",
+        args=("%0",),
+        kwargs=keywords,
+        dtypes=(dtype,),
+        shapes=(x.shape,),
+        reason=f"{x.dtype} elements",
     )
 
 
@@ -351,12 +372,14 @@ def _operator_name(target: Any) -> str:
     return f"higher_order.{target}" if isinstance(target, torch._ops.HigherOrderOperator) else str(target)
 
 
-def _has_opaque_dtype(node: torch.fx.Node) -> bool:
-    """Return True if only PyTorch computes with the elements of an operand or a result of `node`."""
+def _opaque_dtype_reason(node: torch.fx.Node) -> str:
+    """Return the reason why only PyTorch computes with the elements of an operand or a result of `node`; empty if there is none."""
     values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    return any(
-        isinstance(t, torch.Tensor) and from_torch(t.dtype).is_opaque for value in values for t in tree_leaves(value)
+    tensors = (t for value in values for t in tree_leaves(value) if isinstance(t, torch.Tensor))
+    opaque = sorted(
+        {COMPLEX_REASON if t.is_complex() else f"{d} elements" for t in tensors if (d := from_torch(t.dtype)).is_opaque}
     )
+    return ", ".join(opaque)
 
 
 def _contains(kind: type, argument: Any) -> bool:

@@ -17,7 +17,7 @@ from compiler.frontend.sympy_conversion import to_dim
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim
-from compiler.ir.torch_types import from_torch
+from compiler.ir.torch_types import is_opaque_dtype
 
 Permutation: TypeAlias = tuple[int, ...]
 """Dimensions of a tensor in the order of its permuted view; () leaves it as it is."""
@@ -94,7 +94,7 @@ def permuted_view(x: Any, permutation: Permutation) -> Any:
 
 def _native_order(t: torch.Tensor) -> Permutation:
     """Return the memory order of a tensor that kernels can transpose, () for others."""
-    return memory_order(t) or () if t.layout == torch.strided and not from_torch(t.dtype).is_opaque else ()
+    return memory_order(t) or () if t.layout == torch.strided and not is_opaque_dtype(t.dtype) else ()
 
 
 def _dense_strides(shape: Sequence[Dim], order: Permutation) -> list[Dim]:

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 
 RANDOM_REASON = "random"
+COMPLEX_REASON = "complex numbers"
+DYNAMIC_SHAPE_REASON = "data-dependent shape"
 
 _OPERATORS_BY_REASON: dict[str, tuple[str, ...]] = {
     "sorting": (
         "kthvalue.default", "median.default", "median.dim", "mode.default", "msort.default", "nanmedian.default", "nanmedian.dim",
         "histogram.bins_tensor", "histogram.bin_ct",
     ),
-    "complex numbers": (
+    COMPLEX_REASON: (
         "_conj.default", "_conj_physical.default", "_fft_c2c.default", "_fft_c2r.default", "_fft_r2c.default", "complex.default", "polar.default",
         "view_as_complex.default", "view_as_real.default",
     ),

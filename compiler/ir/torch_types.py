@@ -1,4 +1,4 @@
-"""Conversion of element types and arrays to and from PyTorch."""
+"""Conversion of element types, layouts and arrays to and from PyTorch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from compiler.errors import TypeRuleError
-from compiler.ir.types import DTYPES, DType
+from compiler.errors import TypeRuleError, VerifyError
+from compiler.ir.types import DTYPES, DType, TensorType
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -31,6 +31,11 @@ def from_torch(dtype: torch.dtype, name: str = "") -> DType:
     return _FROM_TORCH[dtype]
 
 
+def is_opaque_dtype(dtype: torch.dtype) -> bool:
+    """Return True for a dtype that only PyTorch computes with, or that is not supported at all."""
+    return dtype not in _FROM_TORCH or _FROM_TORCH[dtype].is_opaque
+
+
 def element_type(tensor: torch.Tensor, name: str = "") -> DType:
     """Return the element type of a strided tensor; TypeRuleError, for the value called `name`, for other tensors."""
     if tensor.layout != torch.strided:
@@ -39,6 +44,13 @@ def element_type(tensor: torch.Tensor, name: str = "") -> DType:
             f"{f'{name}: ' if name else ''}{problem}; pass it to the program as a dense one, by to_dense()"
         )
     return from_torch(tensor.dtype, name)
+
+
+def unsupported_storage(tensor: torch.Tensor) -> str:
+    """Describe a tensor that does not lie in memory by strides, such as "sparse_coo tensor"; empty for one that does."""
+    if tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} tensor"
+    return "nested tensor" if tensor.is_nested else ""
 
 
 def as_tensor(array: Array, dtype: DType) -> torch.Tensor:
@@ -68,3 +80,16 @@ def as_storage(tensor: torch.Tensor) -> Array:
 def _has_codes(dtype: DType) -> bool:
     """Return True if NumPy has no such type, so that arrays hold codes."""
     return dtype.is_encoded or dtype.kind == "opaque"
+
+
+def strides(type: TensorType) -> tuple[int, ...]:
+    """Return the strides in elements of a PyTorch tensor of `type`; VerifyError for a blocked layout."""
+    shape = type.static_shape()
+    order = range(len(shape)) if type.layout is None else [d.dim for d in type.layout.physical_dims]
+    if type.layout is not None and (not type.layout.is_permutation or sorted(order) != list(range(len(shape)))):
+        raise VerifyError(f"{type}: PyTorch tensors cannot have a blocked layout; unpack it in a kernel first")
+    result, elements = [0] * len(shape), 1
+    for d in reversed(order):
+        result[d] = elements
+        elements *= max(1, shape[d])
+    return tuple(result)

@@ -155,6 +155,8 @@ class Report:
     compile_seconds: dict[str, float]
     profile: Profile | None = None
     texts: dict[str, str] = field(default_factory=dict)
+    opaque_calls: tuple[Remark, ...] = ()
+    """A remark for each operator that runs in PyTorch."""
 
     @cached_property
     def kernels(self) -> tuple[KernelReport, ...]:
@@ -168,8 +170,8 @@ class Report:
 
     @property
     def remarks(self) -> list[Remark]:
-        """Remarks of all passes."""
-        return [r for stages, _ in self.programs for r in stages.context.remarks]
+        """Remarks of the import and of all passes."""
+        return [*self.opaque_calls, *(r for stages, _ in self.programs for r in stages.context.remarks)]
 
     @property
     def target(self) -> CPUTarget:
@@ -205,6 +207,8 @@ class Report:
         size, without_reuse = (format_bytes(n) for n in (self.memory_plan.size, self.memory_plan.size_without_reuse))
         yield f"workspace {size} ({without_reuse} without buffer reuse), {len(self.layouts)} packed constants\n"
         yield self.profile or self.table()
+        for r in self.opaque_calls:
+            yield escape(f"{r.message} ({format_location(r.loc)})" if r.loc else r.message)
 
     def table(self) -> Table:
         """Return the kernels as a rich table."""

@@ -9,7 +9,7 @@ generated as straight-line Python (about a microsecond in all), with every const
         try:
             if (t4.dtype is not dtype4 or t4.shape != shape4 or not t4.is_cpu or not t4.is_contiguous()
                 or t4.requires_grad and is_grad_enabled()): t4 = convert_input(0, t4)
-        except AttributeError: raise not_tensors(inputs) from None
+        except (AttributeError, RuntimeError) as error: raise not_tensors(inputs, error) from None
         try: frame = frames.pop()
         except IndexError: frame = new_frame()
         words, frame_address, _ = frame
@@ -35,9 +35,9 @@ from typing import Any, TypeAlias
 import torch
 
 from compiler.codegen.llvm.call_frame import STATUS, WORKSPACE
-from compiler.errors import VerifyError
-from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.torch_types import TORCH_DTYPES, strides
 from compiler.ir.types import TensorType
+from compiler.runtime.eager_calls import EagerCallEmitter
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import prepare_call
 
@@ -58,19 +58,31 @@ RunFunction: TypeAlias = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
 
 @dataclass(frozen=True)
 class NativeSegment:
-    """Consecutive native steps: `function` runs them on a frame address, after `new_tensors` have been allocated."""
+    """Consecutive native steps: `function` runs them on a frame address, after `new_tensors` have been allocated.
+
+    `accessed` are all buffers outside the workspace that they read or write.
+    """
 
     function: Callable[[int], None]
     new_tensors: tuple[str, ...]
+    accessed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class EagerSegment:
-    """Call into PyTorch: `function` takes the tensors `arguments` and returns the tensors `results`."""
+    """Call into PyTorch, with `call` to write its code."""
 
-    function: Callable[..., tuple[torch.Tensor, ...]]
+    call: EagerCallEmitter
     arguments: tuple[str, ...]
     results: tuple[str, ...]
+
+    @property
+    def new_tensors(self) -> tuple[str, ...]:
+        return self.results
+
+    @property
+    def accessed(self) -> tuple[str, ...]:
+        return *self.arguments, *self.results
 
 
 @dataclass
@@ -103,6 +115,7 @@ class CallStub:
             "release": GLOBAL_POOL.release,
             "prepare_call": prepare_call,
             "is_grad_enabled": torch.is_grad_enabled,
+            "set_grad_enabled": torch._C._set_grad_enabled,
         }
         source = self._source()
         namespace = dict(self.bindings)
@@ -118,21 +131,27 @@ class CallStub:
             self._emit_line("try:")
             for k, name in enumerate(self.inputs):
                 self._emit_check(k, name)
-            self._emit_line("except AttributeError: raise not_tensors(inputs) from None")
+            self._emit_line(
+                "except (AttributeError, RuntimeError) as error: raise not_tensors(inputs, error) from None"
+            )
         if self._has_native_segments:
             self._emit_frame()
             self._emit_input_addresses()
         if self.parallel:
             self._emit_line("prepare_call()")
         for k, segment in enumerate(self.segments):
-            self._emit_native(k, segment) if isinstance(segment, NativeSegment) else self._emit_eager_call(k, segment)
+            self._emit_native(k, segment) if isinstance(segment, NativeSegment) else self._emit_eager_call(segment)
+            self._emit_deletions(k)
         if self._has_native_segments:
             self._emit_line(f"if words[{STATUS}]: raise index_error(words)")
             if self._uses_pool:
                 self._emit_line("release(block)")
             self._emit_line("frames.append(frame)")
         self._emit_line(f"return [{', '.join(self._variable(name) for name in self.outputs)}]")
-        return "def run(inputs):\n" + "".join(f"    {line}\n" for line in self.lines)
+        lines = (
+            self.lines if all(isinstance(s, NativeSegment) for s in self.segments) else without_gradients(self.lines)
+        )
+        return "def run(inputs):\n" + "".join(f"    {line}\n" for line in lines)
 
     @property
     def _has_native_segments(self) -> bool:
@@ -189,6 +208,14 @@ class CallStub:
         self.bindings[f"segment{k}"] = segment.function
         self._emit_line(f"segment{k}(frame_address)")
 
+    def _emit_deletions(self, k: int) -> None:
+        """Free the tensors that segment `k` is the last to access, so that the next results can take their memory."""
+        later = {name for s in self.segments[k + 1 :] for name in s.accessed}.union(self.outputs)
+        made = (name for s in self.segments[: k + 1] for name in s.new_tensors)
+        dead = [self._variable(n) for n in made if n in self.segments[k].accessed and n not in later]
+        if dead and k < len(self.segments) - 1:
+            self._emit_line(f"del {', '.join(dead)}")
+
     def _emit_allocation(self, name: str) -> None:
         t = self.types[name]
         shape = self._bind("shape", name, t.static_shape())
@@ -200,23 +227,17 @@ class CallStub:
         self._emit_line(f"{self._variable(name)} = {tensor}")
         self._emit_address(name)
 
-    def _emit_eager_call(self, k: int, segment: EagerSegment) -> None:
-        self.bindings[f"eager{k}"] = segment.function
-        arguments = ", ".join(self._variable(a) for a in segment.arguments)
-        self._emit_line(f"{''.join(f'{self._variable(r)}, ' for r in segment.results)}= eager{k}({arguments})")
+    def _emit_eager_call(self, segment: EagerSegment) -> None:
+        variables = ([self._variable(name) for name in names] for names in (segment.arguments, segment.results))
+        self.lines += segment.call.lines(*variables)
+        self.bindings |= segment.call.bindings
         if self._has_native_segments:
             for r in segment.results:
                 self._emit_address(r)
 
 
-def strides(type: TensorType) -> tuple[int, ...]:
-    """Return the strides in elements of a PyTorch tensor of `type`; VerifyError for a blocked layout."""
-    shape = type.static_shape()
-    order = range(len(shape)) if type.layout is None else [d.dim for d in type.layout.physical_dims]
-    if type.layout is not None and (not type.layout.is_permutation or sorted(order) != list(range(len(shape)))):
-        raise VerifyError(f"{type}: PyTorch tensors cannot have a blocked layout; unpack it in a kernel first")
-    result, elements = [0] * len(shape), 1
-    for d in reversed(order):
-        result[d] = elements
-        elements *= max(1, shape[d])
-    return tuple(result)
+def without_gradients(lines: Sequence[str]) -> list[str]:
+    """Return `lines` with gradients disabled around them: an attribute of the thread, which a context manager sets slowly."""
+    body = (f"    {line}" for line in lines)
+    before, after = "if grad: set_grad_enabled(False)", "    if grad: set_grad_enabled(True)"
+    return ["grad = is_grad_enabled()", before, "try:", *body, "finally:", after]

@@ -1,55 +1,186 @@
-"""Calls into PyTorch eager for opaque ops."""
+"""Calls into PyTorch eager for opaque ops, as Python code.
+
+An operator on a small tensor takes a microsecond or two, so what can be decided when the code is written is decided then:
+
+    t5 = e0_call(t4, e0_0, e0_1, e0_2)
+    if t5.dtype is not e0_dtype0 or t5.shape != e0_shape0 or not t5.is_contiguous() or t5 is t4:
+        t5 = e0_copy(t5, e0_shape0, e0_stride0, e0_dtype0, e0_name)
+
+Only operators that may return views have their results' storages looked up.  The caller disables gradients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-import compiler.ir.ops  # noqa: F401  # fills OPS
 from compiler.errors import VerifyError
+from compiler.ir import ops
 from compiler.ir.graph.node import OPS
+from compiler.ir.ops.graph_ops import fill_template, lookup_operator, operand_reference
 from compiler.ir.tile.program import OpaqueCall
-from compiler.ir.torch_types import TORCH_DTYPES
+from compiler.ir.torch_types import TORCH_DTYPES, strides
 from compiler.ir.types import TensorType
-from compiler.runtime.call_stub import strides
 
 EagerFunction: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
 
+BINDING_MODULES = ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")
+"""Modules of `torch._C` with Python bindings of operators; to call one costs a microsecond less than an OpOverload."""
 
-def make_eager_function(step: OpaqueCall, types: Sequence[TensorType]) -> EagerFunction:
-    """Return a function that calls the op's reference and returns dense tensors of `types`, which alias nothing.
 
-    The function raises VerifyError if PyTorch returns a shape that differs from the graph's.
+class EagerCallEmitter:
+    """Emitter of the code that calls the reference of an op, for dense results of `result_types`.
+
+    No result shares memory with another, or with an argument whose position is in `shared`.  The code raises VerifyError if
+    PyTorch returns a shape that differs from the graph's.  `bindings` are its globals, whose names begin with `prefix`.
     """
-    reference, attrs, name = OPS[step.op].reference, dict(step.attrs), step.node or step.op
-    if reference is None:
-        raise VerifyError(f"{name}: op {step.op} is opaque and has no reference to call")
 
-    def call(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
-            output = reference(*(a.detach() for a in arguments), **attrs)
-        used_storages = {0, *(_storage_address(a) for a in arguments)}
-        results = []
-        for tensor, type in zip(output if isinstance(output, (tuple, list)) else (output,), types, strict=True):
-            results.append(_as_owned_dense(tensor, type, used_storages, name))
-            used_storages.add(_storage_address(results[-1]))
-        return tuple(results)
+    def __init__(
+        self,
+        step: OpaqueCall,
+        argument_types: Sequence[TensorType],
+        result_types: Sequence[TensorType],
+        shared: Collection[int],
+        prefix: str = "e",
+    ) -> None:
+        self.step, self.result_types, self.shared, self.prefix = step, tuple(result_types), shared, prefix
+        self.name, op, self._attrs = step.node or step.op, OPS[step.op], dict(step.attrs)
+        if op.reference is None:
+            raise VerifyError(f"{self.name}: op {step.op} is opaque and has no reference to call")
+        self.bindings: dict[str, Any] = {}
+        overload = lookup_operator(self._attrs["overload"]) if op is ops.eager else None
+        returns = [str(r.type) for r in overload._schema.returns] if isinstance(overload, torch._ops.OpOverload) else []
+        self._operator = overload if returns == ["Tensor"] * len(self.result_types) else None
+        binding = self._operator and fastest_binding(self._operator, self._attrs, argument_types)
+        self._function = self._bind("call", binding or partial(op.reference, **self._attrs))
 
-    return call
+    def lines(self, arguments: Sequence[str], results: Sequence[str]) -> list[str]:
+        """Return the code for variables of these names."""
+        given, kept = list(arguments), [arguments[k] for k in self.shared]
+        if self._operator is not None:
+            given = [self._argument(a, arguments) for a in self._attrs["args"]]
+            given += [f"{k}={self._argument(a, arguments)}" for k, a in self._attrs["kwargs"]]
+        call = f"{', '.join(results)} = {self._function}({', '.join(given)})"
+        if self._operator is not None and not may_return_view(self._operator):
+            return [call, *(self._copy_if(k, r, [f"{r} is {a}" for a in kept]) for k, r in enumerate(results))]
+        address, used = self._bind("address", _storage_address), f"{self.prefix}_used"
+        lines = [call, f"{used} = {{0, {', '.join(f'{address}({a})' for a in kept)}}}"]
+        for k, (r, t) in enumerate(zip(results, self.result_types, strict=True)):
+            is_lazy = f"{r}.is_conj()" if TORCH_DTYPES[t.dtype].is_complex else f"{r}.is_neg()"
+            lines += [self._copy_if(k, r, [is_lazy, f"{address}({r}) in {used}"]), f"{used}.add({address}({r}))"]
+        return lines[:-1]
+
+    def function(self) -> EagerFunction:
+        """Return a function of the arguments that runs the code and returns the results."""
+        arguments, results = (
+            [f"{v}{k}" for k in range(n)] for v, n in (("a", len(self.step.arguments)), ("r", len(self.result_types)))
+        )
+        body = [*self.lines(arguments, results), f"return {', '.join(results)},"]
+        namespace = dict(self.bindings)
+        exec(f"def call({', '.join(arguments)}):\n" + "".join(f"    {line}\n" for line in body), namespace)
+        function: EagerFunction = namespace["call"]
+        return function
+
+    def _bind(self, name: str, value: Any) -> str:
+        """Bind a global and return its name."""
+        self.bindings[f"{self.prefix}_{name}"] = value
+        return f"{self.prefix}_{name}"
+
+    def _argument(self, template: Any, arguments: Sequence[str]) -> str:
+        """Return an argument of the operator as Python text; for the syntax of templates see `fill_template`."""
+        if isinstance(template, tuple):
+            return f"({''.join(f'{self._argument(t, arguments)}, ' for t in template)})"
+        if isinstance(template, str) and template[0] in "%#":
+            number, permutation = operand_reference(template)
+            permuted = f".permute({permutation})" if permutation else ""
+            return f"{arguments[number]}{permuted}{'.item()' * (template[0] == '#')}"
+        return self._bind(f"{len(self.bindings)}", fill_template(template, ()))
+
+    def _copy_if(self, k: int, result: str, conditions: Sequence[str]) -> str:
+        """Return the statement that copies result `k` if it has another type than the program expects, or on `conditions`."""
+        t = self.result_types[k]
+        dtype, shape = self._bind(f"dtype{k}", TORCH_DTYPES[t.dtype]), self._bind(f"shape{k}", t.static_shape())
+        stride = self._bind(f"stride{k}", strides(t))
+        dense = f"{result}.stride() != {stride}" if t.layout else f"not {result}.is_contiguous()"
+        tests = (f"{result}.dtype is not {dtype}", f"{result}.shape != {shape}", dense, *conditions)
+        copy = (
+            f"{self._bind('copy', _dense_copy)}({result}, {shape}, {stride}, {dtype}, {self._bind('name', self.name)})"
+        )
+        return f"if {' or '.join(tests)}: {result} = {copy}"
 
 
-def _as_owned_dense(tensor: torch.Tensor, type: TensorType, used_storages: set[int], name: str) -> torch.Tensor:
-    """Return `tensor`, or a copy if its strides or dtype differ from `type` or its storage is in use."""
-    shape, stride, dtype = type.static_shape(), strides(type), TORCH_DTYPES[type.dtype]
+def may_return_view(operator: Any) -> bool:
+    """Return True unless the schema rules out views, which PyTorch enforces for its own operators only.
+
+    Without tensors as arguments, an operator might return a zero tensor, which has no storage.
+    """
+    schema = operator._schema
+    takes_tensors = any("Tensor" in str(a.type) for a in schema.arguments)
+    return operator.namespace != "aten" or not takes_tensors or any(r.alias_info for r in schema.returns)
+
+
+def _dense_copy(
+    tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, name: str
+) -> torch.Tensor:
+    """Return a copy of `tensor` with these strides and dtype; VerifyError, for node `name`, if its shape is another."""
     if tensor.shape != shape:
-        raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)}, but the graph has {type}")
-    if tensor.dtype == dtype and tensor.stride() == stride and _storage_address(tensor) not in used_storages:
-        return tensor
+        raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)}, but the graph has {list(shape)}")
     return torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
 
 
 def _storage_address(tensor: torch.Tensor) -> int:
     """Return the address of a tensor's storage; 0 for a zero tensor, which has none."""
     return 0 if tensor._is_zerotensor() else tensor.untyped_storage().data_ptr()
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Takes down the first call that PyTorch dispatches, as `call`, and stops there."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.call = func, args, kwargs or {}
+        raise RuntimeError("recorded")
+
+
+def fastest_binding(operator: Any, attrs: Mapping[str, Any], types: Sequence[TensorType]) -> Any:
+    """Return a Python binding that calls `operator` with just the arguments in `attrs`, as a trial shows; else `operator`."""
+    if not types:  # a factory, whose binding PyTorch's default device would change
+        return operator
+    tensors = tuple(torch.empty(t.static_shape(), dtype=TORCH_DTYPES[t.dtype], device="meta") for t in types)
+    namespace, _, name = operator._schema.name.partition("::")
+    modules = (getattr(torch._C, m) for m in BINDING_MODULES if namespace == "aten")
+    bindings = (getattr(m, name) for m in modules if hasattr(m, name))
+    return next((b for b in bindings if _reaches(operator, b, attrs, tensors)), operator)
+
+
+def _reaches(operator: Any, binding: Any, attrs: Mapping[str, Any], tensors: tuple[torch.Tensor, ...]) -> bool:
+    """Return True if `binding` calls `operator` with just the arguments that it is given."""
+    recorder: Any = _Recorder()  # type: ignore[no-untyped-call]
+    try:
+        args = fill_template(attrs["args"], tensors)
+        kwargs = {k: fill_template(v, tensors) for k, v in attrs["kwargs"]}
+        with recorder:
+            binding(*args, **kwargs)
+    except Exception:  # the binding refuses the arguments, or the recorder has stopped it
+        called, *given = getattr(recorder, "call", (None,))
+        return called is operator and _same(_bound(operator, *given), _bound(operator, args, kwargs))
+    return False
+
+
+def _bound(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Return the value of every parameter of `operator` in a call."""
+    parameters = operator._schema.arguments
+    given = dict(zip((p.name for p in parameters), args, strict=False), **kwargs)
+    return [given.get(p.name, p.default_value) for p in parameters]
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return True for equal arguments; tensors must be identical, lists and tuples are the same."""
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return a is b if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor) else bool(a == b) and type(a) is type(b)

@@ -21,13 +21,13 @@ from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic
 from compiler.ir.tile.kernel import BoundsCheck
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, walk_steps
 from compiler.ir.tile.thread_sync import is_parallelizable
-from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
+from compiler.ir.torch_types import TORCH_DTYPES, as_tensor, strides, unsupported_storage
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import object_cache_for
-from compiler.runtime.call_stub import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction, strides
+from compiler.runtime.call_stub import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction
 from compiler.runtime.constants import Array, pack_once
-from compiler.runtime.eager_calls import EagerFunction, make_eager_function
+from compiler.runtime.eager_calls import EagerCallEmitter
 from compiler.runtime.loader import link_objects
 from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
 from compiler.runtime.pool import GLOBAL_POOL
@@ -101,7 +101,7 @@ class Executable:
         self._frames: list[Frame] = []
         allocated = set(self.program.inputs)
         self._call_segments = [
-            self._eager_segment(s, allocated)
+            self._eager_segment(s, f"e{k}", allocated)
             if isinstance(s, OpaqueCall)
             else self._native_segment(f"main{k}", s, allocated)
             for k, s in enumerate(_split_segments(self.program))
@@ -166,18 +166,30 @@ class Executable:
 
     def _native_segment(self, name: str, steps: Sequence[Step], allocated: set[str]) -> NativeSegment:
         """Return the call of entry function `name`; its new tensors are added to those `allocated`."""
-        written = dict.fromkeys(b for s in steps for b in accessed_buffers(self.program, s)[1] if b in self.frame_words)
+        accesses = [accessed_buffers(self.program, s) for s in steps]
+        written = dict.fromkeys(b for _, writes in accesses for b in writes if b in self.frame_words)
+        accessed = dict.fromkeys(b for reads, writes in accesses for b in (*reads, *writes) if b in self.frame_words)
         new = tuple(b for b in written if b not in allocated)
         allocated.update(new)
-        return NativeSegment(EntryFunction(self.library[name]), new)
+        return NativeSegment(EntryFunction(self.library[name]), new, tuple(accessed))
 
-    def _eager_segment(self, step: OpaqueCall, allocated: set[str]) -> EagerSegment:
+    def _eager_segment(self, step: OpaqueCall, prefix: str, allocated: set[str]) -> EagerSegment:
         allocated.update(step.results)
-        return EagerSegment(self.eager_function(step), step.arguments, step.results)
+        return EagerSegment(self.eager_call(step, prefix), step.arguments, step.results)
 
-    def eager_function(self, step: OpaqueCall) -> EagerFunction:
-        """Return the function that runs an opaque step on tensors."""
-        return make_eager_function(step, [self.program.buffers[r] for r in step.results])
+    def eager_call(self, step: OpaqueCall, prefix: str = "e") -> EagerCallEmitter:
+        """Return the emitter of an opaque step's code.
+
+        Results may share memory with an argument that nobody else keeps: no input, constant or output, and read by no other step
+        in PyTorch.
+        """
+        p, types = self.program, self.program.buffers
+        others = (a for s in p.steps if isinstance(s, OpaqueCall) and s is not step for a in s.arguments)
+        kept = {*p.inputs, *p.constants, *p.outputs, *others}
+        shared = [k for k, a in enumerate(step.arguments) if a in kept]
+        return EagerCallEmitter(
+            step, [types[a] for a in step.arguments], [types[r] for r in step.results], shared, prefix
+        )
 
     def _call_stub(self, unchecked_inputs: frozenset[str] = frozenset()) -> CallStub:
         p = self.program
@@ -229,6 +241,8 @@ class Executable:
         if is_functorch_wrapped_tensor(x):
             raise self._no_address([*[None] * k, x])
         expected = self.program.buffers[name]
+        if kind := unsupported_storage(x):
+            raise ArgumentError(f"input {k} (%{name}) must be {expected}, but is a {kind}; pass a dense one")
         shape = expected.static_shape()
         if x.dtype != TORCH_DTYPES[expected.dtype] or x.shape != shape or x.device.type != "cpu":
             actual = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"
@@ -239,11 +253,14 @@ class Executable:
         expected = ", ".join(f"%{n}: {self.program.buffers[n]}" for n in self.program.inputs)
         return ArgumentError(f"the program takes {len(self.program.inputs)} inputs ({expected}), not {len(inputs)}")
 
-    def _not_tensors(self, inputs: Sequence[Any]) -> ArgumentError:
-        k, x = next((k, x) for k, x in enumerate(inputs) if not isinstance(x, torch.Tensor))
-        name = self.program.inputs[k]
-        expected = self.program.buffers[name]
-        return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {type(x).__name__}")
+    def _not_tensors(self, inputs: Sequence[Any], error: Exception) -> Exception:
+        """Return the ArgumentError for the first input that is no dense tensor; `error` itself if all are."""
+        for name, x in zip(self.program.inputs, inputs, strict=True):
+            kind = unsupported_storage(x) if isinstance(x, torch.Tensor) else type(x).__name__
+            if kind:
+                k, expected = self.program.inputs.index(name), self.program.buffers[name]
+                return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {kind}")
+        return error
 
     def _null_address(self, k: int, x: torch.Tensor) -> int:
         """Return 0 for an empty tensor; ArgumentError for one that has elements but no memory, as fake tensors do."""

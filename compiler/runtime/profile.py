@@ -16,9 +16,9 @@ from compiler.codegen.llvm.program_entry import SubBuffer
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, execution_counts
-from compiler.ir.torch_types import TORCH_DTYPES, as_tensor
+from compiler.ir.torch_types import TORCH_DTYPES, as_tensor, strides
 from compiler.ir.types import TensorType
-from compiler.runtime.call_stub import empty_strided, strides
+from compiler.runtime.call_stub import empty_strided
 from compiler.runtime.executable import Executable
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import prepare_call
@@ -121,14 +121,16 @@ class _BoundSteps:
             target, source = self._address(step.target, counters), self._address(step.source, counters)
             return partial(ctypes.memmove, target, source, _copied_bytes(self.program, step))
         if isinstance(step, OpaqueCall):
-            return partial(self._run_eager, step, self.exe.eager_function(step))
+            return partial(self._run_eager, step, self.exe.eager_call(step).function())
         sizes = [self.exe.size_values[s] for s in self.exe.kernel_size_names(step.kernel)]
         types = [*[ctypes.c_void_p] * len(step.arguments), *[ctypes.c_int64] * len(sizes), ctypes.c_void_p]
         kernel = ctypes.CFUNCTYPE(None, *types)(self.exe.library[self.exe.build.symbols[step.kernel]])
         return partial(kernel, *(self._address(a, counters) for a in step.arguments), *sizes, self.frame)
 
     def _run_eager(self, step: OpaqueCall, function: Callable[..., tuple[torch.Tensor, ...]]) -> None:
-        for name, result in zip(step.results, function(*(self.tensors[a] for a in step.arguments)), strict=True):
+        with torch.no_grad():
+            results = function(*(self.tensors[a] for a in step.arguments))
+        for name, result in zip(step.results, results, strict=True):
             self.tensors[name].copy_(result)
 
     def _address(self, name: str, counters: Mapping[str, int]) -> int:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from compiler.errors import TilewrightError
-from compiler.options import Options
+from compiler.options import FALLBACKS, Options
 
 if TYPE_CHECKING:
     import torch
@@ -156,7 +156,7 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
     c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
     c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
-    c.add_argument("--fallback", choices=("error", "eager"), default="error", help="for unsupported ops (error)")
+    c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
     c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
     c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
 

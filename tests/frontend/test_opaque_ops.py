@@ -10,7 +10,10 @@ import pytest
 import torch
 from frontend_kit import FunctionModule, import_module, interpret_imported
 from torch import Tensor
+from torch._dynamo.exc import BackendCompilerFailed
 
+import compiler
+from compiler.errors import UnsupportedOpError
 from compiler.frontend.opaque_ops import opaque_reason
 from compiler.ir import ops
 from compiler.ir.text.graph_parser import parse_graph
@@ -67,6 +70,57 @@ def test_an_effect_is_kept() -> None:
 def test_reasons() -> None:
     assert opaque_reason(torch.ops.aten.randperm.default) == "random"
     assert opaque_reason(torch.ops.aten.add.Tensor) == ""
+
+
+class Sorted(torch.nn.Module):
+    def forward(self, a: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(a.sort(1).values)
+        return spectrum.abs() + torch.special.airy_ai(a[:, :5])
+
+
+def test_each_call_is_a_remark_and_a_line_of_the_report() -> None:
+    with pytest.warns(UserWarning, match="airy"):
+        compiled = compiler.compile(Sorted(), (x,), options={"cache": "", "fallback": "eager"})
+    remarks = compiled.remarks.select("import", "missed")
+    reasons = {r.message for r in remarks}
+    assert reasons == {
+        "sort runs in PyTorch: sorting",
+        "aten._fft_r2c.default runs in PyTorch: complex numbers",
+        "aten.abs.default runs in PyTorch: complex numbers",
+        "aten.special_airy_ai.default runs in PyTorch: has no conversion",
+    }
+    report = compiled.report(repeats=1)
+    fourier = next(r for r in remarks if "fft" in r.message)
+    assert fourier.loc is not None
+    assert "torch.fft.rfft" in fourier.loc.code
+    assert f"complex numbers (test_opaque_ops.py:{fourier.loc.line} spectrum =" in str(report)
+    assert "Calls into PyTorch" in report.html()
+    native = compiler.compile(torch.nn.ReLU(), (x,), options={"cache": ""}).report(repeats=1)
+    assert "PyTorch:" not in str(native)
+    assert "Calls into PyTorch" not in native.html()
+
+
+@pytest.mark.parametrize("compile_with", ["export", "dynamo"])
+def test_strict_refuses_all_of_them(compile_with: str) -> None:
+    options = {"cache": "", "fallback": "strict"}
+    calls: dict[str, Callable[[], Any]] = {
+        "export": lambda: compiler.compile(Sorted(), (x,), options=options),
+        "dynamo": lambda: torch.compile(Sorted(), backend=tilewright, options=options)(x),
+    }
+    with pytest.raises((UnsupportedOpError, BackendCompilerFailed)) as caught:
+        calls[compile_with]()
+    text = str(caught.value)
+    assert "4 operation(s) are not supported" in text
+    for line in (
+        "sort: runs in PyTorch: sorting",
+        "aten._fft_r2c.default: runs in",
+        "aten.special_airy_ai.default: has no",
+    ):
+        assert line in text
+    assert text.count("test_opaque_ops.py:") == 4
+    compiler.compile(torch.nn.ReLU(), (x,), options=options)
+    with pytest.raises(ValueError, match="fallback must be one of error, eager, strict, but is strickt"):
+        compiler.Options(fallback="strickt")
 
 
 def test_calls_that_decide_sizes() -> None:

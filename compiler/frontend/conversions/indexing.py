@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compiler.frontend.conversions.views import canonicalize_dim, expand, select, view
+from compiler.frontend.opaque_ops import DYNAMIC_SHAPE_REASON
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
 from compiler.ir.graph.node import Node
@@ -60,7 +61,9 @@ def nonzero_indices(mask: Node, count: Dim | None) -> tuple[Node, ...]:
     if count is None:
         raise ConversionError("boolean indexing has a data-dependent result size; use torch.where")
     shape = (count, mask.type.rank)
-    table = ops.eager(mask, overload="aten.nonzero.default", args=("%0",), dtypes=(i64,), shapes=(shape,))
+    table = ops.eager(
+        mask, overload="aten.nonzero.default", args=("%0",), dtypes=(i64,), shapes=(shape,), reason=DYNAMIC_SHAPE_REASON
+    )
     return tuple(select(table, 1, d) for d in range(mask.type.rank))
 
 

@@ -59,12 +59,10 @@ def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
         return tuple(fill_template(t, operands) for t in template)
     if not isinstance(template, str):
         return template
-    if template.startswith("%"):
-        number, _, order = template[1:].partition("@")
-        operand, dims = operands[int(number)], [int(d) for d in order.split(",") if d]
-        return operand.permute([dims.index(d) for d in range(len(dims))]) if dims else operand
-    if template.startswith("#"):
-        return operands[int(template[1:])].item()
+    if template.startswith(("%", "#")):
+        number, permutation = operand_reference(template)
+        operand = operands[number].permute(permutation) if permutation else operands[number]
+        return operand.item() if template.startswith("#") else operand
     if template.startswith("torch."):
         return getattr(torch, template.removeprefix("torch."))
     if template.startswith("device:"):
@@ -74,6 +72,13 @@ def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
     return template.removeprefix("text:")
 
 
+def operand_reference(template: str) -> tuple[int, tuple[int, ...]]:
+    """Return the number of the operand that a template such as "%k@1,0" names, and how its dimensions are permuted."""
+    number, _, order = template[1:].partition("@")
+    dims = [int(d) for d in order.split(",") if d]
+    return int(number), tuple(dims.index(d) for d in range(len(dims)))
+
+
 def _eager_reference(
     *operands: torch.Tensor,
     overload: str,
@@ -81,6 +86,7 @@ def _eager_reference(
     kwargs: tuple[tuple[str, Any], ...],
     dtypes: Any,
     shapes: Any,
+    reason: str,
 ) -> Any:
     result = lookup_operator(overload)(
         *fill_template(args, operands), **{k: fill_template(v, operands) for k, v in kwargs}
@@ -89,10 +95,10 @@ def _eager_reference(
     return tensors[0] if len(dtypes) == 1 else tensors
 
 
-eager = declare_op("eager", "operands*!: every", Opaque("has no op in Graph IR and runs in PyTorch", shape_attr="shapes"), type_rule=_eager_type,
-           attrs={"overload": REQUIRED, "args": (), "kwargs": (), "dtypes": REQUIRED, "shapes": REQUIRED},
+eager = declare_op("eager", "operands*!: every", Opaque("has no op in Graph IR", shape_attr="shapes"), type_rule=_eager_type,
+           attrs={"overload": REQUIRED, "args": (), "kwargs": (), "dtypes": REQUIRED, "shapes": REQUIRED, "reason": ""},
            reference=_eager_reference)  # fmt: skip
-"""Call of PyTorch operator `overload` on `args` and the pairs `kwargs`, filled in by `fill_template`."""
+"""Call of PyTorch operator `overload` on `args` and the pairs `kwargs`, filled in by `fill_template`; `reason` says why."""
 
 
 def _effect_reference(
