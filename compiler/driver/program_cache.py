@@ -1,6 +1,6 @@
 """On-disk cache of compiled programs: what passes and code generation made of a graph, for the next process.
 
-    entry ::= pickle of `Entry` without arrays; the arrays of constants, each aligned
+    entry ::= number of parts (8 bytes)  length of each (8 bytes)  pickle of `Entry`  arrays of constants
     key   ::= hash of the graph, its constants, the target, the options that decide, and the sources of the compiler
 
 Constants of the graph are stored as references.  Those that passes computed are stored as they were packed.
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def store(key: str, graph: Graph, executable: Executable, options: Options, want
         return
     entry = Entry(replace(program, constants={}), constants, build.objects, build.symbols, wants_small_variant)
     try:
-        _cache(options).put(key, pickle.dumps(entry, pickle.HIGHEST_PROTOCOL))
+        _cache(options).put(key, _pack_parts(entry))
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
         return
 
@@ -87,10 +88,12 @@ def load(
 
     Constants are packed in `arena`, several at a time.
     """
-    data = _cache(options).get(key)
+    data = _cache(options).view(key)
     if data is None:
         return None
-    entry: Entry = pickle.loads(data)  # as trustworthy as the object files: entries of other users count as absent
+    pickled, *arrays = _split_parts(data)
+    # as trustworthy as the object files: entries of other users count as absent
+    entry: Entry = pickle.loads(pickled, buffers=arrays)
     own = _constants(graph)
 
     def restore(name: str, stored: int | Array) -> ConstantData:
@@ -105,6 +108,20 @@ def load(
     program = replace(entry.program, constants=dict(zip(entry.constants, restored, strict=True)))
     build = Build(target, object_cache_for(options), dict(entry.objects), dict(entry.symbols), kernels=program.kernels)
     return Executable(program, target, options, build), entry.wants_small_variant
+
+
+def _pack_parts(entry: Entry) -> bytes:
+    arrays: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(entry, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append)
+    parts = [memoryview(pickled), *(a.raw() for a in arrays)]
+    lengths = np.array([len(parts), *(p.nbytes for p in parts)], np.int64)
+    return b"".join([lengths.tobytes(), *parts])
+
+
+def _split_parts(data: memoryview) -> list[memoryview]:
+    count = int(np.frombuffer(data, np.int64, 1)[0])
+    ends = 8 * (1 + count) + np.cumsum([0, *np.frombuffer(data, np.int64, count, 8)])
+    return [data[a:b] for a, b in pairwise(ends)]
 
 
 def _constants(graph: Graph) -> list[ConstantData]:

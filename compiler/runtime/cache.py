@@ -53,6 +53,11 @@ class ObjectCache:
 
     def get(self, key: str) -> bytes | None:
         """Return the code stored under `key`, or None if there is no valid entry."""
+        view = self.view(key)
+        return None if view is None else bytes(view)
+
+    def view(self, key: str) -> memoryview | None:
+        """Return `get` without a copy."""
         if self.directory is None:
             return None
         path = self._path(key)
@@ -119,9 +124,9 @@ def _encode_entry(key: str, code: bytes) -> bytes:
     return ENTRY_MAGIC + bytes.fromhex(key) + hashlib.sha256(code).digest() + code
 
 
-def _decode_entry(key: str, entry: bytes) -> bytes | None:
+def _decode_entry(key: str, entry: bytes) -> memoryview | None:
     header = len(ENTRY_MAGIC) + 2 * DIGEST_BYTES
-    code = entry[header:]
+    code = memoryview(entry)[header:]
     expected = ENTRY_MAGIC + bytes.fromhex(key) + hashlib.sha256(code).digest()
     return code if code and entry[:header] == expected else None
 

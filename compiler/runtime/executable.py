@@ -145,7 +145,7 @@ class Executable:
 
     def kernel_size_names(self, kernel: str) -> tuple[str, ...]:
         """Return the dynamic sizes that a kernel takes as arguments."""
-        return tuple(s.name for s in kernel_dynamic_sizes(self.program.kernels[kernel]))
+        return tuple(s.name for s in kernel_dynamic_sizes(self.program.kernels[kernel])) if self.size_names else ()
 
     # compiling
 

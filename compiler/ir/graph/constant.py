@@ -37,7 +37,10 @@ class ConstantData:
         """SHA-256 hash of dtype, shape and elements, 32 hexadecimal digits."""
         import hashlib
 
-        return hashlib.sha256(f"{self.dtype}{self.array.shape}".encode() + self.array.tobytes()).hexdigest()[:32]
+        array = np.ascontiguousarray(self.array)
+        writer = hashlib.sha256(f"{self.dtype}{self.array.shape}".encode())
+        writer.update(array.reshape(-1).view(np.uint8).data)
+        return writer.hexdigest()[:32]
 
 
 class LazyConstant(ConstantData):
