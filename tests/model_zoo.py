@@ -1,0 +1,162 @@
+"""Small random models of `transformers`, through both entry points: `python -m tests.model_zoo [NAME ...]`.
+
+Errors are against float64; eager's own stands beside them.  A result is wrong if its error is more than 8 times eager's (and
+1e-5), or if its strides are not eager's.  Takes ten minutes for all, so it is a command and no test.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers as hf
+from rich.console import Console
+from torch import Tensor, nn
+
+import compiler
+from compiler.report.render import table
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 120,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+}
+GROUPED: dict[str, Any] = TEXT | {"num_key_value_heads": 2, "pad_token_id": 0}
+PATCHES: dict[str, Any] = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "image_size": 32,
+    "patch_size": 8,
+}
+TWO_STACKS: dict[str, Any] = {
+    "vocab_size": 120, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "pad_token_id": 0,
+}  # fmt: skip
+STAGES: dict[str, Any] = {"hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1]}
+SPEECH: dict[str, Any] = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "conv_dim": (16, 16, 16),
+    "conv_stride": (5, 2, 2), "conv_kernel": (10, 3, 3), "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4, "mask_time_prob": 0,
+}  # fmt: skip
+
+WORDS: dict[str, Any] = {"input_ids": torch.arange(16)[None]}
+DECODED = WORDS | {"use_cache": False}
+BOTH = DECODED | {"decoder_input_ids": torch.arange(8)[None]}
+
+
+def image(size: int) -> dict[str, Any]:
+    return {"pixel_values": torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(size))}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Options of the configuration `hf.<name>Config`, and arguments of a call of `hf.<name>Model`."""
+
+    options: Mapping[str, Any]
+    arguments: Mapping[str, Any]
+
+
+ZOO: dict[str, Case] = {
+    **{name: Case(TEXT, WORDS) for name in ("Bert", "Roberta", "Ernie", "RoFormer", "MPNet")},
+    **{name: Case(TEXT | {"embedding_size": 32}, WORDS) for name in ("Electra", "Albert")},
+    **{name: Case(TEXT, DECODED) for name in ("Llama", "Phi", "GPTNeoX", "Olmo")},
+    **{name: Case(GROUPED, DECODED) for name in ("Mistral", "Qwen2", "Phi3", "StableLm", "Cohere", "Starcoder2", "Granite", "Olmo2")},
+    **{name: Case(GROUPED | {"head_dim": 16}, DECODED) for name in ("Gemma", "Gemma2", "Qwen3", "Glm")},
+    **{name: Case(PATCHES, image(32)) for name in ("ViT", "DeiT", "Beit", "Dinov2", "SiglipVision", "CLIPVision", "ViTMSN", "IJepa", "Data2VecVision")},
+    **{name: Case(TWO_STACKS, BOTH) for name in ("Bart", "MBart", "Marian", "Pegasus")},
+    **{name: Case(STAGES | {"embedding_size": 16}, image(64)) for name in ("ResNet", "RegNet")},
+    **{name: Case(STAGES, image(64)) for name in ("ConvNext", "ConvNextV2")},
+    **{name: Case(SPEECH, {"input_values": torch.linspace(-1, 1, 800).sin()[None]}) for name in ("Wav2Vec2", "Hubert", "WavLM")},
+    "CLIPText": Case(TEXT | {"eos_token_id": 15}, WORDS),
+    "DistilBert": Case({"vocab_size": 120, "dim": 64, "n_layers": 2, "n_heads": 4, "hidden_dim": 96}, WORDS),
+    "DebertaV2": Case(TEXT | {"relative_attention": True}, WORDS),
+    "FNet": Case({"vocab_size": 120, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 96}, WORDS),
+    "GPT2": Case({"vocab_size": 120, "n_embd": 64, "n_layer": 2, "n_head": 4}, DECODED),
+    "CodeGen": Case({"vocab_size": 120, "n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8}, DECODED),
+    "OPT": Case({"vocab_size": 120, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 96, "word_embed_proj_dim": 64}, DECODED),
+    "Bloom": Case({"vocab_size": 120, "hidden_size": 64, "n_layer": 2, "n_head": 4}, DECODED),
+    "Falcon": Case({"vocab_size": 120, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}, DECODED),
+    "Mpt": Case({"vocab_size": 120, "d_model": 64, "n_layers": 2, "n_heads": 4}, DECODED),
+    "Mamba": Case({"vocab_size": 120, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}, DECODED),
+    "XLNet": Case({"vocab_size": 120, "d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 96}, WORDS),
+    "T5": Case({"vocab_size": 120, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4}, BOTH),
+    "MobileViT": Case({"image_size": 64, "hidden_sizes": [32, 48, 64], "neck_hidden_sizes": [8, 16, 24, 32, 40, 48, 64]}, image(64)),
+    "MobileNetV1": Case({"depth_multiplier": 0.25}, image(64)),
+    "Segformer": Case(STAGES | {"num_attention_heads": [1, 2, 4, 4]}, image(64)),
+    "Swin": Case({"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "image_size": 32, "window_size": 4}, image(32)),
+    "Swinv2": Case({"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "image_size": 32, "window_size": 4}, image(32)),
+}  # fmt: skip
+
+
+class FirstResult(nn.Module):
+    """The first result of a model, as a function of its tensor arguments alone."""
+
+    def __init__(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.names = [k for k, v in arguments.items() if isinstance(v, Tensor)]
+        self.flags = {k: v for k, v in arguments.items() if not isinstance(v, Tensor)}
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        result: Tensor = self.model(**dict(zip(self.names, tensors, strict=True)), **self.flags)[0]
+        return result
+
+
+ENTRY_POINTS: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Callable[..., Tensor]]] = {
+    "compile": lambda model, args: compiler.compile(model, args),
+    "torch.compile": lambda model, args: torch.compile(model, backend="tilewright"),
+}
+
+
+def check(case: Case, name: str) -> list[str]:
+    """Return what each entry point made of a model: "ok" or what is wrong, graph breaks, and the seconds of the first call."""
+    torch.manual_seed(0)
+    model = FirstResult(
+        getattr(hf, f"{name}Model")(getattr(hf, f"{name}Config")(**case.options)), case.arguments
+    ).eval()
+    args = tuple(v for v in case.arguments.values() if isinstance(v, Tensor))
+    eager = model(*args)
+    model.double()
+    exact = model(*(a.double() if a.is_floating_point() else a for a in args))
+    model.float()
+    allowed = max(8 * (eager.double() - exact).abs().max().item(), 1e-5)
+    texts = list[str]()
+    for compile_model in ENTRY_POINTS.values():
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        start = time.perf_counter()
+        result = compile_model(model, args)(*args)
+        seconds, error = time.perf_counter() - start, (result.double() - exact).abs().max().item()
+        wrong = f"WRONG by {error:.1e} " * (not error <= allowed) + "STRIDES " * (result.stride() != eager.stride())
+        breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+        texts.append(f"{wrong or 'ok '}{f'{breaks} breaks ' * (breaks > 0)}{seconds:.1f} s")
+    return texts
+
+
+def main(names: list[str]) -> int:
+    """Print a row for each model; return the number of models of which something is not ok."""
+    made, failures = table("models of transformers", ["model"], [*ENTRY_POINTS]), 0
+    for name in names or ZOO:
+        try:
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                texts = check(ZOO[name], name)
+        except Exception as error:
+            texts = [f"{type(error).__name__}: {str(error)[:80]}", ""]
+        failures += not all(t.startswith("ok ") and "breaks" not in t for t in texts)
+        made.add_row(name, *texts)
+        print(name, *texts, sep=" | ", file=sys.stderr, flush=True)
+    Console().print(made)
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
