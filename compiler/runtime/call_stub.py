@@ -191,7 +191,9 @@ class CallStub:
         shape = f"{v}.shape != {self._bind('shape', name, t.static_shape())} or " * (name not in self.unchecked_inputs)
         stride = f"{v}.stride() != {self._bind('stride', name, strides(t))}" if t.layout else f"not {v}.is_contiguous()"
         gradient = f"{v}.requires_grad and is_grad_enabled()"
-        mismatch = f"{v}.dtype is not {dtype} or {shape}not {v}.is_cpu or {stride} or {gradient}"
+        # the imaginary part of a conjugate is negated lazily; its elements lie apart, unless it has only one
+        negated = f" or {v}.is_neg()" * (t.numel == 1)
+        mismatch = f"{v}.dtype is not {dtype} or {shape}not {v}.is_cpu or {stride} or {gradient}{negated}"
         self._emit_line(f"    if {mismatch}: {v} = convert_input({k}, {v})")
 
     def _emit_frame(self) -> None:

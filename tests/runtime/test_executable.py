@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import compiler
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
@@ -117,6 +118,15 @@ def test_strided_and_differentiable_inputs(small):
         (y,) = small([a, b])
     assert torch.equal(y, (a + b).detach())
     assert not y.requires_grad
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_lazily_negated_inputs(count: int) -> None:
+    x = torch.randn(count, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    made = compiler.compile(torch.nn.ReLU(), (torch.randn(count),), options={"cache": ""})
+    assert torch.equal(made(x), x.relu())
+    assert torch.equal(made(-x), (-x).relu())
 
 
 def test_an_input_need_not_be_aligned(small):
