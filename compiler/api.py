@@ -19,7 +19,7 @@ from compiler.driver.argument_overlap import reject_overlapping_writes
 from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.partitioned_graph import compile_graph
 from compiler.driver.variant import compile_time_gc_settings, require_executable
-from compiler.errors import ArgumentError, TilewrightError
+from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
 from compiler.frontend.module_export import export_module
@@ -180,9 +180,7 @@ class CompiledModule:
     def __getattr__(self, name: str) -> NoReturn:
         problem = f"a compiled module has no attribute {name!r}"
         if not name.startswith("_") and hasattr(torch.nn.Module, name):
-            problem += (
-                ': it is frozen; ask the model it was compiled from, or use torch.compile(model, backend="tilewright")'
-            )
+            problem += f": it is frozen; ask the model it was compiled from, or {USE_TORCH_COMPILE}"
         raise AttributeError(problem)
 
     @property

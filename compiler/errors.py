@@ -69,6 +69,10 @@ class DynamicShapeError(TilewrightError):
     """Operation that needs static sizes, applied to dynamic ones."""
 
 
+USE_TORCH_COMPILE = 'use torch.compile(model, backend="tilewright")'
+"""Remedy for what only the other entry point takes."""
+
+
 class TargetError(TilewrightError):
     """Target that does not exist, or that this machine cannot run."""
 

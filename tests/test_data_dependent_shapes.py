@@ -16,15 +16,7 @@ from compiler import ArgumentError, UnsupportedOpError
 from compiler.driver.partitioned_graph import PartitionedGraph
 from compiler.testing.checks import numerical_error
 from compiler.torch_backend import tilewright
-
-
-class Call(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
+from tests.frontend.frontend_kit import FunctionModule
 
 
 def first(x: Tensor, n: Tensor) -> Tensor:
@@ -104,7 +96,7 @@ def nothing(args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def test_exported(case: str) -> None:
     function, arguments = CASES[case]
     args = arguments()
-    compiled = compiler.compile(torch.export.export(Call(function), args))
+    compiled = compiler.compile(torch.export.export(FunctionModule(function), args))
     for given in (args, nothing(args), arguments()):
         agree(compiled, function, given)
 
@@ -114,7 +106,7 @@ def test_exported_with_open_sizes(case: str) -> None:
     function, arguments = CASES[case]
     args = arguments()
     dims = tuple(dict.fromkeys(range(a.dim()), Dim.AUTO) for a in args)
-    compiled = compiler.compile(torch.export.export(Call(function), args, dynamic_shapes=(dims,)))
+    compiled = compiler.compile(torch.export.export(FunctionModule(function), args, dynamic_shapes=(dims,)))
     for given in (args, (torch.randn(9, 4), *args[1:])):
         agree(compiled, function, given)
 
@@ -160,13 +152,13 @@ def test_gradients(case: str) -> None:
 
 def test_saved(tmp_path: Path) -> None:
     function, arguments = CASES["two masks of one size"]
-    torch.export.save(torch.export.export(Call(function), arguments()), tmp_path / "m.pt2")
+    torch.export.save(torch.export.export(FunctionModule(function), arguments()), tmp_path / "m.pt2")
     agree(compiler.compile(tmp_path / "m.pt2"), function, arguments())
 
 
 def test_one_compilation_serves_every_size_that_data_tells() -> None:
     function, _ = CASES["elements"]
-    compiled = compiler.compile(Call(function), (torch.randn(300),))
+    compiled = compiler.compile(FunctionModule(function), (torch.randn(300),))
     for count in (0, 1, 2, 17, 150, 300):
         agree(compiled, function, (torch.where(torch.arange(300) < count, 1.0, -1.0) * torch.rand(300),))
     assert isinstance(compiled.compiled_graph, PartitionedGraph)
@@ -174,7 +166,7 @@ def test_one_compilation_serves_every_size_that_data_tells() -> None:
 
 
 def test_what_is_shown_of_several_parts() -> None:
-    compiled = compiler.compile(Call(CASES["rows"][0]), (torch.randn(6, 7),))
+    compiled = compiler.compile(FunctionModule(CASES["rows"][0]), (torch.randn(6, 7),))
     assert compiled.print_ir("imported").count("graph @") == 2
     report = compiled.report(repeats=2)
     assert {k.name for k in compiled.profile(repeats=2).kernels} == {k.name for k in report.kernels}
@@ -183,7 +175,7 @@ def test_what_is_shown_of_several_parts() -> None:
 
 
 def test_sizes_out_of_their_range_are_refused() -> None:
-    compiled = compiler.compile(Call(first), (torch.randn(6, 7), torch.tensor(2)))
+    compiled = compiler.compile(FunctionModule(first), (torch.randn(6, 7), torch.tensor(2)))
     for wrong in (-1, 7):
         with pytest.raises(ArgumentError):
             compiled(torch.randn(6, 7), torch.tensor(wrong))
@@ -191,7 +183,7 @@ def test_sizes_out_of_their_range_are_refused() -> None:
 
 def test_conditions_between_sizes_are_checked() -> None:
     dims = ({0: Dim("n", min=2, max=64)}, None)
-    compiled = compiler.compile(Call(first), (torch.randn(6, 7), torch.tensor(2)), dynamic_shapes=(dims,))
+    compiled = compiler.compile(FunctionModule(first), (torch.randn(6, 7), torch.tensor(2)), dynamic_shapes=(dims,))
     agree(compiled, first, (torch.randn(9, 7), torch.tensor(8)))
     with pytest.raises(ArgumentError, match=r"u\d+ = 8"):
         compiled(torch.randn(6, 7), torch.tensor(8))
@@ -201,7 +193,7 @@ def test_a_number_that_may_be_negative_is_no_size() -> None:
     with pytest.raises(
         UnsupportedOpError, match=r"shifts is a data-dependent value that may be negative; add torch._check"
     ):
-        compiler.compile(Call(lambda a, n: a.roll(n.item())), (torch.randn(6), torch.tensor(2)))
+        compiler.compile(FunctionModule(lambda a, n: a.roll(n.item())), (torch.randn(6), torch.tensor(2)))
 
 
 def test_a_number_that_is_said_to_be_a_size_must_be_it() -> None:
@@ -211,7 +203,7 @@ def test_a_number_that_is_said_to_be_a_size_must_be_it() -> None:
         return a + torch.ones(count, 1)
 
     dims = ({0: Dim("n", min=2, max=64)}, None)
-    compiled = compiler.compile(Call(same), (torch.randn(6, 7), torch.tensor(6)), dynamic_shapes=(dims,))
+    compiled = compiler.compile(FunctionModule(same), (torch.randn(6, 7), torch.tensor(6)), dynamic_shapes=(dims,))
     agree(compiled, same, (torch.randn(9, 7), torch.tensor(9)))
     with pytest.raises(ArgumentError, match=r"value must equal s\d+ \(.*u\d+ = 8\)"):
         compiled(torch.randn(9, 7), torch.tensor(8))
@@ -233,7 +225,7 @@ def test_views_of_arguments_whose_size_data_decides() -> None:
 
 def test_places_out_of_range_are_refused() -> None:
     function, _ = CASES["the last but one"]
-    compiled = compiler.compile(Call(function), (torch.randn(6), torch.tensor(-2)))
+    compiled = compiler.compile(FunctionModule(function), (torch.randn(6), torch.tensor(-2)))
     with pytest.raises(IndexError, match="out of range"):
         compiled(torch.randn(6), torch.tensor(-7))
 

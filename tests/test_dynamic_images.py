@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import compiler
 from compiler.ir.tile.kernel import loads
+from tests.frontend.frontend_kit import FunctionModule
 
 FEW = {"cache": ""}
 SIDES = {2: Dim.AUTO, 3: Dim.AUTO}
@@ -71,23 +72,12 @@ def test_adaptive_maxima_of_open_images_and_their_places() -> None:
 
 
 def test_averages_as_many_as_another_image_has() -> None:
-    pool = Call(lambda x, y: F.adaptive_avg_pool2d(x, y.shape[2:]))
+    pool = FunctionModule(lambda x, y: F.adaptive_avg_pool2d(x, y.shape[2:]))
     given = (torch.randn(1, 2, 9, 12), torch.randn(1, 2, 4, 5))
     compiled = compiler.compile(pool, given, dynamic_shapes=((SIDES, SIDES),), options=FEW)
     for small in ((2, 3), (4, 4), (7, 9)):
         x, y = torch.randn(1, 2, 8, 11), torch.randn(1, 2, *small)
         torch.testing.assert_close(compiled(x, y), pool(x, y))
-
-
-class Call(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: torch.Tensor) -> torch.Tensor:
-        return self.function(*args)
 
 
 RESIZED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -111,7 +101,9 @@ def test_resizing_of_open_images(case: str, way: str) -> None:
     """PyTorch computes places and weights in float32 itself, so that it is the measure."""
     resize = RESIZED[case]
     if way == "export":
-        compiled = compiler.compile(Call(resize), (torch.randn(1, 2, 9, 12),), dynamic_shapes=((SIDES,),), options=FEW)
+        compiled = compiler.compile(
+            FunctionModule(resize), (torch.randn(1, 2, 9, 12),), dynamic_shapes=((SIDES,),), options=FEW
+        )
     else:
         torch._dynamo.reset()
         compiled = torch.compile(resize, backend="tilewright", dynamic=True, options=FEW)
@@ -125,7 +117,7 @@ def test_resizing_of_open_images(case: str, way: str) -> None:
 @pytest.mark.parametrize("mode", ["nearest", "bilinear"])
 def test_resizing_to_the_size_of_another_image(mode: str) -> None:
     """As the upper path of a network of skip connections does."""
-    resize = Call(lambda x, y: F.interpolate(x, y.shape[2:], mode=mode) + y)
+    resize = FunctionModule(lambda x, y: F.interpolate(x, y.shape[2:], mode=mode) + y)
     given = (torch.randn(1, 2, 5, 6), torch.randn(1, 2, 11, 13))
     compiled = compiler.compile(resize, given, dynamic_shapes=((SIDES, SIDES),), options=FEW)
     for side in (3, 4, 8):
@@ -146,7 +138,9 @@ CUT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("case", CUT)
 def test_cutting_open_images(case: str) -> None:
     cut = CUT[case]
-    compiled = compiler.compile(Call(cut), (torch.randn(1, 2, 9, 12),), dynamic_shapes=((SIDES,),), options=FEW)
+    compiled = compiler.compile(
+        FunctionModule(cut), (torch.randn(1, 2, 9, 12),), dynamic_shapes=((SIDES,),), options=FEW
+    )
     for shape in ((5, 8), (9, 7), (6, 6)):
         x = torch.randn(1, 2, *shape)
         torch.testing.assert_close(compiled(x), cut(x), rtol=0, atol=0)

@@ -19,6 +19,7 @@ from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.torch_types import from_torch, to_torch
 from compiler.ir.types import DTYPES, f32
+from tests.frontend.frontend_kit import FunctionModule
 
 FLOAT8 = [to_torch(d) for d in DTYPES.values() if d.is_float and d.bits == 8]
 
@@ -39,15 +40,6 @@ class Quantized(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         w = self.w.to(x.dtype)
         return x @ (w * self.scale.to(x.dtype)) if self.scale_first else x @ w * self.scale.to(x.dtype)
-
-
-class Apply(nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 @float8
@@ -102,7 +94,7 @@ def test_copies_and_conversions_have_the_bits_of_eager(name: str, dtype: torch.d
     values = torch.linspace(-3, 3, 48) ** 5
     values[5:9] = torch.tensor([0.0, -0.0, float("nan"), 1e-3])
     q = values.reshape(6, 8).to(dtype)
-    got, want = compiler.compile(Apply(COPIES[name]), (q,))(q), COPIES[name](q)
+    got, want = compiler.compile(FunctionModule(COPIES[name]), (q,))(q), COPIES[name](q)
     for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
         assert g.dtype == w.dtype
         torch.testing.assert_close(g.double(), w.double(), rtol=0, atol=0, equal_nan=True)
@@ -117,7 +109,7 @@ def test_torch_compile(dtype: torch.dtype) -> None:
 @float8
 def test_constants_survive_as_text(dtype: torch.dtype) -> None:
     codes = torch.tensor([0x00, 0x80, 0x01, 0x38, 0x7E, 0x7F, 0xFE, 0x3C], dtype=torch.uint8).view(dtype)
-    graph = import_module(Apply(lambda x: x + codes.float()), (torch.zeros(8),)).graph
+    graph = import_module(FunctionModule(lambda x: x + codes.float()), (torch.zeros(8),)).graph
     again = parse_graph(print_graph(graph, full=True))
     assert [c.attrs["value"].array.tolist() for c in again.constants] == [codes.view(torch.uint8).tolist()]
 
@@ -130,7 +122,7 @@ def test_operators_without_a_conversion_run_in_pytorch() -> None:
         return torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, scale_result=one, out_dtype=torch.float32) * 2
 
     with pytest.warns(UserWarning, match="run in PyTorch"):
-        compiled = compiler.compile(Apply(scaled), (a, b), options=Options(fallback="eager"))
+        compiled = compiler.compile(FunctionModule(scaled), (a, b), options=Options(fallback="eager"))
     torch.testing.assert_close(compiled(a, b), scaled(a, b))
 
 
@@ -143,7 +135,7 @@ def test_scaled_products(other: torch.dtype, scale: tuple[Tensor, Tensor]) -> No
         return torch._scaled_mm(a, b, *scale, out_dtype=torch.bfloat16, bias=bias.bfloat16())
 
     truth = a.double() @ b.double() * scale[0] * scale[1] + bias.bfloat16()
-    got = compiler.compile(Apply(scaled), (a, b))(a, b)
+    got = compiler.compile(FunctionModule(scaled), (a, b))(a, b)
     assert got.dtype == torch.bfloat16
     assert (got - truth).abs().max() < 2**-8 * truth.abs().max()
 

@@ -16,6 +16,7 @@ from compiler.errors import ArgumentError
 from compiler.frontend.memory_format import memory_order
 from compiler.testing.checks import check_accuracy
 from compiler.torch_backend import tilewright
+from tests.frontend.frontend_kit import FunctionModule
 
 OPTIONS = {"cache": ""}
 
@@ -30,17 +31,6 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         y = F.max_pool2d(F.relu(self.convolution(x)), 2)
         return y, y + F.avg_pool2d(y, 3, 1, 1), torch.zeros_like(x)
-
-
-class Function(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Tensor) -> Any:
-        return self.function(*args)
 
 
 def export(model: nn.Module, args: tuple[Tensor, ...]) -> Callable[..., Any]:
@@ -86,7 +76,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_strides_are_those_of_eager(entry: Callable[..., Any], name: str) -> None:
     function, args = CASES[name]
-    found, expected = entry(Function(function), args)(*args), function(*args)
+    found, expected = entry(FunctionModule(function), args)(*args), function(*args)
     assert [y.stride() for y in found] == [y.stride() for y in expected]
     torch.testing.assert_close(found, expected)
 
@@ -99,14 +89,14 @@ def test_parts_of_larger_tensors_come_back_contiguous(entry: Callable[..., Any])
         return (x + 1)[:, 1:], (x * 2)[..., ::2]
 
     x = channels_last(2, 3, 4, 6)
-    found = entry(Function(parts), (x,))(x)
+    found = entry(FunctionModule(parts), (x,))(x)
     assert all(y.is_contiguous() for y in found)
     torch.testing.assert_close(found, parts(x))
 
 
 def test_a_clone_of_an_argument_is_another_tensor() -> None:
     x = channels_last(1, 3, 2, 2)
-    copied = capture(Function(lambda x: x.clone()), (x,))(x)
+    copied = capture(FunctionModule(lambda x: x.clone()), (x,))(x)
     assert copied.data_ptr() != x.data_ptr()
     assert copied.stride() == x.stride()
     assert torch.equal(copied, x)
@@ -115,7 +105,7 @@ def test_a_clone_of_an_argument_is_another_tensor() -> None:
 def test_calls_with_the_format_of_the_example_copy_nothing() -> None:
     """The call of a plain function takes the short way; arguments in other formats are copied."""
     x = channels_last(2, 3, 4, 5)
-    model = compiler.compile(Function(lambda x: x.exp()), (x,), options=OPTIONS)
+    model = compiler.compile(FunctionModule(lambda x: x.exp()), (x,), options=OPTIONS)
     assert model.call_adapter.fast_path(model.compiled_graph.run, model._call_general) is not None
     (taken,) = model.call_adapter.graph_inputs((x,), {})
     assert taken.is_contiguous()
@@ -162,7 +152,7 @@ def test_what_is_written_keeps_its_format(entry: Callable[..., Any]) -> None:
 
 
 def test_an_argument_of_another_rank_is_refused() -> None:
-    model = compiler.compile(Function(lambda x: x + 1), (channels_last(2, 3, 4, 5),), options=OPTIONS)
+    model = compiler.compile(FunctionModule(lambda x: x + 1), (channels_last(2, 3, 4, 5),), options=OPTIONS)
     with pytest.raises(ArgumentError, match=r"input 0 .* must be"):
         model(torch.randn(3, 4))
 

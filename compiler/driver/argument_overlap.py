@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from compiler.errors import ArgumentError
+from compiler.errors import USE_TORCH_COMPILE, ArgumentError
 from compiler.ir.graph.graph import Graph
 
 
@@ -23,8 +23,8 @@ def reject_overlapping_writes(graph: Graph, inputs: Sequence[torch.Tensor]) -> N
                 where = f" (at {writes[target].loc})" if writes[target].loc else ""
                 raise ArgumentError(
                     f"input {graph.inputs[target].name} is written{where} and overlaps in memory with input "
-                    f"{graph.inputs[other].name}; clone one of them, or use torch.compile(model, backend="
-                    '"tilewright"), which takes such inputs'
+                    f"{graph.inputs[other].name}; clone one of them, or {USE_TORCH_COMPILE}, "
+                    "which takes such inputs"
                 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -159,7 +159,8 @@ class CompiledGraph:
                 self._dynamic_failure = f"compiled for each set of sizes by itself: {error}"
         static = specialize(self.graph, self.options, {name: (n, n) for name, n in sizes.items()}, sizes)
         if self._dynamic_failure:
-            static.default_variant.stages.context.remarks.add(Remark("driver", "missed", self._dynamic_failure))
+            notes = (Remark("driver", "missed", self._dynamic_failure),)
+            return replace(static, default_variant=replace(static.default_variant, notes=notes))
         return static
 
     def _check_bounds(self, sizes: Mapping[str, int]) -> None:

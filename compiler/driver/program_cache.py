@@ -25,7 +25,7 @@ import compiler
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.graph.constant import ConstantData, LazyConstant
 from compiler.ir.graph.graph import Graph
-from compiler.ir.text.graph_printer import graph_resources, print_graph
+from compiler.ir.text.graph_printer import print_with_resources
 from compiler.ir.tile.program import Program
 from compiler.ir.types import TensorType
 from compiler.options import Options
@@ -58,12 +58,12 @@ class Entry:
 
 def program_key(graph: Graph, options: Options, target: CPUTarget) -> str:
     """Return the key of the program that `graph` becomes; equal graphs have equal keys in every process."""
-    resources = graph_resources(graph)
+    text, resources = print_with_resources(graph)
     with ThreadPoolExecutor() as pool:
         digests = list(pool.map(lambda data: data.digest, resources.values()))
     chosen = [str(getattr(options, name)) for name in DECIDING_OPTIONS]
     versions = [source_hash(compiler), torch.__version__, np.__version__, platform.python_version()]
-    parts = (print_graph(graph), *resources, *digests, repr(target.machine), *chosen, *versions)
+    parts = (text, *resources, *digests, repr(target.machine), *chosen, *versions)
     return object_key(hashlib.sha256("\0".join(parts).encode()).hexdigest(), target)
 
 

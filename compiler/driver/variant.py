@@ -26,6 +26,7 @@ from compiler.ir.tile.program import Program
 from compiler.options import Options
 from compiler.passes.instrument import instruments_for
 from compiler.passes.manager import run_pipeline
+from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler, Stages, lower_and_schedule
 from compiler.runtime.build import Build
 from compiler.runtime.cache import object_cache_for
@@ -51,13 +52,10 @@ _settings_lock = threading.Lock()
 def compile_time_gc_settings() -> Iterator[None]:
     """Hand Python's lock over soon, and collect no cycles: there are few, and the search for them takes long."""
     with _settings_lock:
-        if not _saved_settings:
-            gc_was_on, interval = gc.isenabled(), sys.getswitchinterval()
-            gc.disable()
-            sys.setswitchinterval(min(GIL_SWITCH_INTERVAL, interval))
-        else:
-            gc_was_on, interval = _saved_settings[-1]
-        _saved_settings.append((gc_was_on, interval))
+        now = gc.isenabled(), sys.getswitchinterval()
+        _saved_settings.append(_saved_settings[-1] if _saved_settings else now)
+        gc.disable()
+        sys.setswitchinterval(min(GIL_SWITCH_INTERVAL, now[1]))
     try:
         yield
     finally:
@@ -100,21 +98,27 @@ class CompiledVariant:
     """A compiled plan: the executable if this machine can run it, and the IR of every stage.
 
     `seconds` were spent in passes and in code generation.  `wants_small_variant` asks for a second one for small dynamic sizes.
+    `compiled_stages` are None if the executable came from the cache.  `notes` are remarks of the driver.
     """
 
     plan: Plan
     executable: Executable | None
     seconds: Mapping[str, float] = field(default_factory=dict)
     wants_small_variant: bool = False
+    compiled_stages: Stages | None = None
+    notes: tuple[Remark, ...] = ()
 
     @cached_property
     def stages(self) -> Stages:
         """The IR of every stage; the passes run for it if the executable came from the cache."""
-        target = target_by_name(self.plan.options.target, self.plan.options.machine)
-        schedule = (
-            scheduler(target, self.plan.options) if isinstance(target, CPUTarget) and self.executable else run_pipeline
-        )
-        return lower_and_schedule(self.plan.specialized_graph(), self.plan.options, schedule=schedule)
+        stages = self.compiled_stages
+        if stages is None:
+            assert self.executable is not None
+            graph, schedule = self.plan.specialized_graph(), scheduler(self.executable.target, self.plan.options)
+            stages = lower_and_schedule(graph, self.plan.options, schedule=schedule)
+        for note in self.notes:
+            stages.context.remarks.add(note)
+        return stages
 
     def executable_for(self, sizes: Mapping[str, int]) -> Executable | None:
         """Return the executable for these sizes."""
@@ -174,7 +178,8 @@ def compile_plan(plan: Plan) -> CompiledVariant:
     target, instruments = target_by_name(options.target, options.machine), instruments_for(options)
     if not isinstance(target, CPUTarget) or target.missing_features():
         stages = lower_and_schedule(graph, options, instruments)
-        return _with_stages(CompiledVariant(plan, None, {"passes": time.perf_counter() - start, "code": 0.0}), stages)
+        seconds = {"passes": time.perf_counter() - start, "code": 0.0}
+        return CompiledVariant(plan, None, seconds, compiled_stages=stages)
     codegen = BackgroundCodegen(target, options)
     codegen.reserve(graph)
     key = program_cache.program_key(graph, options, target) if options.cache and not instruments else ""
@@ -187,13 +192,7 @@ def compile_plan(plan: Plan) -> CompiledVariant:
     if key:
         program_cache.store(key, graph, executable, options, wants_small)
     passes, code = scheduled - start - codegen.seconds, time.perf_counter() - scheduled + codegen.seconds
-    return _with_stages(CompiledVariant(plan, executable, {"passes": passes, "code": code}, wants_small), stages)
-
-
-def _with_stages(variant: CompiledVariant, stages: Stages) -> CompiledVariant:
-    """Return `variant`, which then holds the IR of the passes that have run."""
-    variant.__dict__["stages"] = stages
-    return variant
+    return CompiledVariant(plan, executable, {"passes": passes, "code": code}, wants_small, stages)
 
 
 def scheduler(target: CPUTarget, options: Options) -> Scheduler:

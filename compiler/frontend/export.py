@@ -22,7 +22,7 @@ from torch.export.graph_signature import (
 )
 from torch.utils._pytree import TreeSpec, tree_leaves
 
-from compiler.errors import ArgumentError
+from compiler.errors import USE_TORCH_COMPILE, ArgumentError
 from compiler.frontend.calling_convention import (
     ConstantOutput,
     GraphOutput,
@@ -114,7 +114,7 @@ def _decompose(program: ExportedProgram) -> ExportedProgram:
         if not shared:
             raise
         problem = f"{' and '.join(shared)} are over one memory, and the model writes one of them"
-        remedy = 'pass a clone, or use torch.compile(model, backend="tilewright"), which takes such tensors'
+        remedy = f"pass a clone, or {USE_TORCH_COMPILE}, which takes such tensors"
         raise ArgumentError(f"{problem}: {remedy}") from error
 
 

@@ -16,10 +16,10 @@ from torch.export import ExportedProgram
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
-from compiler.errors import ArgumentError, Loc
+from compiler.errors import USE_TORCH_COMPILE, ArgumentError, Loc
 from compiler.ir.torch_types import unsupported_storage
 
-_REMEDY = 'or use torch.compile(model, backend="tilewright")'
+_REMEDY = f"or {USE_TORCH_COMPILE}"
 
 
 def export_module(

@@ -79,9 +79,7 @@ def pack_aligned(array: Array, type: TensorType, arena: PrefaultedArena | None =
     physical = pack(dense, type.layout) if type.layout else dense
     if physical.flags.c_contiguous and physical.ctypes.data % ALIGNMENT == 0:
         return physical
-    copy = aligned_empty(physical.shape, physical.dtype, arena)
-    copy[...] = physical
-    return copy
+    return aligned_copy(physical, arena)
 
 
 def pack(array: Array, layout: Layout) -> Array:

@@ -14,7 +14,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from compiler.codegen.llvm import call_frame
 from compiler.codegen.llvm import program_entry as entry
 from compiler.codegen.llvm.targets import CPUTarget, host_target
-from compiler.errors import ArgumentError, TilewrightError, VerifyError
+from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TilewrightError, VerifyError
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes, specialize_buffers
@@ -33,7 +33,7 @@ from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memor
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import kernel_functions
 
-INFERENCE_ONLY = 'for inference, call it with plain tensors under torch.no_grad(), else use torch.compile(model, backend="tilewright")'
+INFERENCE_ONLY = f"for inference, call it with plain tensors under torch.no_grad(), else {USE_TORCH_COMPILE}"
 """Remedy for calls under autograd or torch.func."""
 
 EntryFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -82,7 +82,7 @@ class Executable:
                 parallel = any(
                     is_parallelizable(program.kernels[s.kernel]) for s in walk_steps(steps) if isinstance(s, Launch)
                 )
-                self.build.add_program_entry(f"main{k}", list(self._actions(steps)), self.dynamic_words, parallel)
+                self.build.add_program_entry(f"main{k}", self._actions(steps), self.dynamic_words, parallel)
         self.library = link_objects(list(self.build.objects.values()), list(self.build.objects), kernel_functions())
         self.size_values: Mapping[str, int] = {}
         if not self.size_names:

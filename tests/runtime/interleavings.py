@@ -12,9 +12,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.resources import files
 from typing import Any
 
 LATE = 1 << 20
+
+PROTOCOL = files("compiler.runtime").joinpath("thread_team.ll").read_text()
+"""LLVM IR text of the thread team."""
+
 
 SPIN_LABELS = ("again",)
 """Blocks in which a look at the clock decides how long a thread spins; elsewhere the clock shows 0."""
@@ -96,6 +101,24 @@ def parse(text: str) -> dict[str, Function]:
         names = tuple(p.split()[-1] for p in params.split(",") if p.strip())
         functions[name] = Function(names, {n: tuple(code) for n, code in blocks.items()})
     return functions
+
+
+def work_function(body: str) -> str:
+    """Return `@work`, which executes `body` for each chunk `%chunk` of `%chunks` that it claims."""
+    return f"""
+define void @work(ptr %data, ptr %claimer, i64 %first, i64 %chunks) {{
+entry:
+  br label %loop
+loop:
+  %chunk = phi i64 [ %first, %entry ], [ %following, %loop ]
+{body}
+  %following = call i64 @tilewright_next_chunk(ptr %claimer)
+  %more = icmp sge i64 %following, 0
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}}
+"""
 
 
 class Violation(AssertionError):

@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 
-from tests.runtime.interleavings import Checker, Execution, Pointer, State, Value, parse
+from tests.runtime.interleavings import PROTOCOL, Checker, Execution, Pointer, State, Value, parse, work_function
 
 INSTRUCTION, TRANSFER, PAUSE, WAKE_EACH, WAKE_UP = 0.5, 60.0, 40.0, 1_500.0, 30_000.0
 """Time of an instruction, of moving a line, of a pause while spinning, of waking one thread, and until it runs."""
@@ -20,20 +19,7 @@ INSTRUCTION, TRANSFER, PAUSE, WAKE_EACH, WAKE_UP = 0.5, 60.0, 40.0, 1_500.0, 30_
 START = 10_000.0
 """Time of the call: workers already spin."""
 
-PROGRAM = """
-define void @work(ptr %data, ptr %claimer, i64 %first, i64 %chunks) {
-entry:
-  br label %loop
-loop:
-  %chunk = phi i64 [ %first, %entry ], [ %following, %loop ]
-  call void @compute(i64 %chunks)
-  %following = call i64 @tilewright_next_chunk(ptr %claimer)
-  %more = icmp sge i64 %following, 0
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}
-"""
+COMPUTE = "  call void @compute(i64 %chunks)"
 """Each chunk computes for an equal part of the region's time."""
 
 
@@ -58,7 +44,7 @@ class Simulation(Checker):
             ("tilewright_parallel", [("work", 0), ("data", 0), 1 << 20, threads]),
             *(("tilewright_worker", [("null", k)]) for k in range(1, threads)),
         ]
-        functions = parse(files("compiler.runtime").joinpath("thread_team.ll").read_text() + PROGRAM)
+        functions = parse(PROTOCOL + work_function(COMPUTE))
         super().__init__(functions, memory, starts, {})
         self.speeds, self.work = speeds, work
         self.clock, self.computed = [START, *[0.0] * (threads - 1)], [0] * threads

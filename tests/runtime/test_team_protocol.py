@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 
 import pytest
 
-from tests.runtime.interleavings import Checker, Pointer, Value, Violation, parse
+from tests.runtime.interleavings import PROTOCOL, Checker, Pointer, Value, Violation, parse, work_function
 
-SCENARIO = """
-define void @work(ptr %data, ptr %claimer, i64 %first, i64 %chunks) {
-entry:
-  br label %loop
-loop:
-  %chunk = phi i64 [ %first, %entry ], [ %following, %loop ]
+COUNT = """
   %slot = getelementptr i64, ptr %data, i64 %chunk
   %old = atomicrmw add ptr %slot, i64 1 seq_cst
-  %following = call i64 @tilewright_next_chunk(ptr %claimer)
-  %more = icmp sge i64 %following, 0
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}
+"""
+SCENARIO = """
 define void @caller(i64 %chunks, i64 %threads) {
 entry:
   call void @tilewright_parallel(ptr @work, ptr @runs1, i64 %chunks, i64 %threads)
@@ -32,7 +22,6 @@ entry:
   ret void
 }
 """
-PROTOCOL = files("compiler.runtime").joinpath("thread_team.ll").read_text()
 
 
 def finished(memory: Mapping[Pointer, Value], args: list[Value]) -> None:
@@ -49,7 +38,7 @@ def checker(protocol: str, threads: int, chunks_per_thread: int) -> Checker:
     memory |= {("region", k): 0 for k in (0, 8, 16)} | {("done", 0): 0}
     starts: list[tuple[str, list[Value]]] = [("caller", [threads * chunks_per_thread, threads])]
     starts += [("tilewright_worker", [("null", k)]) for k in range(1, threads)]
-    return Checker(parse(protocol + SCENARIO), memory, starts, {"finished": finished})
+    return Checker(parse(protocol + work_function(COUNT) + SCENARIO), memory, starts, {"finished": finished})
 
 
 @pytest.mark.parametrize(("threads", "chunks_per_thread"), [(2, 1), (2, 2)])

@@ -48,7 +48,7 @@ def emit_kernel(kernel: Kernel, target: CPUTarget) -> str:
 
 def emit_phase(kernel: Kernel, target: CPUTarget, phase: Block) -> PhaseBody:
     """Emit one phase of a parallel kernel."""
-    loops = [perfect_parallel_nest(s) for s in phase if isinstance(s, For) and s.parallel]
+    loops = [perfect_parallel_nest((s,)) for s in phase if isinstance(s, For) and s.parallel]
     steps = tuple(product(trip_count(f.range) for f in nest) for nest in loops)
     return PhaseBody(KernelEmitter(kernel, target).emit(phase, shared=True), steps)
 
@@ -167,7 +167,10 @@ class KernelEmitter:
             self.b.emit_void(f"store i1 {self.b.emit(f'or i1 {before}, {flag}')}, ptr {self.failed_flag}, align 1")
 
     def emit_status(self) -> None:
-        """Set the status word, the first of the frame, if a check failed on this thread; other threads may set it too, so never clear it."""
+        """Set the status word, the first of the frame, if a check failed on this thread.
+
+        Never clears it: other threads may have set it.
+        """
         if not self.failed_flag:
             return
         failed = self.b.emit(f"load i1, ptr {self.failed_flag}, align 1")
@@ -267,7 +270,7 @@ class KernelEmitter:
 
         `first` is the first iteration that this thread ran, -1 if none; return what it is afterwards.
         """
-        loops = perfect_parallel_nest(stmt)
+        loops = perfect_parallel_nest((stmt,))
         nest, body = [f.range for f in loops], loops[-1].body
         trips = [trip_count(r) for r in nest]
         counts = [ev.emit_resolved_index(n, {}, None) for n in trips]

@@ -38,16 +38,21 @@ format_global_name: Callable[[str], str] = partial(format_name, "@")
 
 def print_graph(graph: Graph, *, locations: bool = False, types: bool = True, full: bool = False) -> str:
     """Return `graph` as text, with `locations` and result `types`; `full` appends the contents of large constants."""
-    printer = _Printer(locations, types)
-    text = printer.graph(graph, _dynamic_sizes_in(graph))
-    return f"{text}\n{write_resources(printer.resources)}" if full and printer.resources else text
+    text, resources = print_with_resources(graph, locations=locations, types=types)
+    return f"{text}\n{write_resources(resources)}" if full and resources else text
 
 
 def graph_resources(graph: Graph) -> dict[str, ConstantData]:
     """Return the constants that `print_graph` writes as `@name`; `parse_graph` takes them as `resources`."""
-    printer = _Printer()
-    printer.graph(graph)
-    return printer.resources
+    return print_with_resources(graph)[1]
+
+
+def print_with_resources(
+    graph: Graph, *, locations: bool = False, types: bool = True
+) -> tuple[str, dict[str, ConstantData]]:
+    """Return the text of `print_graph`, and `graph_resources`."""
+    printer = _Printer(locations, types)
+    return printer.graph(graph, _dynamic_sizes_in(graph)), printer.resources
 
 
 def write_dynamic_size(s: DynamicSize) -> str:

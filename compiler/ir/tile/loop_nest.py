@@ -25,9 +25,9 @@ def trip_count(r: Range) -> Dim:
     return max(0, trips) if isinstance(trips, int) else trips
 
 
-def perfect_parallel_nest(loop: For) -> list[For]:
-    """Return `loop` and the loops perfectly nested in it, down to the first that is not parallel."""
-    return list(takewhile(lambda f: f.parallel, perfect_nest((loop,))))
+def perfect_parallel_nest(body: Block) -> list[For]:
+    """Return the loops of the perfect nest that `body` consists of, down to the first that is not parallel."""
+    return list(takewhile(lambda f: f.parallel, perfect_nest(body)))
 
 
 def wrap_in_nest(nest: Sequence[For | Range], body: Block) -> Block:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from math import prod
 
 import networkx
@@ -35,7 +34,7 @@ from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Kernel, Local, dim_hint
-from compiler.ir.tile.loop_nest import perfect_nest
+from compiler.ir.tile.loop_nest import perfect_parallel_nest
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.tile.delinearize import without_guard
@@ -392,7 +391,7 @@ def uses_online_softmax(kernel: Kernel, machine: Machine) -> bool:
 def reread_bytes(kernel: Kernel) -> int:
     """Return the most bytes of an operand that a contraction rereads for each step of an outer parallel loop."""
     table, most = Accesses(kernel), 0
-    rows = {f.range.var for f in takewhile(lambda f: f.parallel, perfect_nest(kernel.body))}
+    rows = {f.range.var for f in perfect_parallel_nest(kernel.body)}
     for a in table.all:
         if a.is_store or not is_contraction(without_guard(a.stmt)) or table.roles[a.buffer] == "local":
             continue

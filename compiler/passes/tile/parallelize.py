@@ -55,7 +55,7 @@ class Parallelize(TilePass):
     def max_chunks(self, body: Block, ops: Dim) -> Dim | None:
         """Return how often half of `grain_size` fits into `ops` operations; None if there are not so many iterations."""
         most = ops // max(1, self.grain_size // 2)
-        loops = [perfect_parallel_nest(s) for s in body if isinstance(s, For) and s.parallel]
+        loops = [perfect_parallel_nest((s,)) for s in body if isinstance(s, For) and s.parallel]
         excess = [interval(product(trip_count(f.range) for f in nest) - most, {}) for nest in loops]
         return most if any(e is None or e[1] > 0 for e in excess) else None
 
