@@ -117,15 +117,17 @@ class DType:
     """An element type.
 
     `numpy` is the type of interpreted values.  Constants and memory hold `storage`: codes of `format` if NumPy lacks it.
-    Elements of kind "opaque" are codes that only PyTorch can read.
+    Elements of kind "opaque" are codes that only PyTorch can read.  Those of kind "packed" are a few values of dtype `element`,
+    side by side as in memory; their values are their bits as one integer.
     """
 
     name: str
-    kind: str  # "float" | "int" | "uint" | "bool" | "complex" | "opaque"
+    kind: str  # "float" | "int" | "uint" | "bool" | "complex" | "opaque" | "packed"
     bits: int
     numpy: np.dtype[Any]
     format: FloatFormat | None = field(default=None, compare=False)  # of floats
     torch_name: str = field(default="", compare=False)  # empty if NumPy's
+    element: DType | None = field(default=None, compare=False)  # of packed values
 
     @property
     def bytes(self) -> int:
@@ -136,6 +138,16 @@ class DType:
     def memory_bits(self) -> int:
         """Bits from one element of an array to the next: elements of 2 or 4 bits share bytes, bools do not."""
         return 8 if self.kind == "bool" else self.bits
+
+    @property
+    def count(self) -> int:
+        """Number of values in a packed element, 1 for others."""
+        return self.bits // self.element.bits if self.element else 1
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the address of an element is a multiple of: as of what it packs."""
+        return self.element.bytes if self.element else self.bytes
 
     @property
     def is_float(self) -> bool:
@@ -185,10 +197,25 @@ class DType:
         array = np.asarray(values).astype(self.numpy)
         return self.float_format.encode(array) if self.is_encoded else array
 
+    def pack(self, values: Array) -> Array:
+        """Return packed elements of `numpy` from values of `element`, whose last axis holds those of each element."""
+        assert self.element is not None, self
+        return np.ascontiguousarray(self.element.encode(values)).view(self.numpy)[..., 0]
+
+    def unpack(self, values: Array) -> Array:
+        """Return the values of packed elements along a new last axis; inverse of `pack`."""
+        assert self.element is not None, self
+        return self.element.decode(np.ascontiguousarray(values)[..., np.newaxis].view(self.element.storage))
+
     def __str__(self) -> str:
         return self.name
 
     __repr__ = __str__
+
+
+def packed_dtype(element: DType, count: int) -> DType:
+    """Return the dtype whose elements are `count` values of `element`, of 32 bits together."""
+    return DType(f"{element}x{count}", "packed", 32, np.dtype(np.uint32), element=element)
 
 
 f64 = DType("f64", "float", 64, np.dtype(np.float64), FloatFormat(11, 52))
@@ -213,12 +240,13 @@ f8e4m3fnuz = DType("f8e4m3fnuz", "opaque", 8, np.dtype(np.uint8), torch_name="fl
 f8e5m2fnuz = DType("f8e5m2fnuz", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e5m2fnuz")
 f8e8m0fnu = DType("f8e8m0fnu", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e8m0fnu")
 f4e2m1fnx2 = DType("f4e2m1fnx2", "opaque", 8, np.dtype(np.uint8), torch_name="float4_e2m1fn_x2")  # a pair of elements
+bf16x2, i16x2, i8x4, u8x4 = packed_dtype(bf16, 2), packed_dtype(i16, 2), packed_dtype(i8, 4), packed_dtype(u8, 4)
 
 DTYPES: Mapping[str, DType] = {d.name: d for d in tuple(globals().values()) if isinstance(d, DType)}
 """Every element type by name."""
 
-KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if not d.is_opaque}
-"""The element types that kernels can compute with, by name."""
+KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if not (d.is_opaque or d.element)}
+"""The element types of tensors that kernels can compute with, by name."""
 
 
 @dataclass(frozen=True)
@@ -360,7 +388,9 @@ class TensorType:
         return tuple(slice(margin.get(d, 0), margin.get(d, 0) + n) for d, n in enumerate(self.shape))
 
     def is_subview_of(self, parent: TensorType) -> bool:
-        """Return True if the tensor is `parent` or a box inside it."""
+        """Return True if the tensor is `parent` or a box inside it, or those in packed elements."""
+        if self.dtype.element and self != parent:
+            return self.dtype.element == parent.dtype and self.elementwise(parent.shape).is_subview_of(parent)
         own, outer = self.layout, parent.layout
         order = [g.dim for g in outer.physical_dims] if outer else list(range(parent.rank))
         return self == parent or (
@@ -376,6 +406,43 @@ class TensorType:
         both = zip(self.subview_slices(), other.subview_slices(), strict=True)
         pairs = [(a, b) for a, b in both if isinstance(a.stop, int) and isinstance(b.stop, int)]
         return any(a.stop <= b.start or b.stop <= a.start for a, b in pairs)
+
+    def packed(self, dim: int, dtype: DType) -> TensorType | None:
+        """Return the type of the same memory in packed elements, of neighbours along `dim`; None if those are not contiguous."""
+        order = self.layout or _row_major(self.rank)
+        last, extent = order.physical_dims[-1], self.shape[dim]
+        counts = (extent, last.margin_before, last.margin_after)
+        if last.dim != dim or last.block_size or any(n % dtype.count != 0 for n in counts):
+            return None
+        _, before, after = (floordiv(n, dtype.count) for n in counts)
+        physical = (*order.physical_dims[:-1], replace(last, margin_before=before, margin_after=after))
+        return self.repacked(dim, dtype, Layout(physical) if self.layout else None)
+
+    def repacked(self, dim: int, dtype: DType, layout: Layout | None = None) -> TensorType:
+        """Return the type of packed elements of neighbours along `dim`, in a layout of its own."""
+        shape = [floordiv(n, dtype.count) if d == dim else n for d, n in enumerate(self.shape)]
+        return TensorType(dtype, tuple(shape), layout)
+
+    def packed_dim(self, shape: Sequence[Dim]) -> int:
+        """Return the dimension along which neighbours are packed, in elements of a tensor of `shape` or of a box inside it."""
+        differing = [d for d, (n, m) in enumerate(zip(shape, self.shape, strict=True)) if n != m]
+        return differing[0] if len(differing) == 1 else (self.layout or _row_major(self.rank)).physical_dims[-1].dim
+
+    def elementwise(self, shape: Sequence[Dim]) -> TensorType:
+        """Return the type of the same memory in single elements, inverse of `packed`; `shape` as for `packed_dim`."""
+        count, element = self.dtype.count, self.dtype.element
+        if element is None or tuple(shape) == self.shape:
+            return self
+        dim, physical = self.packed_dim(shape), list((self.layout or _row_major(self.rank)).physical_dims)
+        place = next(k for k, g in enumerate(physical) if g.dim == dim)
+        if place == len(physical) - 1:
+            before, after = physical[place].margin_before * count, physical[place].margin_after * count
+            physical[place] = PhysicalDim(dim, margin_before=before, margin_after=after)
+        else:
+            physical[place:] = [PhysicalDim(dim, count), *physical[place + 1 :], PhysicalDim(dim, count, is_inner=True)]
+        layout = Layout(tuple(physical))
+        extents = tuple(n * count if d == dim else n for d, n in enumerate(self.shape))
+        return TensorType(element, extents, None if layout == _row_major(self.rank) else layout)
 
     def with_shape(self, shape: Sequence[Dim]) -> TensorType:
         return TensorType(self.dtype, tuple(shape))
@@ -396,6 +463,11 @@ class TensorType:
 
 ResultType: TypeAlias = TensorType | tuple[TensorType, ...]
 """Type of a node's result; a tuple for a node with several results."""
+
+
+@lru_cache
+def _row_major(rank: int) -> Layout:
+    return Layout.from_order(range(rank))
 
 
 @lru_cache(maxsize=65536)

@@ -431,9 +431,20 @@ class KernelEmitter:
         return set(ev.axes(stmt.value)) - {r.var for r in stmt.ranges}
 
     def _accumulate(self, stmt: Reduce, ev: ExprEmitter, coord: dict[str, int], total: str, lanes: int) -> str:
-        """Combine `total` with one more term; f32 and f64 sums of products become `llvm.fmuladd`, fused if the target can."""
+        """Combine `total` with one more term; f32 and f64 sums of products become `llvm.fmuladd`, fused if the target can.
+
+        Sums of dot products become the target's instruction.
+        """
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
+        if stmt.op == "add" and isinstance(value, PrimitiveCall) and value.primitive == "dot":
+            x, y = value.operands
+            dot = self.target.dot_instruction(x.dtype, y.dtype, lanes)
+            if dot:
+                name, wide = f"{dot.intrinsic}.{lanes * x.dtype.bits}", f"<{lanes * x.dtype.count} x {dot.operand}>"
+                packed = llvm_type(x.dtype, lanes)
+                x_bits, y_bits = (self.b.emit(f"bitcast {packed} {ev.emit_element(a, coord, lanes)} to {wide}") for a in (x, y))
+                return self.b.intrinsic(ty, name, (ty, total), (wide, x_bits), (wide, y_bits))
         is_wide = value.dtype.is_float and not value.dtype.is_reduced_float
         if stmt.op == "add" and is_wide and isinstance(value, PrimitiveCall) and value.primitive == "mul":
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)
