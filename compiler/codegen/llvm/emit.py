@@ -438,13 +438,13 @@ class KernelEmitter:
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
         if stmt.op == "add" and isinstance(value, PrimitiveCall) and value.primitive == "dot":
-            x, y = value.operands
-            dot = self.target.dot_instruction(x.dtype, y.dtype, lanes)
+            packed = value.operands[0].dtype
+            dot = self.target.dot_instruction(packed, value.operands[1].dtype, lanes)
             if dot:
-                name, wide = f"{dot.intrinsic}.{lanes * x.dtype.bits}", f"<{lanes * x.dtype.count} x {dot.operand}>"
-                packed = llvm_type(x.dtype, lanes)
-                x_bits, y_bits = (self.b.emit(f"bitcast {packed} {ev.emit_element(a, coord, lanes)} to {wide}") for a in (x, y))
-                return self.b.intrinsic(ty, name, (ty, total), (wide, x_bits), (wide, y_bits))
+                wide = f"<{lanes * packed.count} x {dot.operand}>"
+                bits = (ev.emit_element(a, coord, lanes) for a in value.operands)
+                x, y = (self.b.emit(f"bitcast {llvm_type(packed, lanes)} {v} to {wide}") for v in bits)
+                return self.b.intrinsic(ty, f"{dot.intrinsic}.{lanes * packed.bits}", (ty, total), (wide, x), (wide, y))
         is_wide = value.dtype.is_float and not value.dtype.is_reduced_float
         if stmt.op == "add" and is_wide and isinstance(value, PrimitiveCall) and value.primitive == "mul":
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)

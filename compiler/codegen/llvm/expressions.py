@@ -233,7 +233,9 @@ class ExprEmitter(AddressEmitter):
         """
         memory = memory_type(dtype, lanes)
         if not mask:
-            self._store_unmasked(f"store {memory} {bits}, ptr {address}", dtype.alignment, lanes * dtype.bytes, nontemporal)
+            self._store_unmasked(
+                f"store {memory} {bits}, ptr {address}", dtype.alignment, lanes * dtype.bytes, nontemporal
+            )
             return
         self.b.intrinsic("void", f"llvm.masked.store.{intrinsic_suffix(dtype, lanes)}.p0",
                          (memory, bits), (f"ptr align {dtype.alignment}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip

@@ -20,7 +20,7 @@ from compiler.ir.symbolic.index_expr import IndexExpr
 from compiler.ir.types import DTYPES, DType, ResultType, TensorType, boolean, f32, is_valid_extent
 
 OPERAND_KINDS: Mapping[str, Callable[[DType], bool]] = {
-    "any": lambda d: not d.is_opaque and d.element is None,
+    "any": lambda d: not d.is_opaque,
     "every": lambda d: True,
     "float": lambda d: d.is_float,
     "number": lambda d: d.is_float or d.is_integer,

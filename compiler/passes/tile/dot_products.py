@@ -12,8 +12,8 @@ from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import floordiv, mod, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
-from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt
-from compiler.ir.types import DTYPES, TensorType, packed_dtype
+from compiler.ir.tile.kernel import Kernel, Range, Reduce
+from compiler.ir.types import TensorType, packed_dtype
 from compiler.passes.base import Context, TilePass, register
 from compiler.target import MatrixShape
 
@@ -55,7 +55,9 @@ class DotProducts(TilePass):
             return ir
         for p in plans.values():
             lhs, rhs = p.types.values()
-            context.applied(self, f"%{p.old.name}: adds {lhs.dtype.count} products of {lhs.dtype} and {rhs.dtype} at once")
+            context.applied(
+                self, f"%{p.old.name}: adds {lhs.dtype.count} products of {lhs.dtype} and {rhs.dtype} at once"
+            )
         types = {name: t for p in plans.values() for name, t in p.types.items()}
         params = tuple(replace(p, type=types.get(p.name, p.type)) for p in ir.params)
         body = tile.expand_stmts(ir.body, lambda s: (plans[id(s)].new,) if id(s) in plans else (s,))
@@ -109,7 +111,7 @@ def pack_along(table: Accesses, stmt: Reduce, r: Range, lhs: Load, rhs: Load, co
 
 def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Load, TensorType]:
     """Return a load of packed neighbours along `r`, and the type that its buffer needs."""
-    type_, dtype = table.types[load.buffer], DTYPES[packed_dtype(load.dtype, count).name]
+    type_, dtype = table.types[load.buffer], packed_dtype(load.dtype, count)
     dims = [k for k, d in enumerate(load.index) if r.var in variables(d)]
     if len(dims) != 1 or coefficient(load.index[dims[0]], r.var) != 1:
         raise CannotPack(f"%{load.buffer} has no dimension along %{r.var}")
@@ -136,4 +138,3 @@ def all_reads_agree(table: Accesses, plan: DotPlan, plans: Collection[DotPlan]) 
         for a in table.all
         if a.buffer == name
     )
-
