@@ -143,7 +143,7 @@ class DType:
 
 
 def packed_dtype(element: DType, count: int) -> DType:
-    """Return the dtype whose elements are `count` values of `element`, of 32 bits together."""
+    """Return the dtype whose elements are `count` values of `element`, which fill 32 bits."""
     return DType(f"{element}x{count}", "packed", 32, np.dtype(np.uint32), element=element)
 
 
@@ -374,7 +374,8 @@ class TensorType:
             physical[place:] = [PhysicalDim(dim, count), *physical[place + 1 :], PhysicalDim(dim, count, is_inner=True)]
         layout = Layout(tuple(physical))
         extents = tuple(n * count if d == dim else n for d, n in enumerate(self.shape))
-        return TensorType(element, extents, None if layout == _row_major(self.rank) else layout)
+        is_default = self.layout is None and layout == _row_major(self.rank)
+        return TensorType(element, extents, None if is_default else layout)
 
     def with_shape(self, shape: Sequence[Dim]) -> TensorType:
         return TensorType(self.dtype, tuple(shape))
