@@ -9,6 +9,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Elementwise, Reduction, is_view
 from compiler.ir.scalar import PrimitiveCall, Ref
+from compiler.ir.types import DType
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.canonicalize import trace
 from compiler.passes.graph.fold import constant_sources
@@ -36,7 +37,7 @@ class FoldCasts(GraphPass):
             if not isinstance(n.structure, Reduction) or "dtype" not in n.attrs or len(n.operands) != 2:
                 continue
             narrow = [before_cast(o) for o in n.operands]
-            if not multiplies(narrow, n, context.matrix_shapes):
+            if not multiplies(narrow, n.dtype, context.matrix_shapes):
                 narrow = [x if o in constants else o for x, o in zip(narrow, n.operands, strict=True)]
             if any(x is not o for x, o in zip(narrow, n.operands, strict=True)):
                 new[n] = n.op(*narrow, **{**n.attrs, "dtype": n.dtype}).with_name(n.name).with_loc(n.loc)
@@ -57,7 +58,7 @@ def before_cast(n: Node) -> Node:
     return n
 
 
-def multiplies(operands: Collection[Node], n: Node, shapes: Collection[MatrixShape]) -> bool:
-    """Return True if the target multiplies the dtypes of `operands` in either order, and adds in that of `n`."""
+def multiplies(operands: Collection[Node], total: DType, shapes: Collection[MatrixShape]) -> bool:
+    """Return True if the target multiplies the dtypes of `operands` in either order, and adds in dtype `total`."""
     names = {o.dtype.name for o in operands}
-    return any({s.lhs, s.rhs} == names and s.accumulator == n.dtype.name for s in shapes)
+    return any({s.lhs, s.rhs} == names and s.accumulator == total.name for s in shapes)
