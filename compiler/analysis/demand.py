@@ -158,7 +158,7 @@ class Demand:
         requests = self.requests.get(node, [])
         if requests and position_variables(*(r.index for r in requests)) < set(self.shared_loops):
             return 0
-        own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else 1
+        own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else not is_view(node.structure, node)
         return own + sum(self.recompute_cost(o) for o in node.operands)
 
 
