@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -73,12 +74,12 @@ def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     return lambda: session.run(None, feed)
 
 
-def openvino(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
+def openvino(model: nn.Module, args: Sequence[torch.Tensor], precision: str = "f32") -> PeerCall:
     import openvino as ov
 
     converted = ov.convert_model(torch.export.export(model, tuple(args)))
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
-    settings["INFERENCE_PRECISION_HINT"] = "f32"
+    settings["INFERENCE_PRECISION_HINT"] = precision
     request = ov.Core().compile_model(converted, "CPU", settings).create_infer_request()
     feed = [a.numpy() for a in args]
     return lambda: request.infer(feed)
@@ -121,16 +122,19 @@ def prepare_peers(
     With `cold`, the Inductor cache is empty.
     """
     torch._dynamo.reset()
-    peers = []
-    for name in names:
-        start = time.perf_counter()
-        try:
-            with silenced(), fresh_cache(cold):
-                call = PEERS[name](model, args)
-                call()
-        except Exception as error:
-            reason = (str(error).splitlines() or [""])[0][:120]
-            print(f"{name} is skipped: {type(error).__name__}: {reason}", file=sys.stderr)
-            continue
-        peers.append(Peer(name, call, time.perf_counter() - start))
-    return peers
+    made = (prepare_peer(name, partial(PEERS[name], model, args), cold) for name in names)
+    return [peer for peer in made if peer]
+
+
+def prepare_peer(name: str, make: Callable[[], PeerCall], cold: bool = False) -> Peer | None:
+    """Return a peer after its first call; if it is not installed or cannot run, print why and return None."""
+    start = time.perf_counter()
+    try:
+        with silenced(), fresh_cache(cold):
+            call = make()
+            call()
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0][:120]
+        print(f"{name} is skipped: {type(error).__name__}: {reason}", file=sys.stderr)
+        return None
+    return Peer(name, call, time.perf_counter() - start)
