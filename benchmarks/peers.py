@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -61,14 +62,21 @@ def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     return call
 
 
-def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
-    import onnxruntime as ort
-
+@contextlib.contextmanager
+def onnx_file(model: nn.Module, args: Sequence[torch.Tensor]) -> Iterator[str]:
+    """Export a model as ONNX, and remove the file at the end."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.onnx")
         torch.onnx.export(model, tuple(args), path, dynamo=True, external_data=False, verbose=False)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
+        yield path
+
+
+def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    with onnx_file(model, args) as path:
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {i.name: a.numpy() for i, a in zip(session.get_inputs(), args, strict=True)}
     return lambda: session.run(None, feed)
@@ -77,7 +85,20 @@ def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
 def openvino(model: nn.Module, args: Sequence[torch.Tensor], precision: str = "f32") -> PeerCall:
     import openvino as ov
 
-    converted = ov.convert_model(torch.export.export(model, tuple(args)))
+    return _openvino_call(ov.convert_model(torch.export.export(model, tuple(args))), args, precision)
+
+
+def openvino_from_onnx(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
+    """Go through ONNX, which has the quantized operators that OpenVINO does not convert from PyTorch."""
+    import openvino as ov
+
+    with onnx_file(model, args) as path:
+        return _openvino_call(ov.Core().read_model(path), args, "f32")
+
+
+def _openvino_call(converted: Any, args: Sequence[torch.Tensor], precision: str) -> PeerCall:
+    import openvino as ov
+
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
     settings["INFERENCE_PRECISION_HINT"] = precision
     request = ov.Core().compile_model(converted, "CPU", settings).create_infer_request()

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 import compiler
 from benchmarks.peer_comparison import burst_medians, format_milliseconds
-from benchmarks.peers import PEERS, Peer, PeerCall, prepare_peer
+from benchmarks.peers import PEERS, Peer, PeerCall, openvino_from_onnx, prepare_peer
 from compiler.report.measure import float64_reference, numerical_error
 
 OURS = "ours"
@@ -30,6 +30,11 @@ class Variant:
     name: str
     system: str
     make: Callable[[], PeerCall]
+
+
+def through_onnx(model: nn.Module, args: tuple[Tensor, ...]) -> Variant:
+    """Return OpenVINO's way to a quantized model."""
+    return Variant("OpenVINO, ONNX", "OpenVINO", partial(openvino_from_onnx, model, args))
 
 
 @dataclass(frozen=True)

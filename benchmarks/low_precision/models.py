@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import compiler
-from benchmarks.low_precision.case import OURS, Case, Variant
+from benchmarks.low_precision.case import OURS, Case, Variant, through_onnx
 from benchmarks.networks import NETWORKS, Network
 from benchmarks.peers import PeerCall, openvino
 
@@ -35,7 +35,9 @@ def bf16_case(network: Network) -> Case:
 def quantized_case(network: Network) -> Case:
     """Return a network whose convolutions and linear layers PT2E has quantized to u8 times i8."""
     model, args = network()
-    return Case(quantize(model, args), args, (Variant("ours, f32", OURS, partial(ours, model, args)),))
+    quantized = quantize(model, args)
+    variants = Variant("ours, f32", OURS, partial(ours, model, args)), through_onnx(quantized, args)
+    return Case(quantized, args, variants)
 
 
 def quantize(model: nn.Module, args: tuple[Tensor, ...]) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 import torch.ao.quantization.fx._decomposed  # registers quantized_decomposed
 from torch import Tensor, nn
 
-from benchmarks.low_precision.case import Case
+from benchmarks.low_precision.case import Case, through_onnx
 
 SHAPES = ((512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (128, 768, 3072), (128, 3072, 768))
 """M, K, N."""
@@ -58,7 +58,8 @@ def integer_product(m: int, k: int, n: int) -> Case:
     torch.manual_seed(0)
     x = torch.randn(m, k)
     layer = QuantizedLinear(torch.randn(n, k) / k**0.5, x).eval().requires_grad_(False)
-    return Case(layer, (layer.quantize(x),), work=2 * m * k * n, limit="i8")
+    args = (layer.quantize(x),)
+    return Case(layer, args, (through_onnx(layer, args),), 2 * m * k * n, "i8")
 
 
 def products() -> dict[str, Callable[[], Case]]:
