@@ -29,6 +29,7 @@ from benchmarks.low_precision.vectors import (
 )
 from benchmarks.networks import network
 from benchmarks.peak import MULTIPLY_ADDS
+from benchmarks.peers import PEERS
 from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
 from compiler.report.measure import float64_reference
 from compiler.report.render import render_plain
@@ -208,3 +209,9 @@ def test_all_sections_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "i8 tiny" in text
     assert "bf16 tiny" in text
     assert "vectors" not in text
+
+
+def test_a_peer_that_writes_its_argument_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEERS, "Inductor", lambda _, args: args[0].zero_)
+    outcome = quick(lambda: Case(nn.Identity(), (torch.ones(3),)), peers=("Inductor", "eager"))
+    assert outcome.errors == {OURS: 0.0, "Inductor": 1.0, "eager": 0.0}

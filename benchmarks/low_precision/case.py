@@ -87,7 +87,10 @@ def measure(name: str, make: Callable[[], Case], peers: Sequence[str], rounds: i
         kind = "refused" if isinstance(failure, compiler.TilewrightError) else "failed"
         refusal = f"{kind}: {reason_of(failure)}"
     torch._dynamo.reset()
-    makers = {p: partial(PEERS[p], case.model, case.args) for p in peers}
+    copies = {
+        p: [a.clone() for a in case.args] for p in peers
+    }  # frozen quantized layers of Inductor add into their input
+    makers = {p: partial(PEERS[p], case.model, args) for p, args in copies.items()}
     makers |= {v.name: v.make for v in case.variants if v.system in (OURS, *peers)}
     ready += filter(None, (prepare_peer(n, m) for n, m in makers.items()))
     with torch.no_grad():
