@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.codegen.llvm.targets import CPUTarget, host_target
+from compiler.codegen.llvm.targets import DOT_INSTRUCTIONS, CPUTarget, host_target
 from compiler.tools.microbenchmarks import LOAD, VectorLoop, aligned_data, compiled_loop
 
 PREFETCH = (
@@ -29,7 +29,7 @@ READ_BYTES = 64 << 20
 class MultiplyAdd:
     """A vector instruction that adds `products` products of `operand` elements to each accumulator of 32 bits.
 
-    `operand` and `accumulator` are LLVM's types.  A CPU has the instruction if it has one of `features`, or if there are none.
+    `operand` and `accumulator` are LLVM's types.  CPUs with `feature` have it, all if that is empty.
     """
 
     instruction: str
@@ -37,11 +37,11 @@ class MultiplyAdd:
     operand: str
     products: int = 1
     accumulator: str = "float"
-    features: tuple[str, ...] = ()
+    feature: str = ""
 
     def is_available(self, target: CPUTarget) -> bool:
         """Return True if the CPU has the instruction."""
-        return not self.features or any(map(target.has_feature, self.features))
+        return not self.feature or target.has_feature(self.feature)
 
     def loop(self, target: CPUTarget) -> VectorLoop:
         """Return a loop into three quarters of the registers, enough to hide the latency."""
@@ -55,10 +55,19 @@ class MultiplyAdd:
 
 MULTIPLY_ADDS = {
     "f32": MultiplyAdd("vfmadd", "llvm.fma.v{lanes}f32", "float"),
-    "bf16": MultiplyAdd("vdpbf16ps", "llvm.x86.avx512bf16.dpbf16ps.{bits}", "bfloat", 2, "float", ("avx512bf16",)),
-    "i8": MultiplyAdd("vpdpbusd", "llvm.x86.avx512.vpdpbusd.{bits}", "i8", 4, "i32", ("avx512vnni", "avxvnni")),
+    **{
+        f"{d.rhs.element}": MultiplyAdd(
+            d.intrinsic.split(".")[-1],
+            d.intrinsic + ".{bits}",
+            d.operand,
+            d.lhs.count,
+            "i32" if d.accumulator.is_integer else "float",
+            d.feature,
+        )
+        for d in DOT_INSTRUCTIONS
+    },
 }
-"""The widest multiply-add of each dtype of operands, by the dtype's name."""
+"""The widest multiply-add of each dtype of operands, by the dtype's name: i8 stands for u8 times i8."""
 
 
 def multiply_add_peak(dtype: str, threads: int, steps: int = 2_000_000) -> float | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
@@ -12,10 +13,13 @@ import torch
 from torch import Tensor
 
 from compiler.codegen.backend import targets
+from compiler.codegen.llvm.targets import CPU_TARGETS, DOT_INSTRUCTIONS, CPUTarget, cpu_target
+from compiler.cost.machine import AVX512
 from compiler.errors import TilewrightError, UnsupportedOpError
 from compiler.frontend.conversions.table import conversions
 from compiler.frontend.export import import_module
 from compiler.ir.graph.graph import Graph
+from compiler.ir.text.tile_printer import print_program
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DTYPES, DType
 from compiler.options import Options
@@ -28,13 +32,26 @@ PAGE = Path(__file__).parent.parent / "docs" / "number-formats.md"
 
 NATIVE, EMULATED, IN_PYTORCH = "native", "emulated", "PyTorch"
 
-ARITHMETIC = "`x * y`"
-OPERATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    ARITHMETIC: lambda x: x * x,
-    "`x @ w`": lambda x: x @ x,
-    "`_int_mm(x, w)`": lambda x: torch._int_mm(x, x),
-}
-"""Operations by their text in the table; each takes a square matrix."""
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation as the table shows it, on matrices `x` of the format and `w` of the format or of `other`.
+
+    `dtypes` has it, () stands for all.  Matrix instructions carry it out if `is_product`.
+    """
+
+    text: str
+    function: Callable[[Tensor, Tensor], Tensor]
+    is_product: bool = True
+    dtypes: tuple[str, ...] = ()
+    other: str = ""
+
+
+OPERATIONS = (
+    Operation("`x * w`", lambda x, w: x * w, is_product=False),
+    Operation("`x @ w.T`", lambda x, w: x @ w.T),
+    Operation("`x.int() @ w.int().T`, `w` of i8", lambda x, w: x.int() @ w.int().T, dtypes=("i8", "u8"), other="i8"),
+)
 
 OPERATORS = (
     "quantized_decomposed.quantize_per_tensor.default", "quantized_decomposed.dequantize_per_tensor.default",
@@ -50,20 +67,37 @@ OPERATORS = (
 Cells = tuple[str, ...]
 
 
-def imported(function: Callable[[Tensor], Tensor], matrix: Tensor) -> Graph | str:
-    """Return the graph of a function, or why there is none; "" if PyTorch has no such operator."""
+@pytest.fixture(autouse=True)
+def dot_target(monkeypatch: pytest.MonkeyPatch) -> CPUTarget:
+    """A CPU with every dot instruction, beside the targets that there are."""
+    features = [d.feature for d in DOT_INSTRUCTIONS]
+    base, name = CPU_TARGETS["x86-64-v4"], f"x86-64-v4 with {', '.join(features)}"
+    wide = ",".join([base.features, *(f"+{f}" for f in features)])
+    target = cpu_target(name, base.triple, base.cpu, wide, base.vector_bits, base.vector_registers, AVX512)
+    monkeypatch.setitem(CPU_TARGETS, name, target)
+    return target
+
+
+def zeros(dtype: DType) -> Tensor:
+    return torch.zeros(32, 32 * dtype.bytes, dtype=torch.uint8).view(to_torch(dtype))
+
+
+def imported(operation: Operation, dtype: DType) -> Graph | str:
+    """Return the graph of an operation, or why there is none; "" if PyTorch has no such operator."""
+    args = zeros(dtype), zeros(DTYPES[operation.other] if operation.other else dtype)
     try:
-        function(matrix)
+        operation.function(*args)
     except RuntimeError:
         return ""
+    if dtype.is_opaque:
+        return IN_PYTORCH
     try:
-        return import_module(FunctionModule(function), (matrix,), fallback="strict").graph
+        return import_module(FunctionModule(operation.function), args, fallback="strict").graph
     except UnsupportedOpError as error:
-        reason = error.unsupported_ops[0].reason
-        return IN_PYTORCH if reason.startswith("runs in PyTorch") else f"refused: {reason}"
+        return f"refused: {error.unsupported_ops[0].reason}"
 
 
-def format_cell(operation: str, dtype: DType, graph: Graph | str, target: Target) -> str:
+def format_cell(operation: Operation, dtype: DType, graph: Graph | str, target: Target) -> str:
     """Say how code for a target carries out an operation, whose kernels must compile."""
     if isinstance(graph, str):
         return graph
@@ -72,20 +106,17 @@ def format_cell(operation: str, dtype: DType, graph: Graph | str, target: Target
     except TilewrightError as error:
         return f"refused: {str(error).splitlines()[0]}"
     (result,) = graph.outputs
-    is_wider = result.dtype != dtype or dtype.compute != dtype
-    if not is_wider and dtype.name in target.native_dtypes:
+    if result.dtype == dtype == dtype.compute and dtype.name in target.native_dtypes:
         return NATIVE
-    operands = {shape.operand for shape in target.matrix_shapes} if operation != ARITHMETIC else ()
-    return NATIVE if dtype.name in operands else EMULATED
+    pairs = {(s.lhs, s.rhs) for s in target.matrix_shapes} if operation.is_product else ()
+    return NATIVE if (dtype.name, operation.other or dtype.name) in pairs else EMULATED
 
 
 def operation_cells(dtype: DType) -> tuple[tuple[str, Cells], ...]:
     """Return each operation that PyTorch has for a format, with its cells, one for each target."""
-    matrix = torch.zeros(32, 32 * dtype.bytes, dtype=torch.uint8).view(to_torch(dtype))
-    graphs = {name: imported(f, matrix) for name, f in OPERATIONS.items()}
-    return tuple(
-        (name, tuple(format_cell(name, dtype, g, t) for t in targets().values())) for name, g in graphs.items() if g
-    )
+    wanted = [o for o in OPERATIONS if not o.dtypes or dtype.name in o.dtypes]
+    graphs = [(o, g) for o in wanted if (g := imported(o, dtype))]
+    return tuple((o.text, tuple(format_cell(o, dtype, g, t) for t in targets().values())) for o, g in graphs)
 
 
 def format_table() -> str:
@@ -132,13 +163,10 @@ def test_the_page_says_what_the_compiler_does(make: Callable[[], str]) -> None:
         assert old == table, f"{PAGE.name} says something else; to accept the new table: pytest --bless"
 
 
-def test_a_matrix_instruction_makes_products_native() -> None:
-    i8, bf16 = DTYPES["i8"], DTYPES["bf16"]
-    matrix = torch.zeros(32, 32, dtype=torch.int8)
-    integer, product = (
-        imported(OPERATIONS[n], m) for n, m in (("`_int_mm(x, w)`", matrix), ("`x @ w`", matrix.bfloat16()))
-    )
-    for target, want in (("x86-64-v4", EMULATED), ("sm90", NATIVE)):
-        assert format_cell("`_int_mm(x, w)`", i8, integer, targets()[target]) == want
-        assert format_cell("`x @ w`", bf16, product, targets()[target]) == want
-        assert format_cell(ARITHMETIC, bf16, product, targets()[target]) == EMULATED
+def test_a_dot_instruction_makes_products_native(dot_target: CPUTarget) -> None:
+    for operation, name in ((OPERATIONS[1], "bf16"), (OPERATIONS[2], "u8")):
+        graph = imported(operation, DTYPES[name])
+        assert isinstance(graph, Graph)
+        assert format_cell(operation, DTYPES[name], graph, dot_target) == NATIVE
+        assert format_cell(operation, DTYPES[name], graph, targets()["x86-64-v4"]) == EMULATED
+        assert "dot<" in print_program(lower_and_schedule(graph, Options(target=dot_target.name)).scheduled)
