@@ -70,7 +70,7 @@ MULTIPLY_ADDS = {
 """The widest multiply-add of each dtype of operands, by the dtype's name: i8 stands for u8 times i8."""
 
 
-def multiply_add_peak(dtype: str, threads: int, steps: int = 2_000_000) -> float | None:
+def multiply_add_peak(dtype: str, threads: int, steps: int = 500_000) -> float | None:
     """Return operations per second of `threads` threads together, the best of several tries; None without the instruction."""
     target, instruction = host_target(), MULTIPLY_ADDS[dtype]
     if not instruction.is_available(target):
@@ -97,7 +97,7 @@ def read_rate(threads: int) -> float:
 
 
 def _best_parallel_seconds(
-    function: Callable[..., None], arguments: Sequence[tuple[Any, ...]], tries: int = 10
+    function: Callable[..., None], arguments: Sequence[tuple[Any, ...]], tries: int = 40
 ) -> float:
     """Return the shortest time of calls with all arguments, each on its own thread, in seconds."""
     best = float("inf")
