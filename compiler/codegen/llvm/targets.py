@@ -99,7 +99,10 @@ class CPUTarget(Target):
         return ", ".join(f[1:] for f in self.features.split(",") if f.startswith("+") and not host.has_feature(f[1:]))
 
 
-def _cpu(name: str, triple: str, cpu: str, features: str, bits: int, registers: int, machine: Machine) -> CPUTarget:
+def cpu_target(
+    name: str, triple: str, cpu: str, features: str, bits: int, registers: int, machine: Machine
+) -> CPUTarget:
+    """Return a CPU with what its features say that it multiplies."""
     memory = (
         MemorySpace("registers", registers * bits // 8, "thread"),
         MemorySpace("stack", STACK_BYTES, "thread"),
@@ -131,10 +134,12 @@ def _features(present: tuple[str, ...], absent: tuple[str, ...] = ()) -> str:
 CPU_TARGETS: dict[str, CPUTarget] = {
     t.name: t
     for t in (
-        _cpu("x86-64", LINUX_X86, "x86-64", _features(_SSE2), 128, 16, SSE),
-        _cpu("x86-64-v3", LINUX_X86, "x86-64-v3", _features(_AVX2), 256, 16, AVX2),
-        _cpu("x86-64-v4", LINUX_X86, "x86-64-v4", _features(_AVX512, absent=("prefer-256-bit",)), 512, 32, AVX512),
-        _cpu("aarch64", LINUX_ARM, "generic", _features(("neon", "fp-armv8")), 128, 32, NEON),
+        cpu_target("x86-64", LINUX_X86, "x86-64", _features(_SSE2), 128, 16, SSE),
+        cpu_target("x86-64-v3", LINUX_X86, "x86-64-v3", _features(_AVX2), 256, 16, AVX2),
+        cpu_target(
+            "x86-64-v4", LINUX_X86, "x86-64-v4", _features(_AVX512, absent=("prefer-256-bit",)), 512, 32, AVX512
+        ),
+        cpu_target("aarch64", LINUX_ARM, "generic", _features(("neon", "fp-armv8")), 128, 32, NEON),
     )
 }
 """Targets that need no such machine to compile for."""
@@ -151,4 +156,4 @@ def host_target() -> CPUTarget:
     else:
         bits = 256 if has.get("avx2") and has.get("fma") else 128
         registers = 16 if triple.startswith("x86") else 32
-    return _cpu("host", triple, cpu, features, bits, registers, host_machine(cpu, bits, registers))
+    return cpu_target("host", triple, cpu, features, bits, registers, host_machine(cpu, bits, registers))
