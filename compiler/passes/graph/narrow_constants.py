@@ -73,7 +73,8 @@ def unpacked_words(c: Node, bits: int, signed: bool) -> Node:
     count, values = WORD_BITS // bits, c.attrs["value"].array
     fields = values.reshape(*values.shape[:-1], -1, count).astype(np.int64) & ((1 << bits) - 1)
     packed = np.bitwise_or.reduce(fields << (np.arange(count) * bits), axis=-1).astype(np.uint32).view(np.int32)
-    words = constant_node(ConstantData(i32, packed, f"{c.attrs['value'].name}.bits{bits}"), loc=c.loc)
+    name = c.attrs["value"].name
+    words = constant_node(ConstantData(i32, packed, f"{name}.bits{bits}" if name else ""), loc=c.loc)
     column = ops.reshape(words, shape=(*packed.shape, 1))
     start = ops.cast(ops.mul(ops.iota(size=count), bits), dtype=i32)
     if signed:
