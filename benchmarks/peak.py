@@ -29,7 +29,7 @@ READ_BYTES = 64 << 20
 class MultiplyAdd:
     """A vector instruction that adds `products` products of `operand` elements to each accumulator of 32 bits.
 
-    `operand` and `accumulator` are LLVM's types.  CPUs with `feature` have it, all if that is empty.
+    `operand` and `accumulator` are LLVM's types.  CPUs with one of `features` have it, all if there are none.
     """
 
     instruction: str
@@ -37,11 +37,11 @@ class MultiplyAdd:
     operand: str
     products: int = 1
     accumulator: str = "float"
-    feature: str = ""
+    features: tuple[str, ...] = ()
 
     def is_available(self, target: CPUTarget) -> bool:
         """Return True if the CPU has the instruction."""
-        return not self.feature or target.has_feature(self.feature)
+        return not self.features or any(map(target.has_feature, self.features))
 
     def loop(self, target: CPUTarget) -> VectorLoop:
         """Return a loop into three quarters of the registers, enough to hide the latency."""
@@ -62,7 +62,7 @@ MULTIPLY_ADDS = {
             d.operand,
             d.lhs.count,
             "i32" if d.accumulator.is_integer else "float",
-            d.feature,
+            d.features,
         )
         for d in DOT_INSTRUCTIONS
     },

@@ -70,7 +70,7 @@ Cells = tuple[str, ...]
 @pytest.fixture(autouse=True)
 def dot_target(monkeypatch: pytest.MonkeyPatch) -> CPUTarget:
     """A CPU with every dot instruction, beside the targets that there are."""
-    features = [d.feature for d in DOT_INSTRUCTIONS]
+    features = [d.features[0] for d in DOT_INSTRUCTIONS]
     base, name = CPU_TARGETS["x86-64-v4"], f"x86-64-v4 with {', '.join(features)}"
     wide = ",".join([base.features, *(f"+{f}" for f in features)])
     target = cpu_target(name, base.triple, base.cpu, wide, base.vector_bits, base.vector_registers, AVX512)

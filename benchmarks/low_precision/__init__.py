@@ -54,7 +54,7 @@ def limit_table(limits: Limits, threads: int) -> Table:
         if dtype in limits:
             cells = f"{limits[dtype] / 1e9:.0f} Gop/s", f"{limits[dtype] / limits['f32']:.2f}", instruction.instruction
         else:
-            cells = "-", "-", f"no {instruction.instruction}: this CPU lacks {instruction.feature}"
+            cells = "-", "-", f"no {instruction.instruction}: this CPU lacks {instruction.features[0]}"
         made.add_row(dtype, *cells)
     made.add_row("reads", f"{limits['reads'] / 1e9:.1f} GB/s", "-", "")
     return made

@@ -46,21 +46,21 @@ NATIVE_DTYPES = ("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool")
 class DotInstruction:
     """An instruction that adds to each lane the dot product of two packed elements.
 
-    CPUs with `feature` have it.  `intrinsic` lacks the width of its vectors in bits; `operand` is the type of their elements
+    CPUs with one of `features` have it.  `intrinsic` lacks the width of its vectors in bits; `operand` is the type of their elements
     in LLVM.
     """
 
     lhs: DType
     rhs: DType
     accumulator: DType
-    feature: str
+    features: tuple[str, ...]
     intrinsic: str
     operand: str
 
 
 DOT_INSTRUCTIONS = (
-    DotInstruction(bf16x2, bf16x2, f32, "avx512bf16", "llvm.x86.avx512bf16.dpbf16ps", "bfloat"),
-    DotInstruction(u8x4, i8x4, i32, "avx512vnni", "llvm.x86.avx512.vpdpbusd", "i8"),
+    DotInstruction(bf16x2, bf16x2, f32, ("avx512bf16",), "llvm.x86.avx512bf16.dpbf16ps", "bfloat"),
+    DotInstruction(u8x4, i8x4, i32, ("avx512vnni", "avxvnni"), "llvm.x86.avx512.vpdpbusd", "i8"),
 )
 """Dot products of packed elements, by preference."""
 
@@ -84,7 +84,7 @@ class CPUTarget(Target):
 
     def dot_instruction(self, lhs: DType, rhs: DType, lanes: int) -> DotInstruction | None:
         """Return the instruction that adds dot products of packed elements in `lanes` lanes, or None."""
-        found = (d for d in DOT_INSTRUCTIONS if (d.lhs, d.rhs) == (lhs, rhs) and self.has_feature(d.feature))
+        found = (d for d in DOT_INSTRUCTIONS if (d.lhs, d.rhs) == (lhs, rhs) and any(map(self.has_feature, d.features)))
         return next(found, None) if lanes * lhs.bits in (128, 256, self.vector_bits) else None
 
     def lanes(self, bits: int) -> int:
@@ -108,7 +108,7 @@ def cpu_target(
         MemorySpace("stack", STACK_BYTES, "thread"),
         MemorySpace("memory", None, "device"),
     )
-    dots = [d for d in DOT_INSTRUCTIONS if f"+{d.feature}" in features.split(",")]
+    dots = [d for d in DOT_INSTRUCTIONS if any(f"+{f}" in features.split(",") for f in d.features)]
     return CPUTarget(
         name=name,
         backend="llvm",

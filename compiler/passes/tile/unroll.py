@@ -56,7 +56,7 @@ class Unroll(TilePass):
             accumulators = accumulator_tiles.get(id(stmt)) if ranges[-1] == last else None
             if accumulators is not None and not hides_loop_overhead(accumulators, machine):
                 ranges = (*stmt.ranges[:-1], last.with_(unroll=max(last.unroll, self.partial_factor)))
-            period = division_period(stmt, self.max_period // vector_count(around))
+            period = division_period(stmt, self.max_period // max(1, vector_count(around)))
             if period > ranges[-1].unroll:
                 ranges = (*ranges[:-1], ranges[-1].with_(unroll=period))
             if ranges != stmt.ranges:
