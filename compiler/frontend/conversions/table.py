@@ -15,6 +15,7 @@ from compiler.frontend.conversions import (  # noqa: F401  (each registers its c
     normalization,
     pooling,
     pooling_backward,
+    quantization,
     recurrent,
     recurrent_backward,
     reductions,
