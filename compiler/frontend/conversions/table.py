@@ -8,6 +8,7 @@ from functools import cache, partial
 import compiler.ir.ops  # noqa: F401  (fills the registry of ops)
 from compiler.frontend.conversions import (  # noqa: F401  (each registers its conversions)
     backward,
+    block_quantization,
     contraction,
     creation,
     elementwise,
