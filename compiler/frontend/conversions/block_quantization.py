@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from compiler.frontend.conversions.elementwise import clamp
-from compiler.frontend.conversions.quantization import check_scale, round_and_shift
+from compiler.frontend.conversions.quantization import check_scale, is_zero, round_and_shift
 from compiler.frontend.conversions.views import view
 from compiler.frontend.promotion import apply_promoted, as_node
 from compiler.frontend.registry import ConversionError, converts
@@ -81,7 +81,7 @@ def dequantize_affine(
     zero_point = None if zero_point is None else ops.as_dtype(_parameter(zero_point, reduced), wide)
     scale = _parameter(scale, reduced)
     shifted = view(q, split)
-    if zero_point is not None:
+    if zero_point is not None and not is_zero(zero_point):
         shifted = ops.sub(ops.as_dtype(shifted, wide), zero_point)
     check_scale(scale, divides=False)
     return view(ops.as_dtype(apply_promoted(ops.mul, ops.as_dtype(shifted, wide), scale), wide), q.shape)

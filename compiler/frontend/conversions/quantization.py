@@ -11,6 +11,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from compiler.analysis.quantized_value import is_known_zero
 from compiler.frontend.conversions.elementwise import clamp, sub
 from compiler.frontend.conversions.reductions import aminmax
 from compiler.frontend.conversions.views import canonicalize_dim, view
@@ -42,9 +43,7 @@ def check_scale(scale: TensorOrNumber, divides: bool) -> None:
 
 def is_zero(zero_point: TensorOrNumber | None) -> bool:
     """Return True if a zero point is absent, or known to be zero."""
-    if isinstance(zero_point, Node):
-        return zero_point.op is CONSTANT and not zero_point.attrs["value"].numpy_values.any()
-    return zero_point is None or zero_point == 0
+    return is_known_zero(zero_point) if isinstance(zero_point, Node) else zero_point in (None, 0)
 
 
 def round_and_shift(

@@ -1,0 +1,195 @@
+"""Recognition of dequantized values by what their elements compute: (codes - zero_point) * scale."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from compiler.analysis.convolution_match import match_zero_padding
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_value
+from compiler.ir.graph.structure import Elementwise, Position, elementwise_expr, index_vars, is_view, position_variables
+from compiler.ir.ops.views import linearize_index
+from compiler.ir.scalar import PrimitiveCall, Ref
+from compiler.ir.symbolic.index_expr import Dim, var
+from compiler.ir.types import DType, f32, i8, i32, u8
+
+BYTES = (i8, u8)
+
+
+@dataclass(frozen=True)
+class QuantizedValue:
+    """The value (codes - zero_point) * scale, in exact arithmetic.
+
+    `codes` are bytes, signed or not.  `zero_point` (i32) and `scale` (f32) broadcast to them; None is 0 and 1.
+    """
+
+    codes: Node
+    zero_point: Node | None = None
+    scale: Node | None = None
+
+    def dequantize(self, dtype: DType) -> Node:
+        """Return the value as a tensor of `dtype`; integers if it has no scale."""
+        wide = dtype.compute
+        value = ops.cast(self.codes, dtype=wide)
+        if self.zero_point is not None:
+            value = ops.sub(value, ops.as_dtype(self.zero_point, wide))
+        if self.scale is not None:
+            value = ops.mul(value, ops.as_dtype(self.scale, wide))
+        return ops.as_dtype(value, dtype)
+
+
+Match: TypeAlias = QuantizedValue | str
+"""A quantized value, or why it is none; empty for a value that has nothing to do with bytes."""
+
+
+def match_quantized_values(graph: Graph) -> dict[Node, Match]:
+    """Find the values of a graph that are computed from bytes by casts, a zero point, scales, views and zero padding."""
+    found: dict[Node, Match] = {}
+    for n in graph.nodes:
+        found[n] = match_quantized(n, found)
+    return found
+
+
+def match_quantized(n: Node, operands: Mapping[Node, Match]) -> Match:
+    """Return the bytes that `n` is computed from, given those of its operands."""
+    if isinstance(n.result_type, tuple):
+        return ""
+    if n.dtype in BYTES:
+        return QuantizedValue(n)
+    if isinstance(n.structure, Elementwise):
+        return _match_elementwise(n, operands)
+    if is_view(n.structure, n):
+        return _through_view(n, operands[n.operands[0]])
+    padding = match_zero_padding(n)
+    return "" if padding is None else _through_padding(n, operands[n.operands[0]], padding)
+
+
+def _match_elementwise(n: Node, found: Mapping[Node, Match]) -> Match:
+    e = elementwise_expr(n)
+    if len(n.operands) == 1:  # a cast; one from float to integers would round
+        (x,) = n.operands
+        inner = found[x] if _is_cast(n) and (n.dtype.is_float or not x.dtype.is_float) else ""
+        fits = n.dtype.is_float or (n.dtype.kind == "int" and n.dtype.bits > 8)
+        return inner if fits else ""
+    if (
+        len(n.operands) != 2
+        or not isinstance(e, PrimitiveCall)
+        or e.operands != tuple(Ref(a.dtype, f"x{k}") for k, a in enumerate(e.operands))
+    ):
+        return ""
+    x, y = n.operands
+    inner = found[x] if x.shape == n.shape else ""
+    if e.primitive == "mul" and not isinstance(inner, QuantizedValue) and y.shape == n.shape:
+        x, y, inner = y, x, found[y]
+    if not isinstance(inner, QuantizedValue):
+        return inner
+    if e.primitive == "mul" and n.dtype.is_float:
+        scale = ops.as_dtype(y, f32)
+        return replace(inner, scale=scale if inner.scale is None else ops.mul(inner.scale, scale))
+    if e.primitive == "sub" and inner.scale is None and inner.zero_point is None:
+        if is_known_zero(y):
+            return inner
+        zero_point = _as_integers(y)
+        return "" if zero_point is None else replace(inner, zero_point=zero_point)
+    return ""
+
+
+def _is_cast(n: Node) -> bool:
+    e = elementwise_expr(n)
+    return isinstance(e, Ref) or (
+        isinstance(e, PrimitiveCall) and e.primitive == "cast" and isinstance(e.operands[0], Ref)
+    )
+
+
+def _as_integers(n: Node) -> Node | None:
+    """Return a tensor of integers in i32, whatever it was cast to; None if it may hold fractions."""
+    while n.dtype.is_float and isinstance(n.structure, Elementwise) and len(n.operands) == 1 and _is_cast(n):
+        n = n.operands[0]
+    if n.dtype.is_integer:
+        return ops.as_dtype(n, i32)
+    if n.op is not CONSTANT:
+        return None
+    values = n.attrs["value"].numpy_values
+    return constant_node(values.astype(np.int32)) if (values == np.rint(values)).all() else None
+
+
+def is_known_zero(n: Node) -> bool:
+    """Return True if `n` is a constant of zeros, behind views and casts."""
+    while n.op is not CONSTANT:
+        if not (
+            is_view(n.structure, n) or (isinstance(n.structure, Elementwise) and len(n.operands) == 1 and _is_cast(n))
+        ):
+            return False
+        (n,) = n.operands
+    return not n.attrs["value"].array.any()
+
+
+def is_known(n: Node) -> bool:
+    """Return True if `n` depends on constants only."""
+    pending, seen = [n], {n}
+    while pending:
+        x = pending.pop()
+        if not x.operands and x.op is not CONSTANT:
+            return False
+        pending += [o for o in x.operands if o not in seen]
+        seen.update(x.operands)
+    return True
+
+
+def _through_view(n: Node, inner: Match) -> Match:
+    if not isinstance(inner, QuantizedValue):
+        return inner
+    (read,) = n.structure.reads(n, index_vars("i", n.type.rank))  # type: ignore[attr-defined]  # views are index maps
+    moved = [p if p is None else place(p, read.position, n.shape) for p in (inner.zero_point, inner.scale)]
+    if any(new is None and old is not None for new, old in zip(moved, (inner.zero_point, inner.scale), strict=True)):
+        return "a view divides its groups, which have scales or zero points of their own"
+    return QuantizedValue(n.op(inner.codes, loc=n.loc, **n.attrs), *moved)
+
+
+def _through_padding(n: Node, inner: Match, padding: tuple[tuple[Dim, Dim], ...]) -> Match:
+    """Pad the codes with the zero point: the code of 0."""
+    if not isinstance(inner, QuantizedValue):
+        return inner
+    zero = 0 if inner.zero_point is None else scalar_value(inner.zero_point)
+    if zero is None:
+        return "the padding needs a zero point that is one constant"
+    before, after = zip(*padding, strict=True)
+    if inner.scale is not None and any(
+        a != b for a, b in zip(inner.scale.shape[::-1], n.shape[::-1], strict=False) if a != 1
+    ):
+        return "the scale varies along the padding"
+    return replace(inner, codes=ops.pad(inner.codes, before=before, after=after, value=int(zero), loc=n.loc))
+
+
+def place(parameter: Node, position: Position, shape: tuple[Dim, ...]) -> Node | None:
+    """Return scales or zero points for a result of `shape` whose element `i` reads the operand at `position`.
+
+    `parameter` broadcasts to the operand.  None if it varies along an index that is not one of the result.
+    """
+    if parameter.type.numel == 1:
+        return parameter if not parameter.type.rank else ops.reshape(parameter, shape=())
+    own = position[len(position) - parameter.type.rank :]
+    varying = [k for k, d in enumerate(parameter.shape) if d != 1]
+    extents, index = [parameter.shape[k] for k in varying], [own[k] for k in varying]
+    numbers = {var(f"i{k}"): k for k in range(len(shape))}
+    targets = [numbers[d] for d in index if not isinstance(d, int) and d in numbers]
+    if len(set(targets)) == len(extents):
+        if any(e != shape[t] for e, t in zip(extents, targets, strict=True)):
+            return None
+        order = sorted(range(len(varying)), key=targets.__getitem__)
+        in_order = order == sorted(order)
+        compact = parameter if in_order else ops.permute(ops.reshape(parameter, shape=extents), dims=order)
+    else:  # several indices of the operand are one of the result, or the reverse, in the same order
+        used = position_variables(tuple(index))
+        targets = [k for k in range(len(shape)) if f"i{k}" in used]
+        number = linearize_index([var(f"i{k}") for k in targets], [shape[k] for k in targets])
+        if linearize_index(index, extents) != number:
+            return None
+        compact = parameter
+    placed = tuple(d if k in targets else 1 for k, d in enumerate(shape))
+    return compact if compact.shape == placed else ops.reshape(compact, shape=placed)
