@@ -1,8 +1,12 @@
-"""Recognition of dequantized values by what their elements compute: (codes - zero_point) * scale."""
+"""Recognition of dequantized values by what their elements compute: (codes - zero_point) * scale.
+
+Casts, zero points, scales, views and zero padding keep the form.  With one positive scale, so do concatenation of values
+that have the same, and what keeps their order: maxima, minima and ReLU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -12,13 +16,23 @@ from compiler.analysis.convolution_match import match_zero_padding
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_value
-from compiler.ir.graph.structure import Elementwise, Position, elementwise_expr, index_vars, is_view, position_variables
+from compiler.ir.graph.structure import (
+    Elementwise,
+    IndexMap,
+    Position,
+    Reduction,
+    elementwise_expr,
+    index_vars,
+    is_view,
+    position_variables,
+)
 from compiler.ir.ops.views import linearize_index
-from compiler.ir.scalar import PrimitiveCall, Ref
+from compiler.ir.scalar import PrimitiveCall, Ref, maximum
 from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.ir.types import DType, f32, i8, i32, u8
 
-BYTES = (i8, u8)
+CODES = {i8: range(-128, 128), u8: range(256)}
+"""Every code of the dtypes of bytes."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,13 @@ class QuantizedValue:
     codes: Node
     zero_point: Node | None = None
     scale: Node | None = None
+
+    @property
+    def constants(self) -> tuple[int, float] | None:
+        """Zero point and scale, if each is one constant for all elements and the scale is positive."""
+        zero_point = 0 if self.zero_point is None else scalar_value(self.zero_point)
+        scale = 1.0 if self.scale is None else scalar_value(self.scale)
+        return None if zero_point is None or scale is None or scale <= 0 else (int(zero_point), float(scale))
 
     def dequantize(self, dtype: DType) -> Node:
         """Return the value as a tensor of `dtype`; integers if it has no scale."""
@@ -48,7 +69,7 @@ Match: TypeAlias = QuantizedValue | str
 
 
 def match_quantized_values(graph: Graph) -> dict[Node, Match]:
-    """Find the values of a graph that are computed from bytes by casts, a zero point, scales, views and zero padding."""
+    """Find the values of a graph that are computed from bytes by what keeps their form."""
     found: dict[Node, Match] = {}
     for n in graph.nodes:
         found[n] = match_quantized(n, found)
@@ -59,33 +80,34 @@ def match_quantized(n: Node, operands: Mapping[Node, Match]) -> Match:
     """Return the bytes that `n` is computed from, given those of its operands."""
     if isinstance(n.result_type, tuple):
         return ""
-    if n.dtype in BYTES:
+    if n.dtype in CODES:
         return QuantizedValue(n)
+    inner = [operands[o] for o in n.operands]
     if isinstance(n.structure, Elementwise):
-        return _match_elementwise(n, operands)
+        return _match_elementwise(n, inner)
     if is_view(n.structure, n):
-        return _through_view(n, operands[n.operands[0]])
-    padding = match_zero_padding(n)
-    return "" if padding is None else _through_padding(n, operands[n.operands[0]], padding)
+        return _through_view(n, inner[0])
+    if (padding := match_zero_padding(n)) is not None:
+        return _through_padding(n, inner[0], padding)
+    return _through_selection(n, inner)
 
 
-def _match_elementwise(n: Node, found: Mapping[Node, Match]) -> Match:
+def _match_elementwise(n: Node, operands: Sequence[Match]) -> Match:
     e = elementwise_expr(n)
-    if len(n.operands) == 1:  # a cast; one from float to integers would round
-        (x,) = n.operands
-        inner = found[x] if _is_cast(n) and (n.dtype.is_float or not x.dtype.is_float) else ""
-        fits = n.dtype.is_float or (n.dtype.kind == "int" and n.dtype.bits > 8)
-        return inner if fits else ""
-    if (
-        len(n.operands) != 2
-        or not isinstance(e, PrimitiveCall)
-        or e.operands != tuple(Ref(a.dtype, f"x{k}") for k, a in enumerate(e.operands))
-    ):
+    if len(n.operands) == 1:
+        (x,), (inner,) = n.operands, operands
+        if isinstance(inner, QuantizedValue) and e == maximum(Ref(x.dtype.compute, "x0"), 0):
+            return _relu(inner)
+        converts = _is_cast(n) and (n.dtype.is_float or not x.dtype.is_float)  # from float to integers would round
+        return inner if converts and (n.dtype.is_float or (n.dtype.kind == "int" and n.dtype.bits > 8)) else ""
+    names = tuple(Ref(o.dtype.compute, f"x{k}") for k, o in enumerate(n.operands))
+    if len(names) != 2 or not isinstance(e, PrimitiveCall) or e.operands != names:
         return ""
-    x, y = n.operands
-    inner = found[x] if x.shape == n.shape else ""
-    if e.primitive == "mul" and not isinstance(inner, QuantizedValue) and y.shape == n.shape:
-        x, y, inner = y, x, found[y]
+    (x, y), (inner, other) = n.operands, operands
+    if e.primitive == "mul" and not (isinstance(inner, QuantizedValue) and x.shape == n.shape):
+        x, y, inner = y, x, other
+    if x.shape != n.shape:
+        return ""
     if not isinstance(inner, QuantizedValue):
         return inner
     if e.primitive == "mul" and n.dtype.is_float:
@@ -97,6 +119,29 @@ def _match_elementwise(n: Node, found: Mapping[Node, Match]) -> Match:
         zero_point = _as_integers(y)
         return "" if zero_point is None else replace(inner, zero_point=zero_point)
     return ""
+
+
+def _relu(x: QuantizedValue) -> Match:
+    """Take the maximum of the codes and the zero point: the code of 0."""
+    if x.constants is None or x.constants[0] not in CODES[x.codes.dtype]:
+        return ""
+    return replace(x, codes=ops.maximum(x.codes, x.constants[0]))
+
+
+def _through_selection(n: Node, operands: Sequence[Match]) -> Match:
+    """Match a concatenation, or a maximum or minimum: each element is one of those of the operands, the codes keep the order."""
+    s = n.structure
+    x = Ref(n.dtype, "x")
+    extreme = isinstance(s, Reduction) and s.combine in ("max", "min") and len(operands) == 1 and s.fn(x) == x
+    joined = isinstance(s, IndexMap) and s.fill is None and bool(operands)
+    if not (extreme or joined):
+        return ""
+    values = [m for m in operands if isinstance(m, QuantizedValue)]
+    if len(values) != len(operands) or values[0].constants is None:
+        return ""
+    if any(v.constants != values[0].constants or v.codes.dtype != values[0].codes.dtype for v in values):
+        return ""
+    return replace(values[0], codes=n.op(*(v.codes for v in values), loc=n.loc, **n.attrs))
 
 
 def _is_cast(n: Node) -> bool:

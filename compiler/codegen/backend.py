@@ -19,10 +19,10 @@ from compiler.errors import TargetError
 from compiler.ir.tile.kernel import Kernel
 from compiler.target import Target
 
-GRAPH_PASSES = "dce,decompose,canonicalize,unsigned-by-signed,integer-contraction,fold-scale,fold,cse,two-level-scan,winograd,eliminate-padding,cse,fuse"
+GRAPH_PASSES = "dce,decompose,canonicalize,hoist-quantize,unsigned-by-signed,integer-contraction,fold-scale,fold,cse,two-level-scan,winograd,eliminate-padding,cse,fuse"
 """Graph IR to Graph IR.  Expand composite ops, fold constants, share equal nodes, split long scans, save multiplications, fuse."""
 
-UNFUSED_GRAPH_PASSES = "dce,decompose,canonicalize,unsigned-by-signed,integer-contraction,fold-scale,fold,cse,two-level-scan,fuse{enabled=false}"
+UNFUSED_GRAPH_PASSES = "dce,decompose,canonicalize,hoist-quantize,unsigned-by-signed,integer-contraction,fold-scale,fold,cse,two-level-scan,fuse{enabled=false}"
 """The same with one kernel for each op."""
 
 
