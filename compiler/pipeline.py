@@ -8,7 +8,6 @@ from typing import Protocol
 
 from compiler.analysis.memory_spaces import check_memory
 from compiler.codegen.backend import backend_of, target_by_name
-from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
@@ -65,7 +64,7 @@ def lower_and_schedule(
     """Take Graph IR through every pass to a scheduled program; `sink` takes what is final.  TargetError for an unknown target."""
     target = target_by_name(options.target, options.machine)
     pipelines = backend_of(target).pipelines
-    context = Context(machine=target.machine or Machine())
+    context = Context.for_target(target)
     graph_passes = options.graph_passes or (pipelines.graph if options.fuse else pipelines.unfused_graph)
     program_passes = options.tile_passes or (pipelines.program if options.fuse else pipelines.unfused_program)
     disabled = () if options.winograd else ("winograd",)

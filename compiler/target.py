@@ -26,13 +26,14 @@ class MemorySpace:
 class MatrixShape:
     """A matrix multiply-accumulate that the target has an instruction for: (m, k) times (k, n).
 
-    Elements of `operand` dtype are multiplied and added to elements of `accumulator` dtype, both by the name of the dtype.
+    Elements of dtypes `lhs` and `rhs` are multiplied and added to elements of dtype `accumulator`, each by its name.
     """
 
     m: int
     n: int
     k: int
-    operand: str
+    lhs: str
+    rhs: str
     accumulator: str
 
 

@@ -44,6 +44,6 @@ def test_memory_goes_from_fast_to_large(name: str) -> None:
 def test_matrix_shapes_of_gpus() -> None:
     for name in ("sm90", "gfx942"):
         shapes = target_by_name(name).matrix_shapes
-        assert MatrixShape(16, 16, 16, "bf16", "f32") in shapes
-        assert {(s.operand, s.accumulator) for s in shapes} == set(MATRIX_DTYPES)
+        assert MatrixShape(16, 16, 16, "bf16", "bf16", "f32") in shapes
+        assert {(s.lhs, s.accumulator) for s in shapes} == set(MATRIX_DTYPES)
     assert target_by_name("aarch64").matrix_shapes == ()

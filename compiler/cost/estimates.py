@@ -33,13 +33,13 @@ FREE_PRIMITIVES = frozenset({"cast", "bitcast", "where", "and", "or", "xor", "no
 VariableBounds = dict[str, tuple[int, int]]
 
 
-def count_flops(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
-    """Return the arithmetic operations of one call: two per fma, one per other function and per reduced element.
+def count_flops(kernel: Kernel, sizes: Mapping[str, int] | None = None, dot_flops: int = 0) -> int:
+    """Return the arithmetic operations of one call: two per fma and product of a dot, one per other function and reduced element.
 
     A loop whose extent depends on other loops counts with its largest extent.  `sizes` gives the values of dynamic
-    sizes, by default their hints.  Raises ValueError if a loop has no constant extent for them.
+    sizes, by default their hints.  A dot product counts as `dot_flops` operations if that is not 0.  Raises ValueError if a loop has no constant extent for them.
     """
-    return _block_flops(kernel.body, _size_bounds(kernel, sizes))
+    return _block_flops(kernel.body, _size_bounds(kernel, sizes), dot_flops)
 
 
 def _size_bounds(kernel: Kernel, sizes: Mapping[str, int] | None) -> VariableBounds:
@@ -72,9 +72,11 @@ def count_bytes(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
 def roofline_cycles(kernel: Kernel, machine: Machine) -> float:
     """Return a lower bound on the cycles of one core: arithmetic on f32 lanes, or bytes at last-level cache bandwidth.
 
+    A dot product takes as long as a multiply-add.
+
     Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance Model", 2009.
     """
-    arithmetic = count_flops(kernel) / (2 * machine.fma_per_cycle * machine.lanes(32))
+    arithmetic = count_flops(kernel, dot_flops=1) / (2 * machine.fma_per_cycle * machine.lanes(32))
     return max(arithmetic, count_bytes(kernel) / machine.l3_bytes_per_cycle)
 
 
@@ -122,19 +124,21 @@ def _counted_loads(body: Block, bounds: VariableBounds, times: int) -> Iterator[
             yield from ((e, times * trips, inner) for e in value.loads)
 
 
-def _block_flops(body: Block, bounds: VariableBounds) -> int:
-    return sum(_statement_flops(s, bounds) for s in body)
+def _block_flops(body: Block, bounds: VariableBounds, dot_flops: int) -> int:
+    return sum(_statement_flops(s, bounds, dot_flops) for s in body)
 
 
-def _statement_flops(stmt: Stmt, bounds: VariableBounds) -> int:
-    own = sum(_expr_flops(e) for value in stmt_exprs(stmt) for e in value.subexprs)
+def _statement_flops(stmt: Stmt, bounds: VariableBounds, dot_flops: int) -> int:
+    own = sum(_expr_flops(e, dot_flops) for value in stmt_exprs(stmt) for e in value.subexprs)
     trips, inner = _enter_ranges(stmt_ranges(stmt), bounds)
-    return trips * (_block_flops(stmt_body(stmt), inner) + own + isinstance(stmt, Reduce))
+    return trips * (_block_flops(stmt_body(stmt), inner, dot_flops) + own + isinstance(stmt, Reduce))
 
 
-def _expr_flops(e: scalar.Expr) -> int:
+def _expr_flops(e: scalar.Expr, dot_flops: int) -> int:
     if not isinstance(e, PrimitiveCall) or e.primitive in FREE_PRIMITIVES or e.dtype.kind == "bool":
         return 0
+    if e.primitive == "dot":
+        return dot_flops or 2 * e.operands[0].dtype.count - 1
     return 2 if e.primitive == "fma" else 1
 
 

@@ -189,7 +189,8 @@ class KernelSearch:
     def schedule(self, candidate: Candidate) -> tuple[Kernel, list[Alternative]]:
         """Return the kernel after the passes of a candidate, and the alternatives they propose."""
         if candidate not in self.scheduled:
-            context = Context(self.context.machine, repeated_kernels=self.context.repeated_kernels)
+            c = self.context
+            context = Context(c.machine, c.matrix_shapes, repeated_kernels=c.repeated_kernels)
             kernel = run_passes(self.kernel, tuple(p for p in candidate if p), context)
             self.scheduled[candidate] = kernel, context.alternatives
         return self.scheduled[candidate]

@@ -30,7 +30,7 @@ class Primitive:
     """One scalar operation.
 
     `result_rule` is "same" (dtype of the operands), "bool", "branch" (dtype of the second operand; the first is bool)
-    or "given" (a cast: the caller names the dtype).  `evaluate` implements it on NumPy arrays.  `cost` is its estimated
+    or "given" (the caller names the dtype).  `evaluate` implements it on NumPy arrays.  `cost` is its estimated
     cost in multiply-adds on a CPU with wide vectors.
     """
 
@@ -346,6 +346,8 @@ _PRIMITIVES = (
     # conversions
     P("cast", 1, "given", None),  # type: ignore[arg-type]  # needs the dtype: see `evaluate_call`
     P("bitcast", 1, "given", None),  # type: ignore[arg-type]
+    # packed elements: the sum of the products of their values, in the wider dtype given
+    P("dot", 2, "given", None),  # type: ignore[arg-type]
     # transcendental; a backend that lacks one expands it into the primitives above
     P("exp", 1, "same", np.exp, 12),
     P("exp2", 1, "same", np.exp2, 12),
@@ -395,7 +397,8 @@ def call_primitive(primitive: str, *args: Expr | Number, dtype: DType | None = N
     if operand_dtype is None:
         raise TypeError(f"{primitive} needs at least one typed operand")
     typed = tuple(a if isinstance(a, Expr) else const(a, operand_dtype) for a in value_args)
-    if any(a.dtype != operand_dtype for a in typed):
+    counts = {a.dtype.count for a in typed}
+    if (len(counts) > 1 or 1 in counts) if primitive == "dot" else any(a.dtype != operand_dtype for a in typed):
         raise TypeError(f"{primitive} has operands of mixed types {', '.join(str(a.dtype) for a in typed)}")
     if rule.result_rule == "branch":
         condition = args[0]
@@ -482,6 +485,9 @@ def evaluate_call(e: PrimitiveCall, args: tuple[Any, ...]) -> Any:
     if e.primitive == "bitcast":
         return _bitcast(args[0], e.operands[0].dtype, e.dtype)
     with np.errstate(all="ignore"):
+        if e.primitive == "dot":
+            x, y = (a.dtype.unpack(v).astype(e.dtype.numpy) for a, v in zip(e.operands, args, strict=True))
+            return round_to(np.sum(x * y, axis=-1, dtype=e.dtype.numpy), e.dtype)
         if e.primitive == "cast":
             return round_to(args[0], e.dtype)
         return round_to(PRIMITIVES[e.primitive].evaluate(*args), e.dtype)

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from compiler.ir.float_format import Array, FloatFormat
 from compiler.ir.symbolic.index_expr import (
     Dim,
     IndexExpr,
@@ -30,102 +31,23 @@ from compiler.ir.symbolic.index_expr import (
     variables,
 )
 
-Array: TypeAlias = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class FloatFormat:
-    """Encoding of floats as codes: a sign, a biased exponent and a mantissa without its leading 1, as in IEEE 754.
-
-    The largest exponent encodes infinities and NaN.  Without infinities ("fn") it encodes numbers, and only the code of all
-    ones is NaN.
-    """
-
-    exponent_bits: int
-    mantissa_bits: int
-    has_infinities: bool = True
-
-    @property
-    def precision(self) -> int:
-        """Number of significant binary digits."""
-        return self.mantissa_bits + 1
-
-    @property
-    def bias(self) -> int:
-        return (1 << (self.exponent_bits - 1)) - 1
-
-    @property
-    def sign(self) -> int:
-        """Code of -0, the sign bit."""
-        return 1 << (self.exponent_bits + self.mantissa_bits)
-
-    @property
-    def nonfinite(self) -> int:
-        """The smallest code that is no number: infinity, or NaN if there is none."""
-        return self.sign - (1 << self.mantissa_bits) if self.has_infinities else self.sign - 1
-
-    @property
-    def overflow(self) -> int:
-        """Code of results that are too large: infinity, or the largest number if there is none, as in PyTorch."""
-        return self.nonfinite - (not self.has_infinities)
-
-    @property
-    def is_upper_half(self) -> bool:
-        """True if codes are the upper bits of f32: the format has the same exponents and infinities."""
-        return self.exponent_bits == 8 and self.has_infinities
-
-    def includes(self, other: FloatFormat) -> bool:
-        """Return True if every value of `other` is a value of this format."""
-        return (
-            self.precision >= other.precision
-            and self.bias + (not self.has_infinities) >= other.bias + (not other.has_infinities)
-            and self.bias >= other.bias
-            and self.has_infinities >= other.has_infinities
-        )
-
-    def decode(self, codes: Array) -> Array:
-        """Return the values of codes of at most 32 bits as f32."""
-        bits = np.asarray(codes).astype(np.uint32)
-        magnitude, shift = bits & np.uint32(self.sign - 1), np.uint32(23 - self.mantissa_bits)
-        shifted = magnitude << shift
-        with np.errstate(invalid="ignore"):
-            value = (shifted.view(np.float32) * np.float32(2.0 ** (127 - self.bias))).view(np.uint32)
-        value = np.where(magnitude >= self.nonfinite, shifted | np.uint32(0x7F800000), value)
-        return np.asarray(value | (bits & np.uint32(self.sign)) << np.uint32(8 - self.exponent_bits) << shift).view(
-            np.float32
-        )
-
-    def encode(self, values: Array) -> Array:
-        """Round f32 `values` to nearest even; return their codes in an unsigned type.  NaN stays NaN."""
-        bits, m = np.ascontiguousarray(values, np.float32).reshape(np.shape(values)).view(np.uint32), self.mantissa_bits
-        magnitude, shift = bits & np.uint32(0x7FFFFFFF), np.uint32(23 - m)
-        with np.errstate(over="ignore", invalid="ignore"):
-            odd = (magnitude >> shift) & np.uint32(1)
-            rounded = (magnitude + odd + np.uint32((1 << int(shift) >> 1) - 1)) >> shift
-            normal = np.minimum(rounded - np.uint32(127 - self.bias << m), np.uint32(self.overflow))
-            unit = np.float32(2.0 ** (24 - self.bias - m))  # its last place is the smallest subnormal
-            subnormal = (magnitude.view(np.float32) + unit).view(np.uint32) - unit.view(np.uint32)
-        code = np.where(magnitude < 128 - self.bias << 23, subnormal, normal)
-        payload = (magnitude >> shift) & np.uint32((1 << m) - 1)
-        nan = np.uint32(self.nonfinite) | payload | np.where(payload == 0, np.uint32(1 << m >> 1), payload)
-        code = np.where(magnitude > 0x7F800000, nan, code) | (bits >> np.uint32(31)) * np.uint32(self.sign)
-        return np.asarray(code).astype(f"u{(self.exponent_bits + m + 8) // 8}")
-
 
 @dataclass(frozen=True)
 class DType:
     """An element type.
 
     `numpy` is the type of interpreted values.  Constants and memory hold `storage`: codes of `format` if NumPy lacks it.
-    Elements of kind "opaque" are codes that only PyTorch can read.
+    Elements of kind "opaque" are codes that only PyTorch can read.  Those of kind "packed" are a few values of dtype `element`,
+    side by side as in memory; their values are their bits as one integer.
     """
 
     name: str
-    kind: str  # "float" | "int" | "uint" | "bool" | "complex" | "opaque"
+    kind: str  # "float" | "int" | "uint" | "bool" | "complex" | "opaque" | "packed"
     bits: int
     numpy: np.dtype[Any]
     format: FloatFormat | None = field(default=None, compare=False)  # of floats
     torch_name: str = field(default="", compare=False)  # empty if NumPy's
+    element: DType | None = field(default=None, compare=False)  # of packed values
 
     @property
     def bytes(self) -> int:
@@ -136,6 +58,16 @@ class DType:
     def memory_bits(self) -> int:
         """Bits from one element of an array to the next: elements of 2 or 4 bits share bytes, bools do not."""
         return 8 if self.kind == "bool" else self.bits
+
+    @property
+    def count(self) -> int:
+        """Number of values in a packed element, 1 for others."""
+        return self.bits // self.element.bits if self.element else 1
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the address of an element is a multiple of: as of what it packs."""
+        return self.element.bytes if self.element else self.bytes
 
     @property
     def is_float(self) -> bool:
@@ -154,6 +86,15 @@ class DType:
     def is_reduced_float(self) -> bool:
         """True for floats of less than 32 bits: arithmetic is done in `compute` and rounded to this type."""
         return self.kind == "float" and self.bits < 32
+
+    def includes(self, other: DType) -> bool:
+        """Return True if every number of type `other` is a number of this type."""
+        if self.is_float:
+            if other.is_float:
+                return self.float_format.includes(other.float_format)
+            return other.is_integer and self.float_format.precision >= other.bits - (other.kind == "int")
+        is_wide = self.bits >= other.bits + (self.kind == "int") - (other.kind == "int")
+        return self.is_integer and other.is_integer and is_wide and (self.kind == "int" or other.kind == "uint")
 
     @property
     def compute(self) -> DType:
@@ -185,10 +126,25 @@ class DType:
         array = np.asarray(values).astype(self.numpy)
         return self.float_format.encode(array) if self.is_encoded else array
 
+    def pack(self, values: Array) -> Array:
+        """Return packed elements of `numpy` from values of `element`, whose last axis holds those of each element."""
+        assert self.element is not None, self
+        return np.ascontiguousarray(self.element.encode(values)).view(self.numpy)[..., 0]
+
+    def unpack(self, values: Array) -> Array:
+        """Return the values of packed elements along a new last axis; inverse of `pack`."""
+        assert self.element is not None, self
+        return self.element.decode(np.ascontiguousarray(values)[..., np.newaxis].view(self.element.storage))
+
     def __str__(self) -> str:
         return self.name
 
     __repr__ = __str__
+
+
+def packed_dtype(element: DType, count: int) -> DType:
+    """Return the dtype whose elements are `count` values of `element`, which fill 32 bits."""
+    return DType(f"{element}x{count}", "packed", 32, np.dtype(np.uint32), element=element)
 
 
 f64 = DType("f64", "float", 64, np.dtype(np.float64), FloatFormat(11, 52))
@@ -213,12 +169,16 @@ f8e4m3fnuz = DType("f8e4m3fnuz", "opaque", 8, np.dtype(np.uint8), torch_name="fl
 f8e5m2fnuz = DType("f8e5m2fnuz", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e5m2fnuz")
 f8e8m0fnu = DType("f8e8m0fnu", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e8m0fnu")
 f4e2m1fnx2 = DType("f4e2m1fnx2", "opaque", 8, np.dtype(np.uint8), torch_name="float4_e2m1fn_x2")  # a pair of elements
-
 DTYPES: Mapping[str, DType] = {d.name: d for d in tuple(globals().values()) if isinstance(d, DType)}
 """Every element type by name."""
 
 KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if not d.is_opaque}
 """The element types that kernels can compute with, by name."""
+
+bf16x2, i8x4, u8x4 = packed_dtype(bf16, 2), packed_dtype(i8, 4), packed_dtype(u8, 4)
+
+PACKED_DTYPES: Mapping[str, DType] = {d.name: d for d in (bf16x2, i8x4, u8x4)}
+"""The types of packed elements that kernels can read, by name."""
 
 
 @dataclass(frozen=True)
@@ -360,7 +320,9 @@ class TensorType:
         return tuple(slice(margin.get(d, 0), margin.get(d, 0) + n) for d, n in enumerate(self.shape))
 
     def is_subview_of(self, parent: TensorType) -> bool:
-        """Return True if the tensor is `parent` or a box inside it."""
+        """Return True if the tensor is `parent` or a box inside it, or those in packed elements."""
+        if self.dtype.element and self != parent:
+            return self.dtype.element == parent.dtype and self.elementwise(parent.shape).is_subview_of(parent)
         own, outer = self.layout, parent.layout
         order = [g.dim for g in outer.physical_dims] if outer else list(range(parent.rank))
         return self == parent or (
@@ -376,6 +338,46 @@ class TensorType:
         both = zip(self.subview_slices(), other.subview_slices(), strict=True)
         pairs = [(a, b) for a, b in both if isinstance(a.stop, int) and isinstance(b.stop, int)]
         return any(a.stop <= b.start or b.stop <= a.start for a, b in pairs)
+
+    def packed(self, dim: int, dtype: DType) -> TensorType | None:
+        """Return the type of the same memory in packed elements, of neighbours along `dim`; None if those are not contiguous."""
+        order = self.layout or _row_major(self.rank)
+        last, extent = order.physical_dims[-1], self.shape[dim]
+        counts = (extent, last.margin_before, last.margin_after)
+        if last.dim != dim or last.block_size or any(n % dtype.count != 0 for n in counts):
+            return None
+        _, before, after = (floordiv(n, dtype.count) for n in counts)
+        physical = (*order.physical_dims[:-1], replace(last, margin_before=before, margin_after=after))
+        return self.repacked(dim, dtype, Layout(physical) if self.layout else None)
+
+    def repacked(self, dim: int, dtype: DType, layout: Layout | None = None) -> TensorType:
+        """Return the type of packed elements of neighbours along `dim`, in a layout of its own."""
+        shape = [floordiv(n, dtype.count) if d == dim else n for d, n in enumerate(self.shape)]
+        return TensorType(dtype, tuple(shape), layout)
+
+    def packed_dim(self, shape: Sequence[Dim]) -> int:
+        """Return the dimension along which neighbours are packed, in elements of a tensor of `shape` or of a box inside it."""
+        differing = [d for d, (n, m) in enumerate(zip(shape, self.shape, strict=True)) if n != m]
+        return differing[0] if len(differing) == 1 else (self.layout or _row_major(self.rank)).physical_dims[-1].dim
+
+    def elementwise(self, shape: Sequence[Dim]) -> TensorType:
+        """Return the type of the same memory in single elements, inverse of `packed`; `shape` as for `packed_dim`."""
+        count, element = self.dtype.count, self.dtype.element
+        if element is None or tuple(shape) == self.shape:
+            return self
+        dim, physical = self.packed_dim(shape), list((self.layout or _row_major(self.rank)).physical_dims)
+        place = next(k for k, g in enumerate(physical) if g.dim == dim)
+        if place == len(physical) - 1:
+            before, after = physical[place].margin_before * count, physical[place].margin_after * count
+            physical[place] = PhysicalDim(dim, margin_before=before, margin_after=after)
+        elif physical[-1].dim == dim:  # the inner dimension of blocks: they have more elements
+            physical = [replace(g, block_size=g.block_size * count) if g.dim == dim else g for g in physical]
+        else:
+            physical[place:] = [PhysicalDim(dim, count), *physical[place + 1 :], PhysicalDim(dim, count, is_inner=True)]
+        layout = Layout(tuple(physical))
+        extents = tuple(n * count if d == dim else n for d, n in enumerate(self.shape))
+        is_default = self.layout is None and layout == _row_major(self.rank)
+        return TensorType(element, extents, None if is_default else layout)
 
     def with_shape(self, shape: Sequence[Dim]) -> TensorType:
         return TensorType(self.dtype, tuple(shape))
@@ -396,6 +398,11 @@ class TensorType:
 
 ResultType: TypeAlias = TensorType | tuple[TensorType, ...]
 """Type of a node's result; a tuple for a node with several results."""
+
+
+@lru_cache
+def _row_major(rank: int) -> Layout:
+    return Layout.from_order(range(rank))
 
 
 @lru_cache(maxsize=65536)
@@ -433,5 +440,4 @@ def broadcast_index(shape: Sequence[Dim], index: Sequence[Dim]) -> tuple[Dim, ..
 
 def summand_dtype(element: DType, result: DType) -> DType:
     """Return the type in which a reduction to `result` takes each element: its accumulator's, or a wider `result`."""
-    own = element.compute
-    return result if result.kind == own.kind and result.bits > own.bits else own
+    return result.compute if result.includes(element) else element.compute

@@ -28,6 +28,7 @@ from compiler.ir.graph.node import Node
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
 from compiler.passes.remark import Remark, Remarks
+from compiler.target import MatrixShape, Target
 
 IR = TypeVar("IR", bound=Graph | Kernel | Program)
 
@@ -44,6 +45,7 @@ class Alternative:
 class Context:
     """State that the passes of one compilation share: the machine they choose for, and what they report.
 
+    `matrix_shapes` are the matrix multiply-accumulate instructions of the target.
     `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
@@ -51,6 +53,7 @@ class Context:
     """
 
     machine: Machine = field(default_factory=Machine)
+    matrix_shapes: tuple[MatrixShape, ...] = ()
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
@@ -60,6 +63,11 @@ class Context:
     lowered_kernels: dict[Hashable, Kernel] = field(default_factory=dict)
     running: Pass[Any] | None = None
     _accesses: Accesses | None = None
+
+    @staticmethod
+    def for_target(target: Target) -> Context:
+        """Return a new context of passes that make code for `target`."""
+        return Context(target.machine or Machine(), target.matrix_shapes)
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """The accesses of `kernel`, found once as long as passes leave it as it is."""

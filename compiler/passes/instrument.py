@@ -15,7 +15,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values
 from compiler.ir.interpret.size_sampling import SizeValues, interpreted_statements, sample_sizes
-from compiler.ir.interpret.tile import poisoned_array, run_kernel, run_program
+from compiler.ir.interpret.tile import pack_elements, poisoned_array, run_kernel, run_program
 from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_kernel, print_program
 from compiler.ir.tile.kernel import Kernel, walk
@@ -153,7 +153,8 @@ class SemanticCheck(PassInstrument):
                 expected = next((a for s, a in known if s == sizes), None) or interpreted_outputs(old, self.seed, sizes)
             except (IndexError, RuntimeError):  # a static index is out of range at this size
                 continue
-            actual = interpreted_outputs(new, self.seed, sizes)
+            like = None if isinstance(old, Graph) else old
+            actual = interpreted_outputs(new, self.seed, sizes, like)
             outputs.append((sizes, actual))
             at = f" where {', '.join(f'{n} = {v}' for n, v in sizes.items())}" if sizes else ""
             for number, (want, got) in enumerate(zip(expected, actual, strict=True)):
@@ -163,10 +164,13 @@ class SemanticCheck(PassInstrument):
         self._last = (new, outputs)
 
 
-def interpreted_outputs(ir: AnyIR, seed: int = 0, sizes: SizeValues | None = None) -> list[Array]:
+def interpreted_outputs(
+    ir: AnyIR, seed: int = 0, sizes: SizeValues | None = None, like: Kernel | Program | None = None
+) -> list[Array]:
     """Interpret IR on random inputs; return a graph's outputs in float64, or a kernel's out and inout buffers.
 
-    `sizes` are values of dynamic sizes; symbols of a graph without one get small values.
+    `sizes` are values of dynamic sizes; symbols of a graph without one get small values.  Inputs of Tile IR are as for `like`:
+    before a pass that packs elements.
     """
     sizes = sizes or {}
     if isinstance(ir, Graph):
@@ -176,7 +180,7 @@ def interpreted_outputs(ir: AnyIR, seed: int = 0, sizes: SizeValues | None = Non
             lambda low, high: interpret(fixed, random_inputs(types, seed, low, high), dtype=torch.float64)
         )
         return [as_array(r) for r in results]
-    inputs = input_types(ir, sizes)
+    inputs = input_types(like or ir, sizes)
     return run_with_valid_range(lambda low, high: interpret_on(ir, random_inputs(inputs, seed, low, high), sizes))
 
 
@@ -205,14 +209,16 @@ def tolerance(ir: AnyIR) -> float:
 def interpret_on(ir: Kernel | Program, arrays: Sequence[Array], sizes: SizeValues | None = None) -> list[Array]:
     """Return the outputs of a program, or a kernel's out and inout buffers after a run on copies of `arrays`.
 
-    `arrays` has one entry per input or parameter; `sizes` gives dynamic sizes that no shape determines.
+    `arrays` has one entry per input or parameter, in single elements or packed; `sizes` gives dynamic sizes that no shape
+    determines.
     """
     if isinstance(ir, Program):
         return run_program(ir, arrays)
-    buffers = {
-        p.name: poisoned_array(p.type.with_shape(x.shape)) if p.role == "out" else x.copy()
-        for p, x in zip(ir.params, arrays, strict=True)
-    }
+    buffers = {}
+    for p, x in zip(ir.params, arrays, strict=True):
+        type_ = p.type.specialize(sizes or {})
+        given = x.copy() if x.dtype == type_.dtype.numpy else pack_elements(x, type_)
+        buffers[p.name] = poisoned_array(p.type.with_shape(x.shape)) if p.role == "out" else given
     run_kernel(ir, buffers, sizes)
     return [buffers[p.name] for p in ir.params if p.role in ("out", "inout")]
 

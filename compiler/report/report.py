@@ -21,7 +21,7 @@ from compiler.ir.graph.graph import Graph, unique_names
 from compiler.ir.graph.structure import Fused, Leaf, Recurrence, is_view
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.program import Launch, Program, execution_counts
-from compiler.ir.types import KERNEL_DTYPES
+from compiler.ir.types import KERNEL_DTYPES, PACKED_DTYPES
 from compiler.passes.remark import Remark
 from compiler.pipeline import Stages
 from compiler.report.render import abbreviate, format_bytes, format_location, render_plain, table, truncated_text
@@ -259,7 +259,7 @@ TOKEN_PATTERN = re.compile(
     r"(?P<c>//[^\n]*)|(?P<v>%(?:&quot;.*?&quot;|[\w.]+))|(?P<g>@(?:&quot;.*?&quot;|[\w.]+))"
     r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|scratch|tile|lanes|unroll|accumulators|balanced|reduce|yield|store"
     r"|nontemporal|local|check|prefetch|launch|copy|view|repeat)\b"
-    rf"|\b(?P<t>(?:{'|'.join(KERNEL_DTYPES)})\[[^\]]*\](?:\{{[^}}]*\}})?)"
+    rf"|\b(?P<t>(?:{'|'.join((*KERNEL_DTYPES, *PACKED_DTYPES))})\[[^\]]*\](?:\{{[^}}]*\}})?)"
 )
 """Tokens of IR text after HTML escaping; the group is the class in report.html: comment, value, global, keyword, type."""
 

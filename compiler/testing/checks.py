@@ -47,6 +47,7 @@ from compiler.passes.instrument import (
 from compiler.passes.manager import parse_pipeline, run_pipeline
 from compiler.passes.pattern import RulePass
 from compiler.report.measure import float64_reference, numerical_error
+from compiler.target import MatrixShape
 
 BLESS = False
 """True if `check_pass` writes the IR it got into the test instead of failing (`pytest --bless`)."""
@@ -62,17 +63,18 @@ def check_pass(
     idempotent: bool = True,
     special: bool = True,
     machine: Machine | None = None,
+    matrix_shapes: tuple[MatrixShape, ...] = (),
 ) -> AnyIR:
     """Run `pipeline` on the text `before`, compare with the text `after` up to names, and return the result.
 
     `unchanged` is a text that the pipeline must not change; `remark` must occur in a remark.  The result is verified, printed and
     parsed back, and with `idempotent` run through the pipeline again.  Both sides are interpreted on random inputs, with symbolic
     sizes 0 and 1 and with dynamic sizes that fill tiles, and with `special` on zeros of both signs, infinities and NaN.  Results
-    must be identical if every pass is exact, else equal in float64 within a tolerance.  Raises AssertionError.
+    must be identical if every pass is exact, else equal in float64 within a tolerance.  `machine` and `matrix_shapes` describe the
+    target.  Raises AssertionError.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
-    machine = machine or Machine()
-    context = Context(machine)
+    context, again_context = (Context(machine or Machine(), matrix_shapes) for _ in range(2))
     source = parse_ir(before or unchanged)
     verify(source)
     result = run_pipeline(source, passes, context, [Verify(), SemanticCheck()])
@@ -82,7 +84,7 @@ def check_pass(
     )
     _assert_round_trip(result)
     if idempotent:
-        again = run_pipeline(result, passes, Context(machine))
+        again = run_pipeline(result, passes, again_context)
         assert canonical_text(again) == canonical_text(result), (
             "the pipeline is not idempotent, a second run changes the IR:\n" + _diff(result, again)
         )

@@ -194,7 +194,6 @@ def status_spinner(message: str) -> AbstractContextManager[Any]:
 def run_opt(args: argparse.Namespace) -> None:
     """tilewright opt"""
     from compiler.codegen.backend import target_by_name
-    from compiler.cost.machine import Machine
     from compiler.ir.graph.graph import Graph
     from compiler.lowering.program import lower
     from compiler.passes.base import Context
@@ -209,7 +208,7 @@ def run_opt(args: argparse.Namespace) -> None:
         print_after=args.print_ir_after or "",
         print_after_change=args.print_ir_after_change,
     )
-    context, timing = Context(machine=target_by_name(args.target, args.machine).machine or Machine()), PassTiming()
+    context, timing = Context.for_target(target_by_name(args.target, args.machine)), PassTiming()
     instruments = [timing, *instruments_for(options)]
     ir = read_ir(args.file)
     ir = run_pipeline(ir, args.pipeline, context, instruments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from compiler.ir.symbolic.index_expr import floordiv, mod, var
 from compiler.ir.text.type_parser import parse_type
-from compiler.ir.types import DType, Layout, PhysicalDim, TensorType, bf16, boolean, f32
+from compiler.ir.types import DType, Layout, PhysicalDim, TensorType, bf16, bf16x2, boolean, f32, i8x4
 
 
 @st.composite
@@ -63,6 +65,52 @@ def test_symbolic_addresses_below_a_byte() -> None:
 @settings(deadline=None)
 def test_margins_round_trip(t: TensorType) -> None:
     assert parse_type(str(t)) == t
+
+
+@given(boxes(), st.sampled_from([bf16x2, i8x4]))
+@settings(deadline=None)
+def test_packed_elements_are_neighbours_in_the_same_memory(t: TensorType, dtype: DType) -> None:
+    assert t.layout is not None
+    assert dtype.element is not None
+    count, t = dtype.count, t.with_dtype(dtype.element)
+    assert t.layout is not None
+    dim = t.layout.physical_dims[-1].dim
+    wide = replace(t, shape=tuple(n * count if d == dim else n for d, n in enumerate(t.shape)))
+    packed = wide.packed(dim, dtype)
+    margins = t.layout.physical_dims[-1]
+    if margins.margin_before % count or margins.margin_after % count:
+        assert packed is None
+        return
+    assert packed is not None
+    assert packed.is_subview_of(wide)
+    assert packed.elementwise(wide.shape).physical_shape == wide.physical_shape
+    for index in np.ndindex(*packed.static_shape()):
+        first = tuple(i * count if d == dim else i for d, i in enumerate(index))
+        assert packed.offset(index) * count == wide.offset(first)
+
+
+@pytest.mark.parametrize(
+    ("whole", "dim", "layout", "expected"),
+    [
+        ("i8[96, 8]", 1, "{0/48, 1, 0%48}", "i8[96, 8]{0/48, 1/4, 0%48, 1%4}"),
+        ("i8[96, 8, 3]", 1, "{0/48, 2, 1, 0%48}", "i8[96, 8, 3]{0/48, 2, 1/4, 0%48, 1%4}"),
+        ("i8[96, 8]", 0, "{0, 1}", "i8[96, 8]{0/4, 1, 0%4}"),
+        ("i8[96, 8]", 1, "{0, 1}", "i8[96, 8]{0, 1}"),
+        ("i8[3, 512]", 1, "{1/64, 0, 1%64}", "i8[3, 512]{1/256, 0, 1%256}"),
+        ("i8[96, 8]", 1, "", "i8[96, 8]"),
+        ("i8[96, 8]", 0, "{1, 0}", "i8[96, 8]{1, 0}"),
+    ],
+)
+def test_packed_constants_have_one_more_digit(whole: str, dim: int, layout: str, expected: str) -> None:
+    t = parse_type(whole)
+    packed = t.repacked(dim, i8x4, parse_type(f"{whole}{layout}").layout)
+    assert str(packed.elementwise(t.shape)) == expected
+
+
+def test_single_elements_that_are_not_contiguous_are_not_packed() -> None:
+    assert parse_type("i8[8, 8]{1, 0}").packed(1, i8x4) is None
+    assert parse_type("i8[8, 6]").packed(1, i8x4) is None
+    assert not parse_type("u8x4[8, 2]").is_subview_of(parse_type("i8[8, 8]"))
 
 
 @pytest.mark.parametrize(

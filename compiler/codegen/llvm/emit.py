@@ -431,9 +431,20 @@ class KernelEmitter:
         return set(ev.axes(stmt.value)) - {r.var for r in stmt.ranges}
 
     def _accumulate(self, stmt: Reduce, ev: ExprEmitter, coord: dict[str, int], total: str, lanes: int) -> str:
-        """Combine `total` with one more term; f32 and f64 sums of products become `llvm.fmuladd`, fused if the target can."""
+        """Combine `total` with one more term; f32 and f64 sums of products become `llvm.fmuladd`, fused if the target can.
+
+        Sums of dot products become the target's instruction.
+        """
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
+        if stmt.op == "add" and isinstance(value, PrimitiveCall) and value.primitive == "dot":
+            packed = value.operands[0].dtype
+            dot = self.target.dot_instruction(packed, value.operands[1].dtype, lanes)
+            if dot:
+                wide = f"<{lanes * packed.count} x {dot.operand}>"
+                bits = (ev.emit_element(a, coord, lanes) for a in value.operands)
+                x, y = (self.b.emit(f"bitcast {llvm_type(packed, lanes)} {v} to {wide}") for v in bits)
+                return self.b.intrinsic(ty, f"{dot.intrinsic}.{lanes * packed.bits}", (ty, total), (wide, x), (wide, y))
         is_wide = value.dtype.is_float and not value.dtype.is_reduced_float
         if stmt.op == "add" and is_wide and isinstance(value, PrimitiveCall) and value.primitive == "mul":
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)

@@ -190,7 +190,7 @@ class ExprEmitter(AddressEmitter):
             if e.mask is not None:
                 return self._load_masked_scalar(e, buffer, offset, coord, other)
             pointer = self.emit_pointer(buffer, offset, coord)
-            value = self.b.emit(f"load {memory_type(dtype)}, ptr {pointer}, align {dtype.bytes}")
+            value = self.b.emit(f"load {memory_type(dtype)}, ptr {pointer}, align {dtype.alignment}")
             return self._from_memory(value, dtype, 0)
         mask = self.lane_mask(e.mask, coord, lanes)
         offset, stride = element.at_coord(self.scope, coord)
@@ -220,9 +220,9 @@ class ExprEmitter(AddressEmitter):
         """Load contiguous elements; lanes for which the mask is false hold `passthru`."""
         memory = memory_type(dtype, lanes)
         if not mask:
-            return self.b.emit(f"load {memory}, ptr {address}, align {dtype.bytes}")
+            return self.b.emit(f"load {memory}, ptr {address}, align {dtype.alignment}")
         return self.b.intrinsic(memory, f"llvm.masked.load.{intrinsic_suffix(dtype, lanes)}.p0",
-                                (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask), (memory, passthru))  # fmt: skip
+                                (f"ptr align {dtype.alignment}", address), (llvm_type(boolean, lanes), mask), (memory, passthru))  # fmt: skip
 
     def _store_vector(
         self, dtype: DType, lanes: int, bits: str, address: str, mask: str | None, nontemporal: Dim | None = None
@@ -233,10 +233,12 @@ class ExprEmitter(AddressEmitter):
         """
         memory = memory_type(dtype, lanes)
         if not mask:
-            self._store_unmasked(f"store {memory} {bits}, ptr {address}", dtype.bytes, lanes * dtype.bytes, nontemporal)
+            self._store_unmasked(
+                f"store {memory} {bits}, ptr {address}", dtype.alignment, lanes * dtype.bytes, nontemporal
+            )
             return
         self.b.intrinsic("void", f"llvm.masked.store.{intrinsic_suffix(dtype, lanes)}.p0",
-                         (memory, bits), (f"ptr align {dtype.bytes}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip
+                         (memory, bits), (f"ptr align {dtype.alignment}", address), (llvm_type(boolean, lanes), mask))  # fmt: skip
 
     def _store_unmasked(self, store: str, alignment: int, width: int, nontemporal: Dim | None) -> None:
         """Emit a store of `width` bytes: non-temporal if that is a vector register and `nontemporal` >= 0 at run time."""
@@ -259,9 +261,9 @@ class ExprEmitter(AddressEmitter):
 
     def _load_if(self, condition: str, address: str, dtype: DType) -> str:
         """Load one element; if `condition` is false, load an undefined value from a dummy address instead."""
-        dummy = self.b.alloca(f"{memory_type(dtype)}, align {dtype.bytes}")
+        dummy = self.b.alloca(f"{memory_type(dtype)}, align {dtype.alignment}")
         safe = self.b.emit(f"select i1 {condition}, ptr {address}, ptr {dummy}")
-        return self.b.emit(f"load {memory_type(dtype)}, ptr {safe}, align {dtype.bytes}")
+        return self.b.emit(f"load {memory_type(dtype)}, ptr {safe}, align {dtype.alignment}")
 
     def _load_broadcast(
         self, e: Load, buffer: StorageBuffer, address: str, mask: str | None, lanes: int, passthru: str
@@ -270,7 +272,7 @@ class ExprEmitter(AddressEmitter):
         dtype = buffer.type.dtype
         memory, element, flags = memory_type(dtype, lanes), memory_type(dtype), llvm_type(boolean, lanes)
         if e.mask is None:
-            return self.b.splat(element, self.b.emit(f"load {element}, ptr {address}, align {dtype.bytes}"), lanes)
+            return self.b.splat(element, self.b.emit(f"load {element}, ptr {address}, align {dtype.alignment}"), lanes)
         assert mask is not None
         any_lane = self.b.intrinsic("i1", f"llvm.vector.reduce.or.v{lanes}i1", (flags, mask))
         value = self.b.splat(element, self._load_if(any_lane, address, dtype), lanes)
@@ -340,7 +342,7 @@ class ExprEmitter(AddressEmitter):
         pointers = self.b.emit(f"getelementptr {memory_type(dtype)}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
         flags, memory = llvm_type(boolean, lanes), memory_type(dtype, lanes)
         return self.b.intrinsic(memory, f"llvm.masked.gather.{intrinsic_suffix(dtype, lanes)}.v{lanes}p0",
-                                (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"), (memory, passthru))  # fmt: skip
+                                (f"<{lanes} x ptr> align {dtype.alignment}", pointers), (flags, mask or "splat (i1 true)"), (memory, passthru))  # fmt: skip
 
     def emit_store(
         self, name: str, index: tuple[Dim, ...], value: Expr, axes: tuple[str, ...], nontemporal: Dim | None
@@ -404,7 +406,7 @@ class ExprEmitter(AddressEmitter):
         offset, stride = element.at_coord(self.scope, coord)
         if not lanes:
             pointer = self.emit_pointer(buffer, offset, coord)
-            self.b.emit_void(f"store {memory} {bits}, ptr {pointer}, align {dtype.bytes}")
+            self.b.emit_void(f"store {memory} {bits}, ptr {pointer}, align {dtype.alignment}")
             return
         mask = self.lane_mask(None, coord, lanes)
         flags = llvm_type(boolean, lanes)
@@ -412,7 +414,7 @@ class ExprEmitter(AddressEmitter):
             offsets = self.emit_resolved_index(element.lane_offset(self.scope, coord), coord, lane)
             pointers = self.b.emit(f"getelementptr {memory_element}, ptr {buffer.pointer}, <{lanes} x i64> {offsets}")
             self.b.intrinsic("void", f"llvm.masked.scatter.{intrinsic_suffix(dtype, lanes)}.v{lanes}p0",
-                             (memory, bits), (f"<{lanes} x ptr> align {dtype.bytes}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
+                             (memory, bits), (f"<{lanes} x ptr> align {dtype.alignment}", pointers), (flags, mask or "splat (i1 true)"))  # fmt: skip
         elif mask is None:
             condition = _nontemporal_condition(nontemporal, (offset,), lanes) if buffer.is_aligned else None
             self._store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), None, condition)
@@ -420,7 +422,7 @@ class ExprEmitter(AddressEmitter):
             # scalar store: a masked store of one lane of a narrowed vector writes too many bytes in LLVM 22 (LLVM issue 179489)
             first = self.b.emit(f"extractelement {memory} {bits}, i64 0")
             pointer = self.emit_pointer(buffer, offset, coord)
-            self.b.emit_void(f"store {memory_element} {first}, ptr {pointer}, align {dtype.bytes}")
+            self.b.emit_void(f"store {memory_element} {first}, ptr {pointer}, align {dtype.alignment}")
         else:
             self._store_vector(dtype, lanes, bits, self.emit_pointer(buffer, offset, coord), mask)
 

@@ -42,6 +42,8 @@ def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) 
         return b.emit(f"select {llvm_type(boolean, lanes)} {args[0]}, {ty} {args[1]}, {ty} {args[2]}")
     if name == "cast":
         return emit_cast(b, dtype, e.dtype, args[0], lanes)
+    if name == "dot":
+        return emit_dot(b, e, args, lanes)
     if name == "bitcast":
         source, target = llvm_type(dtype, lanes), llvm_type(e.dtype, lanes)
         return args[0] if source == target else b.emit(f"bitcast {source} {args[0]} to {target}")
@@ -65,6 +67,25 @@ def _compute_in_f32(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int)
     result = boolean if e.dtype == boolean else f32
     value = emit_primitive(b, PrimitiveCall(result, e.primitive, (Ref(f32, ""),) * len(args)), widened, lanes)
     return value if result == boolean else emit_cast(b, f32, dtype, value, lanes)
+
+
+def emit_dot(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str:
+    """Multiply the values of packed elements one by one, in the result's dtype."""
+    total = ""
+    for k in range(e.operands[0].dtype.count):
+        factors = [_packed_value(b, a.dtype, e.dtype, x, k, lanes) for a, x in zip(e.operands, args, strict=True)]
+        term = emit_primitive(b, PrimitiveCall(e.dtype, "mul", (Ref(e.dtype, ""),) * 2), factors, lanes)
+        addition = PrimitiveCall(e.dtype, "add", (Ref(e.dtype, ""),) * 2)
+        total = emit_primitive(b, addition, [total, term], lanes) if total else term
+    return total
+
+
+def _packed_value(b: IRBuilder, packed: DType, target: DType, x: str, k: int, lanes: int) -> str:
+    """Return value `k` of a packed element in dtype `target`."""
+    assert packed.element is not None
+    ty, element = llvm_type(packed, lanes), llvm_type(packed.element, lanes)
+    shifted = b.emit(f"lshr {ty} {x}, {splat_constant(str(k * packed.element.bits), packed, lanes)}")
+    return emit_cast(b, packed.element, target, b.emit(f"trunc {ty} {shifted} to {element}"), lanes)
 
 
 def emit_compare(b: IRBuilder, name: str, dtype: DType, args: list[str], lanes: int) -> str:

@@ -9,7 +9,8 @@ import llvmlite.binding as llvm
 
 from compiler.cost.host import host_machine
 from compiler.cost.machine import AVX2, AVX512, NEON, SSE, Machine
-from compiler.target import MemorySpace, Target
+from compiler.ir.types import DType, bf16x2, f32, i8x4, i32, u8x4
+from compiler.target import MatrixShape, MemorySpace, Target
 
 LINUX_X86 = "x86_64-unknown-linux-gnu"
 LINUX_ARM = "aarch64-unknown-linux-gnu"
@@ -41,6 +42,29 @@ NATIVE_DTYPES = ("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool")
 """Dtypes that scalar and vector units compute with; f16 and bf16 are widened to f32."""
 
 
+@dataclass(frozen=True)
+class DotInstruction:
+    """An instruction that adds to each lane the dot product of two packed elements.
+
+    CPUs with `feature` have it.  `intrinsic` lacks the width of its vectors in bits; `operand` is the type of their elements
+    in LLVM.
+    """
+
+    lhs: DType
+    rhs: DType
+    accumulator: DType
+    feature: str
+    intrinsic: str
+    operand: str
+
+
+DOT_INSTRUCTIONS = (
+    DotInstruction(bf16x2, bf16x2, f32, "avx512bf16", "llvm.x86.avx512bf16.dpbf16ps", "bfloat"),
+    DotInstruction(u8x4, i8x4, i32, "avx512vnni", "llvm.x86.avx512.vpdpbusd", "i8"),
+)
+"""Dot products of packed elements, by preference."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CPUTarget(Target):
     """A CPU as LLVM names it.
@@ -57,6 +81,11 @@ class CPUTarget(Target):
     def has_feature(self, feature: str) -> bool:
         """Return True if the CPU has `feature`, by LLVM's name: "fma", "avx512bf16", "avx512vnni"."""
         return f"+{feature}" in self.features.split(",")
+
+    def dot_instruction(self, lhs: DType, rhs: DType, lanes: int) -> DotInstruction | None:
+        """Return the instruction that adds dot products of packed elements in `lanes` lanes, or None."""
+        found = (d for d in DOT_INSTRUCTIONS if (d.lhs, d.rhs) == (lhs, rhs) and self.has_feature(d.feature))
+        return next(found, None) if lanes * lhs.bits in (128, 256, self.vector_bits) else None
 
     def lanes(self, bits: int) -> int:
         """Return how many elements of `bits` bits fit one vector register."""
@@ -76,11 +105,16 @@ def _cpu(name: str, triple: str, cpu: str, features: str, bits: int, registers: 
         MemorySpace("stack", STACK_BYTES, "thread"),
         MemorySpace("memory", None, "device"),
     )
+    dots = [d for d in DOT_INSTRUCTIONS if f"+{d.feature}" in features.split(",")]
     return CPUTarget(
         name=name,
         backend="llvm",
         native_dtypes=NATIVE_DTYPES,
         memory=memory,
+        matrix_shapes=tuple(
+            MatrixShape(1, bits // d.lhs.bits, d.lhs.count, f"{d.lhs.element}", f"{d.rhs.element}", f"{d.accumulator}")
+            for d in dots
+        ),
         machine=machine,
         triple=triple,
         cpu=cpu,

@@ -30,7 +30,9 @@ def _gpu(name: str, platform: str, architecture: int | str, warp_threads: int, s
             MemorySpace("shared", shared_bytes, "block"),
             MemorySpace("memory", None, "device"),
         ),
-        matrix_shapes=tuple(MatrixShape(16, 16, 16, operand, accumulator) for operand, accumulator in MATRIX_DTYPES),
+        matrix_shapes=tuple(
+            MatrixShape(16, 16, 16, operand, operand, accumulator) for operand, accumulator in MATRIX_DTYPES
+        ),
         platform=platform,
         architecture=architecture,
         warp_threads=warp_threads,

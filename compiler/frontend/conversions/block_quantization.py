@@ -157,7 +157,7 @@ def dequantize_float8(q: Node, scale: Node, output_dtype: torch.dtype = torch.fl
 @converts("aten._int_mm.default", "torchao.int_matmul.default")
 def integer_matmul(x: Node, y: Node) -> Node:
     """Multiply matrices of bytes, signed or not, with sums in i32."""
-    return ops.matmul(ops.as_dtype(x, i32), ops.as_dtype(y, i32))
+    return ops.matmul(x, y, dtype=i32)
 
 
 @converts("torchao.int_scaled_matmul.default")
@@ -170,5 +170,5 @@ def scaled_integer_matmul(x: Node, y: Node, scale: Node) -> Node:
 def int8_weight_matmul(x: Node, weight: Node, scales: Node) -> Node:
     """Multiply by the transpose of a matrix of i8 that has a scale for each row; the sum is rounded once."""
     check_scale(scales, divides=False)
-    product = ops.matmul(ops.as_dtype(x, f32), ops.as_dtype(ops.transpose(weight, 0, 1), f32))
+    product = ops.matmul(x, ops.transpose(weight, 0, 1), dtype=f32)
     return ops.as_dtype(ops.mul(product, ops.as_dtype(scales, f32)), x.dtype)

@@ -22,6 +22,8 @@ SPECIAL_FLOATS = (0.0, -0.0, 1.0, -1.0, _INF, -_INF, float("nan"), 0.5, -2.5, 1e
 def random_array(type_: TensorType, rng: np.random.Generator, low: int = 0, high: int = 8) -> Array:
     """Return random elements in `dtype.numpy`: floats in -2..2, integers in low..high-1, which can serve as indices."""
     shape, dtype = type_.static_shape(), type_.dtype
+    if dtype.element:
+        return dtype.pack(random_array(TensorType(dtype.element, (*shape, dtype.count)), rng, low, high))
     if dtype.is_float:
         return np.asarray(round_to(rng.uniform(-2, 2, shape), dtype))
     return rng.integers(low if dtype.is_integer else 0, high if dtype.is_integer else 2, shape).astype(dtype.numpy)
@@ -35,6 +37,8 @@ def special_array(type_: TensorType, phase: int = 0) -> Array:
 
 def special_values(dtype: DType) -> Array:
     """Return values of `dtype` that expose wrong algebra: non-finite and extreme floats, the ends of integer types."""
+    if dtype.element:
+        return dtype.pack(np.lib.stride_tricks.sliding_window_view(special_values(dtype.element), dtype.count))
     if dtype.is_float:
         with np.errstate(over="ignore"):
             return np.asarray(round_to(np.array(SPECIAL_FLOATS), dtype))

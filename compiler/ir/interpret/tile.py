@@ -81,7 +81,10 @@ def _run_steps(
             kernel = program.kernels[step.kernel]
             buffers = {}
             for p, argument in zip(kernel.params, step.arguments, strict=True):
-                buffers[p.name] = arrays[argument][p.type.specialize(sizes).subview_slices() or ...]
+                type_ = p.type.specialize(sizes)
+                elementwise = type_.elementwise(arrays[argument].shape)
+                array = arrays[argument][elementwise.subview_slices() or ...]
+                buffers[p.name] = array if elementwise is type_ else pack_elements(array, type_)
             run_kernel(kernel, buffers, sizes)
         elif isinstance(step, Copy):
             arrays[step.target][...] = arrays[step.source]
@@ -92,6 +95,14 @@ def _run_steps(
                 _run_steps(program, step.steps, arrays, {**counters, step.var: k}, sizes)
         else:
             _call_opaque(step, program.buffers, arrays)
+
+
+def pack_elements(array: Array, type_: TensorType) -> Array:
+    """Return the packed elements of `type_` for an array of single elements."""
+    dim = type_.packed_dim(array.shape)
+    neighbours = np.moveaxis(array, dim, -1)
+    packed = type_.dtype.pack(neighbours.reshape(*neighbours.shape[:-1], -1, type_.dtype.count))
+    return np.moveaxis(packed, -1, dim)
 
 
 def poisoned_array(type_: TensorType, private_shape: Sequence[int] = ()) -> Array:

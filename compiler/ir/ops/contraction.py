@@ -19,18 +19,18 @@ from compiler.ir.ops.rules import check_lengths, check_positive_attrs, window_co
 from compiler.ir.ops.views import permute, reshape, slice_
 from compiler.ir.symbolic.index_expr import Dim, ceildiv, floordiv, mod
 from compiler.ir.torch_types import to_torch
-from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32
+from compiler.ir.types import DType, TensorType, broadcast_index, broadcast_shapes, f32, i32
 
 
 def sum_dtype(s: Signature) -> DType:
     """Result dtype of a sum of products: attribute `dtype`, if given, else the operands' dtype.
 
-    `dtype` must be of the same kind and at least as wide; raises TypeRuleError otherwise.
+    `dtype` must include every number of both; raises TypeRuleError otherwise.
     """
-    operand: DType = s.types[0].dtype
-    result: DType = s.attrs.get("dtype") or operand
-    if result.kind != operand.kind or result.bits < operand.bits:
-        raise s.error(f"products of {operand} cannot be summed in {result}")
+    lhs, rhs = (t.dtype for t in s.types[:2])
+    result: DType = s.attrs.get("dtype") or lhs
+    if not (result.includes(lhs) and result.includes(rhs)):
+        raise s.error(f"products of {lhs} and {rhs} cannot be summed in {result}; insert a cast, or give a wider dtype")
     return result
 
 
@@ -62,12 +62,13 @@ def _matmul_reference(x: torch.Tensor, y: torch.Tensor, dtype: DType | None) -> 
 
 
 matmul = declare_op(
-    "matmul", "x: number, y: number", Reduction("add", _matmul_domain, lambda x, y: x * y),
+    "matmul", "x: number, y!: number", Reduction("add", _matmul_domain, lambda x, y: x * y),
     type_rule=_matmul_type, attrs={"dtype": None}, reference=_matmul_reference,
     samples=[
         sample_input("f32[4, 6]", "f32[6, 5]"), sample_input("f32[2, 4, 6]", "f32[2, 6, 5]"), sample_input("f32[3, 1, 2, 4]", "f32[2, 4, 5]"),
         sample_input("f32[2, 4, 6]", "f32[6, 5]"), sample_input("i64[3, 4]", "i64[4, 2]"), sample_input("bf16[4, 32]", "bf16[32, 5]"),
         sample_input("f32[3, 0]", "f32[0, 2]"), sample_input("f32[0, 3]", "f32[3, 2]"), sample_input("bf16[4, 32]", "bf16[32, 5]", dtype=f32),
+        sample_input("u8[4, 6]", "i8[6, 5]", dtype=i32), sample_input("f32[4, 6]", "i8[6, 5]", dtype=f32),
     ],
 )  # fmt: skip
 """Batched matrix product.  `dtype` is the result's if it is wider than the operands': the sum before rounding."""
@@ -200,7 +201,7 @@ def _sum_of_taps(
 
 
 conv = declare_op(
-    "conv", "x: number, weight: number", Reduction("add", _conv_domain, lambda x, w: x * w),
+    "conv", "x: number, weight!: number", Reduction("add", _conv_domain, lambda x, w: x * w),
     type_rule=_conv_type, attrs={**CONV_ATTRS, "before": (), "after": (), "dtype": None}, reference=_conv_reference,
     samples=[
         sample_input("f32[2, 3, 8]", "f32[4, 3, 3]", stride=[2], dilation=[1]),
@@ -211,6 +212,7 @@ conv = declare_op(
         sample_input("f32[0, 2, 5]", "f32[3, 2, 3]", stride=[1], dilation=[1]),
         sample_input("f32[2, 3, 8]", "f32[4, 3, 4]", stride=[2], dilation=[2], before=[3], after=[1]),
         sample_input("f32[1, 4, 7, 6]", "f32[6, 2, 3, 2]", stride=[1, 2], dilation=[5, 1], groups=2, before=[5, 0], after=[7, 2]),
+        sample_input("u8[1, 4, 5, 4]", "i8[2, 4, 3, 3]", stride=[1, 1], dilation=[1, 1], before=[1, 1], after=[1, 1], dtype=i32),
         sample_input("f32[1, 2, 3, 2, 4]", "f32[2, 2, 3, 3, 2]", stride=[1, 1, 2], dilation=[1, 1, 1], before=[1, 0, 2], after=[1, 3, 2]),
     ],
 )  # fmt: skip
@@ -347,7 +349,7 @@ def _phases_reference(
 
 
 conv_phases = declare_op(
-    "conv_phases", "x: number, weight: number", Reduction("add", _phases_domain, lambda x, w: x * w),
+    "conv_phases", "x: number, weight!: number", Reduction("add", _phases_domain, lambda x, w: x * w),
     type_rule=_phases_type, attrs={"stride": REQUIRED, "start": REQUIRED, "size": REQUIRED, "groups": 1, "dtype": None},
     reference=_phases_reference,
     samples=[

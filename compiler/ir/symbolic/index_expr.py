@@ -233,7 +233,8 @@ def mod(num: Dim, den: Dim, bounds: Bounds | None = None) -> Dim:
         return remainder % den
     if den > 0 and (limits := interval(remainder, bounds)) is not None and limits[0] // den == limits[1] // den:
         return remainder - limits[0] // den * den
-    return _atom(Mod(remainder, den))
+    reduced, modulus = _reduce_fraction(remainder, den)
+    return _atom(Mod(reduced, modulus)) * (den // modulus)
 
 
 def minimum(a: Dim, b: Dim, bounds: Bounds | None = None) -> Dim:

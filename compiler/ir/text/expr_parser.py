@@ -3,7 +3,7 @@
     expr ::= expr infix expr | "-" expr | "(" expr ")" | primitive "(" expr,* ")"
            | number (":" dtype)? | "true" | "false" | %name | "index" "(" dim ")"
            | %buffer "[" dim,* "]" | "load" "(" %buffer "[" dim,* "]" "," mask ("," other)? ")"
-           | ("cast" | "bitcast") "<" dtype ">" "(" expr ")"
+           | ("cast" | "bitcast" | "dot") "<" dtype ">" "(" expr,* ")"
 
 Infix operators have Python's precedence, but comparisons do not chain.  A bare number takes the dtype of the other
 operand or of the buffer it is stored to.  Names get their dtypes in program order; loop variables are i64.
@@ -134,8 +134,8 @@ def _read_element(c: Cursor, scope: NameScope) -> Load:
 
 def _read_function(c: Cursor, scope: NameScope) -> Expr:
     at = c.expect_kind("word", "an expression")
-    if at.text in ("cast", "bitcast"):
-        return _read_cast(c, scope, at)
+    if at.text in PRIMITIVES and PRIMITIVES[at.text].result_rule == "given":
+        return _read_typed_call(c, scope, at)
     if at.text == "index":
         return _read_index(c)
     if at.text not in PRIMITIVES and at.text != "load":
@@ -145,14 +145,16 @@ def _read_function(c: Cursor, scope: NameScope) -> Expr:
     return _build_call(c, at.text, c.read_list("(", lambda: read_expr(c, scope), ")"), at)
 
 
-def _read_cast(c: Cursor, scope: NameScope, at: Token) -> Expr:
+def _read_typed_call(c: Cursor, scope: NameScope, at: Token) -> Expr:
+    """Read a call of a primitive whose result dtype is given."""
     c.expect("<")
     dtype = read_dtype(c)
     c.expect(">")
-    c.expect("(")
-    operand = read_typed_expr(c, scope)
-    c.expect(")")
-    return scalar.call_primitive(at.text, operand, dtype=dtype)
+    operands = c.read_list("(", lambda: read_typed_expr(c, scope), ")")
+    try:
+        return scalar.call_primitive(at.text, *operands, dtype=dtype)
+    except TypeError as error:
+        raise c.error(str(error), at) from error
 
 
 def _read_index(c: Cursor) -> Expr:

@@ -187,8 +187,9 @@ class _KernelPrinter:
         return f"load({element}, {self.print_expr(e.mask)}{other})"
 
     def print_call(self, e: PrimitiveCall, outer_precedence: int) -> str:
-        if e.primitive in ("cast", "bitcast"):
-            return f"{e.primitive}<{e.dtype}>({self.print_expr(e.operands[0])})"
+        if PRIMITIVES[e.primitive].result_rule == "given":
+            operands = ", ".join(self.print_expr(a) for a in e.operands)
+            return f"{e.primitive}<{e.dtype}>({operands})"
         expected = _literal_dtypes(e)
         if infix := PRIMITIVES[e.primitive].infix:
             precedence = PRECEDENCE[infix]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size, floordiv, minimum, mod, var
 from compiler.ir.text.lexer import Cursor, did_you_mean
-from compiler.ir.types import DTYPES, DType, Layout, PhysicalDim, TensorType, is_valid_extent
+from compiler.ir.types import DTYPES, PACKED_DTYPES, DType, Layout, PhysicalDim, TensorType, is_valid_extent
 
 
 def parse_type(text: str) -> TensorType:
@@ -36,9 +36,10 @@ def read_type(c: Cursor) -> TensorType:
 
 def read_dtype(c: Cursor) -> DType:
     token = c.expect_kind("word", "a dtype")
-    if token.text not in DTYPES:
-        raise c.error(f"unknown dtype {token}{did_you_mean(token.text, DTYPES)}", token)
-    return DTYPES[token.text]
+    known = {**DTYPES, **PACKED_DTYPES}
+    if token.text not in known:
+        raise c.error(f"unknown dtype {token}{did_you_mean(token.text, known)}", token)
+    return known[token.text]
 
 
 def read_layout(c: Cursor, rank: int | None = None) -> Layout:

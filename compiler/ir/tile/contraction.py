@@ -13,7 +13,7 @@ from compiler.ir.types import DType
 
 @dataclass(frozen=True)
 class Contraction:
-    """A reduction that adds `lhs` * `rhs` over all its ranges."""
+    """A reduction that adds `lhs` * `rhs` over all its ranges, or their dot products if they are packed."""
 
     reduction: Reduce
     lhs: Expr
@@ -24,7 +24,7 @@ class Contraction:
 
         `dtypes` are its pairs of operand and accumulator, by name; None if no pair fits.
         """
-        for x, y in ((_uncast(self.lhs), _uncast(self.rhs)), (self.lhs, self.rhs)):
+        for x, y in ((uncast(self.lhs), uncast(self.rhs)), (self.lhs, self.rhs)):
             if x.dtype == y.dtype and (x.dtype.name, self.accumulator.name) in dtypes:
                 return x, y
         return None
@@ -39,7 +39,7 @@ def contraction_of(stmt: Stmt) -> Contraction | None:
     """Return the contraction that a statement is, or None."""
     if isinstance(stmt, Reduce) and stmt.op == "add":
         value = stmt.value
-        if isinstance(value, PrimitiveCall) and value.primitive == "mul":
+        if isinstance(value, PrimitiveCall) and value.primitive in ("mul", "dot"):
             return Contraction(stmt, *value.operands)
     return None
 
@@ -49,5 +49,6 @@ def is_contraction(stmt: Stmt) -> TypeGuard[Reduce]:
     return contraction_of(stmt) is not None
 
 
-def _uncast(e: Expr) -> Expr:
+def uncast(e: Expr) -> Expr:
+    """Return what a cast converts, or `e` itself."""
     return e.operands[0] if isinstance(e, PrimitiveCall) and e.primitive == "cast" else e

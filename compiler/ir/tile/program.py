@@ -153,12 +153,13 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
             return
         arguments = []
         for argument, param in zip(step.arguments, kernels[step.kernel].params, strict=True):
-            if param.type.layout != buffers[argument].layout and argument in constants:
-                source, layout = argument, param.type.layout
+            packed = param.type.elementwise(buffers[argument].shape)
+            if packed.layout != buffers[argument].layout and argument in constants:
+                source, layout = argument, packed.layout
                 if layout:
                     dims = (str(d).replace("/", "o").replace("%", "i") for d in layout.physical_dims)
                     argument = f"{source}.{'_'.join(dims)}"
-                buffers[argument], constants[argument] = param.type, constants[source]
+                buffers[argument], constants[argument] = packed, constants[source]
             elif param.role == "scratch":
                 buffers[argument] = param.type
             arguments.append(argument)

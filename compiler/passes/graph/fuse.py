@@ -9,7 +9,6 @@ from math import prod
 import networkx
 
 from compiler.analysis.accesses import Accesses
-from compiler.analysis.convolution_match import is_contraction_node
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
 from compiler.analysis.structural_key import structural_key
@@ -29,10 +28,8 @@ from compiler.ir.graph.structure import (
     Recurrence,
     Reduction,
     TupleGet,
-    elementwise_expr,
     is_view,
 )
-from compiler.ir.scalar import Ref
 from compiler.ir.symbolic.index_expr import variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
@@ -151,7 +148,7 @@ class Fusion:
             elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
                 why = "cheaper as the epilogue of its contraction"
             elif fused_cost > (separate_cost := g.cost + self.standalone_cost([n, *more])) and (
-                more or not (is_cheap_index_expr(n) or self.widens_for_contractions(n))
+                more or not is_cheap_index_expr(n)
             ):
                 why = f"fused cost {fused_cost}, separate cost {separate_cost}"
             else:
@@ -161,16 +158,6 @@ class Fusion:
         if why:
             self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n)
         return False
-
-    def widens_for_contractions(self, n: Node) -> bool:
-        """Return True if `n` casts integers to wider ones that only contractions read: their kernels load narrow ones."""
-        if not isinstance(n.structure, Elementwise) or len(n.operands) != 1 or n.dtype.kind != "int":
-            return False
-        (x,) = n.operands
-        is_cast = (
-            x.dtype.is_integer and x.dtype.bits < n.dtype.bits and elementwise_expr(n).args == (Ref(x.dtype, "x0"),)
-        )
-        return is_cast and all(map(is_contraction_node, self.graph.users[n]))
 
     def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: int) -> bool:
         """Return True if `n` is cheaper as the epilogue of its contraction than recomputed in `g` without that."""

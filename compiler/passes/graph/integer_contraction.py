@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from compiler.analysis.convolution_match import is_contraction_node
 from compiler.analysis.quantized_value import (
+    CODES,
     Match,
     QuantizedValue,
     is_known,
@@ -16,57 +15,14 @@ from compiler.analysis.quantized_value import (
 )
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node, constant_node
+from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Position, Reduction, ReductionDomain, index_vars
 from compiler.ir.symbolic.index_expr import Dim, product
-from compiler.ir.types import f32, i8, i32, u8
+from compiler.ir.types import f32, i8, i32
 from compiler.passes.base import Context, GraphPass, register
 
 MAX_SUM = (1 << 31) - 1
 """Largest sum in i32."""
-
-
-@register
-@dataclass(frozen=True)
-class UnsignedBySigned(GraphPass):
-    """Give contractions of bytes an unsigned and a signed operand, which x86 multiplies in one instruction (vpdpbusd).
-
-    %a = cast %x {dtype=i32}   ->   %u = xor (bitcast %x {dtype=u8}), 128   %a = sub (cast %u {dtype=i32}), 128
-
-    A code changes by 128 and the zero point with it, so every value stays what it was.  The operand that is not constant
-    becomes the unsigned one.
-    """
-
-    name = "unsigned-by-signed"
-    exact = True
-
-    def run(self, ir: Graph, context: Context) -> Graph:
-        found = match_quantized_values(ir)
-        new: dict[Node, Node] = {}
-        for n in ir.nodes:
-            matches = [found[o] for o in n.operands] if is_contraction_node(n) else []
-            if not matches or not all(isinstance(m, QuantizedValue) for m in matches):
-                continue
-            first_is_weight = is_known(n.operands[0]) and not is_known(n.operands[1])
-            wanted = (i8, u8) if first_is_weight else (u8, i8)
-            operands = tuple(
-                _with_other_sign(m).dequantize(o.dtype) if isinstance(m, QuantizedValue) and m.codes.dtype != d else o
-                for m, o, d in zip(matches, n.operands, wanted, strict=True)
-            )
-            if operands != n.operands:
-                new[n] = n.with_operands(operands)
-                context.applied(self, "codes shifted by 128", n)
-        return ir.replace_nodes(new)
-
-
-def _with_other_sign(x: QuantizedValue) -> QuantizedValue:
-    """Return the same value with unsigned codes instead of signed ones, or the reverse."""
-    if x.codes.dtype == i8:
-        codes, shift = ops.xor(ops.bitcast(x.codes, dtype=u8), 128), 128
-    else:
-        codes, shift = ops.bitcast(ops.xor(x.codes, 128), dtype=i8), -128
-    by = constant_node(np.array(shift, np.int32))
-    return replace(x, codes=codes, zero_point=by if x.zero_point is None else ops.add(x.zero_point, by))
 
 
 @register
@@ -76,7 +32,7 @@ class IntegerContraction(GraphPass):
 
     %y = matmul (%a - %za) * %sa, (%b - %zb) * %sb
     ->
-    %p = matmul (cast %a {dtype=i32}), (cast %b {dtype=i32})
+    %p = matmul %a, %b {dtype=i32}
     %y = (cast (%p - %za * sums of %b - %zb * sums of %a + %za * %zb * terms) {dtype=f32}) * %sa * %sb
 
     The sum of integers is exact, if it fits i32; the floats before were rounded once for each product.  Zero points and
@@ -94,7 +50,7 @@ class IntegerContraction(GraphPass):
             a, b = (found[o] for o in n.operands)
             if not any(_is_quantized(m) for m in (a, b)):
                 continue
-            if n.dtype == i32 and all(isinstance(m, QuantizedValue) and m.zero_point is None for m in (a, b)):
+            if n.dtype == i32 and all(o.dtype in CODES for o in n.operands):
                 context.note(self, "runs in integers", n)
                 continue
             rewritten = integer_contraction(n, a, b)
@@ -120,6 +76,8 @@ def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:
     assert isinstance(n.structure, Reduction)
     domain = n.structure.domain(n)
     terms = product(domain.extents)
+    if "dtype" not in n.attrs:
+        return f"{n.op.name} adds in the dtype of its operands"
     if not isinstance(terms, int):
         return "the number of products is not known"
     if domain.guards(index_vars("i", n.type.rank), index_vars("r", len(domain.extents))):
@@ -135,13 +93,11 @@ def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:
         if (zero is None) != (x.zero_point is None) or (scale is None) != (x.scale is None):
             return "scales or zero points vary along the sum"
     (zero_a, scale_a), (zero_b, scale_b) = placed
-    attrs = {**n.attrs, "dtype": None} if "dtype" in n.attrs else n.attrs
-    wide = [ops.cast(x.codes, dtype=i32) for x in (a, b)]
-    total = n.op(*wide, **attrs)
+    total = n.op(a.codes, b.codes, **{**n.attrs, "dtype": i32})
     for zero, other in ((zero_a, 1), (zero_b, 0)):
         if zero is None:
             continue
-        sums = _sums(n, wide[other], positions[other], domain)
+        sums = _sums(n, (a, b)[other].codes, positions[other], domain)
         if sums is None:
             return "a zero point of the weights needs sums over windows"
         total = ops.sub(total, ops.mul(sums, zero))
@@ -169,4 +125,4 @@ def _sums(n: Node, codes: Node, position: Position, domain: ReductionDomain) -> 
     if {position[k] for k in dims} != set(reduced) or len(dims) != len(reduced):
         return None
     kept: list[Dim] = [0 if k in dims else d for k, d in enumerate(position)]
-    return place(ops.sum_(codes, dims=dims, keepdim=True), tuple(kept), n.shape)
+    return place(ops.sum_(ops.cast(codes, dtype=i32), dims=dims, keepdim=True), tuple(kept), n.shape)

@@ -46,9 +46,9 @@ class Winograd(GraphPass):
     %y = conv %x, %w {stride=[1, 1]}   ->   %y = transform of (transform of %x) @ (transform of %w)
 
     F(m x m, 3 x 3) of Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2016: each tile of m x m
-    results takes (m + 2)^2 multiplications for each pair of channels instead of 9 m^2.  Applies to unit strides and
-    constant f32 weights.  The cost model must estimate less than `max_time_ratio` of the direct convolution's time, and
-    the rounding error must grow by no more than `max_error` (0 disables the pass).
+    results takes (m + 2)^2 multiplications for each pair of channels instead of 9 m^2.  Applies to f32 images, unit strides
+    and constant weights of f32 or narrower.  The cost model must estimate less than `max_time_ratio` of the direct
+    convolution's time, and the rounding error must grow by no more than `max_error` (0 disables the pass).
     """
 
     name = "winograd"
@@ -101,7 +101,8 @@ def is_unit_stride_3x3(n: Node) -> bool:
     windows = match_convolution(n)
     if windows is None or (windows.stride[-2:], windows.dilation[-2:]) != ((1, 1), (1, 1)):
         return False
-    return n.operands[1].shape[-2:] == (3, 3) and all(x.dtype == f32 for x in (n, *n.operands))
+    x, w = n.operands
+    return w.shape[-2:] == (3, 3) and n.dtype == x.dtype == f32 and f32.includes(w.dtype)
 
 
 def best_tile(
@@ -202,7 +203,7 @@ def transformed_weights(w: Node, kernel_transform: Matrix) -> Node:
     shape = (len(kron_transform), math.prod(array.shape[1:-2]), len(array))
 
     def compute(start: int, stop: int) -> np.ndarray[Any, Any]:
-        return transform_windows(frames_as_channels(array[start:stop]), kron_transform)
+        return transform_windows(frames_as_channels(w.dtype.decode(array[start:stop])), kron_transform)
 
     return constant_node(LazyConstant(f32, shape, compute), loc=w.loc)
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from compiler.analysis.accesses import Accesses
+from compiler.analysis.dot_match import saved_products
 from compiler.analysis.size_hints import with_capped_hints
 from compiler.cost.machine import Machine
 from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
@@ -150,8 +151,10 @@ class LayoutSearch:
         key = (name, types)
         if key not in self.saved_ops_cache:
             kernel, table = self.program.kernels[name], self.kernel_accesses[name].with_param_types(types)
-            scores = score_loops(table, lane_count(kernel, self.machine), self.machine)
-            self.saved_ops_cache[key] = best_disjoint_loops(kernel.body, scores)[0]
+            lanes = lane_count(kernel, self.machine)
+            scores = score_loops(table, lanes, self.machine)
+            products = saved_products(table, self.context.matrix_shapes)
+            self.saved_ops_cache[key] = best_disjoint_loops(kernel.body, scores)[0] + products // lanes
         return self.saved_ops_cache[key]
 
     def param_types(self, launch: Launch, choice: InnermostDims) -> tuple[TensorType, ...]:

@@ -63,6 +63,20 @@ def test_convolutions_in_tiles_are_close_to_float64(side: int) -> None:
     check_tiles(nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()), torch.randn(1, 64, side, side))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_narrow_weights_of_images_that_are_widened(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Conv2d(64, 64, 3, padding=1, bias=False).eval().to(dtype), torch.randn(1, 64, 12, 12).to(dtype)
+    pipeline = "decompose,canonicalize,fold,widen-operands,winograd{max-time-ratio=9.0},fuse"
+    options = {"graph_passes": pipeline, "verify": True, "target": "x86-64-v3"}
+    compiled = compiler.compile(model, (x,), options=options)
+    assert "constant_linear" in compiled.print_ir("fused")
+    with torch.no_grad():
+        wanted = model.double()(x.double())
+    ulp = torch.finfo(dtype).eps
+    assert (compiled(x) - wanted).abs().max() <= 1.01 * ulp * wanted.abs().max()
+
+
 def check_tiles(model: nn.Module, x: torch.Tensor) -> None:
     wanted = model.eval().double()(x.double())
     model.float()

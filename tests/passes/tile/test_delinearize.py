@@ -82,7 +82,7 @@ STAY = {
     "a loop that starts elsewhere": """kernel @k(in %x: f32[4, 2, 3], in %w: f32[3], out %y: f32[8]) {
         parallel %i in 2..8 { %s = reduce add %k in 0..3 { yield %x[%i//2, %i%2, %k] * %w[%k] } store %s, %y[%i] } }""",
     "steps of two": """kernel @k(in %x: f32[4], in %w: f32[3], out %y: f32[8]) {
-        parallel %i in 0..8 { %s = reduce add %k in 0..3 { yield %x[2*%i%4] * %w[%k] } store %s, %y[%i] } }""",
+        parallel %i in 0..8 { %s = reduce add %k in 0..3 { yield %x[(2*%i + 1)%4] * %w[%k] } store %s, %y[%i] } }""",
 }
 
 

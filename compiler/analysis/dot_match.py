@@ -1,0 +1,116 @@
+"""Match of contractions that dot products of packed elements can compute: which neighbours of both operands to pack."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from compiler.analysis.accesses import Accesses
+from compiler.ir import scalar
+from compiler.ir.scalar import Const, Load
+from compiler.ir.symbolic.affine import coefficient
+from compiler.ir.symbolic.index_expr import floordiv, mod, substitute, var, variables
+from compiler.ir.tile import kernel as tile
+from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
+from compiler.ir.tile.kernel import Range, Reduce, iteration_count_hint
+from compiler.ir.types import Layout, TensorType, packed_dtype
+from compiler.target import MatrixShape
+
+
+@dataclass(frozen=True)
+class DotMatch:
+    """A contraction `old` that becomes `new`, for parameters of the packed `types`."""
+
+    old: Reduce
+    new: Reduce
+    types: Mapping[str, TensorType]
+
+
+@dataclass(frozen=True)
+class NoDot:
+    """Why a contraction `stmt` of dtypes that the target multiplies takes one product at a time."""
+
+    stmt: Reduce
+    reason: str
+
+
+class CannotPack(Exception):
+    """Why neighbours along a range cannot be packed."""
+
+
+def match_dots(table: Accesses, shapes: Collection[MatrixShape]) -> Iterator[DotMatch | NoDot]:
+    """Yield every contraction of a kernel whose operands the target multiplies a few at a time."""
+    for stmt in tile.walk(table.kernel.body) if shapes else ():
+        contraction = contraction_of(stmt)
+        operands = contraction and match_operands(contraction, shapes)
+        if contraction and operands:
+            yield match_dot(table, contraction.reduction, *operands)
+
+
+def saved_products(table: Accesses, shapes: Collection[MatrixShape]) -> int:
+    """Return how many multiply-adds of single elements dot products save in a kernel, under the size hints."""
+    saved = 0
+    for m in (m for m in match_dots(table, shapes) if isinstance(m, DotMatch)):
+        around = table.loops[m.old.ranges[0].var][2]
+        saved += iteration_count_hint((*around, *m.old.ranges)) - iteration_count_hint((*around, *m.new.ranges))
+    return saved
+
+
+def match_operands(c: Contraction, shapes: Collection[MatrixShape]) -> tuple[Load, Load, int] | None:
+    """Return the loads that a contraction multiplies, in the order of an instruction, and how many products that adds."""
+    lhs, rhs = (uncast(e) for e in (c.lhs, c.rhs))
+    if isinstance(lhs, Load) and isinstance(rhs, Load) and lhs.buffer != rhs.buffer:
+        for x, y in ((lhs, rhs), (rhs, lhs)):
+            for s in shapes:
+                if (s.lhs, s.rhs, s.accumulator) == (x.dtype.name, y.dtype.name, c.accumulator.name):
+                    return x, y, s.k
+    return None
+
+
+def match_dot(table: Accesses, stmt: Reduce, lhs: Load, rhs: Load, count: int) -> DotMatch | NoDot:
+    """Return how to add `count` products at once, along the last range that allows it, or why none does."""
+    reasons = []
+    for r in reversed(stmt.ranges):
+        try:
+            return pack_along(table, stmt, r, lhs, rhs, count)
+        except CannotPack as reason:
+            reasons.append(f"{reason}")
+    return NoDot(stmt, "; ".join(dict.fromkeys(reasons)))
+
+
+def pack_along(table: Accesses, stmt: Reduce, r: Range, lhs: Load, rhs: Load, count: int) -> DotMatch:
+    """Pack `count` neighbours along `r`; CannotPack if operands or range do not allow that."""
+    if r.lo != 0 or not isinstance(r.extent, int) or r.extent % count or stmt.body or r.tile > 1:
+        raise CannotPack(f"the range of %{r.var} does not consist of groups of {count}")
+    operands = [pack_load(table, x, r, count) for x in (lhs, rhs)]
+    ranges = tuple(q.with_(hi=r.extent // count) if q is r else q for q in stmt.ranges)
+    value = scalar.call_primitive("dot", *(load for load, _ in operands), dtype=stmt.value.dtype)
+    return DotMatch(stmt, replace(stmt, ranges=ranges, value=value), {load.buffer: t for load, t in operands})
+
+
+def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Load, TensorType]:
+    """Return a load of packed neighbours along `r`, and the type that its buffer needs."""
+    type_, dtype, role = table.types[load.buffer], packed_dtype(load.dtype, count), table.roles[load.buffer]
+    dims = [k for k, d in enumerate(load.index) if r.var in variables(d)]
+    dim = dims[-1] if dims else 0
+    layout = type_ if role != "const" else TensorType(type_.dtype, type_.shape, innermost(type_.rank, dim))
+    if coefficient(layout.offset(load.index), r.var) != 1:
+        raise CannotPack(f"%{load.buffer} is not contiguous along %{r.var}")
+    index = [substitute(d, {r.var: var(r.var) * count}) for d in load.index]
+    if mod(index[dim], count) != 0 or type_.shape[dim] % count != 0:
+        raise CannotPack(f"%{load.buffer} does not consist of groups of {count} along %{r.var}")
+    index[dim] = floordiv(index[dim], count)
+    if load.mask is not None and r.var in load.mask.used_names:
+        raise CannotPack(f"%{load.buffer} is masked along %{r.var}")
+    if load.other is not None and load.other != Const(load.dtype, 0.0 if load.dtype.is_float else 0):
+        raise CannotPack(f"%{load.buffer} is replaced by {load.other} where it is masked")
+    packed = type_.repacked(dim, dtype) if role == "const" else type_.packed(dim, dtype) if role == "in" else None
+    if packed is None:
+        raise CannotPack(f"%{load.buffer} is not contiguous along %{r.var}")
+    other = Const(dtype, 0) if load.other is not None else None
+    return Load(dtype, load.buffer, tuple(index), load.mask, other), packed
+
+
+def innermost(rank: int, dim: int) -> Layout:
+    """Return the layout with `dim` innermost and the others in order around it."""
+    return Layout.from_order([*(k for k in range(rank) if k != dim), dim])

@@ -1,0 +1,139 @@
+"""dot-products: contractions that multiply packed elements."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.target import MatrixShape
+from compiler.testing.checks import check_pass
+
+SHAPES = (MatrixShape(1, 16, 2, "bf16", "bf16", "f32"), MatrixShape(1, 16, 4, "u8", "i8", "i32"))
+
+
+def matmul(value: str, inputs: str, params: str, total: str = "f32", reduced: str = "0..8") -> str:
+    """A program that multiplies `%a` by `%w`; `inputs` and `params` are their types outside and inside the kernel."""
+    (outer_a, outer_w), (inner_a, inner_w) = (x.split(", %") for x in (inputs, params))
+    return f"""program {{
+      input %a: {outer_a}  input %b: {outer_w}  output %y: {total}[4, 6]
+      kernel @k(in %a: {inner_a}, in %w: {inner_w}, out %y: {total}[4, 6]) {{
+        for %i in 0..4 {{ for %j in 0..6 {{
+          %s = reduce add %k in {reduced} {{ yield {value} }}
+          store %s, %y[%i, %j]
+        }} }}
+      }}
+      launch @k(%a, %b, %y)
+    }}"""
+
+
+BF16 = "cast<f32>(%a[%i, %k]) * cast<f32>(%w[%j, %k])"
+
+
+def test_pairs_of_bf16() -> None:
+    types = "bf16[4, 8], %bf16[6, 8]"
+    check_pass(
+        "dot-products",
+        before=matmul(BF16, types, types),
+        after=matmul("dot<f32>(%a[%i, %k], %w[%j, %k])", types, "bf16x2[4, 4], %bf16x2[6, 4]", reduced="0..4"),
+        remark="%s: adds 2 products of bf16x2 and bf16x2 at once",
+        matrix_shapes=SHAPES,
+        special=False,
+    )
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_operands_of_two_dtypes_are_put_in_the_order_of_the_instruction(swapped: bool) -> None:
+    types = "i8[4, 8], %u8[6, 8]" if swapped else "u8[4, 8], %i8[6, 8]"
+    packed = "i8x4[4, 2], %u8x4[6, 2]" if swapped else "u8x4[4, 2], %i8x4[6, 2]"
+    dot = "dot<i32>(%w[%j, %k], %a[%i, %k])" if swapped else "dot<i32>(%a[%i, %k], %w[%j, %k])"
+    check_pass(
+        "dot-products",
+        before=matmul("cast<i32>(%a[%i, %k]) * cast<i32>(%w[%j, %k])", types, types, total="i32"),
+        after=matmul(dot, types, packed, total="i32", reduced="0..2"),
+        matrix_shapes=SHAPES,
+    )
+
+
+@pytest.mark.parametrize(
+    ("types", "value", "reason"),
+    [
+        ("bf16[4, 8], %bf16[8, 6]", "cast<f32>(%a[%i, %k]) * cast<f32>(%w[%k, %j])", "%w is not contiguous along %k"),
+        ("bf16[4, 8]{1, 0}, %bf16[6, 8]", BF16, "%a is not contiguous along %k"),
+        ("bf16[4, 9], %bf16[6, 8]", BF16, "%a does not consist of groups of 2 along %k"),
+        (
+            "bf16[4, 9], %bf16[6, 8]",
+            "cast<f32>(%a[%i, %k + 1]) * cast<f32>(%w[%j, %k])",
+            "%a does not consist of groups of 2",
+        ),
+        ("bf16[4, 8], %bf16[6, 8]", f"{BF16}".replace("%a[%i, %k]", "load(%a[%i, %k], %k < 5, 0.0)"), "%a is masked along %k"),
+        ("bf16[4, 8], %bf16[6, 8]", f"{BF16}".replace("%a[%i, %k]", "load(%a[%i, %k], %i < 2, 1.0)"), "replaced by"),
+    ],
+)  # fmt: skip
+def test_operands_that_cannot_be_packed(types: str, value: str, reason: str) -> None:
+    check_pass("dot-products", unchanged=matmul(value, types, types), remark=reason, matrix_shapes=SHAPES)
+
+
+def test_a_range_of_odd_length() -> None:
+    types = "bf16[4, 7], %bf16[6, 7]"
+    check_pass(
+        "dot-products",
+        unchanged=matmul(BF16, types, types, reduced="0..7"),
+        remark="the range of %k does not consist of groups of 2",
+        matrix_shapes=SHAPES,
+    )
+
+
+def test_dtypes_that_the_target_does_not_multiply() -> None:
+    types = "i8[4, 8], %i8[6, 8]"
+    text = matmul("cast<i32>(%a[%i, %k]) * cast<i32>(%w[%j, %k])", types, types, total="i32")
+    check_pass("dot-products", unchanged=text, matrix_shapes=SHAPES)
+    check_pass("dot-products", unchanged=matmul(BF16, "bf16[4, 8], %bf16[6, 8]", "bf16[4, 8], %bf16[6, 8]"))
+
+
+def test_an_operand_that_is_also_read_in_single_elements() -> None:
+    types = "bf16[4, 8], %bf16[6, 8]"
+    text = matmul(BF16, types, types).replace("store %s,", "store %s + cast<f32>(%a[%i, %j]),")
+    check_pass("dot-products", unchanged=text, remark="an operand is read in single elements too", matrix_shapes=SHAPES)
+
+
+def test_neighbours_across_two_dimensions_of_one_array() -> None:
+    """The heads of an attention, side by side: groups never straddle two of them."""
+    before, after = "bf16[4, 2, 4], %bf16[6, 8]", "bf16x2[4, 2, 2], %bf16x2[6, 4]"
+    check_pass(
+        "dot-products",
+        before=matmul("cast<f32>(%a[%i, %k//4, %k%4]) * cast<f32>(%w[%j, %k])", before, before),
+        after=matmul("dot<f32>(%a[%i, %k//2, %k%2], %w[%j, %k])", before, after, reduced="0..4"),
+        matrix_shapes=SHAPES,
+        special=False,
+    )
+
+
+def test_constants_are_packed_along_any_dimension() -> None:
+    """The kernel of a convolution over images whose channels are innermost."""
+
+    def conv(image: str, weights: str, value: str, channels: int, name: str) -> str:
+        return f"""program {{
+          input %a: bf16[4, 6, 6]{{1, 2, 0}}  output %y: f32[5, 4, 4]
+          constant {name} {[[[[1.0, 2.0, 3.0]] * 3] * 4] * 5}
+          kernel @k(in %a: {image}, const %w: {weights}, out %y: f32[5, 4, 4]) {{
+            for %o in 0..5 {{ for %i in 0..4 {{ for %j in 0..4 {{
+              %s = reduce add %c in 0..{channels}, %u in 0..3, %v in 0..3 {{ yield {value} }}
+              store %s, %y[%o, %i, %j]
+            }} }} }}
+          }}
+          launch @k(%a, {name}, %y)
+        }}"""
+
+    image, weights = "%a[%c, %i + %u, %j + %v]", "%w[%o, %c, %u, %v]"
+    before = conv("bf16[4, 6, 6]{1, 2, 0}", "bf16[5, 4, 3, 3]", f"cast<f32>({image}) * cast<f32>({weights})", 4, "%w")
+    after = conv(
+        "bf16x2[2, 6, 6]{1, 2, 0}", "bf16x2[5, 2, 3, 3]", f"dot<f32>({image}, {weights})", 2, "%w.0_1o2_2_3_1i2"
+    )
+    check_pass(
+        "dot-products",
+        before=before.replace("constant %w", "constant %w: bf16[5, 4, 3, 3]"),
+        after=after.replace(
+            "constant %w.0_1o2_2_3_1i2", "constant %w.0_1o2_2_3_1i2: bf16[5, 4, 3, 3]{0, 1/2, 2, 3, 1%2}"
+        ),
+        matrix_shapes=SHAPES,
+        special=False,
+    )
