@@ -130,11 +130,8 @@ def _relu(x: QuantizedValue) -> Match:
 
 def _through_selection(n: Node, operands: Sequence[Match]) -> Match:
     """Match a concatenation, or a maximum or minimum: each element is one of those of the operands, the codes keep the order."""
-    s = n.structure
-    x = Ref(n.dtype, "x")
-    extreme = isinstance(s, Reduction) and s.combine in ("max", "min") and len(operands) == 1 and s.fn(x) == x
-    joined = isinstance(s, IndexMap) and s.fill is None and bool(operands)
-    if not (extreme or joined):
+    joined = isinstance(n.structure, IndexMap) and n.structure.fill is None and bool(operands)
+    if not (joined or is_extreme(n)):
         return ""
     values = [m for m in operands if isinstance(m, QuantizedValue)]
     if len(values) != len(operands) or values[0].constants is None:
@@ -142,6 +139,15 @@ def _through_selection(n: Node, operands: Sequence[Match]) -> Match:
     if any(v.constants != values[0].constants or v.codes.dtype != values[0].codes.dtype for v in values):
         return ""
     return replace(values[0], codes=n.op(*(v.codes for v in values), loc=n.loc, **n.attrs))
+
+
+def is_extreme(n: Node) -> bool:
+    """Return True if each element of `n` is the largest or smallest of some elements of its operand."""
+    s = n.structure
+    if not isinstance(s, Reduction) or s.combine not in ("max", "min") or len(n.operands) != 1:
+        return False
+    x = Ref(n.dtype, "x")
+    return s.fn(x) == x
 
 
 def _is_cast(n: Node) -> bool:

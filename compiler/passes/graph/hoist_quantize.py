@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from compiler.analysis.quantized_value import CODES, Match, QuantizedValue, match_quantized_values
+from compiler.analysis.quantized_value import CODES, Match, QuantizedValue, is_extreme, match_quantized_values
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, input_node, scalar_value
-from compiler.ir.graph.structure import Elementwise, IndexMap, is_view
+from compiler.ir.graph.structure import Elementwise, IndexMap, elementwise_expr
 from compiler.ir.interpret.graph import interpret
+from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import TensorType
 from compiler.passes.base import Context, GraphPass, register
@@ -20,16 +21,16 @@ from compiler.passes.base import Context, GraphPass, register
 @register
 @dataclass(frozen=True)
 class HoistQuantize(GraphPass):
-    """Quantize before views instead of behind them, and not again what has the same scale and zero point.
+    """Quantize before views and max pooling instead of behind them, and not again what has the same scale and zero point.
 
     %r = reshape %x   %q = cast (round (mul %r, 4.0)) {dtype=i8}   ->   %q = reshape (cast (round (mul %x, 4.0)) {dtype=i8})
 
     What is quantized again may have passed views, ReLU, maxima and concatenations.  It is left out if every one of the 256
-    codes comes back, which is computed.
+    codes comes back, which is computed.  Results keep their bits, except that the largest of numbers and NaN is the code
+    of a number.
     """
 
     name = "hoist-quantize"
-    exact = True
 
     def run(self, ir: Graph, context: Context) -> Graph:
         found = match_quantized_values(ir)
@@ -41,9 +42,9 @@ class HoistQuantize(GraphPass):
             if (codes := _same_codes(chain, found)) is not None:
                 new[n] = codes
                 context.applied(self, "it is quantized so already", n)
-            elif (hoisted := _above_views(ir, chain)) is not None:
+            elif (hoisted := _hoisted(ir, chain)) is not None:
                 new[n] = hoisted
-                context.applied(self, "quantized before a view", n)
+                context.applied(self, "quantized earlier", n)
         return ir.replace_nodes(new)
 
 
@@ -89,20 +90,36 @@ def _same_codes(chain: Sequence[Node], found: Mapping[Node, Match]) -> Node | No
     return None
 
 
-def _above_views(graph: Graph, chain: Sequence[Node]) -> Node | None:
-    """Return the chain applied before the views that it starts from; None if it does not, or if they have other uses."""
+def _hoisted(graph: Graph, chain: Sequence[Node]) -> Node | None:
+    """Return the chain before the views and maxima that it starts from; None if it does not, or if they have other uses."""
     below = _varying_operand(chain[-1])
-    views: list[Node] = []
-    while below is not None and is_view(below.structure, below) and _is_permutation(below):
-        views.append(below)
+    passed: list[Node] = []
+    increasing = all(map(_is_increasing, chain))
+    while below is not None and (_is_permutation(below) or (increasing and is_extreme(below))):
+        passed.append(below)
         (below,) = below.operands
-    if not views or any(len(graph.users[n]) != 1 or n in graph.outputs for n in (*chain[1:], *views)):
+    if not passed or any(len(graph.users[n]) != 1 or n in graph.outputs for n in (*chain[1:], *passed)):
         return None
     assert below is not None
     x = _rebuild(chain, below)
-    for v in reversed(views):
-        x = v.with_operands((x,))
+    for n in reversed(passed):
+        x = n.with_operands((x,))
     return x
+
+
+def _is_increasing(n: Node) -> bool:
+    """Return True if a function of one value and constants never decreases."""
+    e = elementwise_expr(n)
+    if isinstance(e, Ref):
+        return True
+    if not isinstance(e, PrimitiveCall) or any(a.args for a in e.operands):
+        return False
+    scalars = [value for o in n.operands if (value := scalar_value(o)) is not None]
+    if e.primitive == "mul":
+        return len(scalars) == 1 and scalars[0] >= 0
+    if e.primitive == "sub":
+        return scalar_value(n.operands[0]) is None
+    return e.primitive in ("add", "cast", "max", "min", "round")
 
 
 def _is_permutation(n: Node) -> bool:

@@ -18,7 +18,28 @@ def test_quantizing_before_views() -> None:
           %p = permute %x {{dims=[2, 0, 1]}}  %v = reshape %p {{shape=[8, 3]}}  {QUANTIZE}  return %q }}""",
         after=f"""graph(%v: f32[2, 3, 4]) {{
           {QUANTIZE}  %p = permute %q {{dims=[2, 0, 1]}}  %y = reshape %p {{shape=[8, 3]}}  return %y }}""",
-        remark="quantized before a view",
+        remark="quantized earlier",
+    )
+
+
+POOL = "{size=[2], stride=[1], dilation=[1]}"
+
+
+def test_quantizing_before_pooling() -> None:
+    check_pass(
+        "hoist-quantize",
+        before=f"graph(%x: f32[2, 4]) {{ %v = max_pool %x {POOL}  {QUANTIZE}  return %q }}",
+        after=f"graph(%v: f32[2, 4]) {{ {QUANTIZE}  %y = max_pool %q {POOL}  return %y }}",
+        special=False,  # NaN, see the pass
+    )
+
+
+@pytest.mark.parametrize("factor", ["%m = mul %v, -4.0", "%m = sub 1.0, %v", "%m = abs %v"])
+def test_what_reverses_the_order_is_pooled_first(factor: str) -> None:
+    check_pass(
+        "hoist-quantize",
+        unchanged=f"graph(%x: f32[2, 4]) {{ %v = max_pool %x {POOL}  {factor}  %q = cast %m {{dtype=i8}}  return %q }}",
+        special=False,
     )
 
 
