@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import compiler
+from tests.frontend.frontend_kit import require
 
-pytest.importorskip(
-    "torchao", reason="torchao is not installed, so no quantized model is tested: pip install tilewright[quantization]"
-)
+require("torchao")
 
-from torchao.quantization import (
+from torchao.quantization import (  # noqa: E402
     Float8WeightOnlyConfig,
     Int8DynamicActivationInt8WeightConfig,
     Int8DynamicActivationIntxWeightConfig,
@@ -23,9 +22,9 @@ from torchao.quantization import (
     IntxWeightOnlyConfig,
     quantize_,
 )
-from torchao.quantization.granularity import PerAxis, PerGroup
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
+from torchao.quantization.granularity import PerAxis, PerGroup  # noqa: E402
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e  # noqa: E402
+from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (  # noqa: E402
     X86InductorQuantizer,
     get_default_x86_inductor_quantization_config,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from frontend_kit import FunctionModule
+from frontend_kit import FunctionModule, require
 from test_quantization import X, activations, same_bits
 from torch import Tensor
 
@@ -15,9 +15,7 @@ import compiler
 from compiler.errors import UnsupportedOpError
 from compiler.frontend.conversions.table import conversions
 
-pytest.importorskip(
-    "torchao", reason="torchao is not installed, so nothing here is tested: pip install tilewright[quantization]"
-)
+require("torchao")
 
 A = torch.ops.torchao
 I8 = torch.int8
