@@ -39,7 +39,7 @@ CODES = {i8: range(-128, 128), u8: range(256)}
 class QuantizedValue:
     """The value (codes - zero_point) * scale, in exact arithmetic.
 
-    `codes` are bytes, signed or not.  `zero_point` (i32) and `scale` (f32) broadcast to them; None is 0 and 1.
+    `codes` have 8 bits: bytes, signed or not, or floats.  `zero_point` (i32) and `scale` (f32) broadcast to them; None is 0 and 1.
     """
 
     codes: Node
@@ -80,7 +80,7 @@ def match_quantized(n: Node, operands: Mapping[Node, Match]) -> Match:
     """Return the bytes that `n` is computed from, given those of its operands."""
     if isinstance(n.result_type, tuple):
         return ""
-    if n.dtype in CODES:
+    if n.dtype.bits == 8 and (n.dtype.is_integer or n.dtype.is_float):
         return QuantizedValue(n)
     inner = [operands[o] for o in n.operands]
     if isinstance(n.structure, Elementwise):
@@ -123,7 +123,7 @@ def _match_elementwise(n: Node, operands: Sequence[Match]) -> Match:
 
 def _relu(x: QuantizedValue) -> Match:
     """Take the maximum of the codes and the zero point: the code of 0."""
-    if x.constants is None or x.constants[0] not in CODES[x.codes.dtype]:
+    if x.constants is None or x.constants[0] not in CODES.get(x.codes.dtype, ()):
         return ""
     return replace(x, codes=ops.maximum(x.codes, x.constants[0]))
 

@@ -19,8 +19,8 @@ from compiler.errors import TargetError
 from compiler.ir.tile.kernel import Kernel
 from compiler.target import Target
 
-QUANTIZED_PASSES = "hoist-quantize,legalize-signedness,integer-contraction"
-"""Contractions of dequantized values become contractions of bytes."""
+QUANTIZED_PASSES = "hoist-quantize,legalize-signedness,integer-contraction,sink-scale"
+"""Contractions of dequantized values read bytes, and scale their sums."""
 
 FOLDING_PASSES = "fold-scale,fold,fold-casts,widen-operands,cse,two-level-scan"
 """Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""

@@ -71,6 +71,8 @@ def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:
     for number, m in enumerate((a, b)):
         if not isinstance(m, QuantizedValue):
             return m or f"operand {number} is not quantized"
+        if m.codes.dtype not in CODES:
+            return f"operand {number} is of {m.codes.dtype}"
     assert isinstance(a, QuantizedValue)
     assert isinstance(b, QuantizedValue)
     assert isinstance(n.structure, Reduction)

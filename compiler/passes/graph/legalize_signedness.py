@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from compiler.analysis.convolution_match import is_contraction_node
-from compiler.analysis.quantized_value import QuantizedValue, is_known, match_quantized_values
+from compiler.analysis.quantized_value import CODES, QuantizedValue, is_known, match_quantized_values
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node
@@ -40,7 +40,7 @@ class LegalizeSignedness(GraphPass):
         new: dict[Node, Node] = {}
         for n in ir.nodes:
             matches = [found[o] for o in n.operands] if is_contraction_node(n) else []
-            values = [m for m in matches if isinstance(m, QuantizedValue)]
+            values = [m for m in matches if isinstance(m, QuantizedValue) and m.codes.dtype in CODES]
             if len(values) != 2 or "dtype" not in n.attrs:
                 continue
             legal = [v for v in _variants(*values) if multiplies_bytes(v, context.matrix_shapes)]
