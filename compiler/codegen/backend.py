@@ -19,10 +19,16 @@ from compiler.errors import TargetError
 from compiler.ir.tile.kernel import Kernel
 from compiler.target import Target
 
-GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,reduce-precision,fold,narrow-constants,fold-casts,widen-operands,cse,two-level-scan,winograd,eliminate-padding,cse,fuse"
-"""Graph IR to Graph IR.  Expand composite ops, fold constants, share equal nodes, split long scans, save multiplications, fuse."""
+QUANTIZED_PASSES = "hoist-quantize,legalize-signedness,integer-contraction,sink-scale"
+"""Contractions of dequantized values read bytes, and scale their sums."""
 
-UNFUSED_GRAPH_PASSES = "dce,decompose,canonicalize,fold-scale,reduce-precision,fold,narrow-constants,fold-casts,widen-operands,cse,two-level-scan,fuse{enabled=false}"
+FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,fold-casts,widen-operands,cse,two-level-scan"
+"""Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""
+
+GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},winograd,eliminate-padding,cse,fuse"
+"""Graph IR to Graph IR.  Expand composite ops, multiply bytes, fold constants, save multiplications, fuse."""
+
+UNFUSED_GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},fuse{{enabled=false}}"
 """The same with one kernel for each op."""
 
 

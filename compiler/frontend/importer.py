@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
@@ -259,7 +260,13 @@ class Importer:
                 options["order"] = storage_order(node.all_input_nodes[0].meta["val"])
             if needs_result_shape(name):
                 options["shape"] = self.unbacked.result_type(node.meta["val"]).shape
-            result = conversions()[name](*args, **options)
+            conversion = conversions()[name]
+            try:
+                signature(conversion).bind(*args, **options)
+            except TypeError:
+                known = f"its arguments are not those that are known: {getattr(node.target, '_schema', name)}"
+                raise ConversionError(known) from None
+            result = conversion(*args, **options)
             if self.vmapped:
                 return vmapped_result(node, (args, tuple(kwargs.values())), result)
         _check_result_type(node, result)

@@ -370,6 +370,8 @@ class TensorType:
         if place == len(physical) - 1:
             before, after = physical[place].margin_before * count, physical[place].margin_after * count
             physical[place] = PhysicalDim(dim, margin_before=before, margin_after=after)
+        elif physical[-1].dim == dim:  # the inner dimension of blocks: they have more elements
+            physical = [replace(g, block_size=g.block_size * count) if g.dim == dim else g for g in physical]
         else:
             physical[place:] = [PhysicalDim(dim, count), *physical[place + 1 :], PhysicalDim(dim, count, is_inner=True)]
         layout = Layout(tuple(physical))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import importlib.util
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
@@ -20,6 +24,15 @@ from compiler.frontend.export import (
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.symbolic.binding import bind_symbols
 from compiler.ir.symbolic.index_expr import evaluate
+
+
+def require(package: str) -> None:
+    """Import `package`; where it is not installed, skip the module that calls this, and warn of it."""
+    if importlib.util.find_spec(package) is None:
+        notice = f"NOT RUN: tests that need {package}, which is not installed"
+        warnings.warn(notice, stacklevel=2)
+        pytest.skip(notice, allow_module_level=True)
+    importlib.import_module(package)
 
 
 class FunctionModule(torch.nn.Module):

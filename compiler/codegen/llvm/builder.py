@@ -110,8 +110,12 @@ class IRBuilder:
         self.label = label
 
     def intrinsic(self, result: str, name: str, *args: tuple[str, str], flags: str = "") -> str:
-        """Call an LLVM intrinsic on (type, value) arguments and declare it; return the result, "" if void."""
-        self.declarations.add(f"declare {result} @{name}({', '.join(t for t, _ in args)})")
+        """Call an LLVM intrinsic on (type, value) arguments and declare it; return the result, "" if void.
+
+        The alignment of a pointer belongs to the call: one declaration serves buffers of every alignment.
+        """
+        types = ", ".join(t.partition(" align ")[0] for t, _ in args)
+        self.declarations.add(f"declare {result} @{name}({types})")
         call = f"call {flags + ' ' if flags else ''}{result} @{name}({', '.join(f'{t} {v}' for t, v in args)})"
         if result == "void":
             self.emit_void(call)

@@ -24,7 +24,7 @@ from compiler.ir import ops
 from compiler.ir.graph.node import Node
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.torch_types import from_torch
-from compiler.ir.types import f32, f64, i32, i64
+from compiler.ir.types import f32, f64, i64
 
 
 @converts("aten.linear.default")
@@ -44,12 +44,6 @@ def matmul(x: Node, y: Node) -> Node:
         return product
     *batch, m, n = product.shape
     return view(product, (*batch, *((m,) if x.type.rank > 1 else ()), *((n,) if y.type.rank > 1 else ())))
-
-
-@converts("aten._int_mm.default")
-def integer_matmul(x: Node, y: Node) -> Node:
-    """Multiply matrices of i8, with sums in i32."""
-    return ops.matmul(x, y, dtype=i32)
 
 
 @converts("aten._scaled_mm.default")

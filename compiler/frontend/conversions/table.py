@@ -8,6 +8,7 @@ from functools import cache, partial
 import compiler.ir.ops  # noqa: F401  (fills the registry of ops)
 from compiler.frontend.conversions import (  # noqa: F401  (each registers its conversions)
     backward,
+    block_quantization,
     contraction,
     creation,
     elementwise,
@@ -15,6 +16,7 @@ from compiler.frontend.conversions import (  # noqa: F401  (each registers its c
     normalization,
     pooling,
     pooling_backward,
+    quantization,
     recurrent,
     recurrent_backward,
     reductions,

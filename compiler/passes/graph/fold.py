@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from compiler.analysis.convolution_match import is_contraction_node
 from compiler.analysis.demand import is_cheap_index_expr
 from compiler.ir.graph.constant import ConstantData, to_storage
 from compiler.ir.graph.graph import Graph
@@ -27,8 +28,9 @@ class Fold(GraphPass):
     %y = add 1.0, 2.0   ->   %y = constant 3.0
 
     Every op is computed in float64 and rounded once; PyTorch's f32 functions may be less accurate than compiled code.
-    Not folded: views, unless a recurrence reads them; generated values and cheap functions of indices; results of more
-    than `max_bytes` bytes that are larger than the constants they are computed from.
+    Not folded: views, unless a recurrence reads them; generated values and cheap functions of indices; results that are
+    larger than the constants they are computed from, if they have more than `max_bytes` bytes or a contraction reads
+    them.  Weights thus stay as narrow as they are, and the kernel widens them where it multiplies.
     """
 
     name = "fold"
@@ -55,17 +57,23 @@ class Fold(GraphPass):
             if n in seen or n not in sources or n.op is CONSTANT:
                 continue
             seen.add(n)
-            if self._is_profitable(n, sources[n], any(isinstance(u.structure, Recurrence) for u in ir.users[n])):
+            if self._is_profitable(ir, n, sources[n]):
                 yield n
             else:
                 pending.extend(n.operands)
 
-    def _is_profitable(self, n: Node, sources: frozenset[Node], read_by_recurrence: bool) -> bool:
+    def _is_profitable(self, ir: Graph, n: Node, sources: frozenset[Node]) -> bool:
         if isinstance(n.result_type, tuple) or isinstance(n.structure, Generate) or is_cheap_index_expr(n):
             return False
-        if is_view(n.structure, n) and not read_by_recurrence:
+        if is_view(n.structure, n) and not any(isinstance(u.structure, Recurrence) for u in ir.users[n]):
             return False
-        return static_bytes(n) <= max(self.max_bytes, sum(map(static_bytes, sources)))
+        allowance = 0 if _is_contracted(ir, n) else self.max_bytes
+        return static_bytes(n) <= max(allowance, sum(map(static_bytes, sources)))
+
+
+def _is_contracted(ir: Graph, n: Node) -> bool:
+    """Return True if a contraction reads `n`, directly or through views."""
+    return any(is_contraction_node(u) or (is_view(u.structure, u) and _is_contracted(ir, u)) for u in ir.users[n])
 
 
 def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:

@@ -1,0 +1,131 @@
+"""Quantization moves towards producers, so that kernels exchange bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from compiler.analysis.quantized_value import CODES, Match, QuantizedValue, is_extreme, match_quantized_values
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, input_node, scalar_value
+from compiler.ir.graph.structure import Elementwise, IndexMap, elementwise_expr
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.scalar import PrimitiveCall, Ref
+from compiler.ir.torch_types import to_torch
+from compiler.ir.types import TensorType
+from compiler.passes.base import Context, GraphPass, register
+
+
+@register
+@dataclass(frozen=True)
+class HoistQuantize(GraphPass):
+    """Quantize before views and max pooling instead of behind them, and not again what has the same scale and zero point.
+
+    %r = reshape %x   %q = cast (round (mul %r, 4.0)) {dtype=i8}   ->   %q = reshape (cast (round (mul %x, 4.0)) {dtype=i8})
+
+    What is quantized again may have passed views, ReLU, maxima and concatenations.  It is left out if every one of the 256
+    codes comes back, which is computed.  Results keep their bits, except that the largest of numbers and NaN is the code
+    of a number.
+    """
+
+    name = "hoist-quantize"
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        found = match_quantized_values(ir)
+        new: dict[Node, Node] = {}
+        for n in ir.nodes:
+            chain = _scalar_chain(n) if not isinstance(n.result_type, tuple) and n.dtype in CODES else []
+            if not chain:
+                continue
+            if (codes := _same_codes(chain, found)) is not None:
+                new[n] = codes
+                context.applied(self, "it is quantized so already", n)
+            elif (hoisted := _hoisted(ir, chain)) is not None:
+                new[n] = hoisted
+                context.applied(self, "quantized earlier", n)
+        return ir.replace_nodes(new)
+
+
+def _scalar_chain(n: Node) -> list[Node]:
+    """Return `n` and the elementwise nodes below it, each a function of one value of its shape and of constant scalars."""
+    chain: list[Node] = []
+    while isinstance(n.structure, Elementwise) and (below := _varying_operand(n)) is not None:
+        chain.append(n)
+        n = below
+    return chain
+
+
+def _varying_operand(n: Node) -> Node | None:
+    """Return the only operand that is not a scalar constant, if it has the shape of `n`."""
+    varying = [o for o in n.operands if o.type.rank or scalar_value(o) is None]
+    return varying[0] if len(varying) == 1 and varying[0].shape == n.shape else None
+
+
+def _rebuild(chain: Sequence[Node], x: Node) -> Node:
+    """Apply a chain to `x` instead of the value below it."""
+    for n in reversed(chain):
+        below = _varying_operand(n)
+        x = n.with_operands(tuple(x if o is below else o for o in n.operands))
+    return x
+
+
+def _same_codes(chain: Sequence[Node], found: Mapping[Node, Match]) -> Node | None:
+    """Return the codes that the first node of the chain computes again from their dequantized values, or None."""
+    for k, n in enumerate(chain, 1):
+        x = _varying_operand(n)
+        assert x is not None
+        value = found[x]
+        if not isinstance(value, QuantizedValue) or value.codes is x or value.constants is None:
+            continue
+        dtype = value.codes.dtype
+        if dtype != chain[0].dtype or value.codes.type != chain[0].type:
+            return None
+        codes = torch.tensor(CODES[dtype], dtype=to_torch(dtype))
+        given = input_node("codes", TensorType(dtype, (len(codes),)))
+        alone = QuantizedValue(given, value.zero_point, value.scale).dequantize(x.dtype)
+        (again,) = interpret(Graph((given,), (_rebuild(chain[:k], alone),)), (codes,))
+        return value.codes if torch.equal(again, codes) else None
+    return None
+
+
+def _hoisted(graph: Graph, chain: Sequence[Node]) -> Node | None:
+    """Return the chain before the views and maxima that it starts from; None if it does not, or if they have other uses."""
+    below = _varying_operand(chain[-1])
+    passed: list[Node] = []
+    increasing = all(map(_is_increasing, chain))
+    while below is not None and (_is_permutation(below) or (increasing and is_extreme(below))):
+        passed.append(below)
+        (below,) = below.operands
+    if not passed or any(len(graph.users[n]) != 1 or n in graph.outputs for n in (*chain[1:], *passed)):
+        return None
+    assert below is not None
+    x = _rebuild(chain, below)
+    for n in reversed(passed):
+        x = n.with_operands((x,))
+    return x
+
+
+def _is_increasing(n: Node) -> bool:
+    """Return True if a function of one value and constants never decreases."""
+    e = elementwise_expr(n)
+    if isinstance(e, Ref):
+        return True
+    if not isinstance(e, PrimitiveCall) or any(a.args for a in e.operands):
+        return False
+    scalars = [value for o in n.operands if (value := scalar_value(o)) is not None]
+    if e.primitive == "mul":
+        return len(scalars) == 1 and scalars[0] >= 0
+    if e.primitive == "sub":
+        return scalar_value(n.operands[0]) is None
+    return e.primitive in ("add", "cast", "max", "min", "round")
+
+
+def _is_permutation(n: Node) -> bool:
+    """Return True if a view has every element of its operand once."""
+    return (
+        isinstance(n.structure, IndexMap)
+        and n.structure.inverse is not None
+        and n.type.numel == n.operands[0].type.numel
+    )

@@ -1,0 +1,58 @@
+"""Scales of narrow weights are applied to sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from compiler.analysis.convolution_match import is_contraction_node
+from compiler.analysis.quantized_value import QuantizedValue, is_known, match_quantized_values, place
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Reduction, index_vars
+from compiler.passes.base import Context, GraphPass, register
+
+
+@register
+@dataclass(frozen=True)
+class SinkScale(GraphPass):
+    """Multiply the sums of a contraction by the scale of its weights, instead of every weight.
+
+    %w = mul (cast %q {dtype=f32}), %s   %y = matmul %x, %w   ->   %p = matmul %x, (cast %q {dtype=f32})   %y = mul %p, %s
+
+    Applies to constant weights of 8 bits, whose scale does not vary along the sum: the kernel reads them as they are.
+    Sums are of f32 or wider, and are rounded once more.
+    """
+
+    name = "sink-scale"
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        found = match_quantized_values(ir)
+        new: dict[Node, Node] = {}
+        for n in ir.nodes:
+            if not is_contraction_node(n) or not n.dtype.is_float or "dtype" not in n.attrs:
+                continue
+            assert isinstance(n.structure, Reduction)
+            domain = n.structure.domain(n)
+            index, point = index_vars("i", n.type.rank), index_vars("r", len(domain.extents))
+            for k, position in enumerate(domain.positions(index, point)):
+                m = found[n.operands[k]]
+                if (
+                    not isinstance(m, QuantizedValue)
+                    or m.scale is None
+                    or not (is_known(m.codes) and is_known(m.scale))
+                ):
+                    continue
+                scale = place(m.scale, position, n.shape)
+                if scale is None:
+                    context.missed(self, "the scale varies along the sum", n)
+                    continue
+                wide = n.dtype.compute
+                weights = replace(m, scale=None).dequantize(wide)
+                operands = [weights if j == k else o for j, o in enumerate(n.operands)]
+                sums = n.op(*operands, **{**n.attrs, "dtype": wide})
+                new[n] = ops.as_dtype(ops.mul(sums, ops.as_dtype(scale, wide)), n.dtype)
+                new[n] = new[n].with_name(n.name).with_loc(n.loc)
+                context.applied(self, "the scale follows the sum", n)
+                break
+        return ir.replace_nodes(new)
