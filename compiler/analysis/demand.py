@@ -71,6 +71,7 @@ class Demand:
     def __post_init__(self) -> None:
         self._seen: set[tuple[object, ...]] = set()
         self._pending: dict[Node, Request] = {}
+        self._recompute_costs: dict[Node, int] = {}
         order = {n: k for k, n in enumerate(self.graph.nodes)}
         self.root_loops = tuple(v for d in self.index for v in sorted(variables(d)))
         self.add_request(self.root, self.index, self.root_loops, self.root)
@@ -150,7 +151,12 @@ class Demand:
         return len({r.consumer for r in requests}) > 1 or any(r.is_recomputed() for r in requests)
 
     def recompute_cost(self, node: Node) -> int:
-        """Return the multiply-adds of one element, computed from leaves and materialized nodes."""
+        """Return the multiply-adds of one element, computed from leaves and materialized nodes; an operand counts at each use."""
+        if node not in self._recompute_costs:
+            self._recompute_costs[node] = self._recompute_cost(node)
+        return self._recompute_costs[node]
+
+    def _recompute_cost(self, node: Node) -> int:
         if node in self.materialized or isinstance(node.structure, Leaf):
             return 0
         if isinstance(node.structure, (Reduction, Scan)):

@@ -96,11 +96,16 @@ class Expr:
         stack = [(a, False) for a in reversed(self.args)]
         while stack:
             node, args_visited = stack.pop()
-            if args_visited or not node.args:
+            args = node.args
+            if args_visited or not args:
                 visited.setdefault(id(node), node)
             elif id(node) not in visited:
+                if (known := node.__dict__.get("_proper_subexprs")) is not None:
+                    visited.update(zip(map(id, known), known))
+                    visited[id(node)] = node
+                    continue
                 stack.append((node, True))
-                stack += [(a, False) for a in reversed(node.args)]
+                stack += [(a, False) for a in args[::-1]]
         return tuple(visited.values())
 
     @property
@@ -459,11 +464,14 @@ def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | Non
 
 def bind_common_subexprs(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
     """Return `e` with every primitive call that is used more than once replaced by `bind(call)`."""
-    uses = Counter(id(a) for x in e.subexprs for a in x.args)
+    calls = [id(a) for x in e.subexprs for a in x.args if isinstance(a, PrimitiveCall)]
+    if len(calls) == len(set(calls)):
+        return e
+    uses = Counter(calls)
     memo: dict[int, Expr] = {}
     for x in e.subexprs:
         new = with_args(x, tuple(memo[id(a)] for a in x.args))
-        memo[id(x)] = bind(new) if uses[id(x)] > 1 and isinstance(x, PrimitiveCall) else new
+        memo[id(x)] = bind(new) if uses[id(x)] > 1 else new
     return memo[id(e)]
 
 
