@@ -42,4 +42,5 @@ def _computed_dtypes(kernel: Kernel) -> Iterator[DType]:
     for value in (e for s in walk(kernel.body) for e in stmt_exprs(s)):
         for e in value.subexprs:
             if isinstance(e, PrimitiveCall) and e.primitive not in MOVING:
-                yield e.operands[-1].dtype.compute
+                operand = e.operands[-1].dtype
+                yield e.dtype if operand.element else operand.compute
