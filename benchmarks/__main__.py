@@ -6,7 +6,7 @@
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
 
-matmul, convolution, models, training, dynamic_shapes, compile_time, memory and tuning take the options of the second form.
+matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning and low_precision take the options of the second form.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ROW_BENCHMARKS = (
     "compile_time",
     "memory",
     "tuning",
+    "low_precision",
     "contention",
 )
 """Modules whose `main` takes BenchmarkArguments."""

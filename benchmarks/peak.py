@@ -1,14 +1,15 @@
-"""Measured limits of this machine: multiply-add rate from registers, and memory read rate."""
+"""Measured limits of this machine: multiply-add rates from registers, and memory read rate."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from compiler.codegen.llvm.targets import host_target
-from compiler.tools.microbenchmarks import FMA, FMA_DECLARATION, LOAD, VectorLoop, aligned_data, compiled_loop
+from compiler.codegen.llvm.targets import DOT_INSTRUCTIONS, CPUTarget, host_target
+from compiler.tools.microbenchmarks import LOAD, VectorLoop, aligned_data, compiled_loop
 
 PREFETCH = (
     "  %f{c} = getelementptr i8, ptr %p{c}, i64 4096\n  call void @llvm.prefetch.p0(ptr %f{c}, i32 0, i32 2, i32 1)\n"
@@ -24,15 +25,66 @@ READ_BYTES = 64 << 20
 """Bytes read: twice a last-level cache of 32 MiB, as many as f32 weights of 4096 x 4096."""
 
 
-def fma_peak(threads: int, steps: int = 2_000_000) -> float:
-    """Return f32 operations per second of `threads` threads together, the best of several tries."""
-    target = host_target()
-    chains = target.vector_registers * 3 // 4  # enough to hide the latency
-    size = chains * target.vector_bits // 8
+@dataclass(frozen=True)
+class MultiplyAdd:
+    """A vector instruction that adds `products` products of `operand` elements to each accumulator of 32 bits.
+
+    `operand` and `accumulator` are LLVM's types.  CPUs with one of `features` have it, all if there are none.
+    """
+
+    instruction: str
+    intrinsic: str
+    operand: str
+    products: int = 1
+    accumulator: str = "float"
+    features: tuple[str, ...] = ()
+
+    def is_available(self, target: CPUTarget) -> bool:
+        """Return True if the CPU has the instruction."""
+        return not self.features or any(map(target.has_feature, self.features))
+
+    def loop(self, target: CPUTarget) -> VectorLoop:
+        """Return a loop into three quarters of the registers, enough to hide the latency."""
+        lanes, bits = target.lanes(32), target.vector_bits
+        intrinsic, vector = self.intrinsic.format(lanes=lanes, bits=bits), f"<{lanes * self.products} x {self.operand}>"
+        call = f"call {{t}} @{intrinsic}({{t}} %a{{c}}, {vector} %x{{c}}, {vector} %x{{c}})"
+        step = f"  %x{{c}} = bitcast {{t}} %s to {vector}\n  %b{{c}} = {call}"
+        declaration = f"declare {{t}} @{intrinsic}({{t}}, {vector}, {vector})"
+        return VectorLoop(step, target.vector_registers * 3 // 4, self.accumulator, declaration)
+
+
+MULTIPLY_ADDS = {
+    "f32": MultiplyAdd("vfmadd", "llvm.fma.v{lanes}f32", "float"),
+    **{
+        f"{d.rhs.element}": MultiplyAdd(
+            d.intrinsic.split(".")[-1],
+            d.intrinsic + ".{bits}",
+            d.operand,
+            d.lhs.count,
+            "i32" if d.accumulator.is_integer else "float",
+            d.features,
+        )
+        for d in DOT_INSTRUCTIONS
+    },
+}
+"""The widest multiply-add of each dtype of operands, by the dtype's name: i8 stands for u8 times i8."""
+
+
+def multiply_add_peak(dtype: str, threads: int, steps: int = 500_000) -> float | None:
+    """Return operations per second of `threads` threads together, the best of several tries; None without the instruction."""
+    target, instruction = host_target(), MULTIPLY_ADDS[dtype]
+    if not instruction.is_available(target):
+        return None
+    loop = instruction.loop(target)
+    size = loop.chains * target.vector_bits // 8
     buffers = [aligned_data(size) for _ in range(threads)]
-    function = compiled_loop(VectorLoop(FMA, chains, declarations=FMA_DECLARATION), target)
-    seconds = _best_parallel_seconds(function, [(steps, b.ctypes.data, 0) for b in buffers])
-    return threads * steps * size // 4 * 2 / seconds
+    seconds = _best_parallel_seconds(compiled_loop(loop, target), [(steps, b.ctypes.data, 0) for b in buffers])
+    return threads * steps * size // 4 * 2 * instruction.products / seconds
+
+
+def fma_peak(threads: int) -> float:
+    """Return f32 operations per second of `threads` threads together."""
+    return multiply_add_peak("f32", threads) or 0.0
 
 
 def read_rate(threads: int) -> float:
@@ -45,7 +97,7 @@ def read_rate(threads: int) -> float:
 
 
 def _best_parallel_seconds(
-    function: Callable[..., None], arguments: Sequence[tuple[Any, ...]], tries: int = 10
+    function: Callable[..., None], arguments: Sequence[tuple[Any, ...]], tries: int = 40
 ) -> float:
     """Return the shortest time of calls with all arguments, each on its own thread, in seconds."""
     best = float("inf")

@@ -12,7 +12,9 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -60,25 +62,45 @@ def inductor_tuned(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
     return call
 
 
-def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
-    import onnxruntime as ort
-
+@contextlib.contextmanager
+def onnx_file(model: nn.Module, args: Sequence[torch.Tensor]) -> Iterator[str]:
+    """Export a model as ONNX, and remove the file at the end."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.onnx")
         torch.onnx.export(model, tuple(args), path, dynamo=True, external_data=False, verbose=False)
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
+        yield path
+
+
+def onnxruntime(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    with onnx_file(model, args) as path:
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feed = {i.name: a.numpy() for i, a in zip(session.get_inputs(), args, strict=True)}
     return lambda: session.run(None, feed)
 
 
-def openvino(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
+def openvino(model: nn.Module, args: Sequence[torch.Tensor], precision: str = "f32") -> PeerCall:
     import openvino as ov
 
-    converted = ov.convert_model(torch.export.export(model, tuple(args)))
+    return _openvino_call(ov.convert_model(torch.export.export(model, tuple(args))), args, precision)
+
+
+def openvino_from_onnx(model: nn.Module, args: Sequence[torch.Tensor]) -> PeerCall:
+    """Go through ONNX, which has the quantized operators that OpenVINO does not convert from PyTorch."""
+    import openvino as ov
+
+    with onnx_file(model, args) as path:
+        return _openvino_call(ov.Core().read_model(path), args, "f32")
+
+
+def _openvino_call(converted: Any, args: Sequence[torch.Tensor], precision: str) -> PeerCall:
+    import openvino as ov
+
     settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
-    settings["INFERENCE_PRECISION_HINT"] = "f32"
+    settings["INFERENCE_PRECISION_HINT"] = precision
     request = ov.Core().compile_model(converted, "CPU", settings).create_infer_request()
     feed = [a.numpy() for a in args]
     return lambda: request.infer(feed)
@@ -121,16 +143,19 @@ def prepare_peers(
     With `cold`, the Inductor cache is empty.
     """
     torch._dynamo.reset()
-    peers = []
-    for name in names:
-        start = time.perf_counter()
-        try:
-            with silenced(), fresh_cache(cold):
-                call = PEERS[name](model, args)
-                call()
-        except Exception as error:
-            reason = (str(error).splitlines() or [""])[0][:120]
-            print(f"{name} is skipped: {type(error).__name__}: {reason}", file=sys.stderr)
-            continue
-        peers.append(Peer(name, call, time.perf_counter() - start))
-    return peers
+    made = (prepare_peer(name, partial(PEERS[name], model, args), cold) for name in names)
+    return [peer for peer in made if peer]
+
+
+def prepare_peer(name: str, make: Callable[[], PeerCall], cold: bool = False) -> Peer | None:
+    """Return a peer after its first call; if it is not installed or cannot run, print why and return None."""
+    start = time.perf_counter()
+    try:
+        with silenced(), fresh_cache(cold):
+            call = make()
+            call()
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0][:120]
+        print(f"{name} is skipped: {type(error).__name__}: {reason}", file=sys.stderr)
+        return None
+    return Peer(name, call, time.perf_counter() - start)

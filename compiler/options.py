@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,14 @@ from typing import Any
 def _default_cache() -> str:
     return os.environ.get("TILEWRIGHT_CACHE", str(Path.home() / ".cache" / "tilewright"))
 
+
+def _default_precision() -> str:
+    torch = sys.modules.get("torch")
+    return "bf16" if torch is not None and torch.get_float32_matmul_precision() == "medium" else "f32"
+
+
+MATMUL_PRECISIONS = ("f32", "bf16")
+"""Values of `Options.matmul_precision`."""
 
 FALLBACKS = ("error", "eager", "strict")
 """Values of `Options.fallback`."""
@@ -22,7 +31,9 @@ class Options:
 
     `target` names the machine that code is made for: "host" or one of compiler.codegen.backend.targets().  `machine` is a file that
     describes it to the cost model (`tilewright calibrate` writes one), "" takes the description that comes with it.  `fuse=False` makes one
-    kernel per op.  `winograd=False` disables the pass of that name, which rounds more.  `graph_passes` and `tile_passes` replace the
+    kernel per op.  `winograd=False` disables the pass of that name, which rounds more.  `matmul_precision="bf16"` rounds f32 operands
+    of matrix products and convolutions to bf16 where the target multiplies that; it is the default after
+    `torch.set_float32_matmul_precision("medium")`.  `graph_passes` and `tile_passes` replace the
     default pipelines of the target.  `fallback` says what becomes of operators without a conversion: "error"
     refuses them, "eager" runs them in PyTorch, and "strict" refuses those too that always run there, such as sorting.  `freezing` makes weights constants under
     `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` interprets it before and
@@ -35,6 +46,7 @@ class Options:
     machine: str = ""
     fuse: bool = True
     winograd: bool = True
+    matmul_precision: str = field(default_factory=_default_precision)
     graph_passes: str = ""
     tile_passes: str = ""
     fallback: str = "error"
@@ -48,6 +60,9 @@ class Options:
     cache: str = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:
+        if self.matmul_precision not in MATMUL_PRECISIONS:
+            names = " or ".join(MATMUL_PRECISIONS)
+            raise ValueError(f"matmul_precision must be {names}, but is {self.matmul_precision}")
         if self.fallback not in FALLBACKS:
             raise ValueError(f"fallback must be one of {', '.join(FALLBACKS)}, but is {self.fallback}")
 

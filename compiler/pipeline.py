@@ -67,9 +67,9 @@ def lower_and_schedule(
     context = Context.for_target(target)
     graph_passes = options.graph_passes or (pipelines.graph if options.fuse else pipelines.unfused_graph)
     program_passes = options.tile_passes or (pipelines.program if options.fuse else pipelines.unfused_program)
-    disabled = () if options.winograd else ("winograd",)
+    enabled = {"winograd": options.winograd, "reduce-precision": options.matmul_precision != "f32"}
     fused = run_pipeline(
-        graph, [p for p in parse_pipeline(graph_passes) if p.name not in disabled], context, instruments
+        graph, [p for p in parse_pipeline(graph_passes) if enabled.get(p.name, True)], context, instruments
     )
     if sink:
         sink.reserve(fused)

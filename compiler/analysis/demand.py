@@ -151,20 +151,29 @@ class Demand:
 
     def recompute_cost(self, node: Node) -> int:
         """Return the multiply-adds of one element, computed from leaves and materialized nodes."""
-        if node in self.materialized or isinstance(node.structure, Leaf):
+        if node in self.materialized or isinstance(node.structure, Leaf) or is_index_expr(node):
             return 0
         if isinstance(node.structure, (Reduction, Scan)):
             return REDUCTION_RECOMPUTE_COST
         requests = self.requests.get(node, [])
         if requests and position_variables(*(r.index for r in requests)) < set(self.shared_loops):
             return 0
-        own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else 1
+        own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else not is_view(node.structure, node)
         return own + sum(self.recompute_cost(o) for o in node.operands)
 
 
 def elementwise_cost(node: Node) -> int:
     """Return the multiply-adds of one element of an elementwise node."""
     return sum(PRIMITIVES[x.primitive].cost for x in elementwise_expr(node).calls)
+
+
+def is_index_expr(node: Node) -> bool:
+    """Return True if `node` is computed from indices alone, as its consumers' addresses are."""
+    if isinstance(node.structure, Generate):
+        return True
+    operands = [o for o in node.operands if scalar_value(o) is None]
+    is_computed = isinstance(node.structure, Elementwise) or is_view(node.structure, node)
+    return is_computed and bool(operands) and all(map(is_index_expr, operands))
 
 
 def is_cheap_index_expr(node: Node) -> bool:

@@ -59,7 +59,7 @@ def saved_products(table: Accesses, shapes: Collection[MatrixShape]) -> int:
 def match_operands(c: Contraction, shapes: Collection[MatrixShape]) -> tuple[Load, Load, int] | None:
     """Return the loads that a contraction multiplies, in the order of an instruction, and how many products that adds."""
     lhs, rhs = (uncast(e) for e in (c.lhs, c.rhs))
-    if isinstance(lhs, Load) and isinstance(rhs, Load) and lhs.buffer != rhs.buffer:
+    if isinstance(lhs, Load) and isinstance(rhs, Load):
         for x, y in ((lhs, rhs), (rhs, lhs)):
             for s in shapes:
                 if (s.lhs, s.rhs, s.accumulator) == (x.dtype.name, y.dtype.name, c.accumulator.name):
@@ -83,6 +83,8 @@ def pack_along(table: Accesses, stmt: Reduce, r: Range, lhs: Load, rhs: Load, co
     if r.lo != 0 or not isinstance(r.extent, int) or r.extent % count or stmt.body or r.tile > 1:
         raise CannotPack(f"the range of %{r.var} does not consist of groups of {count}")
     operands = [pack_load(table, x, r, count) for x in (lhs, rhs)]
+    if lhs.buffer == rhs.buffer and operands[0][1] != operands[1][1]:
+        raise CannotPack(f"%{lhs.buffer} would be packed along two dimensions")
     ranges = tuple(q.with_(hi=r.extent // count) if q is r else q for q in stmt.ranges)
     value = scalar.call_primitive("dot", *(load for load, _ in operands), dtype=stmt.value.dtype)
     return DotMatch(stmt, replace(stmt, ranges=ranges, value=value), {load.buffer: t for load, t in operands})

@@ -159,6 +159,7 @@ class Thresholds:
     max_unrolled_steps: int = quantity(9, "steps", "Of a range that is unrolled entirely.", TIMED)
     max_unrolled_vectors: int = quantity(64, "vectors", "The same of a range with lanes.", TIMED)
     partial_unroll: int = quantity(4, "steps", "Of a long range that are unrolled to hide its overhead.", TIMED)
+    max_unrolled_periods: int = quantity(128, "vectors", "Of the steps that share a word of narrow constants.", TIMED)
     jammed_rows: int = quantity(4, "rows", "Of a scan interleaved to hide its latency.", TIMED)
     min_lane_ops: int = quantity(24, "operations", "In a step of a scan, from which rows become lanes.", TIMED)
     softmax_untiled_length: int = quantity(640, "elements", "Longest row of a softmax whose scores are stored.", TIMED)

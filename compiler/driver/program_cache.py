@@ -35,7 +35,7 @@ from compiler.runtime.constants import Array, aligned_copy, keep_packed, pack_on
 from compiler.runtime.executable import Executable
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
-DECIDING_OPTIONS = ("fuse", "winograd", "graph_passes", "tile_passes", "tune")
+DECIDING_OPTIONS = ("fuse", "winograd", "matmul_precision", "graph_passes", "tile_passes", "tune")
 """Options that decide what a graph becomes."""
 
 SIZE_LIMIT = 2 << 30

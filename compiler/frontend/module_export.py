@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -30,8 +30,32 @@ def export_module(
     Waits for other threads: tracing changes global state of PyTorch.
     """
     _check_arguments(module, args, kwargs)
-    with compile_lock, torch.no_grad(), _packed_sequences_refused(module):
+    with compile_lock, torch.no_grad(), _packed_sequences_refused(module), _autocast_recorded(module):
         return torch.export.export(module, tuple(args), dict(kwargs), dynamic_shapes=dynamic_shapes)
+
+
+@contextmanager
+def _autocast_recorded(module: torch.nn.Module) -> Iterator[None]:
+    """Move autocasting that the caller has switched on into the module: `torch.export` records only what is inside."""
+    if not torch.is_autocast_enabled("cpu"):
+        yield
+        return
+    forward, dtype = module.forward, torch.get_autocast_dtype("cpu")
+
+    @wraps(forward)
+    def autocast_forward(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype):
+            return forward(*args, **kwargs)
+
+    own = module.__dict__.get("forward")
+    module.forward = autocast_forward
+    try:
+        with torch.autocast("cpu", enabled=False):
+            yield
+    finally:
+        del module.forward
+        if own is not None:
+            module.forward = own
 
 
 def _check_arguments(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

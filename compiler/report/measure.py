@@ -20,6 +20,9 @@ from compiler.ir.types import DTYPES
 NARROW_FLOATS = tuple(to_torch(d) for d in DTYPES.values() if d.is_float and d.bits < 64)
 """Dtypes that the float64 reference widens."""
 
+F32_NAMESPACES = ("quantized_decomposed", "torchao")
+"""Libraries whose operators quantize from f32 and to f32 alone."""
+
 
 # accuracy
 
@@ -65,7 +68,10 @@ def _ulp(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Float64Interpreter(torch.fx.Interpreter):
-    """Run an exported graph with float64 in place of every narrower float dtype."""
+    """Run an exported graph with float64 in place of every narrower float dtype.
+
+    Operators of F32_NAMESPACES take operands rounded to f32, and their results are widened.
+    """
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         value = super().get_attr(target, args, kwargs)
@@ -75,8 +81,8 @@ class _Float64Interpreter(torch.fx.Interpreter):
         return None if target == "_guards_fn" else super().call_module(target, args, kwargs)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        wide_args, wide_kwargs = tree_map(_to_float64, (args, kwargs))
-        return super().call_function(target, wide_args, wide_kwargs)
+        convert = _to_float32 if getattr(target, "namespace", "") in F32_NAMESPACES else _to_float64
+        return super().call_function(target, *tree_map(convert, (args, kwargs)))
 
     def run_node(self, n: torch.fx.Node) -> Any:
         return tree_map(_to_float64, super().run_node(n))
@@ -86,6 +92,10 @@ def _to_float64(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.double() if value.dtype in NARROW_FLOATS else value
     return torch.float64 if isinstance(value, torch.dtype) and value in NARROW_FLOATS else value
+
+
+def _to_float32(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
 
 
 def float64_reference(

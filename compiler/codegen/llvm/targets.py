@@ -46,21 +46,21 @@ NATIVE_DTYPES = ("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool")
 class DotInstruction:
     """An instruction that adds to each lane the dot product of two packed elements.
 
-    CPUs with `feature` have it.  `intrinsic` lacks the width of its vectors in bits; `operand` is the type of their elements
+    CPUs with one of `features` have it.  `intrinsic` lacks the width of its vectors in bits; `operand` is the type of their elements
     in LLVM.
     """
 
     lhs: DType
     rhs: DType
     accumulator: DType
-    feature: str
+    features: tuple[str, ...]
     intrinsic: str
     operand: str
 
 
 DOT_INSTRUCTIONS = (
-    DotInstruction(bf16x2, bf16x2, f32, "avx512bf16", "llvm.x86.avx512bf16.dpbf16ps", "bfloat"),
-    DotInstruction(u8x4, i8x4, i32, "avx512vnni", "llvm.x86.avx512.vpdpbusd", "i8"),
+    DotInstruction(bf16x2, bf16x2, f32, ("avx512bf16",), "llvm.x86.avx512bf16.dpbf16ps", "bfloat"),
+    DotInstruction(u8x4, i8x4, i32, ("avx512vnni", "avxvnni"), "llvm.x86.avx512.vpdpbusd", "i8"),
 )
 """Dot products of packed elements, by preference."""
 
@@ -84,7 +84,7 @@ class CPUTarget(Target):
 
     def dot_instruction(self, lhs: DType, rhs: DType, lanes: int) -> DotInstruction | None:
         """Return the instruction that adds dot products of packed elements in `lanes` lanes, or None."""
-        found = (d for d in DOT_INSTRUCTIONS if (d.lhs, d.rhs) == (lhs, rhs) and self.has_feature(d.feature))
+        found = (d for d in DOT_INSTRUCTIONS if (d.lhs, d.rhs) == (lhs, rhs) and any(map(self.has_feature, d.features)))
         return next(found, None) if lanes * lhs.bits in (128, 256, self.vector_bits) else None
 
     def lanes(self, bits: int) -> int:
@@ -99,13 +99,16 @@ class CPUTarget(Target):
         return ", ".join(f[1:] for f in self.features.split(",") if f.startswith("+") and not host.has_feature(f[1:]))
 
 
-def _cpu(name: str, triple: str, cpu: str, features: str, bits: int, registers: int, machine: Machine) -> CPUTarget:
+def cpu_target(
+    name: str, triple: str, cpu: str, features: str, bits: int, registers: int, machine: Machine
+) -> CPUTarget:
+    """Return a CPU with what its features say that it multiplies."""
     memory = (
         MemorySpace("registers", registers * bits // 8, "thread"),
         MemorySpace("stack", STACK_BYTES, "thread"),
         MemorySpace("memory", None, "device"),
     )
-    dots = [d for d in DOT_INSTRUCTIONS if f"+{d.feature}" in features.split(",")]
+    dots = [d for d in DOT_INSTRUCTIONS if any(f"+{f}" in features.split(",") for f in d.features)]
     return CPUTarget(
         name=name,
         backend="llvm",
@@ -131,10 +134,12 @@ def _features(present: tuple[str, ...], absent: tuple[str, ...] = ()) -> str:
 CPU_TARGETS: dict[str, CPUTarget] = {
     t.name: t
     for t in (
-        _cpu("x86-64", LINUX_X86, "x86-64", _features(_SSE2), 128, 16, SSE),
-        _cpu("x86-64-v3", LINUX_X86, "x86-64-v3", _features(_AVX2), 256, 16, AVX2),
-        _cpu("x86-64-v4", LINUX_X86, "x86-64-v4", _features(_AVX512, absent=("prefer-256-bit",)), 512, 32, AVX512),
-        _cpu("aarch64", LINUX_ARM, "generic", _features(("neon", "fp-armv8")), 128, 32, NEON),
+        cpu_target("x86-64", LINUX_X86, "x86-64", _features(_SSE2), 128, 16, SSE),
+        cpu_target("x86-64-v3", LINUX_X86, "x86-64-v3", _features(_AVX2), 256, 16, AVX2),
+        cpu_target(
+            "x86-64-v4", LINUX_X86, "x86-64-v4", _features(_AVX512, absent=("prefer-256-bit",)), 512, 32, AVX512
+        ),
+        cpu_target("aarch64", LINUX_ARM, "generic", _features(("neon", "fp-armv8")), 128, 32, NEON),
     )
 }
 """Targets that need no such machine to compile for."""
@@ -151,4 +156,4 @@ def host_target() -> CPUTarget:
     else:
         bits = 256 if has.get("avx2") and has.get("fma") else 128
         registers = 16 if triple.startswith("x86") else 32
-    return _cpu("host", triple, cpu, features, bits, registers, host_machine(cpu, bits, registers))
+    return cpu_target("host", triple, cpu, features, bits, registers, host_machine(cpu, bits, registers))

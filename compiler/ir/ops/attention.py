@@ -77,13 +77,13 @@ def attention_probabilities(scores: Node, may_have_empty_rows: bool) -> Node:
 
 
 def _attention(node: Node, q: Node, k: Node, v: Node, mask: Node | None = None) -> Node:
-    """softmax(q k^T * scale + mask) v, with scores in f32 or wider."""
+    """softmax(q k^T * scale + mask) v, with scores and probabilities in f32 or wider."""
     if node.attrs["grouped"]:
         k, v = (expand_kv_heads(x, q.shape[-3]) for x in (k, v))
     wide = q.dtype.compute
     scores = mul(matmul(q, transpose(k, -1, -2), dtype=wide), node.attrs["scale"])
     p = attention_probabilities(masked_scores(scores, mask, node.attrs["causal"]), mask is not None)
-    return as_dtype(matmul(as_dtype(p, v.dtype), v), node.dtype)
+    return as_dtype(matmul(p, v, dtype=wide), node.dtype)
 
 
 def _attention_reference(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool, scale: float, grouped: bool) -> Any:

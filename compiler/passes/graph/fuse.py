@@ -37,6 +37,7 @@ from compiler.ir.tile.kernel import Kernel, Local, dim_hint
 from compiler.ir.tile.loop_nest import perfect_parallel_nest
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
+from compiler.passes.graph.fold import constant_sources
 from compiler.passes.tile.delinearize import without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
@@ -61,6 +62,7 @@ class Fuse(GraphPass):
 
     Visits users before producers.  An op joins the kernel of its users if the fused kernel can be lowered and costs no
     more than separate kernels.  Views, and ops that read no more than they write, are recomputed in every user instead.
+    Constants that are wider than what they are computed from are unpacked where they are used.
     A value with other users becomes a further result of the kernel.
     """
 
@@ -79,6 +81,7 @@ class Fusion:
     def __init__(self, options: Fuse, graph: Graph, context: Context) -> None:
         self.options, self.graph, self.context = options, graph, context
         self.order = {n: k for k, n in enumerate(graph.nodes)}
+        self.constants = constant_sources(graph)
         self.groups_of_node: dict[Node, list[Group]] = {}
         self.all_groups: list[Group] = []
         self.group_costs: dict[Hashable, int | str] = {}  # by nodes of a group
@@ -147,8 +150,10 @@ class Fusion:
                 why = fused_cost
             elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
                 why = "cheaper as the epilogue of its contraction"
-            elif fused_cost > (separate_cost := g.cost + self.standalone_cost([n, *more])) and (
-                more or not is_cheap_index_expr(n)
+            elif (
+                fused_cost > (separate_cost := g.cost + self.standalone_cost([n, *more]))
+                and (more or not is_cheap_index_expr(n))
+                and not self.is_unpacked_constant(n)
             ):
                 why = f"fused cost {fused_cost}, separate cost {separate_cost}"
             else:
@@ -227,6 +232,10 @@ class Fusion:
             return not n.operands and not isinstance(n.structure, Reduction)
         read = sum(hinted_bytes(o) for o in n.operands if scalar_value(o) is None)
         return read <= hinted_bytes(n) and (not isinstance(n.structure, Elementwise) or elementwise_cost(n) <= 2)
+
+    def is_unpacked_constant(self, n: Node) -> bool:
+        """Return True if `n` is computed from constants of fewer bytes: its users unpack them near the core."""
+        return n in self.constants and hinted_bytes(n) > sum(map(hinted_bytes, self.constants[n]))
 
     def stays_acyclic(self, n: Node, g: Group) -> bool:
         """Return True if no path from `n` leaves `g` and comes back: then `g` can output `n` for its other users."""

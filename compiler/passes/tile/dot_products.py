@@ -42,7 +42,7 @@ class DotProducts(TilePass):
         if not dots:
             return ir
         for m in dots.values():
-            lhs, rhs = (t.dtype for t in m.types.values())
+            lhs, rhs = (x.dtype for x in m.new.value.args)
             context.applied(self, f"%{m.old.name}: adds {lhs.count} products of {lhs} and {rhs} at once")
         types = {name: t for m in dots.values() for name, t in m.types.items()}
         params = tuple(replace(p, type=types.get(p.name, p.type)) for p in ir.params)

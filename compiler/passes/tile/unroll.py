@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from compiler.cost.contraction import RegisterTile, hides_loop_overhead
+from compiler.ir.scalar import IndexValue, Load
+from compiler.ir.symbolic.index_atoms import FloorDiv, Mod
+from compiler.ir.symbolic.index_expr import Dim, IndexExpr, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
 from compiler.ir.tile.kernel import Block, Kernel, Range, Reduce, Stmt
@@ -27,6 +30,10 @@ class Unroll(TilePass):
     for %i tile 6 { reduce %k in 0..768 { ... } }  ->  for %i tile 6 { reduce %k in 0..768 unroll 4 { ... } }
 
     A longer range is unrolled by `partial_factor` if one step has too few multiply-adds to hide the loop overhead.
+
+    reduce %k in 0..768 { yield %w[%j, %k//8] >> (%k%8)*4 ... }  ->  reduce %k in 0..768 unroll 8 { ... }
+
+    One whose number is divided by a constant is unrolled by that: steps share what is read, and remainders are constants.
     """
 
     name = "unroll"
@@ -34,6 +41,7 @@ class Unroll(TilePass):
     max_steps: int = from_machine("max_unrolled_steps")
     max_vectors: int = from_machine("max_unrolled_vectors")
     partial_factor: int = from_machine("partial_unroll")
+    max_period: int = from_machine("max_unrolled_periods")
 
     def run(self, ir: Kernel, context: Context) -> Kernel:
         machine = context.machine
@@ -48,6 +56,9 @@ class Unroll(TilePass):
             accumulators = accumulator_tiles.get(id(stmt)) if ranges[-1] == last else None
             if accumulators is not None and not hides_loop_overhead(accumulators, machine):
                 ranges = (*stmt.ranges[:-1], last.with_(unroll=max(last.unroll, self.partial_factor)))
+            period = division_period(stmt, self.max_period // max(1, vector_count(around)))
+            if period > ranges[-1].unroll:
+                ranges = (*ranges[:-1], ranges[-1].with_(unroll=period))
             if ranges != stmt.ranges:
                 context.applied(self, f"%{stmt.name} unrolled")
                 context.propose(self, None)
@@ -65,6 +76,18 @@ class Unroll(TilePass):
             fits = remaining and (not r.lanes or copies * vector_count([r]) * steps <= self.max_vectors)
             out.append(r.with_(unroll=max(steps, 1)) if fits else r)
         return tuple(reversed(out))
+
+
+def division_period(stmt: Reduce, limit: int) -> int:
+    """Return the largest constant up to `limit` by which a reduction divides the number of its last step, 1 if there is none."""
+    r = stmt.ranges[-1]
+    indices: list[Dim] = [e.index for e in stmt.value.subexprs if isinstance(e, IndexValue)]
+    indices += [d for e in stmt.value.subexprs if isinstance(e, Load) for d in e.index]
+    atoms = [a for d in indices if isinstance(d, IndexExpr) for mono, _ in d.terms for a in mono]
+    divided = (a.den for a in atoms if isinstance(a, (FloorDiv, Mod)) and a.num == var(r.var))
+    if r.tile > 1 or not isinstance(r.extent, int):
+        return 1
+    return max((n for n in divided if isinstance(n, int) and n <= limit and r.extent % n == 0), default=1)
 
 
 def accumulator_tile(loops: Sequence[Range]) -> RegisterTile:

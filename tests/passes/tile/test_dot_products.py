@@ -95,6 +95,28 @@ def test_an_operand_that_is_also_read_in_single_elements() -> None:
     check_pass("dot-products", unchanged=text, remark="an operand is read in single elements too", matrix_shapes=SHAPES)
 
 
+def test_a_matrix_times_its_own_transpose() -> None:
+    def gram(type: str, reduced: str, value: str) -> str:
+        return f"""program {{
+          input %a: bf16[4, 8]  output %y: f32[4, 4]
+          kernel @k(in %a: {type}, out %y: f32[4, 4]) {{
+            for %i in 0..4 {{ for %j in 0..4 {{
+              %s = reduce add %k in {reduced} {{ yield {value} }}
+              store %s, %y[%i, %j]
+            }} }}
+          }}
+          launch @k(%a, %y)
+        }}"""
+
+    check_pass(
+        "dot-products",
+        before=gram("bf16[4, 8]", "0..8", "cast<f32>(%a[%i, %k]) * cast<f32>(%a[%j, %k])"),
+        after=gram("bf16x2[4, 4]", "0..4", "dot<f32>(%a[%i, %k], %a[%j, %k])"),
+        matrix_shapes=SHAPES,
+        special=False,
+    )
+
+
 def test_neighbours_across_two_dimensions_of_one_array() -> None:
     """The heads of an attention, side by side: groups never straddle two of them."""
     before, after = "bf16[4, 2, 4], %bf16[6, 8]", "bf16x2[4, 2, 2], %bf16x2[6, 4]"

@@ -63,3 +63,15 @@ def test_few_vectors_are_written_out_and_many_counted() -> None:
     """Three steps of four vectors are a dozen instructions for one row, and four hundred for a tile of 32."""
     check_pass("unroll", before=NORM.format(rows=1, unroll=""), after=NORM.format(rows=1, unroll=" unroll 3"))
     check_pass("unroll", unchanged=NORM.format(rows=32, unroll=""))
+
+
+def test_steps_that_share_a_word_are_unrolled() -> None:
+    def nest(k: str) -> str:
+        return f"""kernel @k(in %x: f32[768], in %w: i32[64, 96]{{1, 0}}, out %y: f32[64]) {{
+          for %i in 0..64 tile 16 lanes 16 {{
+            %s = reduce add %k in 0..768{k} {{ yield %x[%k] * cast<f32>(%w[%i, %k//8] << cast<i32>(index(%k%8) * 4)) }}
+            store %s, %y[%i] }} }}"""
+
+    check_pass("unroll", before=nest(""), after=nest(" unroll 8"))
+    wide = nest("").replace("tile 16 lanes", "tile 64 lanes")
+    check_pass("unroll{max-period=16,partial-factor=1}", unchanged=wide)

@@ -1,0 +1,41 @@
+"""Multiply f32 operands of contractions in a narrower dtype, where the user allows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Reduction
+from compiler.ir.types import bf16, f32
+from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.graph.fold_casts import multiplies
+
+
+@register
+@dataclass(frozen=True)
+class ReducePrecision(GraphPass):
+    """Round f32 operands of contractions to bf16; sums stay in f32.
+
+    %y = matmul %x, %w   ->   %a = cast %x {dtype=bf16}  %b = cast %w {dtype=bf16}  %y = matmul %a, %b {dtype=f32}
+
+    Applies where the target multiplies bf16.  Constants are rounded when the program is built.
+    """
+
+    name = "reduce-precision"
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        new: dict[Node, Node] = {}
+        for n in ir.nodes:
+            if not isinstance(n.structure, Reduction) or "dtype" not in n.attrs or len(n.operands) != 2:
+                continue
+            if n.dtype != f32 or any(o.dtype != f32 for o in n.operands):
+                continue
+            narrow = [ops.cast(o, dtype=bf16, loc=n.loc) for o in n.operands]
+            if multiplies(narrow, f32, context.matrix_shapes):
+                new[n] = n.op(*narrow, **{**n.attrs, "dtype": f32}).with_name(n.name).with_loc(n.loc)
+                context.applied(self, "operands rounded to bf16", n)
+            else:
+                context.missed(self, "the target does not multiply bf16", n)
+        return ir.replace_nodes(new)

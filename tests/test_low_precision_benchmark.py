@@ -1,0 +1,217 @@
+"""The benchmark of low precision: references, packed weights, limits, and cases that ours refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import compiler
+from benchmarks import low_precision
+from benchmarks.arguments import BenchmarkArguments
+from benchmarks.low_precision import limit_table, rate_cells, section_table
+from benchmarks.low_precision.case import OURS, Case, Outcome, Variant, as_tensors, measure
+from benchmarks.low_precision.models import bf16_case, models, quantized_case
+from benchmarks.low_precision.products import QuantizedLinear, float_product, integer_product, products
+from benchmarks.low_precision.vectors import (
+    EXACT,
+    FORMATS,
+    GROUP,
+    matmul_nbits,
+    nbits_operands,
+    stack,
+    vectors,
+    weight_bytes,
+)
+from benchmarks.networks import network
+from benchmarks.peak import MULTIPLY_ADDS
+from benchmarks.peers import PEERS
+from compiler.codegen.llvm.targets import CPU_TARGETS, host_target
+from compiler.report.measure import float64_reference
+from compiler.report.render import render_plain
+from compiler.tools.microbenchmarks import aligned_data
+
+quick = partial(measure, "case", peers=("eager",), rounds=1, burst=0.0)
+
+LIMITS = {"f32": 1e9, "bf16": 2e9, "reads": 1e9}
+"""Of a machine without an instruction for i8."""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element", "code", "step"),
+    [
+        ("f32", np.float32, 2, lambda a: a * 2 + 2),
+        ("bf16", np.uint16, 0x4000, lambda a: a + 2 * 2.0 * 2.0),
+        ("i8", np.uint8, 3, lambda a: a + 4 * 3 * 3),
+    ],
+)
+def test_an_instruction_adds_all_its_products(
+    dtype: str, element: type, code: int, step: Callable[[float], float]
+) -> None:
+    """Two steps from accumulators that hold the operands' codes; 0x4000 is 2.0 in bf16."""
+    target, instruction = host_target(), MULTIPLY_ADDS[dtype]
+    if not instruction.is_available(target):
+        pytest.skip(f"this CPU has no {instruction.instruction}")
+    loop = instruction.loop(target)
+    data = aligned_data(loop.chains * target.vector_bits // 8)
+    data.view(element)[:] = code
+    accumulators = data.view(np.int32 if instruction.accumulator == "i32" else np.float32)
+    want = step(step(accumulators[0].item()))
+    loop.compile(target)(2, data.ctypes.data, 0)
+    assert (accumulators[: loop.chains * target.lanes(32)] == want).all()
+
+
+def test_a_missing_instruction_is_said() -> None:
+    assert not MULTIPLY_ADDS["i8"].is_available(CPU_TARGETS["x86-64-v3"])
+    text = render_plain(limit_table(LIMITS, threads=1))
+    assert "no vpdpbusd: this CPU lacks avx512vnni" in text
+    assert rate_cells(Outcome({OURS: 1.0}, {}, work=5e8, limit="i8"), LIMITS) == ["0.5 Gop/s", "50%"]
+    assert rate_cells(Outcome({}, {}, work=5e8, limit="reads"), LIMITS) == ["-", "-"]
+
+
+def test_rows_are_selected_by_section_and_name() -> None:
+    rows = [f"{section} {row}" for section, cases in low_precision.SECTIONS.items() for row in cases()]
+    assert len(rows) == len(set(rows)) == len(products()) + len(vectors()) + len(models())
+    assert BenchmarkArguments(("vectors i8", "i8 ResNet")).select_rows(rows) == ["vectors i8", "models i8 ResNet-50"]
+
+
+def test_a_quantized_layer_is_an_integer_product() -> None:
+    """i64 arithmetic in NumPy, with the zero point taken out and the results quantized again."""
+    case = integer_product(5, 32, 7)
+    layer, (x,) = case.model, case.args
+    assert isinstance(layer, QuantizedLinear)
+    sums = (x.numpy().astype(np.int64) - layer.x_zero_point) @ layer.weight.numpy().astype(np.int64).T
+    y = sums * layer.x_scale * layer.scale.double().numpy() + layer.bias.double().numpy()
+    codes = np.clip(np.rint(np.maximum(y, 0) / layer.y_scale), 0, 255)
+    assert np.array_equal(layer(x).numpy(), codes)
+    assert codes.max() >= 254  # the range is used
+    assert case.work == 2 * 5 * 32 * 7
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_float_product_is_compared_with_float64(dtype: torch.dtype) -> None:
+    outcome = quick(partial(float_product, dtype, "bf16", 4, 64, 8))
+    assert set(outcome.seconds) == {OURS, "eager"}
+    assert 0 < outcome.errors[OURS] < torch.finfo(dtype).eps
+
+
+def dequantized(layer: nn.Module) -> np.ndarray:
+    """Return the weights of a layer in float64, from what MatMulNBits is given."""
+    bits, block, data, scales = nbits_operands(layer)
+    codes = data if bits == 8 else np.stack((data & 15, data >> 4), axis=-1).reshape(*data.shape[:2], block)
+    return ((codes.astype(np.float64) - (1 << bits - 1)) * scales[..., None]).reshape(len(data), -1)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_vectors_are_multiplied_by_quantized_weights(name: str) -> None:
+    make, has_nbits = FORMATS[name]
+    torch.manual_seed(0)
+    weight, x = torch.randn(96, 64), torch.randn(1, 64)
+    layer = make(weight)
+    w = dequantized(layer) if has_nbits else layer.weight.double().numpy() * layer.scale.double().numpy()[:, None]
+    assert np.abs(w - weight.double().numpy()).max() < 0.6 * np.abs(weight.numpy()).max() / (7 if "4" in name else 16)
+    np.testing.assert_allclose(layer(x).numpy(), x.double().numpy() @ w.T, atol=1e-5)
+
+
+def test_a_group_of_four_bit_weights_keeps_its_largest() -> None:
+    layer = FORMATS[f"4 bits, groups of {GROUP}"][0](torch.linspace(-1, 1, 2 * GROUP).view(1, -1))
+    w = dequantized(layer)
+    assert w[0, [0, -1]] == pytest.approx([-1, 1])
+    assert layer.packed.numel() == GROUP
+
+
+def test_stacks_hold_more_than_a_cache() -> None:
+    for make, _ in FORMATS.values():
+        layers = stack(make, 64, 20_000)
+        assert weight_bytes(layers[:-1]) < 20_000 <= weight_bytes(layers)
+        assert len({type(layer) for layer in layers}) == 1
+
+
+def test_onnx_runtime_multiplies_the_same_weights() -> None:
+    pytest.importorskip("onnxruntime", reason="the benchmark's peers are not installed")
+    for name, (make, has_nbits) in FORMATS.items():
+        if has_nbits:
+            layers, x = stack(make, 64, 10_000), torch.randn(1, 64)
+            (got,) = as_tensors(matmul_nbits(layers, x, EXACT)())
+            want = x.double().numpy()
+            for layer in layers:
+                want = want @ dequantized(layer).T
+            np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_what_ours_refuses_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise compiler.TilewrightError("1 operation(s) are not supported:\n  odd.op: has no conversion\n    at a.py:3")
+
+    monkeypatch.setattr(compiler, "compile", refuse)
+    outcome = quick(lambda: Case(nn.ReLU(), (torch.randn(2, 3),)))
+    assert set(outcome.seconds) == {"eager"}
+    assert outcome.errors["eager"] == 0
+    assert outcome.refusal == "refused: 1 operation(s) are not supported: odd.op: has no conversion"
+    text = render_plain(section_table("products", 1, LIMITS, {"a row": outcome}, ("eager",)), width=200)
+    assert "refused: 1 operation(s)" in text
+
+
+def test_what_cannot_be_made_is_a_row() -> None:
+    def make() -> Case:
+        raise ImportError("torchao is not installed")
+
+    assert quick(make) == Outcome({}, {}, "no reference: torchao is not installed")
+
+
+def test_wrong_results_are_seen() -> None:
+    x = torch.ones(3)
+    wrong = Variant("wrong", "eager", lambda: lambda: [np.zeros(3)])
+    unwanted = Variant("unwanted", "OpenVINO", lambda: lambda: x)
+    outcome = quick(lambda: Case(nn.Identity(), (x,), (wrong, unwanted)))
+    assert outcome.errors == {OURS: 0.0, "eager": 0.0, "wrong": 1.0}
+    assert outcome.format_system("unwanted") == "-"
+    assert outcome.format_system("wrong").endswith(" 1e+00")
+
+
+def small_model() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3))
+
+
+def test_models_in_bf16_are_compared_with_ours_in_f32() -> None:
+    case = bf16_case(network(small_model, (1, 2, 4, 4)))
+    assert {t.dtype for t in (*case.args, *case.model.parameters())} == {torch.bfloat16}
+    outcome = quick(lambda: case)
+    assert set(outcome.seconds) == {OURS, "eager", "ours, f32"}
+    assert 0 < outcome.errors[OURS] < 0.03
+
+
+def test_models_are_quantized_to_8_bits() -> None:
+    pytest.importorskip("torchao", reason="torchao quantizes the models of this benchmark")
+    case = quantized_case(network(small_model, (1, 2, 4, 4)))
+    program = torch.export.export(case.model, case.args)
+    names = [str(n.target) for n in program.graph.nodes]
+    assert names.count("quantized_decomposed.dequantize_per_channel.default") == 2
+    truth = float64_reference(program, case.args)[0]
+    assert truth.dtype == torch.float64
+    assert (case.model(*case.args) - truth).abs().max() < 1e-5
+
+
+def test_all_sections_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    sections = {
+        "products": lambda: {"i8 tiny": partial(integer_product, 2, 8, 4), "bf16 tiny": partial(float_product, torch.bfloat16, "bf16", 2, 8, 4)},
+        "vectors": lambda: {"other": pytest.fail},
+    }  # fmt: skip
+    monkeypatch.setattr(low_precision, "SECTIONS", sections)
+    monkeypatch.setattr(low_precision, "measure_limits", lambda threads: LIMITS)
+    monkeypatch.setattr(low_precision, "measure", partial(measure, rounds=1, burst=0.0))
+    low_precision.main(BenchmarkArguments(("tiny",), ("eager",), (torch.get_num_threads(),)))
+    text = capsys.readouterr().out
+    assert "i8 tiny" in text
+    assert "bf16 tiny" in text
+    assert "vectors" not in text
+
+
+def test_a_peer_that_writes_its_argument_spoils_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PEERS, "Inductor", lambda _, args: args[0].zero_)
+    outcome = quick(lambda: Case(nn.Identity(), (torch.ones(3),)), peers=("Inductor", "eager"))
+    assert outcome.errors == {OURS: 0.0, "Inductor": 1.0, "eager": 0.0}
