@@ -22,6 +22,7 @@ from compiler.frontend.memory_format import storage_order, visiting_order
 from compiler.frontend.opaque_ops import (
     COMPLEX_REASON,
     DYNAMIC_SHAPE_REASON,
+    QUANTIZED_TENSOR_OPERATORS,
     RANDOM_REASON,
     has_data_dependent_shape,
     opaque_reason,
@@ -293,6 +294,7 @@ class Importer:
             return Unresolved(problem)
         results = _result_tensors(node.meta.get("val"))
         can_call = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS
+        can_call = can_call and str(node.target) not in QUANTIZED_TENSOR_OPERATORS
         if self.fallback == "eager" and results and can_call:
             try:
                 call = self._eager_call(node, results, reason)

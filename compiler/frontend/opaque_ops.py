@@ -35,6 +35,12 @@ _OPERATORS_BY_REASON: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
+QUANTIZED_TENSOR_OPERATORS = frozenset({
+    "aten.quantize_per_tensor.default", "aten.quantize_per_tensor.tensor_qparams", "aten.quantize_per_channel.default",
+    "aten.quantize_per_tensor_dynamic.default", "aten.dequantize.self",
+})  # fmt: skip
+"""Operators on tensors of a quantized dtype, such as `torch.quint8`: PyTorch traces them as plain floats, so no call could tell."""
+
 _REASON_BY_OPERATOR = {f"aten.{name}": reason for reason, names in _OPERATORS_BY_REASON.items() for name in names}
 
 

@@ -67,6 +67,30 @@ def test_int8_weights(dtype: torch.dtype) -> None:
     assert (got - truth).abs().max() <= 4 * torch.finfo(dtype).eps * truth.abs().max()
 
 
+class PackedInt4(torch.nn.Module):
+    def __init__(self, rows: int, inner: int, group_size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.codes = torch.randint(0, 16, (rows, inner), dtype=torch.int32)
+        self.group_size = group_size
+        self.register_buffer("packed", torch.ops.aten._convert_weight_to_int4pack_for_cpu(self.codes, 1))
+        self.register_buffer("scales", torch.rand(inner // group_size, rows, 2, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.aten._weight_int4pack_mm_for_cpu(x, self.packed, self.group_size, self.scales)
+
+
+@pytest.mark.parametrize("rows", [16, 64, 96, 160])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_packed_int4_weights(dtype: torch.dtype, rows: int) -> None:
+    layer, x = PackedInt4(rows, 64, 32, dtype), torch.randn(3, 64, dtype=dtype)
+    scale, zero = layer.scales.double().repeat_interleave(32, 0).unbind(2)
+    truth = x.double() @ ((layer.codes.t() - 8) * scale + zero)
+    got = compiler.compile(layer, (x,))(x)
+    assert got.dtype == dtype
+    assert (got - truth).abs().max() <= 4 * torch.finfo(dtype).eps * truth.abs().max()
+    assert (got - layer(x)).abs().max() <= 8 * torch.finfo(dtype).eps * truth.abs().max()
+
+
 class User(torch.nn.Module):
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()

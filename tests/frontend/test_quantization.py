@@ -13,6 +13,7 @@ from torch.ao.quantization.fx import _decomposed  # noqa: F401  (registers the o
 
 import compiler
 from compiler.errors import UnsupportedOpError
+from compiler.options import Options
 
 Q = torch.ops.quantized_decomposed
 I8, U8 = torch.int8, torch.uint8
@@ -185,3 +186,14 @@ def test_errors_name_the_line_and_the_reason(name: str) -> None:
     with pytest.raises(UnsupportedOpError, match=reason) as error:
         compiler.compile(User(), (X,))
     assert "test_quantization.py" in str(error.value)
+
+
+@pytest.mark.parametrize("fallback", ["error", "eager"])
+def test_quantized_dtypes_are_refused(fallback: str) -> None:
+    """Even as calls into PyTorch: it traces them as tensors of floats."""
+
+    def quantized(x: Tensor) -> Tensor:
+        return torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).dequantize()
+
+    with pytest.raises(UnsupportedOpError, match="quantized dtypes are not supported; quantize the model with torchao"):
+        compiler.compile(FunctionModule(quantized), (X,), options=Options(fallback=fallback))

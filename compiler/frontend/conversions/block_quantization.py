@@ -6,7 +6,9 @@ A block size for each dimension says which elements share a scale: the whole dim
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from compiler.frontend.conversions.elementwise import clamp
@@ -15,7 +17,7 @@ from compiler.frontend.conversions.views import view
 from compiler.frontend.promotion import apply_promoted, as_node
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
-from compiler.ir.graph.node import Node
+from compiler.ir.graph.node import CONSTANT, Node, constant_node
 from compiler.ir.symbolic.index_expr import Dim, product
 from compiler.ir.torch_types import from_torch, to_torch
 from compiler.ir.types import f32, i32
@@ -172,3 +174,45 @@ def int8_weight_matmul(x: Node, weight: Node, scales: Node) -> Node:
     check_scale(scales, divides=False)
     product = ops.matmul(x, ops.transpose(weight, 0, 1), dtype=f32)
     return ops.as_dtype(ops.mul(product, ops.as_dtype(scales, f32)), x.dtype)
+
+
+INT4_BLOCKS = {"AVX512": 64, "AVX2": 32}
+"""Rows that PyTorch packs together in matrices of 4-bit integers, by the capability of the CPU (ATen/native/cpu/int4mm_kernel.cpp)."""
+
+
+@converts("aten._weight_int4pack_mm_for_cpu.default")
+def int4_weight_matmul(x: Node, packed: Node, group_size: int, scales_and_zeros: Node) -> Node:
+    """Multiply by the transpose of (q - 8) * scale + zero, where q is a matrix that PyTorch packed for this CPU."""
+    rows, inner = packed.shape[0], x.shape[-1]
+    if packed.op is not CONSTANT or not isinstance(inner, int):
+        raise ConversionError("4-bit weights must be constants: their packing is undone at compile time")
+    if inner % group_size != 0 or scales_and_zeros.shape != (inner // group_size, rows, 2):
+        have = list(scales_and_zeros.shape)
+        raise ConversionError(f"scales of shape {have} do not match groups of {group_size} in {rows} rows of {inner}")
+    codes = constant_node(_unpack_int4(packed.attrs["value"].array, inner), loc=packed.loc)
+    groups = (rows, inner // group_size, group_size)
+    scale, zero = (
+        ops.as_dtype(ops.unsqueeze(ops.transpose(ops.select(scales_and_zeros, 2, k), 0, 1), 2), f32) for k in (0, 1)
+    )
+    weight = ops.add(ops.mul(ops.as_dtype(ops.reshape(codes, shape=groups), f32), scale), zero)
+    transposed = ops.transpose(ops.reshape(weight, shape=(rows, inner)), 0, 1)
+    return ops.as_dtype(ops.matmul(x, transposed, dtype=f32), x.dtype)
+
+
+def _unpack_int4(packed: np.ndarray[Any, Any], inner: int) -> np.ndarray[Any, Any]:
+    """Return the integers of -8..7 that `aten._convert_weight_to_int4pack_for_cpu` packed, i8[rows, inner].
+
+    A byte holds two rows: those half a block apart in whole blocks, neighbours in the rows that remain.
+    """
+    capability = torch.backends.cpu.get_cpu_capability()
+    if capability not in INT4_BLOCKS:
+        raise ConversionError(f"how PyTorch packs 4-bit weights on a CPU of capability {capability} is not known")
+    rows, block = len(packed), INT4_BLOCKS[capability]
+    whole = rows // block * block
+    parts = []
+    for start, stop, size in ((0, whole, block), (whole, rows, rows - whole)):
+        if start < stop:
+            pairs = packed[start:stop].reshape(-1, inner, size // 2)
+            halves = np.stack([pairs & 15, pairs >> 4], axis=2 if size == block and start == 0 else 3)
+            parts.append(halves.reshape(-1, inner, size).swapaxes(1, 2).reshape(-1, inner))
+    return np.concatenate(parts).astype(np.int8) - np.int8(8)

@@ -7,6 +7,7 @@ Each conversion rounds where PyTorch's reference does, so that the integers have
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from compiler.analysis.quantized_value import is_known_zero
 from compiler.frontend.conversions.elementwise import clamp, sub
 from compiler.frontend.conversions.reductions import aminmax
 from compiler.frontend.conversions.views import canonicalize_dim, view
+from compiler.frontend.opaque_ops import QUANTIZED_TENSOR_OPERATORS
 from compiler.frontend.promotion import TensorOrNumber, apply_promoted, as_node, common_dtype
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
@@ -320,3 +322,8 @@ def fake_quantize_per_channel(x: Node, scale: Node, zero_point: Node, axis: int,
 @converts("quantized_decomposed.convert_element_type.no_fuse")
 def convert_without_fusion(x: Node, dtype: torch.dtype) -> Node:
     return ops.as_dtype(x, from_torch(dtype))
+
+
+@converts(*sorted(QUANTIZED_TENSOR_OPERATORS))
+def refuse_quantized_tensors(*arguments: Any, **options: Any) -> Node:
+    raise ConversionError("tensors of quantized dtypes are not supported; quantize the model with torchao")

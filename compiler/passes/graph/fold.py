@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,23 +53,30 @@ class Fold(GraphPass):
             if n in seen or n not in sources or n.op is CONSTANT:
                 continue
             seen.add(n)
-            if self._is_profitable(ir, n, sources[n]):
+            if self._is_profitable(ir, n, sources):
                 yield n
             else:
                 pending.extend(n.operands)
 
-    def _is_profitable(self, ir: Graph, n: Node, sources: frozenset[Node]) -> bool:
+    def _is_profitable(self, ir: Graph, n: Node, sources: Mapping[Node, frozenset[Node]]) -> bool:
         if isinstance(n.result_type, tuple) or isinstance(n.structure, Generate) or is_cheap_index_expr(n):
             return False
         if is_view(n.structure, n) and not any(isinstance(u.structure, Recurrence) for u in ir.users[n]):
             return False
-        allowance = 0 if _is_contracted(ir, n) else self.max_bytes
-        return static_bytes(n) <= max(allowance, sum(map(static_bytes, sources)))
+        allowance = 0 if _is_contracted(ir, n, sources) else self.max_bytes
+        return static_bytes(n) <= max(allowance, sum(map(static_bytes, sources[n])))
 
 
-def _is_contracted(ir: Graph, n: Node) -> bool:
-    """Return True if a contraction reads `n`, directly or through views."""
-    return any(is_contraction_node(u) or (is_view(u.structure, u) and _is_contracted(ir, u)) for u in ir.users[n])
+def _is_contracted(ir: Graph, n: Node, sources: Collection[Node]) -> bool:
+    """Return True if a contraction reads `n`, directly or through other nodes of `sources`."""
+    pending, seen = [n], {n}
+    while pending:
+        users = ir.users[pending.pop()]
+        if any(map(is_contraction_node, users)):
+            return True
+        pending += [u for u in dict.fromkeys(users) if u in sources and u not in seen]
+        seen.update(users)
+    return False
 
 
 def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from compiler.testing.checks import check_pass
 
 
@@ -95,4 +97,25 @@ def test_a_part_at_an_open_place_is_not_known() -> None:
             %y = exp %p
             return %y, %x
         }""",
+    )
+
+
+@pytest.mark.parametrize("view", ["%v = permute %d {dims=[1, 0]}", "%v = reshape %d {shape=[2, 2]}"])
+def test_weights_stay_as_narrow_as_they_are(view: str) -> None:
+    check_pass(
+        "fold",
+        unchanged=f"""graph(%x: f32[3, 2]) {{
+          %q = constant i8[2, 2] [[1, 2], [3, 4]]  %f = cast %q {{dtype=f32}}  %s = constant f32[2, 1] [[0.5], [2]]
+          %d = mul %f, %s  {view}  %y = matmul %x, %v
+          return %y }}""",
+    )
+
+
+def test_what_no_contraction_reads_is_widened() -> None:
+    check_pass(
+        "fold",
+        before="""graph(%x: f32[2, 2]) {
+          %q = constant i8[2, 2] [[1, 2], [3, 4]]  %f = cast %q {dtype=f32}  %y = add %x, %f  return %y }""",
+        after="""graph(%x: f32[2, 2]) {
+          %f = constant f32[2, 2] [[1, 2], [3, 4]]  %y = add %x, %f  return %y }""",
     )
