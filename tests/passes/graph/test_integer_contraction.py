@@ -11,6 +11,7 @@ from torch import Tensor
 
 import compiler
 from compiler.testing.checks import check_pass
+from tests.codegen.native import runnable_targets
 
 WEIGHT = "constant i8[2, 3] [[-128, 5, 127], [7, -1, 0]]"
 
@@ -187,3 +188,15 @@ def test_sums_do_not_overflow_at_the_ends_of_the_range() -> None:
     compiled = compiler.compile(Product(w, 0, 0, torch.nn.functional.linear), (x,))
     assert compiled.remarks.select("integer-contraction")[0].kind == "applied"
     np.testing.assert_array_equal(compiled(x).numpy(), np.full((2, 3), np.float32(-255 * 128 * inner)))
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+@pytest.mark.parametrize("x_dtype", [torch.int8, torch.uint8], ids=str)
+def test_every_target_has_the_same_integers(target: str, x_dtype: torch.dtype) -> None:
+    """Vectors of 128, 256 and 512 bits, with and without dot instructions."""
+    x, w = random_bytes(x_dtype, 9, 64), random_bytes(torch.int8, 33, 64)
+    layer = Product(w, 5, 0, torch.nn.functional.linear)
+    results = [compiler.compile(layer, (x,), options={"target": t})(x).numpy() for t in (target, "host")]
+    exact = (x.numpy().astype(np.int64) - 5) @ w.numpy().astype(np.int64).T
+    for result in results:
+        np.testing.assert_array_equal(result, exact.astype(np.float32))
