@@ -32,4 +32,6 @@ def no_programs_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     A test may replace parts of the compiler, and the key of a program does not know of it.
     """
     program_key, default = program_cache.program_key, Options().cache
-    monkeypatch.setattr(program_cache, "program_key", lambda g, o, t: program_key(g, o, t) if o.cache != default else "")
+    monkeypatch.setattr(
+        program_cache, "program_key", lambda g, o, t: program_key(g, o, t) if o.cache != default else ""
+    )

@@ -230,6 +230,33 @@ def test_places_out_of_range_are_refused() -> None:
         compiled(torch.randn(6), torch.tensor(-7))
 
 
+def test_an_argument_that_only_pytorch_reads_is_checked_like_others() -> None:
+    compiled = compiler.compile(FunctionModule(lambda a: torch.unique(a)), (torch.randn(6),))
+    with pytest.raises(
+        ArgumentError, match=r"input 0 \(%.*\) requires gradients, which compiled code does not compute"
+    ):
+        compiled(torch.randn(6, requires_grad=True))
+    with torch.no_grad():
+        assert not compiled(torch.randn(6, requires_grad=True)).requires_grad
+    for wrong, what in (
+        (torch.randn(6).double(), r"float64\[6\]"),
+        (torch.randn(6).to_sparse(), "a sparse_coo tensor"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"must be f32\[6\].*, but is {what}"):
+            compiled(wrong)
+
+
+def test_gradients_of_the_operands_of_a_branch_are_refused() -> None:
+    def chosen(a: Tensor, b: Tensor) -> Any:
+        return torch.cond(b.sum() > 0, lambda a: a * 2, lambda a: a + 1, (a,))
+
+    args = torch.randn(4), torch.ones(3)
+    compiled = compiler.compile(FunctionModule(chosen), args)
+    for k in range(2):
+        with pytest.raises(ArgumentError, match="requires gradients"):
+            compiled(*(a.clone().requires_grad_(k == j) for j, a in enumerate(args)))
+
+
 def test_buffers_are_written_back() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
