@@ -46,9 +46,7 @@ def _check_arguments(module: torch.nn.Module, args: Sequence[Any], kwargs: Mappi
     for name, value in named.items():
         for tensor in tree_leaves(value):
             if isinstance(tensor, torch.Tensor) and (kind := unsupported_storage(tensor)):
-                raise ArgumentError(
-                    f"{name} is a {kind}, which compiler.compile does not take; {USE_DENSE}, {_REMEDY}"
-                )
+                raise ArgumentError(f"{name} is a {kind}, which compiler.compile does not take; {USE_DENSE}, {_REMEDY}")
 
 
 @contextmanager
