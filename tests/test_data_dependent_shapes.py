@@ -219,8 +219,27 @@ def test_views_of_arguments_whose_size_data_decides() -> None:
     compiled = torch.compile(parts, backend=tilewright, fullgraph=True, dynamic=True)
     for n in (2, 0, 6):
         agree(compiled, parts, (x(), torch.tensor(n)))
-    with pytest.raises(Exception, match="at a data-dependent offset; return a copy"):
-        torch.compile(lambda a, n: a[n.item() :], backend=tilewright, fullgraph=True, dynamic=True)(x(), small())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a, n: a[n.item() :],
+        lambda a, n: a.t()[1:, n.item() : n.item() + 3 : 2],
+        lambda a, n: a[n.item()],
+        lambda a, n: a[1:].select(1, n.item())[2:],
+        lambda a, n: a.tensor_split(torch.tensor([2, 4])),
+    ],
+)
+def test_views_of_arguments_at_a_place_that_data_decides(view: Callable[..., Any], dynamic: bool | None) -> None:
+    compiled = torch.compile(view, backend=tilewright, fullgraph=True, dynamic=dynamic)
+    for n in (2, 0, 5, -1):
+        a = x()
+        agree(compiled, view, (a, torch.tensor(n)))
+        results = compiled(a, torch.tensor(n))
+        for mine in results if isinstance(results, (tuple, list)) else (results,):
+            assert not mine.numel() or mine.untyped_storage().data_ptr() == a.untyped_storage().data_ptr()
 
 
 def test_places_out_of_range_are_refused() -> None:
