@@ -242,6 +242,17 @@ def test_views_of_arguments_at_a_place_that_data_decides(view: Callable[..., Any
             assert not mine.numel() or mine.untyped_storage().data_ptr() == a.untyped_storage().data_ptr()
 
 
+def test_a_slice_from_the_place_in_a_tensor() -> None:
+    """Its end is a number with a condition; `torch.export` fails at it."""
+
+    def part(a: Tensor, n: Tensor) -> Tensor:
+        return a.narrow(0, n, 2) * 2
+
+    compiled = torch.compile(part, backend=tilewright, fullgraph=True)
+    for n in (0, 4, -2, -6):
+        agree(compiled, part, (x(), torch.tensor(n)))
+
+
 def test_places_out_of_range_are_refused() -> None:
     function, _ = CASES["the last but one"]
     compiled = compiler.compile(FunctionModule(function), (torch.randn(6), torch.tensor(-2)))

@@ -31,14 +31,13 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateful
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from compiler.analysis.opaque_calls import opaque_operators
 from compiler.driver.partitioned_graph import compile_graph
 from compiler.errors import TilewrightError
 from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import import_functional
 from compiler.frontend.opaque_ops import RANDOM_REASON, opaque_reason
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Opaque
 from compiler.ir.ops.graph_ops import lookup_operator
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
@@ -228,7 +227,7 @@ def run_sample(
         except Exception as error:
             reason = _aot_eager_failure(function, call, sampling.dynamic_shapes)
             return SampleOutcome("as-aot-eager", reason) if reason else SampleOutcome("failed", _error_summary(error))
-        opaque = sorted({_opaque_name(n) for g in graphs for n in g if isinstance(n.structure, Opaque)})
+        opaque = sorted({o.operator for g in graphs for o in opaque_operators(g.outputs)})
         is_random = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in opaque if "." in name)
         describe = partial(
             describe_difference, wide=partial(_float64_result, function, call), values=values and not is_random
@@ -237,10 +236,6 @@ def run_sample(
             same = not describe(got, _call_aot_eager(function, call, sampling.dynamic_shapes))
             return SampleOutcome("as-aot-eager" if same else "failed", difference)
     return SampleOutcome("opaque", ", ".join(opaque)) if opaque else SampleOutcome("passed")
-
-
-def _opaque_name(node: Node) -> str:
-    return str(node.attrs.get("overload", node.op.name))
 
 
 def _unsupported_reason(value: Any) -> str:
