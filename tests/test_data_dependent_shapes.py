@@ -55,6 +55,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
     "repeated": (lambda a: torch.repeat_interleave(a, (a[:, 0] > 0).long() + 1, dim=0), lambda: (x(),)),
     "as many": (lambda a: torch.zeros(a[a > 0].shape[0]) + 1, lambda: (x(),)),
     "how many": (lambda a: a[a > 0].shape[0] * 2, lambda: (x(),)),
+    "without repeats": (lambda a: torch.unique_consecutive((a[:, 0] > 0).long(), dim=0), lambda: (x(),)),
     "in turns": (lambda a: torch.unique((a[a > 0] * 3).round()) ** 2, lambda: (x(),)),
     "first rows": (first, lambda: (x(), small())),
     "one row": (row, lambda: (x(), small())),
@@ -234,8 +235,7 @@ def test_views_of_arguments_whose_size_data_decides() -> None:
 )
 def test_views_of_arguments_at_a_place_that_data_decides(view: Callable[..., Any], dynamic: bool | None) -> None:
     compiled = torch.compile(view, backend=tilewright, fullgraph=True, dynamic=dynamic)
-    for n in (2, 0, 5, -1):
-        a = x()
+    for n, a in ((2, x()), (0, x()), (5, x()), (-1, x()), (1, torch.complex(x(), x()))):
         agree(compiled, view, (a, torch.tensor(n)))
         results = compiled(a, torch.tensor(n))
         for mine in results if isinstance(results, (tuple, list)) else (results,):

@@ -49,7 +49,7 @@ class PartitionedGraph:
 
         def bind_call(n: Node, attrs: Mapping[str, Any]) -> EagerFunction:
             bound = {k: function(self.bodies[v]) if isinstance(v, Graph) else v for k, v in attrs.items()}
-            return eager_function(n, bound)
+            return eager_function(n, bound, self.graph.users[n])
 
         compute = tuple(map(function, self.compiled_subgraphs))
         return PartitionExecutor(self.graph, self.subgraphs, compute, bind_call, self.assertions)

@@ -111,7 +111,10 @@ def _looked_up_offset(view: Node, argument: Node, strides: Sequence[Dim], offset
         offsets = ops.add(offsets, ops.reshape(along, shape=[n if k == d else 1 for k in range(argument.type.rank)]))
 
     def moved(n: Node) -> Node:
-        return offsets if n is argument else n.with_operands((moved(n.operands[0]), *n.operands[1:]))
+        if n is argument:
+            return offsets
+        attrs = {**n.attrs, "dtypes": (i64,) * len(n.attrs["dtypes"])} if n.op is ops.eager else n.attrs
+        return n.op(moved(n.operands[0]), *n.operands[1:], **attrs)
 
     first = moved(view)
     rank = first.type.rank

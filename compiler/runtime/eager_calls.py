@@ -34,7 +34,7 @@ BINDING_MODULES = ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")
 
 
 class EagerCallEmitter:
-    """Emitter of the code that calls the reference of an op, for dense results of `result_types`.
+    """Emitter of the code that calls the reference of an op, for dense results of `result_types`; None is for one that nobody reads.
 
     No result shares memory with another, or with an argument whose position is in `shared`.  The code raises VerifyError if
     PyTorch returns a shape that differs from the graph's static one; data may decide the size of a symbolic dimension.
@@ -45,7 +45,7 @@ class EagerCallEmitter:
         self,
         step: OpaqueCall,
         argument_types: Sequence[TensorType],
-        result_types: Sequence[TensorType],
+        result_types: Sequence[TensorType | None],
         shared: Collection[int],
         prefix: str = "e",
     ) -> None:
@@ -67,13 +67,14 @@ class EagerCallEmitter:
             given = [self._argument(a, arguments) for a in self._attrs["args"]]
             given += [f"{k}={self._argument(a, arguments)}" for k, a in self._attrs["kwargs"]]
         call = f"{', '.join(results)} = {self._function}({', '.join(given)})"
+        read = [(k, results[k], t) for k, t in enumerate(self.result_types) if t]
         if self._operator is not None and not may_return_view(self._operator):
-            return [call, *(self._copy_if(k, r, [f"{r} is {a}" for a in kept]) for k, r in enumerate(results))]
+            return [call, *(self._copy_if(k, r, t, [f"{r} is {a}" for a in kept]) for k, r, t in read)]
         address, used = self._bind("address", _storage_address), f"{self.prefix}_used"
         lines = [call, f"{used} = {{0, {', '.join(f'{address}({a})' for a in kept)}}}"]
-        for k, (r, t) in enumerate(zip(results, self.result_types, strict=True)):
+        for k, r, t in read:
             is_lazy = f"{r}.is_conj()" if TORCH_DTYPES[t.dtype].is_complex else f"{r}.is_neg()"
-            lines += [self._copy_if(k, r, [is_lazy, f"{address}({r}) in {used}"]), f"{used}.add({address}({r}))"]
+            lines += [self._copy_if(k, r, t, [is_lazy, f"{address}({r}) in {used}"]), f"{used}.add({address}({r}))"]
         return lines[:-1]
 
     def function(self) -> EagerFunction:
@@ -102,9 +103,8 @@ class EagerCallEmitter:
             return f"{arguments[number]}{permuted}{'.item()' * (template[0] == '#')}"
         return self._bind(f"{len(self.bindings)}", fill_template(template, ()))
 
-    def _copy_if(self, k: int, result: str, conditions: Sequence[str]) -> str:
-        """Return the statement that copies result `k` if it has another type than the program expects, or on `conditions`."""
-        t = self.result_types[k]
+    def _copy_if(self, k: int, result: str, t: TensorType, conditions: Sequence[str]) -> str:
+        """Return the statement that copies result `k` if it has another type than `t`, or on `conditions`."""
         tests = [f"{result}.dtype is not {self._bind(f'dtype{k}', TORCH_DTYPES[t.dtype])}"]
         if t.is_static:
             tests.append(f"{result}.shape != {self._bind(f'shape{k}', t.static_shape())}")
@@ -116,9 +116,17 @@ class EagerCallEmitter:
         return f"if {condition}: {result} = {copy}({result}, {expected}, {name})"
 
 
-def eager_function(node: Node, attrs: Mapping[str, Any]) -> EagerFunction:
-    """Return the call of an op outside a program as a function of its operands, which share no memory with its results."""
-    results = node.result_type if isinstance(node.result_type, tuple) else (node.result_type,)
+def eager_function(node: Node, attrs: Mapping[str, Any], users: Collection[Node]) -> EagerFunction:
+    """Return the call of an op outside a program as a function of its operands, which share no memory with its results.
+
+    PyTorch may give a result that none of `users` reads another shape than it infers.
+    """
+    results: tuple[TensorType | None, ...] = (
+        (node.type,) if not isinstance(node.result_type, tuple) else node.result_type
+    )
+    if len(results) > 1:
+        read = {u.attrs["index"] for u in users}
+        results = tuple(t if k in read else None for k, t in enumerate(results))
     operands = tuple(f"a{k}" for k in range(len(node.operands)))
     step = OpaqueCall(node.op.name, tuple(attrs.items()), operands, (), node.name)
     return EagerCallEmitter(step, [o.type for o in node.operands], results, range(len(operands))).function()

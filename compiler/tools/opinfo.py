@@ -225,8 +225,8 @@ def run_sample(
             torch.manual_seed(0)
             got = _compile_and_call(function, _clone_call(call), sampling, graphs)
         except Exception as error:
-            reason = _aot_eager_failure(function, call, sampling.dynamic_shapes)
-            return SampleOutcome("as-aot-eager", reason) if reason else SampleOutcome("failed", _error_summary(error))
+            failed = SampleOutcome("failed", _error_summary(error))
+            return _aot_eager_failure(function, call, sampling.dynamic_shapes) or failed
         opaque = sorted({o.operator for g in graphs for o in opaque_operators(g.outputs)})
         is_random = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in opaque if "." in name)
         describe = partial(
@@ -297,14 +297,18 @@ def _compile_and_call(function: Callable[..., Any], call: Any, sampling: Samplin
     return _trace_and_call(function, call, compile_fx_graph, autograd_decompositions(), sampling.dynamic_shapes)
 
 
+class RankError(Exception):
+    """A result of a traced graph has another rank than in the trace."""
+
+
 class RankChecker(torch.fx.Interpreter):
-    """Run a traced graph in PyTorch; raises ValueError if a result has another rank than in the trace."""
+    """Run a traced graph in PyTorch; RankError if a result has another rank than in the trace."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
         for value, traced in zip(tree_leaves(result), tree_leaves(n.meta.get("val")), strict=False):
             if isinstance(value, torch.Tensor) and isinstance(traced, torch.Tensor) and value.dim() != traced.dim():
-                raise ValueError(f"{n.target} has rank {value.dim()}, traced as {traced.dim()}")
+                raise RankError(f"{n.target} has rank {value.dim()}, traced as {traced.dim()}")
         return result
 
 
@@ -314,13 +318,15 @@ def _call_aot_eager(function: Callable[..., Any], call: Any, dynamic_shapes: boo
     return _trace_and_call(function, _clone_call(call), lambda module, _: RankChecker(module).run, {}, dynamic_shapes)
 
 
-def _aot_eager_failure(function: Callable[..., Any], call: Any, dynamic_shapes: bool) -> str:
-    """Return the reason why PyTorch cannot trace and run the call in any backend, or ""."""
+def _aot_eager_failure(function: Callable[..., Any], call: Any, dynamic_shapes: bool) -> SampleOutcome | None:
+    """Return the outcome that says why PyTorch cannot trace and run the call in any backend, or None."""
     try:
         _call_aot_eager(function, call, dynamic_shapes)
+    except RankError as error:
+        return SampleOutcome("out-of-scope", f"PyTorch infers another type: {error}")
     except Exception as error:
-        return _error_summary(error)
-    return ""
+        return SampleOutcome("as-aot-eager", _error_summary(error))
+    return None
 
 
 def _trace_and_call(

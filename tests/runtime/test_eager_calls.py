@@ -82,11 +82,11 @@ def test_a_call_whose_result_data_sizes_is_one_to_the_binding() -> None:
     t = TensorType(i64, (var("u0"), 2))
     n = ops.eager(a, overload="aten.nonzero.default", args=("%0",), dtypes=(t.dtype,), shapes=(t.shape,))
     assert fastest_binding(aten.nonzero.default, n.attrs, [a.type]) is torch.nonzero
-    (indices,) = eager_function(n, n.attrs)((x > 0).float())
+    (indices,) = eager_function(n, n.attrs, ())((x > 0).float())
     assert indices.is_contiguous()
     assert torch.equal(indices, (x > 0).nonzero())
     with pytest.raises(VerifyError, match=r"returned shape \[24, 2\], but the graph has \[u0, 3\]"):
-        eager_function(ops.eager(a, **{**n.attrs, "shapes": ((var("u0"), 3),)}), n.attrs)(torch.ones(4, 6))
+        eager_function(ops.eager(a, **{**n.attrs, "shapes": ((var("u0"), 3),)}), n.attrs, ())(torch.ones(4, 6))
 
 
 def test_gradients_are_off_for_the_call_and_back_on_after_it() -> None:

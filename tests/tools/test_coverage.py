@@ -111,6 +111,8 @@ def test_samples(name: str, outcome: str) -> None:
 def test_samples_whose_sizes_data_decides() -> None:
     assert attempt(lambda x: x[x > 0].exp(), torch.tensor([-1.0, 2.0, 3.0])).outcome == "opaque"
     assert attempt(torch.equal, torch.ones(3), torch.ones(3)).outcome == "as-aot-eager"
+    wrong = attempt(lambda x: torch.unique_consecutive(x, dim=-1), torch.ones(3, 2))
+    assert (wrong.outcome, wrong.reason.partition(":")[0]) == ("out-of-scope", "PyTorch infers another type")
 
 
 def test_gradients_of_samples() -> None:
