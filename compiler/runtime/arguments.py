@@ -8,7 +8,7 @@ import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError
-from compiler.ir.torch_types import TORCH_DTYPES, USE_DENSE, unsupported_storage
+from compiler.ir.torch_types import TORCH_DTYPES, unsupported_storage
 from compiler.ir.types import TensorType
 
 _INFERENCE_ONLY = f"for inference, call it with plain tensors under torch.no_grad(), else {USE_TORCH_COMPILE}"
@@ -17,7 +17,7 @@ _INFERENCE_ONLY = f"for inference, call it with plain tensors under torch.no_gra
 def check_argument(k: int, name: str, x: Any, expected: TensorType) -> None:
     """Raise ArgumentError unless compiled code can take `x` as input `k`, of type `expected`, with any strides."""
     if kind := unsupported_storage(x) if isinstance(x, torch.Tensor) else type(x).__name__:
-        raise ArgumentError(f"input {k} (%{name}) must be {expected}, but is a {kind}; {USE_DENSE}")
+        raise ArgumentError(f"input {k} (%{name}) must be a dense tensor of type {expected}, not a {kind}")
     if x.requires_grad and torch.is_grad_enabled():
         problem = "requires gradients, which compiled code does not compute"
         raise ArgumentError(f"input {k} (%{name}) {problem}; {_INFERENCE_ONLY}")
