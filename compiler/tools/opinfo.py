@@ -323,7 +323,7 @@ def _aot_eager_failure(function: Callable[..., Any], call: Any, dynamic_shapes: 
     try:
         _call_aot_eager(function, call, dynamic_shapes)
     except RankError as error:
-        return SampleOutcome("out-of-scope", f"PyTorch infers another type: {error}")
+        return SampleOutcome("out-of-scope", f"PyTorch infers another type: {_error_summary(error)}")
     except Exception as error:
         return SampleOutcome("as-aot-eager", _error_summary(error))
     return None
