@@ -29,7 +29,7 @@ from compiler.frontend.dynamo import (
 )
 from compiler.frontend.output_aliasing import InputView
 from compiler.frontend.recurrent_ops import decompose_recurrent_layers
-from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.symbolic.index_expr import Dim, evaluate
 from compiler.options import as_options
 
 BoxedFunction: TypeAlias = Callable[[list[Any]], list[Any]]
@@ -124,7 +124,8 @@ def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph |
             elif isinstance(r, PassthroughInput):
                 results.append(passed_through[r.position])
             elif isinstance(r, InputView):
-                results.append(_view_input(passed_through[r.position], r, sizes()))
+                offset = int(outputs[r.offset.index]) if isinstance(r.offset, ScalarOutput) else r.offset
+                results.append(_view_input(passed_through[r.position], r, offset, sizes()))
             else:
                 results.append(r.value if isinstance(r, ConstantOutput) else evaluate(r.dim, sizes()))
         return results
@@ -132,9 +133,9 @@ def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph |
     return _mark_boxed(run)
 
 
-def _view_input(argument: torch.Tensor, view: InputView, sizes: Mapping[str, int]) -> torch.Tensor:
+def _view_input(argument: torch.Tensor, view: InputView, offset: Dim, sizes: Mapping[str, int]) -> torch.Tensor:
     shape, strides = ([evaluate(d, sizes) for d in dims] for dims in (view.shape, view.strides))
-    return argument.as_strided(shape, strides, evaluate(view.offset, sizes))
+    return argument.as_strided(shape, strides, evaluate(offset, sizes))
 
 
 def _mark_boxed(run: BoxedFunction) -> BoxedFunction:

@@ -17,8 +17,10 @@ import torch
 import transformers as hf
 from rich.console import Console
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 
 import compiler
+from compiler import UnsupportedOpError
 from compiler.report.render import table
 
 TEXT: dict[str, Any] = {
@@ -110,14 +112,26 @@ class FirstResult(nn.Module):
         return result
 
 
-ENTRY_POINTS: dict[str, Callable[[nn.Module, tuple[Tensor, ...]], Callable[..., Tensor]]] = {
-    "compile": lambda model, args: compiler.compile(model, args),
-    "torch.compile": lambda model, args: torch.compile(model, backend="tilewright"),
+ENTRY_POINTS: dict[str, Callable[[nn.Module, tuple[Tensor, ...], dict[str, Any]], Callable[..., Tensor]]] = {
+    "compile": lambda model, args, options: compiler.compile(model, args, options=options),
+    "torch.compile": lambda model, args, options: torch.compile(model, backend="tilewright", options=options),
 }
 
 
+def opaque_operators(run: Callable[[dict[str, Any]], object]) -> int:
+    """Return how many operators `run` is refused for when none may run in PyTorch; in the first graph alone, if there are several."""
+    try:
+        run({"fallback": "strict"})
+    except (UnsupportedOpError, BackendCompilerFailed) as error:
+        refused = getattr(error, "inner_exception", error)
+        if not isinstance(refused, UnsupportedOpError):
+            raise
+        return len(refused.unsupported_ops)
+    return 0
+
+
 def check(case: Case, name: str) -> list[str]:
-    """Return what each entry point made of a model: "ok" or what is wrong, graph breaks, and the seconds of the first call."""
+    """Return what each entry point made of a model: "ok" or what is wrong, graph breaks, operators that run in PyTorch, and seconds."""
     torch.manual_seed(0)
     model = FirstResult(
         getattr(hf, f"{name}Model")(getattr(hf, f"{name}Config")(**case.options)), case.arguments
@@ -131,13 +145,16 @@ def check(case: Case, name: str) -> list[str]:
     texts = list[str]()
     for compile_model in ENTRY_POINTS.values():
         torch._dynamo.reset()
+        opaque = opaque_operators(lambda options, build=compile_model: build(model, args, options)(*args))
+        torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         start = time.perf_counter()
-        result = compile_model(model, args)(*args)
+        result = compile_model(model, args, {})(*args)
         seconds, error = time.perf_counter() - start, (result.double() - exact).abs().max().item()
         wrong = f"WRONG by {error:.1e} " * (not error <= allowed) + "STRIDES " * (result.stride() != eager.stride())
         breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
-        texts.append(f"{wrong or 'ok '}{f'{breaks} breaks ' * (breaks > 0)}{seconds:.1f} s")
+        counts = f"{breaks} breaks " * (breaks > 0) + f"{opaque} in PyTorch " * (opaque > 0)
+        texts.append(f"{wrong or 'ok '}{counts}{seconds:.1f} s")
     return texts
 
 

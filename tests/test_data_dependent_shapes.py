@@ -55,6 +55,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
     "repeated": (lambda a: torch.repeat_interleave(a, (a[:, 0] > 0).long() + 1, dim=0), lambda: (x(),)),
     "as many": (lambda a: torch.zeros(a[a > 0].shape[0]) + 1, lambda: (x(),)),
     "how many": (lambda a: a[a > 0].shape[0] * 2, lambda: (x(),)),
+    "without repeats": (lambda a: torch.unique_consecutive((a[:, 0] > 0).long(), dim=0), lambda: (x(),)),
     "in turns": (lambda a: torch.unique((a[a > 0] * 3).round()) ** 2, lambda: (x(),)),
     "first rows": (first, lambda: (x(), small())),
     "one row": (row, lambda: (x(), small())),
@@ -219,8 +220,37 @@ def test_views_of_arguments_whose_size_data_decides() -> None:
     compiled = torch.compile(parts, backend=tilewright, fullgraph=True, dynamic=True)
     for n in (2, 0, 6):
         agree(compiled, parts, (x(), torch.tensor(n)))
-    with pytest.raises(Exception, match="at a data-dependent offset; return a copy"):
-        torch.compile(lambda a, n: a[n.item() :], backend=tilewright, fullgraph=True, dynamic=True)(x(), small())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a, n: a[n.item() :],
+        lambda a, n: a.t()[1:, n.item() : n.item() + 3 : 2],
+        lambda a, n: a[n.item()],
+        lambda a, n: a[1:].select(1, n.item())[2:],
+        lambda a, n: a.tensor_split(torch.tensor([2, 4])),
+    ],
+)
+def test_views_of_arguments_at_a_place_that_data_decides(view: Callable[..., Any], dynamic: bool | None) -> None:
+    compiled = torch.compile(view, backend=tilewright, fullgraph=True, dynamic=dynamic)
+    for n, a in ((2, x()), (0, x()), (5, x()), (-1, x()), (1, torch.complex(x(), x()))):
+        agree(compiled, view, (a, torch.tensor(n)))
+        results = compiled(a, torch.tensor(n))
+        for mine in results if isinstance(results, (tuple, list)) else (results,):
+            assert not mine.numel() or mine.untyped_storage().data_ptr() == a.untyped_storage().data_ptr()
+
+
+def test_a_slice_from_the_place_in_a_tensor() -> None:
+    """Its end is a number with a condition; `torch.export` fails at it."""
+
+    def part(a: Tensor, n: Tensor) -> Tensor:
+        return a.narrow(0, n, 2) * 2
+
+    compiled = torch.compile(part, backend=tilewright, fullgraph=True)
+    for n in (0, 4, -2, -6):
+        agree(compiled, part, (x(), torch.tensor(n)))
 
 
 def test_places_out_of_range_are_refused() -> None:
@@ -228,6 +258,33 @@ def test_places_out_of_range_are_refused() -> None:
     compiled = compiler.compile(FunctionModule(function), (torch.randn(6), torch.tensor(-2)))
     with pytest.raises(IndexError, match="out of range"):
         compiled(torch.randn(6), torch.tensor(-7))
+
+
+def test_an_argument_that_only_pytorch_reads_is_checked_like_others() -> None:
+    compiled = compiler.compile(FunctionModule(lambda a: torch.unique(a)), (torch.randn(6),))
+    with pytest.raises(
+        ArgumentError, match=r"input 0 \(%.*\) requires gradients, which compiled code does not compute"
+    ):
+        compiled(torch.randn(6, requires_grad=True))
+    with torch.no_grad():
+        assert not compiled(torch.randn(6, requires_grad=True)).requires_grad
+    for wrong, what in (
+        (torch.randn(6).double(), r"float64\[6\]"),
+        (torch.randn(6).to_sparse(), "a sparse_coo tensor"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"must be .*f32\[6\].* {what}"):
+            compiled(wrong)
+
+
+def test_gradients_of_the_operands_of_a_branch_are_refused() -> None:
+    def chosen(a: Tensor, b: Tensor) -> Any:
+        return torch.cond(b.sum() > 0, lambda a: a * 2, lambda a: a + 1, (a,))
+
+    args = torch.randn(4), torch.ones(3)
+    compiled = compiler.compile(FunctionModule(chosen), args)
+    for k in range(2):
+        with pytest.raises(ArgumentError, match="requires gradients"):
+            compiled(*(a.clone().requires_grad_(k == j) for j, a in enumerate(args)))
 
 
 def test_buffers_are_written_back() -> None:

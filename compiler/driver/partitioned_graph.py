@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 import torch
 
 from compiler.driver.compiled_graph import CompiledGraph, ExecutedProgram, write_back_aliases
 from compiler.driver.variant import SizeRanges
 from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
 from compiler.ir.graph.partition import needs_partitioning, partition
 from compiler.ir.graph.runtime_assertion import RuntimeAssertion
 from compiler.ir.interpret.partition_executor import PartitionExecutor
 from compiler.options import Options
+from compiler.runtime.arguments import check_argument
 from compiler.runtime.call_stub import RunFunction
+from compiler.runtime.eager_calls import EagerFunction, eager_function
 
 
 @dataclass(eq=False)
@@ -37,27 +40,41 @@ class PartitionedGraph:
             v for p in self.subgraphs for n in p.eager_calls for v in n.attrs.values() if isinstance(v, Graph)
         )
         self.bodies = {g: compile_graph(g, self.options, self.bounds, self.assertions) for g in compiled_bodies}
+        read_by_pytorch = {o for p in self.subgraphs for n in p.eager_calls for o in n.operands}
+        self._unchecked_inputs = tuple((k, n) for k, n in enumerate(self.graph.inputs) if n in read_by_pytorch)
         self._executor = self._make_executor(lambda compiled: compiled.run)
 
     def _make_executor(self, function: Callable[[AnyCompiled], RunFunction]) -> PartitionExecutor:
         """Return an executor that calls `function` of each compiled subgraph, and of each graph that an eager call carries."""
+
+        def bind_call(n: Node, attrs: Mapping[str, Any]) -> EagerFunction:
+            bound = {k: function(self.bodies[v]) if isinstance(v, Graph) else v for k, v in attrs.items()}
+            return eager_function(n, bound, self.graph.users[n])
+
         compute = tuple(map(function, self.compiled_subgraphs))
-        return PartitionExecutor(
-            self.graph, self.subgraphs, compute, lambda g: function(self.bodies[g]), self.assertions
-        )
+        return PartitionExecutor(self.graph, self.subgraphs, compute, bind_call, self.assertions)
+
+    def _execute(
+        self, executor: PartitionExecutor, inputs: Sequence[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], dict[str, int]]:
+        """Run `executor`; ArgumentError for an input that only PyTorch reads, and compiled code would refuse."""
+        if len(inputs) == len(self.graph.inputs):
+            for k, n in self._unchecked_inputs:
+                check_argument(k, n.name, inputs[k], n.type)
+        return executor(inputs)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return self.call_with_sizes(inputs)[0]
 
     def run(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return all outputs, those that alias inputs among them."""
-        return self._executor(inputs)[0]
+        return self._execute(self._executor, inputs)[0]
 
     def call_with_sizes(
         self, inputs: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], Callable[[], Mapping[str, int]]]:
         """Return the results of a call, and a function that gives its sizes, data-dependent ones included."""
-        results, sizes = self._executor(inputs)
+        results, sizes = self._execute(self._executor, inputs)
         return write_back_aliases(self.graph, inputs, results), lambda: sizes
 
     @property
@@ -79,7 +96,7 @@ class PartitionedGraph:
 
             return run
 
-        self._make_executor(recorded)(inputs)
+        self._execute(self._make_executor(recorded), inputs)
         return programs
 
 

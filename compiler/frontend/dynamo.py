@@ -97,9 +97,15 @@ def import_functional(
     sources, nodes = tuple(s for s, _ in inputs), tuple(n for _, n in inputs)
     bounds = _symbol_bounds(placeholders)
     (output,) = module.graph.find_nodes(op="output")
-    views = input_views(placeholders, importer.values, output.args[0], unbacked.dim)
     arguments = {node: source.position for source, node in logical}
     stored: dict[tuple[Node, Permutation], Node] = {}
+    views = input_views(
+        placeholders,
+        importer.values,
+        output.args[0],
+        unbacked.dim,
+        store=lambda n: ScalarOutput(_stored_index(stored, n, ())),
+    )
     results = tuple(
         PassthroughInput(arguments[v])
         if v in arguments and is_alias(returned, placeholders[arguments[v]])
@@ -204,10 +210,15 @@ def _result_source(value: Any, returned: Any, stored: dict[tuple[Node, Permutati
 
     `stored` are the graph outputs so far, by value and permutation; a new one is added.
     """
-    if isinstance(value, (Node, SymbolicScalar)):
-        permutation = result_permutation(returned.meta["val"]) if isinstance(value, Node) else ()
-        key = value if isinstance(value, Node) else value.node, permutation
-        stored.setdefault(key, permuted_node(key[0], inverse(permutation)))
-        index = list(stored).index(key)
-        return GraphOutput(index, permutation) if isinstance(value, Node) else ScalarOutput(index)
+    if isinstance(value, SymbolicScalar):
+        return ScalarOutput(_stored_index(stored, value.node, ()))
+    if isinstance(value, Node):
+        permutation = result_permutation(returned.meta["val"])
+        return GraphOutput(_stored_index(stored, value, permutation), permutation)
     return SizeOutput(value) if isinstance(value, IndexExpr) else ConstantOutput(value)
+
+
+def _stored_index(stored: dict[tuple[Node, Permutation], Node], value: Node, permutation: Permutation) -> int:
+    """Return the number of the graph output that holds `value` in the order `permutation`; a new one is added to `stored`."""
+    stored.setdefault((value, permutation), permuted_node(value, inverse(permutation)))
+    return list(stored).index((value, permutation))

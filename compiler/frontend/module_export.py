@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError, Loc
-from compiler.ir.torch_types import unsupported_storage
+from compiler.ir.torch_types import USE_DENSE, unsupported_storage
 
 _REMEDY = f"or {USE_TORCH_COMPILE}"
 
@@ -70,9 +70,7 @@ def _check_arguments(module: torch.nn.Module, args: Sequence[Any], kwargs: Mappi
     for name, value in named.items():
         for tensor in tree_leaves(value):
             if isinstance(tensor, torch.Tensor) and (kind := unsupported_storage(tensor)):
-                raise ArgumentError(
-                    f"{name} is a {kind}, which compiler.compile does not take; pass a dense one, {_REMEDY}"
-                )
+                raise ArgumentError(f"{name} is a {kind}, which compiler.compile does not take; {USE_DENSE}, {_REMEDY}")
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import reduce
 from typing import Any
@@ -28,7 +28,16 @@ FLOAT_OPS: dict[Any, Op] = {
     sympy.Add: ops.add, sympy.Mul: ops.mul, functions.FloatTrueDiv: ops.div, functions.IntTrueDiv: ops.div, functions.FloatPow: ops.pow_,
     functions.OpaqueUnaryFn_sqrt: ops.sqrt, functions.OpaqueUnaryFn_exp: ops.exp, functions.OpaqueUnaryFn_log: ops.log,
 }  # fmt: skip
-"""Op for each function of floats; sums and products take any number of arguments."""
+"""Op for each function of floats."""
+
+
+INTEGER_OPS: dict[Any, Op] = {
+    sympy.Add: ops.add, sympy.Mul: ops.mul, FloorDiv: ops.floor_divide, CleanDiv: ops.floor_divide, PythonMod: ops.remainder, Mod: ops.remainder,
+    sympy.Min: ops.minimum, functions.Min: ops.minimum, sympy.Max: ops.maximum, functions.Max: ops.maximum,
+    sympy.Eq: ops.eq, sympy.Ne: ops.ne, sympy.Lt: ops.lt, sympy.Le: ops.le, sympy.Gt: ops.gt, sympy.Ge: ops.ge,
+    sympy.And: ops.and_, sympy.Or: ops.or_, sympy.Not: ops.not_,
+}  # fmt: skip
+"""Op for each function of integers, and for each condition on them."""
 
 
 def to_dim(value: int | torch.SymInt) -> Dim:
@@ -108,8 +117,23 @@ def float_node(e: Any, integer_node: Callable[[Any], Node]) -> Node:
         return as_node(float(e), f64)
     if isinstance(e, functions.ToFloat) or e.is_integer or e.is_Symbol:
         return ops.as_dtype(integer_node(e.args[0] if isinstance(e, functions.ToFloat) else e), f64)
-    compute = next((op for kind, op in FLOAT_OPS.items() if isinstance(e, kind)), None)
+    return _apply(FLOAT_OPS, e, [float_node(a, integer_node) for a in e.args])
+
+
+def integer_node(e: Any, argument_node: Callable[[Any], Node]) -> Node:
+    """Return an integer expression, or a condition, as a node i64[] or bool[]; `argument_node` converts its arguments."""
+    if isinstance(e, sympy.Piecewise) and e.args[-1].cond == sympy.true:
+        *choices, (otherwise, _) = e.args
+        result = argument_node(otherwise)
+        for value, condition in reversed(choices):
+            result = ops.where(argument_node(condition), argument_node(value), result)
+        return result
+    return _apply(INTEGER_OPS, e, [argument_node(a) for a in e.args])
+
+
+def _apply(table: Mapping[Any, Op], e: Any, args: Sequence[Node]) -> Node:
+    """Return the function of `e` applied to nodes; all functions of two arguments take any number of them."""
+    compute = next((op for kind, op in table.items() if isinstance(e, kind)), None)
     if compute is None:
         raise ConversionError(f"number {e} uses a function without a conversion")
-    args = [float_node(a, integer_node) for a in e.args]
     return reduce(compute, args) if len(args) > 1 else compute(*args)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import sympy
@@ -12,7 +11,7 @@ import torch
 
 from compiler.frontend.promotion import SymbolicScalar, as_node
 from compiler.frontend.registry import ConversionError
-from compiler.frontend.sympy_conversion import float_node, from_sympy, to_bounds, to_dim
+from compiler.frontend.sympy_conversion import float_node, from_sympy, integer_node, to_bounds, to_dim
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -72,15 +71,12 @@ class UnbackedSymbols:
         return any(str(s) in self.scalars for s in e.free_symbols)
 
     def _integer_node(self, e: Any) -> Node:
-        """Return an integer sympy expression as a node i64[]."""
+        """Return an integer sympy expression as a node i64[], a condition as bool[]."""
         if str(e) in self.scalars:
             return self.scalars[str(e)]
         if not self._uses_scalars(e):
             return as_node(self._resolve(from_sympy(e)), i64)
-        compute = {sympy.Add: ops.add, sympy.Mul: ops.mul}.get(e.func)
-        if compute is None:
-            raise ConversionError(f"number {e} uses a function without a conversion")
-        return reduce(compute, map(self._integer_node, e.args))
+        return integer_node(e, self._integer_node)
 
     def result_type(self, t: torch.Tensor) -> TensorType:
         """Return the type of a (fake) tensor, a result of PyTorch, whose shape may define new symbols."""

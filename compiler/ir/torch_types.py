@@ -15,6 +15,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 TORCH_DTYPES: Mapping[DType, torch.dtype] = {d: getattr(torch, d.torch_name or d.numpy.name) for d in DTYPES.values()}
 
+USE_DENSE = "use a dense tensor"
+"""Remedy for `unsupported_storage`."""
+
 _FROM_TORCH: Mapping[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPES.items()}
 
 
@@ -38,18 +41,15 @@ def is_opaque_dtype(dtype: torch.dtype) -> bool:
 
 def element_type(tensor: torch.Tensor, name: str = "") -> DType:
     """Return the element type of a strided tensor; TypeRuleError, for the value called `name`, for other tensors."""
-    if tensor.layout != torch.strided:
-        problem = f"a tensor of layout {str(tensor.layout).removeprefix('torch.').removeprefix('_')} is not supported"
-        raise TypeRuleError(
-            f"{f'{name}: ' if name else ''}{problem}; pass it to the program as a dense one, by to_dense()"
-        )
+    if kind := unsupported_storage(tensor):
+        raise TypeRuleError(f"{f'{name}: ' if name else ''}a {kind} is not supported; {USE_DENSE}")
     return from_torch(tensor.dtype, name)
 
 
 def unsupported_storage(tensor: torch.Tensor) -> str:
     """Describe a tensor that does not lie in memory by strides, such as "sparse_coo tensor"; empty for one that does."""
     if tensor.layout is not torch.strided:
-        return f"{str(tensor.layout).removeprefix('torch.')} tensor"
+        return f"{str(tensor.layout).removeprefix('torch.').removeprefix('_')} tensor"
     return "nested tensor" if tensor.is_nested else ""
 
 

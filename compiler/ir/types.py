@@ -305,6 +305,12 @@ class TensorType:
         """Return the shape as ints; KeyError for a variable, DynamicShapeError for a dynamic size."""
         return tuple(evaluate(d, {}) for d in self.shape)
 
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return True if `shape` has this rank and the same static sizes; a symbolic dimension fits any size."""
+        return len(shape) == self.rank and all(
+            d == n for d, n in zip(self.shape, shape, strict=True) if isinstance(d, int)
+        )
+
     def offset(self, index: Sequence[Dim]) -> Dim:
         """Return the offset of logical element `index` from the start of the buffer, in elements."""
         return _offset(self, tuple(index))

@@ -9,13 +9,13 @@ generated as straight-line Python (about a microsecond in all), with every const
         try:
             if (t4.dtype is not dtype4 or t4.shape != shape4 or not t4.is_cpu or not t4.is_contiguous()
                 or t4.requires_grad and is_grad_enabled()): t4 = convert_input(0, t4)
-        except (AttributeError, RuntimeError) as error: raise not_tensors(inputs, error) from None
+        except (AttributeError, RuntimeError) as error: raise refusal(inputs, error) from None
         try: frame = frames.pop()
         except IndexError: frame = new_frame()
         words, frame_address, _ = frame
         try:
             words[4] = t4.data_ptr() or null_address(0, t4)
-        except RuntimeError: raise no_address(inputs) from None
+        except RuntimeError as error: raise refusal(inputs, error) from None
         t5 = empty_strided(shape5, stride5, dtype5)
         words[5] = t5.data_ptr()
         segment0(frame_address)
@@ -102,7 +102,7 @@ class CallStub:
     unchecked_inputs: frozenset[str]
     """Inputs whose shapes the caller has checked."""
     bindings: dict[str, Any]
-    """Globals: `frames`, `new_frame`, `convert_input`, `null_address`, the errors `wrong_count`, `not_tensors`, `no_address` and
+    """Globals: `frames`, `new_frame`, `convert_input`, `null_address`, the errors `wrong_count`, `refusal` and
     `index_error`; and a tensor per constant that PyTorch reads."""
     lines: list[str] = field(default_factory=list)
 
@@ -131,9 +131,7 @@ class CallStub:
             self._emit_line("try:")
             for k, name in enumerate(self.inputs):
                 self._emit_check(k, name)
-            self._emit_line(
-                "except (AttributeError, RuntimeError) as error: raise not_tensors(inputs, error) from None"
-            )
+            self._emit_line("except (AttributeError, RuntimeError) as error: raise refusal(inputs, error) from None")
         if self._has_native_segments:
             self._emit_frame()
             self._emit_input_addresses()
@@ -183,7 +181,7 @@ class CallStub:
             for k, name in enumerate(self.inputs):
                 v = self._variable(name)
                 self._emit_line(f"    words[{self.frame_words[name]}] = {v}.data_ptr() or null_address({k}, {v})")
-            self._emit_line("except RuntimeError: raise no_address(inputs) from None")
+            self._emit_line("except RuntimeError as error: raise refusal(inputs, error) from None")
 
     def _emit_check(self, k: int, name: str) -> None:
         v, t = self._variable(name), self.types[name]

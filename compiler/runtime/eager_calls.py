@@ -4,7 +4,7 @@ An operator on a small tensor takes a microsecond or two, so what can be decided
 
     t5 = e0_call(t4, e0_0, e0_1, e0_2)
     if t5.dtype is not e0_dtype0 or t5.shape != e0_shape0 or not t5.is_contiguous() or t5 is t4:
-        t5 = e0_copy(t5, e0_shape0, e0_stride0, e0_dtype0, e0_name)
+        t5 = e0_copy(t5, e0_type0, e0_name)
 
 Only operators that may return views have their results' storages looked up.  The caller disables gradients.
 """
@@ -12,6 +12,7 @@ Only operators that may return views have their results' storages looked up.  Th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from compiler.errors import VerifyError
 from compiler.ir import ops
-from compiler.ir.graph.node import OPS
+from compiler.ir.graph.node import OPS, Node
 from compiler.ir.ops.graph_ops import fill_template, lookup_operator, operand_reference
 from compiler.ir.tile.program import OpaqueCall
 from compiler.ir.torch_types import TORCH_DTYPES, strides
@@ -33,17 +34,18 @@ BINDING_MODULES = ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")
 
 
 class EagerCallEmitter:
-    """Emitter of the code that calls the reference of an op, for dense results of `result_types`.
+    """Emitter of the code that calls the reference of an op, for dense results of `result_types`; None is for one that nobody reads.
 
     No result shares memory with another, or with an argument whose position is in `shared`.  The code raises VerifyError if
-    PyTorch returns a shape that differs from the graph's.  `bindings` are its globals, whose names begin with `prefix`.
+    PyTorch returns a shape that differs from the graph's static one; data may decide the size of a symbolic dimension.
+    `bindings` are its globals, whose names begin with `prefix`.
     """
 
     def __init__(
         self,
         step: OpaqueCall,
         argument_types: Sequence[TensorType],
-        result_types: Sequence[TensorType],
+        result_types: Sequence[TensorType | None],
         shared: Collection[int],
         prefix: str = "e",
     ) -> None:
@@ -65,13 +67,14 @@ class EagerCallEmitter:
             given = [self._argument(a, arguments) for a in self._attrs["args"]]
             given += [f"{k}={self._argument(a, arguments)}" for k, a in self._attrs["kwargs"]]
         call = f"{', '.join(results)} = {self._function}({', '.join(given)})"
+        read = [(k, results[k], t) for k, t in enumerate(self.result_types) if t]
         if self._operator is not None and not may_return_view(self._operator):
-            return [call, *(self._copy_if(k, r, [f"{r} is {a}" for a in kept]) for k, r in enumerate(results))]
+            return [call, *(self._copy_if(k, r, t, [f"{r} is {a}" for a in kept]) for k, r, t in read)]
         address, used = self._bind("address", _storage_address), f"{self.prefix}_used"
         lines = [call, f"{used} = {{0, {', '.join(f'{address}({a})' for a in kept)}}}"]
-        for k, (r, t) in enumerate(zip(results, self.result_types, strict=True)):
+        for k, r, t in read:
             is_lazy = f"{r}.is_conj()" if TORCH_DTYPES[t.dtype].is_complex else f"{r}.is_neg()"
-            lines += [self._copy_if(k, r, [is_lazy, f"{address}({r}) in {used}"]), f"{used}.add({address}({r}))"]
+            lines += [self._copy_if(k, r, t, [is_lazy, f"{address}({r}) in {used}"]), f"{used}.add({address}({r}))"]
         return lines[:-1]
 
     def function(self) -> EagerFunction:
@@ -100,17 +103,33 @@ class EagerCallEmitter:
             return f"{arguments[number]}{permuted}{'.item()' * (template[0] == '#')}"
         return self._bind(f"{len(self.bindings)}", fill_template(template, ()))
 
-    def _copy_if(self, k: int, result: str, conditions: Sequence[str]) -> str:
-        """Return the statement that copies result `k` if it has another type than the program expects, or on `conditions`."""
-        t = self.result_types[k]
-        dtype, shape = self._bind(f"dtype{k}", TORCH_DTYPES[t.dtype]), self._bind(f"shape{k}", t.static_shape())
-        stride = self._bind(f"stride{k}", strides(t))
-        dense = f"{result}.stride() != {stride}" if t.layout else f"not {result}.is_contiguous()"
-        tests = (f"{result}.dtype is not {dtype}", f"{result}.shape != {shape}", dense, *conditions)
-        copy = (
-            f"{self._bind('copy', _dense_copy)}({result}, {shape}, {stride}, {dtype}, {self._bind('name', self.name)})"
+    def _copy_if(self, k: int, result: str, t: TensorType, conditions: Sequence[str]) -> str:
+        """Return the statement that copies result `k` if it has another type than `t`, or on `conditions`."""
+        tests = [f"{result}.dtype is not {self._bind(f'dtype{k}', TORCH_DTYPES[t.dtype])}"]
+        if t.is_static:
+            tests.append(f"{result}.shape != {self._bind(f'shape{k}', t.static_shape())}")
+        is_dense = (
+            f"{result}.stride() == {self._bind(f'stride{k}', strides(t))}" if t.layout else f"{result}.is_contiguous()"
         )
-        return f"if {' or '.join(tests)}: {result} = {copy}"
+        copy, expected, name = self._bind("copy", _dense_copy), self._bind(f"type{k}", t), self._bind("name", self.name)
+        condition = " or ".join([*tests, f"not {is_dense}", *conditions])
+        return f"if {condition}: {result} = {copy}({result}, {expected}, {name})"
+
+
+def eager_function(node: Node, attrs: Mapping[str, Any], users: Collection[Node]) -> EagerFunction:
+    """Return the call of an op outside a program as a function of its operands, which share no memory with its results.
+
+    PyTorch may give a result that none of `users` reads another shape than it infers.
+    """
+    results: tuple[TensorType | None, ...] = (
+        (node.type,) if not isinstance(node.result_type, tuple) else node.result_type
+    )
+    if len(results) > 1:
+        read = {u.attrs["index"] for u in users}
+        results = tuple(t if k in read else None for k, t in enumerate(results))
+    operands = tuple(f"a{k}" for k in range(len(node.operands)))
+    step = OpaqueCall(node.op.name, tuple(attrs.items()), operands, (), node.name)
+    return EagerCallEmitter(step, [o.type for o in node.operands], results, range(len(operands))).function()
 
 
 def may_return_view(operator: Any) -> bool:
@@ -123,13 +142,13 @@ def may_return_view(operator: Any) -> bool:
     return operator.namespace != "aten" or not takes_tensors or any(r.alias_info for r in schema.returns)
 
 
-def _dense_copy(
-    tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, name: str
-) -> torch.Tensor:
-    """Return a copy of `tensor` with these strides and dtype; VerifyError, for node `name`, if its shape is another."""
-    if tensor.shape != shape:
-        raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)}, but the graph has {list(shape)}")
-    return torch.empty_strided(shape, stride, dtype=dtype).copy_(tensor)
+def _dense_copy(tensor: torch.Tensor, expected: TensorType, name: str) -> torch.Tensor:
+    """Return a copy of `tensor` as a value of type `expected`; VerifyError, for node `name`, if its shape is another."""
+    if not expected.fits(tensor.shape):
+        shape = ", ".join(map(str, expected.shape))
+        raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)}, but the graph has [{shape}]")
+    stride = strides(replace(expected, shape=tuple(tensor.shape)))
+    return torch.empty_strided(tensor.shape, stride, dtype=TORCH_DTYPES[expected.dtype]).copy_(tensor)
 
 
 def _storage_address(tensor: torch.Tensor) -> int:
@@ -151,7 +170,7 @@ def fastest_binding(operator: Any, attrs: Mapping[str, Any], types: Sequence[Ten
     """Return a Python binding that calls `operator` with just the arguments in `attrs`, as a trial shows; else `operator`."""
     if not types:  # a factory, whose binding PyTorch's default device would change
         return operator
-    tensors = tuple(torch.empty(t.static_shape(), dtype=TORCH_DTYPES[t.dtype], device="meta") for t in types)
+    tensors = tuple(torch.empty((1,) * t.rank, dtype=TORCH_DTYPES[t.dtype], device="meta") for t in types)
     namespace, _, name = operator._schema.name.partition("::")
     modules = (getattr(torch._C, m) for m in BINDING_MODULES if namespace == "aten")
     bindings = (getattr(m, name) for m in modules if hasattr(m, name))

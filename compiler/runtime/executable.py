@@ -9,20 +9,20 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
 
 from compiler.codegen.llvm import call_frame
 from compiler.codegen.llvm import program_entry as entry
 from compiler.codegen.llvm.targets import CPUTarget, host_target
-from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TilewrightError, VerifyError
+from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes, program_dynamic_sizes, specialize_buffers
 from compiler.ir.tile.kernel import BoundsCheck
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, walk_steps
 from compiler.ir.tile.thread_sync import is_parallelizable
-from compiler.ir.torch_types import TORCH_DTYPES, as_tensor, strides, unsupported_storage
+from compiler.ir.torch_types import as_tensor, strides
 from compiler.options import Options
+from compiler.runtime.arguments import check_argument
 from compiler.runtime.build import Build
 from compiler.runtime.cache import object_cache_for
 from compiler.runtime.call_stub import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction
@@ -32,9 +32,6 @@ from compiler.runtime.loader import link_objects
 from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import kernel_functions
-
-INFERENCE_ONLY = f"for inference, call it with plain tensors under torch.no_grad(), else {USE_TORCH_COMPILE}"
-"""Remedy for calls under autograd or torch.func."""
 
 EntryFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Frame = tuple[Any, int, Any]
@@ -194,11 +191,10 @@ class Executable:
     def _call_stub(self, unchecked_inputs: frozenset[str] = frozenset()) -> CallStub:
         p = self.program
         bindings = {"frames": self._frames, "new_frame": self.new_frame, "convert_input": self._convert_input}
-        bindings |= {"wrong_count": self._wrong_count, "not_tensors": self._not_tensors}
+        bindings |= {"wrong_count": self._wrong_count, "refusal": self._refusal}
         bindings |= {
             "index_error": self._index_error,
             "null_address": self._null_address,
-            "no_address": self._no_address,
         }
         for segment in self._call_segments:
             for a in segment.arguments if isinstance(segment, EagerSegment) else ():
@@ -234,32 +230,18 @@ class Executable:
     def _convert_input(self, k: int, x: torch.Tensor) -> torch.Tensor:
         """Copy input `k` into the strides of its type; ArgumentError if dtype, shape or device differ."""
         name = self.program.inputs[k]
-        if x.requires_grad and torch.is_grad_enabled():
-            raise ArgumentError(
-                f"input {k} (%{name}) requires gradients, which compiled code does not compute; {INFERENCE_ONLY}"
-            )
-        if is_functorch_wrapped_tensor(x):
-            raise self._no_address([*[None] * k, x])
         expected = self.program.buffers[name]
-        if kind := unsupported_storage(x):
-            raise ArgumentError(f"input {k} (%{name}) must be {expected}, but is a {kind}; pass a dense one")
-        shape = expected.static_shape()
-        if x.dtype != TORCH_DTYPES[expected.dtype] or x.shape != shape or x.device.type != "cpu":
-            actual = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"
-            raise ArgumentError(f"input {k} (%{name}) must be {expected} on cpu, but is {actual}")
-        return torch.empty_strided(shape, strides(expected), dtype=x.dtype).copy_(x.detach())
+        check_argument(k, name, x, expected)
+        return torch.empty_strided(x.shape, strides(expected), dtype=x.dtype).copy_(x.detach())
 
     def _wrong_count(self, inputs: Sequence[torch.Tensor]) -> ArgumentError:
         expected = ", ".join(f"%{n}: {self.program.buffers[n]}" for n in self.program.inputs)
         return ArgumentError(f"the program takes {len(self.program.inputs)} inputs ({expected}), not {len(inputs)}")
 
-    def _not_tensors(self, inputs: Sequence[Any], error: Exception) -> Exception:
-        """Return the ArgumentError for the first input that is no dense tensor; `error` itself if all are."""
-        for name, x in zip(self.program.inputs, inputs, strict=True):
-            kind = unsupported_storage(x) if isinstance(x, torch.Tensor) else type(x).__name__
-            if kind:
-                k, expected = self.program.inputs.index(name), self.program.buffers[name]
-                return ArgumentError(f"input {k} (%{name}) must be a tensor of type {expected}, not {kind}")
+    def _refusal(self, inputs: Sequence[Any], error: Exception) -> Exception:
+        """Return `error`, which PyTorch raised; ArgumentError if the reason is an input that does not fit."""
+        for k, (name, x) in enumerate(zip(self.program.inputs, inputs, strict=True)):
+            check_argument(k, name, x, self.program.buffers[name])
         return error
 
     def _null_address(self, k: int, x: torch.Tensor) -> int:
@@ -269,14 +251,6 @@ class Executable:
                 f"input {k} (%{self.program.inputs[k]}) is a {type(x).__name__} without memory of its own"
             )
         return 0
-
-    def _no_address(self, inputs: Sequence[Any]) -> ArgumentError:
-        """Return the error for inputs of which one is wrapped by a transform of torch.func."""
-        k = next((k for k, x in enumerate(inputs) if x is not None and is_functorch_wrapped_tensor(x)), 0)
-        name = self.program.inputs[k]
-        return ArgumentError(
-            f"input {k} (%{name}) has no memory: compiled code cannot be transformed by torch.func; {INFERENCE_ONLY}"
-        )
 
     def _index_error(self, words: Any) -> IndexError:
         step = self.program.launches[words[call_frame.FAILED_LAUNCH] - 1]

@@ -2,6 +2,7 @@
 
 `torch.testing` has an `OpInfo` with sample inputs for each operator.  A sample is compiled like by
 `torch.compile(backend="tilewright")`, from AOTAutograd on; Dynamo is left out, as there is only one call to trace.
+Sizes that data decides stay in the graph, as with Dynamo's `capture_dynamic_output_shape_ops` and `capture_scalar_outputs`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import signal
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -23,18 +24,20 @@ from typing import Any
 
 import torch
 from functorch.compile import aot_function
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._dynamo.source import ConstantSource
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatefulSymbolicContext
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from compiler.analysis.opaque_calls import opaque_operators
 from compiler.driver.partitioned_graph import compile_graph
 from compiler.errors import TilewrightError
 from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import import_functional
 from compiler.frontend.opaque_ops import RANDOM_REASON, opaque_reason
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Opaque
 from compiler.ir.ops.graph_ops import lookup_operator
 from compiler.ir.torch_types import TORCH_DTYPES
 from compiler.options import Options
@@ -43,8 +46,9 @@ from compiler.torch_backend import as_boxed_function
 SAMPLE_TIMEOUT = 120.0
 """Limit for one sample, in seconds of CPU time, so that a busy machine or a paused process causes no timeout."""
 
-OUTCOMES = ("passed", "opaque", "out-of-scope", "failed")
-"""Compiled and right; right, with ops that run in PyTorch; not traceable or invalid (`SampleOutcome.reason`); failed."""
+OUTCOMES = ("passed", "opaque", "as-aot-eager", "out-of-scope", "failed")
+"""Compiled and right; right, with ops that run in PyTorch; as with PyTorch's own backend "aot_eager", which fails too, or differs from
+eager in the same way; invalid (`SampleOutcome.reason`); failed."""
 
 TOLERANCES = {torch.float64: 1e-11, torch.float32: 2e-5}
 """Tolerance relative to the float64 result, by dtype, in addition to `EAGER_ERROR_FACTOR` times eager's own error.
@@ -220,23 +224,18 @@ def run_sample(
         try:
             torch.manual_seed(0)
             got = _compile_and_call(function, _clone_call(call), sampling, graphs)
-        except (DataDependentOutputException, DynamicOutputShapeException):
-            return SampleOutcome("out-of-scope", "data-dependent shapes: Dynamo breaks the graph")
         except Exception as error:
-            if sampling.dynamic_shapes and (reason := _tracing_failure(function, call)):
-                return SampleOutcome("out-of-scope", f"PyTorch cannot trace it with dynamic shapes: {reason}")
-            return SampleOutcome("failed", _error_summary(error))
-        opaque = sorted({_opaque_name(n) for g in graphs for n in g if isinstance(n.structure, Opaque)})
+            failed = SampleOutcome("failed", _error_summary(error))
+            return _aot_eager_failure(function, call, sampling.dynamic_shapes) or failed
+        opaque = sorted({o.operator for g in graphs for o in opaque_operators(g.outputs)})
         is_random = any(opaque_reason(lookup_operator(name)) == RANDOM_REASON for name in opaque if "." in name)
-        wide = partial(_float64_result, function, call)
-        difference = describe_difference(got, expected, wide, values=values and not is_random)
-    if difference:
-        return SampleOutcome("failed", difference)
+        describe = partial(
+            describe_difference, wide=partial(_float64_result, function, call), values=values and not is_random
+        )
+        if difference := describe(got, expected):
+            same = not describe(got, _call_aot_eager(function, call, sampling.dynamic_shapes))
+            return SampleOutcome("as-aot-eager" if same else "failed", difference)
     return SampleOutcome("opaque", ", ".join(opaque)) if opaque else SampleOutcome("passed")
-
-
-def _opaque_name(node: Node) -> str:
-    return str(node.attrs.get("overload", node.op.name))
 
 
 def _unsupported_reason(value: Any) -> str:
@@ -295,31 +294,47 @@ def _compile_and_call(function: Callable[..., Any], call: Any, sampling: Samplin
             compiled = compile_graph(imported.graph, sampling.options, imported.bounds, assertions)
             return as_boxed_function(imported, compiled)
 
-    return _trace_and_call(function, call, compile_fx_graph, sampling.dynamic_shapes)
+    return _trace_and_call(function, call, compile_fx_graph, autograd_decompositions(), sampling.dynamic_shapes)
+
+
+class RankError(Exception):
+    """A result of a traced graph has another rank than in the trace."""
 
 
 class RankChecker(torch.fx.Interpreter):
-    """Run a traced graph in PyTorch; raises ValueError if a result has another rank than in the trace."""
+    """Run a traced graph in PyTorch; RankError if a result has another rank than in the trace."""
 
     def run_node(self, n: torch.fx.Node) -> Any:
         result = super().run_node(n)
         for value, traced in zip(tree_leaves(result), tree_leaves(n.meta.get("val")), strict=False):
             if isinstance(value, torch.Tensor) and isinstance(traced, torch.Tensor) and value.dim() != traced.dim():
-                raise ValueError(f"{n.target} has rank {value.dim()}, traced as {traced.dim()}")
+                raise RankError(f"{n.target} has rank {value.dim()}, traced as {traced.dim()}")
         return result
 
 
-def _tracing_failure(function: Callable[..., Any], call: Any) -> str:
-    """Return the reason why PyTorch cannot trace and run the call with dynamic shapes in any backend, or ""."""
+def _call_aot_eager(function: Callable[..., Any], call: Any, dynamic_shapes: bool) -> Any:
+    """Return the result of PyTorch's backend "aot_eager", which runs the traced graph as it is."""
+    torch.manual_seed(0)
+    return _trace_and_call(function, _clone_call(call), lambda module, _: RankChecker(module).run, {}, dynamic_shapes)
+
+
+def _aot_eager_failure(function: Callable[..., Any], call: Any, dynamic_shapes: bool) -> SampleOutcome | None:
+    """Return the outcome that says why PyTorch cannot trace and run the call in any backend, or None."""
     try:
-        _trace_and_call(function, _clone_call(call), lambda module, _: RankChecker(module).run, dynamic_shapes=True)
+        _call_aot_eager(function, call, dynamic_shapes)
+    except RankError as error:
+        return SampleOutcome("out-of-scope", f"PyTorch infers another type: {_error_summary(error)}")
     except Exception as error:
-        return _error_summary(error)
-    return ""
+        return SampleOutcome("as-aot-eager", _error_summary(error))
+    return None
 
 
 def _trace_and_call(
-    function: Callable[..., Any], call: Any, fw_compiler: Callable[..., Any], dynamic_shapes: bool
+    function: Callable[..., Any],
+    call: Any,
+    fw_compiler: Callable[..., Any],
+    decompositions: Mapping[Any, Callable[..., Any]],
+    dynamic_shapes: bool,
 ) -> Any:
     """Call `function` as traced by AOTAutograd and compiled by `fw_compiler`."""
     leaves, spec = tree_flatten(call)
@@ -331,10 +346,17 @@ def _trace_and_call(
             replaced[k] = t
         return _call(function, tree_unflatten(replaced, spec))
 
-    traced = aot_function(
-        of_tensors, fw_compiler=fw_compiler, decompositions=autograd_decompositions(), dynamic=dynamic_shapes
-    )
-    return traced(*(leaves[k] for k in positions))
+    traced = aot_function(of_tensors, fw_compiler=fw_compiler, decompositions=dict(decompositions))
+    tensors = [leaves[k] for k in positions]
+    context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+    with tracing(context):
+        for t in tensors if not dynamic_shapes else ():
+            context.tensor_to_context[t] = StatefulSymbolicContext(
+                [DimDynamic.STATIC] * t.dim(),
+                tensor_source=ConstantSource("sample"),
+                shape_env_to_source_to_symbol_cache={},
+            )
+        return traced(*tensors)
 
 
 def with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:

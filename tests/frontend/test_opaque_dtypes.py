@@ -91,8 +91,8 @@ def test_a_dtype_without_kernels_in_pytorch_is_refused_by_name() -> None:
 def test_sparse_tensors_are_refused_by_name() -> None:
     x, sparse = torch.randn(4, 4), torch.eye(4).to_sparse()
     with pytest.raises(
-        ArgumentError, match=r"is a sparse_coo tensor, which compiler\.compile does not take; pass a dense one"
+        ArgumentError, match=r"is a sparse_coo tensor, which compiler\.compile does not take; use a dense tensor"
     ):
         compiler.compile(FunctionModule(torch.sparse.mm), (sparse, x))
-    with pytest.raises(UnsupportedOpError, match=r"_to_sparse.*has no conversion; and a tensor of layout sparse_coo"):
+    with pytest.raises(UnsupportedOpError, match=r"_to_sparse.*has no conversion; and a sparse_coo tensor"):
         compiler.compile(FunctionModule(lambda a: a.to_sparse() @ a), (x,), options=compiler.Options(fallback="eager"))

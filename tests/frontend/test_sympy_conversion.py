@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -14,13 +15,19 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.utils._sympy import functions as of
 
+from compiler.frontend.promotion import as_node
 from compiler.frontend.registry import ConversionError
-from compiler.frontend.sympy_conversion import exact_ratio, from_sympy
+from compiler.frontend.sympy_conversion import exact_ratio, from_sympy, integer_node
 from compiler.frontend.unbacked_symbols import UnbackedSymbols
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, input_node
+from compiler.ir.interpret.graph import interpret
 from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.types import TensorType, i64
 
 S = sympy.Symbol("s0", integer=True, positive=True)
 T = sympy.Symbol("s1", integer=True, positive=True)
+N = sympy.Symbol("u0", integer=True)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +102,30 @@ def test_ranges_with_steps_that_are_sizes() -> None:
 
     dims = {0: torch.export.Dim("n", min=2, max=64), 1: torch.export.Dim("m", min=2, max=64)}
     check_import(starts, torch.randn(5, 3), dynamic_shapes={"args": (dims,)})
+
+
+@pytest.mark.parametrize(
+    ("expression", "function"),
+    [
+        (sympy.Piecewise((1, sympy.And(sympy.Eq(N + 2, 0), N < 0)), (0, True)), lambda n: int(n + 2 == 0 and n < 0)),
+        (
+            sympy.Piecewise((3, N < -2), (2 * N, sympy.Not(N > 1)), (7, True)),
+            lambda n: 3 if n < -2 else 2 * n if n <= 1 else 7,
+        ),
+        (of.FloorDiv(N, 3) + of.PythonMod(N, 3), lambda n: n // 3 + n % 3),
+        (of.Max(N, 1, of.Min(-N, 2)), lambda n: max(n, 1, min(-n, 2))),
+    ],
+    ids=["condition", "choice", "division", "extremes"],
+)
+def test_numbers_of_data(expression: Any, function: Callable[[int], int]) -> None:
+    x = input_node("n", TensorType(i64, ()))
+
+    def convert(e: Any) -> Node:
+        return x if e == N else as_node(int(e)) if e.is_Integer else integer_node(e, convert)
+
+    graph = Graph((x,), (convert(expression),))
+    for n in range(-5, 6):
+        assert interpret(graph, [torch.tensor(n)])[0] == function(n)
 
 
 def test_a_known_number_stays_one() -> None:

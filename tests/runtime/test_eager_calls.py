@@ -11,12 +11,14 @@ from compiler.errors import VerifyError
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, input_node
+from compiler.ir.symbolic.index_expr import var
 from compiler.ir.text.type_parser import parse_type
+from compiler.ir.types import TensorType, i64
 from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
-from compiler.runtime.eager_calls import fastest_binding, may_return_view
+from compiler.runtime.eager_calls import eager_function, fastest_binding, may_return_view
 from compiler.runtime.executable import Executable
 
 aten: Any = torch.ops.aten
@@ -73,6 +75,18 @@ def test_a_conjugate_is_stored() -> None:
     (y,) = executable(n)([value])
     assert not y.is_conj()
     torch.testing.assert_close(y, value.exp().conj_physical())
+
+
+def test_a_call_whose_result_data_sizes_is_one_to_the_binding() -> None:
+    a = input_node("x", parse_type("f32[n, 6]"))
+    t = TensorType(i64, (var("u0"), 2))
+    n = ops.eager(a, overload="aten.nonzero.default", args=("%0",), dtypes=(t.dtype,), shapes=(t.shape,))
+    assert fastest_binding(aten.nonzero.default, n.attrs, [a.type]) is torch.nonzero
+    (indices,) = eager_function(n, n.attrs, ())((x > 0).float())
+    assert indices.is_contiguous()
+    assert torch.equal(indices, (x > 0).nonzero())
+    with pytest.raises(VerifyError, match=r"returned shape \[24, 2\], but the graph has \[u0, 3\]"):
+        eager_function(ops.eager(a, **{**n.attrs, "shapes": ((var("u0"), 3),)}), n.attrs, ())(torch.ones(4, 6))
 
 
 def test_gradients_are_off_for_the_call_and_back_on_after_it() -> None:

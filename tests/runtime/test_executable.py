@@ -141,7 +141,7 @@ def test_an_input_need_not_be_aligned(small):
         (torch.zeros(63), r"but is float32\[63\]"),
         (torch.zeros(1, 64), r"but is float32\[1, 64\]"),
         (torch.zeros(64, device="meta"), "on meta"),
-        (3.0, r"must be a tensor of type f32\[64\], not float"),
+        (3.0, r"must be a dense tensor of type f32\[64\], not a float"),
     ],
     ids=["dtype", "shape", "rank", "device", "number"],
 )

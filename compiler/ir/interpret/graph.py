@@ -21,7 +21,7 @@ from compiler.ir.graph.graph import Graph, expand_composite
 from compiler.ir.graph.node import CONSTANT, OPS, Node
 from compiler.ir.graph.partition import needs_partitioning, partition
 from compiler.ir.graph.structure import Composite, Elementwise, Gather, IndexMap, Opaque, Recurrence, elementwise_expr
-from compiler.ir.interpret.partition_executor import PartitionExecutor
+from compiler.ir.interpret.partition_executor import EagerFunction, PartitionExecutor, SubgraphFunction
 from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.scalar import APPROXIMATED
 from compiler.ir.symbolic.binding import bind_symbols
@@ -53,11 +53,24 @@ def interpret(
             raise ArgumentError(f"@{graph.name}: input %{node.name} must be {node.type}, got {actual}")
         arguments.append(_to_float_dtype(value, dtype))
     if needs_partitioning(graph):
-        subgraphs = partition(graph)
-        compile_body = partial(partial, interpret, dtype=dtype)
-        functions = tuple(compile_body(s.graph) for s in subgraphs)
-        return PartitionExecutor(graph, subgraphs, functions, compile_body)(arguments)[0]  # type: ignore[arg-type]  # inputs are tensors
+        subgraphs, evaluate_graph = partition(graph), partial(partial, interpret, dtype=dtype)
+        functions = tuple(evaluate_graph(s.graph) for s in subgraphs)
+        bind_call = partial(bind_reference, evaluate_graph)
+        return PartitionExecutor(graph, subgraphs, functions, bind_call)(arguments)[0]  # type: ignore[arg-type]  # inputs are tensors
     return _evaluate(graph, arguments, partial(evaluate_node, dtype=dtype))  # type: ignore[return-value]  # verified: outputs are tensors
+
+
+def bind_reference(
+    evaluate_graph: Callable[[Graph], SubgraphFunction], node: Node, attrs: Mapping[str, Any]
+) -> EagerFunction:
+    """Return the reference of a node's op as a function of its operands; `evaluate_graph` makes functions of graphs in `attrs`."""
+    bound = {k: evaluate_graph(v) if isinstance(v, Graph) else v for k, v in attrs.items()}
+
+    def call(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result = _run_reference(node.op.reference, operands, bound, repr(node))
+        return result if isinstance(result, tuple) else (result,)
+
+    return call
 
 
 def interpret_in_float64(graph: Graph) -> list[torch.Tensor]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -23,6 +23,9 @@ from compiler.ir.types import TensorType
 SubgraphFunction: TypeAlias = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 NodeValues: TypeAlias = dict[Node, torch.Tensor]
 SymbolValues: TypeAlias = dict[str, int]
+EagerFunction: TypeAlias = Callable[..., tuple[torch.Tensor, ...]]
+CallBinder: TypeAlias = Callable[[Node, Mapping[str, Any]], EagerFunction]
+"""Turns an op with attributes into a function of its operands."""
 
 
 @dataclass(frozen=True)
@@ -74,34 +77,38 @@ class SymbolBinder:
 class EagerCall:
     """An op that PyTorch runs between two subgraphs.
 
-    `symbol_binder` binds the symbols in the shapes of `results`, `assertions` are checked after it, and `compile_body`
-    turns graphs in the op's attributes into functions.
+    `symbol_binder` binds the symbols in the shapes of `results`, and `assertions` are checked after it.
     """
 
     node: Node
     results: tuple[Node, ...]
     symbol_binder: SymbolBinder
     assertions: tuple[RuntimeAssertion, ...]
-    compile_body: Callable[[Graph], SubgraphFunction]
+    bind_call: CallBinder
 
     @cached_property
-    def _attrs(self) -> dict[str, Any]:
-        """The op's attributes, with functions in place of graphs."""
-        return {k: self.compile_body(v) if isinstance(v, Graph) else v for k, v in self.node.attrs.items()}
-
-    @cached_property
-    def _symbolic_attrs(self) -> tuple[str, ...]:
-        """Names of the attributes that contain symbols to substitute before the call."""
+    def _symbols(self) -> tuple[str, ...]:
+        """The symbols in the op's attributes, where they do not give the shape of a result."""
         shape_attr = self.node.structure.shape_attr if isinstance(self.node.structure, Opaque) else ""
-        return tuple(k for k, v in self._attrs.items() if k != shape_attr and symbol_names(v))
+        others = (v for k, v in self.node.attrs.items() if k != shape_attr and not isinstance(v, Graph))
+        return tuple(sorted(symbol_names(tuple(others))))
+
+    @cached_property
+    def _function(self) -> Callable[..., EagerFunction]:
+        """The op as a function of its operands, for values of `_symbols`."""
+
+        @lru_cache
+        def function(*values: int) -> EagerFunction:
+            sizes = dict(zip(self._symbols, values, strict=True))
+            return self.bind_call(self.node, {k: substitute_symbols(v, sizes) for k, v in self.node.attrs.items()})
+
+        return function
 
     def run(self, node_values: NodeValues, sizes: SymbolValues) -> None:
         """Run the op and add its results to `node_values` and the symbols it defines to `sizes`."""
-        assert self.node.op.reference is not None
-        attrs = self._attrs | {k: substitute_symbols(self._attrs[k], sizes) for k in self._symbolic_attrs}
+        function = self._function(*(sizes[s] for s in self._symbols))
         with torch.no_grad():
-            result = self.node.op.reference(*(node_values[o].detach() for o in self.node.operands), **attrs)
-        results = (result,) if isinstance(result, torch.Tensor) else result
+            results = function(*(node_values[o] for o in self.node.operands))
         for n in self.results:
             node_values[n] = results[n.attrs["index"] if isinstance(n.structure, TupleGet) else 0]
         self.symbol_binder.bind(node_values, sizes)
@@ -113,14 +120,14 @@ class EagerCall:
 class PartitionExecutor:
     """A partitioned graph with a function for each subgraph.
 
-    `subgraph_functions[k]` maps the inputs of `subgraphs[k]` to its outputs.  `compile_body` turns a graph in an eager
-    call's attributes into a function.
+    `subgraph_functions[k]` maps the inputs of `subgraphs[k]` to its outputs.  `bind_call` turns the op of an eager call into a
+    function of its operands.
     """
 
     graph: Graph
     subgraphs: tuple[Subgraph, ...]
     subgraph_functions: tuple[SubgraphFunction, ...]
-    compile_body: Callable[[Graph], SubgraphFunction]
+    bind_call: CallBinder
     assertions: tuple[RuntimeAssertion, ...] = ()
 
     @cached_property
@@ -139,7 +146,7 @@ class PartitionExecutor:
                 binder, defined = SymbolBinder.from_nodes(results, bound), defined_symbols(n)
                 bound |= defined
                 ready = (a for a in self.assertions if a.symbols <= bound and not a.symbols.isdisjoint(defined))
-                calls.append(EagerCall(n, results, binder, tuple(ready), self.compile_body))
+                calls.append(EagerCall(n, results, binder, tuple(ready), self.bind_call))
             result.append(tuple(calls))
         return tuple(result)
 

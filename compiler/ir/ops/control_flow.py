@@ -31,8 +31,8 @@ def _cond_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
 
 def _cond_reference(
     predicate: torch.Tensor, *operands: torch.Tensor, true_graph: SubgraphFunction, false_graph: SubgraphFunction
-) -> tuple[torch.Tensor, ...]:
-    return tuple((true_graph if bool(predicate) else false_graph)(operands))
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    return single_or_tuple(tuple((true_graph if bool(predicate) else false_graph)(operands)))
 
 
 cond = declare_op(
@@ -55,11 +55,11 @@ def _while_loop_type(s: Signature) -> TensorType | tuple[TensorType, ...]:
 
 def _while_loop_reference(
     *operands: torch.Tensor, condition: SubgraphFunction, body: SubgraphFunction, carried: int
-) -> tuple[torch.Tensor, ...]:
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
     state, fixed = tuple(operands[:carried]), operands[carried:]
     while bool(condition((*state, *fixed))[0]):
         state = tuple(body((*state, *fixed)))
-    return state
+    return single_or_tuple(state)
 
 
 while_loop = declare_op(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from compiler.ir.graph.node import Node, SampleInput, Signature, TypeRule
 from compiler.ir.graph.op import sample_input
 from compiler.ir.symbolic.index_expr import Dim, floordiv
 from compiler.ir.types import TensorType, f32
+
+Result = TypeVar("Result")
 
 UNARY_SHAPES = ("4, 5", "0, 3", "", "7", "2, 1, 3")
 """Sample shapes of elementwise ops: plain, empty, rank 0, odd, with a dimension of size 1."""
@@ -36,9 +38,9 @@ def same_type(s: Signature) -> TensorType:
     return TensorType(s.types[0].dtype, s.types[0].shape)
 
 
-def single_or_tuple(types: tuple[TensorType, ...]) -> TensorType | tuple[TensorType, ...]:
-    """Return the result type of an op with one or several results."""
-    return types[0] if len(types) == 1 else types
+def single_or_tuple(results: tuple[Result, ...]) -> Result | tuple[Result, ...]:
+    """Return what an op with one or several results has for them: their types, or their values."""
+    return results[0] if len(results) == 1 else results
 
 
 def check_dims(s: Signature, dims: Sequence[int]) -> None:

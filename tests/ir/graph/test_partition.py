@@ -10,7 +10,7 @@ import torch
 from compiler.errors import ArgumentError, VerifyError
 from compiler.ir.graph.partition import needs_partitioning, partition
 from compiler.ir.graph.runtime_assertion import RuntimeAssertion
-from compiler.ir.interpret.graph import interpret
+from compiler.ir.interpret.graph import bind_reference, interpret
 from compiler.ir.interpret.partition_executor import PartitionExecutor
 from compiler.ir.symbolic.index_expr import var
 from compiler.ir.text.graph_parser import parse_graph
@@ -119,7 +119,9 @@ def test_conditions_are_checked_when_their_sizes_are_known() -> None:
     parts = partition(graph)
     condition = RuntimeAssertion(var("u0"), "<=", var("n") - 1, "not all of them")
     compute = partial(partial, interpret)
-    run = PartitionExecutor(graph, parts, tuple(compute(p.graph) for p in parts), compute, (condition,))
+    run = PartitionExecutor(
+        graph, parts, tuple(compute(p.graph) for p in parts), partial(bind_reference, compute), (condition,)
+    )
     x = torch.tensor([float("inf"), 1.0])
     assert run([x, torch.ones(4)])[1] == {"n": 2, "u0": 1}
     with pytest.raises(ArgumentError, match=r"not all of them \(n = 1, u0 = 1\)"):

@@ -1,0 +1,29 @@
+"""Checks of the tensors that a program is called with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+from compiler.errors import USE_TORCH_COMPILE, ArgumentError
+from compiler.ir.torch_types import TORCH_DTYPES, unsupported_storage
+from compiler.ir.types import TensorType
+
+_INFERENCE_ONLY = f"for inference, call it with plain tensors under torch.no_grad(), else {USE_TORCH_COMPILE}"
+
+
+def check_argument(k: int, name: str, x: Any, expected: TensorType) -> None:
+    """Raise ArgumentError unless compiled code can take `x` as input `k`, of type `expected`, with any strides."""
+    if kind := unsupported_storage(x) if isinstance(x, torch.Tensor) else type(x).__name__:
+        raise ArgumentError(f"input {k} (%{name}) must be a dense tensor of type {expected}, not a {kind}")
+    if x.requires_grad and torch.is_grad_enabled():
+        problem = "requires gradients, which compiled code does not compute"
+        raise ArgumentError(f"input {k} (%{name}) {problem}; {_INFERENCE_ONLY}")
+    if is_functorch_wrapped_tensor(x):
+        problem = "has no memory: compiled code cannot be transformed by torch.func"
+        raise ArgumentError(f"input {k} (%{name}) {problem}; {_INFERENCE_ONLY}")
+    if x.dtype is not TORCH_DTYPES[expected.dtype] or not expected.fits(x.shape) or not x.is_cpu:
+        actual = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"
+        raise ArgumentError(f"input {k} (%{name}) must be {expected} on cpu, but is {actual}")
