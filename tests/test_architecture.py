@@ -17,7 +17,7 @@ SOURCES = sorted((ROOT / "compiler").rglob("*.py"))
 FLOORS = (
     ("errors", "options"),
     ("ir.symbolic", "ir.location"),
-    ("ir.float_format",),
+    ("ir.float_format", "ir.numpy_primitives"),
     ("ir.types",),
     ("ir.scalar", "ir.torch_types"),
     ("ir.polynomial",),

@@ -71,6 +71,8 @@ class Demand:
     def __post_init__(self) -> None:
         self._seen: set[tuple[object, ...]] = set()
         self._pending: dict[Node, Request] = {}
+        self._recompute_costs: dict[Node, int] = {}
+        self._index_exprs: dict[Node, bool] = {}
         order = {n: k for k, n in enumerate(self.graph.nodes)}
         self.root_loops = tuple(v for d in self.index for v in sorted(variables(d)))
         self.add_request(self.root, self.index, self.root_loops, self.root)
@@ -150,8 +152,13 @@ class Demand:
         return len({r.consumer for r in requests}) > 1 or any(r.is_recomputed() for r in requests)
 
     def recompute_cost(self, node: Node) -> int:
-        """Return the multiply-adds of one element, computed from leaves and materialized nodes."""
-        if node in self.materialized or isinstance(node.structure, Leaf) or is_index_expr(node):
+        """Return the multiply-adds of one element, computed from leaves and materialized nodes; an operand counts at each use."""
+        if node not in self._recompute_costs:
+            self._recompute_costs[node] = self._recompute_cost(node)
+        return self._recompute_costs[node]
+
+    def _recompute_cost(self, node: Node) -> int:
+        if node in self.materialized or isinstance(node.structure, Leaf) or self.is_index_expr(node):
             return 0
         if isinstance(node.structure, (Reduction, Scan)):
             return REDUCTION_RECOMPUTE_COST
@@ -161,19 +168,19 @@ class Demand:
         own = elementwise_cost(node) if isinstance(node.structure, Elementwise) else not is_view(node.structure, node)
         return own + sum(self.recompute_cost(o) for o in node.operands)
 
+    def is_index_expr(self, node: Node) -> bool:
+        """Return True if `node` is computed from indices alone, as its consumers' addresses are."""
+        if node not in self._index_exprs:
+            operands = [o for o in node.operands if scalar_value(o) is None]
+            is_computed = isinstance(node.structure, Elementwise) or is_view(node.structure, node)
+            from_indices = is_computed and bool(operands) and all(map(self.is_index_expr, operands))
+            self._index_exprs[node] = from_indices or isinstance(node.structure, Generate)
+        return self._index_exprs[node]
+
 
 def elementwise_cost(node: Node) -> int:
     """Return the multiply-adds of one element of an elementwise node."""
     return sum(PRIMITIVES[x.primitive].cost for x in elementwise_expr(node).calls)
-
-
-def is_index_expr(node: Node) -> bool:
-    """Return True if `node` is computed from indices alone, as its consumers' addresses are."""
-    if isinstance(node.structure, Generate):
-        return True
-    operands = [o for o in node.operands if scalar_value(o) is None]
-    is_computed = isinstance(node.structure, Elementwise) or is_view(node.structure, node)
-    return is_computed and bool(operands) and all(map(is_index_expr, operands))
 
 
 def is_cheap_index_expr(node: Node) -> bool:

@@ -10,7 +10,6 @@ A primitive is declared once, in `PRIMITIVES`: name, type rule and NumPy impleme
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, TypeAlias, Union
 
 import numpy as np
 
+from compiler.ir import numpy_primitives
 from compiler.ir.symbolic.index_expr import Dim, IndexExpr, variables
 from compiler.ir.types import DType, boolean, i64
 
@@ -96,11 +96,16 @@ class Expr:
         stack = [(a, False) for a in reversed(self.args)]
         while stack:
             node, args_visited = stack.pop()
-            if args_visited or not node.args:
+            args = node.args
+            if args_visited or not args:
                 visited.setdefault(id(node), node)
             elif id(node) not in visited:
+                if (known := node.__dict__.get("_proper_subexprs")) is not None:
+                    visited.update(zip(map(id, known), known))
+                    visited[id(node)] = node
+                    continue
                 stack.append((node, True))
-                stack += [(a, False) for a in reversed(node.args)]
+                stack += [(a, False) for a in args[::-1]]
         return tuple(visited.values())
 
     @property
@@ -266,57 +271,15 @@ class PrimitiveCall(Expr):
         return self.operands
 
 
-def _erf(x: Any) -> Any:
-    return np.vectorize(math.erf, otypes=[np.result_type(x)])(x) if np.size(x) else x
-
-
-def _divide(x: Any, y: Any) -> Any:
-    """Divide; integers truncate toward zero, and x / 0 is x."""
-    if np.issubdtype(np.result_type(x), np.floating):
-        return np.divide(x, y)
-    quotient = np.floor_divide(x, y)
-    toward_zero = quotient + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0))).astype(np.result_type(x))
-    return np.where(np.equal(y, 0), x, toward_zero)
-
-
-def _fma(x: Any, y: Any, z: Any) -> Any:
-    if np.result_type(x) in (np.float16, np.float32):
-        wide = np.multiply(x, y, dtype=np.float64) + np.asarray(z, np.float64)
-        return wide.astype(np.float32).astype(np.result_type(x))
-    return _fma_f64(x, y, z) if np.result_type(x) == np.float64 else x * y + z
-
-
-def _fma_f64(x: Any, y: Any, z: Any) -> Any:
-    """Compute x y + z with one rounding (except for ties): Dekker's product with Veltkamp splitting, Knuth's TwoSum."""
-    (x_part, x_exponent), (y_part, y_exponent) = np.frexp(x), np.frexp(y)  # products of fractions cannot overflow
-    exponent = x_exponent + y_exponent
-    product, addend = x_part * y_part, np.ldexp(z, -exponent)
-    x_high, y_high = (a * 134217729.0 - (a * 134217729.0 - a) for a in (x_part, y_part))
-    x_low, y_low = x_part - x_high, y_part - y_high
-    error = x_low * y_low - (((product - x_high * y_high) - x_low * y_high) - x_high * y_low)
-    total = product + addend
-    back = total - product
-    error = error + ((product - (total - back)) + (addend - back))
-    result = np.ldexp(total + error, exponent)
-    is_ordinary = np.isfinite(total) & np.isfinite(error) & (result != 0)  # else x * y + z is exact or special
-    return np.where(is_ordinary, result, x * y + z)
-
-
-def _shift_right_logical(x: Any, y: Any) -> Any:
-    x = np.asarray(x)
-    unsigned = np.dtype(f"u{x.dtype.itemsize}")
-    return np.right_shift(x.view(unsigned), np.asarray(y).astype(unsigned)).view(x.dtype)
-
-
 P = Primitive
 _PRIMITIVES = (
     # arithmetic; integer overflow wraps
     P("add", 2, "same", np.add, infix="+"),
     P("sub", 2, "same", np.subtract, infix="-"),
     P("mul", 2, "same", np.multiply, infix="*"),
-    P("div", 2, "same", _divide, 8, infix="/"),
+    P("div", 2, "same", numpy_primitives.divide, 8, infix="/"),
     P("rem", 2, "same", np.fmod, 8),  # sign of the dividend, as C has it
-    P("fma", 3, "same", _fma),  # x * y + z, rounded once
+    P("fma", 3, "same", numpy_primitives.fma),  # x * y + z, rounded once
     P("neg", 1, "same", np.negative),
     P("abs", 1, "same", np.abs),
     P("min", 2, "same", np.minimum),  # NaN where either is NaN
@@ -342,7 +305,7 @@ _PRIMITIVES = (
     P("not", 1, "same", np.invert),
     P("shl", 2, "same", np.left_shift, infix="<<"),
     P("shr", 2, "same", np.right_shift, infix=">>"),  # arithmetic for signed types
-    P("lshr", 2, "same", _shift_right_logical),
+    P("lshr", 2, "same", numpy_primitives.shift_right_logical),
     # conversions
     P("cast", 1, "given", None),  # type: ignore[arg-type]  # needs the dtype: see `evaluate_call`
     P("bitcast", 1, "given", None),  # type: ignore[arg-type]
@@ -356,7 +319,7 @@ _PRIMITIVES = (
     P("log2", 1, "same", np.log2, 16),
     P("log1p", 1, "same", np.log1p, 18),
     P("tanh", 1, "same", np.tanh, 18),
-    P("erf", 1, "same", _erf, 20),
+    P("erf", 1, "same", numpy_primitives.erf, 20),
     P("sin", 1, "same", np.sin, 20),
     P("cos", 1, "same", np.cos, 20),
     P("tan", 1, "same", np.tan, 30),
@@ -462,11 +425,14 @@ def transform(e: Expr, rule: Callable[[Expr], Expr], memo: dict[int, Expr] | Non
 
 def bind_common_subexprs(e: Expr, bind: Callable[[Expr], Expr]) -> Expr:
     """Return `e` with every primitive call that is used more than once replaced by `bind(call)`."""
-    uses = Counter(id(a) for x in e.subexprs for a in x.args)
+    calls = [id(a) for x in e.subexprs for a in x.args if isinstance(a, PrimitiveCall)]
+    if len(calls) == len(set(calls)):
+        return e
+    uses = Counter(calls)
     memo: dict[int, Expr] = {}
     for x in e.subexprs:
         new = with_args(x, tuple(memo[id(a)] for a in x.args))
-        memo[id(x)] = bind(new) if uses[id(x)] > 1 and isinstance(x, PrimitiveCall) else new
+        memo[id(x)] = bind(new) if uses[id(x)] > 1 else new
     return memo[id(e)]
 
 

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.errors import Loc
@@ -88,7 +89,7 @@ class Profile:
             seconds, flops, size, runs = (
                 sum(getattr(p, f) for p, _ in steps) for f in ("seconds", "flops", "bytes", "runs")
             )
-            rows.append(KernelTime(name, first.node, seconds, flops, size, runs, origin))
+            rows.append(KernelTime(name, first.node, seconds, flops, size, runs, first.dtypes, origin))
         return tuple(sorted(rows, key=lambda k: -k.seconds))
 
     def percent_of_time(self, kernel: KernelTime) -> float:
@@ -98,10 +99,17 @@ class Profile:
     def table(self) -> Table:
         """Return the kernels as a rich table."""
         title = f"{self.seconds * 1e3:.3f} ms in {len(self.steps)} steps"
-        rows = table(title, ["kernel"], ["runs", "ms", "share", "GFLOP/s", "GB/s"], ["ops", "line"])
+        rows = table(title, ["kernel", "computes in"], ["runs", "ms", "share", "GFLOP/s", "GB/s"], ["ops", "line"])
         for k in self.kernels:
             rates = (f"{k.gflops:.1f}", f"{k.gbytes_per_second:.1f}") if k.bytes else ("", "")
-            cells = (k.name, f"{k.runs}", f"{k.seconds * 1e3:.4f}", f"{self.percent_of_time(k):.1f} %", *rates)
+            cells = (
+                k.name,
+                k.dtypes,
+                f"{k.runs}",
+                f"{k.seconds * 1e3:.4f}",
+                f"{self.percent_of_time(k):.1f} %",
+                *rates,
+            )
             rows.add_row(*cells, *_origin_cells(k.origin))
         return rows
 
@@ -121,7 +129,7 @@ def _origin_cells(origin: KernelOrigin) -> tuple[Text, Text]:
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel: origin, launches in a call, operations and bytes of a launch, text before and after the tile passes."""
+    """One kernel: origin, launches in a call, operations and bytes of a launch, text before and after the tile passes, dtypes."""
 
     name: str
     origin: KernelOrigin
@@ -130,6 +138,7 @@ class KernelReport:
     bytes: int
     lowered: str
     scheduled: str
+    dtypes: str
     remarks: tuple[Remark, ...]
 
 
@@ -251,7 +260,7 @@ def kernel_reports(stages: Stages) -> list[KernelReport]:
         distinct = {(r.pass_, r.kind, r.message): r for r in remarks}
         work = sum(count for _, count in same), count_flops(before), count_bytes(before)
         texts = print_kernel(before), print_kernel(after)
-        reports.append(KernelReport(name, origin, *work, *texts, tuple(distinct.values())))
+        reports.append(KernelReport(name, origin, *work, *texts, arithmetic_dtypes(after), tuple(distinct.values())))
     return reports
 
 

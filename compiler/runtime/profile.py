@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 
+from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
 from compiler.codegen.llvm.call_frame import THREADS, WORKSPACE
 from compiler.codegen.llvm.program_entry import SubBuffer
 from compiler.cost.estimates import count_bytes, count_flops
@@ -28,7 +29,7 @@ from compiler.runtime.threads import prepare_call
 class StepProfile:
     """Totals of one step over its `runs` in a call: median seconds, operations, and least bytes of memory traffic.
 
-    `flops` and `bytes` are 0 for a call into PyTorch.
+    `flops` and `bytes` are 0 for a call into PyTorch.  `dtypes` are those of the arithmetic, see `arithmetic_dtypes`.
     """
 
     name: str
@@ -37,6 +38,7 @@ class StepProfile:
     flops: int
     bytes: int
     runs: int = 1
+    dtypes: str = ""
 
     @property
     def gflops(self) -> float:
@@ -70,7 +72,7 @@ def _make_step_profile(exe: Executable, step: Step, runs: int, seconds: float) -
     if isinstance(step, Launch):
         kernel = program.kernels[step.kernel]
         totals = runs * count_flops(kernel, exe.size_values), runs * count_bytes(kernel, exe.size_values)
-        return StepProfile(kernel.name, step.node, seconds, *totals, runs)
+        return StepProfile(kernel.name, step.node, seconds, *totals, runs, arithmetic_dtypes(kernel))
     if isinstance(step, OpaqueCall):
         return StepProfile(step.op, step.node, seconds, 0, 0, runs)
     assert isinstance(step, Copy)

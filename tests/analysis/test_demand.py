@@ -117,3 +117,22 @@ def test_cheap_index_expressions_come_from_indices_alone() -> None:
 
 def test_variables_of_several_positions() -> None:
     assert position_variables((var("i") * 2, 0), (var("j") + var("k"),)) == {"i", "j", "k"}
+
+
+def test_the_cost_of_a_chain_of_squares_is_found_without_walking_every_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each square counts its operand twice, so that twenty of them have a million paths."""
+    asked = list[Node]()
+
+    def counted(n: Node) -> int:
+        asked.append(n)
+        assert len(asked) < 1000
+        return elementwise_cost(n)
+
+    monkeypatch.setattr(demand_module, "elementwise_cost", counted)
+    squares = "\n".join(f"%y{k + 1} = mul %y{k}, %y{k}" for k in range(20))
+    text = f"""graph(%x: f32[4, 8]) {{ %y0 = exp %x {squares}
+      %s = sum %y20 {{dims=[1], keepdim=true}}  %z = div %y20, %s  return %z }}"""
+    found = demand_of(text)
+    assert materialized(found) == {"y20"}
+    exp, square = elementwise_cost(node(found.graph, "y0")), elementwise_cost(node(found.graph, "y1"))
+    assert found.recompute_cost(node(found.graph, "y3")) == 8 * exp + 7 * square

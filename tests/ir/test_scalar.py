@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import weakref
 
-from compiler.ir.scalar import IndexValue, Load, Ref, call_primitive
+from compiler.ir import scalar
+from compiler.ir.scalar import Expr, IndexValue, Load, Ref, call_primitive
 from compiler.ir.symbolic.index_expr import var
+from compiler.ir.text.tile_printer import print_expr
 from compiler.ir.types import boolean, f32, i64
 
 X, MASK = Ref(f32, "x"), Ref(boolean, "m")
@@ -17,6 +19,32 @@ def test_parts_come_operands_first_and_each_once() -> None:
     whole = double * double
     assert [id(e) for e in whole.subexprs] == [id(X), id(double), id(whole)]
     assert X.subexprs == (X,)
+
+
+def test_subexpressions_are_the_same_whether_those_of_operands_are_known() -> None:
+    def build(ask: bool) -> Expr:
+        shared = X * 2.0
+        left, right = scalar.exp(shared) + X, (shared - 1.0) * shared
+        if ask:
+            assert right.subexprs
+            assert left.subexprs
+        return scalar.maximum(left * right, shared)
+
+    assert [print_expr(e) for e in build(True).subexprs] == [print_expr(e) for e in build(False).subexprs]
+    assert len(build(True).subexprs) == len({id(e) for e in build(True).subexprs})
+
+
+def test_an_expression_that_shares_no_call_has_nothing_to_bind() -> None:
+    def bind(e: Expr) -> Expr:
+        bound.append(print_expr(e))
+        return Ref(e.dtype, f"v{len(bound)}")
+
+    bound = list[str]()
+    alone = X * X + scalar.exp(X)
+    assert scalar.bind_common_subexprs(alone, bind) is alone
+    square = X * X
+    assert print_expr(scalar.bind_common_subexprs(square + scalar.exp(square), bind)) == "%v1 + exp(%v1)"
+    assert bound == ["%x * %x"]
 
 
 def test_what_is_written_twice_is_two_parts() -> None:

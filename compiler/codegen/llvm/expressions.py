@@ -59,14 +59,20 @@ class TransposeBlock:
 class ExprEmitter(AddressEmitter):
     """Emits the elements of expressions in one scope."""
 
-    _axes: dict[int, tuple[Expr, tuple[str, ...]]] = field(default_factory=dict)
+    _axes: dict[int, tuple[Expr, tuple[str, ...], int]] = field(default_factory=dict)
+
+    def axes_and_lanes(self, e: Expr) -> tuple[Expr, tuple[str, ...], int]:
+        """Return `e` (which keeps it alive), its `axes` and its `lanes`, found once."""
+        entry = self._axes.get(id(e))
+        if entry is None:
+            axes = self._find_axes(e)
+            lane = self.scope.lane_axis(axes)
+            entry = self._axes[id(e)] = (e, axes, lane.lanes if lane else 0)
+        return entry
 
     def axes(self, e: Expr) -> tuple[str, ...]:
         """Return the axes that the value of `e` varies over, in scope order."""
-        entry = self._axes.get(id(e))
-        if entry is None:
-            entry = self._axes[id(e)] = (e, self._find_axes(e))
-        return entry[1]
+        return self.axes_and_lanes(e)[1]
 
     def _find_axes(self, e: Expr) -> tuple[str, ...]:
         axes = {axis for a in e.args for axis in self.axes(a)}
@@ -81,19 +87,19 @@ class ExprEmitter(AddressEmitter):
 
     def lanes(self, e: Expr) -> int:
         """Return the number of lanes of the vectors that hold `e`; 0 if it is scalar."""
-        axis = self.scope.lane_axis(self.axes(e))
-        return axis.lanes if axis else 0
+        return self.axes_and_lanes(e)[2]
 
     def emit_element(self, e: Expr, coord: Coord, lanes: int = 0) -> str:
         """Emit element `coord` of `e`; a scalar is broadcast to `lanes` if that is not 0."""
         if isinstance(e, Const):
             text = literal(e.value, e.dtype)
             return f"splat ({llvm_type(e.dtype)} {text})" if lanes else text
-        key = (id(e), tuple([coord[a] for a in self.axes(e)]))
+        _, axes, own_lanes = self.axes_and_lanes(e)
+        key = (id(e), tuple([coord[a] for a in axes]))
         value = self.memo.get(key)
         if value is None:
-            value = self.memo[key] = self._compute(e, coord, self.lanes(e))
-        if not lanes or self.lanes(e):
+            value = self.memo[key] = self._compute(e, coord, own_lanes)
+        if not lanes or own_lanes:
             return value
         splat_key = (*key, "splat")
         if splat_key not in self.memo:
@@ -143,6 +149,8 @@ class ExprEmitter(AddressEmitter):
     def _emit_interleaved(self, e: Expr, coords: Sequence[Coord], visited: set[str]) -> None:
         """Compute each operation of `e`, and of pending values it names, at all `coords` before the next operation."""
         for operation in e.subexprs:
+            if isinstance(operation, Const):
+                continue
             if isinstance(operation, Ref) and operation.name not in visited:
                 visited.add(operation.name)
                 bound = self.scope.values.get(operation.name)

@@ -13,7 +13,7 @@ frontend turns mutation into extra outputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -144,6 +144,19 @@ class Graph:
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)
+
+
+def preorder(roots: Iterable[Node], members: Container[Node]) -> list[Node]:
+    """Return the `members` reached from `roots` and their operands, each before its own operands and left before right."""
+    order: dict[Node, None] = {}
+    stack = [*roots][::-1]
+    while stack:
+        node = stack.pop()
+        if node not in order:
+            order[node] = None
+            if node in members:
+                stack += node.operands[::-1]
+    return list(order)
 
 
 def expand_composite(node: Node) -> Graph:

@@ -1,7 +1,8 @@
 """Structural digest of a kernel: equal for kernels that differ only in names.
 
-Layers of a model often lower to the same kernel up to names.  The digest is the key of the code cache, so such a kernel is
-compiled once, also across processes.
+Layers of a model, and the graphs that Dynamo breaks it into, often lower to the same kernel up to names.  The digest is the
+key of the code cache, so such a kernel is compiled once, also across processes.  Names of dynamic sizes do not count either,
+because a kernel takes sizes as numbers, in the order of their names.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ from __future__ import annotations
 import hashlib
 
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
-from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
+from compiler.ir.symbolic.index_atoms import free_symbols
+from compiler.ir.symbolic.index_expr import Dim, substitute, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Local, Prefetch, Range, Reduce, Store
+from compiler.ir.types import TensorType
 
 
 def kernel_digest(kernel: Kernel) -> str:
     """Return 32 hex digits of SHA-256 over everything in `kernel` but names."""
     writer = _DigestWriter()
     for s in kernel_dynamic_sizes(kernel):
-        writer.line("size", s.name, s.low, s.high)
+        writer.line("size", writer.bind(s.name), s.low, s.high)
     for p in kernel.params:
-        writer.line(p.role, p.type, writer.bind(p.name))
-    writer.line("chunks", kernel.max_chunks)
+        writer.line(p.role, writer.type(p.type), writer.bind(p.name))
+    writer.line("chunks", writer.optional_dim(kernel.max_chunks))
     writer.block(kernel.body)
     return hashlib.sha256("\n".join(writer.lines).encode()).hexdigest()[:32]
 
@@ -52,11 +55,17 @@ class _DigestWriter:
 
     def dim(self, d: Dim) -> str:
         if d not in self.dim_texts:
-            self.dim_texts[d] = str(substitute(d, {name: var(self.canonical_names[name]) for name in variables(d)}))
+            self.dim_texts[d] = str(substitute(d, {s.name: var(self.canonical_names[s.name]) for s in free_symbols(d)}))
         return self.dim_texts[d]
+
+    def optional_dim(self, d: Dim | None) -> str:
+        return "none" if d is None else self.dim(d)
 
     def dims(self, index: tuple[Dim, ...]) -> str:
         return f"[{', '.join(map(self.dim, index))}]"
+
+    def type(self, t: TensorType) -> str:
+        return str(t.specialize({name: var(number) for name, number in self.canonical_names.items()}))
 
     def range(self, r: Range) -> str:
         lo, hi = self.dim(r.lo), self.dim(r.hi)
@@ -70,13 +79,14 @@ class _DigestWriter:
                 self.line("let", self.bind(stmt.name), value)
             elif isinstance(stmt, Store):
                 buffer, index = self.canonical_names[stmt.buffer], self.dims(stmt.index)
-                self.line("store", buffer, index, self.expr(stmt.value), stmt.nontemporal)
+                self.line("store", buffer, index, self.expr(stmt.value), self.optional_dim(stmt.nontemporal))
             elif isinstance(stmt, Local):
-                self.line("local", self.bind(stmt.buffer), stmt.type, stmt.space)
+                self.line("local", self.bind(stmt.buffer), self.type(stmt.type), stmt.space)
             elif isinstance(stmt, BoundsCheck):
                 self.line("check", self.canonical_names[stmt.name], self.dim(stmt.low), self.dim(stmt.high))
             elif isinstance(stmt, Prefetch):
-                self.line("prefetch", self.canonical_names[stmt.buffer], self.dims(stmt.index), stmt.level, stmt.reuse)
+                buffer, index = self.canonical_names[stmt.buffer], self.dims(stmt.index)
+                self.line("prefetch", buffer, index, stmt.level, stmt.reuse)
             elif isinstance(stmt, tile.AsyncCopy):
                 ends = (part for name, at, _ in stmt.boxes for part in (self.canonical_names[name], self.dims(at)))
                 self.line("copy_async", *ends, self.dims(stmt.sizes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from compiler.analysis.structural_key import attribute_key
+from compiler.analysis.structural_key import node_key
 from compiler.ir.graph.constant import ConstantData, LazyConstant
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, INPUT, Node
@@ -49,7 +49,7 @@ def _value_key(n: Node) -> Hashable:
     """Return a key that is equal for nodes that compute the same value."""
     if n.op is CONSTANT:
         return _data_key(n.attrs["value"])
-    return n.op.name, n.operands, tuple((k, attribute_key(v)) for k, v in n.attrs.items()), n.result_type
+    return node_key(n), n.operands
 
 
 def _data_key(data: ConstantData) -> Hashable:

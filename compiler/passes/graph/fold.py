@@ -41,12 +41,8 @@ class Fold(GraphPass):
         folded = [n for n in self._frontier(ir, sources) if n in sources]
         if not folded:
             return ir
-        new: dict[Node, Node] = {}
-        for n, value in _evaluate(folded):
-            data = ConstantData(n.dtype, to_storage(as_array(value), n.dtype))
-            new[n] = constant_node(data, loc=n.loc).with_name(n.name)
-            context.count(self, "folded")
-        return ir.replace_nodes(new)
+        context.count(self, "folded", len(folded))
+        return ir.replace_nodes(constant_values(folded))
 
     def _frontier(self, ir: Graph, sources: dict[Node, frozenset[Node]]) -> Iterable[Node]:
         """Yield the foldable nodes that outputs or non-constant nodes read."""
@@ -89,6 +85,15 @@ def _evaluate(nodes: Sequence[Node]) -> list[tuple[Node, torch.Tensor]]:
         return list(zip(nodes, interpret_in_float64(Graph((), tuple(nodes))), strict=True))
     except (IndexError, RuntimeError):
         return [pair for n in nodes for pair in _evaluate([n])] if len(nodes) > 1 else []
+
+
+def constant_values(nodes: Sequence[Node]) -> dict[Node, Node]:
+    """Return the constants that are the values of `nodes`, which depend on constants alone."""
+    new: dict[Node, Node] = {}
+    for n, value in _evaluate(nodes):
+        data = ConstantData(n.dtype, to_storage(as_array(value), n.dtype))
+        new[n] = constant_node(data, loc=n.loc).with_name(n.name)
+    return new
 
 
 def static_bytes(n: Node) -> int:

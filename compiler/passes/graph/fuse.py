@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -11,11 +11,11 @@ import networkx
 from compiler.analysis.accesses import Accesses
 from compiler.analysis.demand import elementwise_cost, is_cheap_index_expr
 from compiler.analysis.placement import concat_offsets
-from compiler.analysis.structural_key import structural_key
+from compiler.analysis.structural_key import group_key
 from compiler.cost.estimates import estimated_ops
 from compiler.cost.machine import Machine
 from compiler.errors import LoweringError
-from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.graph import Graph, preorder
 from compiler.ir.graph.node import OPS, Node, input_node, scalar_value
 from compiler.ir.graph.structure import (
     Composite,
@@ -268,17 +268,23 @@ class Fusion:
 
     def body_cost(self, g: Group) -> int | str:
         """Return `cost`; structurally equal groups are lowered once."""
+        roots = (g.root, *g.extra_outputs)
+        order = preorder(roots, g.members)
+        key = group_key(order, self.operands(g, order), roots)
+        if key not in self.kernel_costs:
+            self.kernel_costs[key] = self.candidate_cost(g, key)
+        return self.kernel_costs[key]
+
+    def candidate_cost(self, g: Group, key: Hashable) -> int | str:
+        """Return `cost` of a group that is lowered for the first time; its kernel is kept under `key`."""
         if self.mixes_linear_with_reductions(g):
             return "a constant linear map and a reduction cannot share one loop nest"
         body, _ = self.body(g)
-        key = structural_key(body)
-        if key not in self.kernel_costs:
-            try:
-                kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
-                self.kernel_costs[key] = self.profitability_veto(kernel, g) or kernel_cost(kernel, self.context.machine)
-            except LoweringError as error:
-                self.kernel_costs[key] = str(error)
-        return self.kernel_costs[key]
+        try:
+            kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
+        except LoweringError as error:
+            return str(error)
+        return self.profitability_veto(kernel, body) or kernel_cost(kernel, self.context.machine)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
@@ -309,10 +315,10 @@ class Fusion:
             self.has_reduction_producer(o, True) for o in n.operands
         )
 
-    def profitability_veto(self, kernel: Kernel, g: Group) -> str:
+    def profitability_veto(self, kernel: Kernel, body: Graph) -> str:
         """Return the reason why a kernel that can be lowered would be slow, or ""."""
-        sums = [n for n in g.members if isinstance(n.structure, Reduction) and len(n.operands) > 1]
-        for n in sorted(sums, key=self.order.__getitem__)[:-1]:
+        sums = [n for n in body.nodes if isinstance(n.structure, Reduction) and len(n.operands) > 1]
+        for n in sums[:-1]:
             if hinted_bytes(n) <= sum(hinted_bytes(o) for o in n.operands):
                 return f"{n.op.name} shrinks its operands: materialized"
         if sums and any(isinstance(s, Local) for s in tile.walk(kernel.body)):
@@ -323,22 +329,21 @@ class Fusion:
 
     # the new graph
 
+    def operands(self, g: Group, order: Sequence[Node]) -> list[Node]:
+        """Return the operands of the group among its nodes and operands in `order`; constants of one element are none."""
+        return [n for n in order if n not in g.members and scalar_value(n) is None]
+
     def body(self, g: Group) -> tuple[Graph, tuple[Node, ...]]:
-        """Return the group as a graph, and its operands in this graph."""
-        operands: list[Node] = []
-        new: dict[Node, Node] = {}
+        """Return the group as a graph, and its operands in this graph, in the order in which a walk from the root meets them.
+
+        Groups that differ only in the order of their nodes in this graph thus become the same kernel.
+        """
+        roots = (g.root, *g.extra_outputs)
+        operands = self.operands(g, preorder(roots, g.members))
+        new = {o: input_node(f"x{k}", o.type, o.loc) for k, o in enumerate(operands)}
         for n in sorted(g.members, key=self.order.__getitem__):
-            for o in n.operands:
-                if o in new:
-                    continue
-                assert o not in g.members, "members are sorted"
-                if scalar_value(o) is not None:
-                    new[o] = o
-                else:
-                    new[o] = input_node(f"x{len(operands)}", o.type, o.loc)
-                    operands.append(o)
-            new[n] = replace(n, operands=tuple(new[o] for o in n.operands))
-        outputs = tuple(new[n] for n in (g.root, *g.extra_outputs))
+            new[n] = replace(n, operands=tuple(new.get(o, o) for o in n.operands))
+        outputs = tuple(new[n] for n in roots)
         return Graph(tuple(new[o] for o in operands), outputs, g.root.op.name), tuple(operands)
 
     def rebuild(self) -> Graph:

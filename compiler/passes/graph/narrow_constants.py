@@ -11,8 +11,9 @@ from compiler.ir import ops
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node
-from compiler.ir.graph.structure import Reduction
-from compiler.ir.torch_types import Array
+from compiler.ir.graph.structure import Reduction, index_vars, is_view, position_variables
+from compiler.ir.interpret.graph import interpret
+from compiler.ir.torch_types import Array, as_array
 from compiler.ir.types import i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, static_bytes
@@ -39,23 +40,43 @@ class NarrowConstants(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
         for c in dict.fromkeys(self.candidates(ir)):
-            values: Array = c.attrs["value"].array
+            values = as_array(interpret(Graph((), (c,)), ())[0])
             bits, signed = fewest_bits(values)
             if bits < c.dtype.bits and values.shape[-1] % (WORD_BITS // bits) == 0:
-                words = unpacked_words(c, bits, signed)
+                words = unpacked_words(c, values, bits, signed)
                 new[c] = ops.as_dtype(words, c.dtype).with_name(c.name)
                 new |= {u: ops.as_dtype(words, u.dtype).with_loc(u.loc) for u in ir.users[c] if u.op is ops.cast}
                 context.applied(self, f"stored in {bits} bits", c)
         return ir.replace_nodes(new)
 
     def candidates(self, ir: Graph) -> Iterator[Node]:
-        """Yield the integer constants that contractions in floats read, directly or through other ops."""
-        sources = constant_sources(ir)
-        for n in ir.nodes:
-            if isinstance(n.structure, Reduction) and len(n.operands) == 2 and n.dtype.is_float:
-                for c in (c for o in n.operands for c in sources.get(o, ())):
-                    if c.op is CONSTANT and c.dtype.is_integer and c.type.rank and static_bytes(c) > self.min_bytes:
-                        yield c
+        """Yield the constant integers, or what is computed from some, that contractions in floats read."""
+        constants = constant_sources(ir)
+        seen = set[Node]()
+        stack = [o for n in ir.nodes if is_float_contraction(n) for o in n.operands]
+        while stack:
+            n = stack.pop()
+            if n in seen or n not in constants:
+                continue
+            seen.add(n)
+            if not n.dtype.is_integer or is_transposed(n):
+                stack += n.operands
+            elif n.type.rank and static_bytes(n) > self.min_bytes and not any(c.dtype == i32 for c in constants[n]):
+                yield n
+
+
+def is_float_contraction(n: Node) -> bool:
+    """Return True if `n` adds products in floats."""
+    return isinstance(n.structure, Reduction) and len(n.operands) == 2 and n.dtype.is_float
+
+
+def is_transposed(n: Node) -> bool:
+    """Return True if `n` is a view whose neighbours along the last dimension are not neighbours in its operand."""
+    if not is_view(n.structure, n) or not n.type.rank or not n.operands[0].type.rank:
+        return False
+    index = index_vars("i", n.type.rank)
+    ((_, position),) = n.structure.operand_elements(n, index, lambda: 0)
+    return not position_variables(index[-1:]) & position_variables(position[-1:])
 
 
 def fewest_bits(values: Array) -> tuple[int, bool]:
@@ -68,12 +89,12 @@ def fewest_bits(values: Array) -> tuple[int, bool]:
     return values.dtype.itemsize * 8, signed
 
 
-def unpacked_words(c: Node, bits: int, signed: bool) -> Node:
-    """Return the values of constant `c` as i32, computed from words of `bits` bits for each; the first is the lowest."""
-    count, values = WORD_BITS // bits, c.attrs["value"].array
+def unpacked_words(c: Node, values: Array, bits: int, signed: bool) -> Node:
+    """Return the `values` of `c` as i32, computed from words of `bits` bits for each; the first is the lowest."""
+    count = WORD_BITS // bits
     fields = values.reshape(*values.shape[:-1], -1, count).astype(np.int64) & ((1 << bits) - 1)
     packed = np.bitwise_or.reduce(fields << (np.arange(count) * bits), axis=-1).astype(np.uint32).view(np.int32)
-    name = c.attrs["value"].name
+    name = c.attrs["value"].name if c.op is CONSTANT else c.name
     words = constant_node(ConstantData(i32, packed, f"{name}.bits{bits}" if name else ""), loc=c.loc)
     column = ops.reshape(words, shape=(*packed.shape, 1))
     start = ops.cast(ops.mul(ops.iota(size=count), bits), dtype=i32)

@@ -1,5 +1,6 @@
 """The digest sees through names and nothing else."""
 
+import re
 from dataclasses import fields, replace
 from typing import get_args
 
@@ -73,6 +74,38 @@ def test_names_do_not_count():
 def test_everything_else_counts(old, new):
     assert old in KERNEL
     assert digest(KERNEL.replace(old, new)) != digest(KERNEL)
+
+
+SIZES = """
+kernel @first(size a in 2..4097 hint 500, size b in 1..65 hint 8, in %x: f32[b, a], out %y: f32[b]) max_chunks a*b//4000 {
+  parallel %i in 0..b {
+    local %row: f32[a]
+    for %k in 0..a { store %x[%i, %k] * 2.0, %row[%k] }
+    %s = reduce add %k in 0..a tile 16 lanes 16 { yield %row[%k] }
+    store %s, %y[%i]
+  }
+}
+"""
+
+
+def rename_sizes(a: str, b: str) -> str:
+    return re.sub(r"\b[ab]\b", lambda m: {"a": a, "b": b}[m[0]], SIZES)
+
+
+def test_names_of_sizes_do_not_count_but_their_order_does() -> None:
+    """A kernel takes its sizes as numbers, in the order of their names."""
+    assert digest(rename_sizes("s19", "s77")) == digest(SIZES)
+    assert digest(rename_sizes("s77", "s19")) != digest(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("2..4097", "3..4097"), ("f32[b, a]", "f32[b, b]"), ("a*b//4000", "a*a//4000"), ("f32[a]", "f32[a + 1]"),
+     ("0..b", "0..a")],
+)  # fmt: skip
+def test_where_sizes_stand_counts(old: str, new: str) -> None:
+    assert old in SIZES
+    assert digest(SIZES.replace(old, new)) != digest(SIZES)
 
 
 COPY = """

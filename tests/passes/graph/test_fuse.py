@@ -210,6 +210,22 @@ def test_what_was_lowered_to_try_it_is_not_lowered_again(monkeypatch: pytest.Mon
     assert print_program(lower(fused, context.lowered_kernels)) == program
 
 
+def test_groups_whose_nodes_come_in_another_order_are_one_kernel() -> None:
+    """The second group's mask comes before its other nodes; its operands are in the order in which its root meets them."""
+    text = """graph(%x: f32[4, 8], %y: f32[4, 8], %c: f32[8]) {
+      %m = neg %c
+      %a = exp %x  %b = add %a, %m
+      %d = exp %y  %e = add %d, %m
+      return %b, %e }"""
+    program = lower(run_pipeline(parse_graph(text), "fuse"))
+    assert [launch.arguments[:2] for launch in program.launches] == [("x", "c"), ("y", "c")]
+    assert len(program.kernels) == 1
+    x, y = (np.random.default_rng(k).standard_normal((4, 8)).astype(np.float32) for k in range(2))
+    c = np.arange(8, dtype=np.float32)
+    for found, given in zip(run_program(program, [x, y, c]), (x, y), strict=True):
+        np.testing.assert_allclose(found, np.exp(given.astype(np.float64)) - c, rtol=1e-5, atol=1e-6)
+
+
 def test_sums_that_ask_for_ever_more_elements_are_parted() -> None:
     """Rows and columns divided by their sums in turns: each row asks for all columns, and these for all rows before them."""
     steps = "\n".join(

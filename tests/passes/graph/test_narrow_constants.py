@@ -72,6 +72,21 @@ def test_other_constants_stay(text: str) -> None:
     check_pass(PASS, unchanged=text)
 
 
+def test_nibbles_of_bytes_become_nibbles_of_words() -> None:
+    """Two weights in a byte, as models pack them."""
+    before = parse_ir("""graph(%x: f32[1, 8]) {
+      %b = constant u8[1, 4] [[33, 67, 101, 135]]
+      %low = and %b, 15  %high = shift_right %b, 4
+      %l = reshape %low {shape=[1, 4, 1]}  %h = reshape %high {shape=[1, 4, 1]}
+      %both = cat %l, %h {dim=2}  %r = reshape %both {shape=[1, 8]}  %w = permute %r {dims=[1, 0]}
+      %c = cast %w {dtype=f32}  %y = matmul %x, %c
+      return %y }""")
+    result = run_pipeline(before, "dce,narrow-constants{min-bytes=0}")
+    assert isinstance(result, Graph)
+    assert not any(n.op.name == "cat" for n in result.nodes)
+    check_equivalent(before, result, exact=True)
+
+
 def test_small_constants_stay() -> None:
     check_pass("narrow-constants", unchanged=product([1, 2, 3, 4, 5, 6, 7, -8]))
 
@@ -82,5 +97,5 @@ def test_words_unpack_to_their_values(values: list[int]) -> None:
     array = np.array([values], np.int8)
     bits, signed = fewest_bits(array)
     assert all(-(1 << bits - 1) * signed <= v < 1 << bits - signed for v in values)
-    (result,) = interpret(Graph((), (unpacked_words(constant_node(array), bits, signed),)), ())
+    (result,) = interpret(Graph((), (unpacked_words(constant_node(array), array, bits, signed),)), ())
     np.testing.assert_array_equal(result.numpy(), array)

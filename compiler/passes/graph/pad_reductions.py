@@ -1,0 +1,75 @@
+"""Pad the channels that a contraction adds over to whole groups of a dot product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compiler.ir import ops
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Reduction, index_vars
+from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.graph.fold import constant_sources, constant_values
+from compiler.passes.graph.fold_casts import multiplies
+from compiler.target import MatrixShape
+
+
+@register
+@dataclass(frozen=True)
+class PadReductions(GraphPass):
+    """Add zeros to both operands of a contraction, so that its channels are a multiple of those that the target adds at once.
+
+    %y = conv %x, %w   ->   %a = pad %x   %b = pad %w   %y = conv %a, %b         3 channels of u8 become 4
+
+    The target multiplies the dtypes of the operands.  Sums are the same: the padding of constants is zero.
+    """
+
+    name = "pad-reductions"
+    exact = True
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        constants, new = constant_sources(ir), dict[Node, Node]()
+        for n in ir.nodes:
+            dims = reduced_dims(n)
+            if (
+                dims is None
+                or n.operands[1] not in constants
+                or not multiplies(n.operands, n.dtype.compute, context.matrix_shapes)
+            ):
+                continue
+            extent = n.operands[0].shape[dims[0]]
+            missing = -extent % group_size(n, context.matrix_shapes) if isinstance(extent, int) else 0
+            if missing:
+                x, w = n.operands
+                weights = pad_end(w, dims[1], missing)
+                operands = pad_end(x, dims[0], missing), constant_values([weights])[weights]
+                new[n] = n.op(*operands, **n.attrs).with_name(n.name).with_loc(n.loc)
+                context.applied(self, f"{extent} channels padded to {extent + missing}", n)
+        return ir.replace_nodes(new)
+
+
+def reduced_dims(n: Node) -> tuple[int, int] | None:
+    """Return the dimension of each operand of a contraction that its first sum alone runs over, or None."""
+    if not isinstance(n.structure, Reduction) or len(n.operands) != 2 or n.attrs.get("groups", 1) != 1:
+        return None
+    domain = n.structure.domain(n)
+    step = index_vars("r", len(domain.extents))
+    positions = domain.positions(index_vars("i", n.type.rank), step)
+    dims = [[k for k, d in enumerate(p) if d == step[0]] for p in positions]
+    return (dims[0][0], dims[1][0]) if n.structure.combine == "add" and all(len(d) == 1 for d in dims) else None
+
+
+def group_size(n: Node, shapes: tuple[MatrixShape, ...]) -> int:
+    """Return how many products the target adds at once."""
+    names = {o.dtype.name for o in n.operands}
+    return next((s.k for s in shapes if {s.lhs, s.rhs} == names and s.m == 1), 1)
+
+
+def pad_end(x: Node, dim: int, count: int) -> Node:
+    """Add `count` zeros after the end of dimension `dim`, or more padding if `x` is padded."""
+    is_padded = x.op is ops.pad and all(isinstance(d, int) for d in x.attrs["after"])
+    zeros = (0,) * x.type.rank
+    before, after = (x.attrs["before"], x.attrs["after"]) if is_padded else (zeros, zeros)
+    value = x.attrs["value"] if is_padded else 0
+    after = (*after[:dim], after[dim] + count, *after[dim + 1 :])
+    return ops.pad(x.operands[0] if is_padded else x, before=before, after=after, value=value)

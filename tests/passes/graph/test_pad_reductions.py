@@ -1,0 +1,50 @@
+"""pad-reductions: channels in whole groups of a dot product."""
+
+from __future__ import annotations
+
+import pytest
+
+from compiler.target import MatrixShape
+from compiler.testing.checks import check_pass
+
+SHAPES = (MatrixShape(1, 16, 2, "bf16", "bf16", "f32"), MatrixShape(1, 16, 4, "u8", "i8", "i32"))
+
+
+def test_three_channels_of_bytes_become_four() -> None:
+    def conv(weights: str, image: str) -> str:
+        return f"""graph(%x: u8[1, 3, 5]) {{ %w = constant i8{weights}  {image}
+          %y = conv %a, %w {{stride=[1], dilation=[1], dtype=i32}}  return %y }}"""
+
+    check_pass(
+        "pad-reductions",
+        before=conv("[1, 3, 2] [[[1, 2], [3, 4], [5, 6]]]", "%a = pad %x {before=[0, 0, 1], after=[0, 0, 2], value=7}"),
+        after=conv(
+            "[1, 4, 2] [[[1, 2], [3, 4], [5, 6], [0, 0]]]", "%a = pad %x {before=[0, 0, 1], after=[0, 1, 2], value=7}"
+        ),
+        remark="3 channels padded to 4",
+        matrix_shapes=SHAPES,
+    )
+
+
+def test_an_odd_row_of_a_matrix() -> None:
+    check_pass(
+        "pad-reductions",
+        before="graph(%x: bf16[2, 3]) { %w = constant bf16[3, 1] [[1], [2], [3]]  %y = matmul %x, %w  return %y }",
+        after="""graph(%x: bf16[2, 3]) { %w = constant bf16[4, 1] [[1], [2], [3], [0]]
+          %a = pad %x {before=[0, 0], after=[0, 1]}  %y = matmul %a, %w  return %y }""",
+        matrix_shapes=SHAPES,
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "graph(%x: bf16[2, 4]) { %w = constant bf16[4, 1] [[1], [2], [3], [4]]  %y = matmul %x, %w  return %y }",  # whole
+        "graph(%x: f32[2, 3]) { %w = constant f32[3, 1] [[1], [2], [3]]  %y = matmul %x, %w  return %y }",  # no dot of f32
+        "graph(%x: bf16[2, 3], %w: bf16[3, 1]) { %y = matmul %x, %w  return %y }",  # an infinite %x times padding is NaN
+        """graph(%x: bf16[1, 3, 5]) { %w = constant bf16[3, 1, 1] [[[1]], [[2]], [[3]]]
+          %y = conv %x, %w {stride=[1], dilation=[1], groups=3}  return %y }""",
+    ],
+)
+def test_other_contractions_stay(text: str) -> None:
+    check_pass("pad-reductions", unchanged=text, matrix_shapes=SHAPES)
