@@ -70,17 +70,23 @@ Match: TypeAlias = QuantizedValue | str
 
 def match_quantized_values(graph: Graph) -> dict[Node, Match]:
     """Find the values of a graph that are computed from bytes by what keeps their form."""
-    found: dict[Node, Match] = {}
-    for n in graph.nodes:
-        found[n] = match_quantized(n, found)
+    found: dict[Node, Match] = dict.fromkeys(graph.nodes, "")
+    if any(map(_has_8_bits, graph.nodes)):
+        for n in graph.nodes:
+            found[n] = match_quantized(n, found)
     return found
+
+
+def _has_8_bits(n: Node) -> bool:
+    """Return True for bytes and for floats of 8 bits."""
+    return not isinstance(n.result_type, tuple) and n.dtype.bits == 8 and (n.dtype.is_integer or n.dtype.is_float)
 
 
 def match_quantized(n: Node, operands: Mapping[Node, Match]) -> Match:
     """Return the bytes that `n` is computed from, given those of its operands."""
     if isinstance(n.result_type, tuple):
         return ""
-    if n.dtype.bits == 8 and (n.dtype.is_integer or n.dtype.is_float):
+    if _has_8_bits(n):
         return QuantizedValue(n)
     inner = [operands[o] for o in n.operands]
     if isinstance(n.structure, Elementwise):

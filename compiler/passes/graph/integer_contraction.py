@@ -18,7 +18,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Position, Reduction, ReductionDomain, index_vars
 from compiler.ir.symbolic.index_expr import Dim, product
-from compiler.ir.types import f32, i8, i32
+from compiler.ir.types import f32, f64, i8, i32
 from compiler.passes.base import Context, GraphPass, register
 
 MAX_SUM = (1 << 31) - 1
@@ -78,6 +78,8 @@ def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:
     assert isinstance(n.structure, Reduction)
     domain = n.structure.domain(n)
     terms = product(domain.extents)
+    if n.dtype == f64:
+        return "zero points and scales are applied in f32"
     if "dtype" not in n.attrs:
         return f"{n.op.name} adds in the dtype of its operands"
     if not isinstance(terms, int):

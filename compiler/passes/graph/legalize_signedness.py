@@ -13,7 +13,7 @@ from compiler.analysis.quantized_value import CODES, QuantizedValue, is_known, m
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node
-from compiler.ir.types import i8, i32, u8
+from compiler.ir.types import f64, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, register
 from compiler.target import MatrixShape
 
@@ -41,7 +41,7 @@ class LegalizeSignedness(GraphPass):
         for n in ir.nodes:
             matches = [found[o] for o in n.operands] if is_contraction_node(n) else []
             values = [m for m in matches if isinstance(m, QuantizedValue) and m.codes.dtype in CODES]
-            if len(values) != 2 or "dtype" not in n.attrs:
+            if len(values) != 2 or n.dtype == f64 or "dtype" not in n.attrs:
                 continue
             legal = [v for v in _variants(*values) if multiplies_bytes(v, context.matrix_shapes)]
             best = min(legal, key=lambda v: _cost(values, v), default=values)

@@ -10,6 +10,7 @@ from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Reduction, index_vars
+from compiler.ir.types import f64
 from compiler.passes.base import Context, GraphPass, register
 
 
@@ -21,7 +22,7 @@ class SinkScale(GraphPass):
     %w = mul (cast %q {dtype=f32}), %s   %y = matmul %x, %w   ->   %p = matmul %x, (cast %q {dtype=f32})   %y = mul %p, %s
 
     Applies to constant weights of 8 bits, whose scale does not vary along the sum: the kernel reads them as they are.
-    Sums are of f32 or wider, and are rounded once more.
+    Sums are of f32 and are rounded once more; those of f64 stay.
     """
 
     name = "sink-scale"
@@ -30,7 +31,7 @@ class SinkScale(GraphPass):
         found = match_quantized_values(ir)
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            if not is_contraction_node(n) or not n.dtype.is_float or "dtype" not in n.attrs:
+            if not is_contraction_node(n) or not n.dtype.is_float or n.dtype == f64 or "dtype" not in n.attrs:
                 continue
             assert isinstance(n.structure, Reduction)
             domain = n.structure.domain(n)

@@ -109,6 +109,8 @@ REFUSED = {
         %y = conv %a, %b {stride=[1], dilation=[1]}  return %y }""",
     "sums of 131072 products may not fit 32 bits": """graph(%x: i8[1, 131072], %w: i8[131072, 1]) {
         %a = cast %x {dtype=f32}  %b = cast %w {dtype=f32}  %y = matmul %a, %b  return %y }""",
+    "zero points and scales are applied in f32": """graph(%x: i8[2, 4], %w: i8[4, 3], %s: f64[2, 1]) {
+        %f = cast %x {dtype=f64}  %a = mul %f, %s  %b = cast %w {dtype=f64}  %y = matmul %a, %b  return %y }""",
     "the number of products is not known": """graph(size s0 in 1..9 hint 4, %x: i8[2, s0], %w: i8[s0, 3]) {
         %a = cast %x {dtype=f32}  %b = cast %w {dtype=f32}  %y = matmul %a, %b  return %y }""",
 }  # fmt: skip

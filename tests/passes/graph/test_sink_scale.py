@@ -47,12 +47,13 @@ def test_floats_of_8_bits_in_a_convolution_of_bf16() -> None:
         "%f = cast %q {dtype=f32}  %s = constant f32[2, 1] [[0.5], [2]]  %w = mul %f, %s",
         "%w = cast %q {dtype=f32}",
         "%f = cast %q {dtype=f32}  %s = amax %x {dims=[0, 1]}  %w = mul %f, %s",
+        "%f = cast %q {dtype=f64}  %s = constant f64[] 0.1  %d = mul %f, %s  %z = cast %x {dtype=f64}  %k = matmul %z, %d  %w = cast %q {dtype=f32}",
     ],
-    ids=["along the sum", "no scale", "not constant"],
+    ids=["along the sum", "no scale", "not constant", "f64"],
 )
 def test_what_stays(weight: str) -> None:
     check_pass(
         "sink-scale",
         unchanged=f"""graph(%x: f32[4, 2]) {{
-          %q = constant i8[2, 3] [[1, -2, 3], [4, 5, 6]]  {weight}  %y = matmul %x, %w  return %y }}""",
+          %q = constant i8[2, 3] [[1, -2, 3], [4, 5, 6]]  {weight}  %y = matmul %x, %w  return %y{", %k" if "%k" in weight else ""} }}""",
     )
