@@ -5,6 +5,7 @@ A target is a value.  A backend (compiler.codegen.backend) declares its targets,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.cost.machine import Machine
@@ -35,6 +36,11 @@ class MatrixShape:
     lhs: str
     rhs: str
     accumulator: str
+
+
+def find_matrix_shape(shapes: Iterable[MatrixShape], lhs: str, rhs: str, accumulator: str) -> MatrixShape | None:
+    """Return the first of `shapes` that multiplies these dtypes, by name and in this order, and adds in the third; None without one."""
+    return next((s for s in shapes if (s.lhs, s.rhs, s.accumulator) == (lhs, rhs, accumulator)), None)
 
 
 MATRIX_DTYPES = (("f16", "f32"), ("bf16", "f32"), ("f32", "f32"), ("f64", "f64"), ("i8", "i32"))

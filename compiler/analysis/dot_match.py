@@ -14,7 +14,7 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
 from compiler.ir.tile.kernel import Range, Reduce, iteration_count_hint
 from compiler.ir.types import Layout, TensorType, packed_dtype
-from compiler.target import MatrixShape
+from compiler.target import MatrixShape, find_matrix_shape
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,8 @@ def match_operands(c: Contraction, shapes: Collection[MatrixShape]) -> tuple[Loa
     lhs, rhs = (uncast(e) for e in (c.lhs, c.rhs))
     if isinstance(lhs, Load) and isinstance(rhs, Load):
         for x, y in ((lhs, rhs), (rhs, lhs)):
-            for s in shapes:
-                if (s.lhs, s.rhs, s.accumulator) == (x.dtype.name, y.dtype.name, c.accumulator.name):
-                    return x, y, s.k
+            if shape := find_matrix_shape(shapes, x.dtype.name, y.dtype.name, c.accumulator.name):
+                return x, y, shape.k
     return None
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from compiler.analysis.convolution_match import is_contraction_node
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Reduction, is_view
+from compiler.ir.graph.structure import Elementwise, is_view
 from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.types import DType
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.canonicalize import trace
 from compiler.passes.graph.fold import constant_sources
-from compiler.target import MatrixShape
+from compiler.target import MatrixShape, find_matrix_shape
 
 
 @register
@@ -34,10 +35,10 @@ class FoldCasts(GraphPass):
         constants = constant_sources(ir)
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            if not isinstance(n.structure, Reduction) or "dtype" not in n.attrs or len(n.operands) != 2:
+            if not is_contraction_node(n) or "dtype" not in n.attrs:
                 continue
             narrow = [before_cast(o) for o in n.operands]
-            if not multiplies(narrow, n.dtype, context.matrix_shapes):
+            if not matching_shape(narrow, n.dtype, context.matrix_shapes):
                 narrow = [x if o in constants else o for x, o in zip(narrow, n.operands, strict=True)]
             if any(x is not o for x, o in zip(narrow, n.operands, strict=True)):
                 new[n] = n.op(*narrow, **{**n.attrs, "dtype": n.dtype}).with_name(n.name).with_loc(n.loc)
@@ -58,7 +59,7 @@ def before_cast(n: Node) -> Node:
     return n
 
 
-def multiplies(operands: Collection[Node], total: DType, shapes: Collection[MatrixShape]) -> bool:
-    """Return True if the target multiplies the dtypes of `operands` in either order, and adds in dtype `total`."""
-    names = {o.dtype.name for o in operands}
-    return any({s.lhs, s.rhs} == names and s.accumulator == total.name for s in shapes)
+def matching_shape(operands: Sequence[Node], total: DType, shapes: Collection[MatrixShape]) -> MatrixShape | None:
+    """Return how the target multiplies both `operands`, in either order, and adds in dtype `total`; None if it does not."""
+    lhs, rhs = (o.dtype.name for o in operands)
+    return find_matrix_shape(shapes, lhs, rhs, total.name) or find_matrix_shape(shapes, rhs, lhs, total.name)

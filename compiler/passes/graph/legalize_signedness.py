@@ -15,7 +15,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node
 from compiler.ir.types import f64, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, register
-from compiler.target import MatrixShape
+from compiler.passes.graph.fold_casts import matching_shape
 
 CORRECTION_COST = 2
 """Cost of adding up activations for a zero point of the weights, in shifted operands."""
@@ -43,7 +43,7 @@ class LegalizeSignedness(GraphPass):
             values = [m for m in matches if isinstance(m, QuantizedValue) and m.codes.dtype in CODES]
             if len(values) != 2 or n.dtype == f64 or "dtype" not in n.attrs:
                 continue
-            legal = [v for v in _variants(*values) if multiplies_bytes(v, context.matrix_shapes)]
+            legal = [v for v in _variants(*values) if matching_shape([q.codes for q in v], i32, context.matrix_shapes)]
             best = min(legal, key=lambda v: _cost(values, v), default=values)
             if best != values:
                 total = n.dtype if n.dtype.is_float else i32
@@ -51,12 +51,6 @@ class LegalizeSignedness(GraphPass):
                 new[n] = n.op(*operands, **{**n.attrs, "dtype": total}).with_name(n.name).with_loc(n.loc)
                 context.applied(self, f"codes become {best[0].codes.dtype} and {best[1].codes.dtype}", n)
         return ir.replace_nodes(new)
-
-
-def multiplies_bytes(values: Collection[QuantizedValue], shapes: Collection[MatrixShape]) -> bool:
-    """Return True if the target multiplies the codes of two values, in either order, and adds in i32."""
-    names = sorted(v.codes.dtype.name for v in values)
-    return any(sorted((s.lhs, s.rhs)) == names and s.accumulator == i32.name for s in shapes)
 
 
 def _variants(a: QuantizedValue, b: QuantizedValue) -> Iterator[list[QuantizedValue]]:

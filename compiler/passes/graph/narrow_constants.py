@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from compiler.analysis.convolution_match import is_contraction_node
 from compiler.ir import ops
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node
-from compiler.ir.graph.structure import Reduction, index_vars, is_view, position_variables
+from compiler.ir.graph.structure import index_vars, is_view, position_variables
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.torch_types import Array, as_array
 from compiler.ir.types import i32
@@ -53,7 +54,7 @@ class NarrowConstants(GraphPass):
         """Yield the constant integers, or what is computed from some, that contractions in floats read."""
         constants = constant_sources(ir)
         seen = set[Node]()
-        stack = [o for n in ir.nodes if is_float_contraction(n) for o in n.operands]
+        stack = [o for n in ir.nodes if is_contraction_node(n) and n.dtype.is_float for o in n.operands]
         while stack:
             n = stack.pop()
             if n in seen or n not in constants:
@@ -63,11 +64,6 @@ class NarrowConstants(GraphPass):
                 stack += n.operands
             elif n.type.rank and static_bytes(n) > self.min_bytes and not any(c.dtype == i32 for c in constants[n]):
                 yield n
-
-
-def is_float_contraction(n: Node) -> bool:
-    """Return True if `n` adds products in floats."""
-    return isinstance(n.structure, Reduction) and len(n.operands) == 2 and n.dtype.is_float
 
 
 def is_transposed(n: Node) -> bool:

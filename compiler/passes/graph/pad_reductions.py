@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -10,8 +11,7 @@ from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Reduction, index_vars
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources, constant_values
-from compiler.passes.graph.fold_casts import multiplies
-from compiler.target import MatrixShape
+from compiler.passes.graph.fold_casts import matching_shape
 
 
 @register
@@ -31,14 +31,11 @@ class PadReductions(GraphPass):
         constants, new = constant_sources(ir), dict[Node, Node]()
         for n in ir.nodes:
             dims = reduced_dims(n)
-            if (
-                dims is None
-                or n.operands[1] not in constants
-                or not multiplies(n.operands, n.dtype.compute, context.matrix_shapes)
-            ):
+            shape = matching_shape(n.operands, n.dtype.compute, context.matrix_shapes) if dims else None
+            if dims is None or shape is None or shape.m != 1 or n.operands[1] not in constants:
                 continue
             extent = n.operands[0].shape[dims[0]]
-            missing = -extent % group_size(n, context.matrix_shapes) if isinstance(extent, int) else 0
+            missing = -extent % shape.k if isinstance(extent, int) else 0
             if missing:
                 x, w = n.operands
                 weights = pad_end(w, dims[1], missing)
@@ -59,15 +56,9 @@ def reduced_dims(n: Node) -> tuple[int, int] | None:
     return (dims[0][0], dims[1][0]) if n.structure.combine == "add" and all(len(d) == 1 for d in dims) else None
 
 
-def group_size(n: Node, shapes: tuple[MatrixShape, ...]) -> int:
-    """Return how many products the target adds at once."""
-    names = {o.dtype.name for o in n.operands}
-    return next((s.k for s in shapes if {s.lhs, s.rhs} == names and s.m == 1), 1)
-
-
 def pad_end(x: Node, dim: int, count: int) -> Node:
     """Add `count` zeros after the end of dimension `dim`, or more padding if `x` is padded."""
-    is_padded = x.op is ops.pad and all(isinstance(d, int) for d in x.attrs["after"])
+    is_padded = x.op is ops.pad and isinstance(x.attrs["after"][dim], int) and isfinite(x.attrs["value"])
     zeros = (0,) * x.type.rank
     before, after = (x.attrs["before"], x.attrs["after"]) if is_padded else (zeros, zeros)
     value = x.attrs["value"] if is_padded else 0

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.analysis.convolution_match import is_contraction_node
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Reduction
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources
-from compiler.passes.graph.fold_casts import multiplies
+from compiler.passes.graph.fold_casts import matching_shape
 
 
 @register
@@ -31,11 +31,11 @@ class WidenOperands(GraphPass):
         constants = constant_sources(ir)
         new: dict[Node, Node] = {}
         for n in ir.nodes:
-            if not isinstance(n.structure, Reduction) or "dtype" not in n.attrs or len(n.operands) != 2:
+            if not is_contraction_node(n) or "dtype" not in n.attrs:
                 continue
             total = n.dtype.compute
             narrow = [o for o in n.operands if o.dtype.is_reduced_float and o not in constants]
-            if narrow and total.is_float and not multiplies(n.operands, total, context.matrix_shapes):
+            if narrow and total.is_float and not matching_shape(n.operands, total, context.matrix_shapes):
                 wide = [ops.cast(o, dtype=total, loc=n.loc) if o in narrow else o for o in n.operands]
                 total_node = n.op(*wide, **{**n.attrs, "dtype": total}).with_loc(n.loc)
                 new[n] = ops.as_dtype(total_node, n.dtype).with_name(n.name).with_loc(n.loc)
