@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import compiler
 from tests.frontend.frontend_kit import require
 
-require("torchao")
+require("torchao")  # before the imports from it (E402)
 
 from torchao.quantization import (  # noqa: E402
     Float8WeightOnlyConfig,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import IndexMap, Reduction, index_vars
-from compiler.ir.scalar import Ref
 from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import Dim
 
@@ -37,15 +37,6 @@ def match_convolution(n: Node) -> ConvolutionWindow | None:
     dilation = tuple(coefficient(d, f"r{k}") or 0 for k, d in enumerate(image[2:], 1))
     taps = (p * s + t * d for p, s, t, d in zip(i[2:], stride, r[1:], dilation, strict=True))
     return ConvolutionWindow(stride, dilation) if image == (i[0], r[0], *taps) else None
-
-
-def is_contraction_node(n: Node) -> bool:
-    """Return True if each element of `n` is a sum of products of elements of its two operands."""
-    s = n.structure
-    if not isinstance(s, Reduction) or s.combine != "add" or len(n.operands) != 2:
-        return False
-    x, y = Ref(n.dtype, "x"), Ref(n.dtype, "y")
-    return (x * y).is_structurally_equal(s.fn(x, y))
 
 
 def match_zero_padding(n: Node) -> tuple[tuple[Dim, Dim], ...] | None:

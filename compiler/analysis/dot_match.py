@@ -13,7 +13,7 @@ from compiler.ir.symbolic.index_expr import floordiv, mod, substitute, var, vari
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
 from compiler.ir.tile.kernel import Range, Reduce, iteration_count_hint
-from compiler.ir.types import Layout, TensorType, packed_dtype
+from compiler.ir.types import TensorType, packed_dtype, with_innermost
 from compiler.target import MatrixShape, find_matrix_shape
 
 
@@ -94,8 +94,8 @@ def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Load, 
     type_, dtype, role = table.types[load.buffer], packed_dtype(load.dtype, count), table.roles[load.buffer]
     dims = [k for k, d in enumerate(load.index) if r.var in variables(d)]
     dim = dims[-1] if dims else 0
-    layout = type_ if role != "const" else TensorType(type_.dtype, type_.shape, innermost(type_.rank, dim))
-    if coefficient(layout.offset(load.index), r.var) != 1:
+    arranged = with_innermost(type_, dim) if role == "const" else type_
+    if coefficient(arranged.offset(load.index), r.var) != 1:
         raise CannotPack(f"%{load.buffer} is not contiguous along %{r.var}")
     index = [substitute(d, {r.var: var(r.var) * count}) for d in load.index]
     if mod(index[dim], count) != 0 or type_.shape[dim] % count != 0:
@@ -110,8 +110,3 @@ def pack_load(table: Accesses, load: Load, r: Range, count: int) -> tuple[Load, 
         raise CannotPack(f"%{load.buffer} is not contiguous along %{r.var}")
     other = Const(dtype, 0) if load.other is not None else None
     return Load(dtype, load.buffer, tuple(index), load.mask, other), packed
-
-
-def innermost(rank: int, dim: int) -> Layout:
-    """Return the layout with `dim` innermost and the others in order around it."""
-    return Layout.from_order([*(k for k in range(rank) if k != dim), dim])

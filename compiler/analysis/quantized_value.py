@@ -23,6 +23,7 @@ from compiler.ir.graph.structure import (
     Reduction,
     elementwise_expr,
     index_vars,
+    is_cast,
     is_view,
     position_variables,
 )
@@ -104,7 +105,7 @@ def _match_elementwise(n: Node, operands: Sequence[Match]) -> Match:
         (x,), (inner,) = n.operands, operands
         if isinstance(inner, QuantizedValue) and e == maximum(Ref(x.dtype.compute, "x0"), 0):
             return _relu(inner)
-        converts = _is_cast(n) and (n.dtype.is_float or not x.dtype.is_float)  # from float to integers would round
+        converts = is_cast(n) and (n.dtype.is_float or not x.dtype.is_float)  # from float to integers would round
         return inner if converts and (n.dtype.is_float or (n.dtype.kind == "int" and n.dtype.bits > 8)) else ""
     names = tuple(Ref(o.dtype.compute, f"x{k}") for k, o in enumerate(n.operands))
     if len(names) != 2 or not isinstance(e, PrimitiveCall) or e.operands != names:
@@ -156,16 +157,9 @@ def is_extreme(n: Node) -> bool:
     return s.fn(x) == x
 
 
-def _is_cast(n: Node) -> bool:
-    e = elementwise_expr(n)
-    return isinstance(e, Ref) or (
-        isinstance(e, PrimitiveCall) and e.primitive == "cast" and isinstance(e.operands[0], Ref)
-    )
-
-
 def _as_integers(n: Node) -> Node | None:
     """Return a tensor of integers in i32, whatever it was cast to; None if it may hold fractions."""
-    while n.dtype.is_float and isinstance(n.structure, Elementwise) and len(n.operands) == 1 and _is_cast(n):
+    while n.dtype.is_float and is_cast(n):
         n = n.operands[0]
     if n.dtype.is_integer:
         return ops.as_dtype(n, i32)
@@ -178,9 +172,7 @@ def _as_integers(n: Node) -> Node | None:
 def is_known_zero(n: Node) -> bool:
     """Return True if `n` is a constant of zeros, behind views and casts."""
     while n.op is not CONSTANT:
-        if not (
-            is_view(n.structure, n) or (isinstance(n.structure, Elementwise) and len(n.operands) == 1 and _is_cast(n))
-        ):
+        if not (is_view(n.structure, n) or is_cast(n)):
             return False
         (n,) = n.operands
     return not n.attrs["value"].array.any()

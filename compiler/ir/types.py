@@ -169,6 +169,7 @@ f8e4m3fnuz = DType("f8e4m3fnuz", "opaque", 8, np.dtype(np.uint8), torch_name="fl
 f8e5m2fnuz = DType("f8e5m2fnuz", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e5m2fnuz")
 f8e8m0fnu = DType("f8e8m0fnu", "opaque", 8, np.dtype(np.uint8), torch_name="float8_e8m0fnu")
 f4e2m1fnx2 = DType("f4e2m1fnx2", "opaque", 8, np.dtype(np.uint8), torch_name="float4_e2m1fn_x2")  # a pair of elements
+
 DTYPES: Mapping[str, DType] = {d.name: d for d in tuple(globals().values()) if isinstance(d, DType)}
 """Every element type by name."""
 
@@ -404,6 +405,13 @@ class TensorType:
 
 ResultType: TypeAlias = TensorType | tuple[TensorType, ...]
 """Type of a node's result; a tuple for a node with several results."""
+
+
+@lru_cache(maxsize=4096)
+def with_innermost(type: TensorType, dim: int) -> TensorType:
+    """Return the type with dimension `dim` stored innermost and the others in order around it; margins stay."""
+    dims = type.layout.physical_dims if type.layout else tuple(map(PhysicalDim, range(type.rank)))
+    return replace(type, layout=Layout(tuple(sorted(dims, key=lambda p: (p.dim == dim, p.dim)))))
 
 
 @lru_cache

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
-from compiler.codegen.llvm.primitives import emit_primitive
+from compiler.codegen.llvm.primitives import emit_binary
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
@@ -450,16 +450,12 @@ class KernelEmitter:
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)
             name = f"llvm.fmuladd.{intrinsic_suffix(value.dtype, lanes)}"
             return self.b.intrinsic(ty, name, (ty, x), (ty, y), (ty, total))
-        return self._combine(stmt.op, value.dtype, total, ev.emit_element(value, coord, lanes), lanes)
-
-    def _combine(self, op: str, dtype: DType, x: str, y: str, lanes: int) -> str:
-        operand = Ref(dtype, "")
-        return emit_primitive(self.b, PrimitiveCall(dtype, op, (operand, operand)), [x, y], lanes)
+        return emit_binary(self.b, stmt.op, value.dtype, total, ev.emit_element(value, coord, lanes), lanes)
 
     def _combine_tree(self, op: str, dtype: DType, parts: list[str], lanes: int) -> str:
         """Combine pairwise: a dependency chain of log2(n) operations instead of n."""
         while len(parts) > 1:
-            pairs = [self._combine(op, dtype, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+            pairs = [emit_binary(self.b, op, dtype, a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=False)]
             parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
         return parts[0]
 
@@ -473,7 +469,7 @@ class KernelEmitter:
             low, high = (
                 self.b.emit(f"shufflevector {ty} {vector}, {ty} poison, <{half} x i32> <{mask}>") for mask in masks
             )
-            vector = self._combine(op, dtype, low, high, half)
+            vector = emit_binary(self.b, op, dtype, low, high, half)
         return self.b.emit(f"extractelement {llvm_type(dtype, 1)} {vector}, i64 0")
 
 

@@ -60,6 +60,11 @@ def emit_primitive(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) 
     return rule(b, dtype, args, lanes)
 
 
+def emit_binary(b: IRBuilder, name: str, dtype: DType, x: str, y: str, lanes: int) -> str:
+    """Emit primitive `name` on two values of `dtype`."""
+    return emit_primitive(b, PrimitiveCall(dtype, name, (Ref(dtype, ""),) * 2), [x, y], lanes)
+
+
 def _compute_in_f32(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str:
     """Compute a primitive on a reduced float in f32 and round the result once."""
     dtype = e.operands[0].dtype
@@ -73,10 +78,9 @@ def emit_dot(b: IRBuilder, e: PrimitiveCall, args: list[str], lanes: int) -> str
     """Multiply the values of packed elements one by one, in the result's dtype."""
     total = ""
     for k in range(e.operands[0].dtype.count):
-        factors = [_packed_value(b, a.dtype, e.dtype, x, k, lanes) for a, x in zip(e.operands, args, strict=True)]
-        term = emit_primitive(b, PrimitiveCall(e.dtype, "mul", (Ref(e.dtype, ""),) * 2), factors, lanes)
-        addition = PrimitiveCall(e.dtype, "add", (Ref(e.dtype, ""),) * 2)
-        total = emit_primitive(b, addition, [total, term], lanes) if total else term
+        x, y = (_packed_value(b, a.dtype, e.dtype, v, k, lanes) for a, v in zip(e.operands, args, strict=True))
+        term = emit_binary(b, "mul", e.dtype, x, y, lanes)
+        total = emit_binary(b, "add", e.dtype, total, term, lanes) if total else term
     return total
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from compiler.ir.scalar import Const, Expr, Number, Ref, const
+from compiler.ir.scalar import Const, Expr, Number, PrimitiveCall, Ref, const
 from compiler.ir.symbolic.index_expr import Dim, var, variables
 from compiler.ir.types import DType, broadcast_index
 
@@ -322,6 +322,16 @@ def is_view(structure: Structure, node: Node) -> bool:
         return False
     reads = structure.reads(node, index_vars("i", node.type.rank))
     return len(reads) == 1 and not reads[0].guards
+
+
+def is_cast(node: Node) -> bool:
+    """Return True if `node` converts the elements of its only operand, and does nothing else."""
+    if not isinstance(node.structure, Elementwise) or len(node.operands) != 1:
+        return False
+    e = elementwise_expr(node)
+    return isinstance(e, Ref) or (
+        isinstance(e, PrimitiveCall) and e.primitive == "cast" and isinstance(e.operands[0], Ref)
+    )
 
 
 def elementwise_expr(node: Node, dtypes: Sequence[DType] = ()) -> Expr:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from compiler.analysis.convolution_match import is_contraction_node
+from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.analysis.demand import is_cheap_index_expr
 from compiler.ir.graph.constant import ConstantData, to_storage
 from compiler.ir.graph.graph import Graph
@@ -63,8 +63,9 @@ class Fold(GraphPass):
             return False
         if is_view(n.structure, n) and not any(isinstance(u.structure, Recurrence) for u in ir.users[n]):
             return False
-        allowance = 0 if _is_contracted(ir, n, sources) else self.max_bytes
-        return static_bytes(n) <= max(allowance, sum(map(static_bytes, sources[n])))
+        if not is_widened(n, sources[n]):
+            return True
+        return static_bytes(n) <= self.max_bytes and not _is_contracted(ir, n, sources)
 
 
 def _is_contracted(ir: Graph, n: Node, sources: Collection[Node]) -> bool:
@@ -100,6 +101,11 @@ def static_bytes(n: Node) -> int:
     """Return the bytes of a node of static shape."""
     assert isinstance(n.type.nbytes, int)
     return n.type.nbytes
+
+
+def is_widened(n: Node, sources: Iterable[Node]) -> bool:
+    """Return True if `n` has more bytes than the constants `sources` that it is computed from."""
+    return static_bytes(n) > sum(map(static_bytes, sources))
 
 
 def _is_dynamic(attr: Any) -> bool:

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
+from compiler.analysis.contraction_nodes import operand_positions
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Elementwise, Reduction, index_vars
+from compiler.ir.graph.structure import Elementwise, Reduction
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.scalar import PrimitiveCall, Ref
-from compiler.ir.symbolic.index_expr import Dim
+from compiler.ir.symbolic.index_expr import Dim, var
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.canonicalize import trace
-from compiler.passes.graph.fold import constant_sources, static_bytes
+from compiler.passes.graph.fold import constant_sources, is_widened
 
 MAX_SCALE_EXPONENT = 64
 """Largest absolute binary exponent of a factor that is folded: keeps weights far from the ends of f32's range."""
@@ -67,7 +68,7 @@ class FoldScale(GraphPass):
         if channel_dim is None or product.operands[1] not in constants or product.operands[1].dtype != n.dtype:
             return None
         x, weights = product.operands
-        if static_bytes(weights) > sum(map(static_bytes, constants[weights])):
+        if is_widened(weights, constants[weights]):
             return None
         shape: tuple[Dim, ...] = tuple(factor.type.numel if k == channel_dim else 1 for k in range(weights.type.rank))
         scaled_product = product.op(x, ops.mul(weights, ops.reshape(factor, shape=shape)), **product.attrs)
@@ -96,14 +97,7 @@ def _weight_channel_dim(n: Node, factor: Node) -> int | None:
     varying = [n.type.rank - factor.type.rank + k for k, e in enumerate(factor.shape) if e != 1]
     if not isinstance(s, Reduction) or s.combine != "add" or len(n.operands) != 2 or len(varying) != 1:
         return None
-    domain = s.domain(n)
-    index = index_vars("i", n.type.rank)
-    _, weight_index = domain.positions(index, index_vars("r", len(domain.extents)))
-    return next(
-        (
-            k
-            for k, d in enumerate(weight_index)
-            if d == index[varying[0]] and n.operands[1].shape[k] == factor.type.numel
-        ),
-        None,
-    )
+    _, weight_index = operand_positions(n)
+    channel = var(f"i{varying[0]}")
+    matching = (k for k, d in enumerate(weight_index) if d == channel and n.operands[1].shape[k] == factor.type.numel)
+    return next(matching, None)

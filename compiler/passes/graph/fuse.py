@@ -37,7 +37,7 @@ from compiler.ir.tile.kernel import Kernel, Local, dim_hint
 from compiler.ir.tile.loop_nest import perfect_parallel_nest
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
-from compiler.passes.graph.fold import constant_sources
+from compiler.passes.graph.fold import constant_sources, is_widened
 from compiler.passes.tile.delinearize import without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
@@ -235,7 +235,7 @@ class Fusion:
 
     def is_unpacked_constant(self, n: Node) -> bool:
         """Return True if `n` is computed from constants of fewer bytes: its users unpack them near the core."""
-        return n in self.constants and hinted_bytes(n) > sum(map(hinted_bytes, self.constants[n]))
+        return n in self.constants and is_widened(n, self.constants[n])
 
     def stays_acyclic(self, n: Node, g: Group) -> bool:
         """Return True if no path from `n` leaves `g` and comes back: then `g` can output `n` for its other users."""

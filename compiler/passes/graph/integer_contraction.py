@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.analysis.convolution_match import is_contraction_node
+from compiler.analysis.contraction_nodes import is_contraction_node, operand_positions, with_sum_dtype
 from compiler.analysis.quantized_value import (
     CODES,
     Match,
@@ -88,7 +88,7 @@ def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:
         return "some products are left out"
     if terms * _largest(a) * _largest(b) > MAX_SUM:
         return f"sums of {terms} products may not fit 32 bits"
-    positions = domain.positions(index_vars("i", n.type.rank), index_vars("r", len(domain.extents)))
+    positions = operand_positions(n)
     placed = [
         [None if p is None else place(p, at, n.shape) for p in (x.zero_point, x.scale)]
         for x, at in zip((a, b), positions, strict=True)
@@ -97,7 +97,7 @@ def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:
         if (zero is None) != (x.zero_point is None) or (scale is None) != (x.scale is None):
             return "scales or zero points vary along the sum"
     (zero_a, scale_a), (zero_b, scale_b) = placed
-    total = n.op(a.codes, b.codes, **{**n.attrs, "dtype": i32})
+    total = with_sum_dtype(n, (a.codes, b.codes), i32)
     for zero, other in ((zero_a, 1), (zero_b, 0)):
         if zero is None:
             continue

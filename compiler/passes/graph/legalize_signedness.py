@@ -8,14 +8,13 @@ from itertools import product
 
 import numpy as np
 
-from compiler.analysis.convolution_match import is_contraction_node
+from compiler.analysis.contraction_nodes import matching_shape, mixed_contractions, with_sum_dtype
 from compiler.analysis.quantized_value import CODES, QuantizedValue, is_known, match_quantized_values
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node
 from compiler.ir.types import f64, i8, i32, u8
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.graph.fold_casts import matching_shape
 
 CORRECTION_COST = 2
 """Cost of adding up activations for a zero point of the weights, in shifted operands."""
@@ -38,17 +37,16 @@ class LegalizeSignedness(GraphPass):
             return ir
         found = match_quantized_values(ir)
         new: dict[Node, Node] = {}
-        for n in ir.nodes:
-            matches = [found[o] for o in n.operands] if is_contraction_node(n) else []
+        for n in mixed_contractions(ir):
+            matches = (found[o] for o in n.operands)
             values = [m for m in matches if isinstance(m, QuantizedValue) and m.codes.dtype in CODES]
-            if len(values) != 2 or n.dtype == f64 or "dtype" not in n.attrs:
+            if len(values) != 2 or n.dtype == f64:
                 continue
             legal = [v for v in _variants(*values) if matching_shape([q.codes for q in v], i32, context.matrix_shapes)]
             best = min(legal, key=lambda v: _cost(values, v), default=values)
             if best != values:
                 total = n.dtype if n.dtype.is_float else i32
-                operands = [v.dequantize(total) for v in best]
-                new[n] = n.op(*operands, **{**n.attrs, "dtype": total}).with_name(n.name).with_loc(n.loc)
+                new[n] = with_sum_dtype(n, [v.dequantize(total) for v in best], total).with_name(n.name)
                 context.applied(self, f"codes become {best[0].codes.dtype} and {best[1].codes.dtype}", n)
         return ir.replace_nodes(new)
 

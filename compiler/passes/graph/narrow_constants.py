@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.analysis.convolution_match import is_contraction_node
+from compiler.analysis.contraction_nodes import is_contraction_node
 from compiler.ir import ops
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph

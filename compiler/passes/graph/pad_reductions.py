@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
+from compiler.analysis.contraction_nodes import matching_shape, mixed_contractions, operand_positions
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Reduction, index_vars
+from compiler.ir.symbolic.index_expr import var
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources, constant_values
-from compiler.passes.graph.fold_casts import matching_shape
 
 
 @register
@@ -29,9 +29,8 @@ class PadReductions(GraphPass):
 
     def run(self, ir: Graph, context: Context) -> Graph:
         constants, new = constant_sources(ir), dict[Node, Node]()
-        for n in ir.nodes:
-            dims = reduced_dims(n)
-            shape = matching_shape(n.operands, n.dtype.compute, context.matrix_shapes) if dims else None
+        for n in mixed_contractions(ir):
+            dims, shape = reduced_dims(n), matching_shape(n.operands, n.dtype.compute, context.matrix_shapes)
             if dims is None or shape is None or shape.m != 1 or n.operands[1] not in constants:
                 continue
             extent = n.operands[0].shape[dims[0]]
@@ -39,21 +38,17 @@ class PadReductions(GraphPass):
             if missing:
                 x, w = n.operands
                 weights = pad_end(w, dims[1], missing)
-                operands = pad_end(x, dims[0], missing), constant_values([weights])[weights]
-                new[n] = n.op(*operands, **n.attrs).with_name(n.name).with_loc(n.loc)
+                new[n] = n.with_operands((pad_end(x, dims[0], missing), constant_values([weights])[weights]))
                 context.applied(self, f"{extent} channels padded to {extent + missing}", n)
         return ir.replace_nodes(new)
 
 
 def reduced_dims(n: Node) -> tuple[int, int] | None:
     """Return the dimension of each operand of a contraction that its first sum alone runs over, or None."""
-    if not isinstance(n.structure, Reduction) or len(n.operands) != 2 or n.attrs.get("groups", 1) != 1:
+    if n.attrs.get("groups", 1) != 1:
         return None
-    domain = n.structure.domain(n)
-    step = index_vars("r", len(domain.extents))
-    positions = domain.positions(index_vars("i", n.type.rank), step)
-    dims = [[k for k, d in enumerate(p) if d == step[0]] for p in positions]
-    return (dims[0][0], dims[1][0]) if n.structure.combine == "add" and all(len(d) == 1 for d in dims) else None
+    dims = [[k for k, d in enumerate(p) if d == var("r0")] for p in operand_positions(n)]
+    return (dims[0][0], dims[1][0]) if all(len(d) == 1 for d in dims) else None
 
 
 def pad_end(x: Node, dim: int, count: int) -> Node:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.analysis.convolution_match import is_contraction_node
+from compiler.analysis.contraction_nodes import matching_shape, mixed_contractions, with_sum_dtype
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.types import bf16, f32
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.graph.fold_casts import matching_shape
 
 
 @register
@@ -27,14 +26,12 @@ class ReducePrecision(GraphPass):
 
     def run(self, ir: Graph, context: Context) -> Graph:
         new: dict[Node, Node] = {}
-        for n in ir.nodes:
-            if not is_contraction_node(n) or "dtype" not in n.attrs:
-                continue
+        for n in mixed_contractions(ir):
             if n.dtype != f32 or any(o.dtype != f32 for o in n.operands):
                 continue
             narrow = [ops.cast(o, dtype=bf16, loc=n.loc) for o in n.operands]
             if matching_shape(narrow, f32, context.matrix_shapes):
-                new[n] = n.op(*narrow, **{**n.attrs, "dtype": f32}).with_name(n.name).with_loc(n.loc)
+                new[n] = with_sum_dtype(n, narrow, f32).with_name(n.name)
                 context.applied(self, "operands rounded to bf16", n)
             else:
                 context.missed(self, "the target does not multiply bf16", n)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from compiler.analysis.convolution_match import is_contraction_node
+from compiler.analysis.contraction_nodes import mixed_contractions, operand_positions, with_sum_dtype
 from compiler.analysis.quantized_value import QuantizedValue, is_known, match_quantized_values, place
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Reduction, index_vars
 from compiler.ir.types import f64
 from compiler.passes.base import Context, GraphPass, register
 
@@ -30,13 +29,10 @@ class SinkScale(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         found = match_quantized_values(ir)
         new: dict[Node, Node] = {}
-        for n in ir.nodes:
-            if not is_contraction_node(n) or not n.dtype.is_float or n.dtype == f64 or "dtype" not in n.attrs:
+        for n in mixed_contractions(ir):
+            if not n.dtype.is_float or n.dtype == f64:
                 continue
-            assert isinstance(n.structure, Reduction)
-            domain = n.structure.domain(n)
-            index, point = index_vars("i", n.type.rank), index_vars("r", len(domain.extents))
-            for k, position in enumerate(domain.positions(index, point)):
+            for k, position in enumerate(operand_positions(n)):
                 m = found[n.operands[k]]
                 if (
                     not isinstance(m, QuantizedValue)
@@ -51,9 +47,8 @@ class SinkScale(GraphPass):
                 wide = n.dtype.compute
                 weights = replace(m, scale=None).dequantize(wide)
                 operands = [weights if j == k else o for j, o in enumerate(n.operands)]
-                sums = n.op(*operands, **{**n.attrs, "dtype": wide})
-                new[n] = ops.as_dtype(ops.mul(sums, ops.as_dtype(scale, wide)), n.dtype)
-                new[n] = new[n].with_name(n.name).with_loc(n.loc)
+                scaled = ops.mul(with_sum_dtype(n, operands, wide), ops.as_dtype(scale, wide))
+                new[n] = ops.as_dtype(scaled, n.dtype).with_name(n.name).with_loc(n.loc)
                 context.applied(self, "the scale follows the sum", n)
                 break
         return ir.replace_nodes(new)

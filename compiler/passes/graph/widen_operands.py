@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.analysis.convolution_match import is_contraction_node
+from compiler.analysis.contraction_nodes import matching_shape, mixed_contractions, with_sum_dtype
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.passes.base import Context, GraphPass, register
 from compiler.passes.graph.fold import constant_sources
-from compiler.passes.graph.fold_casts import matching_shape
 
 
 @register
@@ -30,14 +29,11 @@ class WidenOperands(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         constants = constant_sources(ir)
         new: dict[Node, Node] = {}
-        for n in ir.nodes:
-            if not is_contraction_node(n) or "dtype" not in n.attrs:
-                continue
+        for n in mixed_contractions(ir):
             total = n.dtype.compute
             narrow = [o for o in n.operands if o.dtype.is_reduced_float and o not in constants]
             if narrow and total.is_float and not matching_shape(n.operands, total, context.matrix_shapes):
                 wide = [ops.cast(o, dtype=total, loc=n.loc) if o in narrow else o for o in n.operands]
-                total_node = n.op(*wide, **{**n.attrs, "dtype": total}).with_loc(n.loc)
-                new[n] = ops.as_dtype(total_node, n.dtype).with_name(n.name).with_loc(n.loc)
+                new[n] = ops.as_dtype(with_sum_dtype(n, wide, total), n.dtype).with_name(n.name).with_loc(n.loc)
                 context.applied(self, f"{narrow[0].dtype} operands computed in {total}", n)
         return ir.replace_nodes(new)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TypeAlias
 
 from compiler.analysis.accesses import Accesses
@@ -18,7 +17,7 @@ from compiler.ir.symbolic.index_expr import var
 from compiler.ir.tile.kernel import Block, For, Kernel, Param, Range, Store, dim_hint
 from compiler.ir.tile.program import Launch, Program, Step, expand_steps, non_launch_buffers, walk_steps
 from compiler.ir.tile.substitution import unused_name
-from compiler.ir.types import Layout, PhysicalDim, TensorType
+from compiler.ir.types import TensorType, with_innermost
 from compiler.passes.base import Context, ProgramPass, register
 
 InnermostDims: TypeAlias = dict[str, int]
@@ -199,13 +198,6 @@ def transpose_kernel(type: TensorType, dim: int, name: str) -> Kernel:
     for d in reversed([d for d in range(type.rank) if type.shape[d] != 1]):
         body = (For(Range(f"i{d}", 0, type.shape[d]), body, parallel=True),)
     return Kernel(name, (Param("x0", with_innermost(type, dim)), Param("out0", type, "out")), body)
-
-
-@lru_cache(maxsize=4096)
-def with_innermost(type: TensorType, dim: int) -> TensorType:
-    """Return the type with dimension `dim` stored innermost and the others in order around it; margins stay."""
-    dims = type.layout.physical_dims if type.layout else tuple(map(PhysicalDim, range(type.rank)))
-    return replace(type, layout=Layout(tuple(sorted(dims, key=lambda p: (p.dim == dim, p.dim)))))
 
 
 def _retyped(kernel: Kernel, types: tuple[TensorType, ...]) -> Kernel:

@@ -1,0 +1,44 @@
+"""Contractions of a graph: sums of products, whose operands and sum may have dtypes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node
+from compiler.ir.graph.structure import Position, Reduction, index_vars
+from compiler.ir.scalar import Ref
+from compiler.ir.types import DType
+from compiler.target import MatrixShape, find_matrix_shape
+
+
+def is_contraction_node(n: Node) -> bool:
+    """Return True if each element of `n` is a sum of products of elements of its two operands."""
+    s = n.structure
+    if not isinstance(s, Reduction) or s.combine != "add" or len(n.operands) != 2:
+        return False
+    x, y = Ref(n.dtype, "x"), Ref(n.dtype, "y")
+    return (x * y).is_structurally_equal(s.fn(x, y))
+
+
+def mixed_contractions(graph: Graph) -> Iterator[Node]:
+    """Yield the contractions whose attribute `dtype` gives the sum a dtype of its own."""
+    return (n for n in graph.nodes if is_contraction_node(n) and "dtype" in n.attrs)
+
+
+def with_sum_dtype(n: Node, operands: Sequence[Node], total: DType) -> Node:
+    """Return contraction `n` of other operands, whose products are added in dtype `total`."""
+    return n.op(*operands, loc=n.loc, **{**n.attrs, "dtype": total})
+
+
+def matching_shape(operands: Sequence[Node], total: DType, shapes: Collection[MatrixShape]) -> MatrixShape | None:
+    """Return how the target multiplies both `operands`, in either order, and adds in dtype `total`; None if it does not."""
+    lhs, rhs = (o.dtype.name for o in operands)
+    return find_matrix_shape(shapes, lhs, rhs, total.name) or find_matrix_shape(shapes, rhs, lhs, total.name)
+
+
+def operand_positions(n: Node) -> tuple[Position, ...]:
+    """Return what product r0, r1, ... of result i0, i1, ... reads: a position in each operand of a reduction."""
+    assert isinstance(n.structure, Reduction)
+    domain = n.structure.domain(n)
+    return domain.positions(index_vars("i", n.type.rank), index_vars("r", len(domain.extents)))
