@@ -74,7 +74,7 @@ USE_TORCH_COMPILE = 'use torch.compile(model, backend="tilewright")'
 
 
 class TargetError(TilewrightError):
-    """Target that does not exist, or that this machine cannot run."""
+    """Target that does not exist, that this machine cannot run, or that cannot express a kernel."""
 
 
 class ArgumentError(TilewrightError):

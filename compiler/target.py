@@ -71,6 +71,11 @@ class Target:
             raise KeyError(f"{self.name} has no memory called {name}; it has {', '.join(spaces)}")
         return spaces[name]
 
+    @property
+    def device_type(self) -> str:
+        """PyTorch's name of the devices that arguments lie on."""
+        return "cpu"
+
     def missing_features(self) -> str:
         """Return what this machine lacks to run code for the target, in words; empty if it can run it."""
         return ""

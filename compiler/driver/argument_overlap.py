@@ -45,8 +45,8 @@ def overlap(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _byte_span(x: torch.Tensor) -> tuple[int, int]:
-    """Return the address of the first byte of `x` and that after its last; equal for an empty or a non-CPU tensor."""
-    if not isinstance(x, torch.Tensor) or x.numel() == 0 or not x.is_cpu or x.layout != torch.strided:
+    """Return the address of the first byte of `x` and that after its last; equal for an empty tensor, and for one without memory."""
+    if not isinstance(x, torch.Tensor) or x.numel() == 0 or not (x.is_cpu or x.is_cuda) or x.layout != torch.strided:
         return 0, 0
     start = x.data_ptr()
     return start, start + x.itemsize * (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)))

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, Union
 
 import torch
 
+from compiler.codegen.backend import target_by_name
 from compiler.driver.compiled_graph import CompiledGraph, ExecutedProgram, write_back_aliases
 from compiler.driver.variant import SizeRanges
 from compiler.ir.graph.graph import Graph
@@ -16,7 +17,7 @@ from compiler.ir.graph.partition import needs_partitioning, partition
 from compiler.ir.graph.runtime_assertion import RuntimeAssertion
 from compiler.ir.interpret.partition_executor import PartitionExecutor
 from compiler.options import Options
-from compiler.runtime.arguments import check_argument
+from compiler.runtime.arguments import argument_device, check_argument
 from compiler.runtime.call_stub import RunFunction
 from compiler.runtime.eager_calls import EagerFunction, eager_function
 
@@ -58,9 +59,10 @@ class PartitionedGraph:
         self, executor: PartitionExecutor, inputs: Sequence[torch.Tensor]
     ) -> tuple[list[torch.Tensor], dict[str, int]]:
         """Run `executor`; ArgumentError for an input that only PyTorch reads, and compiled code would refuse."""
-        if len(inputs) == len(self.graph.inputs):
+        if len(inputs) == len(self.graph.inputs) and self._unchecked_inputs:
+            device = argument_device(inputs, target_by_name(self.options.target).device_type)
             for k, n in self._unchecked_inputs:
-                check_argument(k, n.name, inputs[k], n.type)
+                check_argument(k, n.name, inputs[k], n.type, device)
         return executor(inputs)
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

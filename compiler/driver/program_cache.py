@@ -32,7 +32,7 @@ from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache, object_cache_for, object_key, source_hash
 from compiler.runtime.constants import Array, aligned_copy, keep_packed, pack_once, unpack
-from compiler.runtime.executable import Executable
+from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
 DECIDING_OPTIONS = ("fuse", "winograd", "matmul_precision", "graph_passes", "tile_passes", "tune")
@@ -67,7 +67,7 @@ def program_key(graph: Graph, options: Options, target: CPUTarget) -> str:
     return object_key(hashlib.sha256("\0".join(parts).encode()).hexdigest(), target)
 
 
-def store(key: str, graph: Graph, executable: Executable, options: Options, wants_small_variant: bool) -> None:
+def store(key: str, graph: Graph, executable: CPUExecutable, options: Options, wants_small_variant: bool) -> None:
     """Store a program under `key`, unless it is too large or calls something that cannot be pickled."""
     positions = {data: k for k, data in enumerate(_constants(graph))}
     program, build = executable.program, executable.build
@@ -83,7 +83,7 @@ def store(key: str, graph: Graph, executable: Executable, options: Options, want
 
 def load(
     key: str, graph: Graph, options: Options, target: CPUTarget, arena: PrefaultedArena
-) -> tuple[Executable, bool] | None:
+) -> tuple[CPUExecutable, bool] | None:
     """Return the executable stored under `key`, and if it wants a variant for small sizes; None if there is none.
 
     Constants are packed in `arena`, several at a time.
@@ -107,7 +107,7 @@ def load(
         restored = list(pool.map(restore, entry.constants.keys(), entry.constants.values()))
     program = replace(entry.program, constants=dict(zip(entry.constants, restored, strict=True)))
     build = Build(target, object_cache_for(options), dict(entry.objects), dict(entry.symbols), kernels=program.kernels)
-    return Executable(program, target, options, build), entry.wants_small_variant
+    return CPUExecutable(program, target, options, build), entry.wants_small_variant
 
 
 def _pack_parts(entry: Entry) -> bytes:

@@ -14,6 +14,8 @@ from typing import TypeAlias
 
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
+from compiler.codegen.triton.program_sources import emit_program
+from compiler.codegen.triton.targets import GPUTarget
 from compiler.driver import program_cache
 from compiler.driver.autotune import Tuner
 from compiler.errors import TargetError
@@ -31,7 +33,9 @@ from compiler.pipeline import Scheduler, Stages, lower_and_schedule
 from compiler.runtime.build import Build
 from compiler.runtime.cache import object_cache_for
 from compiler.runtime.constants import pack_once
+from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
+from compiler.runtime.gpu_executable import GPUExecutable
 from compiler.runtime.kernel_timer import KernelTimer
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
@@ -113,7 +117,7 @@ class CompiledVariant:
         """The IR of every stage; the passes run for it if the executable came from the cache."""
         stages = self.compiled_stages
         if stages is None:
-            assert self.executable is not None
+            assert isinstance(self.executable, CPUExecutable)
             graph, schedule = self.plan.specialized_graph(), scheduler(self.executable.target, self.plan.options)
             stages = lower_and_schedule(graph, self.plan.options, schedule=schedule)
         for note in self.notes:
@@ -154,7 +158,7 @@ class BackgroundCodegen:
                         self.build.submit("packing", pack_once, data, param.type, self.arena)
         self.seconds += time.perf_counter() - start
 
-    def load(self, key: str, graph: Graph) -> tuple[Executable, bool] | None:
+    def load(self, key: str, graph: Graph) -> tuple[CPUExecutable, bool] | None:
         """Return the executable in the cache of programs, see `program_cache.load`."""
         self.build.finish()
         found = program_cache.load(key, graph, self.options, self.target, self.arena)
@@ -162,24 +166,39 @@ class BackgroundCodegen:
             self.arena.trim()
         return found
 
-    def finish(self, program: Program) -> Executable:
+    def finish(self, program: Program) -> CPUExecutable:
         """Wait for all code, and link it."""
-        executable = Executable(program, self.target, self.options, self.build)
+        executable = CPUExecutable(program, self.target, self.options, self.build)
         self.arena.trim()
         return executable
 
 
 def compile_plan(plan: Plan) -> CompiledVariant:
-    """Compile a plan: passes, with code generation beside them, then one executable; IR alone where the target cannot run here.
+    """Compile a plan: passes, code, and one executable; IR alone where the target cannot run here."""
+    target = target_by_name(plan.options.target, plan.options.machine)
+    if isinstance(target, CPUTarget) and not target.missing_features():
+        return compile_for_cpu(plan, target)
+    start = time.perf_counter()
+    stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options))
+    scheduled = time.perf_counter()
+    executable = load_on_gpu(stages.scheduled, target) if isinstance(target, GPUTarget) else None
+    seconds = {"passes": scheduled - start, "code": time.perf_counter() - scheduled}
+    return CompiledVariant(plan, executable, seconds, compiled_stages=stages)
+
+
+def load_on_gpu(program: Program, target: GPUTarget) -> GPUExecutable | None:
+    """Return the executable of a scheduled program, None where the target cannot run here; TritonError for what Triton cannot say."""
+    sources = emit_program(program)
+    return None if target.missing_features() else GPUExecutable(program, target, sources)
+
+
+def compile_for_cpu(plan: Plan, target: CPUTarget) -> CompiledVariant:
+    """Compile a plan for this machine, with code generation beside the passes.
 
     The program comes from the cache if it is there and nothing watches the passes.
     """
     start, graph, options = time.perf_counter(), plan.specialized_graph(), plan.options
-    target, instruments = target_by_name(options.target, options.machine), instruments_for(options)
-    if not isinstance(target, CPUTarget) or target.missing_features():
-        stages = lower_and_schedule(graph, options, instruments)
-        seconds = {"passes": time.perf_counter() - start, "code": 0.0}
-        return CompiledVariant(plan, None, seconds, compiled_stages=stages)
+    instruments = instruments_for(options)
     codegen = BackgroundCodegen(target, options)
     codegen.reserve(graph)
     key = program_cache.program_key(graph, options, target) if options.cache and not instruments else ""

@@ -46,8 +46,9 @@ class SizeCarrier:
     position: int
 
     def feed(self, arguments: Sequence[Any]) -> torch.Tensor:
-        """Return the value of the graph input for the arguments of a call."""
-        return torch.empty(arguments[self.position], dtype=torch.uint8)
+        """Return the value of the graph input for the arguments of a call, on the device of the first tensor among them."""
+        device = next((a.device for a in arguments if isinstance(a, torch.Tensor)), None)
+        return torch.empty(arguments[self.position], dtype=torch.uint8, device=device)
 
 
 @dataclass(frozen=True)

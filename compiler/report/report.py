@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
-from compiler.codegen.llvm.targets import CPUTarget
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.errors import Loc
 from compiler.ir.graph.graph import Graph, unique_names
@@ -29,6 +28,7 @@ from compiler.report.render import abbreviate, format_bytes, format_location, re
 from compiler.runtime.executable import Executable
 from compiler.runtime.memory import Lifetime, MemoryPlan, lifetimes
 from compiler.runtime.profile import StepProfile
+from compiler.target import Target
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Report:
         return [*self.opaque_calls, *(r for stages, _ in self.programs for r in stages.context.remarks)]
 
     @property
-    def target(self) -> CPUTarget:
+    def target(self) -> Target:
         return self.programs[-1][1].target
 
     @cached_property

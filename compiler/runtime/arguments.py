@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,8 +15,16 @@ from compiler.ir.types import TensorType
 _INFERENCE_ONLY = f"for inference, call it with plain tensors under torch.no_grad(), else {USE_TORCH_COMPILE}"
 
 
-def check_argument(k: int, name: str, x: Any, expected: TensorType) -> None:
-    """Raise ArgumentError unless compiled code can take `x` as input `k`, of type `expected`, with any strides."""
+def argument_device(inputs: Sequence[Any], device_type: str) -> torch.device:
+    """Return the device of a call: that of the first input on a device of this type, without one the current device."""
+    for x in inputs:
+        if isinstance(x, torch.Tensor) and x.device.type == device_type:
+            return x.device
+    return torch.device(device_type)
+
+
+def check_argument(k: int, name: str, x: Any, expected: TensorType, device: torch.device) -> None:
+    """Raise ArgumentError unless code on `device` can take `x` as input `k`, of type `expected`, with any strides."""
     if kind := unsupported_storage(x) if isinstance(x, torch.Tensor) else type(x).__name__:
         raise ArgumentError(f"input {k} (%{name}) must be a dense tensor of type {expected}, not a {kind}")
     if x.requires_grad and torch.is_grad_enabled():
@@ -24,6 +33,6 @@ def check_argument(k: int, name: str, x: Any, expected: TensorType) -> None:
     if is_functorch_wrapped_tensor(x):
         problem = "has no memory: compiled code cannot be transformed by torch.func"
         raise ArgumentError(f"input {k} (%{name}) {problem}; {_INFERENCE_ONLY}")
-    if x.dtype is not TORCH_DTYPES[expected.dtype] or not expected.fits(x.shape) or not x.is_cpu:
+    if x.dtype is not TORCH_DTYPES[expected.dtype] or not expected.fits(x.shape) or x.device != device:
         actual = f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)} on {x.device}"
-        raise ArgumentError(f"input {k} (%{name}) must be {expected} on cpu, but is {actual}")
+        raise ArgumentError(f"input {k} (%{name}) must be {expected} on {device}, but is {actual}")

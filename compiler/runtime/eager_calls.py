@@ -148,7 +148,8 @@ def _dense_copy(tensor: torch.Tensor, expected: TensorType, name: str) -> torch.
         shape = ", ".join(map(str, expected.shape))
         raise VerifyError(f"{name}: PyTorch returned shape {list(tensor.shape)}, but the graph has [{shape}]")
     stride = strides(replace(expected, shape=tuple(tensor.shape)))
-    return torch.empty_strided(tensor.shape, stride, dtype=TORCH_DTYPES[expected.dtype]).copy_(tensor)
+    new = torch.empty_strided(tensor.shape, stride, dtype=TORCH_DTYPES[expected.dtype], device=tensor.device)
+    return new.copy_(tensor)
 
 
 def _storage_address(tensor: torch.Tensor) -> int:

@@ -15,12 +15,14 @@ from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
 from compiler.codegen.llvm.call_frame import THREADS, WORKSPACE
 from compiler.codegen.llvm.program_entry import SubBuffer
 from compiler.cost.estimates import count_bytes, count_flops
+from compiler.errors import TargetError
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Repeat, Step, View, execution_counts
 from compiler.ir.torch_types import TORCH_DTYPES, as_tensor, strides
 from compiler.ir.types import TensorType
-from compiler.runtime.call_stub import empty_strided
+from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
+from compiler.runtime.native_call_stub import empty_strided
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import prepare_call
 
@@ -53,6 +55,8 @@ class StepProfile:
 
 def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int = 20) -> list[StepProfile]:
     """Run the program `repeats` times step by step and time each step; ArgumentError as for a call."""
+    if not isinstance(exe, CPUExecutable):
+        raise TargetError(f"programs of {exe.target.name} are not timed step by step; use torch.profiler")
     exe.run(inputs)  # checks the inputs
     bound = _BoundSteps(exe, inputs)
     rows = list(execution_counts(exe.program.steps))
@@ -67,7 +71,7 @@ def profile_steps(exe: Executable, inputs: Sequence[torch.Tensor], repeats: int 
     return [_make_step_profile(exe, *row, statistics.median(t)) for row, t in zip(rows, times, strict=True)]
 
 
-def _make_step_profile(exe: Executable, step: Step, runs: int, seconds: float) -> StepProfile:
+def _make_step_profile(exe: CPUExecutable, step: Step, runs: int, seconds: float) -> StepProfile:
     program = exe.program
     if isinstance(step, Launch):
         kernel = program.kernels[step.kernel]
@@ -88,7 +92,7 @@ def _copied_bytes(program: Program, step: Copy) -> int:
 class _BoundSteps:
     """Runs of a program's steps as functions without arguments, on fixed buffers, each with its row in the profile."""
 
-    def __init__(self, exe: Executable, inputs: Sequence[torch.Tensor]) -> None:
+    def __init__(self, exe: CPUExecutable, inputs: Sequence[torch.Tensor]) -> None:
         self.exe, self.program = exe, exe.program
         self.words, self.frame, self.block = exe.new_frame()
         if self.block is None and exe.memory_plan.size:

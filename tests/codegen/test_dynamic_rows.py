@@ -15,7 +15,7 @@ from compiler.errors import DynamicShapeError
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.verify.program import verify_program
 from compiler.options import Options
-from compiler.runtime.executable import Executable
+from compiler.runtime.cpu_executable import CPUExecutable
 
 SIZES = (*range(1, 14), 20, 31)
 
@@ -62,7 +62,7 @@ def check(text: str) -> None:
     """The product of matrices of so many rows, in float64."""
     made = parse_program(text)
     verify_program(made)
-    code = Executable(made, options=Options(cache=""))
+    code = CPUExecutable(made, options=Options(cache=""))
     rng = np.random.default_rng(0)
     for n in SIZES:
         x, w = rng.standard_normal((n, 6), np.float32), rng.standard_normal((6, 32), np.float32)
@@ -151,7 +151,7 @@ COLUMNS = """program {{
 def test_any_number_of_vectors_may_be_left(loop: str, step: int, threads: int) -> None:
     """The last one not whole; those before it are read as others are, every second element too."""
     text = COLUMNS.format(loop=loop, place=f"%j*{step}", stored=f"n*{step}")
-    code = Executable(parse_program(text), options=Options(cache=""))
+    code = CPUExecutable(parse_program(text), options=Options(cache=""))
     rng = np.random.default_rng(0)
     for n in (1, 7, 8, 9, 24, 25, 31, 32, 33, 48):
         x, w = rng.standard_normal((3, 6), np.float32), rng.standard_normal((6, n * step), np.float32)
@@ -194,7 +194,7 @@ def test_sums_in_chains_are_the_same(length: int) -> None:
     }}""")
     verify_program(made)
     x = np.random.default_rng(0).standard_normal((3, length), np.float32)
-    y, z = Executable(made, options=Options(cache=""))([torch.from_numpy(x)])
+    y, z = CPUExecutable(made, options=Options(cache=""))([torch.from_numpy(x)])
     np.testing.assert_array_equal(y.numpy(), x.max(1))
     np.testing.assert_allclose(z.numpy(), (x.astype(np.float64) ** 2).sum(), rtol=1e-6)
 
@@ -241,5 +241,5 @@ def test_rows_of_any_length_may_go_past_the_cache(n: int) -> None:
     }}""")
     verify_program(made)
     x = torch.arange(5.0 * n).view(5, n)
-    (y,) = Executable(made, options=Options(cache="")).for_sizes({"n": n})([x])
+    (y,) = CPUExecutable(made, options=Options(cache="")).for_sizes({"n": n})([x])
     assert torch.equal(x, y)

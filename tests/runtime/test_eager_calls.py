@@ -18,8 +18,8 @@ from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
+from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.eager_calls import eager_function, fastest_binding, may_return_view
-from compiler.runtime.executable import Executable
 
 aten: Any = torch.ops.aten
 x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -30,10 +30,10 @@ def call(x: Node, overload: str, result: str, *more: Any) -> Node:
     return ops.eager(x, overload=overload, args=("%0", *more), dtypes=(t.dtype,), shapes=(t.shape,))
 
 
-def executable(*outputs: Node) -> Executable:
+def executable(*outputs: Node) -> CPUExecutable:
     inputs = tuple(n for n in Graph((), outputs).nodes if not n.operands)
     graph = run_pipeline(Graph(inputs, outputs), "fuse", Context())
-    return Executable(lower(graph), options=Options(cache=""))
+    return CPUExecutable(lower(graph), options=Options(cache=""))
 
 
 def source(n: Node) -> str:

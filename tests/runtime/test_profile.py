@@ -1,10 +1,10 @@
 """Every step is timed beside what it computes."""
 
 import torch
+from tests.runtime.test_cpu_executable import MATMUL, OPAQUE, build
 
-from compiler.runtime.executable import Executable
+from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.profile import profile_steps
-from tests.runtime.test_executable import MATMUL, OPAQUE, build
 
 
 def test_a_row_for_each_step():
@@ -18,5 +18,5 @@ def test_a_row_for_each_step():
 
 
 def test_calls_into_pytorch_are_timed_too():
-    exe: Executable = build(OPAQUE, c=torch.randn(8, 4).numpy())
+    exe: CPUExecutable = build(OPAQUE, c=torch.randn(8, 4).numpy())
     assert [r.name for r in profile_steps(exe, [torch.randn(8, 4)], repeats=2)] == ["inc", "exp", "inc", "exp"]

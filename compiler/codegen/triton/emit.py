@@ -16,15 +16,38 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import assert_never
 
-from compiler.codegen.triton.expressions import BlockValue, LocalBlock, TritonExprEmitter, conjunction, is_single_block
-from compiler.codegen.triton.triton_names import DTYPES, HELPERS, RESERVED, TritonError, literal, reduce_helper
+from compiler.codegen.triton.expressions import (
+    BlockValue,
+    LocalBlock,
+    TritonExprEmitter,
+    conjunction,
+    is_single_block,
+    size_key,
+)
+from compiler.codegen.triton.triton_names import HELPERS, RESERVED, TritonError, dtype_names, literal, reduce_helper
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.scalar import Const, Expr, Load, PrimitiveCall, const
-from compiler.ir.symbolic.index_expr import Dim, product
+from compiler.ir.symbolic.index_atoms import format_index
+from compiler.ir.symbolic.index_expr import Dim, interval, maximum, product, substitute, var
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import contraction_of
-from compiler.ir.tile.kernel import BoundsCheck, For, Kernel, Let, Local, Range, Reduce, Stmt, Store
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
+from compiler.ir.tile.kernel import (
+    AsyncCopy,
+    BoundsCheck,
+    For,
+    Kernel,
+    Let,
+    Local,
+    Prefetch,
+    Range,
+    Reduce,
+    Stmt,
+    Store,
+    Wait,
+)
 from compiler.ir.tile.loop_nest import trip_count
 from compiler.ir.types import f32, f64
 from compiler.target import MATRIX_DTYPES
@@ -42,21 +65,21 @@ import triton.language as tl{imports}
 {function}
 
 
-kernel, grid = {name}, ({grid},)
+kernel = {name}
 signature = {signature}
 options = {options}
 
 
 def launch({names}):
-    kernel[grid]({names}, **options)
+    kernel[({grid},)]({names}, **options)
 """
 
 
 def emit_triton(kernel: Kernel) -> str:
     """Return the source of a Triton module that runs `kernel`; TritonError if it cannot be expressed in Triton.
 
-    The module binds `kernel`, `signature`, `grid`, `options` and `launch(*tensors)`.  `launch` takes a tensor for each
-    parameter, with its elements dense in the order of the parameter's layout.
+    The module binds `kernel`, `signature`, `options` and `launch(*arguments)`.  `launch` takes a tensor for each parameter, with
+    its elements dense in the order of the parameter's layout, and then an int for each dynamic size, in the order of their names.
     """
     return TritonKernelEmitter(kernel).module_source()
 
@@ -73,30 +96,51 @@ class TritonKernelEmitter:
         self.name = self.fresh_name(kernel.name)
         self.params = {p.name: self.fresh_name(p.name) for p in kernel.params}
         self.exprs = TritonExprEmitter(kernel, self.params, self.bind)
+        self.dynamic_sizes = kernel_dynamic_sizes(kernel)
+        self.sizes = {s.name: self.fresh_name(s.name) for s in self.dynamic_sizes}
+        self.exprs.names |= {size_key(size): BlockValue(name) for size, name in self.sizes.items()}
         self.index_names: dict[str, str] = {}  # text of an index block -> the name it is bound to
         self.local_depths: dict[str, int] = {}  # number of loops around each local buffer
         self.grid_loops = [s.range for s in tile.walk(kernel.body) if isinstance(s, For) and s.parallel]
-        sizes = [p.type.numel for p in kernel.params]
-        self.needs_int64_index = any(not isinstance(n, int) or n >= INT32_INDEX_LIMIT for n in sizes)
+        self.needs_int64_index = any(needs_int64(p.type.numel) for p in kernel.params)
 
     # the module
 
     def module_source(self) -> str:
         """Return the source of the module."""
+        self.emit_size_casts()
         self.emit_block(self.kernel.body)
         body = "\n".join(self.lines)
-        names = ", ".join(self.params.values())
+        names = ", ".join((*self.params.values(), *self.sizes.values()))
+        jit = f"@triton.jit(do_not_specialize={list(self.sizes.values())})" if self.sizes else "@triton.jit"
         return MODULE_TEMPLATE.format(
             summary=f"{self.kernel.name}({', '.join(f'{p.role} {self.params[p.name]}: {p.type}' for p in self.kernel.params)})",
             imports="\nfrom triton.language.extra import libdevice" if "libdevice." in body else "",
             helpers=self.helper_source(),
-            function=f"@triton.jit\ndef {self.name}({names}):\n{body}",
+            function=f"{jit}\ndef {self.name}({names}):\n{body}",
             name=self.name,
             names=names,
-            grid=product(trip_count(r) for r in self.grid_loops),
-            signature={self.params[p.name]: f"*{DTYPES[p.type.dtype.name][1]}" for p in self.kernel.params},
+            grid=self.grid_text(),
+            signature=self.signature(),
             options=self.launch_options(),
         )
+
+    def signature(self) -> dict[str, str]:
+        """Return Triton's type of each argument."""
+        tensors = {self.params[p.name]: f"*{dtype_names(p.type.dtype)[1]}" for p in self.kernel.params}
+        return tensors | {
+            self.sizes[s.name]: "i64" if s.high >= INT32_INDEX_LIMIT else "i32" for s in self.dynamic_sizes
+        }
+
+    def grid_text(self) -> str:
+        """Return the number of programs as a Python expression over the dynamic sizes."""
+        programs = product(maximum(0, trip_count(r)) for r in self.grid_loops)
+        return format_index(substitute(programs, {size: var(name) for size, name in self.sizes.items()}))
+
+    def emit_size_casts(self) -> None:
+        """Widen dynamic sizes where products of them may not fit 32 bits."""
+        for name in self.sizes.values() if self.needs_int64_index else ():
+            self.write_line(f"{name} = tl.cast({name}, tl.int64)")
 
     def launch_options(self) -> dict[str, int | bool]:
         """Return Triton's compile options; bounds checks need device assertions, without those for overflow."""
@@ -171,8 +215,12 @@ class TritonKernelEmitter:
                     self.emit_block(body)
             case Reduce():
                 self.emit_reduce(stmt)
-            case _:
+            case Prefetch():
+                pass  # a hint: hardware schedules other warps while one waits
+            case AsyncCopy() | Wait():
                 raise TritonError(f"@{self.kernel.name}: Triton copies by itself; run lower-async-copies")
+            case _:
+                assert_never(stmt)
 
     def emit_store(self, buffer: str, index: Sequence[Dim], value: Expr) -> None:
         if buffer in self.local_depths:
@@ -242,13 +290,16 @@ class TritonKernelEmitter:
         """Write the header of one loop, if it needs one, and bind its indices."""
         if r.tile & (r.tile - 1):
             raise TritonError(f"%{r.var} has tile {r.tile}; blocks are powers of two")
+        if varying := self.exprs.index_axes((r.lo, r.hi)):
+            raise TritonError(f"the bounds of %{r.var} differ inside a block of %{varying[0]}")
         if parallel:
             start = self.program_start(r)
         elif is_single_block(r):
-            start = str(r.lo)
+            start = self.exprs.index_text(r.lo, ())
         else:
             start = self.fresh_name(f"{r.var}_start" if r.tile > 1 else r.var)
-            self.write_line(f"for {start} in range({r.lo}, {r.hi}{f', {r.tile}' if r.tile > 1 else ''}):")
+            bounds = ", ".join(self.exprs.index_text(d, ()) for d in (r.lo, r.hi))
+            self.write_line(f"for {start} in range({bounds}{f', {r.tile}' if r.tile > 1 else ''}):")
             self.depth += 1
         index = start if r.tile == 1 else f"{start} + tl.arange(0, {r.tile})".removeprefix("0 + ")
         index = f"tl.cast({index}, tl.int64)" if self.needs_int64_index else index
@@ -267,12 +318,19 @@ class TritonKernelEmitter:
         """Return the first index of this program's block of a parallel loop, from its program id."""
         position = self.grid_loops.index(r)
         if position == 0:
-            self.write_line("pid = tl.program_id(0)")
+            self.write_line(
+                f"pid = {'tl.cast(tl.program_id(0), tl.int64)' if self.needs_int64_index else 'tl.program_id(0)'}"
+            )
         inner = product(trip_count(s) for s in self.grid_loops[position + 1 :])
-        number = "pid" if inner == 1 else f"pid // {inner}"
-        number = f"{number} % {trip_count(r)}" if position else number
+        number = "pid" if inner == 1 else f"pid // {self.factor_text(inner)}"
+        number = f"{number} % {self.factor_text(trip_count(r))}" if position else number
         first = "0" if trip_count(r) == 1 else f"{number} * {r.tile}" if r.tile > 1 else number
-        return first if r.lo == 0 else f"{r.lo} + {first}"
+        return first if r.lo == 0 else f"{self.exprs.index_text(r.lo, ())} + {first}"
+
+    def factor_text(self, d: Dim) -> str:
+        """Return a scalar index expression, in brackets unless it is a number or a name."""
+        text = self.exprs.index_text(d, ())
+        return text if text.isidentifier() or text.isdecimal() else f"({text})"
 
     # reductions
 
@@ -291,7 +349,7 @@ class TritonKernelEmitter:
                 self.write_line(f"{name} = {text}")
         loop_lines, self.lines = self.lines, outer_lines
         if accumulator:
-            identity, dtype = literal(reduce_identity(s)), DTYPES[s.value.dtype.name][0]
+            identity, dtype = literal(reduce_identity(s)), dtype_names(s.value.dtype)[0]
             self.write_line(f"{name} = tl.full({shape}, {identity}, {dtype})")
             text = name
         self.lines += loop_lines
@@ -337,6 +395,12 @@ MIN_DOT_EXTENT = 16
 """Smallest extent of a block that `tl.dot` accepts on every GPU."""
 
 
+def needs_int64(count: Dim) -> bool:
+    """Return True if indices of `count` elements may not fit 32 bits."""
+    bounds = interval(count, {})
+    return bounds is None or bounds[1] >= INT32_INDEX_LIMIT
+
+
 def is_read_modify_write(stmt: Stmt) -> bool:
     """Return True for a serial loop that writes a buffer it reads: it must not run in every program."""
     if not isinstance(stmt, For) or stmt.parallel:
@@ -355,4 +419,4 @@ def reduce_axis(s: Reduce, text: str, axis: int) -> str:
     dtype, helper = s.value.dtype, reduce_helper(s.op, s.value.dtype)
     if helper:
         return f"tl.reduce({text}, {axis}, {helper})"
-    return f"tl.sum({text}, axis={axis}{f', dtype={DTYPES[dtype.name][0]}' if dtype.bits < 32 else ''})"
+    return f"tl.sum({text}, axis={axis}{f', dtype={dtype_names(dtype)[0]}' if dtype.bits < 32 else ''})"

@@ -15,18 +15,18 @@ from typing import TypeAlias
 from compiler.codegen.triton.triton_names import (
     ANY_DTYPE_FUNCTIONS,
     COMPARISONS,
-    DTYPES,
     EXACT_FUNCTIONS,
     HELPERS,
     INFIX_OPERATORS,
     TRITON_FUNCTIONS,
     TritonError,
+    dtype_names,
     literal,
 )
 from compiler.ir import scalar
 from compiler.ir.scalar import Const, Expr, IndexValue, Load, PrimitiveCall, Ref
 from compiler.ir.symbolic.index_atoms import Atom, DynamicSize, FloorDiv, Min, Var, format_index, map_atoms, operands
-from compiler.ir.symbolic.index_expr import Dim, apply_compound, interval, var, variables
+from compiler.ir.symbolic.index_expr import Bounds, Dim, apply_compound, interval, var, variables
 from compiler.ir.text.tile_printer import PRECEDENCE, UNARY_PRECEDENCE
 from compiler.ir.tile.kernel import Kernel, Range
 from compiler.ir.types import f32, f64
@@ -74,7 +74,7 @@ class TritonExprEmitter:
         self.bind = bind
         self.types = {p.name: p.type for p in kernel.params}
         self.roles = {p.name: p.role for p in kernel.params}
-        self.names: dict[str, BlockValue] = {}
+        self.names: dict[str, BlockValue] = {}  # of lets, loop variables, and sizes (see `size_key`)
         self.loaded_blocks: dict[str, LoadedBlock] = {}
         self.local_blocks: dict[str, LocalBlock] = {}
         self.local_scalars: dict[str, BlockValue] = {}  # the variable of each local buffer of rank 0
@@ -128,30 +128,44 @@ class TritonExprEmitter:
 
     def index_text(self, d: Dim, axes: Sequence[str]) -> str:
         """Return an index expression; divisions whose dividend may be negative call a helper that rounds down."""
-        bounds = {v: (r.lo, r.hi - 1) for v, r in self.loops.items() if isinstance(r.lo, int) and isinstance(r.hi, int)}
+        bounds = self.index_bounds()
 
         def expand_atom(a: Atom) -> Dim:
             if isinstance(a, Var):
                 return var(a.name)
             if isinstance(a, DynamicSize):
-                raise TritonError(f"size {a} is dynamic: kernels for GPUs are compiled for static sizes")
-            x, y = operands(a)
-            x_bounds = interval(x, bounds)
-            if x_bounds is not None and x_bounds[0] >= 0 and not isinstance(a, Min):
+                return var(size_key(a.name))
+            num, den = operands(a)
+            num_bounds = interval(num, bounds)
+            x, y = map_atoms(num, expand_atom), map_atoms(den, expand_atom)
+            if num_bounds is not None and num_bounds[0] >= 0 and not isinstance(a, Min):
                 return apply_compound(a, x, y)
             function = "tl.minimum" if isinstance(a, Min) else "floordiv" if isinstance(a, FloorDiv) else "floormod"
             self.helpers |= set() if isinstance(a, Min) else {function, "floormod"}
             own = self.index_axes((x, y))
-            block = self.bind(f"{function}({self.index_text(x, own)}, {self.index_text(y, own)})", own, "q")
+            block = self.bind(f"{function}({self.format_index(x, own)}, {self.format_index(y, own)})", own, "q")
             self.names[block.name] = block
             return var(block.name)
 
-        return format_index(map_atoms(d, expand_atom), lambda v: self.align_axes(self.names[v], axes))
+        return self.format_index(map_atoms(d, expand_atom), axes)
+
+    def index_bounds(self) -> Bounds:
+        """Return inclusive constant bounds of the loop variables in scope, partial blocks cut off."""
+        bounds: dict[str, tuple[Dim, Dim]] = {}
+        for v, r in self.loops.items():
+            low, high = interval(r.lo, bounds), interval(r.hi - 1, bounds)
+            if low and high:
+                bounds[v] = (low[0], high[1])
+        return bounds
+
+    def format_index(self, d: Dim, axes: Sequence[str]) -> str:
+        """Return the text of an index expression over names in scope."""
+        return format_index(d, lambda v: self.align_axes(self.names[v], axes))
 
     def bounds_tests(self, loops: Iterable[str], axes: Sequence[str]) -> list[str]:
         """Return the tests that indices of partial blocks along `loops` are inside the extent."""
         return [
-            f"{self.align_axes(self.names[v], axes)} < {self.loops[v].hi}"
+            f"{self.align_axes(self.names[v], axes)} < {self.index_text(self.loops[v].hi, axes)}"
             for v in loops
             if has_partial_block(self.loops[v])
         ]
@@ -230,7 +244,7 @@ class TritonExprEmitter:
 
     def call_text(self, e: PrimitiveCall, axes: Sequence[str]) -> tuple[str, int]:
         """Return a primitive applied to its arguments, and its precedence."""
-        dtype = DTYPES[e.dtype.name][0]
+        dtype = dtype_names(e.dtype)[0]
 
         def argument(k: int, level: int = 0) -> str:
             return self.argument_text(e, k, axes, level)
@@ -280,7 +294,7 @@ class TritonExprEmitter:
         if partial and covers_axes and isinstance(e, Load) and e.mask is None and e.buffer not in self.local_blocks:
             return self.load(e, axes, fill)
         if isinstance(e, Const):
-            text = f"tl.full({self.shape(axes)}, {literal(e)}, {DTYPES[e.dtype.name][0]})"
+            text = f"tl.full({self.shape(axes)}, {literal(e)}, {dtype_names(e.dtype)[0]})"
         else:
             text = self.expr_text(e, axes)
             text = text if covers_axes else f"tl.broadcast_to({text}, {self.shape(axes)})"
@@ -305,6 +319,11 @@ class TritonExprEmitter:
                 new, count = Ref(x.dtype, block.name), 1
             memo[id(x)], size[id(x)] = new, count
         return memo[id(e)]
+
+
+def size_key(name: str) -> str:
+    """Return the key in `TritonExprEmitter.names` of a dynamic size, which no variable of Tile IR has."""
+    return f"size {name}"
 
 
 def conjunction(tests: Sequence[str]) -> str:

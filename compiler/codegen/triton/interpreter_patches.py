@@ -1,4 +1,4 @@
-"""Patches of Triton's interpreter, in NumPy: device library functions, and products of bf16 blocks."""
+"""Patches of Triton's interpreter: bounds checks; in NumPy, device library functions and products of bf16 blocks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from functools import wraps
 from typing import Any
 
 import numpy as np
+
+from compiler.codegen.triton.targets import is_interpreted
 
 LIBDEVICE_IN_NUMPY: dict[str, Callable[..., Any]] = {
     "expm1": np.expm1, "log1p": np.log1p, "tanh": np.tanh, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
@@ -18,17 +20,34 @@ LIBDEVICE_IN_NUMPY: dict[str, Callable[..., Any]] = {
 
 def patch_interpreter() -> None:
     """Patch the interpreter if Triton uses it (TRITON_INTERPRET=1); does nothing if kernels are compiled."""
-    import triton
-    from triton.language.extra import libdevice
-
-    if not triton.knobs.runtime.interpret:
+    if not is_interpreted():
         return
-    from triton.runtime.interpreter import InterpreterBuilder
+    from triton.language.extra import libdevice
+    from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, interpreter_builder
+
+    # as `TritonKernelEmitter.launch_options`; the interpreter ignores those of a launch
+    interpreter_builder.options = InterpreterOptions(debug=True, sanitize_overflow=False)
 
     for name, function in LIBDEVICE_IN_NUMPY.items():
         setattr(libdevice, name, elementwise_function(function))
     if not hasattr(InterpreterBuilder.create_dot, "__wrapped__"):
         InterpreterBuilder.create_dot = widen_bf16_dot(InterpreterBuilder.create_dot)
+
+
+def interpreted_launch(launch: Callable[..., None]) -> Callable[..., None]:
+    """Return `launch` without NumPy's warnings, and with an IndexError for a failed check of an index."""
+    from triton.runtime.errors import InterpreterError
+
+    def run(*args: Any) -> None:
+        try:
+            with np.errstate(all="ignore"):
+                launch(*args)
+        except InterpreterError as error:
+            if isinstance(error.__cause__, AssertionError):
+                raise IndexError(str(error.__cause__)) from None
+            raise
+
+    return run
 
 
 def elementwise_function(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
-from compiler.codegen.triton.interpreter_patches import patch_interpreter
-from compiler.codegen.triton.targets import GPUTarget
+from compiler.codegen.triton.interpreter_patches import interpreted_launch, patch_interpreter
+from compiler.codegen.triton.targets import GPUTarget, is_interpreted
 
 
 @lru_cache(maxsize=1)
@@ -35,9 +35,9 @@ def load_module(source: str) -> ModuleType:
 
 
 def load_triton(source: str) -> Callable[..., None]:
-    """Return the function that runs a kernel on a tensor for each parameter."""
+    """Return the function that launches a kernel on a tensor for each parameter and an int for each dynamic size."""
     launch: Callable[..., None] = load_module(source).launch
-    return launch
+    return interpreted_launch(launch) if is_interpreted() else launch
 
 
 def compile_offline(source: str, target: GPUTarget) -> dict[str, int]:

@@ -8,12 +8,12 @@ from keyword import kwlist
 
 import numpy as np
 
-from compiler.errors import TilewrightError
+from compiler.errors import TargetError
 from compiler.ir.scalar import PRIMITIVES, Const
 from compiler.ir.types import DType, f32
 
 
-class TritonError(TilewrightError):
+class TritonError(TargetError):
     """A kernel cannot be expressed in Triton; the message says why."""
 
 
@@ -63,9 +63,16 @@ HELPERS: Mapping[str, str] = {
 }
 """Helper functions, copied into the source that calls them; each may call only those after it."""
 
-MODULE_NAMES = ("tl", "triton", "libdevice", "launch", "kernel", "grid", "signature", "options")
+MODULE_NAMES = ("tl", "triton", "libdevice", "launch", "kernel", "signature", "options")
 RESERVED = {*MODULE_NAMES, "pid", "range", "float", *HELPERS, *kwlist}
 """Names that no value of a kernel may take."""
+
+
+def dtype_names(dtype: DType) -> tuple[str, str]:
+    """Return the name of a dtype in source, and in a signature; TritonError if Triton has no such type."""
+    if dtype.name not in DTYPES:
+        raise TritonError(f"Triton has no {dtype}")
+    return DTYPES[dtype.name]
 
 
 def reduce_helper(op: str, dtype: DType) -> str:
@@ -82,4 +89,4 @@ def literal(e: Const, typed: bool = False) -> str:
         text = f'float("{e.value}")'
     elif e.dtype == f32 and np.float32(short := float(str(np.float32(e.value)))) == np.float32(e.value):
         text = repr(short)
-    return f"tl.full((), {text}, {DTYPES[e.dtype.name][0]})" if typed else text
+    return f"tl.full((), {text}, {dtype_names(e.dtype)[0]})" if typed else text

@@ -19,8 +19,8 @@ from compiler.ir.types import f32
 from compiler.options import Options
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
-from compiler.runtime.call_stub import POOL_THRESHOLD
-from compiler.runtime.executable import Executable
+from compiler.runtime.cpu_executable import CPUExecutable
+from compiler.runtime.native_call_stub import POOL_THRESHOLD
 from compiler.runtime.pool import GLOBAL_POOL, size_class
 
 MATMUL = """
@@ -58,18 +58,18 @@ program {{
 """
 
 
-def build(text: str, **arrays: np.ndarray) -> Executable:
+def build(text: str, **arrays: np.ndarray) -> CPUExecutable:
     program = parse_program(text, {name: ConstantData(f32, array) for name, array in arrays.items()})
-    return Executable(program, options=Options(cache=""))
+    return CPUExecutable(program, options=Options(cache=""))
 
 
-def adding(n: int, parallel: bool = False) -> Executable:
+def adding(n: int, parallel: bool = False) -> CPUExecutable:
     loop = f"{'parallel' if parallel else 'for'} %i in 0..{n} tile 16 lanes 16 {{ store %a[%i] + %b[%i], %y[%i] }}"
     return build(ADD.format(t=f"f32[{n}]", loop=loop))
 
 
 @pytest.fixture(scope="module")
-def small() -> Executable:
+def small() -> CPUExecutable:
     return adding(64)
 
 
@@ -296,19 +296,19 @@ def test_an_output_that_is_an_input_is_refused():
     program = parse_program("program { input %x: f32[4] output %y: f32[4] copy %x -> %y }")
     bad = Program(program.buffers, program.inputs, ("x",), {}, {}, program.steps)
     with pytest.raises(VerifyError, match="a copy step"):
-        Executable(bad, options=Options(cache=""))
+        CPUExecutable(bad, options=Options(cache=""))
 
 
 def test_code_for_another_machine_is_refused():
     other = "aarch64" if host_target().triple.startswith("x86") else "x86-64"
     program = parse_program(TWICE.format(n=64))
     with pytest.raises(TilewrightError, match=f"target {other} needs .*, which this machine lacks"):
-        Executable(program, target_by_name(other), Options(cache=""))
+        CPUExecutable(program, target_by_name(other), Options(cache=""))
 
 
 @pytest.mark.parametrize("name", [n for n, t in CPU_TARGETS.items() if not t.missing_features()])
 def test_every_target_that_runs_here_agrees(name):
-    exe = Executable(parse_program(TWICE.format(n=64)), target_by_name(name), Options(cache=""))
+    exe = CPUExecutable(parse_program(TWICE.format(n=64)), target_by_name(name), Options(cache=""))
     x = torch.randn(64)
     assert torch.equal(exe([x])[0], 4 * x)
 
@@ -323,7 +323,7 @@ def test_workspaces_come_back():
 def test_a_cache_serves_the_next_executable(tmp_path):
     program = parse_program(TWICE.format(n=64))
     options = Options(cache=str(tmp_path))
-    first, second = (Executable(program, options=options) for _ in range(2))
+    first, second = (CPUExecutable(program, options=options) for _ in range(2))
     assert (first.build.cache_hits, second.build.cache_hits) == (0, 1)
     x = torch.randn(64)
     assert torch.equal(first([x])[0], second([x])[0])
@@ -334,7 +334,7 @@ def test_what_was_begun_with_is_not_done_again(tmp_path):
     begun = Build(host_target(), ObjectCache(tmp_path))
     begun.add_kernels(program.kernels.values())
     seconds = dict(begun.seconds)
-    exe = Executable(program, build=begun)
+    exe = CPUExecutable(program, build=begun)
     assert exe.build.seconds == seconds
     x = torch.randn(64)
     assert torch.equal(exe([x])[0], build(TWICE.format(n=64))([x])[0])

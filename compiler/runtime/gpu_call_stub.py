@@ -1,0 +1,119 @@
+"""Call stub of a program of GPU kernels: buffers are tensors, and each launch is a call of Python.
+
+        device = argument_device(inputs)
+        ...                                                      the checks of the inputs
+        t2, = constants(device)
+        workspace = empty(640, dtype=uint8, device=device)       PyTorch's allocator for the device
+        t3 = workspace[0:512].view(dtype3)
+        t1 = empty_strided(shape1, stride1, dtype=dtype1, device=device)
+        launch0(t0, t2, t3)                                      on the device's current stream; nothing waits
+        for i0 in range(7):
+            t5 = t4[i0]
+            launch1(t5, t3)
+
+The whole body stands in `with on_device(device):`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from compiler.ir.symbolic.index_atoms import format_index
+from compiler.ir.symbolic.index_expr import Dim
+from compiler.ir.tile.program import Copy, Launch, Program, Repeat, Step, View, non_launch_buffers, walk_steps
+from compiler.ir.torch_types import TORCH_DTYPES, strides
+from compiler.runtime.call_stub import CallStub, RunFunction
+from compiler.runtime.memory import MemoryPlan
+
+
+@dataclass(frozen=True)
+class LaunchSegment:
+    """Consecutive steps that launch kernels, copy or loop, after `new_tensors` have been allocated."""
+
+    steps: Sequence[Step]
+    new_tensors: tuple[str, ...]
+    accessed: tuple[str, ...]
+
+
+@dataclass
+class GPUCallStub(CallStub):
+    """Generator of the function.  The globals are also `argument_device`, `on_device` and `constants`.
+
+    `launchers` launch a kernel on tensors and its dynamic sizes, whose values are in `size_arguments`.
+    """
+
+    program: Program
+    memory_plan: MemoryPlan
+    launchers: Mapping[str, Callable[..., None]]
+    size_arguments: Mapping[str, Sequence[int]]
+
+    def compile(self) -> tuple[RunFunction, str]:
+        """Return the function and its source."""
+        self.bindings |= {"empty": torch.empty, "empty_strided": torch.empty_strided, "uint8": torch.uint8}
+        return super().compile()
+
+    def _body(self) -> list[str]:
+        body = (f"    {line}" for line in super()._body())
+        return ["device = argument_device(inputs)", "with on_device(device):", *body]
+
+    def _residence_test(self, variable: str) -> str:
+        return f"{variable}.device != device"
+
+    def _conversion(self, k: int, variable: str) -> str:
+        return f"convert_input({k}, {variable}, device)"
+
+    def _emit_preparation(self) -> None:
+        if self.program.constants:
+            variables = "".join(f"{self._variable(name)}, " for name in self.program.constants)
+            self._emit_line(f"{variables}= constants(device)")
+        if self.memory_plan.offsets:
+            self._emit_line(f"workspace = empty({self.memory_plan.size}, dtype=uint8, device=device)")
+        shaped = set[str]().union(*map(non_launch_buffers, walk_steps(self.program.steps)))
+        for name, offset in self.memory_plan.offsets.items():
+            t = self.types[name]
+            assert isinstance(t.nbytes, int)
+            view = f".as_strided({t.static_shape()}, {strides(t)})" * (name in shaped)
+            dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
+            self._emit_line(f"{self._variable(name)} = workspace[{offset}:{offset + t.nbytes}].view({dtype}){view}")
+
+    def _emit_completion(self) -> None:
+        """Nothing: the device may still be at work."""
+
+    def _emit_kernels(self, k: int, segment: Any) -> None:
+        for name in segment.new_tensors:
+            arguments = self._new_tensor_arguments(name)
+            shape_and_stride, dtype = arguments.rsplit(", ", 1)
+            tensor = f"empty_strided({shape_and_stride}, dtype={dtype}, device=device)"
+            self._emit_line(f"{self._variable(name)} = {tensor}")
+        self._emit_steps(segment.steps, "", {})
+
+    def _emit_steps(self, steps: Sequence[Step], indent: str, counters: Mapping[str, str]) -> None:
+        """Emit steps inside loops whose variables are `counters`, by their names in the program."""
+        for step in steps:
+            if isinstance(step, Repeat):
+                inner = {**counters, step.var: f"i{len(counters)}"}
+                self._emit_line(f"{indent}for {inner[step.var]} in range({index_text(step.count, counters)}):")
+                self._emit_steps(step.steps, f"{indent}    ", inner)
+            else:
+                self._emit_line(f"{indent}{self._step_text(step, counters)}")
+
+    def _step_text(self, step: Step, counters: Mapping[str, str]) -> str:
+        """Return the statement of one step."""
+        if isinstance(step, Copy):
+            return f"{self._variable(step.target)}.copy_({self._variable(step.source)})"
+        if isinstance(step, View):
+            return f"{self._variable(step.name)} = {self._variable(step.buffer)}[{index_text(step.index, counters)}]"
+        assert isinstance(step, Launch)
+        launch = f"launch{list(self.launchers).index(step.kernel)}"
+        self.bindings[launch] = self.launchers[step.kernel]
+        arguments = [*map(self._variable, step.arguments), *map(str, self.size_arguments[step.kernel])]
+        return f"{launch}({', '.join(arguments)})"
+
+
+def index_text(d: Dim, names: Mapping[str, str]) -> str:
+    """Return an index expression as Python, its variables renamed."""
+    return format_index(d, lambda v: names[v])
