@@ -17,6 +17,7 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import _disable_current_modes
 
+from compiler.codegen.triton.targets import gpu_name
 from compiler.driver.compiled_graph import CompiledGraph, infer_sizes
 from compiler.driver.partitioned_graph import PartitionedGraph, compile_graph
 from compiler.frontend.calling_convention import ConstantOutput, GraphOutput, ScalarOutput
@@ -48,9 +49,9 @@ def tilewright(
     """Compile a graph captured by `torch.compile(model, backend="tilewright", options={...})`, for inference or training.
 
     `options` are the fields of `compiler.Options`; `fallback` is "eager" by default: ops without a conversion run in PyTorch.
-    With `freezing`, weights are constants in inference.  `mode` is ignored.
+    The default `target` is that of the device of `inputs`.  With `freezing`, weights are constants in inference.  `mode` is ignored.
     """
-    settings = as_options({"fallback": "eager", **(options or {})})
+    settings = as_options({"fallback": "eager", "target": target_of_device(inputs), **(options or {})})
 
     def compile_fx_graph(
         graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: Sequence[tuple[int, torch.Tensor]] = ()
@@ -77,6 +78,15 @@ def tilewright(
         partition_fn=min_cut_rematerialization_partition,
     )
     return backend(module, inputs)
+
+
+def target_of_device(inputs: Sequence[Any]) -> str:
+    """Return the name of the target for the GPU that the first tensor on one is on; "host" without any."""
+    device = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+    if device is None:
+        return "host"
+    gpu = torch.cuda.get_device_properties(device)
+    return gpu_name(gpu.gcnArchName if torch.version.hip else 10 * gpu.major + gpu.minor)
 
 
 def guard_frozen_weights(

@@ -1,10 +1,10 @@
 """Every step is timed beside what it computes."""
 
 import torch
-from tests.runtime.test_cpu_executable import MATMUL, OPAQUE, build
 
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.profile import profile_steps
+from tests.runtime.test_cpu_executable import MATMUL, OPAQUE, build
 
 
 def test_a_row_for_each_step():

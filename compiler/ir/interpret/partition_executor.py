@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -151,16 +151,18 @@ class PartitionExecutor:
         return tuple(result)
 
     @cached_property
-    def _constant_values(self) -> NodeValues:
-        """The constants that eager calls read or the graph returns."""
+    def _constants_on(self) -> Callable[[torch.device], NodeValues]:
+        """The constants that eager calls read or the graph returns, as a function of the device; moved there once."""
         read = {o for s in self.subgraphs for c in s.eager_calls for o in c.operands}.union(self.graph.outputs)
-        return {n: as_tensor(n.attrs["value"].array, n.dtype) for n in read if n.op is CONSTANT}
+        values = {n: as_tensor(n.attrs["value"].array, n.dtype) for n in read if n.op is CONSTANT}
+        return cache(lambda device: {n: x.to(device) for n, x in values.items()})
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], SymbolValues]:
         """Return the outputs and the values of all symbols; ArgumentError if sizes contradict each other."""
         if len(inputs) != len(self.graph.inputs):
             raise ArgumentError(f"expected {len(self.graph.inputs)} tensors, got {len(inputs)}")
-        values = self._constant_values | dict(zip(self.graph.inputs, inputs, strict=True))
+        device = next((x.device for x in inputs if not x.is_cpu), torch.device("cpu"))
+        values = self._constants_on(device) | dict(zip(self.graph.inputs, inputs, strict=True))
         sizes: SymbolValues = {}
         self._input_binder.bind(values, sizes)
         for subgraph, function, calls in zip(self.subgraphs, self.subgraph_functions, self._eager_calls, strict=True):
