@@ -28,15 +28,16 @@ class GPUTarget(Target):
             return "Triton (install tilewright[gpu])"
         here = "" if is_interpreted() else present_gpu()
         if here is None:
-            return "a GPU (with TRITON_INTERPRET=1 in the environment, kernels run on CPU tensors)"
+            return "a GPU (with TRITON_INTERPRET=1 in the environment from the start, kernels run on CPU tensors)"
         return f"a GPU of this architecture (here is {here})" if here not in ("", self.name) else ""
 
 
 def is_interpreted() -> bool:
-    """Return True if Triton runs kernels in its interpreter: TRITON_INTERPRET=1 was set before it was imported."""
-    import triton
+    """Return True if Triton runs kernels in its interpreter: TRITON_INTERPRET=1 was set when it was imported."""
+    from triton.language import sum as library_function
+    from triton.runtime.interpreter import InterpretedFunction
 
-    return bool(triton.knobs.runtime.interpret)
+    return isinstance(library_function, InterpretedFunction)
 
 
 def present_gpu() -> str | None:

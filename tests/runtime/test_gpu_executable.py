@@ -1,0 +1,298 @@
+"""Programs of GPU kernels as users call them, in Triton's interpreter: launches, sizes, memory plan and all, against float64.
+
+TRITON_INTERPRET must be decided before Triton is imported, so that programs run in a process of their own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from importlib.util import find_spec
+from multiprocessing import get_context
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim
+from torch.utils._pytree import tree_leaves
+
+import compiler
+from compiler.codegen.triton.program_sources import emit_program
+from compiler.codegen.triton.targets import GPU_TARGETS, gpu_name
+from compiler.codegen.triton.triton_names import TritonError
+from compiler.errors import ArgumentError, DynamicShapeError, TargetError
+from compiler.ir.text.tile_parser import parse_program
+from compiler.torch_backend import target_of_device
+
+pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is an extra: install tilewright[gpu]")
+
+OPTIONS: dict[str, Any] = {"target": "sm90", "fallback": "eager"}
+Calls: TypeAlias = list[tuple[Tensor, ...]]
+
+
+class CachedAttention(nn.Module):
+    """One step of attention over keys and values that it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.register_buffer("keys", torch.randn(1, 2, 6, 8))
+        self.register_buffer("values", torch.randn(1, 2, 6, 8))
+
+    def forward(self, x: Tensor, position: Tensor) -> Tensor:
+        q, k, v = self.project(x).view(1, 1, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        keys, values = self.keys.index_copy_(2, position, k), self.values.index_copy_(2, position, v)
+        mask = (torch.arange(6) <= position)[None]
+        return self.out(F.scaled_dot_product_attention(q, keys, values, attn_mask=mask).transpose(1, 2).flatten(2))
+
+
+class EmbeddingNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm = nn.Embedding(20, 16), nn.LayerNorm(16)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.norm(self.table(tokens))
+
+
+class SelfAttention(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softmax(x @ x.transpose(1, 2), -1) @ x
+
+
+class Sorted(nn.Module):
+    """Kernels around calls into PyTorch."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        ordered = (x * 2).sort(1).values
+        return ordered.exp().cumsum(1), torch.zeros(5, 9).index_add(0, x.argmax(1) % 5, x)
+
+
+class Positive(nn.Module):
+    """A size that data decides."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x[x > 0] * 2).exp()
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 20), nn.GELU(), nn.Linear(20, 8), nn.LayerNorm(8), nn.Softmax(1))
+
+
+def conv_net() -> nn.Module:
+    features = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3)
+    return nn.Sequential(*features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5))
+
+
+def rows(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Calls:
+    return [(torch.randn(shape, dtype=dtype),) for shape in shapes]
+
+
+Case: TypeAlias = tuple[Callable[[], nn.Module], Callable[[], Calls], Any]
+STEPS = [(torch.randn(1, 1, 16), torch.tensor([k])) for k in range(3)]
+CASES: dict[str, Case] = {
+    "mlp": (mlp, lambda: rows((5, 12)), None),
+    "float64": (mlp().double, lambda: rows((5, 12), dtype=torch.float64), None),
+    "conv_net": (conv_net, lambda: rows((2, 3, 8, 8)), None),
+    "attention_with_cache": (CachedAttention, lambda: STEPS, None),
+    "lstm_cell": (lambda: nn.LSTMCell(6, 8), lambda: rows((3, 6)), None),
+    "lstm": (lambda: nn.LSTM(4, 5, batch_first=True), lambda: rows((2, 5, 4), (3, 7, 4)), ({0: Dim.AUTO, 1: Dim.AUTO},)),
+    "embedding_and_norm": (EmbeddingNorm, lambda: [(torch.arange(14).view(2, 7),)], None),
+    "dynamic_batch": (mlp, lambda: rows((5, 12), (2, 12), (70, 12)), ({0: Dim.AUTO},)),
+    "dynamic_length": (SelfAttention, lambda: rows((2, 5, 4), (2, 9, 4), (2, 70, 4)), ({1: Dim.AUTO},)),
+    "eager_calls": (Sorted, lambda: rows((3, 9)), None),
+    "size_decided_by_data": (Positive, lambda: rows((3, 4), (3, 4)), None),
+}  # fmt: skip
+
+
+# in the process
+
+
+def in_double(x: Tensor) -> Tensor:
+    return x.double() if x.is_floating_point() else x
+
+
+def largest_error(function: Callable[..., Any], truth: nn.Module, calls: Calls) -> float:
+    """Return the largest difference from the model in float64; the calls change its state as they do the function's."""
+    errors = [0.0]
+    for args in calls:
+        results, wanted = tree_leaves(function(*args)), tree_leaves(truth(*map(in_double, args)))
+        errors += [float((r - w).abs().max()) for r, w in zip(results, wanted, strict=True)]
+    return max(errors)
+
+
+def error_of_compiled(name: str) -> float:
+    """Return the largest error of a case through `compiler.compile`."""
+    build, calls, dynamic_shapes = CASES[name]
+    torch.manual_seed(0)
+    model, inputs = build().eval(), calls()
+    truth = copy.deepcopy(model).double()
+    compiled = compiler.compile(model, inputs[0], dynamic_shapes=dynamic_shapes, options=OPTIONS)
+    with torch.no_grad():
+        return largest_error(compiled, truth, inputs)
+
+
+def error_of_traced(name: str) -> float:
+    """Return the largest error of a case through `torch.compile`."""
+    build, calls, _ = CASES[name]
+    torch.manual_seed(0)
+    model = build().eval()
+    truth = copy.deepcopy(model).double()
+    with torch.no_grad():
+        return largest_error(torch.compile(model, backend="tilewright", options=OPTIONS), truth, calls())
+
+
+def gradients_differ() -> float:
+    """Return the largest difference between gradients of a trained model and those in float64."""
+    torch.manual_seed(0)
+    model, (x,) = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), torch.randn(1, 5, 6)
+    truth = copy.deepcopy(model).double()
+    torch.compile(model, backend="tilewright", options=OPTIONS)(x).sum().backward()
+    truth(x.double()).sum().backward()
+    pairs = zip(model.parameters(), truth.parameters(), strict=True)
+    return max(float((p.grad - t.grad).abs().max()) for p, t in pairs)  # type: ignore[operator]
+
+
+def compilations_of_dynamic_batch() -> tuple[int, set[int]]:
+    """Return how many specializations serve three batches, and the workspaces that were planned for them."""
+    compiled = compiler.compile(
+        nn.Sequential(nn.Linear(12, 20), nn.Flatten(0), nn.Softmax(0)),
+        (torch.randn(5, 12),),
+        dynamic_shapes=({0: Dim("n", min=2, max=100)},),
+        options={**OPTIONS, "fuse": False},
+    )
+    sizes = set()
+    for n in (5, 2, 70):
+        (program,) = compiled.compiled_graph.executed_programs([torch.randn(n, 12)])
+        assert program.executable is not None
+        sizes.add(program.executable.memory_plan.size)
+    return len(compiled.compiled_graph.specializations), sizes  # type: ignore[union-attr]
+
+
+def refusals() -> list[tuple[str, str]]:
+    """Return the errors of calls that do not fit."""
+    compiled = compiler.compile(EmbeddingNorm().eval(), (torch.zeros(2, 7, dtype=torch.long),), options=OPTIONS)
+    calls: list[Callable[[], Any]] = [
+        lambda: compiled(torch.full((2, 7), 20)),
+        lambda: compiled(torch.zeros(2, 8, dtype=torch.long)),
+        lambda: compiled(torch.zeros(2, 7, dtype=torch.long, device="meta")),
+        lambda: compiled.executable([]),
+        lambda: compiled.profile(),
+    ]
+    errors = []
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            errors.append((type(error).__name__, str(error)))
+    return errors
+
+
+# here
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[ProcessPoolExecutor]:
+    with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        patch.setenv("TRITON_INTERPRET", "1")
+        pool.submit(torch.set_num_threads, 1).result()
+        patch.undo()
+        yield pool
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models_against_float64(interpreter: ProcessPoolExecutor, name: str) -> None:
+    tolerance = 1e-12 if name == "float64" else 1e-5
+    assert interpreter.submit(error_of_compiled, name).result() < tolerance
+
+
+@pytest.mark.parametrize("name", ["conv_net", "dynamic_batch"])
+def test_torch_compile(interpreter: ProcessPoolExecutor, name: str) -> None:
+    assert interpreter.submit(error_of_traced, name).result() < 1e-5
+
+
+def test_gradients(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(gradients_differ).result() < 1e-5
+
+
+def test_one_compilation_serves_several_sizes(interpreter: ProcessPoolExecutor) -> None:
+    count, workspaces = interpreter.submit(compilations_of_dynamic_batch).result()
+    assert count == 1
+    assert len(workspaces) == 3
+
+
+def test_calls_that_do_not_fit(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(refusals).result() == [
+        ("IndexError", "index outside 0..20"),
+        ("ArgumentError", "input 0 (%tokens) must be i64[2, 7] on cpu, but is int64[2, 8] on cpu"),
+        ("ArgumentError", "input 0 (%tokens) must be i64[2, 7] on cpu, but is int64[2, 7] on meta"),
+        ("ArgumentError", "the program takes 1 inputs (%tokens: i64[2, 7]), not 0"),
+        ("TargetError", "programs of sm90 are not timed step by step; use torch.profiler"),
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_without_a_gpu_the_error_says_what_to_do() -> None:
+    compiled = compiler.compile(mlp().eval(), (torch.randn(5, 12),), options=OPTIONS)
+    with pytest.raises(TargetError, match=r"sm90 code cannot run here, a GPU \(with TRITON_INTERPRET=1 .* is missing"):
+        compiled(torch.randn(5, 12))
+    assert "@triton.jit" in compiled.print_ir("triton")
+
+
+def test_torch_compile_takes_the_target_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    class H100:
+        major, minor = 9, 0
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: H100)
+    with FakeTensorMode():
+        assert target_of_device([3, torch.empty(2), torch.empty(2, device="cuda")]) == "sm90"
+    assert target_of_device([3, torch.empty(2)]) == "host"
+    assert gpu_name("gfx942:sramecc+:xnack-") in GPU_TARGETS
+
+
+TWO_REFUSALS = """
+program {{
+  input %x: f32[{n}, 48]
+  output %y: f32[{n}, 48]
+  output %z: f32[{n}, 48]
+  kernel @first({size}in %x: f32[{n}, 48], out %y: f32[{n}, 48]) {{
+    parallel %i in 0..{n} {{ for %j in 0..48 tile 12 {{ store %x[%i, %j], %y[%i, %j] }} }}
+  }}
+  kernel @second({size}in %x: f32[{n}, 48], out %z: f32[{n}, 48]) {{
+    parallel %i in 0..{n} {{ local %t: f32[48] for %j in 0..48 {{ store %x[%i, %j], %t[%j] }} }}
+  }}
+  launch @first(%x, %y) for "above"
+  launch @second(%x, %z)
+}}
+"""
+
+
+def test_all_kernels_that_triton_cannot_express_are_listed() -> None:
+    with pytest.raises(TargetError) as caught:
+        emit_program(parse_program(TWO_REFUSALS.format(n=4, size="")))
+    assert type(caught.value) is TritonError
+    first, second = str(caught.value).splitlines()[1:]
+    assert first == "  @first (for above): %j has tile 12; blocks are powers of two"
+    assert second == "  @second: local %t is not written by one block; run gpu-rows"
+
+
+def test_refusals_of_dynamic_sizes_lead_to_static_ones() -> None:
+    with pytest.raises(DynamicShapeError, match="2 kernel"):
+        emit_program(parse_program(TWO_REFUSALS.format(n="n", size="size n in 2..9 hint 4, ")))
+
+
+def test_other_devices_are_refused() -> None:
+    from compiler.ir.text.type_parser import parse_type
+    from compiler.runtime.arguments import argument_device, check_argument
+
+    with FakeTensorMode():
+        first, second = torch.empty(2, device="cuda:1"), torch.empty(2)
+    device = argument_device([second, first], "cuda")
+    assert device == torch.device("cuda:1")
+    check_argument(0, "x", first, parse_type("f32[2]"), device)
+    with pytest.raises(ArgumentError, match=r"must be f32\[2\] on cuda:1, but is float32\[2\] on cpu"):
+        check_argument(1, "y", second, parse_type("f32[2]"), device)
