@@ -69,7 +69,7 @@ class Sorted(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         ordered = (x * 2).sort(1).values
-        return ordered.exp().cumsum(1), torch.zeros(5, 9).index_add(0, x.argmax(1) % 5, x)
+        return ordered.exp().cumsum(1), x.new_zeros(5, 9).index_add(0, x.argmax(1) % 5, x)
 
 
 class Positive(nn.Module):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ir.tile.kernel import For, Kernel, Param, loaded_buffers, stored_buffers
+from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Param, loaded_buffers, stored_buffers
 from compiler.ir.tile.program import Launch, Program, Step, expand_steps
+from compiler.ir.tile.uses import used_names
 from compiler.passes.base import Context, ProgramPass, register
 
 
@@ -18,7 +19,8 @@ class SplitKernels(ProgramPass):
     kernel { parallel %i { ... }  parallel %j { ... } }  ->  kernel { parallel %i { ... } }  kernel { parallel %j { ... } }
 
     For targets that launch a kernel on one grid of programs: each program would run the serial loops next to a parallel
-    one.  Kernels with a statement other than loops at the top, such as a local buffer, are not split.
+    one.  Values that are bound at the top are computed in each kernel that uses them, if they read nothing that is written.
+    Kernels with other statements at the top, such as a local buffer, are not split.
     """
 
     name = "split-kernels"
@@ -42,16 +44,34 @@ class SplitKernels(ProgramPass):
 
 def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:
     """Return the kernel, or one for each of its outermost loops."""
-    loops = [s for s in kernel.body if isinstance(s, For)]
-    if len(loops) < 2 or len(loops) < len(kernel.body) or not any(s.parallel for s in loops):
+    body, written = kernel.body, stored_buffers(kernel.body)
+    loops = [k for k, s in enumerate(body) if isinstance(s, For)]
+    between = [s for s in body if not isinstance(s, For)]
+    is_divisible = isinstance(body[-1], For) and all(isinstance(s, (Let, BoundsCheck)) for s in between)
+    has_parallel_loop = any(isinstance(s, For) and s.parallel for s in body)
+    if len(loops) < 2 or not has_parallel_loop or not is_divisible or loaded_buffers(tuple(between)) & written:
         return (kernel,)
+    firsts = [0, *(k + 1 for k in loops)]
+    parts = (loop_with_bindings(body, first, k) for first, k in zip(firsts, loops, strict=False))
     return tuple(
-        Kernel(f"{kernel.name}_part{k}", used_params(kernel.params, loop), (loop,)) for k, loop in enumerate(loops)
+        Kernel(f"{kernel.name}_part{k}", used_params(kernel.params, part), part) for k, part in enumerate(parts)
     )
 
 
-def used_params(params: tuple[Param, ...], loop: For) -> tuple[Param, ...]:
-    """Return the parameters that a loop uses; those that it only reads become inputs."""
-    read, written = loaded_buffers((loop,)), stored_buffers((loop,))
+def loop_with_bindings(body: Block, first: int, last: int) -> Block:
+    """Return loop `last` of a block after the checks from statement `first` on, and every binding that these use."""
+    part: Block = (body[last],)
+    used = used_names(body[last])
+    for position in reversed(range(last)):
+        stmt = body[position]
+        is_own_check = isinstance(stmt, BoundsCheck) and position >= first
+        if is_own_check or (isinstance(stmt, Let) and stmt.name in used):
+            part, used = (stmt, *part), used | used_names(stmt)
+    return part
+
+
+def used_params(params: tuple[Param, ...], body: Block) -> tuple[Param, ...]:
+    """Return the parameters that a block uses; those that it only reads become inputs."""
+    read, written = loaded_buffers(body), stored_buffers(body)
     roles = {p.name: p.role if p.name in written or p.role == "const" else "in" for p in params}
     return tuple(replace(p, role=roles[p.name]) for p in params if p.name in read | written)

@@ -62,7 +62,7 @@ def test_a_later_loop_may_read_what_an_earlier_one_wrote() -> None:
 
 STAY = {
     "one loop": f"kernel @k(in %x: f32[4], out %y: f32[4], out %z: f32[4]) {{ {FIRST[:-1]} store -%x[%i], %z[%i] }} }}",
-    "a value between": f"kernel @k(in %x: f32[4], out %y: f32[4], out %z: f32[4]) {{ %v = %x[0] {FIRST} {SECOND.replace('-%x', '%v * %x')} }}",
+    "a value that was written": f"kernel @k(in %x: f32[4], out %y: f32[4], out %z: f32[4]) {{ {FIRST} %v = %y[0] {SECOND.replace('-%x', '%v * %x')} }}",
     "serial loops": WHOLE.replace("parallel", "for"),
     "a shared buffer": f"""kernel @k(in %x: f32[4], out %y: f32[4], out %z: f32[4]) {{
         local %t: f32[1] store %x[0], %t[0] {FIRST} {SECOND} }}""",
@@ -83,5 +83,33 @@ def test_a_serial_loop_does_not_run_in_every_program_of_a_parallel_one() -> None
             f"""kernel @k_part0(in %x: f32[4], out %y: f32[4]) {{ {FIRST} }}
                 kernel @k_part1(in %x: f32[4], out %z: f32[4]) {{ {serial} }}""",
             "launch @k_part0(%a, %b)  launch @k_part1(%a, %c)",
+        ),
+    )
+
+
+BOUND = """kernel @k(in %x: f32[4], in %n: i64[], out %y: f32[4], out %z: f32[4]) {
+  %a = %n[]
+  parallel %i in 0..4 { store %x[%i] + 1.0, %y[%i] }
+  %c = %a + 1
+  check %c in 0..4
+  for %j in 0..4 { store %x[%c], %z[%j] }
+}"""
+STEPS = """program {{ input %a: f32[4]  input %m: i64[]  output %b: f32[4]  output %c: f32[4]
+  {kernels} {launches} }}"""
+
+
+def test_each_kernel_computes_the_values_that_it_uses() -> None:
+    check_pass(
+        "split-kernels",
+        before=STEPS.format(kernels=BOUND, launches="launch @k(%a, %m, %b, %c)"),
+        after=STEPS.format(
+            kernels="""kernel @k_part0(in %x: f32[4], out %y: f32[4]) { parallel %i in 0..4 { store %x[%i] + 1.0, %y[%i] } }
+              kernel @k_part1(in %x: f32[4], in %n: i64[], out %z: f32[4]) {
+                %a = %n[]
+                %c = %a + 1
+                check %c in 0..4
+                for %j in 0..4 { store %x[%c], %z[%j] }
+              }""",
+            launches="launch @k_part0(%a, %b) launch @k_part1(%a, %m, %c)",
         ),
     )
