@@ -14,16 +14,14 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from compiler.codegen.triton.emit import emit_triton
-from compiler.codegen.triton.loader import load_triton
+from compiler.driver.compiled_graph import CompiledGraph
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, input_node
 from compiler.ir.text.type_parser import parse_type
-from compiler.ir.tile.program import Launch
 from compiler.ir.torch_types import to_torch
 from compiler.options import Options
-from compiler.pipeline import lower_and_schedule
+from compiler.torch_backend import target_of_device
 
 
 @dataclass(frozen=True)
@@ -68,26 +66,6 @@ CASES = (
 )  # fmt: skip
 
 
-def compile_and_bind(graph: Graph, inputs: list[torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-    """Compile a graph; return a function that runs it on `inputs`, and the output tensor that it writes."""
-    program = lower_and_schedule(graph, Options(target="sm90")).scheduled
-    buffers = dict(zip(program.inputs, inputs, strict=True))
-    for name, t in program.buffers.items():
-        if name not in buffers:
-            buffers[name] = torch.empty(t.static_shape(), dtype=to_torch(t.dtype), device=inputs[0].device)
-    for name, constant in program.constants.items():
-        array = getattr(constant, "numpy_values", constant)
-        buffers[name].copy_(torch.as_tensor(array).reshape(buffers[name].shape))
-    kernels = {name: load_triton(emit_triton(kernel)) for name, kernel in program.kernels.items()}
-    calls = [(kernels[s.kernel], [buffers[a] for a in s.arguments]) for s in program.steps if isinstance(s, Launch)]
-
-    def run() -> None:
-        for kernel, arguments in calls:
-            kernel(*arguments)
-
-    return run, buffers[program.outputs[0]]
-
-
 def make_inputs(case: KernelCase, device: str) -> list[torch.Tensor]:
     """Return normal operands, scaled by 0.2 so that contractions stay in the range of half precision."""
     torch.manual_seed(0)
@@ -100,13 +78,14 @@ def measure_row(case: KernelCase) -> list[str]:
     from triton.testing import do_bench
 
     inputs = make_inputs(case, "cuda")
-    run, output = compile_and_bind(case.graph(), inputs)
-    run()
+    run = CompiledGraph(case.graph(), Options(target=target_of_device(inputs))).run
+    (output,) = run(inputs)
     truth = case.torch(*(t.double() for t in inputs))
     error = float((output.double() - truth).abs().max() / truth.abs().max())
     compiled: Any = torch.compile(case.torch)
     eager_ms, compiled_ms, ours_ms = (
-        do_bench(f, return_mode="median") for f in (lambda: case.torch(*inputs), lambda: compiled(*inputs), run)
+        do_bench(f, return_mode="median")
+        for f in (lambda: case.torch(*inputs), lambda: compiled(*inputs), lambda: run(inputs))
     )
     times = [f"{ms:.3f}" for ms in (eager_ms, compiled_ms, ours_ms)]
     return [case.name, f"{error:.1e}", *times, f"{eager_ms / ours_ms:.2f}x", f"{compiled_ms / ours_ms:.2f}x"]
@@ -115,7 +94,7 @@ def measure_row(case: KernelCase) -> list[str]:
 def main() -> None:
     console = Console()
     if not torch.cuda.is_available():
-        console.print("This benchmark needs a GPU.  tests/codegen/test_triton.py checks the kernels without one.")
+        console.print("This benchmark needs a GPU.  tests/runtime/test_gpu_executable.py runs programs without one.")
         return
     table = Table(title=f"Triton on {torch.cuda.get_device_name()}, milliseconds (median)")
     for head in ("kernel", "error", "eager", "torch.compile", "tilewright", "to eager", "to torch.compile"):
