@@ -8,18 +8,21 @@ import os
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, Union
 
 import torch
 from torch.export import ExportedProgram
 
 from compiler.analysis.opaque_calls import opaque_operators
-from compiler.codegen.backend import backend_of
+from compiler.codegen.backend import backend_of, target_by_name
+from compiler.codegen.triton.loader import OfflineKernel
+from compiler.codegen.triton.targets import GPUTarget
 from compiler.driver.argument_overlap import reject_overlapping_writes
 from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.partitioned_graph import compile_graph
 from compiler.driver.variant import compile_time_gc_settings, require_executable
-from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TilewrightError
+from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TargetError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
 from compiler.frontend.module_export import export_module
@@ -29,6 +32,7 @@ from compiler.ir.text.tile_printer import print_program
 from compiler.options import Options, as_options
 from compiler.passes.remark import Remark, Remarks
 from compiler.pipeline import Stages
+from compiler.report.kernel_folder import write_kernel_folder
 from compiler.report.measure import Workload
 from compiler.report.report import KernelOrigin, Profile, Report, kernel_origins, program_totals
 from compiler.runtime.executable import Executable
@@ -257,6 +261,18 @@ class CompiledModule:
         programs = tuple((p.stages, require_executable(p.variant, p.executable)) for p in self._executed_programs)
         name, opaque = self.compiled_graph.graph.name, self._opaque_remarks
         return Report(name, programs, self.compile_seconds, measured, texts, opaque)
+
+    def save_kernels(self, folder: str | os.PathLike[str]) -> dict[str, OfflineKernel]:
+        """Write a program for a GPU as Triton kernels and the PyTorch that launches them; see compiler.report.kernel_folder.
+
+        It serves the sizes of the example arguments.  Returns what `compile_offline` says of each kernel.
+        """
+        target = target_by_name(self.options.target, self.options.machine)
+        if not isinstance(target, GPUTarget) or len(self._executed_programs) != 1:
+            raise TargetError("only a program for a GPU without data-dependent sizes can be written as kernels")
+        (program,) = self._executed_programs
+        scheduled, name = program.stages.scheduled, self.compiled_graph.graph.name
+        return write_kernel_folder(scheduled, target, program.inputs, name, Path(folder))
 
     def __repr__(self) -> str:
         return f"<compiled {self.compiled_graph.graph.name}: {self.workload.kernels} kernels>"

@@ -86,14 +86,7 @@ class CallStub(ABC):
 
     def _body(self) -> list[str]:
         """Return the lines of the function."""
-        variables = [self._variable(name) for name in self.inputs]
-        self._emit_line(f"try: {''.join(f'{v}, ' for v in variables) or '() '}= inputs")
-        self._emit_line("except ValueError: raise wrong_count(inputs) from None")
-        if self.inputs:
-            self._emit_line("try:")
-            for k, name in enumerate(self.inputs):
-                self._emit_check(k, name)
-            self._emit_line("except (AttributeError, RuntimeError) as error: raise refusal(inputs, error) from None")
+        self._emit_checks()
         self._emit_preparation()
         for k, segment in enumerate(self.segments):
             self._emit_eager_call(segment) if isinstance(segment, EagerSegment) else self._emit_kernels(k, segment)
@@ -135,6 +128,17 @@ class CallStub(ABC):
         self.bindings[global_name] = value
         return global_name
 
+    def _emit_checks(self) -> None:
+        """Emit the variables of the inputs and their checks."""
+        variables = [self._variable(name) for name in self.inputs]
+        self._emit_line(f"try: {''.join(f'{v}, ' for v in variables) or '() '}= inputs")
+        self._emit_line("except ValueError: raise wrong_count(inputs) from None")
+        if self.inputs:
+            self._emit_line("try:")
+            for k, name in enumerate(self.inputs):
+                self._emit_check(k, name)
+            self._emit_line("except (AttributeError, RuntimeError) as error: raise refusal(inputs, error) from None")
+
     def _emit_check(self, k: int, name: str) -> None:
         v, t = self._variable(name), self.types[name]
         dtype = self._bind("dtype", name, TORCH_DTYPES[t.dtype])
@@ -146,11 +150,11 @@ class CallStub(ABC):
         mismatch = f"{v}.dtype is not {dtype} or {shape}{self._residence_test(v)} or {stride} or {gradient}{negated}"
         self._emit_line(f"    if {mismatch}: {v} = {self._conversion(k, v)}")
 
-    def _new_tensor_arguments(self, name: str) -> str:
+    def _new_tensor_arguments(self, name: str) -> list[str]:
         """Return shape, strides and dtype of a new tensor as arguments."""
         t = self.types[name]
         values = {"shape": t.static_shape(), "stride": strides(t), "dtype": TORCH_DTYPES[t.dtype]}
-        return ", ".join(self._bind(kind, name, value) for kind, value in values.items())
+        return [self._bind(kind, name, value) for kind, value in values.items()]
 
     def _emit_deletions(self, k: int) -> None:
         """Free the tensors that segment `k` is the last to access, so that the next results can take their memory."""

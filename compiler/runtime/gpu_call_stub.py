@@ -3,9 +3,9 @@
         device = argument_device(inputs)
         ...                                                      the checks of the inputs
         t2, = constants(device)
-        workspace = empty(640, dtype=uint8, device=device)       PyTorch's allocator for the device
+        workspace = torch.empty(640, dtype=torch.uint8, device=device)    PyTorch's allocator for the device
         t3 = workspace[0:512].view(dtype3)
-        t1 = empty_strided(shape1, stride1, dtype=dtype1, device=device)
+        t1 = torch.empty_strided(shape1, stride1, dtype=dtype1, device=device)
         launch0(t0, t2, t3)                                      on the device's current stream; nothing waits
         for i0 in range(7):
             t5 = t4[i0]
@@ -53,7 +53,7 @@ class GPUCallStub(CallStub):
 
     def compile(self) -> tuple[RunFunction, str]:
         """Return the function and its source."""
-        self.bindings |= {"empty": torch.empty, "empty_strided": torch.empty_strided, "uint8": torch.uint8}
+        self.bindings["torch"] = torch
         return super().compile()
 
     def _body(self) -> list[str]:
@@ -71,7 +71,7 @@ class GPUCallStub(CallStub):
             variables = "".join(f"{self._variable(name)}, " for name in self.program.constants)
             self._emit_line(f"{variables}= constants(device)")
         if self.memory_plan.offsets:
-            self._emit_line(f"workspace = empty({self.memory_plan.size}, dtype=uint8, device=device)")
+            self._emit_line(f"workspace = torch.empty({self.memory_plan.size}, dtype=torch.uint8, device=device)")
         shaped = set[str]().union(*map(non_launch_buffers, walk_steps(self.program.steps)))
         for name, offset in self.memory_plan.offsets.items():
             t = self.types[name]
@@ -85,9 +85,8 @@ class GPUCallStub(CallStub):
 
     def _emit_kernels(self, k: int, segment: Any) -> None:
         for name in segment.new_tensors:
-            arguments = self._new_tensor_arguments(name)
-            shape_and_stride, dtype = arguments.rsplit(", ", 1)
-            tensor = f"empty_strided({shape_and_stride}, dtype={dtype}, device=device)"
+            shape, stride, dtype = self._new_tensor_arguments(name)
+            tensor = f"torch.empty_strided({shape}, {stride}, dtype={dtype}, device=device)"
             self._emit_line(f"{self._variable(name)} = {tensor}")
         self._emit_steps(segment.steps, "", {})
 
@@ -108,10 +107,14 @@ class GPUCallStub(CallStub):
         if isinstance(step, View):
             return f"{self._variable(step.name)} = {self._variable(step.buffer)}[{index_text(step.index, counters)}]"
         assert isinstance(step, Launch)
-        launch = f"launch{list(self.launchers).index(step.kernel)}"
-        self.bindings[launch] = self.launchers[step.kernel]
         arguments = [*map(self._variable, step.arguments), *map(str, self.size_arguments[step.kernel])]
-        return f"{launch}({', '.join(arguments)})"
+        return f"{self._launcher(step.kernel)}({', '.join(arguments)})"
+
+    def _launcher(self, kernel: str) -> str:
+        """Return the name of the function that launches a kernel."""
+        name = f"launch{list(self.launchers).index(kernel)}"
+        self.bindings[name] = self.launchers[kernel]
+        return name
 
 
 def index_text(d: Dim, names: Mapping[str, str]) -> str:

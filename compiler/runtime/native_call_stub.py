@@ -127,7 +127,7 @@ class NativeCallStub(CallStub):
         self._emit_line(f"segment{k}(frame_address)")
 
     def _emit_allocation(self, name: str) -> None:
-        t, arguments = self.types[name], self._new_tensor_arguments(name)
+        t, arguments = self.types[name], ", ".join(self._new_tensor_arguments(name))
         assert isinstance(t.numel, int)
         is_large = t.numel * t.dtype.bytes >= POOL_THRESHOLD
         tensor = f"pool_tensor({arguments}, {t.numel})" if is_large else f"empty_strided({arguments})"

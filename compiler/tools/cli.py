@@ -21,6 +21,7 @@ from compiler.options import FALLBACKS, Options
 if TYPE_CHECKING:
     import torch
 
+    from compiler.api import CompiledModule
     from compiler.ir.graph.graph import Graph
     from compiler.ir.tile.kernel import Kernel
     from compiler.ir.tile.program import Program
@@ -84,8 +85,10 @@ def add_program_commands(commands: Any) -> None:
     """Add the commands `compile`, `run`, `compare` and `profile`, which take an exported program."""
     c = add_command(commands, "compile", compile_model, "compile an exported program and report")
     add_model_arguments(c)
-    c.add_argument("-o", "--output", metavar="REPORT.html", help="write the report as one HTML page")
-    c.add_argument("--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm or assembly")
+    c.add_argument("-o", "--output", help="write the report as one HTML page; for a GPU, a folder with its kernels")
+    c.add_argument(
+        "--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm, assembly, triton"
+    )
 
     c = add_command(commands, "run", run_model, "run an exported program on inputs from a file or its example inputs")
     add_model_arguments(c)
@@ -254,17 +257,34 @@ def write_ir(ir: Graph | Kernel | Program) -> str:
 def compile_model(args: argparse.Namespace) -> None:
     """tilewright compile"""
     import compiler
+    from compiler.codegen.triton.targets import GPUTarget
 
     with status_spinner(f"compiling {args.model}"):
         compiled = compiler.compile(args.model, options=options_from_args(args))
     if args.print_ir:
         print(compiled.print_ir(args.print_ir))
         return
+    if args.output and isinstance(compiled.stages.target, GPUTarget):
+        save_kernels(compiled, args.output)
+        return
     with status_spinner("measuring"):
         report = compiled.report()
     out.print(report)
     if args.output:
         err.print(f"wrote {report.save(args.output)}")
+
+
+def save_kernels(compiled: CompiledModule, folder: str) -> None:
+    """Write the kernels of a program to a folder, and print what they use."""
+    from compiler.report.render import table
+
+    with status_spinner("compiling kernels"):
+        kernels = compiled.save_kernels(folder)
+    rows = table("kernels", ["kernel", "shared memory, bytes"], last=["resources"])
+    for name, kernel in kernels.items():
+        rows.add_row(name, str(kernel.shared_bytes), kernel.resources)
+    out.print(rows)
+    err.print(f"wrote {folder}")
 
 
 def run_model(args: argparse.Namespace) -> None:

@@ -230,12 +230,12 @@ def test_kernels_in_the_interpreter(interpreter: ProcessPoolExecutor, build: Cal
 
 
 @one_of
-@pytest.mark.parametrize("target", GPU_TARGETS)
+@pytest.mark.parametrize("target", ["sm90", "gfx942"])
 def test_kernels_compile_without_a_gpu(offline: ProcessPoolExecutor, build: Callable[[], Graph], target: str) -> None:
     for kernel in scheduled(build()).kernels.values():
-        sizes = offline.submit(compile_offline, emit_triton(kernel), GPU_TARGETS[target]).result()
-        assert set(sizes) == ({"ptx", "cubin"} if target == "sm90" else {"amdgcn", "hsaco"})
-        assert min(sizes.values()) > 1000
+        compiled = offline.submit(compile_offline, emit_triton(kernel), GPU_TARGETS[target]).result()
+        assert set(compiled.artefacts) == ({"ptx", "cubin"} if target == "sm90" else {"amdgcn", "hsaco"})
+        assert min(map(len, compiled.artefacts.values())) > 1000
 
 
 @pytest.mark.parametrize("build", [linear_gelu, attention, convolution])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -40,8 +42,20 @@ def load_triton(source: str) -> Callable[..., None]:
     return interpreted_launch(launch) if is_interpreted() else launch
 
 
-def compile_offline(source: str, target: GPUTarget) -> dict[str, int]:
-    """Compile without a GPU; return the bytes of each artefact: "ptx" and "cubin", or "amdgcn" and "hsaco"."""
+@dataclass(frozen=True)
+class OfflineKernel:
+    """A kernel compiled for a GPU that is not here: assembly ("ptx" or "amdgcn") and binary ("cubin" or "hsaco") by kind.
+
+    `resources` is what the binary uses as its vendor's tool says it, such as "REG:32 STACK:0 SHARED:0 LOCAL:0"; "" without the tool.
+    """
+
+    artefacts: Mapping[str, bytes]
+    shared_bytes: int
+    resources: str
+
+
+def compile_offline(source: str, target: GPUTarget) -> OfflineKernel:
+    """Compile without a GPU."""
     import triton
     from triton.backends import compiler as backends
     from triton.compiler import ASTSource
@@ -50,4 +64,20 @@ def compile_offline(source: str, target: GPUTarget) -> dict[str, int]:
     machine = backends.GPUTarget(target.platform, target.architecture, target.warp_threads)
     program = ASTSource(module.kernel, module.signature)
     compiled = triton.compile(program, target=machine, options=module.options)
-    return {kind: len(text) for kind, text in compiled.asm.items() if kind in ("ptx", "cubin", "amdgcn", "hsaco")}
+    kept = {kind: text for kind, text in compiled.asm.items() if kind in ("ptx", "cubin", "amdgcn", "hsaco")}
+    artefacts = {kind: text.encode() if isinstance(text, str) else text for kind, text in kept.items()}
+    resources = cubin_resources(artefacts["cubin"]) if "cubin" in artefacts else ""
+    return OfflineKernel(artefacts, compiled.metadata.shared, resources)
+
+
+def cubin_resources(cubin: bytes) -> str:
+    """Return the registers and memory that the kernel of a binary uses, in the words of `cuobjdump`; "" without it."""
+    import triton
+
+    tool = triton.knobs.nvidia.cuobjdump
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [tool.path, "--dump-resource-usage", file.name]
+        listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout if tool else ""
+    return next((line.strip() for line in listing.splitlines() if "REG:" in line), "")
