@@ -26,8 +26,9 @@ from compiler.ir.tile.program import OpaqueCall, Program
 from compiler.ir.tile.substitution import unused_name
 from compiler.ir.torch_types import as_tensor
 from compiler.runtime.constants import pack_once
+from compiler.runtime.executable import workspace_buffers
 from compiler.runtime.gpu_call_stub import GPUCallStub, LaunchSegment
-from compiler.runtime.memory import in_place_pairs, plan_memory
+from compiler.runtime.memory import grid_in_place_pairs, plan_memory
 
 DRIVER_TEMPLATE = '''\
 """{name} for {target}, as kernels that PyTorch launches.
@@ -109,12 +110,12 @@ def write_kernel_folder(
 ) -> dict[str, OfflineKernel]:
     """Write a scheduled program for inputs of these sizes; return its kernels compiled for the target, none in the interpreter.
 
-    TargetError for a program that calls PyTorch's own operators, or has no input that says where it runs.
+    TargetError for a program that calls PyTorch's own operators, or has no kernel, or no input that says where it runs.
     """
     if calls := [s.node or s.op for s in program.steps if isinstance(s, OpaqueCall)]:
         raise TargetError(f"{', '.join(calls)} run in PyTorch, so kernels alone do not make the program")
-    if not program.inputs:
-        raise TargetError("a program without inputs cannot be written as kernels")
+    if not program.inputs or not program.kernels:
+        raise TargetError("a program without inputs or kernels cannot be written as kernels")
     sources, names = emit_program(program), python_names(program)
     sizes = bind_sizes((program.buffers[n] for n in program.inputs), (tuple(x.shape) for x in inputs))
     kernels = folder / "kernels"
@@ -134,9 +135,7 @@ def write_kernel_folder(
 
 def driver_source(program: Program, sizes: Mapping[str, int], name: str, target: GPUTarget) -> str:
     """Return the module that runs a program whose buffers have the sizes `sizes`."""
-    external = {*program.inputs, *program.outputs, *program.constants, *program.views}
     names = python_names(program)
-    workspace = [b for b in program.buffers if b not in external]
     stub = DriverStub(
         program.buffers,
         {},
@@ -146,7 +145,7 @@ def driver_source(program: Program, sizes: Mapping[str, int], name: str, target:
         frozenset(),
         {},
         program=program,
-        memory_plan=plan_memory(program, workspace, in_place_pairs(program)),
+        memory_plan=plan_memory(program, workspace_buffers(program), grid_in_place_pairs(program)),
         launchers={},
         size_arguments={n: [sizes[s.name] for s in kernel_dynamic_sizes(k)] for n, k in program.kernels.items()},
         names=names,

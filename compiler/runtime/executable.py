@@ -17,7 +17,7 @@ from compiler.ir.torch_types import strides
 from compiler.runtime.arguments import argument_device, check_argument
 from compiler.runtime.call_stub import CallStub, EagerSegment, RunFunction, Segment
 from compiler.runtime.eager_calls import EagerCallEmitter
-from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
+from compiler.runtime.memory import InPlacePairs, accessed_buffers, in_place_pairs, plan_memory
 from compiler.target import Target
 
 
@@ -41,10 +41,9 @@ class Executable(ABC):
         self.program, self.target = program, target
         self.size_names = tuple(s.name for s in program_dynamic_sizes(program))
         self.size_values: Mapping[str, int] = {}
-        self.external_buffers = _external_buffers(program)
-        internal = program.buffers.keys() - program.views.keys() - {*self.external_buffers}
-        self.workspace_buffers = [b for b in program.buffers if b in internal]
-        self.in_place_pairs = in_place_pairs(program)
+        self.external_buffers = external_buffers(program)
+        self.workspace_buffers = workspace_buffers(program)
+        self.in_place_pairs = self._in_place_pairs()
         if not self.size_names:
             self.memory_plan = plan_memory(program, self.workspace_buffers, self.in_place_pairs)
 
@@ -55,6 +54,10 @@ class Executable(ABC):
         new.memory_plan = plan_memory(new.program, new.workspace_buffers, new.in_place_pairs)
         new._prepare_calls()
         return new
+
+    def _in_place_pairs(self) -> InPlacePairs:
+        """Return the parameters of each kernel that may alias."""
+        return in_place_pairs(self.program)
 
     @abstractmethod
     def _prepare_calls(self) -> None:
@@ -171,10 +174,16 @@ def split_segments(program: Program) -> Iterator[list[Step] | OpaqueCall]:
         yield run
 
 
-def _external_buffers(program: Program) -> tuple[str, ...]:
+def external_buffers(program: Program) -> tuple[str, ...]:
     """Return the buffers outside the workspace: inputs, outputs, constants, and those that opaque calls access."""
     eager = [b for s in program.steps if isinstance(s, OpaqueCall) for b in (*s.arguments, *s.results)]
     return tuple(dict.fromkeys((*program.inputs, *program.outputs, *program.constants, *eager)))
+
+
+def workspace_buffers(program: Program) -> list[str]:
+    """Return the buffers that lie in the workspace."""
+    others = {*external_buffers(program), *program.views}
+    return [b for b in program.buffers if b not in others]
 
 
 def _require_owned_outputs(program: Program) -> None:

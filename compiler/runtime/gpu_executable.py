@@ -16,6 +16,7 @@ from compiler.runtime.arguments import argument_device
 from compiler.runtime.constants import pack_once
 from compiler.runtime.executable import Executable
 from compiler.runtime.gpu_call_stub import GPUCallStub, LaunchSegment
+from compiler.runtime.memory import InPlacePairs, grid_in_place_pairs
 
 
 class GPUExecutable(Executable):
@@ -38,6 +39,9 @@ class GPUExecutable(Executable):
         self.constants_on = cache(self._move_constants)
         if not self.size_names:
             self._prepare_calls()
+
+    def _in_place_pairs(self) -> InPlacePairs:
+        return grid_in_place_pairs(self.program)
 
     def _prepare_calls(self) -> None:
         """Nothing is shared but constants."""

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from compiler.errors import VerifyError
 from compiler.ir.tile.inplace import aliasable_pairs
+from compiler.ir.tile.kernel import Block, For, Kernel, Store, stmt_body, walk
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, walk_steps
 
 ALIGNMENT = 64
@@ -51,6 +52,25 @@ InPlacePairs: TypeAlias = Mapping[str, Collection[tuple[str, str]]]
 def in_place_pairs(program: Program) -> InPlacePairs:
     """Return the parameters of each kernel that may alias: see compiler.ir.tile.inplace."""
     return {name: aliasable_pairs(kernel) for name, kernel in program.kernels.items()}
+
+
+def grid_in_place_pairs(program: Program) -> InPlacePairs:
+    """Return the same for kernels that a grid runs: each of its programs repeats the stores outside a parallel loop."""
+    pairs = in_place_pairs(program)
+    repeated = {name: repeated_stores(kernel) for name, kernel in program.kernels.items()}
+    return {name: {(a, b) for a, b in pairs[name] if b not in repeated[name]} for name in pairs}
+
+
+def repeated_stores(kernel: Kernel) -> set[str]:
+    """Return the buffers that `kernel` stores to outside one of its parallel loops."""
+
+    def stores(body: Block, loops: int) -> Iterator[str]:
+        for s in body:
+            if isinstance(s, Store) and loops:
+                yield s.buffer
+            yield from stores(stmt_body(s), loops - (isinstance(s, For) and s.parallel))
+
+    return set(stores(kernel.body, sum(isinstance(s, For) and s.parallel for s in walk(kernel.body))))
 
 
 def plan_memory(program: Program, names: Collection[str], pairs: InPlacePairs) -> MemoryPlan:

@@ -359,6 +359,7 @@ def test_large_buffers_have_long_indices() -> None:
             "parallel %i in 0..4 { store %x[%i], %y[%i] } for %j in 0..48 { store %y[0] + %x[%j], %y[0] }",
             "needs its own kernel",
         ),
+        ("store %y[0] + 1.0, %y[0] parallel %i in 1..48 { store %x[%i], %y[%i] }", "needs its own kernel"),
         (
             "local %c: f32[] parallel %i in 0..48 tile 16 { store %x[%i], %c[] }",
             "local %c is rank 0 but is stored once per %i",

@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from compiler.errors import VerifyError
 from compiler.ir.text.tile_parser import parse_program
-from compiler.runtime.memory import ALIGNMENT, Lifetime, assign_offsets, in_place_pairs, plan_memory
+from compiler.runtime.memory import (
+    ALIGNMENT,
+    Lifetime,
+    assign_offsets,
+    grid_in_place_pairs,
+    in_place_pairs,
+    plan_memory,
+)
 
 LIFETIMES = st.builds(
     lambda first, length, size: Lifetime(first, first + length, size),
@@ -75,3 +82,16 @@ def test_reading_before_writing_is_refused():
     program = parse_program(CHAIN.replace("launch @inc(%x, %a)\n", ""))
     with pytest.raises(VerifyError, match="%a is read by step 0"):
         plan_memory(program, INSIDE, {})
+
+
+def test_programs_of_a_grid_write_over_no_input_of_a_store_that_they_repeat():
+    program = parse_program("""program {
+      input %x: f32[8]  input %s: f32[]  output %y: f32[8]  output %t: f32[]
+      kernel @k(in %x: f32[8], in %s: f32[], out %y: f32[8], out %t: f32[]) {
+        store exp(%s[]), %t[]
+        parallel %i in 0..8 { store exp(%x[%i]), %y[%i] }
+      }
+      launch @k(%x, %s, %y, %t)
+    }""")
+    assert set(in_place_pairs(program)["k"]) == {("x", "y"), ("s", "t")}
+    assert grid_in_place_pairs(program)["k"] == {("x", "y")}

@@ -185,12 +185,18 @@ class TritonKernelEmitter:
     def emit_block(self, body: tile.Block) -> None:
         if sum(isinstance(s, For) and s.parallel for s in body) > 1:
             raise TritonError(f"@{self.kernel.name}: sibling parallel loops need two kernels")
-        if any(isinstance(s, For) and s.parallel for s in body) and any(map(is_read_modify_write, body)):
+        if any(isinstance(s, For) and s.parallel for s in body) and any(map(self.is_read_modify_write, body)):
             raise TritonError(
-                f"@{self.kernel.name}: a read-modify-write loop next to a parallel loop needs its own kernel"
+                f"@{self.kernel.name}: a read-modify-write statement next to a parallel loop needs its own kernel"
             )
         for stmt in body:
             self.emit_stmt(stmt)
+
+    def is_read_modify_write(self, stmt: Stmt) -> bool:
+        """Return True if a statement outside parallel loops writes a parameter that it reads: it must not run in every program."""
+        is_parallel = isinstance(stmt, For) and stmt.parallel
+        rewritten = tile.loaded_buffers((stmt,)) & tile.stored_buffers((stmt,)) & self.params.keys()
+        return bool(rewritten) and not is_parallel
 
     def emit_stmt(self, stmt: Stmt) -> None:
         match stmt:
@@ -399,14 +405,6 @@ def needs_int64(count: Dim) -> bool:
     """Return True if indices of `count` elements may not fit 32 bits."""
     bounds = interval(count, {})
     return bounds is None or bounds[1] >= INT32_INDEX_LIMIT
-
-
-def is_read_modify_write(stmt: Stmt) -> bool:
-    """Return True for a serial loop that writes a buffer it reads: it must not run in every program."""
-    if not isinstance(stmt, For) or stmt.parallel:
-        return False
-    local = {s.buffer for s in tile.walk((stmt,)) if isinstance(s, Local)}
-    return bool(tile.loaded_buffers((stmt,)) & tile.stored_buffers((stmt,)) - local)
 
 
 def reduce_identity(s: Reduce) -> Const:
