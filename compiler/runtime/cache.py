@@ -21,6 +21,7 @@ import llvmlite
 
 import compiler.codegen
 import compiler.ir
+import compiler.math
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.options import Options
 
@@ -38,6 +39,9 @@ SHARD_COUNT = 256
 
 SOURCE_SUFFIXES = (".py", ".toml", ".ll")
 """Endings of the files that decide what the compiler does."""
+
+CODE_PACKAGES = (compiler.codegen, compiler.ir, compiler.math)
+"""Packages whose sources decide what a kernel's code is."""
 
 OMITTED = frozenset({"triton", "ops"})
 """Directories that do not decide what becomes of a kernel."""
@@ -116,7 +120,7 @@ def object_cache_for(options: Options) -> ObjectCache:
 
 def object_key(content: str, target: CPUTarget) -> str:
     """Return the cache key of `content` (such as a kernel's digest) on `target`, for this version of the compiler."""
-    parts = (content, str(target), source_hash(compiler.codegen, compiler.ir, omitted=OMITTED), llvmlite.__version__)
+    parts = (content, str(target), source_hash(*CODE_PACKAGES, omitted=OMITTED), llvmlite.__version__)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -226,7 +226,7 @@ class Fusion:
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
         """Return True if recomputing `n` in each user reads no more bytes than its result has."""
-        if is_view(n.structure, n):
+        if is_view(n.structure, n) or is_cheap_index_expr(n):
             return True
         if not isinstance(n.structure, (Elementwise, IndexMap)):
             return not n.operands and not isinstance(n.structure, Reduction)
