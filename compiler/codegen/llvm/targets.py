@@ -32,6 +32,7 @@ _AVX2 = (
     "lzcnt",
     "movbe",
 )
+_NEON = ("neon", "fp-armv8")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 
@@ -192,7 +193,8 @@ CPU_TARGETS: dict[str, CPUTarget] = {
         cpu_target(
             "x86-64-v4", LINUX_X86, "x86-64-v4", _features(_AVX512, absent=("prefer-256-bit",)), 512, 32, AVX512
         ),
-        cpu_target("aarch64", LINUX_ARM, "generic", _features(("neon", "fp-armv8")), 128, 32, NEON),
+        cpu_target("aarch64", LINUX_ARM, "generic", _features(_NEON), 128, 32, NEON),
+        cpu_target("armv8.6-a", LINUX_ARM, "generic", _features((*_NEON, "dotprod", "i8mm", "bf16")), 128, 32, NEON),
     )
 }
 """Targets that need no such machine to compile for."""
