@@ -45,11 +45,11 @@ def find_matrix_shape(shapes: Iterable[MatrixShape], lhs: str, rhs: str, accumul
 
 
 def is_or_widens(multiplied: DType, stored: DType) -> bool:
-    """Return True if an instruction that takes `multiplied` serves values of dtype `stored`: they are that, or integers to widen.
+    """Return True if an instruction that takes `multiplied` serves values of dtype `stored`: the same, or narrower integers.
 
-    Floats of 8 bits take several instructions to widen.
+    One instruction widens those; conversions to floats take several.
     """
-    return multiplied == stored or (stored.is_integer and multiplied.includes(stored))
+    return multiplied == stored or (multiplied.is_integer and multiplied.includes(stored))
 
 
 def find_widening_shape(
