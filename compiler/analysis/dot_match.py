@@ -14,7 +14,7 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
 from compiler.ir.tile.kernel import Range, Reduce, iteration_count_hint
 from compiler.ir.types import TensorType, packed_dtype, with_innermost
-from compiler.target import MatrixShape, find_matrix_shape
+from compiler.target import MatrixShape, find_widening_shape
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def match_dots(table: Accesses, shapes: Collection[MatrixShape]) -> Iterator[Dot
     """Yield every contraction of a kernel whose operands the target multiplies a few at a time."""
     for stmt in tile.walk(table.kernel.body) if shapes else ():
         contraction = contraction_of(stmt)
-        operands = contraction and match_operands(contraction, shapes)
+        operands = contraction and match_operands(table, contraction, shapes)
         if contraction and operands:
             yield match_dot(table, contraction.reduction, *operands)
 
@@ -56,14 +56,22 @@ def saved_products(table: Accesses, shapes: Collection[MatrixShape]) -> int:
     return saved
 
 
-def match_operands(c: Contraction, shapes: Collection[MatrixShape]) -> tuple[Load, Load, int] | None:
-    """Return the loads that a contraction multiplies, in the order of an instruction, and how many products that adds."""
-    lhs, rhs = (uncast(e) for e in (c.lhs, c.rhs))
-    if isinstance(lhs, Load) and isinstance(rhs, Load):
-        for x, y in ((lhs, rhs), (rhs, lhs)):
-            if shape := find_matrix_shape(shapes, x.dtype.name, y.dtype.name, c.accumulator.name):
-                return x, y, shape.k
-    return None
+def match_operands(table: Accesses, c: Contraction, shapes: Collection[MatrixShape]) -> tuple[Load, Load, int] | None:
+    """Return the loads that a contraction multiplies, in the order of an instruction, and how many products that adds.
+
+    Constants may be narrower than what the instruction multiplies.
+    """
+    loads = [uncast(e) for e in (c.lhs, c.rhs)]
+    lhs, rhs = loads
+    if not isinstance(lhs, Load) or not isinstance(rhs, Load):
+        return None
+    found = find_widening_shape(shapes, lhs.dtype, rhs.dtype, c.accumulator)
+    if found is None:
+        return None
+    shape, dtypes = found
+    if any(x.dtype != d and table.roles[x.buffer] != "const" for x, d in zip((lhs, rhs), dtypes, strict=True)):
+        return None
+    return (lhs, rhs, shape.k) if f"{dtypes[0]}" == shape.lhs else (rhs, lhs, shape.k)
 
 
 def match_dot(table: Accesses, stmt: Reduce, lhs: Load, rhs: Load, count: int) -> DotMatch | NoDot:

@@ -19,7 +19,7 @@ from compiler.errors import TargetError
 from compiler.ir.tile.kernel import Kernel
 from compiler.target import Target
 
-QUANTIZED_PASSES = "hoist-quantize,legalize-signedness,integer-contraction,sink-scale"
+QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale"
 """Contractions of dequantized values read bytes, and scale their sums."""
 
 FOLDING_PASSES = (

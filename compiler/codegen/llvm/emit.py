@@ -16,7 +16,7 @@ from typing import TypeAlias
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
-from compiler.codegen.llvm.primitives import emit_binary
+from compiler.codegen.llvm.primitives import emit_binary, emit_dot_instruction
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
@@ -438,13 +438,11 @@ class KernelEmitter:
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
         if stmt.op == "add" and isinstance(value, PrimitiveCall) and value.primitive == "dot":
-            packed = value.operands[0].dtype
-            dot = self.target.dot_instruction(packed, value.operands[1].dtype, lanes)
+            packed = [a.dtype for a in value.operands]
+            dot = self.target.dot_instruction(packed[0], packed[1], lanes)
             if dot:
-                wide = f"<{lanes * packed.count} x {dot.operand}>"
-                bits = (ev.emit_element(a, coord, lanes) for a in value.operands)
-                x, y = (self.b.emit(f"bitcast {llvm_type(packed, lanes)} {v} to {wide}") for v in bits)
-                return self.b.intrinsic(ty, f"{dot.intrinsic}.{lanes * packed.bits}", (ty, total), (wide, x), (wide, y))
+                args = [ev.emit_element(a, coord, lanes) for a in value.operands]
+                return emit_dot_instruction(self.b, dot, packed, args, total, lanes)
         is_wide = value.dtype.is_float and not value.dtype.is_reduced_float
         if stmt.op == "add" and is_wide and isinstance(value, PrimitiveCall) and value.primitive == "mul":
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)
