@@ -16,8 +16,8 @@ def _shift_right(x: Expr, count: int) -> Expr:
 
 
 @lru_cache
-def widened(source: DType, finite: bool = False) -> Expr:
-    """Return the f32 value of the float `x` of `source`, a format of 8 bits; `finite` promises that it is a number.
+def widened(source: DType) -> Expr:
+    """Return the f32 value of the float `x` of `source`, a format of 8 bits.
 
     The fields of the code are put where f32 has them.  Multiplication by a power of two corrects the exponent, and makes
     normal numbers of subnormal ones.
@@ -28,7 +28,7 @@ def widened(source: DType, finite: bool = False) -> Expr:
     bits = code << shift & (magnitude_mask << shift) - (1 << 31)
     value = bits.bitcast(f32) * 2.0 ** (127 - f.bias)
     nonfinite = (bits | INFINITY_BITS).bitcast(f32)
-    return value if finite else where(code & magnitude_mask < f.nonfinite, value, nonfinite)
+    return where(code & magnitude_mask < f.nonfinite, value, nonfinite)
 
 
 @lru_cache

@@ -12,13 +12,14 @@ from compiler.analysis.quantized_value import (
     QuantizedValue,
     is_known,
     match_quantized_values,
+    operand_sums,
     place,
 )
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, scalar_constant
 from compiler.ir.graph.structure import Position, Reduction, index_vars, position_variables
-from compiler.ir.symbolic.index_expr import Dim, product, var
+from compiler.ir.symbolic.index_expr import product, var
 from compiler.ir.types import f32, f64, i8, i32
 from compiler.passes.base import Context, GraphPass, register
 
@@ -121,20 +122,7 @@ def _largest(x: QuantizedValue) -> int:
 
 def _sums(n: Node, codes: Sequence[Node], number: int) -> Node:
     """Return the sums of the codes of operand `number` that each result of `n` reads, in i32."""
-    positions = operand_positions(n)
-    plain = _plain_sums(n, codes[number], positions[number])
-    return plain or _window_sums(n, codes, positions, number)
-
-
-def _plain_sums(n: Node, codes: Node, position: Position) -> Node | None:
-    """Return sums over whole dimensions of `codes`; None where results add parts of a dimension."""
-    assert isinstance(n.structure, Reduction)
-    reduced = index_vars("r", len(n.structure.domain(n).extents))
-    dims = tuple(k for k, d in enumerate(position) if d in reduced)
-    if {position[k] for k in dims} != set(reduced) or len(dims) != len(reduced):
-        return None
-    kept: list[Dim] = [0 if k in dims else d for k, d in enumerate(position)]
-    return place(ops.sum_(ops.cast(codes, dtype=i32), dims=dims, keepdim=True), tuple(kept), n.shape)
+    return operand_sums(n, codes[number], number, i32) or _window_sums(n, codes, operand_positions(n), number)
 
 
 def _window_sums(n: Node, codes: Sequence[Node], positions: Sequence[Position], number: int) -> Node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
 from compiler.analysis.contraction_nodes import is_contraction_node, operand_positions
 from compiler.analysis.quantized_value import CODES, Match, QuantizedValue, match_quantized_values, place
@@ -12,8 +13,9 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import IndexMap, Position, index_vars, is_view
 from compiler.ir.symbolic.index_expr import substitute, var
+from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.types import f64, i32
-from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.base import Context, GraphPass, from_machine, register
 
 
 @register
@@ -25,27 +27,35 @@ class SplitReductions(GraphPass):
       ->
     %a = permute (reshape %x)   %b = permute %g   %p = matmul %a, %b   %y = sum %p {dims=[0]}   %p: f32[2, 8, 96]
 
-    Applies where the target adds products of integers in dot products that a group consists of.  Scales of the other operand,
-    which do not vary along the sum, follow it.
+    Applies to integers where the target adds their products in dot products that a group consists of, and to few rows of
+    floats, whose sums of both levels fit registers: one multiplication fewer for each weight that is read.  Scales of the
+    other operand, which do not vary along the sum, follow it.
     """
 
     name = "split-reductions"
+    registers: int = from_machine("registers")
 
     def run(self, ir: Graph, context: Context) -> Graph:
-        dots = [s for s in context.matrix_shapes if s.m == 1 and s.accumulator == i32.name]
-        found = match_quantized_values(ir) if dots else {}
+        found = match_quantized_values(ir)
         new: dict[Node, Node] = {}
-        for n in ir.nodes if dots else ():
-            if not is_matrix_product(n) or n.dtype == f64:
+        for n in ir.nodes:
+            if not is_matrix_product(n) or n.dtype == f64 or (weights := grouped_weights(n.operands[1], found)) is None:
                 continue
-            x, weights = found[n.operands[0]], grouped_weights(n.operands[1], found)
-            if not isinstance(x, QuantizedValue) or x.codes.dtype not in CODES or weights is None:
-                continue
-            groups, size, _ = weights.shape
-            if all(size % s.k == 0 for s in dots):
+            x, (groups, size, _) = found[n.operands[0]], weights.shape
+            if self.has_few_rows(n) or self.has_dots(x, size, context):
                 new[n] = in_groups(n, x, weights).with_name(n.name).with_loc(n.loc)
                 context.applied(self, f"adds in {groups} groups of {size}", n)
         return ir.replace_nodes(new)
+
+    def has_dots(self, x: Match, size: int, context: Context) -> bool:
+        """Return True if the target multiplies rows `x` as integers, in dot products that a group consists of."""
+        steps = [s.k for s in context.matrix_shapes if s.m == 1 and s.accumulator == i32.name]
+        is_integer = isinstance(x, QuantizedValue) and x.codes.dtype in CODES
+        return is_integer and bool(steps) and all(size % k == 0 for k in steps)
+
+    def has_few_rows(self, n: Node) -> bool:
+        """Return True if two accumulators for each row of `n`, and for two registers of columns, take half of the registers."""
+        return 8 * prod(map(dim_hint, n.shape[:-1])) <= self.registers
 
 
 def is_matrix_product(n: Node) -> bool:
@@ -96,13 +106,13 @@ def varies_inside(grouped: Node, q: QuantizedValue) -> bool:
     return any(p is not None and p.type.rank >= -dim and p.shape[dim] != 1 for p in (q.scale, q.zero_point))
 
 
-def in_groups(n: Node, x: QuantizedValue, weights: Node) -> Node:
+def in_groups(n: Node, x: Match, weights: Node) -> Node:
     """Return the matrix product `n` of `x` and the matrix that `weights` are the groups of, as a sum over groups."""
     groups, size, _ = weights.shape
-    scale = None if x.scale is None else place(x.scale, operand_positions(n)[0], n.shape)
-    wide = n.dtype.compute
-    value = replace(x, scale=None if scale is not None else x.scale).dequantize(wide)
-    rank = n.type.rank
+    scale, value, wide, rank = None, n.operands[0], n.dtype.compute, n.type.rank
+    if isinstance(x, QuantizedValue):
+        scale = None if x.scale is None else place(x.scale, operand_positions(n)[0], n.shape)
+        value = replace(x, scale=None if scale is not None else x.scale).dequantize(wide)
     rows = ops.reshape(value, shape=(*value.shape[:-1], groups, size))
     rows = ops.permute(rows, dims=(*range(rank - 2), rank - 1, rank - 2, rank))
     total = ops.sum_(n.op(rows, ops.as_dtype(weights, wide), loc=n.loc), dims=(rank - 2,))
