@@ -21,6 +21,10 @@ CODES = "%q = constant i8[3, 2, 4] [[[1, -2, 3, 4], [5, 6, -128, 8]], [[1, 1, 1,
 WEIGHT = f"""{CODES}  %s = constant f32[3, 2, 1] [[[0.5], [2]], [[1], [4]], [[8], [0.25]]]
           %f = cast %q {{dtype=f32}}  %g = mul %f, %s"""
 
+INSIDE = WEIGHT.replace(
+    "[3, 2, 1] [[[0.5], [2]], [[1], [4]], [[8], [0.25]]]", "[1, 2, 4] [[[1, 2, 3, 4], [5, 6, 7, 8]]]"
+)
+
 MATRIX = "%r = reshape %g {shape=[3, 8]}  %w = permute %r {dims=[1, 0]}"
 
 ROWS = "%i = cast %x {dtype=f32}  %z = sub %i, 3.0  %a = mul %z, %t"
@@ -66,9 +70,17 @@ def test_a_batch_and_zero_points_of_groups() -> None:
         (ROWS, f"{WEIGHT}  {MATRIX}", (MatrixShape(1, 8, 8, "u8", "i8", "i32"),)),
         ("%i = cast %x {dtype=f32}  %e = exp %i  %a = mul %e, %t", f"{WEIGHT}  {MATRIX}", PAIRS),
         (ROWS, f"{WEIGHT.replace('[3, 2, 1] [[[0.5], [2]], [[1], [4]], [[8], [0.25]]]', '[] 2')}  {MATRIX}", PAIRS),
+        (ROWS, f"{INSIDE}  {MATRIX}", PAIRS),
         (ROWS, f"{WEIGHT}  %o = permute %g {{dims=[1, 0, 2]}}  {MATRIX.replace('%g', '%o')}", PAIRS),
     ],
-    ids=["no dots", "a part of a dot", "activations of floats", "one scale", "groups that are no rows"],
+    ids=[
+        "no dots",
+        "a part of a dot",
+        "activations of floats",
+        "one scale",
+        "scales inside groups",
+        "groups that are no rows",
+    ],
 )
 def test_what_stays(rows: str, weight: str, shapes: tuple[MatrixShape, ...]) -> None:
     check_pass(
