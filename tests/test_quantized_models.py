@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -146,7 +147,7 @@ CONFIGS: dict[str, tuple[Any, str]] = {
     ),
     "int8 by int4 in groups": (
         Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32)),
-        "missed: runs in f32: a view divides its groups",
+        "applied: runs in integers",
     ),
     "float8 weights": (Float8WeightOnlyConfig(), "missed: runs in f32: operand 0 is not quantized"),
 }
@@ -156,6 +157,16 @@ CONFIGS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_quantize(name: str, entry: str) -> None:
     check_quantized(name, entry, torch.float32)
+
+
+def test_groups_are_added_in_one_kernel() -> None:
+    """Dot products of a group inside, the scaled sums of groups outside."""
+    model, x = nn.Sequential(nn.Linear(256, 96)).eval(), torch.randn(64, 256)
+    quantize_(model, CONFIGS["int8 by int4 in groups"][0])
+    text = compiler.compile(model, (x,)).print_ir("scheduled")
+    assert re.search(
+        r"reduce add %(\w+) in 0\.\.8 [^{]*\{\s*%\w+ = reduce add %\w+ in 0\.\.\d+ [^{]*\{[^}]*dot<i32>", text
+    )
 
 
 @pytest.mark.parametrize("name", ["int8 weights", "int8", "float8 weights"])

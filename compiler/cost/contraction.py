@@ -62,7 +62,7 @@ class ContractionProblem:
     `lane_stride`: bytes between results of neighbouring lanes if those of rows are contiguous; 0 if those of lanes are.
     `results_per_column`: contiguous results that a row has per column, each in a vector of its own.
     `unpacked`: the operand along lanes is not packed, so a tile skips the columns of other tiles in memory.
-    `sums`: accumulators of each result, more than one if the sum is part of sums around it.
+    `sums`: accumulators of each result, more than one if the sum is part of others inside the lane loop.
     """
 
     columns: int

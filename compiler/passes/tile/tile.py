@@ -117,7 +117,8 @@ class Tile(TilePass):
         count, columns = max(a.execution_count for a in reads), tiling_extent(lane.extent, lane.lanes)
         # local buffers have one copy for each column that is held
         unpacked = any(table.roles[a.buffer] != "const" for a in lane_reads) and not table.local_bytes(lane.var)
-        sums = 1 + len({id(t) for r in enclosing_loops if isinstance(t := table.loops[r.var][1], Reduce)})
+        inside = enclosing_loops[enclosing_loops.index(lane) + 1 :]
+        sums = 1 + len({id(t) for r in inside if isinstance(t := table.loops[r.var][1], Reduce)})
         problem = ContractionProblem(columns, lane.lanes, dim_hint(depth), count, windows, unpacked=unpacked, sums=sums)
         interleaved_loops = tuple[Range, ...]()
         if row is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -223,3 +224,14 @@ def test_every_target_has_the_same_integers(target: str, x_dtype: torch.dtype) -
     exact = (x.numpy().astype(np.int64) - 5) @ w.numpy().astype(np.int64).T
     for result in results:
         np.testing.assert_array_equal(result, exact.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+def test_every_target_convolves_the_same_integers(target: str) -> None:
+    """Padding, three channels, zero points of images and of weights."""
+    x, w = random_bytes(torch.uint8, 1, 3, 6, 9), random_bytes(torch.int8, 20, 3, 3, 3)
+    conv = partial(torch.nn.functional.conv2d, padding=1)
+    compiled = compiler.compile(Product(w, 200, 7, conv), (x,), options={"target": target})
+    assert [r.message for r in compiled.remarks.select("integer-contraction")] == ["runs in integers"]
+    exact = conv(x.double() - 200, w.double() - 7)
+    np.testing.assert_array_equal(compiled(x).numpy(), exact.numpy().astype(np.float32))
