@@ -16,6 +16,7 @@ import torch
 import compiler
 from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
 from compiler.runtime.constants import pack, unpack
+from compiler.runtime.memory import ALIGNMENT
 
 SCRIPT = """
 import json, sys, torch, compiler
@@ -77,6 +78,14 @@ def test_a_damaged_entry_is_replaced(tmp_path: Path) -> None:
     entry.write_bytes(data)
     assert not is_found(tmp_path, linear(), 5, 48)
     assert is_found(tmp_path, linear(), 5, 48)
+
+
+def test_computed_constants_start_on_a_cache_line(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5), torch.nn.Conv2d(5, 7, 1)).eval()
+    x = torch.randn(1, 3, 8, 8)
+    assert not is_found(tmp_path, net, 1, 3, 8, 8)
+    made = compiler.compile(net, (x,), options={"cache": str(tmp_path)})
+    assert all(array.ctypes.data % ALIGNMENT == 0 for array in made.executable.constants.values())
 
 
 def test_dynamic_sizes_share_an_entry(tmp_path: Path) -> None:
