@@ -110,6 +110,22 @@ def test_opaque_calls_are_kept(tmp_path: Path) -> None:
         assert (made.compile_seconds["passes"] == 0) == found
 
 
+def test_complex_numbers_tell_programs_apart(tmp_path: Path) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self, scale: complex) -> None:
+            super().__init__()
+            self.scale = scale
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.view_as_real(x * self.scale)
+
+    x = torch.randn(3, dtype=torch.complex64)
+    for scale, is_found in ((2 + 1j, False), (complex(-0.0, float("inf")), False), (2 + 1j, True)):
+        made = compiler.compile(Scaled(scale), (x,), options={"cache": str(tmp_path)})
+        torch.testing.assert_close(made(x), Scaled(scale)(x), equal_nan=True)
+        assert (made.compile_seconds["passes"] == 0) == is_found
+
+
 @pytest.mark.parametrize(
     "dims",
     [
