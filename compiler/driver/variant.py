@@ -154,14 +154,6 @@ class BackgroundCodegen:
                         self.build.submit("packing", pack_once, data, param.type, self.arena)
         self.seconds += time.perf_counter() - start
 
-    def load(self, key: str, graph: Graph) -> tuple[Executable, bool] | None:
-        """Return the executable in the cache of programs, see `program_cache.load`."""
-        self.build.finish()
-        found = program_cache.load(key, graph, self.options, self.target, self.arena)
-        if found:
-            self.arena.trim()
-        return found
-
     def finish(self, program: Program) -> Executable:
         """Wait for all code, and link it."""
         executable = Executable(program, self.target, self.options, self.build)
@@ -180,11 +172,11 @@ def compile_plan(plan: Plan) -> CompiledVariant:
         stages = lower_and_schedule(graph, options, instruments)
         seconds = {"passes": time.perf_counter() - start, "code": 0.0}
         return CompiledVariant(plan, None, seconds, compiled_stages=stages)
+    key = program_cache.program_key(graph, options, target) if options.cache and not instruments else ""
+    if key and (found := program_cache.load(key, graph, options, target)):
+        return CompiledVariant(plan, found[0], {"passes": 0.0, "code": time.perf_counter() - start}, found[1])
     codegen = BackgroundCodegen(target, options)
     codegen.reserve(graph)
-    key = program_cache.program_key(graph, options, target) if options.cache and not instruments else ""
-    if key and (found := codegen.load(key, graph)):
-        return CompiledVariant(plan, found[0], {"passes": 0.0, "code": time.perf_counter() - start}, found[1])
     stages = lower_and_schedule(graph, options, instruments, scheduler(target, options), codegen)
     scheduled = time.perf_counter()
     executable = codegen.finish(stages.scheduled)
