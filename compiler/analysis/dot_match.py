@@ -61,8 +61,7 @@ def match_operands(table: Accesses, c: Contraction, shapes: Collection[MatrixSha
 
     Constants may be narrower than what the instruction multiplies.
     """
-    loads = [uncast(e) for e in (c.lhs, c.rhs)]
-    lhs, rhs = loads
+    lhs, rhs = uncast(c.lhs), uncast(c.rhs)
     if not isinstance(lhs, Load) or not isinstance(rhs, Load):
         return None
     found = find_widening_shape(shapes, lhs.dtype, rhs.dtype, c.accumulator)

@@ -70,7 +70,7 @@ def grouped_weights(w: Node, found: Mapping[Node, Match]) -> Node | None:
     """Return quantized weights [inner, columns] as [groups, size of a group, columns] with a scale for each group; None for others."""
     source = w
     while not isinstance(found[source], QuantizedValue):
-        if not is_view(source.structure, source):
+        if not is_view(source.structure, source) or len(source.operands) != 1:
             return None
         (source,) = source.operands
     q = found[source]

@@ -36,11 +36,10 @@ class WidenOperands(GraphPass):
             shape = widening_shape(n.operands, total, context.matrix_shapes)
             dtypes = shape[1] if shape else tuple(total if o.dtype.is_reduced_float else o.dtype for o in n.operands)
             wide = [o if o in constants else widened(o, d) for o, d in zip(n.operands, dtypes, strict=True)]
-            narrow = [o for o, w in zip(n.operands, wide, strict=True) if o is not w]
-            if narrow and total.is_float == narrow[0].dtype.is_float:
+            changed = [(o.dtype, w.dtype) for o, w in zip(n.operands, wide, strict=True) if o is not w]
+            if changed:
                 new[n] = ops.as_dtype(with_sum_dtype(n, wide, total), n.dtype).with_name(n.name).with_loc(n.loc)
-                (dtype,) = {w.dtype for o, w in zip(n.operands, wide, strict=True) if o is not w}
-                context.applied(self, f"{narrow[0].dtype} operands computed in {dtype}", n)
+                context.applied(self, f"{changed[0][0]} operands computed in {changed[0][1]}", n)
         return ir.replace_nodes(new)
 
 
