@@ -16,6 +16,7 @@ from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.driver import program_cache
 from compiler.driver.autotune import Tuner
+from compiler.driver.given_kernels import GivenKernels
 from compiler.errors import TargetError
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
@@ -182,7 +183,11 @@ def compile_plan(plan: Plan) -> CompiledVariant:
         return CompiledVariant(plan, None, seconds, compiled_stages=stages)
     codegen = BackgroundCodegen(target, options)
     codegen.reserve(graph)
-    key = program_cache.program_key(graph, options, target) if options.cache and not instruments else ""
+    key = (
+        program_cache.program_key(graph, options, target)
+        if options.cache and not (instruments or options.schedules)
+        else ""
+    )
     if key and (found := codegen.load(key, graph)):
         return CompiledVariant(plan, found[0], {"passes": 0.0, "code": time.perf_counter() - start}, found[1])
     stages = lower_and_schedule(graph, options, instruments, scheduler(target, options), codegen)
@@ -196,8 +201,11 @@ def compile_plan(plan: Plan) -> CompiledVariant:
 
 
 def scheduler(target: CPUTarget, options: Options) -> Scheduler:
-    """Return what runs the passes over kernels: the autotuner where the user asks for it."""
-    return Tuner(target, object_cache_for(options), KernelTimer(target)).run if options.tune else run_pipeline
+    """Return what runs the passes over kernels: the autotuner where the user asks for it, with the kernels that he gives."""
+    passes: Scheduler = run_pipeline
+    if options.tune:
+        passes = Tuner(target, object_cache_for(options), KernelTimer(target)).run
+    return GivenKernels(passes, options.schedules, target).run if options.schedules else passes
 
 
 def require_executable(variant: CompiledVariant, executable: Executable | None) -> Executable:

@@ -18,13 +18,10 @@ from compiler.driver.variant import require_executable
 from compiler.passes.remark import format_seconds
 from compiler.report.origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.report.page import table_html
-from compiler.report.render import abbreviate, format_location, render_plain, table, truncated_text
+from compiler.report.render import PLAIN_WIDTH, abbreviate, format_location, render_plain, table, truncated_text
 from compiler.runtime.profile import StepProfile, step_profiles
 from compiler.runtime.timeline import Timeline, TimelineRecorder
 from compiler.runtime.timing import Timing
-
-PLAIN_WIDTH = 160
-"""Width in characters of a profile as plain text."""
 
 
 @dataclass(frozen=True)

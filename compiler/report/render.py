@@ -13,6 +13,9 @@ from rich.text import Text
 
 from compiler.errors import Loc
 
+PLAIN_WIDTH = 160
+"""Width in characters of wide tables as plain text."""
+
 
 def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
     """Return an empty table: columns `left` of short text, `right` of numbers, and `last` of text that may wrap."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from compiler.cost.estimates import count_bytes, count_flops, roofline_seconds
 from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.machine import Machine
 from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Copy, Launch, OpaqueCall, Program, Step, execution_counts
 from compiler.ir.tile.thread_sync import is_parallelizable
@@ -78,7 +79,7 @@ def _make_step_profile(exe: Executable, step: Step, runs: int, timing: Timing) -
     program = exe.program
     if isinstance(step, Launch):
         kernel, machine, sizes = program.kernels[step.kernel], exe.target.machine or Machine(), exe.size_values
-        threads = sharing_threads(kernel, exe)
+        threads = sharing_threads(kernel, sizes)
         bound = roofline_seconds(kernel, machine, threads, sizes)
         work = runs * count_flops(kernel, sizes), runs * count_bytes(kernel, sizes)
         scale = bound / (roofline_seconds(kernel, machine, threads) or 1.0)  # predictions are for the size hints
@@ -92,11 +93,12 @@ def _make_step_profile(exe: Executable, step: Step, runs: int, timing: Timing) -
     return StepProfile("copy", "", timing, 0, 2 * runs * _copied_bytes(program, step), runs)
 
 
-def sharing_threads(kernel: Kernel, exe: Executable) -> int:
-    """Return the number of threads that may share a kernel."""
+def sharing_threads(kernel: Kernel, sizes: Mapping[str, int] | None = None) -> int:
+    """Return the number of threads that may share a kernel; `sizes` as in `count_flops`."""
     if not is_parallelizable(kernel):
         return 1
-    most = prepare_call() if kernel.max_chunks is None else evaluate(kernel.max_chunks, exe.size_values)
+    values = {s.name: s.hint for s in kernel_dynamic_sizes(kernel)} | dict(sizes or {})
+    most = prepare_call() if kernel.max_chunks is None else evaluate(kernel.max_chunks, values)
     return max(1, min(most, prepare_call()))
 
 
