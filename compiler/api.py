@@ -22,11 +22,14 @@ from compiler.frontend.export import import_exported
 from compiler.frontend.module_export import export_module
 from compiler.options import Options, as_options
 from compiler.report.inspection import Inspection
+from compiler.report.notebook import register_formatters
 from compiler.report.profile import Profile
 from compiler.report.report import Report
 
 Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
 """What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
+
+register_formatters()
 
 
 @compile_time_gc_settings()
@@ -136,7 +139,8 @@ class CompiledModule(Inspection):
         self._program = program
         imported = call_adapter.imported
         compiled_graph = compile_graph(imported.graph, options, imported.bounds, imported.runtime_assertions)
-        super().__init__(compiled_graph, frontend_seconds, call_adapter.graph_inputs(*example_inputs))
+        super().__init__(compiled_graph, frontend_seconds)
+        self._executed_programs = compiled_graph.executed_programs(self.example_tensors())  # compiles for these sizes
         self._writes_inputs = bool(self.compiled_graph.graph.output_aliases)
         fast = None if self._writes_inputs else call_adapter.fast_path(self.compiled_graph.run, self._call_general)
         self._call_function = fast or self._call_general
@@ -150,6 +154,9 @@ class CompiledModule(Inspection):
         if self._writes_inputs:
             reject_overlapping_writes(self.compiled_graph.graph, tensors)
         return self.call_adapter.build_result(*self.compiled_graph.call_with_sizes(tensors))
+
+    def example_tensors(self) -> Sequence[torch.Tensor]:
+        return self.call_adapter.graph_inputs(*self.example_inputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         file = io.BytesIO()

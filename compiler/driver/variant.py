@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.symbolic.index_atoms import choose_size_hint
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size
+from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.tile.kernel import Kernel, dim_hint
 from compiler.ir.tile.program import Program
 from compiler.options import Options
@@ -38,6 +40,9 @@ from compiler.runtime.prefaulted_arena import PrefaultedArena
 
 SizeRanges: TypeAlias = Mapping[str, tuple[int, int]]
 """Lowest and highest value of each dynamic size, both inclusive."""
+
+LOG = logging.getLogger("tilewright")
+"""Log of compilations: `TORCH_LOGS="tilewright"` shows a line for each, "+tilewright" the fused graph and remarks too."""
 
 GIL_SWITCH_INTERVAL = 0.0005
 """Seconds that LLVM's thread waits for Python's lock between two of its calls; a kernel takes about twenty."""
@@ -171,6 +176,20 @@ class BackgroundCodegen:
 
 
 def compile_plan(plan: Plan) -> CompiledVariant:
+    """Compile a plan, and log what was made of it."""
+    variant = _compile(plan)
+    if LOG.isEnabledFor(logging.INFO):
+        kernels = len(variant.executable.program.kernels) if variant.executable else 0
+        seconds = ", ".join(f"{kind} {s:.2f} s" for kind, s in variant.seconds.items())
+        LOG.info("compiled %s: %d kernels, %s", plan.graph.name, kernels, seconds)
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug("%s", print_graph(variant.stages.fused))
+        for remark in variant.stages.context.remarks:
+            LOG.debug("%s", remark)
+    return variant
+
+
+def _compile(plan: Plan) -> CompiledVariant:
     """Compile a plan: passes, with code generation beside them, then one executable; IR alone where the target cannot run here.
 
     The program comes from the cache if it is there and nothing watches the passes.

@@ -17,6 +17,9 @@ _SOURCE = re.compile(r"^[LG]\['(?P<name>\w+)'\]")
 _PATH_PART = re.compile(r"[^.\[\]'\"]+")
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
+COMPILED_MODULE = ("self", "fn")
+"""Names under which Dynamo knows the module that is compiled: in its own `forward`, and in PyTorch's wrapper around it."""
+
 MODULE_STACKS = ("nn_module_stack", "fwd_nn_module_stack")
 """Metadata with the modules around a node, from the outermost; the second is of a node in a backward graph."""
 
@@ -40,7 +43,7 @@ def module_path(node: torch.fx.Node) -> str:
 @cache
 def _without_source(path: str) -> str:
     """Return Dynamo's `L['self'].layers.0` as `layers.0`, and `G['model'].layers[0]` as `model.layers.0`."""
-    path = _SOURCE.sub(lambda m: "" if m["name"] == "self" else m["name"], path)
+    path = _SOURCE.sub(lambda m: "" if m["name"] in COMPILED_MODULE else m["name"], path)
     return ".".join(_PATH_PART.findall(path))
 
 

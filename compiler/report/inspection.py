@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 
@@ -26,15 +28,19 @@ IR_STAGES = ("imported", "fused", "lowered", "scheduled")
 """Stages of `print_ir` that every target has; its backend adds others: "llvm" and "assembly", or "triton"."""
 
 
-class Inspection:
-    """Questions about a compiled graph; answers are for the inputs of the example, or of the last profile."""
+class Inspection(ABC):
+    """Questions about a compiled graph; answers are for the example tensors, or the inputs of the last profile."""
 
-    def __init__(
-        self, compiled_graph: AnyCompiled, frontend_seconds: Mapping[str, float], inputs: Sequence[torch.Tensor]
-    ) -> None:
-        self.compiled_graph = compiled_graph
-        self._frontend_seconds = dict(frontend_seconds)
-        self._executed_programs = compiled_graph.executed_programs(inputs)
+    def __init__(self, compiled_graph: AnyCompiled, frontend_seconds: Mapping[str, float]) -> None:
+        self.compiled_graph, self._frontend_seconds = compiled_graph, dict(frontend_seconds)
+
+    @abstractmethod
+    def example_tensors(self) -> Sequence[torch.Tensor]:
+        """Return inputs of the graph."""
+
+    @cached_property
+    def _executed_programs(self) -> list[ExecutedProgram]:
+        return self.compiled_graph.executed_programs(self.example_tensors())
 
     @property
     def stages(self) -> Stages:

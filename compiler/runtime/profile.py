@@ -88,7 +88,7 @@ def _make_step_profile(exe: Executable, step: Step, runs: int, timing: Timing) -
             kernel.name, step.node, timing, *work, runs, arithmetic_dtypes(kernel), predicted, runs * bound
         )
     if isinstance(step, OpaqueCall):
-        return StepProfile(step.op, step.node, timing, 0, 0, runs)
+        return StepProfile(step.operator, step.node, timing, 0, 0, runs)
     assert isinstance(step, Copy)
     return StepProfile("copy", "", timing, 0, 2 * runs * _copied_bytes(program, step), runs)
 
