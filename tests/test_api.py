@@ -414,7 +414,7 @@ def test_comparing_pipelines_and_options() -> None:
 
 
 def test_ways_that_differ_in_any_option_have_rows_of_their_own() -> None:
-    ways = [{"tile_passes": "vectorize"}, {"tile_passes": "parallelize"}, {"tile_passes": "vectorize"}]
+    ways = [{"tile_passes": f"expand-math,{p}"} for p in ("vectorize", "parallelize", "vectorize")]
     rows = compiler.compare(Gate(), (torch.randn(8),), ways=ways, seconds=0.01).rows
     assert [r.name for r in rows[1:]] == [
         "tile_passes=vectorize",

@@ -15,10 +15,13 @@ from compiler.ir.tile.program import Program, map_kernels
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.base import Context
 from compiler.passes.instrument import describe_difference, run_with_valid_range, tolerance
-from compiler.passes.manager import KernelSink, PassInstrument
+from compiler.passes.manager import KernelSink, PassInstrument, run_pipeline
 from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler
 from compiler.runtime.native_kernel import NativeKernel
+
+LEGALIZATION = "expand-math,peel"
+"""Passes that a kernel needs before code generation, whatever its schedule."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,16 @@ class GivenKernels:
 
     def read(self, original: Kernel, file: Path) -> Kernel:
         """Return the kernel in a file; PassError where it is not one for `original`."""
-        kernel = parse_kernel(file.read_text(encoding="utf-8"))
+        kernel = read_kernel(file)
         problem = f"the kernel is called @{kernel.name}" if kernel.name != original.name else ""
         if problem := problem or difference(original, kernel, self.target):
             raise PassError(f"{file} is no schedule of @{original.name}: {problem}")
         return kernel
+
+
+def read_kernel(file: Path) -> Kernel:
+    """Return the kernel in a file as code generation takes it: functions as arithmetic, loops without partial tiles."""
+    return run_pipeline(parse_kernel(file.read_text(encoding="utf-8")), LEGALIZATION)
 
 
 def difference(original: Kernel, other: Kernel, target: CPUTarget) -> str:

@@ -26,13 +26,13 @@ def bench_kernels(args: argparse.Namespace) -> None:
     """tilewright bench"""
     from compiler.codegen.backend import target_by_name
     from compiler.codegen.llvm.targets import CPUTarget
-    from compiler.ir.text.tile_parser import parse_kernel
+    from compiler.driver.given_kernels import read_kernel
     from compiler.tools.kernel_bench import bench, bench_table
 
     target = target_by_name(args.target, args.machine)
     if not isinstance(target, CPUTarget) or target.missing_features():
         raise TilewrightError(f"kernels for {args.target} cannot run here")
-    kernels = {str(file): parse_kernel(file.read_text(encoding="utf-8")) for file in args.files}
+    kernels = {str(file): read_kernel(file) for file in args.files}
     with status_spinner("measuring"):
         rows = bench(kernels, target, args.seconds)
     show(bench_table(rows))
