@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_the_trace_has_a_track_for_each_thread(profile: Profile) -> None:
     assert names[0] == "caller"
     assert {e["tid"] for e in events} == set(names)
     assert [e["name"] for e in steps] == [p.name for p, _ in profile.steps]
-    assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-6 for a, b in zip(steps, steps[1:], strict=False))
+    assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-6 for a, b in pairwise(steps))
 
 
 def test_noise_is_said_everywhere(profile: Profile) -> None:
