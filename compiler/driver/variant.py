@@ -202,11 +202,8 @@ def _compile(plan: Plan) -> CompiledVariant:
         return CompiledVariant(plan, None, seconds, compiled_stages=stages)
     codegen = BackgroundCodegen(target, options)
     codegen.reserve(graph)
-    key = (
-        program_cache.program_key(graph, options, target)
-        if options.cache and not (instruments or options.schedules)
-        else ""
-    )
+    is_cached = options.cache and not instruments and not options.schedules
+    key = program_cache.program_key(graph, options, target) if is_cached else ""
     if key and (found := codegen.load(key, graph)):
         return CompiledVariant(plan, found[0], {"passes": 0.0, "code": time.perf_counter() - start}, found[1])
     stages = lower_and_schedule(graph, options, instruments, scheduler(target, options), codegen)

@@ -78,6 +78,8 @@ class TimelineRecorder:
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Timeline:
         self._table[3:] = [0, 0]
         self._executable.run(inputs)
+        if not self._segments:
+            return Timeline((), ())
         start, recorded = self._marks[0], min(self._table[4], MAX_SPANS)
         ends = iter([(mark - start) * self._seconds_per_tick for mark in self._marks])
         runs = [

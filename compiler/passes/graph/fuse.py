@@ -138,12 +138,8 @@ class Fusion:
         if concat_offsets(n) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return False
-        machine, why, lost, cluster = (
-            self.context.machine,
-            "",
-            0.0,
-            [] if as_output or recomputed else self.required_cluster(n),
-        )
+        machine, why, lost = self.context.machine, "", 0.0
+        cluster = [] if as_output or recomputed else self.required_cluster(n)
         producer_sets = [cluster, []] if cluster else [[]]
         if not as_output and not recomputed and isinstance(self.cost(Group(g.root, g.members | {n})), str):
             producer_sets.append(self.exclusive_producers(n, g))
