@@ -172,7 +172,8 @@ def test_a_way_that_is_none(program: Path, capsys: pytest.CaptureFixture[str], w
 
 def test_profile(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", str(program), "--trace", str(tmp_path / "out.json")]) == 0
-    assert all(word in capsys.readouterr().out for word in ("a call takes", "GFLOP/s", "roofline", "predicted"))
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("a call takes", "GFLOP/s", "roofline", "predicted"))
     assert json.loads((tmp_path / "out.json").read_text())["traceEvents"]
     assert main(["profile", str(program), "--json", "--repeats", "3"]) == 0
     assert json.loads(capsys.readouterr().out)["call"]["runs"] == 3
