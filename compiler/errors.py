@@ -8,14 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Loc:
-    """Line of the user's program: file, line number from 1, and source text."""
+    """Place in the user's program: file, line number from 1, source text, and the path of the module that the line belongs to.
 
-    file: str
-    line: int
+    Code of libraries has a module path alone.
+    """
+
+    file: str = ""
+    line: int = 0
     code: str = ""
+    module: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        line = f"{self.file}:{self.line}" if self.file else ""
+        return " in ".join(filter(None, (line, self.module)))
 
 
 class TilewrightError(Exception):

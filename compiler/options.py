@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ class Options:
     `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` interprets it before and
     after every pass.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
     compiled objects ("" for none).  `tune` measures the alternatives that passes propose for the most expensive kernels, and caches
-    the fastest.
+    the fastest.  `schedules` maps names of kernels to files with Tile IR that take the place of what passes make of them; a file that
+    computes something else is refused.
     """
 
     target: str = "host"
@@ -57,6 +59,7 @@ class Options:
     print_after: str = ""
     print_after_change: bool = False
     tune: bool = False
+    schedules: Mapping[str, str] = field(default_factory=dict)
     cache: str = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:

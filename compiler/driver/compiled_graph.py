@@ -89,6 +89,11 @@ class CompiledGraph:
         return [ExecutedProgram(*self.executable_for(self.input_sizes(inputs)), inputs)]
 
     @property
+    def last_sizes(self) -> dict[str, int]:
+        """Sizes that were served for the first time last; empty before the first call."""
+        return dict(zip(self.symbols, next(reversed(self._executables), ()), strict=False))  # type: ignore[arg-type]
+
+    @property
     def compile_seconds(self) -> dict[str, float]:
         """Seconds spent in passes and in code generation so far."""
         variants = [v for s in self.specializations for v in (s.default_variant, s.small_variant) if v]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 import time
@@ -16,11 +17,13 @@ from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.driver import program_cache
 from compiler.driver.autotune import Tuner
+from compiler.driver.given_kernels import GivenKernels
 from compiler.errors import TargetError
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.symbolic.index_atoms import choose_size_hint
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size
+from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.tile.kernel import Kernel, dim_hint
 from compiler.ir.tile.program import Program
 from compiler.options import Options
@@ -37,6 +40,9 @@ from compiler.runtime.prefaulted_arena import PrefaultedArena
 
 SizeRanges: TypeAlias = Mapping[str, tuple[int, int]]
 """Lowest and highest value of each dynamic size, both inclusive."""
+
+LOG = logging.getLogger("tilewright")
+"""Log of compilations: `TORCH_LOGS="tilewright"` shows a line for each, "+tilewright" the fused graph and remarks too."""
 
 GIL_SWITCH_INTERVAL = 0.0005
 """Seconds that LLVM's thread waits for Python's lock between two of its calls; a kernel takes about twenty."""
@@ -162,6 +168,20 @@ class BackgroundCodegen:
 
 
 def compile_plan(plan: Plan) -> CompiledVariant:
+    """Compile a plan, and log what was made of it."""
+    variant = _compile(plan)
+    if LOG.isEnabledFor(logging.INFO):
+        kernels = len(variant.executable.program.kernels) if variant.executable else 0
+        seconds = ", ".join(f"{kind} {s:.2f} s" for kind, s in variant.seconds.items())
+        LOG.info("compiled %s: %d kernels, %s", plan.graph.name, kernels, seconds)
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug("%s", print_graph(variant.stages.fused))
+        for remark in variant.stages.context.remarks:
+            LOG.debug("%s", remark)
+    return variant
+
+
+def _compile(plan: Plan) -> CompiledVariant:
     """Compile a plan: passes, with code generation beside them, then one executable; IR alone where the target cannot run here.
 
     The program comes from the cache if it is there and nothing watches the passes.
@@ -172,7 +192,8 @@ def compile_plan(plan: Plan) -> CompiledVariant:
         stages = lower_and_schedule(graph, options, instruments)
         seconds = {"passes": time.perf_counter() - start, "code": 0.0}
         return CompiledVariant(plan, None, seconds, compiled_stages=stages)
-    key = program_cache.program_key(graph, options, target) if options.cache and not instruments else ""
+    is_cached = options.cache and not instruments and not options.schedules
+    key = program_cache.program_key(graph, options, target) if is_cached else ""
     if key and (found := program_cache.load(key, graph, options, target)):
         return CompiledVariant(plan, found[0], {"passes": 0.0, "code": time.perf_counter() - start}, found[1])
     codegen = BackgroundCodegen(target, options)
@@ -188,8 +209,11 @@ def compile_plan(plan: Plan) -> CompiledVariant:
 
 
 def scheduler(target: CPUTarget, options: Options) -> Scheduler:
-    """Return what runs the passes over kernels: the autotuner where the user asks for it."""
-    return Tuner(target, object_cache_for(options), KernelTimer(target)).run if options.tune else run_pipeline
+    """Return what runs the passes over kernels: the autotuner where the user asks for it, with the kernels that he gives."""
+    passes: Scheduler = run_pipeline
+    if options.tune:
+        passes = Tuner(target, object_cache_for(options), KernelTimer(target)).run
+    return GivenKernels(passes, options.schedules, target).run if options.schedules else passes
 
 
 def require_executable(variant: CompiledVariant, executable: Executable | None) -> Executable:

@@ -1,9 +1,7 @@
-"""Measurement of numerical errors against float64, of time, and of the workload of PyTorch eager."""
+"""Measurement of numerical errors against float64, and of the workload of PyTorch eager."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,29 +106,6 @@ def float64_reference(
     leaves = [x.clone() if isinstance(x, torch.Tensor) else x for x in tree_leaves(arguments)]
     with torch.no_grad():
         return tree_leaves(_Float64Interpreter(module).run(*leaves, enable_io_processing=False))
-
-
-# time
-
-
-def interleaved_medians(
-    calls: Sequence[Callable[[], object]], seconds: float = 0.5, min_repeats: int = 5
-) -> list[float]:
-    """Return the median seconds of each call, measured in turns so that disturbances affect all calls alike.
-
-    After two warm-up calls, each is called `min_repeats` times or more, for about `seconds` per call.
-    """
-    for call in calls:
-        call()
-        call()
-    times: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds * len(calls)
-    while len(times[0]) < min_repeats or time.perf_counter() < end:
-        for call, samples in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            samples.append(time.perf_counter() - start)
-    return [statistics.median(t) for t in times]
 
 
 # PyTorch's eager mode

@@ -103,7 +103,7 @@ class CallStub:
     """Inputs whose shapes the caller has checked."""
     bindings: dict[str, Any]
     """Globals: `frames`, `new_frame`, `convert_input`, `null_address`, the errors `wrong_count`, `refusal` and
-    `index_error`; and a tensor per constant that PyTorch reads."""
+    `index_error`; a tensor per constant that PyTorch reads; and perhaps `mark`, called around calls into PyTorch."""
     lines: list[str] = field(default_factory=list)
 
     def compile(self) -> tuple[RunFunction, str]:
@@ -229,7 +229,8 @@ class CallStub:
 
     def _emit_eager_call(self, segment: EagerSegment) -> None:
         variables = ([self._variable(name) for name in names] for names in (segment.arguments, segment.results))
-        self.lines += segment.call.lines(*variables)
+        marks = ["mark()"] * ("mark" in self.bindings)
+        self.lines += [*marks, *segment.call.lines(*variables), *marks]
         self.bindings |= segment.call.bindings
         if self._has_native_segments:
             for r in segment.results:

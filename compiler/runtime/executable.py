@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 
 from compiler.codegen.llvm import call_frame
 from compiler.codegen.llvm import program_entry as entry
+from compiler.codegen.llvm.program_entry import with_marks
 from compiler.codegen.llvm.targets import CPUTarget, host_target
 from compiler.errors import ArgumentError, TilewrightError, VerifyError
 from compiler.ir.symbolic.index_expr import evaluate
@@ -24,11 +25,11 @@ from compiler.ir.torch_types import as_tensor, strides
 from compiler.options import Options
 from compiler.runtime.arguments import check_argument
 from compiler.runtime.build import Build
-from compiler.runtime.cache import object_cache_for
+from compiler.runtime.cache import ObjectCache, object_cache_for
 from compiler.runtime.call_stub import POOL_THRESHOLD, CallStub, EagerSegment, NativeSegment, RunFunction
 from compiler.runtime.constants import Array, pack_once
 from compiler.runtime.eager_calls import EagerCallEmitter
-from compiler.runtime.loader import link_objects
+from compiler.runtime.loader import Library, link_objects
 from compiler.runtime.memory import accessed_buffers, in_place_pairs, plan_memory
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import kernel_functions
@@ -74,13 +75,8 @@ class Executable:
         packed = self.build.submit("packing", _pack_constants, program)
         self.build.add_kernels(program.kernels.values())
         self.constants = packed.result()
-        for k, steps in enumerate(_split_segments(program)):
-            if not isinstance(steps, OpaqueCall):
-                parallel = any(
-                    is_parallelizable(program.kernels[s.kernel]) for s in walk_steps(steps) if isinstance(s, Launch)
-                )
-                self.build.add_program_entry(f"main{k}", self._actions(steps), self.dynamic_words, parallel)
-        self.library = link_objects(list(self.build.objects.values()), list(self.build.objects), kernel_functions())
+        self._mark: Callable[[], object] | None = None
+        self.library = self._link_entries(kernel_functions())
         self.size_values: Mapping[str, int] = {}
         if not self.size_names:
             self._prepare_calls()
@@ -93,15 +89,28 @@ class Executable:
         new._prepare_calls()
         return new
 
+    def with_marks(self, mark: Callable[[], object], functions: Mapping[str, int]) -> Executable:
+        """Return an executable with the same kernels that marks the begin of each segment and the end of each step.
+
+        Generated code calls `functions`, by name, in place of those of the thread team; calls into PyTorch stand between two calls of `mark`.
+        """
+        new, symbols = copy(self), self.build.symbols
+        new.build = Build(self.target, ObjectCache(None), {s: self.build.objects[s] for s in symbols.values()}, symbols)
+        new._mark = mark
+        new.library = new._link_entries({**kernel_functions(), **functions})
+        new._prepare_calls()
+        return new
+
     def _prepare_calls(self) -> None:
         """Prepare frames and segments for calls; all sizes have values."""
+        vars(self).pop("_compiled_stub", None)  # of the executable that this one is a copy of
         self._frames: list[Frame] = []
         allocated = set(self.program.inputs)
         self._call_segments = [
             self._eager_segment(s, f"e{k}", allocated)
             if isinstance(s, OpaqueCall)
             else self._native_segment(f"main{k}", s, allocated)
-            for k, s in enumerate(_split_segments(self.program))
+            for k, s in enumerate(split_segments(self.program))
         ]
 
     @cached_property
@@ -145,6 +154,16 @@ class Executable:
         return tuple(s.name for s in kernel_dynamic_sizes(self.program.kernels[kernel])) if self.size_names else ()
 
     # compiling
+
+    def _link_entries(self, functions: Mapping[str, int]) -> Library:
+        """Compile the entry function of each native segment and link it with the kernels and `functions`."""
+        for k, steps in enumerate(split_segments(self.program)):
+            if not isinstance(steps, OpaqueCall):
+                launched = (s.kernel for s in walk_steps(steps) if isinstance(s, Launch))
+                parallel = any(is_parallelizable(self.program.kernels[name]) for name in launched)
+                actions = self._actions(steps) if self._mark is None else with_marks(self._actions(steps))
+                self.build.add_program_entry(f"main{k}", actions, self.dynamic_words, parallel)
+        return link_objects(list(self.build.objects.values()), list(self.build.objects), functions)
 
     def _actions(self, steps: Iterable[Step]) -> Iterator[entry.Action]:
         """Yield the actions of the entry function for native steps; views need none."""
@@ -196,6 +215,8 @@ class Executable:
             "index_error": self._index_error,
             "null_address": self._null_address,
         }
+        if self._mark is not None:
+            bindings["mark"] = self._mark
         for segment in self._call_segments:
             for a in segment.arguments if isinstance(segment, EagerSegment) else ():
                 if a in self.constants:
@@ -268,7 +289,7 @@ def _external_buffers(program: Program) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*program.inputs, *program.outputs, *program.constants, *eager)))
 
 
-def _split_segments(program: Program) -> Iterable[list[Step] | OpaqueCall]:
+def split_segments(program: Program) -> Iterator[list[Step] | OpaqueCall]:
     """Yield maximal runs of native steps and the opaque calls between them, in order."""
     native: list[Step] = []
     for step in program.steps:

@@ -6,26 +6,23 @@ import argparse
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
 from compiler.errors import TilewrightError
-from compiler.options import FALLBACKS, Options
+from compiler.options import Options
+from compiler.tools.bench_command import add_bench_command
+from compiler.tools.command_line import add_command, add_machine_argument, add_optional_flag, err, out, status_spinner
+from compiler.tools.model_commands import add_program_commands
 
 if TYPE_CHECKING:
-    import torch
-
     from compiler.ir.graph.graph import Graph
     from compiler.ir.tile.kernel import Kernel
     from compiler.ir.tile.program import Program
-
-out, err = Console(soft_wrap=True), Console(stderr=True)
 
 DESCRIPTION = "A tensor compiler: PyTorch graphs in, fused and tiled native code out."
 
@@ -52,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     add_ir_commands(commands)
     add_program_commands(commands)
+    add_bench_command(commands)
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
     add_command(commands, "passes", list_passes, "list the passes and their options")
     add_command(commands, "ops", list_ops, "list the ops by kind of structure")
@@ -78,27 +76,6 @@ def add_ir_commands(commands: Any) -> None:
     c.add_argument("--remarks", action="store_true", help="print the remarks: what passes changed or did not, and why")
     c.add_argument("--target", default="host", help="the target of the tile passes (host)")
     add_machine_argument(c)
-
-
-def add_program_commands(commands: Any) -> None:
-    """Add the commands `compile`, `run`, `compare` and `profile`, which take an exported program."""
-    c = add_command(commands, "compile", compile_model, "compile an exported program and report")
-    add_model_arguments(c)
-    c.add_argument("-o", "--output", metavar="REPORT.html", help="write the report as one HTML page")
-    c.add_argument("--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm or assembly")
-
-    c = add_command(commands, "run", run_model, "run an exported program on inputs from a file or its example inputs")
-    add_model_arguments(c)
-    c.add_argument("-i", "--inputs", metavar="FILE.pt", help="a tuple of arguments saved by torch.save")
-    c.add_argument("-o", "--output", metavar="FILE.pt", help="save the result with torch.save")
-
-    c = add_command(commands, "compare", compare_model, "compare two configurations with PyTorch eager")
-    add_model_arguments(c)
-    c.add_argument("-a", default="unfused", help='"fused", "unfused" or a pipeline of graph passes (unfused)')
-    c.add_argument("-b", default="fused", help="the second configuration, as -a (fused)")
-
-    c = add_command(commands, "profile", profile_model, "time every kernel of a program")
-    add_model_arguments(c)
 
 
 def add_coverage_command(commands: Any) -> None:
@@ -131,61 +108,6 @@ def add_fuzz_commands(commands: Any) -> None:
     c.add_argument("file", type=Path, help="a graph's text, with the seed of its inputs in a comment: # inputs 17")
     c.add_argument("--check", action="store_true", help="only check whether the graph fails")
     c.add_argument("--limit", type=int, default=400, metavar="N", help="maximum number of graphs to try (400)")
-
-
-def add_command(
-    commands: Any, name: str, handler: Callable[[argparse.Namespace], None], text: str
-) -> argparse.ArgumentParser:
-    """Add a command that runs `handler`; `text` is its help."""
-    description = f"{text[:1].upper()}{text[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
-    parser.set_defaults(command=handler)
-    return parser
-
-
-def add_optional_flag(c: argparse.ArgumentParser, flag: str, metavar: str, const: str, text: str) -> None:
-    """Add a flag with an optional value: None if the flag is absent, `const` if it has no value."""
-    c.add_argument(flag, nargs="?", const=const, metavar=metavar, help=text)
-
-
-def add_model_arguments(c: argparse.ArgumentParser) -> None:
-    """Add the arguments of every command that takes an exported program."""
-    c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
-    c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
-    add_machine_argument(c)
-    c.add_argument("--unfused", action="store_true", help="one kernel per op")
-    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
-    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
-    c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
-    c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
-    c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
-
-
-def add_machine_argument(c: argparse.ArgumentParser) -> None:
-    """Add the argument of commands that ask the cost model."""
-    c.add_argument("--machine", default="", metavar="FILE", help="describe the machine by a file that calibrate wrote")
-
-
-def options_from_args(args: argparse.Namespace) -> Options:
-    """Return the options given by `add_model_arguments`; sets the number of threads."""
-    import torch
-
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    passes = {"graph_passes": args.graph_passes, "tile_passes": args.tile_passes}
-    return Options(
-        target=args.target,
-        machine=args.machine,
-        fuse=not args.unfused,
-        fallback=args.fallback,
-        tune=args.tune,
-        **passes,
-    )
-
-
-def status_spinner(message: str) -> AbstractContextManager[Any]:
-    """Show a spinner with `message` in a terminal."""
-    return err.status(message)
 
 
 # IR text
@@ -246,74 +168,6 @@ def write_ir(ir: Graph | Kernel | Program) -> str:
     if isinstance(ir, Graph):
         return print_graph(ir, full=True)
     return print_kernel(ir) if isinstance(ir, Kernel) else print_program(ir, full=True)
-
-
-# exported programs
-
-
-def compile_model(args: argparse.Namespace) -> None:
-    """tilewright compile"""
-    import compiler
-
-    with status_spinner(f"compiling {args.model}"):
-        compiled = compiler.compile(args.model, options=options_from_args(args))
-    if args.print_ir:
-        print(compiled.print_ir(args.print_ir))
-        return
-    with status_spinner("measuring"):
-        report = compiled.report()
-    out.print(report)
-    if args.output:
-        err.print(f"wrote {report.save(args.output)}")
-
-
-def run_model(args: argparse.Namespace) -> None:
-    """tilewright run"""
-    import torch
-    from torch.utils._pytree import tree_map_only
-
-    import compiler
-
-    with status_spinner(f"compiling {args.model}"):
-        compiled = compiler.compile(args.model, options=options_from_args(args))
-    inputs, kwargs = compiled.example_inputs
-    if args.inputs:
-        inputs, kwargs = tuple(torch.load(args.inputs, weights_only=True)), {}
-    result = compiled(*inputs, **kwargs)
-    if args.output:
-        torch.save(result, args.output)
-        err.print(f"wrote {args.output}")
-    out.print(tree_map_only(torch.Tensor, describe_tensor, result))
-
-
-def describe_tensor(t: torch.Tensor) -> str:
-    """Describe a tensor by its dtype and shape, and the mean and range of its elements."""
-    text = f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
-    if not t.numel():
-        return text
-    x = t.double()
-    return f"{text} mean {float(x.mean()):.4g}, from {float(x.min()):.4g} to {float(x.max()):.4g}"
-
-
-def compare_model(args: argparse.Namespace) -> None:
-    """tilewright compare"""
-    import compiler
-
-    with status_spinner(f"comparing {args.a} and {args.b}"):
-        result = compiler.compare(args.model, a=args.a, b=args.b, options=options_from_args(args))
-    out.print(result)
-
-
-def profile_model(args: argparse.Namespace) -> None:
-    """tilewright profile"""
-    import compiler
-
-    with status_spinner(f"compiling {args.model}"):
-        compiled = compiler.compile(args.model, options=options_from_args(args))
-    inputs, kwargs = compiled.example_inputs
-    with status_spinner("measuring"):
-        profile = compiled.profile(*inputs, **kwargs)
-    out.print(profile)
 
 
 def demo(args: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -155,11 +156,27 @@ def test_tune(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert asked
 
 
-def test_compare_and_profile(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(program), "-a", "decompose,fuse", "-b", "unfused"]) == 0
-    assert "decompose,fuse" in capsys.readouterr().out
-    assert main(["profile", str(program)]) == 0
-    assert "GFLOP/s" in capsys.readouterr().out
+def test_compare(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = 'wide={tile_passes="vectorize", matmul_precision="bf16"}'
+    assert main(["compare", str(program), "-w", "decompose,fuse", "-w", "unfused", "--way", wide]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("PyTorch", "decompose,fuse", "unfused", "wide"))
+    assert "spread" in printed
+
+
+@pytest.mark.parametrize(("way", "says"), [("a={fuze=true}", "no option 'fuze'"), ("a={fuse=}", "as TOML")])
+def test_a_way_that_is_none(program: Path, capsys: pytest.CaptureFixture[str], way: str, says: str) -> None:
+    assert main(["compare", str(program), "-w", way]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_profile(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", str(program), "--trace", str(tmp_path / "out.json")]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("a call takes", "GFLOP/s", "roofline", "predicted"))
+    assert json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    assert main(["profile", str(program), "--json", "--repeats", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["call"]["runs"] == 3
 
 
 def test_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

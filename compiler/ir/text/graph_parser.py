@@ -179,5 +179,6 @@ def _read_loc(c: Cursor) -> Loc | None:
     c.expect("(")
     file, _, line = c.expect_kind("string", "a file's name in quotes").text, c.expect(":"), c.expect_integer()
     code = c.expect_kind("string", "the code in quotes").text if c.accept(",") else ""
+    module = c.expect_kind("string", "the path of a module in quotes").text if c.accept(",") else ""
     c.expect(")")
-    return Loc(file, line, code)
+    return Loc(file, line, code, module)

@@ -31,6 +31,11 @@ class OpaqueCall:
     results: tuple[str, ...]
     node: str = ""
 
+    @property
+    def operator(self) -> str:
+        """Name of the operator: that of PyTorch if the op stands for any of them."""
+        return str(dict(self.attrs).get("overload", self.op))
+
 
 @dataclass(frozen=True)
 class Copy:
