@@ -330,7 +330,8 @@ def _randomize_masked_nan(
 
     is_nan = anywhere(weights != 0, x.isnan()) | anywhere(weights.isnan(), x != 0)
     if not _is_padded(node.operands[0]):
-        slack = 16 * resolution(node.operands[0].dtype)[0]
+        dtype = node.operands[0].dtype
+        slack = 16 * resolution(dtype)[0] if dtype.is_float else 0.0
         not_softmax = (weights < -slack) | (weights > 1 + slack)
         is_nan = is_nan | (anywhere(weights == 0, special_x) & anywhere(not_softmax, torch.ones_like(x)))
     if not _is_padded(node.operands[1]):
