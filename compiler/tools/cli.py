@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from compiler.errors import TilewrightError
-from compiler.options import FALLBACKS, Options
+from compiler.options import FALLBACKS, MATMUL_PRECISIONS, Options
 
 if TYPE_CHECKING:
     import torch
@@ -96,6 +96,9 @@ def add_program_commands(commands: Any) -> None:
     add_model_arguments(c)
     c.add_argument("-a", default="unfused", help='"fused", "unfused" or a pipeline of graph passes (unfused)')
     c.add_argument("-b", default="fused", help="the second configuration, as -a (fused)")
+    c.add_argument(
+        "--reference", metavar="FLOAT.pt2", help="the program that MODEL.pt2 was quantized from: its error too"
+    )
 
     c = add_command(commands, "profile", profile_model, "time every kernel of a program")
     add_model_arguments(c)
@@ -156,6 +159,9 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
     c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
     c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
+    c.add_argument(
+        "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
+    )
     c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
     c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
     c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
@@ -177,6 +183,7 @@ def options_from_args(args: argparse.Namespace) -> Options:
         target=args.target,
         machine=args.machine,
         fuse=not args.unfused,
+        matmul_precision=args.matmul_precision,
         fallback=args.fallback,
         tune=args.tune,
         **passes,
@@ -300,7 +307,8 @@ def compare_model(args: argparse.Namespace) -> None:
     import compiler
 
     with status_spinner(f"comparing {args.a} and {args.b}"):
-        result = compiler.compare(args.model, a=args.a, b=args.b, options=options_from_args(args))
+        chosen = options_from_args(args)
+        result = compiler.compare(args.model, a=args.a, b=args.b, reference=args.reference, options=chosen)
     out.print(result)
 
 

@@ -13,15 +13,9 @@ from torch.utils._pytree import tree_leaves
 
 from compiler.api import as_exported_program, compile
 from compiler.options import Options, as_options
-from compiler.report.measure import (
-    NumericalError,
-    Workload,
-    eager_workload,
-    float64_reference,
-    interleaved_medians,
-    numerical_error,
-)
+from compiler.report.measure import NumericalError, Workload, eager_workload, interleaved_medians
 from compiler.report.render import render_plain, table
+from compiler.testing.accuracy import OWN, float64_references, numerical_errors
 
 if TYPE_CHECKING:
     from compiler.api import Model
@@ -29,13 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """Error against float64, workload of one call, and median seconds per call of one configuration."""
+    """Errors against float64 by their heading, workload of one call, and median seconds per call of one configuration."""
 
     name: str
-    error: NumericalError
+    errors: Mapping[str, NumericalError]
     workload: Workload
     seconds: float
     compile_seconds: float = 0.0
+
+    @property
+    def error(self) -> NumericalError:
+        """Error against the same program in float64."""
+        return self.errors[OWN]
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,12 @@ class Comparison:
 
     def table(self) -> Table:
         """Return the rows as a rich table; "speed" is relative to PyTorch."""
-        heads = ["error", "ulp", "kernels", "MFLOP", "MB", "ms", "speed", "compiled"]
+        heads = [*self.rows[0].errors, "ulp", "kernels", "MFLOP", "MB", "ms", "speed", "compiled"]
         rows, eager_seconds = table(self.title, [""], heads), self.rows[0].seconds
         for r in self.rows:
             rows.add_row(
                 r.name,
-                f"{r.error.relative:.1e}",
+                *(f"{e.relative:.1e}" for e in r.errors.values()),
                 f"{r.error.ulps:.2g}",
                 f"{r.workload.kernels}",
                 f"{r.workload.flops / 1e6:.1f}",
@@ -84,23 +83,25 @@ def compare(
     *,
     a: str | Options = "unfused",
     b: str | Options = "fused",
+    reference: Model | None = None,
     options: Options | dict[str, Any] | None = None,
     seconds: float = 0.5,
 ) -> Comparison:
     """Compile `model` in configurations `a` and `b` and compare both with PyTorch eager on `args`.
 
-    A configuration is "fused", "unfused", a pipeline of graph passes as text, or Options.  Times are medians of interleaved
+    A configuration is "fused", "unfused", a pipeline of graph passes as text, or Options.  Errors are against the same program in
+    float64, and against `reference`, the model that it was quantized from.  Times are medians of interleaved
     calls, about `seconds` for each configuration.
     """
     program, inputs, named = as_exported_program(model, args, kwargs)
     eager = model if isinstance(model, torch.nn.Module) else program.module()
-    truth = float64_reference(program, inputs, named)
+    references = float64_references(program, inputs, named, reference)
     settings = {_configuration_name(c): _configuration_options(c, as_options(options)) for c in (a, b)}
     compiled = {name: compile(program, inputs, named, options=o) for name, o in settings.items()}
     with torch.no_grad():
         models: list[Callable[..., Any]] = [eager, *compiled.values()]
         calls = [partial(m, *inputs, **named) for m in models]
-        errors = [numerical_error(tree_leaves(call()), truth) for call in calls]
+        errors = [numerical_errors(tree_leaves(call()), references) for call in calls]
         workloads = [eager_workload(calls[0]), *(c.workload for c in compiled.values())]
         times = interleaved_medians(calls, seconds)
     compile_seconds = [0.0, *(c.compile_seconds["total"] for c in compiled.values())]

@@ -227,7 +227,7 @@ def narrow_values(g: GraphBuilder, shape: tuple[int, ...]) -> Node:
 def packed_halves(g: GraphBuilder, shape: tuple[int, ...]) -> Node:
     """Return integers of 4 bits, taken from the halves of constant bytes."""
     t = TensorType(u8, (*shape[:-1], shape[-1] // 2, 1))
-    packed = g.constant_from_array(t, g.array_rng.integers(0, 256, t.shape))
+    packed = g.constant_from_array(t, g.array_rng.integers(0, 256, t.static_shape()))
     halves = ops.cat(ops.and_(packed, 15), ops.shift_right(packed, 4), dim=len(shape))
     return ops.reshape(halves, shape=shape)
 
@@ -238,9 +238,8 @@ def requantize(g: GraphBuilder, x: Node) -> Node:
     if dtype.is_float:
         return ops.as_dtype(ops.as_dtype(x, dtype), x.dtype)
     info, zero_point, wide = np.iinfo(dtype.numpy), g.rng.choice((0, 0, 3, 100)), ops.as_dtype(x, f32)
+    scale: Node | float = g.rng.choice((0.02, 0.25, 0.1, 1.7))
     if g.rng.random() < 0.5:
-        scale = g.rng.choice((0.02, 0.25, 0.1, 1.7))
-    else:
         dims = tuple(range(g.rng.randrange(2), x.type.rank))
         largest = ops.amax(ops.abs_(wide), dims=dims, keepdim=True)
         scale = ops.div(ops.minimum(ops.maximum(largest, 1e-5), 1e4), 127.0)  # an infinite one gives NaN
