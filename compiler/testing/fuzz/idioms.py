@@ -11,6 +11,7 @@ from math import prod
 
 import numpy as np
 
+from compiler.analysis.quantized_value import is_known
 from compiler.frontend.conversions.quantization import round_and_shift, shift_and_scale
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -239,7 +240,7 @@ def requantize(g: GraphBuilder, x: Node) -> Node:
         return ops.as_dtype(ops.as_dtype(x, dtype), x.dtype)
     info, zero_point, wide = np.iinfo(dtype.numpy), g.rng.choice((0, 0, 3, 100)), ops.as_dtype(x, f32)
     scale: Node | float = g.rng.choice((0.02, 0.25, 0.1, 1.7))
-    if g.rng.random() < 0.5:
+    if not is_known(x) and g.rng.random() < 0.5:  # known scales must be finite
         dims = tuple(range(g.rng.randrange(2), x.type.rank))
         largest = ops.amax(ops.abs_(wide), dims=dims, keepdim=True)
         scale = ops.div(ops.minimum(ops.maximum(largest, 1e-5), 1e4), 127.0)  # an infinite one gives NaN
