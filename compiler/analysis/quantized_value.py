@@ -208,6 +208,8 @@ def _through_padding(n: Node, inner: Match, padding: tuple[tuple[Dim, Dim], ...]
     zero = 0 if inner.zero_point is None else scalar_value(inner.zero_point)
     if zero is None:
         return "the padding needs a zero point that is one constant"
+    if inner.scale is not None and not is_known(inner.scale):
+        return "the padding needs a scale that is constant: 0 times one that is not finite would be NaN"
     before, after = zip(*padding, strict=True)
     if inner.scale is not None and any(
         a != b for a, b in zip(inner.scale.shape[::-1], n.shape[::-1], strict=False) if a != 1

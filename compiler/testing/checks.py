@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 import compiler
 import compiler.ir.ops
-from compiler.api import as_exported_program
+from compiler.api import Model, as_exported_program
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
@@ -30,7 +30,9 @@ from compiler.ir.text.graph_printer import graph_resources
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.text.tile_printer import program_resources
 from compiler.ir.tile.program import Program
-from compiler.ir.torch_types import as_array
+from compiler.ir.torch_types import as_array, to_torch
+from compiler.ir.types import DTYPES
+from compiler.options import Options, as_options
 from compiler.passes.base import Context, Pass
 from compiler.passes.instrument import (
     AnyIR,
@@ -46,8 +48,8 @@ from compiler.passes.instrument import (
 )
 from compiler.passes.manager import parse_pipeline, run_pipeline
 from compiler.passes.pattern import RulePass
-from compiler.report.measure import float64_reference, numerical_error
 from compiler.target import MatrixShape
+from compiler.testing.accuracy import OWN, References, float64_references, numerical_errors
 
 BLESS = False
 """True if `check_pass` writes the IR it got into the test instead of failing (`pytest --bless`)."""
@@ -199,36 +201,55 @@ def _bless(old: str, new: str) -> str:
 
 
 def check(
-    model: torch.nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    options: Any = None,
+    reference: Model | None = None,
+    options: Options | dict[str, Any] | None = None,
     factor: float = 4.0,
 ) -> str:
     """Compile `model` and return a table of its error and PyTorch's against float64, for each output.
 
-    Errors are relative to the largest reference value.  Raises AssertionError if an error exceeds `factor` times PyTorch's
-    and 16 times the epsilon of its dtype.
+    Float64 arithmetic on the same numbers shows what rounding does, and `reference`, the model before it was quantized, what
+    quantization does.  Errors are relative to the largest reference value.  Raises AssertionError if an error exceeds `factor`
+    times PyTorch's and 16 times the epsilon of its dtype, or of the one that matrix products round to.
     """
+    chosen = as_options(options)
     program, inputs, named = as_exported_program(model, args, kwargs)
-    truth = float64_reference(program, inputs, named)
-    compiled = compiler.compile(program, inputs, named, options=options)
+    references = float64_references(program, inputs, named, reference)
+    eager = model if isinstance(model, torch.nn.Module) else program.module()
+    compiled = compiler.compile(program, inputs, named, options=chosen)
     with torch.no_grad():
-        theirs, ours = (tree_leaves(m(*inputs, **named)) for m in (model, compiled))
-    return check_accuracy(ours, theirs, truth, factor=factor)
+        theirs, ours = (tree_leaves(m(*inputs, **named)) for m in (eager, compiled))
+    epsilon = torch.finfo(to_torch(DTYPES[chosen.matmul_precision])).eps
+    return _compare_accuracy(ours, theirs, references, factor, epsilon)
 
 
 def check_accuracy(
     ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], *, factor: float = 4.0
 ) -> str:
     """Do the comparison of `check` for given results: compiled, of PyTorch eager, and of float64."""
-    rows, worse = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"], []
-    for k, (mine, their, true) in enumerate(zip(ours, theirs, truth, strict=True)):
-        a, b = (numerical_error([x], [true]).relative for x in (mine, their))
-        rows.append(f"{k:<8}{list(mine.shape)!s:<20}{a:12.2e}{b:12.2e}")
-        tiny = 16 * torch.finfo(mine.dtype).eps if mine.dtype.is_floating_point else 0.0
-        if not a <= max(factor * b, tiny):
+    return _compare_accuracy(ours, theirs, {OWN: truth}, factor)
+
+
+def _compare_accuracy(
+    ours: Sequence[torch.Tensor],
+    theirs: Sequence[torch.Tensor],
+    references: References,
+    factor: float,
+    epsilon: float = 0.0,
+) -> str:
+    """Compare results with each reference; `epsilon` is that of rounding inside the program."""
+    heads = "".join(f"{('our ' if h == OWN else '') + h:>14}{'PyTorch':>12}" for h in references)
+    rows, worse = [f"{'output':<8}{'shape':<18}{heads}"], []
+    for k, (mine, their) in enumerate(zip(ours, theirs, strict=True)):
+        of_output = {heading: [truth[k]] for heading, truth in references.items()}
+        a, b = (numerical_errors([x], of_output) for x in (mine, their))
+        cells = "".join(f"{a[h].relative:14.2e}{b[h].relative:12.2e}" for h in references)
+        rows.append(f"{k:<8}{list(mine.shape)!s:<18}{cells}")
+        tiny = 16 * max(epsilon, torch.finfo(mine.dtype).eps) if mine.dtype.is_floating_point else 0.0
+        if any(not a[h].relative <= max(factor * b[h].relative, tiny) for h in references):
             worse.append(k)
     table = "\n".join(rows)
     assert not worse, f"outputs {worse} are less accurate than PyTorch's:\n{table}"

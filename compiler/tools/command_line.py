@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from compiler.options import FALLBACKS, Options
+from compiler.options import FALLBACKS, MATMUL_PRECISIONS, Options
 from compiler.report.render import PLAIN_WIDTH, render_plain
 
 out, err = Console(soft_wrap=True), Console(stderr=True)
@@ -40,6 +40,9 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
     c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
     c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
+    c.add_argument(
+        "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
+    )
     c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
     c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
     c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
@@ -61,6 +64,7 @@ def options_from_args(args: argparse.Namespace) -> Options:
         target=args.target,
         machine=args.machine,
         fuse=not args.unfused,
+        matmul_precision=args.matmul_precision,
         fallback=args.fallback,
         tune=args.tune,
         **passes,

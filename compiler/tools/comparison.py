@@ -15,16 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from compiler.api import as_exported_program, compile
 from compiler.options import Options, as_options
-from compiler.report.measure import (
-    NumericalError,
-    Workload,
-    eager_workload,
-    float64_reference,
-    numerical_error,
-)
+from compiler.report.measure import NumericalError, Workload, eager_workload
 from compiler.report.page import table_html
 from compiler.report.render import render_plain, table
 from compiler.runtime.timing import Timing, interleaved_timings
+from compiler.testing.accuracy import OWN, float64_references, numerical_errors
 
 if TYPE_CHECKING:
     from compiler.api import Model
@@ -36,10 +31,10 @@ Way: TypeAlias = Union[str, Options, dict[str, Any]]
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """Error against float64, workload of one call, and seconds of calls of a model compiled in one way."""
+    """Errors against float64 by their heading, workload of one call, and seconds of calls of a model compiled in one way."""
 
     name: str
-    error: NumericalError
+    errors: Mapping[str, NumericalError]
     workload: Workload
     timing: Timing
     compile_seconds: float = 0.0
@@ -48,6 +43,11 @@ class ComparisonRow:
     def seconds(self) -> float:
         """Median seconds of a call."""
         return self.timing.median
+
+    @property
+    def error(self) -> NumericalError:
+        """Error against the same program in float64."""
+        return self.errors[OWN]
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class Comparison:
 
     def table(self) -> Table:
         """Return the rows as a rich table; "speed" is relative to PyTorch."""
-        heads = ["error", "ulp", "kernels", "MFLOP", "MB", "ms", "fastest", "spread", "speed", "compiled"]
+        heads = [*self.rows[0].errors, "ulp", "kernels", "MFLOP", "MB", "ms", "fastest", "spread", "speed", "compiled"]
         rows, eager_seconds = table(self.title, [""], heads), self.rows[0].seconds
         for r in self.rows:
             rows.add_row(
                 r.name,
-                f"{r.error.relative:.1e}",
+                *(f"{e.relative:.1e}" for e in r.errors.values()),
                 f"{r.error.ulps:.2g}",
                 f"{r.workload.kernels}",
                 f"{r.workload.flops / 1e6:.1f}",
@@ -106,22 +106,24 @@ def compare(
     kwargs: Mapping[str, Any] | None = None,
     *,
     ways: Mapping[str, Way] | Sequence[Way] = ("unfused", "fused"),
+    reference: Model | None = None,
     options: Options | dict[str, Any] | None = None,
     seconds: float = 0.5,
 ) -> Comparison:
     """Compile `model` in several `ways` and compare all with PyTorch eager on `args`.
 
-    `ways` may give names; others are called after what differs from `options`.  Calls take turns, about `seconds` for each way.
+    `ways` may give names; others are called after what differs from `options`.  Errors are against the same program in float64,
+    and against `reference`, the model that it was quantized from.  Calls take turns, about `seconds` for each way.
     """
     program, inputs, named = as_exported_program(model, args, kwargs)
     eager = model if isinstance(model, torch.nn.Module) else program.module()
-    truth = float64_reference(program, inputs, named)
+    references = float64_references(program, inputs, named, reference)
     settings = named_ways(ways, as_options(options))
     compiled = {name: compile(program, inputs, named, options=o) for name, o in settings.items()}
     with torch.no_grad():
         models: list[Callable[..., Any]] = [eager, *compiled.values()]
         calls = [partial(m, *inputs, **named) for m in models]
-        errors = [numerical_error(tree_leaves(call()), truth) for call in calls]
+        errors = [numerical_errors(tree_leaves(call()), references) for call in calls]
         workloads = [eager_workload(calls[0]), *(c.workload for c in compiled.values())]
         timings = interleaved_timings(calls, seconds)
     compile_seconds = [0.0, *(c.compile_seconds["total"] for c in compiled.values())]

@@ -42,6 +42,9 @@ def add_program_commands(commands: Any) -> None:
     add_model_arguments(c)
     text = """a way to compile, given once for each: fused, unfused, a pipeline of graph passes, or options with a name, as in 'wide={tune=true, tile_passes="vectorize"}' (unfused, fused)"""
     c.add_argument("-w", "--way", dest="ways", action="append", metavar="WAY", help=text)
+    c.add_argument(
+        "--reference", metavar="FLOAT.pt2", help="the program that MODEL.pt2 was quantized from: its error too"
+    )
 
     c = add_command(commands, "profile", profile_model, "time every kernel of a program")
     add_model_arguments(c)
@@ -102,7 +105,8 @@ def compare_model(args: argparse.Namespace) -> None:
 
     ways = dict(map(parse_way, args.ways or ("unfused", "fused")))
     with status_spinner(f"comparing {', '.join(ways)}"):
-        result = compiler.compare(args.model, ways=ways, options=options_from_args(args))
+        chosen = options_from_args(args)
+        result = compiler.compare(args.model, ways=ways, reference=args.reference, options=chosen)
     show(result)
 
 

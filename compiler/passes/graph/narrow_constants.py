@@ -26,12 +26,11 @@ from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_constant
 from compiler.ir.graph.structure import index_vars, is_view, position_variables
-from compiler.ir.interpret.graph import interpret
 from compiler.ir.symbolic.index_expr import var
-from compiler.ir.torch_types import Array, as_array
+from compiler.ir.torch_types import Array
 from compiler.ir.types import f32, i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
-from compiler.passes.graph.fold import constant_sources, static_bytes
+from compiler.passes.graph.fold import constant_sources, constant_values, static_bytes
 
 WORD_BITS = 32
 """Bits of a word, those of a lane of f32."""
@@ -81,7 +80,9 @@ class NarrowConstants(GraphPass):
                 continue
             if not m.codes.dtype.is_integer or static_bytes(m.codes) <= self.min_bytes:
                 continue
-            values = as_array(interpret(Graph((), (m.codes,)), ())[0])
+            if (constant := constant_values([m.codes]).get(m.codes)) is None:
+                continue
+            values = constant.attrs["value"].numpy_values
             bits, signed = fewest_bits(values)
             axis = position.index(var("r0"))
             zero_point = scalar_constant(0, i32) if m.zero_point is None else place(m.zero_point, position, n.shape)
@@ -100,7 +101,9 @@ class NarrowConstants(GraphPass):
         """Return the graph with constants in words that are unpacked as integers."""
         new: dict[Node, Node] = {}
         for c in dict.fromkeys(self.candidates(ir)):
-            values = as_array(interpret(Graph((), (c,)), ())[0])
+            if (constant := constant_values([c]).get(c)) is None:
+                continue
+            values = constant.attrs["value"].numpy_values
             bits, signed = fewest_bits(values)
             if bits < c.dtype.bits and values.shape[-1] % (WORD_BITS // bits) == 0:
                 words = unpacked_words(c, values, bits, signed)
