@@ -255,7 +255,7 @@ def _read_declaration(c: Cursor, p: _ProgramParts, resources: Resources) -> None
     elif role == "output":
         p.outputs.append(name)
         if c.accept("->"):
-            p.output_aliases[name] = expect_name(c, p.inputs, "input").text
+            p.output_aliases[name] = expect_name(c, dict.fromkeys(p.inputs), "input").text
     elif role == "constant":
         p.constants[name] = resources.get(c, c.take(), type).array if c.next.kind == "global" else read_array(c, type)
 

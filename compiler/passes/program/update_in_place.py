@@ -38,9 +38,9 @@ class UpdateInPlace(ProgramPass):
             if update is None:
                 continue
             if reason := update.conflict(ir, position):
-                context.missed(self, f"%{update.target} is a copy of %{update.source}: {reason}", step.node)
+                context.missed(self, f"%{update.target} is a copy of %{update.source}: {reason}", update.launch.node)
                 continue
-            context.applied(self, f"%{update.target} is %{update.source}, updated in place", step.node)
+            context.applied(self, f"%{update.target} is %{update.source}, updated in place", update.launch.node)
             ir = update.apply(ir, position, in_place_names)
         return ir
 
