@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import compiler
+from benchmarks.networks.mobile import MobileNet
 from tests.frontend.frontend_kit import require
 
 require("torchao")  # before the imports from it (E402)
@@ -73,6 +74,11 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.second_norm(x))))
 
 
+def inverted_residuals() -> MobileNet:
+    """Return MobileNetV2 with three blocks: depthwise convolutions, a clamp at 6, a mean."""
+    return MobileNet(((1, 3, 16, 1, 1), (6, 3, 24, 2, 2)), nn.ReLU6, squeeze=False)
+
+
 def pt2e(model: nn.Module, x: Tensor, dynamic: bool = False) -> nn.Module:
     """Calibrate `model` on a few inputs and return it with quantize and dequantize operators."""
     quantizer = X86InductorQuantizer()
@@ -88,6 +94,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "perceptron": (Perceptron, (8, 64), False),
     "perceptron, dynamic": (Perceptron, (8, 64), True),
     "images": (Images, (2, 3, 16, 16), False),
+    "inverted residuals": (inverted_residuals, (1, 3, 16, 16), False),
     "block": (Block, (2, 10, 64), False),
     "block, dynamic": (Block, (2, 10, 64), True),
 }

@@ -181,9 +181,10 @@ class CompiledGraph:
 
 
 def write_back_aliases(graph: Graph, inputs: Sequence[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copy results that alias inputs there, and return the others."""
+    """Copy results that alias inputs there, unless they were updated in place, and return the others."""
     for position, target in graph.output_aliases.items():
-        inputs[target].detach().copy_(results[position])
+        if results[position] is not inputs[target]:
+            inputs[target].detach().copy_(results[position])
     return [r for k, r in enumerate(results) if k not in graph.output_aliases] if graph.output_aliases else results
 
 

@@ -1,7 +1,8 @@
 """Parser of Tile IR; the grammars of kernels and expressions are in compiler.ir.tile.kernel and .text.expr_parser.
 
 program ::= "program" "{" item* "}" resources?
-item    ::= size | ("input" | "output" | "buffer") %name ":" type
+item    ::= size | ("input" | "buffer") %name ":" type
+          | "output" %name ":" type ("->" %input)?               written back into an input
           | "constant" %name ":" type (array | @name)
           | kernel
           | "launch" @kernel "(" %name,* ")" ("for" string)?
@@ -220,6 +221,7 @@ class _ProgramParts:
     constants: dict[str, Any] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    output_aliases: dict[str, str] = field(default_factory=dict)
 
 
 def _read_program(c: Cursor, resources: Resources) -> Program:
@@ -237,7 +239,8 @@ def _read_program(c: Cursor, resources: Resources) -> Program:
             _read_declaration(c, p, resources)
         else:
             p.steps.append(_read_step(c, p))
-    return Program(p.buffers, tuple(p.inputs), tuple(p.outputs), p.constants, p.kernels, tuple(p.steps))
+    inputs, outputs, steps = tuple(p.inputs), tuple(p.outputs), tuple(p.steps)
+    return Program(p.buffers, inputs, outputs, p.constants, p.kernels, steps, p.output_aliases)
 
 
 def _read_declaration(c: Cursor, p: _ProgramParts, resources: Resources) -> None:
@@ -251,6 +254,8 @@ def _read_declaration(c: Cursor, p: _ProgramParts, resources: Resources) -> None
         p.inputs.append(name)
     elif role == "output":
         p.outputs.append(name)
+        if c.accept("->"):
+            p.output_aliases[name] = expect_name(c, dict.fromkeys(p.inputs), "input").text
     elif role == "constant":
         p.constants[name] = resources.get(c, c.take(), type).array if c.next.kind == "global" else read_array(c, type)
 
