@@ -21,6 +21,9 @@ def _default_precision() -> str:
 MATMUL_PRECISIONS = ("f32", "bf16")
 """Values of `Options.matmul_precision`."""
 
+CHECKS = (False, True, "strict")
+"""Values of `Options.check`."""
+
 FALLBACKS = ("error", "eager", "strict")
 """Values of `Options.fallback`."""
 
@@ -36,8 +39,8 @@ class Options:
     `torch.set_float32_matmul_precision("medium")`.  `graph_passes` and `tile_passes` replace the
     default pipelines of the target.  `fallback` says what becomes of operators without a conversion: "error"
     refuses them, "eager" runs them in PyTorch, and "strict" refuses those too that always run there, such as sorting.  `freezing` makes weights constants under
-    `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` interprets it before and
-    after every pass.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
+    `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` runs it before and
+    after every pass and compares the results, as far as that is possible; "strict" makes it an error where it is not.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
     compiled objects ("" for none).  `tune` measures the alternatives that passes propose for the most expensive kernels, and caches
     the fastest.
     """
@@ -52,7 +55,7 @@ class Options:
     fallback: str = "error"
     freezing: bool = False
     verify: bool = False
-    check: bool = False
+    check: bool | str = False
     print_before: str = ""
     print_after: str = ""
     print_after_change: bool = False

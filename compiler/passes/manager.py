@@ -139,6 +139,14 @@ def _import_passes() -> None:
             importlib.import_module(f"{package}.{module.name}")
 
 
+def require_passes(names: Iterable[str]) -> None:
+    """Raise PassError for the first of `names` that no pass has, with those it may stand for."""
+    available = available_passes()
+    for name in names:
+        if name not in available:
+            raise PassError(f"no pass is called {name}; {_suggestion(name, available)}")
+
+
 def parse_pipeline(text: str) -> Pipeline:
     """Parse text such as "canonicalize,fuse{max-nodes=8},layout"; PassError points at a mistake."""
     return _PipelineParser(text).pipeline()

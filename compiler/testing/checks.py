@@ -25,27 +25,23 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values, special_array
 from compiler.ir.interpret.size_sampling import SizeValues, sample_sizes
-from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import graph_resources
-from compiler.ir.text.tile_parser import parse_kernel, parse_program
+from compiler.ir.text.ir_text import AnyIR, parse_ir, print_ir
 from compiler.ir.text.tile_printer import program_resources
 from compiler.ir.tile.program import Program
 from compiler.ir.torch_types import as_array
 from compiler.passes.base import Context, Pass
-from compiler.passes.instrument import (
-    AnyIR,
-    SemanticCheck,
-    Verify,
-    describe_difference,
-    input_types,
-    interpret_on,
-    ir_text,
-    run_with_valid_range,
-    tolerance,
-    verify,
-)
+from compiler.passes.instrument import Verify, verify
 from compiler.passes.manager import parse_pipeline, run_pipeline
 from compiler.passes.pattern import RulePass
+from compiler.passes.semantic_check import (
+    SemanticCheck,
+    describe_difference,
+    input_types,
+    run_on,
+    run_with_valid_range,
+    tolerance,
+)
 from compiler.report.measure import float64_reference, numerical_error
 from compiler.target import MatrixShape
 
@@ -92,24 +88,12 @@ def check_pass(
     return result
 
 
-def parse_ir(source: str) -> AnyIR:
-    """Parse a graph, a kernel or a program, recognised by the first word."""
-    word = source.split(maxsplit=1)[0]
-    return (
-        parse_kernel(source)
-        if word == "kernel"
-        else parse_program(source)
-        if word == "program"
-        else parse_graph(source)
-    )
-
-
 def canonical_text(ir: AnyIR) -> str:
     """Print `ir` with values renamed in the order in which they appear."""
     names: dict[str, str] = {}
-    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), ir_text(ir))
+    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), print_ir(ir))
     return (
-        renamed if isinstance(ir, Graph) else ir_text(_reparse(renamed, ir))
+        renamed if isinstance(ir, Graph) else print_ir(_reparse(renamed, ir))
     )  # print again: line breaks depend on the length of names
 
 
@@ -153,21 +137,22 @@ def _interpreter_runs(
 
 def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
     if not isinstance(ir, Graph):
-        return interpret_on(ir, inputs)
+        return run_on(ir, inputs)
     return [as_array(r) for r in interpret(ir, inputs, dtype=None if exact else torch.float64)]
 
 
 def _assert_round_trip(ir: AnyIR) -> None:
     """Check that the text of `ir` parses to IR with the same text."""
-    again = _reparse(ir_text(ir), ir)
-    assert ir_text(again) == ir_text(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
+    again = _reparse(print_ir(ir), ir)
+    assert print_ir(again) == print_ir(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
 
 
 def _reparse(source: str, ir: AnyIR) -> AnyIR:
     """Parse text into IR of the same kind; it may refer to constants of `ir`."""
-    if isinstance(ir, Graph):
-        return parse_graph(source, graph_resources(ir))
-    return parse_program(source, program_resources(ir)) if isinstance(ir, Program) else parse_kernel(source)
+    resources = (
+        graph_resources(ir) if isinstance(ir, Graph) else program_resources(ir) if isinstance(ir, Program) else {}
+    )
+    return parse_ir(source, resources)
 
 
 def _diff(want: AnyIR, got: AnyIR) -> str:
@@ -178,7 +163,7 @@ def _diff(want: AnyIR, got: AnyIR) -> str:
 def _assert_same_text(result: AnyIR, expected: AnyIR, passes: Sequence[Pass[Any]], literal: str) -> None:
     if canonical_text(result) == canonical_text(expected):
         return
-    if BLESS and (location := _bless(literal, ir_text(result))):
+    if BLESS and (location := _bless(literal, print_ir(result))):
         print(f"blessed {location}")
         return
     rules = "".join(f"\nrule {r.name}: {r.source_location}" for p in passes if isinstance(p, RulePass) for r in p.rules)

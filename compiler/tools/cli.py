@@ -21,9 +21,7 @@ from compiler.options import FALLBACKS, Options
 if TYPE_CHECKING:
     import torch
 
-    from compiler.ir.graph.graph import Graph
-    from compiler.ir.tile.kernel import Kernel
-    from compiler.ir.tile.program import Program
+    from compiler.ir.text.ir_text import AnyIR
 
 out, err = Console(soft_wrap=True), Console(stderr=True)
 
@@ -194,10 +192,12 @@ def status_spinner(message: str) -> AbstractContextManager[Any]:
 def run_opt(args: argparse.Namespace) -> None:
     """tilewright opt"""
     from compiler.codegen.backend import target_by_name
+    from compiler.driver.instruments import instruments_for
     from compiler.ir.graph.graph import Graph
+    from compiler.ir.text.ir_text import print_ir
     from compiler.lowering.program import lower
     from compiler.passes.base import Context
-    from compiler.passes.instrument import PassTiming, instruments_for
+    from compiler.passes.instrument import PassTiming, verify
     from compiler.passes.manager import run_pipeline
 
     options = Options(
@@ -211,12 +211,13 @@ def run_opt(args: argparse.Namespace) -> None:
     context, timing = Context.for_target(target_by_name(args.target, args.machine)), PassTiming()
     instruments = [timing, *instruments_for(options)]
     ir = read_ir(args.file)
+    verify(ir)
     ir = run_pipeline(ir, args.pipeline, context, instruments)
     if args.lower is not None:
         if not isinstance(ir, Graph):
             raise TilewrightError("--lower takes a graph")
         ir = run_pipeline(lower(ir, machine=context.machine), args.lower, context, instruments)
-    print(write_ir(ir))
+    print(print_ir(ir, full=True))
     if args.stats:
         err.print(str(timing), highlight=False)
         for name, count in sorted(context.statistics.items()):
@@ -225,27 +226,11 @@ def run_opt(args: argparse.Namespace) -> None:
         err.print(str(context.remarks), markup=False, highlight=False)
 
 
-def read_ir(file: str) -> Graph | Kernel | Program:
+def read_ir(file: str) -> AnyIR:
     """Parse a graph, kernel or program from a text file; "-" is standard input."""
-    from compiler.ir.text.graph_parser import parse_graph
-    from compiler.ir.text.tile_parser import parse_kernel, parse_program
+    from compiler.ir.text.ir_text import parse_ir
 
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    word = (text.split(maxsplit=1) or [""])[0]
-    parse = parse_kernel if word.startswith("kernel") else parse_program if word.startswith("program") else parse_graph
-    return parse(text)
-
-
-def write_ir(ir: Graph | Kernel | Program) -> str:
-    """Print IR as text that `read_ir` parses."""
-    from compiler.ir.graph.graph import Graph
-    from compiler.ir.text.graph_printer import print_graph
-    from compiler.ir.text.tile_printer import print_kernel, print_program
-    from compiler.ir.tile.kernel import Kernel
-
-    if isinstance(ir, Graph):
-        return print_graph(ir, full=True)
-    return print_kernel(ir) if isinstance(ir, Kernel) else print_program(ir, full=True)
+    return parse_ir(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
 
 
 # exported programs
