@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from compiler.api import CompiledModule, compile
     from compiler.tools.comparison import Comparison, compare
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ArgumentError",
     "Comparison",

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.driver.compiled_graph import CompiledGraph, infer_sizes
 from compiler.driver.partitioned_graph import PartitionedGraph, compile_graph
+from compiler.driver.plugins import load_plugins
 from compiler.frontend.calling_convention import ConstantOutput, GraphOutput, ScalarOutput
 from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import (
@@ -50,6 +51,7 @@ def tilewright(
     `options` are the fields of `compiler.Options`; `fallback` is "eager" by default: ops without a conversion run in PyTorch.
     With `freezing`, weights are constants in inference.  `mode` is ignored.
     """
+    load_plugins()
     settings = as_options({"fallback": "eager", **(options or {})})
 
     def compile_fx_graph(

@@ -16,7 +16,8 @@ from compiler.ir.verify.graph import verify_graph
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.ir.verify.program import verify_program
 from compiler.passes.base import Context, Pass
-from compiler.passes.manager import PassInstrument, require_passes
+from compiler.passes.manager import PassInstrument
+from compiler.passes.pipeline_text import require_passes
 
 AnyPass: TypeAlias = Pass[Any]
 

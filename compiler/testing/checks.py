@@ -32,8 +32,9 @@ from compiler.ir.tile.program import Program
 from compiler.ir.torch_types import as_array
 from compiler.passes.base import Context, Pass
 from compiler.passes.instrument import Verify, verify
-from compiler.passes.manager import parse_pipeline, run_pipeline
+from compiler.passes.manager import run_pipeline
 from compiler.passes.pattern import RulePass
+from compiler.passes.pipeline_text import parse_pipeline
 from compiler.passes.semantic_check import (
     SemanticCheck,
     describe_difference,

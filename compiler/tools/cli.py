@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+import compiler
 from compiler.errors import TilewrightError
 from compiler.options import FALLBACKS, Options
 
@@ -22,8 +24,12 @@ if TYPE_CHECKING:
     import torch
 
     from compiler.ir.text.ir_text import AnyIR
+    from compiler.passes.base import Pass
 
 out, err = Console(soft_wrap=True), Console(stderr=True)
+
+PIPED_WIDTH = 1000
+"""Columns of tables that no terminal shows."""
 
 DESCRIPTION = "A tensor compiler: PyTorch graphs in, fused and tiled native code out."
 
@@ -34,7 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Wrong usage exits with 2.
     """
     args = build_parser().parse_args(arguments)
+    if not sys.stdout.isatty():
+        out.width = PIPED_WIDTH
     try:
+        load_plugins(args.load)
         args.command(args)
     except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
@@ -44,14 +53,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def load_plugins(modules: Sequence[str]) -> None:
+    """Import the plugins of installed packages and `modules`, which may lie in the working directory."""
+    from compiler.driver.plugins import load_modules
+    from compiler.driver.plugins import load_plugins as load_installed
+
+    load_installed()
+    if modules:
+        sys.path.append(os.getcwd())
+    load_modules(modules)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands."""
     top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
+    top.add_argument("--version", action="version", version=f"tilewright {compiler.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     add_ir_commands(commands)
     add_program_commands(commands)
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
-    add_command(commands, "passes", list_passes, "list the passes and their options")
+    c = add_command(commands, "passes", list_passes, "list the passes, or describe one")
+    c.add_argument("name", nargs="?", help="a pass, to be described with its options")
     add_command(commands, "ops", list_ops, "list the ops by kind of structure")
     c = add_command(commands, "calibrate", calibrate_machine, "measure this machine for the cost model (--machine)")
     c.add_argument("--to", type=Path, metavar="FILE", help="write a description of the machine")
@@ -65,7 +87,9 @@ def add_ir_commands(commands: Any) -> None:
     text = "run passes over IR text: a graph, a kernel or a program, recognised by the first word"
     c = add_command(commands, "opt", run_opt, text)
     c.add_argument("file", help="a file with IR, or - for standard input")
-    c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
+    c.add_argument(
+        "-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}" or "default,-fuse"'
+    )
     add_optional_flag(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
     add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS (every pass)")
     add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS (every pass)")
@@ -137,6 +161,9 @@ def add_command(
     """Add a command that runs `handler`; `text` is its help."""
     description = f"{text[:1].upper()}{text[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
+    parser.add_argument(
+        "--load", action="append", default=[], metavar="MODULE", help="import a module with passes or ops"
+    )
     parser.set_defaults(command=handler)
     return parser
 
@@ -152,8 +179,15 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
     c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
     add_machine_argument(c)
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
-    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
-    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
+    c.add_argument(
+        "--graph-passes",
+        default="",
+        metavar="PIPELINE",
+        help="replace or edit (default,-fuse) the default graph passes",
+    )
+    c.add_argument(
+        "--tile-passes", default="", metavar="PIPELINE", help="replace or edit (default,-peel) the default tile passes"
+    )
     c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
     c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
     c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
@@ -191,7 +225,7 @@ def status_spinner(message: str) -> AbstractContextManager[Any]:
 
 def run_opt(args: argparse.Namespace) -> None:
     """tilewright opt"""
-    from compiler.codegen.backend import target_by_name
+    from compiler.codegen.backend import backend_of, target_by_name
     from compiler.driver.instruments import instruments_for
     from compiler.ir.graph.graph import Graph
     from compiler.ir.text.ir_text import print_ir
@@ -199,6 +233,7 @@ def run_opt(args: argparse.Namespace) -> None:
     from compiler.passes.base import Context
     from compiler.passes.instrument import PassTiming, verify
     from compiler.passes.manager import run_pipeline
+    from compiler.passes.pipeline_text import parse_pipeline
 
     options = Options(
         target=args.target,
@@ -208,15 +243,18 @@ def run_opt(args: argparse.Namespace) -> None:
         print_after=args.print_ir_after or "",
         print_after_change=args.print_ir_after_change,
     )
-    context, timing = Context.for_target(target_by_name(args.target, args.machine)), PassTiming()
+    target = target_by_name(args.target, args.machine)
+    context, timing, defaults = Context.for_target(target), PassTiming(), backend_of(target).pipelines
     instruments = [timing, *instruments_for(options)]
     ir = read_ir(args.file)
     verify(ir)
-    ir = run_pipeline(ir, args.pipeline, context, instruments)
+    default = defaults.graph if isinstance(ir, Graph) else defaults.program
+    ir = run_pipeline(ir, parse_pipeline(args.pipeline, default), context, instruments)
     if args.lower is not None:
         if not isinstance(ir, Graph):
             raise TilewrightError("--lower takes a graph")
-        ir = run_pipeline(lower(ir, machine=context.machine), args.lower, context, instruments)
+        tile_passes = parse_pipeline(args.lower, defaults.program)
+        ir = run_pipeline(lower(ir, machine=context.machine), tile_passes, context, instruments)
     print(print_ir(ir, full=True))
     if args.stats:
         err.print(str(timing), highlight=False)
@@ -238,7 +276,6 @@ def read_ir(file: str) -> AnyIR:
 
 def compile_model(args: argparse.Namespace) -> None:
     """tilewright compile"""
-    import compiler
 
     with status_spinner(f"compiling {args.model}"):
         compiled = compiler.compile(args.model, options=options_from_args(args))
@@ -256,8 +293,6 @@ def run_model(args: argparse.Namespace) -> None:
     """tilewright run"""
     import torch
     from torch.utils._pytree import tree_map_only
-
-    import compiler
 
     with status_spinner(f"compiling {args.model}"):
         compiled = compiler.compile(args.model, options=options_from_args(args))
@@ -282,7 +317,6 @@ def describe_tensor(t: torch.Tensor) -> str:
 
 def compare_model(args: argparse.Namespace) -> None:
     """tilewright compare"""
-    import compiler
 
     with status_spinner(f"comparing {args.a} and {args.b}"):
         result = compiler.compare(args.model, a=args.a, b=args.b, options=options_from_args(args))
@@ -291,7 +325,6 @@ def compare_model(args: argparse.Namespace) -> None:
 
 def profile_model(args: argparse.Namespace) -> None:
     """tilewright profile"""
-    import compiler
 
     with status_spinner(f"compiling {args.model}"):
         compiled = compiler.compile(args.model, options=options_from_args(args))
@@ -327,18 +360,30 @@ def calibrate_machine(args: argparse.Namespace) -> None:
 
 def list_passes(args: argparse.Namespace) -> None:
     """tilewright passes"""
-    from compiler.passes.manager import available_passes, pass_options
+    from compiler.passes.pipeline_text import available_passes, require_passes
 
-    for kind in ("graph", "program", "tile"):
-        out.print(f"[bold]{kind} passes[/]\n")
-        for name, make in sorted(available_passes().items()):
-            if make.__module__.startswith(f"compiler.passes.{kind}."):
-                fields = ", ".join(
-                    f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
-                )
-                out.print(Text(name, "cyan").append(f"{{{fields}}}" if fields else "", "dim"))
-                text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
-                out.print(f"{text}\n", markup=False, highlight=False)
+    passes = available_passes()
+    if args.name:
+        require_passes([args.name])
+        print_pass_help(args.name, passes[args.name])
+        return
+    kinds = {name: make().ir_type.__name__ for name, make in passes.items()}
+    for kind, title in (("Graph", "graph passes"), ("Program", "program passes"), ("Kernel", "tile passes")):
+        out.print(f"[bold]{title}[/]\n")
+        for name in sorted(n for n in passes if kinds[n] == kind):
+            print_pass_help(name, passes[name])
+
+
+def print_pass_help(name: str, make: Callable[..., Pass[Any]]) -> None:
+    """Print the options of a pass and its docstring, which shows IR before and after."""
+    from compiler.passes.pipeline_text import pass_options
+
+    options = ", ".join(
+        f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
+    )
+    out.print(Text(name, "cyan").append(f"{{{options}}}" if options else "", "dim"))
+    text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
+    out.print(f"{text}\n", markup=False, highlight=False)
 
 
 def list_ops(args: argparse.Namespace) -> None:

@@ -22,7 +22,8 @@ from compiler.ir.tile.kernel import Kernel, stmt_ranges, walk
 from compiler.ir.tile.program import Program
 from compiler.passes.base import Context
 from compiler.passes.instrument import Verify
-from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
+from compiler.passes.manager import run_pipeline
+from compiler.passes.pipeline_text import parse_pipeline, print_pipeline
 from compiler.passes.semantic_check import describe_difference, outputs_of
 from compiler.report.measure import numerical_error
 from compiler.runtime.cache import ObjectCache

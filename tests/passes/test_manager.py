@@ -17,7 +17,8 @@ from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
 from compiler.passes.base import Context, GraphPass, ProgramPass, TilePass, register
 from compiler.passes.instrument import PassTiming, PrintIR, Verify
-from compiler.passes.manager import PassInstrument, parse_pipeline, print_pipeline, run_pipeline
+from compiler.passes.manager import PassInstrument, run_pipeline
+from compiler.passes.pipeline_text import parse_pipeline, print_pipeline
 from compiler.passes.semantic_check import SemanticCheck
 
 GRAPH = "graph @g(%x: f32[4]) { %a = add %x, 1.0  %y = exp %a  return %y }"
