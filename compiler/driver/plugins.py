@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import entry_points
 
 from compiler.errors import PluginError
@@ -30,7 +30,7 @@ def load_plugins() -> None:
 def load_modules(names: Iterable[str]) -> None:
     """Import modules by name; PluginError names one that fails."""
     for name in names:
-        _load(f"module {name}", lambda name=name: importlib.import_module(name))
+        _load(f"module {name}", partial(importlib.import_module, name))
 
 
 def _load(what: str, load: Callable[[], object]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -23,7 +24,13 @@ from compiler.api import as_exported_program
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
-from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values, special_array
+from compiler.ir.interpret.random_inputs import (
+    Array,
+    random_inputs,
+    random_limit_array,
+    small_symbol_values,
+    special_array,
+)
 from compiler.ir.interpret.size_sampling import SizeValues, sample_sizes
 from compiler.ir.text.graph_printer import graph_resources
 from compiler.ir.text.ir_text import AnyIR, parse_ir, print_ir
@@ -59,6 +66,7 @@ def check_pass(
     remark: str = "",
     idempotent: bool = True,
     special: bool = True,
+    limits: bool = False,
     machine: Machine | None = None,
     matrix_shapes: tuple[MatrixShape, ...] = (),
 ) -> AnyIR:
@@ -67,7 +75,8 @@ def check_pass(
     `unchanged` is a text that the pipeline must not change; `remark` must occur in a remark.  The result is verified, printed and
     parsed back, and with `idempotent` run through the pipeline again.  Both sides are interpreted on random inputs, with symbolic
     sizes 0 and 1 and with dynamic sizes that fill tiles, and with `special` on zeros of both signs, infinities and NaN.  Results
-    must be identical if every pass is exact, else equal in float64 within a tolerance.  `machine` and `matrix_shapes` describe the
+    must be identical if every pass is exact, else equal in float64 within a tolerance.  With `limits`, graphs must overflow alike too
+    (see `check_limits`).  `machine` and `matrix_shapes` describe the
     target.  Raises AssertionError.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
@@ -86,6 +95,8 @@ def check_pass(
             "the pipeline is not idempotent, a second run changes the IR:\n" + _diff(result, again)
         )
     check_equivalent(source, result, exact=all(p.exact for p in passes), special=special)
+    if limits:
+        check_limits(source, result)
     return result
 
 
@@ -108,6 +119,37 @@ def check_equivalent(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bo
                 problem = describe_difference(w, g, 0.0 if exact else tolerance(a))
                 at_sizes = f" with sizes {sizes}" if sizes else ""
                 assert not problem, f"on {label} inputs{at_sizes}, output {number}: {problem}"
+
+
+MAX_LIMIT_RUNS, LIMIT_ELEMENTS = 32, 512
+"""Most runs of `check_limits`, and elements of an input after which there are enough."""
+
+
+def check_limits(old: AnyIR, new: AnyIR) -> None:
+    """Interpret graphs in their own dtypes on magnitudes near the limits of these; raises AssertionError.
+
+    Inputs are huge, tiny and subnormal values, the argument at which exp overflows, zeros of both signs, infinities and NaN.
+    What counts is the class of each result: NaN, inf, -inf or finite.  Finite values may differ, as rounding does near the limits.
+    """
+    if not isinstance(old, Graph) or not isinstance(new, Graph) or not all(n.dtype.is_float for n in old.inputs):
+        return
+    a, b = (g.specialize(small_symbol_values(old, 3)) for g in (old, new))
+    fewest = min((int(np.prod(n.type.static_shape())) for n in a.inputs), default=LIMIT_ELEMENTS)
+    rng = np.random.default_rng(0)
+    for _ in range(min(MAX_LIMIT_RUNS, -(-LIMIT_ELEMENTS // max(1, fewest)))):
+        inputs = [random_limit_array(n.type, rng) for n in a.inputs]
+        for number, (want, got) in enumerate(zip(*(_interpret(g, inputs, True) for g in (a, b)), strict=True)):
+            differing = np.argwhere(_value_class(want) != _value_class(got))
+            if len(differing):
+                at = tuple(map(int, differing[0]))
+                raise AssertionError(
+                    f"near the limits of its dtype, output {number}: element {list(at)} is {got[at]} instead of {want[at]}"
+                )
+
+
+def _value_class(x: Array) -> Array:
+    """Return a number for each element: 0 where it is finite, 1 and -1 where it is infinite, 2 where it is NaN."""
+    return np.where(np.isnan(x), 2, np.where(np.isinf(x), np.sign(x), 0)) if x.dtype.kind == "f" else np.zeros(x.shape)
 
 
 def _trial_sizes(old: AnyIR, new: AnyIR) -> Iterator[SizeValues]:

@@ -96,7 +96,7 @@ def _source_line(text: str, number: int) -> str:
 class Cursor:
     """A position in a sequence of tokens; its errors have a line and a column.
 
-    `dynamic_sizes` holds the sizes declared so far, by name; `index_names` the names that index expressions may use, None
+    `dynamic_sizes` holds the sizes declared so far, by name; `index_names` the %names that index expressions may use, None
     for any.
     """
 

@@ -115,7 +115,7 @@ def _read_factor(c: Cursor) -> Dim:
         return c.dynamic_sizes[c.take().text]
     if c.next.kind in ("value", "word"):
         name = c.take()
-        if c.index_names is not None and name.text not in c.index_names:
+        if name.kind == "value" and c.index_names is not None and name.text not in c.index_names:
             raise c.error(f"{name} is not defined here{did_you_mean(name.text, c.index_names)}", name)
         return var(name.text)
     if c.next.kind == "int":
