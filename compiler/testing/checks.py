@@ -66,7 +66,7 @@ def check_pass(
     remark: str = "",
     idempotent: bool = True,
     special: bool = True,
-    limits: bool = False,
+    limits: bool | None = None,
     machine: Machine | None = None,
     matrix_shapes: tuple[MatrixShape, ...] = (),
 ) -> AnyIR:
@@ -76,7 +76,8 @@ def check_pass(
     parsed back, and with `idempotent` run through the pipeline again.  Both sides are interpreted on random inputs, with symbolic
     sizes 0 and 1 and with dynamic sizes that fill tiles, and with `special` on zeros of both signs, infinities and NaN.  Results
     must be identical if every pass is exact, else equal in float64 within a tolerance.  With `limits`, graphs must overflow alike too
-    (see `check_limits`).  `machine` and `matrix_shapes` describe the
+    (see `check_limits`); None asks that of
+    rewrite rules alone.  `machine` and `matrix_shapes` describe the
     target.  Raises AssertionError.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
@@ -95,7 +96,7 @@ def check_pass(
             "the pipeline is not idempotent, a second run changes the IR:\n" + _diff(result, again)
         )
     check_equivalent(source, result, exact=all(p.exact for p in passes), special=special)
-    if limits:
+    if limits or (limits is None and all(isinstance(p, RulePass) for p in passes)):
         check_limits(source, result)
     return result
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.emit import emit_kernel
 from compiler.errors import PassError
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -237,3 +240,47 @@ def test_kernels_are_ready_one_by_one() -> None:
     run_pipeline(program, "tighten-reductions,layout,unroll,peel", instruments=[Log()], finished=finished)
     one_by_one = [f"{what} {kernel}" for kernel in "kl" for what in ("unroll", "peel", "ready")]
     assert seen == ["tighten-reductions k", "tighten-reductions l", f"layout {program.name}", *one_by_one]
+
+
+@pytest.mark.parametrize(
+    ("edit", "result"),
+    [
+        ("default", "dce,cse,fuse"),
+        ("default,-cse", "dce,fuse"),
+        ("default,+test-tuned{width=2}@before:fuse,-dce", "cse,test-tuned{width=2},fuse"),
+        ("default,+unroll@after:cse,canonicalize", "dce,cse,unroll,fuse,canonicalize"),
+        ("default,+unroll", "dce,cse,fuse,unroll"),
+    ],
+)
+def test_default_pipelines_are_edited(edit: str, result: str) -> None:
+    assert print_pipeline(parse_pipeline(edit, "dce,cse,fuse")) == result
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ("default,-cze", "column 10: the pipeline so far has no pass cze; did you mean dce or cse"),
+        ("default,+unroll@near:cse", "column 17: expected before or after, not near"),
+    ],
+)
+def test_bad_edits_say_what_is_wrong(edit: str, message: str) -> None:
+    with pytest.raises(PassError, match=message):
+        parse_pipeline(edit, "dce,cse")
+    with pytest.raises(PassError, match="there is no default pipeline here"):
+        parse_pipeline(edit)
+
+
+def test_a_failed_pass_leaves_a_reproducer() -> None:
+    with pytest.raises(PassError, match=r"to repeat: tilewright opt \S+ -p test-crash --verify --check") as caught:
+        run_pipeline(parse_graph(GRAPH), "cse,test-crash")
+    assert "exp %a" in Path(caught.value.reproducer).read_text()
+    Path(caught.value.reproducer).unlink()
+
+
+def test_code_generation_that_refuses_a_partial_tile_names_kernel_and_passes() -> None:
+    def finished(kernel: Kernel, program: Program) -> None:
+        emit_kernel(kernel, target_by_name("x86-64-v3"))
+
+    program = parse_program(PROGRAM.replace("0..8 {", "0..8 tile 3 {"))
+    with pytest.raises(PassError, match=r"no code .* for @k after the passes unroll: the last tile of %i .*`peel`"):
+        run_pipeline(program, "unroll", finished=finished)

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from compiler.errors import VerifyError
+from compiler.ir import ops
+from compiler.ir.graph.node import Node
+from compiler.passes.pattern import Match, any_value, rewrite
 from compiler.testing import checks as testing
 from compiler.testing.checks import canonical_text, check, check_equivalent, check_limits, check_pass, parse_ir
 
@@ -113,3 +116,20 @@ def test_a_rewrite_that_overflows_otherwise_is_refused() -> None:
     with pytest.raises(AssertionError, match=r"near the limits of its dtype, output 0: element \[\d\] is"):
         check_limits(product, total)
     check_limits(product, product)
+
+
+y, z = any_value("y", dtype="float"), any_value("z", dtype="float")
+
+
+@rewrite(ops.mul(ops.exp(y), ops.exp(z)))
+def join_exponentials(m: Match) -> Node:
+    """exp(y) * exp(z) -> exp(y + z)"""
+    return ops.exp(ops.add(m[y], m[z]))
+
+
+def test_check_pass_refuses_a_rule_that_overflows_otherwise() -> None:
+    before = "graph(%x: f32[4], %y: f32[4]) { %a = exp %x  %b = exp %y  %z = mul %a, %b  return %z }"
+    after = "graph(%x: f32[4], %y: f32[4]) { %s = add %x, %y  %z = exp %s  return %z }"
+    with pytest.raises(AssertionError, match="near the limits of its dtype"):
+        check_pass("join-exponentials", before=before, after=after)
+    check_pass("join-exponentials", before=before, after=after, limits=False)
