@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from compiler.report.torch_programs import compiled_programs
     from compiler.tools.comparison import Comparison, compare
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ArgumentError",
     "Comparison",

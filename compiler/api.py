@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import io
+import logging
 import os
+import re
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn, TypeAlias, Union
 
 import torch
@@ -15,6 +18,7 @@ from torch.export import ExportedProgram
 
 from compiler.driver.argument_overlap import reject_overlapping_writes
 from compiler.driver.partitioned_graph import compile_graph
+from compiler.driver.plugins import load_plugins
 from compiler.driver.variant import compile_time_gc_settings
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
@@ -47,6 +51,7 @@ def compile(
     `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then one compilation serves all that it admits.
     Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on.
     """
+    load_plugins()
     chosen = as_options(options)
     start = time.perf_counter()
     program, given, named = as_exported_program(model, args, kwargs, dynamic_shapes)
@@ -90,10 +95,31 @@ def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
     """The program in a .pt2 file; TilewrightError where there is none."""
     if not _is_archive(path):
         raise TilewrightError(f"{os.fspath(path)} holds no exported program: it is no .pt2 file, or not a whole one")
+    name, log = os.fspath(path), list[str]()
+    with _captured_log("torch.export", log):
+        try:
+            return torch.export.load(path)
+        except Exception as error:  # a damaged file fails wherever PyTorch notices it
+            if operator := re.search(r"failed to resolve torch\.ops\.([\w.]+)", "\n".join(log)):
+                remedy = "import the module that registers it first (on the command line: --load MODULE)"
+                raise TilewrightError(f"{name} calls {operator[1]}, which is not registered; {remedy}") from error
+            raise TilewrightError(f"{name} holds no exported program: {error}") from error
+
+
+@contextmanager
+def _captured_log(logger: str, messages: list[str]) -> Iterator[None]:
+    """Append what a logger says to `messages` instead of printing it."""
+
+    def capture(record: logging.LogRecord) -> bool:
+        messages.append(logging.Formatter().format(record))
+        return False
+
+    source = logging.getLogger(logger)
+    source.addFilter(capture)
     try:
-        return torch.export.load(path)
-    except Exception as error:  # a damaged file fails wherever PyTorch notices it
-        raise TilewrightError(f"{os.fspath(path)} holds no exported program: {error}") from error
+        yield
+    finally:
+        source.removeFilter(capture)
 
 
 def _is_archive(path: str | os.PathLike[str]) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -21,6 +22,12 @@ class Loc:
     def __str__(self) -> str:
         line = f"{self.file}:{self.line}" if self.file else ""
         return " in ".join(filter(None, (line, self.module)))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion of the names in `known` closest to `name`, or an empty string."""
+    matches = difflib.get_close_matches(name, sorted(known), n=3)
+    return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 
 class TilewrightError(Exception):
@@ -82,12 +89,25 @@ class TargetError(TilewrightError):
     """Target that does not exist, or that this machine cannot run."""
 
 
+class OptionError(TilewrightError, ValueError):
+    """Option that does not exist, or a value that it does not take."""
+
+
+class PluginError(TilewrightError):
+    """Module of another package that cannot be loaded."""
+
+
 class ArgumentError(TilewrightError):
     """Call with arguments that the compiled program does not accept."""
 
 
 class PassError(TilewrightError):
-    """Pass that failed, produced invalid IR, or changed a result."""
+    """Pass that failed, produced invalid IR, or changed a result.
+
+    `reproducer` is the file with the IR before the pass, "" if none was written.
+    """
+
+    reproducer: str = ""
 
 
 class LoweringError(TilewrightError):

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.driver.compiled_graph import CompiledGraph, infer_sizes
 from compiler.driver.partitioned_graph import PartitionedGraph, compile_graph
+from compiler.driver.plugins import load_plugins
 from compiler.frontend.calling_convention import ConstantOutput, GraphOutput, ScalarOutput
 from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import (
@@ -65,6 +66,7 @@ def tilewright(
     """
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(map(str, filter(None, MODES)))}, but is {mode}")
+    load_plugins()
     settings = as_options({"fallback": "eager", **MODES[mode], **(options or {})})
     dynamo_backend, compile_id = current_backend(), current_compile_id()
 

@@ -26,17 +26,8 @@ from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program, map_kernels
 from compiler.passes.base import Alternative, Context, Pass
-from compiler.passes.manager import (
-    KernelSink,
-    PassInstrument,
-    Pipeline,
-    parse_pipeline,
-    print_pass,
-    print_pipeline,
-    run_passes,
-    run_pipeline,
-    schedule_kernel,
-)
+from compiler.passes.manager import KernelSink, PassInstrument, run_passes, run_pipeline, schedule_kernel
+from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pass, print_pipeline
 from compiler.passes.remark import Remark, format_seconds
 from compiler.runtime.cache import ObjectCache, object_key, source_hash
 

@@ -14,9 +14,9 @@ from compiler.ir.tile.kernel import Kernel, Param
 from compiler.ir.tile.program import Program, map_kernels
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.base import Context
-from compiler.passes.instrument import describe_difference, run_with_valid_range, tolerance
 from compiler.passes.manager import KernelSink, PassInstrument, run_pipeline
 from compiler.passes.remark import Remark
+from compiler.passes.semantic_check import describe_difference, run_with_valid_range, tolerance
 from compiler.pipeline import Scheduler
 from compiler.runtime.native_kernel import NativeKernel
 

@@ -18,6 +18,7 @@ from compiler.codegen.llvm.targets import CPUTarget
 from compiler.driver import program_cache
 from compiler.driver.autotune import Tuner
 from compiler.driver.given_kernels import GivenKernels
+from compiler.driver.instruments import instruments_for
 from compiler.errors import TargetError
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
@@ -27,7 +28,6 @@ from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.tile.kernel import Kernel, dim_hint
 from compiler.ir.tile.program import Program
 from compiler.options import Options
-from compiler.passes.instrument import instruments_for
 from compiler.passes.manager import run_pipeline
 from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler, Stages, lower_and_schedule

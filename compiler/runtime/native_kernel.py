@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,21 @@ from compiler.runtime.loader import link_objects
 from compiler.runtime.threads import kernel_functions, prepare_call
 
 
+def kernel_frame() -> Any:
+    """Return the frame of a call of one kernel, which threads may share; it must outlive the call."""
+    frame = (ctypes.c_uint64 * FIRST_SLOT)()
+    frame[THREADS] = prepare_call()
+    return frame
+
+
+def bind_kernel(function: int, buffers: int, sizes: Sequence[int], frame: Any) -> Callable[[Sequence[int]], None]:
+    """Return a function that calls the kernel at address `function` on the addresses of its buffers."""
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * buffers, *[ctypes.c_int64] * len(sizes), ctypes.c_void_p)(
+        function
+    )
+    return lambda addresses: call(*addresses, *sizes, ctypes.addressof(frame))
+
+
 class NativeKernel:
     """A compiled kernel; `native(arrays)` runs it on an array for each parameter and returns its out and inout buffers.
 
@@ -37,11 +53,10 @@ class NativeKernel:
         build.add_kernels([kernel])
         symbol = build.symbols[kernel.name]
         self._library = link_objects([build.objects[symbol]], [symbol], kernel_functions())
-        types = [*[ctypes.c_void_p] * len(kernel.params), *[ctypes.c_int64] * len(self.sizes), ctypes.c_void_p]
-        self._function = ctypes.CFUNCTYPE(None, *types)(self._library[symbol])
+        self._address = self._library[symbol]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        buffers, frame = self._buffers(arrays), (ctypes.c_uint64 * FIRST_SLOT)()
+        buffers, frame = self._buffers(arrays), kernel_frame()
         self._call(buffers, frame)()
         if frame[STATUS]:
             raise IndexError(f"@{self.kernel.name}: an index is out of range")
@@ -50,7 +65,7 @@ class NativeKernel:
 
     def bind(self, arrays: Sequence[Array]) -> Callable[[], object]:
         """Return a function that runs the kernel on copies of `arrays`."""
-        return self._call(self._buffers(arrays), (ctypes.c_uint64 * FIRST_SLOT)())
+        return self._call(self._buffers(arrays), kernel_frame())
 
     def type_of(self, param: Param) -> TensorType:
         """Return the static type of a parameter."""
@@ -66,13 +81,13 @@ class NativeKernel:
             buffers.append(aligned_copy(pack_aligned(np.ascontiguousarray(to_storage(packed, t.dtype)), t)))
         return buffers
 
-    def _call(self, buffers: Sequence[Array], frame: ctypes.Array[ctypes.c_uint64]) -> Callable[[], object]:
+    def _call(self, buffers: Sequence[Array], frame: Any) -> Callable[[], object]:
         """Return the call of the kernel on these buffers, which it keeps alive."""
-        frame[THREADS] = prepare_call()
-        sizes = (self.sizes[s.name] for s in kernel_dynamic_sizes(self.kernel))
-        call = partial(self._function, *(b.ctypes.data for b in buffers), *sizes, ctypes.addressof(frame))
-        return partial(_keep_alive, call, buffers, frame)
+        sizes = [self.sizes[s.name] for s in kernel_dynamic_sizes(self.kernel)]
+        run, addresses = bind_kernel(self._address, len(buffers), sizes, frame), [b.ctypes.data for b in buffers]
+        return partial(_call_on, run, addresses, buffers)
 
 
-def _keep_alive(call: Callable[[], object], *owners: object) -> None:
-    call()
+def _call_on(run: Callable[[Sequence[int]], None], addresses: Sequence[int], owners: object) -> None:
+    """Run a kernel on buffers whose `owners` are kept alive."""
+    run(addresses)

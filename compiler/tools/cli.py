@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.text import Text
 
+import compiler
 from compiler.errors import TilewrightError
 from compiler.options import Options
 from compiler.tools.bench_command import add_bench_command
-from compiler.tools.command_line import add_command, add_machine_argument, add_optional_flag, err, out, status_spinner
+from compiler.tools.command_line import (
+    add_command,
+    add_machine_argument,
+    add_optional_flag,
+    err,
+    out,
+    status_spinner,
+)
 from compiler.tools.model_commands import add_program_commands
 
 if TYPE_CHECKING:
-    from compiler.ir.graph.graph import Graph
-    from compiler.ir.tile.kernel import Kernel
-    from compiler.ir.tile.program import Program
+    from compiler.ir.text.ir_text import AnyIR
+    from compiler.passes.base import Pass
 
 DESCRIPTION = "A tensor compiler: PyTorch graphs in, fused and tiled native code out."
 
@@ -34,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     args = build_parser().parse_args(arguments)
     try:
+        load_plugins(args.load)
         args.command(args)
     except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
@@ -43,15 +52,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def load_plugins(modules: Sequence[str]) -> None:
+    """Import the plugins of installed packages and `modules`, which may lie in the working directory."""
+    from compiler.driver.plugins import load_modules
+    from compiler.driver.plugins import load_plugins as load_installed
+
+    load_installed()
+    if modules:
+        sys.path.append(os.getcwd())
+    load_modules(modules)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands."""
     top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
+    top.add_argument("--version", action="version", version=f"tilewright {compiler.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     add_ir_commands(commands)
     add_program_commands(commands)
     add_bench_command(commands)
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
-    add_command(commands, "passes", list_passes, "list the passes and their options")
+    c = add_command(commands, "passes", list_passes, "list the passes, or describe one")
+    c.add_argument("name", nargs="?", help="a pass, to be described with its options")
     add_command(commands, "ops", list_ops, "list the ops by kind of structure")
     c = add_command(commands, "calibrate", calibrate_machine, "measure this machine for the cost model (--machine)")
     c.add_argument("--to", type=Path, metavar="FILE", help="write a description of the machine")
@@ -65,7 +87,9 @@ def add_ir_commands(commands: Any) -> None:
     text = "run passes over IR text: a graph, a kernel or a program, recognised by the first word"
     c = add_command(commands, "opt", run_opt, text)
     c.add_argument("file", help="a file with IR, or - for standard input")
-    c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
+    c.add_argument(
+        "-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}" or "default,-fuse"'
+    )
     add_optional_flag(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
     add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS (every pass)")
     add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS (every pass)")
@@ -115,12 +139,15 @@ def add_fuzz_commands(commands: Any) -> None:
 
 def run_opt(args: argparse.Namespace) -> None:
     """tilewright opt"""
-    from compiler.codegen.backend import target_by_name
+    from compiler.codegen.backend import backend_of, target_by_name
+    from compiler.driver.instruments import instruments_for
     from compiler.ir.graph.graph import Graph
+    from compiler.ir.text.ir_text import print_ir
     from compiler.lowering.program import lower
     from compiler.passes.base import Context
-    from compiler.passes.instrument import PassTiming, instruments_for
+    from compiler.passes.instrument import PassTiming, verify
     from compiler.passes.manager import run_pipeline
+    from compiler.passes.pipeline_text import parse_pipeline
 
     options = Options(
         target=args.target,
@@ -130,15 +157,19 @@ def run_opt(args: argparse.Namespace) -> None:
         print_after=args.print_ir_after or "",
         print_after_change=args.print_ir_after_change,
     )
-    context, timing = Context.for_target(target_by_name(args.target, args.machine)), PassTiming()
+    target = target_by_name(args.target, args.machine)
+    context, timing, defaults = Context.for_target(target), PassTiming(), backend_of(target).pipelines
     instruments = [timing, *instruments_for(options)]
     ir = read_ir(args.file)
-    ir = run_pipeline(ir, args.pipeline, context, instruments)
+    verify(ir)
+    default = defaults.graph if isinstance(ir, Graph) else defaults.program
+    ir = run_pipeline(ir, parse_pipeline(args.pipeline, default), context, instruments)
     if args.lower is not None:
         if not isinstance(ir, Graph):
             raise TilewrightError("--lower takes a graph")
-        ir = run_pipeline(lower(ir, machine=context.machine), args.lower, context, instruments)
-    print(write_ir(ir))
+        tile_passes = parse_pipeline(args.lower, defaults.program)
+        ir = run_pipeline(lower(ir, machine=context.machine), tile_passes, context, instruments)
+    print(print_ir(ir, full=True))
     if args.stats:
         err.print(str(timing), highlight=False)
         for name, count in sorted(context.statistics.items()):
@@ -147,27 +178,11 @@ def run_opt(args: argparse.Namespace) -> None:
         err.print(str(context.remarks), markup=False, highlight=False)
 
 
-def read_ir(file: str) -> Graph | Kernel | Program:
+def read_ir(file: str) -> AnyIR:
     """Parse a graph, kernel or program from a text file; "-" is standard input."""
-    from compiler.ir.text.graph_parser import parse_graph
-    from compiler.ir.text.tile_parser import parse_kernel, parse_program
+    from compiler.ir.text.ir_text import parse_ir
 
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    word = (text.split(maxsplit=1) or [""])[0]
-    parse = parse_kernel if word.startswith("kernel") else parse_program if word.startswith("program") else parse_graph
-    return parse(text)
-
-
-def write_ir(ir: Graph | Kernel | Program) -> str:
-    """Print IR as text that `read_ir` parses."""
-    from compiler.ir.graph.graph import Graph
-    from compiler.ir.text.graph_printer import print_graph
-    from compiler.ir.text.tile_printer import print_kernel, print_program
-    from compiler.ir.tile.kernel import Kernel
-
-    if isinstance(ir, Graph):
-        return print_graph(ir, full=True)
-    return print_kernel(ir) if isinstance(ir, Kernel) else print_program(ir, full=True)
+    return parse_ir(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
 
 
 def demo(args: argparse.Namespace) -> None:
@@ -196,18 +211,30 @@ def calibrate_machine(args: argparse.Namespace) -> None:
 
 def list_passes(args: argparse.Namespace) -> None:
     """tilewright passes"""
-    from compiler.passes.manager import available_passes, pass_options
+    from compiler.passes.pipeline_text import available_passes, require_passes
 
-    for kind in ("graph", "program", "tile"):
-        out.print(f"[bold]{kind} passes[/]\n")
-        for name, make in sorted(available_passes().items()):
-            if make.__module__.startswith(f"compiler.passes.{kind}."):
-                fields = ", ".join(
-                    f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
-                )
-                out.print(Text(name, "cyan").append(f"{{{fields}}}" if fields else "", "dim"))
-                text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
-                out.print(f"{text}\n", markup=False, highlight=False)
+    passes = available_passes()
+    if args.name:
+        require_passes([args.name])
+        print_pass_help(args.name, passes[args.name])
+        return
+    kinds = {name: make().ir_type.__name__ for name, make in passes.items()}
+    for kind, title in (("Graph", "graph passes"), ("Program", "program passes"), ("Kernel", "tile passes")):
+        out.print(f"[bold]{title}[/]\n")
+        for name in sorted(n for n in passes if kinds[n] == kind):
+            print_pass_help(name, passes[name])
+
+
+def print_pass_help(name: str, make: Callable[..., Pass[Any]]) -> None:
+    """Print the options of a pass and its docstring, which shows IR before and after."""
+    from compiler.passes.pipeline_text import pass_options
+
+    options = ", ".join(
+        f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
+    )
+    out.print(Text(name, "cyan").append(f"{{{options}}}" if options else "", "dim"))
+    text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
+    out.print(f"{text}\n", markup=False, highlight=False)
 
 
 def list_ops(args: argparse.Namespace) -> None:

@@ -23,6 +23,9 @@ def add_command(
     """Add a command that runs `handler`; `text` is its help."""
     description = f"{text[:1].upper()}{text[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
+    parser.add_argument(
+        "--load", action="append", default=[], metavar="MODULE", help="import a module with passes or ops"
+    )
     parser.set_defaults(command=handler)
     return parser
 
@@ -38,8 +41,9 @@ def add_model_arguments(c: argparse.ArgumentParser) -> None:
     c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
     add_machine_argument(c)
     c.add_argument("--unfused", action="store_true", help="one kernel per op")
-    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
-    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
+    edited = "replace or edit (default,-{}) the default {} passes"
+    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help=edited.format("fuse", "graph"))
+    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help=edited.format("peel", "tile"))
     c.add_argument(
         "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
     )

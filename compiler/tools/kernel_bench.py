@@ -17,8 +17,8 @@ from compiler.ir.interpret.random_inputs import Array, random_inputs
 from compiler.ir.interpret.size_sampling import interpreted_statements
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.verify.kernel import verify_kernel
-from compiler.passes.instrument import describe_difference, interpret_on, run_with_valid_range, tolerance
 from compiler.passes.remark import format_seconds
+from compiler.passes.semantic_check import describe_difference, run_on, run_with_valid_range, tolerance
 from compiler.report.render import table
 from compiler.runtime.native_kernel import NativeKernel
 from compiler.runtime.profile import sharing_threads
@@ -95,7 +95,7 @@ def _check(name: str, native: Mapping[str, NativeKernel], target: CPUTarget) -> 
 def _interpreter_difference(native: NativeKernel) -> str:
     """Describe how native results differ from those of the scalar program."""
     inputs, kernel = _valid_inputs(native), native.kernel
-    pairs = zip(interpret_on(kernel, inputs, native.sizes), native(inputs), strict=True)
+    pairs = zip(run_on(kernel, inputs, native.sizes), native(inputs), strict=True)
     return next(filter(None, (describe_difference(want, got, tolerance(kernel)) for want, got in pairs)), "")
 
 

@@ -104,6 +104,9 @@ def test_opt_prints_changes_only(graph: str, capsys: pytest.CaptureFixture[str])
         (GRAPH, "vectorize", "takes a Kernel, not a Graph"),
         ("graph(%x: f32[4]) { return %z }", "", "line 1"),
         ("", "", "line 1"),
+        (KERNEL.replace("%x[%i]", "%x[%q]"), "", "`%q` is not defined here"),
+        (KERNEL.replace("0..100", "0..101"), "", "ranges over 0..100"),
+        (GRAPH, "default,-fuze", "did you mean fuse?"),
     ],
 )
 def test_opt_fails_in_a_line(
@@ -185,6 +188,11 @@ def test_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "holds no exported program" in capsys.readouterr().err
 
 
+def test_code_for_another_cpu_is_printed(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", str(program), "--print-ir", "assembly", "--target", "aarch64"]) == 0
+    assert "fmla" in capsys.readouterr().out
+
+
 # lists
 
 
@@ -204,3 +212,20 @@ def test_as_a_module() -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
+
+
+def test_version_and_help_of_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("tilewright 0")
+    assert main(["passes", "unroll"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("unroll{")
+    assert "->" in printed
+    assert main(["passes", "unrol"]) == 1
+    assert "did you mean unroll" in capsys.readouterr().err
+
+
+def test_piped_tables_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 120

@@ -46,6 +46,13 @@ def emit_kernel(kernel: Kernel, target: CPUTarget) -> str:
     return parallel_module(kernel, target, [emit_phase(kernel, target, phase) for phase in parallel_phases(kernel)])
 
 
+def partial_tile_error(r: Range) -> TargetError:
+    """Return the error for a loop that a pass left with a partial tile."""
+    return TargetError(
+        f"the last tile of %{r.var} in {r.lo}..{r.hi} tile {r.tile} is partial; `peel` must run after the pass that tiles it"
+    )
+
+
 def emit_phase(kernel: Kernel, target: CPUTarget, phase: Block) -> PhaseBody:
     """Emit one phase of a parallel kernel."""
     loops = [perfect_parallel_nest((s,)) for s in phase if isinstance(s, For) and s.parallel]
@@ -191,7 +198,8 @@ class KernelEmitter:
         if trips == 0:
             return [v for _, v in carried]
         assert isinstance(trips, int)
-        assert r.extent % r.tile == 0, f"%{r.var}: loop has a remainder; run peel first"
+        if r.extent % r.tile:
+            raise partial_tile_error(r)
         unroll = max(1, min(r.unroll, trips))
         main, remainder = divmod(trips, unroll)
         values = [v for _, v in carried]
@@ -231,7 +239,8 @@ class KernelEmitter:
             if not variables(trips):
                 inner.scope.bounds[name] = (0, trips - 1)
             if has_partial_tile(r):
-                assert not carried, f"%{r.var}: loop has a remainder; run peel first"
+                if carried:
+                    raise partial_tile_error(r)
                 self.emit_partial_tile(r, var(name), inner, lambda tile_ev: body(tile_ev, []))
                 return []
             inner.scope.enter_loop(r, var(name), self.remaining_indices(r, var(name), inner))
