@@ -16,7 +16,7 @@ from torch.export import Dim
 import compiler
 from benchmarks.arguments import BenchmarkArguments
 from benchmarks.networks import NETWORKS
-from compiler.report.measure import interleaved_medians
+from compiler.runtime.timing import interleaved_timings
 
 Sizes = tuple[int, ...]
 
@@ -114,7 +114,8 @@ def slowdowns(case: DynamicCase) -> list[tuple[Sizes, float, float]]:
     for sizes in case.tested_sizes:
         x = case.make_input(*sizes)
         static = compiler.compile(model, (x,))
-        pairs = [interleaved_medians([partial(static, x), partial(dynamic, x)]) for _ in range(REPEATS)]
+        timings = [interleaved_timings([partial(static, x), partial(dynamic, x)]) for _ in range(REPEATS)]
+        pairs = [[t.median for t in pair] for pair in timings]
         rows.append((sizes, median(p[0] for p in pairs), median(p[1] / p[0] for p in pairs)))
     return rows
 

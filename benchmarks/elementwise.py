@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as f
 
 import compiler
-from compiler.report.measure import interleaved_medians
+from compiler.runtime.timing import interleaved_timings
 
 ROWS, COLUMNS = 16384, 1024
 
@@ -57,7 +57,7 @@ def main() -> None:
             table.add_column(column, justify="left" if column == "chain" else "right")
         for name, fn in CHAINS.items():
             calls = [partial(target.copy_, x), partial(compiled[name], x), partial(fn, x)]
-            copy, ours, eager = interleaved_medians(calls, seconds=1.0)
+            copy, ours, eager = (t.median for t in interleaved_timings(calls, seconds=1.0))
             copy_rate, our_rate, eager_rate = (f"{2 * x.nbytes / t / 1e9:.1f}" for t in (copy, ours, eager))
             table.add_row(name, copy_rate, our_rate, f"{copy / ours:.0%}", eager_rate, f"{eager / ours:.1f}x")
         Console().print(table)

@@ -9,7 +9,7 @@ from torch import nn
 
 import compiler
 from benchmarks.peers import PeerCall, prepare_peers
-from compiler.report.measure import interleaved_medians
+from compiler.runtime.timing import interleaved_timings
 
 
 class SmallModel(nn.Module):
@@ -25,7 +25,8 @@ def main() -> None:
     ours = compiler.compile(model, (x,))
     with torch.no_grad():
         peers = prepare_peers(model, (x,))
-        times = interleaved_medians([repeat_call(lambda: ours(x)), *(repeat_call(p.call) for p in peers)], seconds=1.0)
+        calls = [repeat_call(lambda: ours(x)), *(repeat_call(p.call) for p in peers)]
+        times = [t.median for t in interleaved_timings(calls, seconds=1.0)]
     table = Table(title="relu(x * 2 + 1) on 64 floats")
     table.add_column("system")
     table.add_column("us per call", justify="right")

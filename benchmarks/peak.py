@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compiler.codegen.llvm.targets import DOT_INSTRUCTIONS, CPUTarget, host_target
+from compiler.codegen.llvm.targets import DOT_INSTRUCTIONS, CPUTarget, DotInstruction, host_target
 from compiler.tools.microbenchmarks import LOAD, VectorLoop, aligned_data, compiled_loop
 
 PREFETCH = (
@@ -45,27 +45,31 @@ class MultiplyAdd:
 
     def loop(self, target: CPUTarget) -> VectorLoop:
         """Return a loop into three quarters of the registers, enough to hide the latency."""
-        lanes, bits = target.lanes(32), target.vector_bits
-        intrinsic, vector = self.intrinsic.format(lanes=lanes, bits=bits), f"<{lanes * self.products} x {self.operand}>"
+        lanes = target.lanes(32)
+        intrinsic, vector = self.intrinsic.format(lanes=lanes), f"<{lanes * self.products} x {self.operand}>"
         call = f"call {{t}} @{intrinsic}({{t}} %a{{c}}, {vector} %x{{c}}, {vector} %x{{c}})"
         step = f"  %x{{c}} = bitcast {{t}} %s to {vector}\n  %b{{c}} = {call}"
         declaration = f"declare {{t}} @{intrinsic}({{t}}, {vector}, {vector})"
         return VectorLoop(step, target.vector_registers * 3 // 4, self.accumulator, declaration)
 
 
+def widest_dot(target: CPUTarget, element: str) -> DotInstruction:
+    """Return the instruction that adds products of `element` in whole registers: the target's, else the first of that width."""
+    known = [
+        d for d in DOT_INSTRUCTIONS if d.accumulates and f"{d.rhs.element}" == element and d.bits == target.vector_bits
+    ]
+    return next((d for d in known if any(map(target.has_feature, d.features))), known[0])
+
+
+def dot_multiply_add(d: DotInstruction) -> MultiplyAdd:
+    """Return a dot instruction as a multiply-add; its name is the fourth part of its intrinsic's."""
+    accumulator = "i32" if d.accumulator.is_integer else "float"
+    return MultiplyAdd(d.intrinsic.split(".")[3], d.intrinsic, d.operand, d.lhs.count, accumulator, d.features)
+
+
 MULTIPLY_ADDS = {
     "f32": MultiplyAdd("vfmadd", "llvm.fma.v{lanes}f32", "float"),
-    **{
-        f"{d.rhs.element}": MultiplyAdd(
-            d.intrinsic.split(".")[-1],
-            d.intrinsic + ".{bits}",
-            d.operand,
-            d.lhs.count,
-            "i32" if d.accumulator.is_integer else "float",
-            d.features,
-        )
-        for d in DOT_INSTRUCTIONS
-    },
+    **{element: dot_multiply_add(widest_dot(host_target(), element)) for element in ("bf16", "i8")},
 }
 """The widest multiply-add of each dtype of operands, by the dtype's name: i8 stands for u8 times i8."""
 

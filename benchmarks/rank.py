@@ -34,7 +34,8 @@ from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.lowering.program import lower
 from compiler.passes.base import Context, Pass
-from compiler.passes.manager import Pipeline, parse_pipeline, run_pipeline
+from compiler.passes.manager import run_pipeline
+from compiler.passes.pipeline_text import Pipeline, parse_pipeline
 from compiler.report.render import table
 from compiler.runtime.kernel_timer import KernelTimer
 

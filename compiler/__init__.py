@@ -15,7 +15,10 @@ from compiler.options import Options
 if TYPE_CHECKING:
     from compiler import testing
     from compiler.api import CompiledModule, compile
+    from compiler.report.torch_programs import compiled_programs
     from compiler.tools.comparison import Comparison, compare
+
+__version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError",
@@ -29,12 +32,14 @@ __all__ = [
     "VerifyError",
     "compare",
     "compile",
+    "compiled_programs",
     "testing",
 ]
 
 _LAZY_EXPORTS = {
     "compile": "compiler.api",
     "CompiledModule": "compiler.api",
+    "compiled_programs": "compiler.report.torch_programs",
     "compare": "compiler.tools.comparison",
     "Comparison": "compiler.tools.comparison",
     "testing": "compiler.testing",

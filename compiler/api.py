@@ -4,45 +4,41 @@ from __future__ import annotations
 
 import inspect
 import io
+import logging
 import os
+import re
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, Union
 
 import torch
 from torch.export import ExportedProgram
 
-from compiler.analysis.opaque_calls import opaque_operators
-from compiler.codegen.backend import backend_of, target_by_name
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.triton.loader import OfflineKernel
 from compiler.codegen.triton.targets import GPUTarget
 from compiler.driver.argument_overlap import reject_overlapping_writes
-from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.partitioned_graph import compile_graph
-from compiler.driver.variant import compile_time_gc_settings, require_executable
+from compiler.driver.plugins import load_plugins
+from compiler.driver.variant import compile_time_gc_settings
 from compiler.errors import USE_TORCH_COMPILE, ArgumentError, TargetError, TilewrightError
 from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
 from compiler.frontend.module_export import export_module
-from compiler.ir.graph.graph import Graph
-from compiler.ir.text.graph_printer import print_graph
-from compiler.ir.text.tile_printer import print_program
 from compiler.options import Options, as_options
-from compiler.passes.remark import Remark, Remarks
-from compiler.pipeline import Stages
+from compiler.report.inspection import Inspection
 from compiler.report.kernel_folder import write_kernel_folder
-from compiler.report.measure import Workload
-from compiler.report.report import KernelOrigin, Profile, Report, kernel_origins, program_totals
-from compiler.runtime.executable import Executable
-from compiler.runtime.profile import StepProfile, profile_steps
+from compiler.report.notebook import register_formatters
+from compiler.report.profile import Profile
+from compiler.report.report import Report
 
 Model: TypeAlias = Union[torch.nn.Module, ExportedProgram, str, "os.PathLike[str]"]
 """What can be compiled: a module, an exported program, or the path of one saved by `torch.export.save`."""
 
-IR_STAGES = ("imported", "fused", "lowered", "scheduled")
-"""Stages of `print_ir` that every target has; its backend adds others: "llvm" and "assembly", or "triton"."""
+register_formatters()
 
 
 @compile_time_gc_settings()
@@ -60,6 +56,7 @@ def compile(
     `dynamic_shapes` (as `torch.export.export` takes it) leaves some open: then one compilation serves all that it admits.
     Raises UnsupportedOpError, which names all unsupported ops and the lines they stand on.
     """
+    load_plugins()
     chosen = as_options(options)
     start = time.perf_counter()
     program, given, named = as_exported_program(model, args, kwargs, dynamic_shapes)
@@ -103,10 +100,31 @@ def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
     """The program in a .pt2 file; TilewrightError where there is none."""
     if not _is_archive(path):
         raise TilewrightError(f"{os.fspath(path)} holds no exported program: it is no .pt2 file, or not a whole one")
+    name, log = os.fspath(path), list[str]()
+    with _captured_log("torch.export", log):
+        try:
+            return torch.export.load(path)
+        except Exception as error:  # a damaged file fails wherever PyTorch notices it
+            if operator := re.search(r"failed to resolve torch\.ops\.([\w.]+)", "\n".join(log)):
+                remedy = "import the module that registers it first (on the command line: --load MODULE)"
+                raise TilewrightError(f"{name} calls {operator[1]}, which is not registered; {remedy}") from error
+            raise TilewrightError(f"{name} holds no exported program: {error}") from error
+
+
+@contextmanager
+def _captured_log(logger: str, messages: list[str]) -> Iterator[None]:
+    """Append what a logger says to `messages` instead of printing it."""
+
+    def capture(record: logging.LogRecord) -> bool:
+        messages.append(logging.Formatter().format(record))
+        return False
+
+    source = logging.getLogger(logger)
+    source.addFilter(capture)
     try:
-        return torch.export.load(path)
-    except Exception as error:  # a damaged file fails wherever PyTorch notices it
-        raise TilewrightError(f"{os.fspath(path)} holds no exported program: {error}") from error
+        yield
+    finally:
+        source.removeFilter(capture)
 
 
 def _is_archive(path: str | os.PathLike[str]) -> bool:
@@ -131,7 +149,7 @@ def call_signature(model: Model, program: ExportedProgram) -> inspect.Signature 
     )
 
 
-class CompiledModule:
+class CompiledModule(Inspection):
     """A compiled model, called as the model is: same arguments, same nesting of results, without autograd.
 
     Arguments of other shapes, dtypes or devices than it was compiled for raise ArgumentError; those in another
@@ -151,9 +169,9 @@ class CompiledModule:
         self.call_adapter, self.options, self.example_inputs = call_adapter, options, example_inputs
         self._program = program
         imported = call_adapter.imported
-        self.compiled_graph = compile_graph(imported.graph, options, imported.bounds, imported.runtime_assertions)
-        self._frontend_seconds = dict(frontend_seconds)
-        self._executed_programs = self.compiled_graph.executed_programs(call_adapter.graph_inputs(*example_inputs))
+        compiled_graph = compile_graph(imported.graph, options, imported.bounds, imported.runtime_assertions)
+        super().__init__(compiled_graph, frontend_seconds)
+        self._executed_programs = compiled_graph.executed_programs(self.example_tensors())  # compiles for these sizes
         self._writes_inputs = bool(self.compiled_graph.graph.output_aliases)
         fast = None if self._writes_inputs else call_adapter.fast_path(self.compiled_graph.run, self._call_general)
         self._call_function = fast or self._call_general
@@ -167,6 +185,9 @@ class CompiledModule:
         if self._writes_inputs:
             reject_overlapping_writes(self.compiled_graph.graph, tensors)
         return self.call_adapter.build_result(*self.compiled_graph.call_with_sizes(tensors))
+
+    def example_tensors(self) -> Sequence[torch.Tensor]:
+        return self.call_adapter.graph_inputs(*self.example_inputs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         file = io.BytesIO()
@@ -187,80 +208,14 @@ class CompiledModule:
             problem += f": it is frozen; ask the model it was compiled from, or {USE_TORCH_COMPILE}"
         raise AttributeError(problem)
 
-    @property
-    def stages(self) -> Stages:
-        """The IR of every stage, for the sizes of the example (or of the last profile); of a partitioned graph, its last part's."""
-        return self._last_program.stages
-
-    @property
-    def executable(self) -> Executable:
-        """The native program for the same sizes; TargetError where this machine cannot run it."""
-        return require_executable(self._last_program.variant, self._last_program.executable)
-
-    @property
-    def _last_program(self) -> ExecutedProgram:
-        if not self._executed_programs:
-            raise ArgumentError("nothing is compiled: all of it runs in PyTorch")
-        return self._executed_programs[-1]
-
-    @property
-    def remarks(self) -> Remarks:
-        """Operators left to PyTorch, and the decisions of the passes, with their reasons."""
-        return Remarks(
-            [*self._opaque_remarks, *(r for program in self._executed_programs for r in program.stages.context.remarks)]
-        )
-
-    @property
-    def _opaque_remarks(self) -> tuple[Remark, ...]:
-        """A remark for each operator that runs in PyTorch."""
-        return tuple(
-            Remark("import", "missed", f"{o.operator} runs in PyTorch: {o.reason}", o.loc, o.node)
-            for o in opaque_operators(self.compiled_graph.graph.outputs)
-        )
-
-    @property
-    def compile_seconds(self) -> dict[str, float]:
-        """Seconds spent on each step of compiling, and their "total"."""
-        parts = {**self._frontend_seconds, **self.compiled_graph.compile_seconds}
-        return {**parts, "total": sum(parts.values())}
-
-    @property
-    def workload(self) -> Workload:
-        """Kernels, arithmetic operations and bytes of one call."""
-        totals = [program_totals(program.stages.lowered) for program in self._executed_programs]
-        return Workload(*(sum(t[k] for t in totals) for k in range(3)))
-
-    def print_ir(self, stage: str = "fused") -> str:
-        """Return the text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), or code.
-
-        Code is "llvm" and "assembly" for CPUs, "triton" for GPUs.  The texts of a partitioned graph follow one another.
-        """
-        return "\n".join(_stage_text(stage, program.stages) for program in self._executed_programs)
-
     def profile(self, *args: Any, repeats: int = 20, **kwargs: Any) -> Profile:
-        """The time of every kernel in a call with these arguments (without any: the example arguments).
-
-        The calls into PyTorch between parts of a program are left out.
-        """
+        """Return the time of every kernel in a call with these arguments (without any: the example arguments)."""
         given = (args, kwargs) if args or kwargs else self.example_inputs
-        tensors = self.call_adapter.graph_inputs(*given)
-        self._executed_programs = self.compiled_graph.executed_programs(tensors)
-        steps: list[tuple[StepProfile, KernelOrigin]] = []
-        for program in self._executed_programs:
-            origins = kernel_origins(program.stages.fused)
-            runnable = require_executable(program.variant, program.executable)
-            steps += (
-                (p, origins.get(p.node, KernelOrigin())) for p in profile_steps(runnable, program.inputs, repeats)
-            )
-        return Profile(tuple(steps))
+        return self.profile_inputs(self.call_adapter.graph_inputs(*given), repeats)
 
     def report(self, repeats: int = 20) -> Report:
         """Everything about this compilation, measured on the example arguments; `report().save("report.html")` writes a page."""
-        measured = self.profile(repeats=repeats)
-        texts = {stage: self.print_ir(stage) for stage in IR_STAGES}
-        programs = tuple((p.stages, require_executable(p.variant, p.executable)) for p in self._executed_programs)
-        name, opaque = self.compiled_graph.graph.name, self._opaque_remarks
-        return Report(name, programs, self.compile_seconds, measured, texts, opaque)
+        return self.report_for(self.profile(repeats=repeats))
 
     def save_kernels(self, folder: str | os.PathLike[str]) -> dict[str, OfflineKernel]:
         """Write a program for a GPU as Triton kernels and the PyTorch that launches them; see compiler.report.kernel_folder.
@@ -274,22 +229,8 @@ class CompiledModule:
         scheduled, name = program.stages.scheduled, self.compiled_graph.graph.name
         return write_kernel_folder(scheduled, target, program.inputs, name, Path(folder))
 
-    def __repr__(self) -> str:
-        return f"<compiled {self.compiled_graph.graph.name}: {self.workload.kernels} kernels>"
-
 
 @compile_time_gc_settings()
 def _compile_saved(saved: bytes, *how: Any) -> CompiledModule:
     """Compile a program from the bytes that `torch.export.save` wrote; `how` is what else `_compile_exported` takes."""
     return _compile_exported(torch.export.load(io.BytesIO(saved)), *how)
-
-
-def _stage_text(stage: str, stages: Stages) -> str:
-    """Return the text of a stage of one program; ArgumentError for a stage that its target does not have."""
-    printers = backend_of(stages.target).printers
-    if stage in printers:
-        return "\n".join(printers[stage](kernel, stages.target) for kernel in stages.scheduled.kernels.values())
-    if stage not in IR_STAGES:
-        raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, *printers))}")
-    ir = getattr(stages, stage)
-    return print_graph(ir) if isinstance(ir, Graph) else print_program(ir)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Loc:
-    """Line of the user's program: file, line number from 1, and source text."""
+    """Place in the user's program: file, line number from 1, source text, and the path of the module that the line belongs to.
 
-    file: str
-    line: int
+    Code of libraries has a module path alone.
+    """
+
+    file: str = ""
+    line: int = 0
     code: str = ""
+    module: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        line = f"{self.file}:{self.line}" if self.file else ""
+        return " in ".join(filter(None, (line, self.module)))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a suggestion of the names in `known` closest to `name`, or an empty string."""
+    matches = difflib.get_close_matches(name, sorted(known), n=3)
+    return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 
 class TilewrightError(Exception):
@@ -77,12 +89,25 @@ class TargetError(TilewrightError):
     """Target that does not exist, that this machine cannot run, or that cannot express a kernel."""
 
 
+class OptionError(TilewrightError, ValueError):
+    """Option that does not exist, or a value that it does not take."""
+
+
+class PluginError(TilewrightError):
+    """Module of another package that cannot be loaded."""
+
+
 class ArgumentError(TilewrightError):
     """Call with arguments that the compiled program does not accept."""
 
 
 class PassError(TilewrightError):
-    """Pass that failed, produced invalid IR, or changed a result."""
+    """Pass that failed, produced invalid IR, or changed a result.
+
+    `reproducer` is the file with the IR before the pass, "" if none was written.
+    """
+
+    reproducer: str = ""
 
 
 class LoweringError(TilewrightError):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+from compiler.errors import OptionError, did_you_mean
 
 
 def _default_cache() -> str:
@@ -21,6 +24,9 @@ def _default_precision() -> str:
 MATMUL_PRECISIONS = ("f32", "bf16")
 """Values of `Options.matmul_precision`."""
 
+CHECKS = (False, True, "strict")
+"""Values of `Options.check`."""
+
 FALLBACKS = ("error", "eager", "strict")
 """Values of `Options.fallback`."""
 
@@ -34,12 +40,13 @@ class Options:
     kernel per op.  `winograd=False` disables the pass of that name, which rounds more.  `matmul_precision="bf16"` rounds f32 operands
     of matrix products and convolutions to bf16 where the target multiplies that; it is the default after
     `torch.set_float32_matmul_precision("medium")`.  `graph_passes` and `tile_passes` replace the
-    default pipelines of the target.  `fallback` says what becomes of operators without a conversion: "error"
+    default pipelines of the target, or edit them: "default,+form-silu@before:fuse,-winograd" (see compiler.passes.pipeline_text).  `fallback` says what becomes of operators without a conversion: "error"
     refuses them, "eager" runs them in PyTorch, and "strict" refuses those too that always run there, such as sorting.  `freezing` makes weights constants under
-    `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` interprets it before and
-    after every pass.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
+    `torch.compile` too, where no gradient is asked for.  `verify` checks the IR after every pass; `check` runs it before and
+    after every pass and compares the results, as far as that is possible; "strict" makes it an error where it is not.  `print_before` and `print_after` name a pass (or "all") whose IR is printed.  `cache` is the directory of
     compiled objects ("" for none).  `tune` measures the alternatives that passes propose for the most expensive kernels, and caches
-    the fastest.
+    the fastest.  `schedules` maps names of kernels to files with Tile IR that take the place of what passes make of them; a file that
+    computes something else is refused.
     """
 
     target: str = "host"
@@ -52,19 +59,18 @@ class Options:
     fallback: str = "error"
     freezing: bool = False
     verify: bool = False
-    check: bool = False
+    check: bool | str = False
     print_before: str = ""
     print_after: str = ""
     print_after_change: bool = False
     tune: bool = False
+    schedules: Mapping[str, str] = field(default_factory=dict)
     cache: str = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:
-        if self.matmul_precision not in MATMUL_PRECISIONS:
-            names = " or ".join(MATMUL_PRECISIONS)
-            raise ValueError(f"matmul_precision must be {names}, but is {self.matmul_precision}")
-        if self.fallback not in FALLBACKS:
-            raise ValueError(f"fallback must be one of {', '.join(FALLBACKS)}, but is {self.fallback}")
+        for name, values in (("matmul_precision", MATMUL_PRECISIONS), ("fallback", FALLBACKS), ("check", CHECKS)):
+            if (given := getattr(self, name)) not in values:
+                raise OptionError(f"option {name} must be one of {', '.join(map(repr, values))}, but is {given!r}")
 
     def with_(self, **changes: Any) -> Options:
         """Return a copy with some fields changed; TypeError names an unknown one."""
@@ -72,5 +78,11 @@ class Options:
 
 
 def as_options(options: Options | dict[str, Any] | None) -> Options:
-    """Return the options that a user passed as an object, a dictionary or not at all."""
-    return options if isinstance(options, Options) else Options(**(options or {}))
+    """Return the options that a user passed as an object, a dictionary or not at all; OptionError for an unknown one."""
+    if isinstance(options, Options):
+        return options
+    known = {f.name for f in fields(Options)}
+    for name in options or {}:
+        if name not in known:
+            raise OptionError(f"there is no option {name!r}{did_you_mean(name, known) or '; see compiler.Options'}")
+    return Options(**(options or {}))

@@ -14,7 +14,8 @@ from compiler.ir.tile.program import Program
 from compiler.lowering.program import lower
 from compiler.options import Options
 from compiler.passes.base import Context
-from compiler.passes.manager import KernelSink, PassInstrument, parse_pipeline, run_pipeline
+from compiler.passes.manager import KernelSink, PassInstrument, run_pipeline
+from compiler.passes.pipeline_text import parse_pipeline, print_pipeline
 from compiler.target import Target
 
 
@@ -65,12 +66,11 @@ def lower_and_schedule(
     target = target_by_name(options.target, options.machine)
     pipelines = backend_of(target).pipelines
     context = Context.for_target(target)
-    graph_passes = options.graph_passes or (pipelines.graph if options.fuse else pipelines.unfused_graph)
-    program_passes = options.tile_passes or (pipelines.program if options.fuse else pipelines.unfused_program)
+    default_graph, default_program = pipelines.fused if options.fuse else pipelines.unfused
+    graph_passes = parse_pipeline(options.graph_passes or "default", default_graph)
+    program_passes = print_pipeline(parse_pipeline(options.tile_passes or "default", default_program))
     enabled = {"winograd": options.winograd, "reduce-precision": options.matmul_precision != "f32"}
-    fused = run_pipeline(
-        graph, [p for p in parse_pipeline(graph_passes) if enabled.get(p.name, True)], context, instruments
-    )
+    fused = run_pipeline(graph, [p for p in graph_passes if enabled.get(p.name, True)], context, instruments)
     if sink:
         sink.reserve(fused)
     lowered = lower(fused, context.lowered_kernels, context.machine)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compiler.cost.machine import Machine
+from compiler.ir.types import DTYPES, DType
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,27 @@ class MatrixShape:
 def find_matrix_shape(shapes: Iterable[MatrixShape], lhs: str, rhs: str, accumulator: str) -> MatrixShape | None:
     """Return the first of `shapes` that multiplies these dtypes, by name and in this order, and adds in the third; None without one."""
     return next((s for s in shapes if (s.lhs, s.rhs, s.accumulator) == (lhs, rhs, accumulator)), None)
+
+
+def is_or_widens(multiplied: DType, stored: DType) -> bool:
+    """Return True if an instruction that takes `multiplied` serves values of dtype `stored`: the same, or narrower integers.
+
+    One instruction widens those; conversions to floats take several.
+    """
+    return multiplied == stored or (multiplied.is_integer and multiplied.includes(stored))
+
+
+def find_widening_shape(
+    shapes: Iterable[MatrixShape], lhs: DType, rhs: DType, accumulator: DType
+) -> tuple[MatrixShape, tuple[DType, DType]] | None:
+    """Return how to multiply these dtypes, in either order, widened as little as possible, and the dtypes that both become."""
+    fitting = [
+        (s, dtypes)
+        for s in shapes
+        for dtypes in ((DTYPES[s.lhs], DTYPES[s.rhs]), (DTYPES[s.rhs], DTYPES[s.lhs]))
+        if s.accumulator == accumulator.name and all(map(is_or_widens, dtypes, (lhs, rhs)))
+    ]
+    return min(fitting, key=lambda f: sum(d.bits for d in f[1]), default=None)
 
 
 MATRIX_DTYPES = (("f16", "f32"), ("bf16", "f32"), ("f32", "f32"), ("f64", "f64"), ("i8", "i32"))

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
+from torch.autograd import profiler
 from torch.utils._python_dispatch import _disable_current_modes
 
 from compiler.codegen.triton.targets import gpu_name
 from compiler.driver.compiled_graph import CompiledGraph, infer_sizes
 from compiler.driver.partitioned_graph import PartitionedGraph, compile_graph
+from compiler.driver.plugins import load_plugins
 from compiler.frontend.calling_convention import ConstantOutput, GraphOutput, ScalarOutput
 from compiler.frontend.decompositions import autograd_decompositions
 from compiler.frontend.dynamo import (
@@ -28,13 +30,25 @@ from compiler.frontend.dynamo import (
     import_functional,
     unmutated_weights,
 )
+from compiler.frontend.dynamo_backend import current_backend, current_compile_id
 from compiler.frontend.output_aliasing import InputView
 from compiler.frontend.recurrent_ops import decompose_recurrent_layers
 from compiler.ir.symbolic.index_expr import Dim, evaluate
 from compiler.options import as_options
+from compiler.report.profiler_ranges import ProfiledGraph
+from compiler.report.torch_programs import TorchProgram, record_program
 
 BoxedFunction: TypeAlias = Callable[[list[Any]], list[Any]]
 """A function that takes its arguments in a list and empties the list, so that they can be freed early."""
+
+MODES: Mapping[str | None, Mapping[str, Any]] = {
+    None: {},
+    "default": {},
+    "reduce-overhead": {},
+    "max-autotune": {"tune": True},
+    "max-autotune-no-cudagraphs": {"tune": True},
+}
+"""Options that each mode of `torch.compile` stands for.  A call is one native call in every mode, so there is no overhead to reduce."""
 
 torch._dynamo.config.allow_rnn = True
 
@@ -49,17 +63,28 @@ def tilewright(
     """Compile a graph captured by `torch.compile(model, backend="tilewright", options={...})`, for inference or training.
 
     `options` are the fields of `compiler.Options`; `fallback` is "eager" by default: ops without a conversion run in PyTorch.
-    The default `target` is that of the device of `inputs`.  With `freezing`, weights are constants in inference.  `mode` is ignored.
+    The default `target` is that of the device of `inputs`.  With `freezing`, weights are constants in inference.  `mode` is one
+    of `MODES`.
     """
-    settings = as_options({"fallback": "eager", "target": target_of_device(inputs), **(options or {})})
+    if mode not in MODES:
+        raise ValueError(f"mode must be one of {', '.join(map(str, filter(None, MODES)))}, but is {mode}")
+    load_plugins()
+    defaults = {"fallback": "eager", "target": target_of_device(inputs)}
+    settings = as_options({**defaults, **MODES[mode], **(options or {})})
+    dynamo_backend, compile_id = current_backend(), current_compile_id()
 
     def compile_fx_graph(
-        graph: torch.fx.GraphModule, arguments: Sequence[Any], frozen: Sequence[tuple[int, torch.Tensor]] = ()
+        graph: torch.fx.GraphModule,
+        arguments: Sequence[Any],
+        frozen: Sequence[tuple[int, torch.Tensor]] = (),
+        kind: str = "inference",
     ) -> BoxedFunction:
         with _disable_current_modes():  # AOTAutograd's fake tensors, while constants are folded
             imported = import_functional(graph, frozen=frozen, fallback=settings.fallback)
             compiled = compile_graph(imported.graph, settings, imported.bounds, imported.runtime_assertions)
-            return as_boxed_function(imported, compiled)
+        run = as_boxed_function(imported, compiled)
+        record_program(dynamo_backend, run, TorchProgram(compiled, kind, compile_id))
+        return run
 
     def compile_frozen(graph: torch.fx.GraphModule, arguments: Sequence[Any]) -> BoxedFunction:
         weights = unmutated_weights(graph, module, inputs)
@@ -72,7 +97,8 @@ def tilewright(
 
     decompose_recurrent_layers(module)
     backend = aot_autograd(
-        fw_compiler=compile_fx_graph,
+        fw_compiler=partial(compile_fx_graph, kind="forward"),
+        bw_compiler=partial(compile_fx_graph, kind="backward"),
         inference_compiler=compile_frozen if settings.freezing else compile_fx_graph,
         decompositions=autograd_decompositions(),
         partition_fn=min_cut_rematerialization_partition,
@@ -114,14 +140,16 @@ def guard_frozen_weights(
 def as_boxed_function(imported: FunctionalGraph, compiled_graph: CompiledGraph | PartitionedGraph) -> BoxedFunction:
     """Return the function that AOTAutograd calls: adapts its arguments and results to those of `compiled_graph`."""
     sources = imported.input_sources
+    profiled_graph = ProfiledGraph(compiled_graph)
     returned = sorted({r.position for r in imported.results if isinstance(r, (PassthroughInput, InputView))})
 
     def run(arguments: list[Any]) -> list[Any]:
         tensors = [s.feed(arguments) for s in sources]
         passed_through = {k: arguments[k] for k in returned}
         arguments.clear()
+        graph = profiled_graph if profiler._is_profiler_enabled else compiled_graph
         outputs, sizes = (
-            compiled_graph.call_with_sizes(tensors)
+            graph.call_with_sizes(tensors)
             if imported.graph.outputs
             else ([], lambda: infer_sizes(imported.graph.inputs, tensors))
         )

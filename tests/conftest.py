@@ -7,15 +7,9 @@ import torch
 
 from compiler.driver import program_cache
 from compiler.options import Options
-from compiler.testing import checks
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--bless", action="store_true", help="write what a pass gives into the test that expects it")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    checks.BLESS = config.getoption("--bless")
+def pytest_configure() -> None:
     torch.set_num_threads(1)
 
 

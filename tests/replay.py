@@ -42,10 +42,12 @@ from compiler.ir.symbolic.index_atoms import DEFAULT_SIZE_HINT, choose_size_hint
 from compiler.ir.symbolic.index_expr import dynamic_size
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.text.tile_printer import print_program
 from compiler.options import Options
 from compiler.passes.base import Context
-from compiler.passes.instrument import AnyIR, AnyPass, PassInstrument, ir_text
+from compiler.passes.instrument import AnyPass
+from compiler.passes.manager import PassInstrument
 from compiler.pipeline import lower_and_schedule
 from compiler.testing.fuzz import random_graph, read_case
 
@@ -106,7 +108,7 @@ class Recorder(PassInstrument):
     sections: list[Section] = field(default_factory=list)
 
     def after_pass(self, pass_: AnyPass, old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        if new is not old and (now := ir_text(new)) != ir_text(old):
+        if new is not old and (now := print_ir(new)) != print_ir(old):
             self.sections.append((f"after {pass_.name} on @{new.name}", now))
 
 

@@ -409,8 +409,24 @@ def test_fused_against_unfused() -> None:
 
 def test_comparing_pipelines_and_options() -> None:
     short = Options(graph_passes="decompose,fuse{enabled=false}")
-    comparison = compiler.compare(Gate(), (torch.randn(8),), a="decompose,fuse", b=short, seconds=0.01)
+    comparison = compiler.compare(Gate(), (torch.randn(8),), ways=("decompose,fuse", short), seconds=0.01)
     assert [r.workload.kernels for r in comparison.rows] == [2, 1, 2]
+
+
+def test_ways_that_differ_in_any_option_have_rows_of_their_own() -> None:
+    ways = [{"tile_passes": f"expand-math,{p}"} for p in ("vectorize", "parallelize", "vectorize")]
+    rows = compiler.compare(Gate(), (torch.randn(8),), ways=ways, seconds=0.01).rows
+    names = ("vectorize", "parallelize", "vectorize (2)")
+    assert [r.name for r in rows[1:]] == [f"tile_passes=expand-math,{name}" for name in names]
+    named = {"plain": "fused", "bf16": {"matmul_precision": "bf16"}, "old": Options(target="x86-64")}
+    comparison = compiler.compare(Gate(), (torch.randn(8),), ways=named, seconds=0.01)
+    assert [r.name for r in comparison.rows] == ["PyTorch", *named]
+    for row in comparison.rows:
+        assert 0 < row.timing.minimum <= row.seconds
+        assert len(row.timing.seconds) >= 5
+    page = comparison._repr_html_()
+    assert page.count("<tr>") == 5
+    assert "bf16" in page
 
 
 # measuring

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "compiler").rglob("*.py"))
 
 FLOORS = (
-    ("errors", "options"),
+    ("errors",),
+    ("options",),
     ("ir.symbolic", "ir.location"),
     ("ir.float_format", "ir.numpy_primitives"),
     ("ir.types",),

@@ -16,7 +16,7 @@ from torch.export import Dim
 
 import compiler
 from compiler import Options
-from compiler.testing.checks import numerical_error
+from compiler.report.measure import numerical_error
 from compiler.torch_backend import tilewright
 
 OPTIONS = Options(cache="")

@@ -14,7 +14,7 @@ from torch.export import Dim
 import compiler
 from compiler import ArgumentError, UnsupportedOpError
 from compiler.driver.partitioned_graph import PartitionedGraph
-from compiler.testing.checks import numerical_error
+from compiler.report.measure import numerical_error
 from compiler.torch_backend import tilewright
 from tests.frontend.frontend_kit import FunctionModule
 

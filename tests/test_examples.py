@@ -70,7 +70,7 @@ def test_readme_code() -> None:
     printed.must_be(run(["-c", code.text]))
 
 
-LIBRARIES = ("sentence_transformers", "transformers", "pytorch_lightning", "torchvision", "torchao", "fastapi")
+LIBRARIES = ("torch", "sentence_transformers", "transformers", "pytorch_lightning", "torchvision", "torchao", "fastapi")
 """What the scripts of `using-with.md` are about, in their order."""
 
 

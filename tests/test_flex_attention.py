@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import compiler
 from compiler import Options, UnsupportedOpError
-from compiler.testing.checks import numerical_error
+from compiler.report.measure import numerical_error
 from compiler.torch_backend import tilewright
 
 OPTIONS = Options(cache="")

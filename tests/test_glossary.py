@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compiler.ir.tile.kernel import ROLES
-from compiler.passes.manager import available_passes
+from compiler.passes.pipeline_text import available_passes
 
 ROOT = Path(__file__).parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ from benchmarks import low_precision
 from benchmarks.arguments import BenchmarkArguments
 from benchmarks.low_precision import limit_table, rate_cells, section_table
 from benchmarks.low_precision.case import OURS, Case, Outcome, Variant, as_tensors, measure
+from benchmarks.low_precision.decoders import decoders
 from benchmarks.low_precision.models import bf16_case, models, quantized_case
 from benchmarks.low_precision.products import QuantizedLinear, float_product, integer_product, products
 from benchmarks.low_precision.vectors import (
@@ -75,7 +76,7 @@ def test_a_missing_instruction_is_said() -> None:
 
 def test_rows_are_selected_by_section_and_name() -> None:
     rows = [f"{section} {row}" for section, cases in low_precision.SECTIONS.items() for row in cases()]
-    assert len(rows) == len(set(rows)) == len(products()) + len(vectors()) + len(models())
+    assert len(rows) == len(set(rows)) == len(products()) + len(vectors()) + len(models()) + len(decoders())
     assert BenchmarkArguments(("vectors i8", "i8 ResNet")).select_rows(rows) == ["vectors i8", "models i8 ResNet-50"]
 
 

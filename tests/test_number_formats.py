@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -20,6 +20,8 @@ from compiler.frontend.conversions.table import conversions
 from compiler.frontend.export import import_module
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.tile_printer import print_program
+from compiler.ir.tile.contraction import contraction_of
+from compiler.ir.tile.kernel import Kernel, walk
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DTYPES, DType
 from compiler.options import Options
@@ -30,7 +32,7 @@ from tests.frontend.frontend_kit import FunctionModule
 
 PAGE = Path(__file__).parent.parent / "docs" / "number-formats.md"
 
-NATIVE, EMULATED, IN_PYTORCH = "native", "emulated", "PyTorch"
+NATIVE, WIDENED, EMULATED, IN_PYTORCH = "native", "widened", "emulated", "PyTorch"
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ Cells = tuple[str, ...]
 
 @pytest.fixture(autouse=True)
 def dot_target(monkeypatch: pytest.MonkeyPatch) -> CPUTarget:
-    """A CPU with every dot instruction, beside the targets that there are."""
-    features = [d.features[0] for d in DOT_INSTRUCTIONS]
+    """A CPU with every dot instruction of x86, beside the targets that there are."""
+    features = list(dict.fromkeys(f for d in DOT_INSTRUCTIONS for f in d.features if f in ("avx512bf16", "avx512vnni")))
     base, name = CPU_TARGETS["x86-64-v4"], f"x86-64-v4 with {', '.join(features)}"
     wide = ",".join([base.features, *(f"+{f}" for f in features)])
     target = cpu_target(name, base.triple, base.cpu, wide, base.vector_bits, base.vector_registers, AVX512)
@@ -102,14 +104,24 @@ def format_cell(operation: Operation, dtype: DType, graph: Graph | str, target: 
     if isinstance(graph, str):
         return graph
     try:
-        lower_and_schedule(graph, Options(target=target.name))
+        program = lower_and_schedule(graph, Options(target=target.name)).scheduled
     except TilewrightError as error:
         return f"refused: {str(error).splitlines()[0]}"
     (result,) = graph.outputs
     if result.dtype == dtype == dtype.compute and dtype.name in target.native_dtypes:
         return NATIVE
     pairs = {(s.lhs, s.rhs) for s in target.matrix_shapes} if operation.is_product else ()
-    return NATIVE if (dtype.name, operation.other or dtype.name) in pairs else EMULATED
+    if (dtype.name, operation.other or dtype.name) in pairs:
+        return NATIVE
+    multiplied = [d for k in program.kernels.values() for d in packed_operands(k)]
+    return EMULATED if not multiplied else NATIVE if dtype.bits == max(d.bits for d in multiplied) else WIDENED
+
+
+def packed_operands(kernel: Kernel) -> Iterator[DType]:
+    """Yield the dtypes of the values that dot products multiply."""
+    contractions = (contraction_of(s) for s in walk(kernel.body))
+    dtypes = (e.dtype for c in contractions if c for e in (c.lhs, c.rhs))
+    return (d.element for d in dtypes if d.element)
 
 
 def operation_cells(dtype: DType) -> tuple[tuple[str, Cells], ...]:
@@ -164,9 +176,9 @@ def test_the_page_says_what_the_compiler_does(make: Callable[[], str]) -> None:
 
 
 def test_a_dot_instruction_makes_products_native(dot_target: CPUTarget) -> None:
-    for operation, name in ((OPERATIONS[1], "bf16"), (OPERATIONS[2], "u8")):
+    for operation, name, without in ((OPERATIONS[1], "bf16", EMULATED), (OPERATIONS[2], "u8", WIDENED)):
         graph = imported(operation, DTYPES[name])
         assert isinstance(graph, Graph)
         assert format_cell(operation, DTYPES[name], graph, dot_target) == NATIVE
-        assert format_cell(operation, DTYPES[name], graph, targets()["x86-64-v4"]) == EMULATED
+        assert format_cell(operation, DTYPES[name], graph, targets()["x86-64-v4"]) == without
         assert "dot<" in print_program(lower_and_schedule(graph, Options(target=dot_target.name)).scheduled)

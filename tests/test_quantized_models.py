@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import compiler
+from benchmarks.networks.mobile import MobileNet
 from tests.frontend.frontend_kit import require
 
 require("torchao")  # before the imports from it (E402)
@@ -72,6 +74,11 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.second_norm(x))))
 
 
+def inverted_residuals() -> MobileNet:
+    """Return MobileNetV2 with three blocks: depthwise convolutions, a clamp at 6, a mean."""
+    return MobileNet(((1, 3, 16, 1, 1), (6, 3, 24, 2, 2)), nn.ReLU6, squeeze=False)
+
+
 def pt2e(model: nn.Module, x: Tensor, dynamic: bool = False) -> nn.Module:
     """Calibrate `model` on a few inputs and return it with quantize and dequantize operators."""
     quantizer = X86InductorQuantizer()
@@ -87,6 +94,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "perceptron": (Perceptron, (8, 64), False),
     "perceptron, dynamic": (Perceptron, (8, 64), True),
     "images": (Images, (2, 3, 16, 16), False),
+    "inverted residuals": (inverted_residuals, (1, 3, 16, 16), False),
     "block": (Block, (2, 10, 64), False),
     "block, dynamic": (Block, (2, 10, 64), True),
 }
@@ -146,7 +154,7 @@ CONFIGS: dict[str, tuple[Any, str]] = {
     ),
     "int8 by int4 in groups": (
         Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32)),
-        "missed: runs in f32: a view divides its groups",
+        "applied: runs in integers",
     ),
     "float8 weights": (Float8WeightOnlyConfig(), "missed: runs in f32: operand 0 is not quantized"),
 }
@@ -156,6 +164,16 @@ CONFIGS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_quantize(name: str, entry: str) -> None:
     check_quantized(name, entry, torch.float32)
+
+
+def test_groups_are_added_in_one_kernel() -> None:
+    """Dot products of a group inside, the scaled sums of groups outside."""
+    model, x = nn.Sequential(nn.Linear(256, 96)).eval(), torch.randn(64, 256)
+    quantize_(model, CONFIGS["int8 by int4 in groups"][0])
+    text = compiler.compile(model, (x,)).print_ir("scheduled")
+    assert re.search(
+        r"reduce add %(\w+) in 0\.\.8 [^{]*\{\s*%\w+ = reduce add %\w+ in 0\.\.\d+ [^{]*\{[^}]*dot<i32>", text
+    )
 
 
 @pytest.mark.parametrize("name", ["int8 weights", "int8", "float8 weights"])

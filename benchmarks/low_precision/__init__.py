@@ -1,7 +1,7 @@
 """Low precision against peers: `python -m benchmarks low_precision products i8 --peers eager --threads 1`.
 
-Sections are products (against the multiply-add peak of their operands), vectors (against the rate of reading weights) and
-models (against ours in f32).  Every result is compared with float64 arithmetic on the same quantized numbers.
+Sections are products (against the multiply-add peak of their operands), vectors and decoders (against the rate of reading weights)
+and models (against ours in f32).  Every result is compared with float64 arithmetic on the same quantized numbers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from benchmarks.arguments import BenchmarkArguments, print_table
 from benchmarks.low_precision.case import OURS, Case, Outcome, measure
+from benchmarks.low_precision.decoders import decoders
 from benchmarks.low_precision.models import models
 from benchmarks.low_precision.products import products
 from benchmarks.low_precision.vectors import vectors
@@ -22,7 +23,12 @@ from compiler.report.render import table
 Cases = Mapping[str, Callable[[], Case]]
 Limits = Mapping[str, float]
 
-SECTIONS: dict[str, Callable[[], Cases]] = {"products": products, "vectors": vectors, "models": models}
+SECTIONS: dict[str, Callable[[], Cases]] = {
+    "products": products,
+    "vectors": vectors,
+    "models": models,
+    "decoders": decoders,
+}
 
 
 def main(arguments: BenchmarkArguments) -> None:

@@ -14,7 +14,7 @@ from benchmarks.low_precision.case import OURS, Case, Variant, through_onnx
 from benchmarks.networks import NETWORKS, Network
 from benchmarks.peers import PeerCall, openvino
 
-MODELS = ("MiniLM", "ResNet-50", "ViT-S/16", "GPT-2 prefill")
+MODELS = ("MiniLM", "ResNet-50", "MobileNetV2", "ViT-S/16", "GPT-2 prefill")
 
 
 def ours(model: nn.Module, args: tuple[Tensor, ...]) -> PeerCall:

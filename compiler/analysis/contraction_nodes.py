@@ -9,7 +9,7 @@ from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Position, Reduction, index_vars
 from compiler.ir.scalar import Ref
 from compiler.ir.types import DType
-from compiler.target import MatrixShape, find_matrix_shape
+from compiler.target import MatrixShape, find_matrix_shape, find_widening_shape
 
 
 def is_contraction_node(n: Node) -> bool:
@@ -35,6 +35,14 @@ def matching_shape(operands: Sequence[Node], total: DType, shapes: Collection[Ma
     """Return how the target multiplies both `operands`, in either order, and adds in dtype `total`; None if it does not."""
     lhs, rhs = (o.dtype.name for o in operands)
     return find_matrix_shape(shapes, lhs, rhs, total.name) or find_matrix_shape(shapes, rhs, lhs, total.name)
+
+
+def widening_shape(
+    operands: Sequence[Node], total: DType, shapes: Collection[MatrixShape]
+) -> tuple[MatrixShape, tuple[DType, DType]] | None:
+    """Return how the target multiplies both `operands`, if need be widened, and the dtypes that they become; None if it does not."""
+    lhs, rhs = (o.dtype for o in operands)
+    return find_widening_shape(shapes, lhs, rhs, total)
 
 
 def operand_positions(n: Node) -> tuple[Position, ...]:

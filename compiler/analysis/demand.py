@@ -183,11 +183,14 @@ def elementwise_cost(node: Node) -> int:
     return sum(PRIMITIVES[x.primitive].cost for x in elementwise_expr(node).calls)
 
 
-def is_cheap_index_expr(node: Node) -> bool:
-    """Return True if `node` applies at most two operations to indices, which consumers can simplify when inlined."""
+def is_cheap_index_expr(node: Node, operations: int = 2) -> bool:
+    """Return True if `node` applies at most so many operations to indices, which consumers can simplify when inlined."""
+    if not isinstance(node.structure, Elementwise):
+        return False
+    left = operations - elementwise_cost(node)
     sources = [o.operands[0] if is_view(o.structure, o) else o for o in node.operands if scalar_value(o) is None]
-    from_indices = bool(sources) and all(isinstance(o.structure, Generate) for o in sources)
-    return isinstance(node.structure, Elementwise) and from_indices and elementwise_cost(node) <= 2
+    from_indices = (isinstance(o.structure, Generate) or is_cheap_index_expr(o, left) for o in sources)
+    return left >= 0 and bool(sources) and all(from_indices)
 
 
 def solve_demand(graph: Graph, root: Node, index: Position, machine: Machine) -> Demand:

@@ -12,9 +12,9 @@ from compiler.ir.symbolic.affine import coefficient
 from compiler.ir.symbolic.index_expr import floordiv, mod, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import Contraction, contraction_of, uncast
-from compiler.ir.tile.kernel import Range, Reduce, iteration_count_hint
+from compiler.ir.tile.kernel import Kernel, Range, Reduce
 from compiler.ir.types import TensorType, packed_dtype, with_innermost
-from compiler.target import MatrixShape, find_matrix_shape
+from compiler.target import MatrixShape, find_widening_shape
 
 
 @dataclass(frozen=True)
@@ -38,32 +38,58 @@ class CannotPack(Exception):
     """Why neighbours along a range cannot be packed."""
 
 
-def match_dots(table: Accesses, shapes: Collection[MatrixShape]) -> Iterator[DotMatch | NoDot]:
-    """Yield every contraction of a kernel whose operands the target multiplies a few at a time."""
+def match_dots(table: Accesses, shapes: Collection[MatrixShape]) -> list[DotMatch | NoDot]:
+    """Return every contraction of a kernel whose operands the target multiplies a few at a time, or why it cannot here."""
+    found = list(_single_matches(table, shapes))
+    while inconsistent := {id(m) for m in found if isinstance(m, DotMatch) and not _all_reads_agree(table, m, found)}:
+        reason = "an operand is read in single elements too"
+        found = [NoDot(m.old, reason) if isinstance(m, DotMatch) and id(m) in inconsistent else m for m in found]
+    return found
+
+
+def with_dots(kernel: Kernel, dots: Collection[DotMatch]) -> Kernel:
+    """Return the kernel with these contractions over packed elements."""
+    types = {name: t for m in dots for name, t in m.types.items()}
+    new = {id(m.old): m.new for m in dots}
+    params = tuple(replace(p, type=types.get(p.name, p.type)) for p in kernel.params)
+    return replace(kernel, params=params, body=tile.expand_stmts(kernel.body, lambda s: (new.get(id(s), s),)))
+
+
+def _single_matches(table: Accesses, shapes: Collection[MatrixShape]) -> Iterator[DotMatch | NoDot]:
+    """Yield a match for each contraction by itself."""
     for stmt in tile.walk(table.kernel.body) if shapes else ():
         contraction = contraction_of(stmt)
-        operands = contraction and match_operands(contraction, shapes)
+        operands = contraction and match_operands(table, contraction, shapes)
         if contraction and operands:
             yield match_dot(table, contraction.reduction, *operands)
 
 
-def saved_products(table: Accesses, shapes: Collection[MatrixShape]) -> int:
-    """Return how many multiply-adds of single elements dot products save in a kernel, under the size hints."""
-    saved = 0
-    for m in (m for m in match_dots(table, shapes) if isinstance(m, DotMatch)):
-        around = table.loops[m.old.ranges[0].var][2]
-        saved += iteration_count_hint((*around, *m.old.ranges)) - iteration_count_hint((*around, *m.new.ranges))
-    return saved
+def _all_reads_agree(table: Accesses, dot: DotMatch, found: Collection[DotMatch | NoDot]) -> bool:
+    """Return True if all accesses to the operands of `dot` are reads of contractions that pack them in the same way."""
+    dots = [m for m in found if isinstance(m, DotMatch)]
+    return all(
+        any(m.old is a.stmt and m.types.get(a.buffer) == t for m in dots)
+        for name, t in dot.types.items()
+        for a in table.all
+        if a.buffer == name
+    )
 
 
-def match_operands(c: Contraction, shapes: Collection[MatrixShape]) -> tuple[Load, Load, int] | None:
-    """Return the loads that a contraction multiplies, in the order of an instruction, and how many products that adds."""
-    lhs, rhs = (uncast(e) for e in (c.lhs, c.rhs))
-    if isinstance(lhs, Load) and isinstance(rhs, Load):
-        for x, y in ((lhs, rhs), (rhs, lhs)):
-            if shape := find_matrix_shape(shapes, x.dtype.name, y.dtype.name, c.accumulator.name):
-                return x, y, shape.k
-    return None
+def match_operands(table: Accesses, c: Contraction, shapes: Collection[MatrixShape]) -> tuple[Load, Load, int] | None:
+    """Return the loads that a contraction multiplies, in the order of an instruction, and how many products that adds.
+
+    Constants may be narrower than what the instruction multiplies.
+    """
+    lhs, rhs = uncast(c.lhs), uncast(c.rhs)
+    if not isinstance(lhs, Load) or not isinstance(rhs, Load):
+        return None
+    found = find_widening_shape(shapes, lhs.dtype, rhs.dtype, c.accumulator)
+    if found is None:
+        return None
+    shape, dtypes = found
+    if any(x.dtype != d and table.roles[x.buffer] != "const" for x, d in zip((lhs, rhs), dtypes, strict=True)):
+        return None
+    return (lhs, rhs, shape.k) if f"{dtypes[0]}" == shape.lhs else (rhs, lhs, shape.k)
 
 
 def match_dot(table: Accesses, stmt: Reduce, lhs: Load, rhs: Load, count: int) -> DotMatch | NoDot:

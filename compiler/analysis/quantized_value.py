@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from compiler.analysis.contraction_nodes import operand_positions
 from compiler.analysis.convolution_match import match_zero_padding
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -207,6 +208,8 @@ def _through_padding(n: Node, inner: Match, padding: tuple[tuple[Dim, Dim], ...]
     zero = 0 if inner.zero_point is None else scalar_value(inner.zero_point)
     if zero is None:
         return "the padding needs a zero point that is one constant"
+    if inner.scale is not None and not is_known(inner.scale):
+        return "the padding needs a scale that is constant: 0 times one that is not finite would be NaN"
     before, after = zip(*padding, strict=True)
     if inner.scale is not None and any(
         a != b for a, b in zip(inner.scale.shape[::-1], n.shape[::-1], strict=False) if a != 1
@@ -242,3 +245,17 @@ def place(parameter: Node, position: Position, shape: tuple[Dim, ...]) -> Node |
         compact = parameter
     placed = tuple(d if k in targets else 1 for k, d in enumerate(shape))
     return compact if compact.shape == placed else ops.reshape(compact, shape=placed)
+
+
+def operand_sums(n: Node, x: Node, number: int, dtype: DType) -> Node | None:
+    """Return the sums, in `dtype`, of the elements of `x` that each result of `n` reads from operand `number`.
+
+    None where a result adds parts of a dimension.
+    """
+    assert isinstance(n.structure, Reduction)
+    reduced, position = index_vars("r", len(n.structure.domain(n).extents)), operand_positions(n)[number]
+    dims = tuple(k for k, d in enumerate(position) if d in reduced)
+    if {position[k] for k in dims} != set(reduced) or len(dims) != len(reduced):
+        return None
+    kept = tuple(0 if k in dims else d for k, d in enumerate(position))
+    return place(ops.sum_(ops.as_dtype(x, dtype), dims=dims, keepdim=True), kept, n.shape)

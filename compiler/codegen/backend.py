@@ -5,7 +5,6 @@ Each folder of compiler/codegen with a module `backend` that binds BACKEND is fo
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import pkgutil
 from collections.abc import Callable, Mapping
@@ -15,16 +14,14 @@ from typing import Any
 
 import compiler.codegen
 from compiler.cost.machine import read_machine
-from compiler.errors import TargetError
+from compiler.errors import TargetError, did_you_mean
 from compiler.ir.tile.kernel import Kernel
 from compiler.target import Target
 
-QUANTIZED_PASSES = "hoist-quantize,legalize-signedness,integer-contraction,sink-scale"
+QUANTIZED_PASSES = "hoist-quantize,split-reductions,legalize-signedness,integer-contraction,sink-scale"
 """Contractions of dequantized values read bytes, and scale their sums."""
 
-FOLDING_PASSES = (
-    "fold-scale,reduce-precision,fold,narrow-constants,fold-casts,widen-operands,pad-reductions,fold,cse,two-level-scan"
-)
+FOLDING_PASSES = "fold-scale,reduce-precision,fold,narrow-constants,expand-finite-casts,fold-casts,widen-operands,pad-reductions,fold,cse,two-level-scan"
 """Compute constants, choose the dtypes of operands, share equal nodes, split long scans."""
 
 GRAPH_PASSES = f"dce,decompose,canonicalize,{QUANTIZED_PASSES},{FOLDING_PASSES},winograd,eliminate-padding,cse,fuse"
@@ -42,6 +39,16 @@ class Pipelines:
     program: str = ""
     unfused_graph: str = UNFUSED_GRAPH_PASSES
     unfused_program: str = ""
+
+    @property
+    def fused(self) -> tuple[str, str]:
+        """The passes on the graph and on the program."""
+        return self.graph, self.program
+
+    @property
+    def unfused(self) -> tuple[str, str]:
+        """The same, with one kernel per op."""
+        return self.unfused_graph, self.unfused_program
 
 
 @dataclass(frozen=True)
@@ -99,10 +106,11 @@ def target_by_name(name: str, machine: str = "") -> Target:
             return backend.host()
         if name in backend.targets:
             return backend.targets[name]
-    known = ["host", *targets()]
-    near = difflib.get_close_matches(name, known, 1)
+    missing = {"host": "", **{n: t.missing_features() for n, t in targets().items()}}
+    runnable, others = ([n for n, m in missing.items() if bool(m) is lacks] for lacks in (False, True))
     raise TargetError(
-        f"no target is called {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"choose {', '.join(known)}")
+        f"no target is called {name!r}{did_you_mean(name, missing)}\n"
+        f"code for {', '.join(runnable)} runs here; for {', '.join(others)} it can be printed"
     )
 
 

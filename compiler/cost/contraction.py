@@ -62,6 +62,7 @@ class ContractionProblem:
     `lane_stride`: bytes between results of neighbouring lanes if those of rows are contiguous; 0 if those of lanes are.
     `results_per_column`: contiguous results that a row has per column, each in a vector of its own.
     `unpacked`: the operand along lanes is not packed, so a tile skips the columns of other tiles in memory.
+    `sums`: accumulators of each result, more than one if the sum is part of others inside the lane loop.
     """
 
     columns: int
@@ -75,6 +76,7 @@ class ContractionProblem:
     lane_stride: int = 0
     results_per_column: int = 1
     unpacked: bool = False
+    sums: int = 1
 
     def has_contiguous_rows(self, w: OperandWindow) -> bool:
         """Return True if neighbouring rows of `w` are at most a cache line per element of stride apart."""
@@ -246,7 +248,7 @@ def fits_registers(block: RegisterTile, problem: ContractionProblem, machine: Ma
     hides_latency = bool(windows) and block.rows * block.registers > machine.fma_per_cycle * machine.fma_latency
     contiguous = [problem.has_contiguous_rows(w) for w in windows]
     broadcasts = 0 if any(contiguous) else max(2, block.rows if problem.taps_overlap else 0)
-    per_vector = block.rows + 1
+    per_vector = block.rows * problem.sums + 1
     for w, c in zip(windows, contiguous, strict=True):
         per_vector += w.live_registers(block.rows, c) if hides_latency else block.rows
     return per_vector * block.registers + broadcasts + machine.epilogue_registers * hides_latency <= machine.registers

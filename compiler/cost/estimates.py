@@ -80,6 +80,18 @@ def roofline_cycles(kernel: Kernel, machine: Machine) -> float:
     return max(arithmetic, count_bytes(kernel) / machine.l3_bytes_per_cycle)
 
 
+def roofline_seconds(
+    kernel: Kernel, machine: Machine, threads: int = 1, sizes: Mapping[str, int] | None = None
+) -> float:
+    """Return the seconds that `threads` cores need at least: for arithmetic, or for bytes from the smallest cache that holds them.
+
+    `sizes` as in `count_flops`.
+    """
+    size = count_bytes(kernel, sizes)
+    arithmetic = count_flops(kernel, sizes, dot_flops=1) / (2 * machine.fma_per_cycle * machine.lanes(32))
+    return machine.seconds(max(arithmetic, size / machine.bytes_per_cycle(size))) / threads
+
+
 def estimated_ops(kernel: Kernel, machine: Machine) -> int:
     """Return the cost of `kernel` in operations under the size hints: primitives by `Primitive.cost`, plus memory accesses."""
     total = symbolic_ops(kernel, machine, dim_hint)

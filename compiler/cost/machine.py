@@ -211,6 +211,20 @@ class Machine(BlockShapes, Threads, Thresholds, AccessCosts, Caches, Core):
         """Return the seconds of so many cycles."""
         return cycles / self.frequency
 
+    def operation_seconds(self, operations: float) -> float:
+        """Return the seconds of operations of scalar loops, as fusion counts them, done in vectors of f32."""
+        return self.seconds(operations / (self.fma_per_cycle * self.lanes(32)))
+
+    def round_trip_seconds(self, size: float) -> float:
+        """Return the seconds in which a core writes `size` bytes and reads them again in another kernel."""
+        return self.operation_seconds(self.launch_ops) + self.seconds(2 * size / self.bytes_per_cycle(size))
+
+    def bytes_per_cycle(self, size: float) -> float:
+        """Return the bytes that a core reads in a cycle from the smallest cache that holds `size` bytes."""
+        if size <= self.l1:
+            return self.loads_per_cycle * self.vector_bits / 8
+        return self.l2_bytes_per_cycle if size <= self.l2 else self.l3_bytes_per_cycle
+
 
 FIELDS = {f.name: f for f in fields(Machine)}
 """Every field of a description by name; its metadata has `unit`, `meaning` and `origin`."""

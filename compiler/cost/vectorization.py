@@ -33,6 +33,12 @@ def lane_count(kernel: Kernel, machine: Machine) -> int:
     return machine.lanes(bits)
 
 
+def scalar_ops(accesses: Accesses) -> int:
+    """Return the operations of the scalar program, of which `score_loops` says how many lanes save."""
+    memory = sum(times * a.execution_count for a, times in accesses.access_groups)
+    return memory + sum(calls * tile.iteration_count_hint(loops) for loops, calls in accesses.arithmetic)
+
+
 def score_loops(accesses: Accesses, lanes: int, machine: Machine, packed: Collection[str] = ()) -> dict[str, int]:
     """Return the score of every loop, -1 if it cannot be vectorized; parameters in `packed` count as constants."""
     allowed = [v for v in accesses.parallel_loops if accesses.local_bytes(v) * lanes <= machine.l2]

@@ -26,18 +26,9 @@ from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program, map_kernels
 from compiler.passes.base import Alternative, Context, Pass
-from compiler.passes.manager import (
-    KernelSink,
-    PassInstrument,
-    Pipeline,
-    parse_pipeline,
-    print_pass,
-    print_pipeline,
-    run_passes,
-    run_pipeline,
-    schedule_kernel,
-)
-from compiler.passes.remark import Remark
+from compiler.passes.manager import KernelSink, PassInstrument, run_passes, run_pipeline, schedule_kernel
+from compiler.passes.pipeline_text import Pipeline, parse_pipeline, print_pass, print_pipeline
+from compiler.passes.remark import Remark, format_seconds
 from compiler.runtime.cache import ObjectCache, object_key, source_hash
 
 MeasureKernels: TypeAlias = Callable[[Sequence[Kernel], int], list[float]]
@@ -68,14 +59,12 @@ class TuningResult:
     measurements: dict[str, float]
 
     def __str__(self) -> str:
-        verdict = f"{self.change}: {_format_time(self.tuned_seconds)} instead of {_format_time(self.baseline_seconds)}"
-        others = ", ".join(f"{candidate} {_format_time(s)}" for candidate, s in self.measurements.items())
-        unchanged = f"the cost model's choice stays: {_format_time(self.baseline_seconds)}"
+        verdict = (
+            f"{self.change}: {format_seconds(self.tuned_seconds)} instead of {format_seconds(self.baseline_seconds)}"
+        )
+        others = ", ".join(f"{candidate} {format_seconds(s)}" for candidate, s in self.measurements.items())
+        unchanged = f"the cost model's choice stays: {format_seconds(self.baseline_seconds)}"
         return (verdict if self.change else unchanged) + (f"; measured: {others}" if others else "")
-
-
-def _format_time(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,11 @@ class CompiledGraph:
         return [ExecutedProgram(*self.executable_for(self.input_sizes(inputs)), inputs)]
 
     @property
+    def last_sizes(self) -> dict[str, int]:
+        """Sizes that were served for the first time last; empty before the first call."""
+        return dict(zip(self.symbols, next(reversed(self._executables), ()), strict=False))  # type: ignore[arg-type]
+
+    @property
     def compile_seconds(self) -> dict[str, float]:
         """Seconds spent in passes and in code generation so far."""
         variants = [v for s in self.specializations for v in (s.default_variant, s.small_variant) if v]
@@ -176,9 +181,10 @@ class CompiledGraph:
 
 
 def write_back_aliases(graph: Graph, inputs: Sequence[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copy results that alias inputs there, and return the others."""
+    """Copy results that alias inputs there, unless they were updated in place, and return the others."""
     for position, target in graph.output_aliases.items():
-        inputs[target].detach().copy_(results[position])
+        if results[position] is not inputs[target]:
+            inputs[target].detach().copy_(results[position])
     return [r for k, r in enumerate(results) if k not in graph.output_aliases] if graph.output_aliases else results
 
 

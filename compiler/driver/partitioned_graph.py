@@ -80,6 +80,11 @@ class PartitionedGraph:
         return write_back_aliases(self.graph, inputs, results), lambda: sizes
 
     @property
+    def last_sizes(self) -> dict[str, int]:
+        """Sizes that the subgraphs served for the first time last."""
+        return {name: size for c in self.compiled_subgraphs for name, size in c.last_sizes.items()}
+
+    @property
     def compile_seconds(self) -> dict[str, float]:
         """Seconds spent on all subgraphs together."""
         return {

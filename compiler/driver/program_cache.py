@@ -1,9 +1,10 @@
 """On-disk cache of compiled programs: what passes and code generation made of a graph, for the next process.
 
-    entry ::= number of parts (8 bytes)  length of each (8 bytes)  pickle of `Entry`  arrays of constants
+    entry ::= number of parts and length of each (8 bytes each)  pickle of `Entry`  arrays of constants
     key   ::= hash of the graph, its constants, the target, the options that decide, and the sources of the compiler
 
-Constants of the graph are stored as references.  Those that passes computed are stored as they were packed.
+Constants of the graph are stored as references.  Those that passes computed are stored as they were packed, each from a
+cache line on, so that they stay where the entry is read to.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +27,15 @@ from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.graph.constant import ConstantData, LazyConstant
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.graph_printer import print_with_resources
+from compiler.ir.tile.kernel import dim_hint
 from compiler.ir.tile.program import Program
 from compiler.ir.types import TensorType
 from compiler.options import Options
 from compiler.runtime.build import Build
-from compiler.runtime.cache import ObjectCache, object_cache_for, object_key, source_hash
-from compiler.runtime.constants import Array, aligned_copy, keep_packed, pack_once, unpack
+from compiler.runtime.cache import Buffer, ObjectCache, object_cache_for, object_key, source_hash
+from compiler.runtime.constants import Array, keep_packed, pack_once, unpack
 from compiler.runtime.cpu_executable import CPUExecutable
+from compiler.runtime.memory import align_up
 from compiler.runtime.prefaulted_arena import PrefaultedArena
 
 DECIDING_OPTIONS = ("fuse", "winograd", "matmul_precision", "graph_passes", "tile_passes", "tune")
@@ -60,9 +63,9 @@ def program_key(graph: Graph, options: Options, target: CPUTarget) -> str:
     """Return the key of the program that `graph` becomes; equal graphs have equal keys in every process."""
     text, resources = print_with_resources(graph)
     with ThreadPoolExecutor() as pool:
-        digests = list(pool.map(lambda data: data.digest, resources.values()))
+        digests = pool.map(lambda data: data.digest, resources.values())
+        versions = [source_hash(compiler), torch.__version__, np.__version__, platform.python_version()]
     chosen = [str(getattr(options, name)) for name in DECIDING_OPTIONS]
-    versions = [source_hash(compiler), torch.__version__, np.__version__, platform.python_version()]
     parts = (text, *resources, *digests, repr(target.machine), *chosen, *versions)
     return object_key(hashlib.sha256("\0".join(parts).encode()).hexdigest(), target)
 
@@ -76,17 +79,15 @@ def store(key: str, graph: Graph, executable: CPUExecutable, options: Options, w
         return
     entry = Entry(replace(program, constants={}), constants, build.objects, build.symbols, wants_small_variant)
     try:
-        _cache(options).put(key, _pack_parts(entry))
+        _cache(options).put(key, *_pack_parts(entry))
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError):
         return
 
 
-def load(
-    key: str, graph: Graph, options: Options, target: CPUTarget, arena: PrefaultedArena
-) -> tuple[CPUExecutable, bool] | None:
+def load(key: str, graph: Graph, options: Options, target: CPUTarget) -> tuple[CPUExecutable, bool] | None:
     """Return the executable stored under `key`, and if it wants a variant for small sizes; None if there is none.
 
-    Constants are packed in `arena`, several at a time.
+    Constants of the graph are packed several at a time.
     """
     data = _cache(options).view(key)
     if data is None:
@@ -94,38 +95,45 @@ def load(
     pickled, *arrays = _split_parts(data)
     # as trustworthy as the object files: entries of other users count as absent
     entry: Entry = pickle.loads(pickled, buffers=arrays)
-    own = _constants(graph)
+    own, buffers, arena = _constants(graph), entry.program.buffers, PrefaultedArena()
 
     def restore(name: str, stored: int | Array) -> ConstantData:
-        type = entry.program.buffers[name]
         if not isinstance(stored, int):
-            return _packed_constant(type, aligned_copy(stored, arena))
-        pack_once(own[stored], type, arena)
+            return _packed_constant(buffers[name], stored)
+        pack_once(own[stored], buffers[name], arena)
         return own[stored]
 
+    arena.reserve(sum(_packed_bytes(buffers[n]) for n, stored in entry.constants.items() if isinstance(stored, int)))
     with ThreadPoolExecutor() as pool:
         restored = list(pool.map(restore, entry.constants.keys(), entry.constants.values()))
+    arena.trim()
     program = replace(entry.program, constants=dict(zip(entry.constants, restored, strict=True)))
     build = Build(target, object_cache_for(options), dict(entry.objects), dict(entry.symbols), kernels=program.kernels)
     return CPUExecutable(program, target, options, build), entry.wants_small_variant
 
 
-def _pack_parts(entry: Entry) -> bytes:
+def _pack_parts(entry: Entry) -> list[Buffer]:
     arrays: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(entry, pickle.HIGHEST_PROTOCOL, buffer_callback=arrays.append)
     parts = [memoryview(pickled), *(a.raw() for a in arrays)]
-    lengths = np.array([len(parts), *(p.nbytes for p in parts)], np.int64)
-    return b"".join([lengths.tobytes(), *parts])
+    lengths = np.array([len(parts), *(p.nbytes for p in parts)], np.int64).data.cast("B")
+    return [b for part in (lengths, *parts) for b in (part, bytes(align_up(part.nbytes) - part.nbytes))]
 
 
 def _split_parts(data: memoryview) -> list[memoryview]:
     count = int(np.frombuffer(data, np.int64, 1)[0])
-    ends = 8 * (1 + count) + np.cumsum([0, *np.frombuffer(data, np.int64, count, 8)])
-    return [data[a:b] for a, b in pairwise(ends)]
+    lengths = [8 * (1 + count), *map(int, np.frombuffer(data, np.int64, count, 8))]
+    starts = accumulate(map(align_up, lengths), initial=0)
+    return [data[start : start + n] for start, n in zip(starts, lengths, strict=False)][1:]
 
 
 def _constants(graph: Graph) -> list[ConstantData]:
     return [node.attrs["value"] for node in graph.constants]
+
+
+def _packed_bytes(type: TensorType) -> int:
+    """Return the memory that a constant takes once it is packed; none where it stays as the user stores it."""
+    return align_up(dim_hint(type.nbytes)) if type.layout else 0
 
 
 def _packed_constant(type: TensorType, packed: Array) -> ConstantData:

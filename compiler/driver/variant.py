@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 import threading
 import time
@@ -18,15 +19,17 @@ from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPUTarget
 from compiler.driver import program_cache
 from compiler.driver.autotune import Tuner
+from compiler.driver.given_kernels import GivenKernels
+from compiler.driver.instruments import instruments_for
 from compiler.errors import TargetError
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.symbolic.index_atoms import choose_size_hint
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size
+from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.tile.kernel import Kernel, dim_hint
 from compiler.ir.tile.program import Program
 from compiler.options import Options
-from compiler.passes.instrument import instruments_for
 from compiler.passes.manager import run_pipeline
 from compiler.passes.remark import Remark
 from compiler.pipeline import Scheduler, Stages, lower_and_schedule
@@ -41,6 +44,9 @@ from compiler.runtime.prefaulted_arena import PrefaultedArena
 
 SizeRanges: TypeAlias = Mapping[str, tuple[int, int]]
 """Lowest and highest value of each dynamic size, both inclusive."""
+
+LOG = logging.getLogger("tilewright")
+"""Log of compilations: `TORCH_LOGS="tilewright"` shows a line for each, "+tilewright" the fused graph and remarks too."""
 
 GIL_SWITCH_INTERVAL = 0.0005
 """Seconds that LLVM's thread waits for Python's lock between two of its calls; a kernel takes about twenty."""
@@ -158,14 +164,6 @@ class BackgroundCodegen:
                         self.build.submit("packing", pack_once, data, param.type, self.arena)
         self.seconds += time.perf_counter() - start
 
-    def load(self, key: str, graph: Graph) -> tuple[CPUExecutable, bool] | None:
-        """Return the executable in the cache of programs, see `program_cache.load`."""
-        self.build.finish()
-        found = program_cache.load(key, graph, self.options, self.target, self.arena)
-        if found:
-            self.arena.trim()
-        return found
-
     def finish(self, program: Program) -> CPUExecutable:
         """Wait for all code, and link it."""
         executable = CPUExecutable(program, self.target, self.options, self.build)
@@ -174,6 +172,20 @@ class BackgroundCodegen:
 
 
 def compile_plan(plan: Plan) -> CompiledVariant:
+    """Compile a plan, and log what was made of it."""
+    variant = _compile(plan)
+    if LOG.isEnabledFor(logging.INFO):
+        kernels = len(variant.executable.program.kernels) if variant.executable else 0
+        seconds = ", ".join(f"{kind} {s:.2f} s" for kind, s in variant.seconds.items())
+        LOG.info("compiled %s: %d kernels, %s", plan.graph.name, kernels, seconds)
+    if LOG.isEnabledFor(logging.DEBUG):
+        LOG.debug("%s", print_graph(variant.stages.fused))
+        for remark in variant.stages.context.remarks:
+            LOG.debug("%s", remark)
+    return variant
+
+
+def _compile(plan: Plan) -> CompiledVariant:
     """Compile a plan: passes, code, and one executable; IR alone where the target cannot run here."""
     target = target_by_name(plan.options.target, plan.options.machine)
     if isinstance(target, CPUTarget) and not target.missing_features():
@@ -199,11 +211,12 @@ def compile_for_cpu(plan: Plan, target: CPUTarget) -> CompiledVariant:
     """
     start, graph, options = time.perf_counter(), plan.specialized_graph(), plan.options
     instruments = instruments_for(options)
+    is_cached = options.cache and not instruments and not options.schedules
+    key = program_cache.program_key(graph, options, target) if is_cached else ""
+    if key and (found := program_cache.load(key, graph, options, target)):
+        return CompiledVariant(plan, found[0], {"passes": 0.0, "code": time.perf_counter() - start}, found[1])
     codegen = BackgroundCodegen(target, options)
     codegen.reserve(graph)
-    key = program_cache.program_key(graph, options, target) if options.cache and not instruments else ""
-    if key and (found := codegen.load(key, graph)):
-        return CompiledVariant(plan, found[0], {"passes": 0.0, "code": time.perf_counter() - start}, found[1])
     stages = lower_and_schedule(graph, options, instruments, scheduler(target, options), codegen)
     scheduled = time.perf_counter()
     executable = codegen.finish(stages.scheduled)
@@ -215,8 +228,11 @@ def compile_for_cpu(plan: Plan, target: CPUTarget) -> CompiledVariant:
 
 
 def scheduler(target: CPUTarget, options: Options) -> Scheduler:
-    """Return what runs the passes over kernels: the autotuner where the user asks for it."""
-    return Tuner(target, object_cache_for(options), KernelTimer(target)).run if options.tune else run_pipeline
+    """Return what runs the passes over kernels: the autotuner where the user asks for it, with the kernels that he gives."""
+    passes: Scheduler = run_pipeline
+    if options.tune:
+        passes = Tuner(target, object_cache_for(options), KernelTimer(target)).run
+    return GivenKernels(passes, options.schedules, target).run if options.schedules else passes
 
 
 def require_executable(variant: CompiledVariant, executable: Executable | None) -> Executable:

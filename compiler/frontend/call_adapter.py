@@ -113,7 +113,10 @@ class CallAdapter:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise ArgumentError(str(error)) from None
+            unknown = [repr(name) for name in kwargs if name not in self.signature.parameters]
+            raise ArgumentError(
+                f"{error}" + (f"; there is no argument {', '.join(unknown)}" if unknown else "")
+            ) from None
         bound.apply_defaults()
         for name, parameter in self.signature.parameters.items():
             value = bound.arguments.get(name)

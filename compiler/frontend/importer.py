@@ -416,6 +416,8 @@ def _argument_template(argument: Any, operands: list[Node]) -> Any:
         return tuple(_argument_template(a, operands) for a in argument)
     if isinstance(argument, torch.device):
         return f"device:{argument}"
+    if isinstance(argument, complex):
+        return f"complex:{argument}"
     if isinstance(argument, torch._ops.OpOverload):
         return f"operator:{argument}"
     if isinstance(argument, str):

@@ -1,9 +1,10 @@
-"""Source location of FX nodes in the user's program."""
+"""Source location of FX nodes in the user's program: a line of code, and the path of a module."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,12 +13,38 @@ import torch
 from compiler.errors import Loc
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in .*(?:\n\s+(?P<code>.+))?')
+_SOURCE = re.compile(r"^[LG]\['(?P<name>\w+)'\]")
+_PATH_PART = re.compile(r"[^.\[\]'\"]+")
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+
+COMPILED_MODULE = ("self", "fn")
+"""Names under which Dynamo knows the module that is compiled: in its own `forward`, and in PyTorch's wrapper around it."""
+
+MODULE_STACKS = ("nn_module_stack", "fwd_nn_module_stack")
+"""Metadata with the modules around a node, from the outermost; the second is of a node in a backward graph."""
 
 
 def source_of(node: torch.fx.Node) -> Loc | None:
-    """Return the innermost line of the user's code in the stack trace of `node`, or of a library if there is none."""
-    return _innermost(node.meta.get("stack_trace") or "")
+    """Return the innermost line of the user's code in the stack trace of `node`, or of a library if there is none.
+
+    The module is the innermost one; where PyTorch's own code makes up the whole trace, there is no line.
+    """
+    loc, module = _innermost(node.meta.get("stack_trace") or ""), module_path(node)
+    return replace(loc or Loc(), module=module) if module else loc
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """Return the path of the innermost module around `node`, as `named_modules` has it; "" for the root."""
+    stack: dict[str, tuple[str, Any]] = next((node.meta[key] for key in MODULE_STACKS if node.meta.get(key)), {})
+    *_, (path, _) = stack.values() or [("", None)]
+    return _without_source(str(path))
+
+
+@cache
+def _without_source(path: str) -> str:
+    """Return Dynamo's `L['self'].layers.0` as `layers.0`, and `G['model'].layers[0]` as `model.layers.0`."""
+    path = _SOURCE.sub(lambda m: "" if m["name"] in COMPILED_MODULE else m["name"], path)
+    return ".".join(_PATH_PART.findall(path))
 
 
 @cache

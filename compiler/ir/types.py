@@ -143,8 +143,9 @@ class DType:
 
 
 def packed_dtype(element: DType, count: int) -> DType:
-    """Return the dtype whose elements are `count` values of `element`, which fill 32 bits."""
-    return DType(f"{element}x{count}", "packed", 32, np.dtype(np.uint32), element=element)
+    """Return the dtype whose elements are `count` values of `element`, which fill 16 or 32 bits."""
+    bits = element.bits * count
+    return DType(f"{element}x{count}", "packed", bits, np.dtype(f"u{bits // 8}"), element=element)
 
 
 f64 = DType("f64", "float", 64, np.dtype(np.float64), FloatFormat(11, 52))
@@ -176,9 +177,10 @@ DTYPES: Mapping[str, DType] = {d.name: d for d in tuple(globals().values()) if i
 KERNEL_DTYPES: Mapping[str, DType] = {name: d for name, d in DTYPES.items() if not d.is_opaque}
 """The element types that kernels can compute with, by name."""
 
-bf16x2, i8x4, u8x4 = packed_dtype(bf16, 2), packed_dtype(i8, 4), packed_dtype(u8, 4)
+bf16x2, i16x2 = packed_dtype(bf16, 2), packed_dtype(i16, 2)
+i8x4, u8x4, i8x2, u8x2 = (packed_dtype(element, count) for count in (4, 2) for element in (i8, u8))
 
-PACKED_DTYPES: Mapping[str, DType] = {d.name: d for d in (bf16x2, i8x4, u8x4)}
+PACKED_DTYPES: Mapping[str, DType] = {d.name: d for d in (bf16x2, i16x2, i8x4, u8x4, i8x2, u8x2)}
 """The types of packed elements that kernels can read, by name."""
 
 

@@ -69,7 +69,9 @@ class ProgramLowering:
                 self.steps.append(Copy(source, target))
                 source = target
             outputs.append(source)
-        return Program(self.buffers, inputs, tuple(outputs), dict(self.constants), self.kernels, tuple(self.steps))
+        aliases = {outputs[k]: inputs[target] for k, target in self.graph.output_aliases.items()}
+        constants, steps = dict(self.constants), tuple(self.steps)
+        return Program(self.buffers, inputs, tuple(outputs), constants, self.kernels, steps, aliases)
 
     def standalone_buffer(self, n: Node) -> str:
         """Return a buffer of the value that is not a view, for opaque calls; a view is copied."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from compiler.ir.scalar import Expr, Ref, call_primitive, const, minimum, where
-from compiler.ir.types import DTYPES, DType, f16, f32, i16, i32
+from compiler.ir.types import DTYPES, DType, f32, i32
 
 INFINITY_BITS = 0x7F800000
 """Bits of infinity in f32."""
@@ -17,19 +17,18 @@ def _shift_right(x: Expr, count: int) -> Expr:
 
 @lru_cache
 def widened(source: DType) -> Expr:
-    """Return the f32 value of the float `x` of `source`, which f16 can hold but for a power of two.
+    """Return the f32 value of the float `x` of `source`, a format of 8 bits.
 
-    Targets convert f16 to f32 in one instruction, subnormals included.
+    The fields of the code are put where f32 has them.  Multiplication by a power of two corrects the exponent, and makes
+    normal numbers of subnormal ones.
     """
     f = source.float_format
-    assert max(f.exponent_bits + 5, f.mantissa_bits) <= 10, source
-    code = Ref(source, "x").bitcast(DTYPES[f"i{source.bits}"]).to(i16)
-    magnitude = code & (f.sign - 1)
-    half = magnitude << (10 - f.mantissa_bits)
-    if not f.has_infinities or f.exponent_bits < 5:
-        half = where(magnitude < f.nonfinite, half, half | 0x7C00)
-    value = (half | (code & f.sign) << (16 - source.bits)).bitcast(f16).to(f32)
-    return value * 2.0 ** (15 - f.bias) if f.bias < 15 else value
+    shift, magnitude_mask = 23 - f.mantissa_bits, f.sign - 1
+    code = Ref(source, "x").bitcast(DTYPES[f"i{source.bits}"]).to(i32)
+    bits = code << shift & (magnitude_mask << shift) - (1 << 31)
+    value = bits.bitcast(f32) * 2.0 ** (127 - f.bias)
+    nonfinite = (bits | INFINITY_BITS).bitcast(f32)
+    return where(code & magnitude_mask < f.nonfinite, value, nonfinite)
 
 
 @lru_cache

@@ -79,9 +79,9 @@ class Context:
         """Say that `pass_` changed something, and why that pays."""
         self._remark(pass_, "applied", message, about)
 
-    def missed(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
-        """Say that `pass_` left something alone, and why."""
-        self._remark(pass_, "missed", message, about)
+    def missed(self, pass_: Pass[Any], message: str, about: Node | str = "", lost: float = 0.0) -> None:
+        """Say that `pass_` left something alone, and why; `lost` estimates the seconds that this costs."""
+        self._remark(pass_, "missed", message, about, lost)
 
     def note(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say anything else worth reading."""
@@ -96,9 +96,9 @@ class Context:
         others = (other and other.with_open_options(self.machine) for other in replacements)
         self.alternatives += [Alternative(self.running or pass_, other) for other in others]
 
-    def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str) -> None:
+    def _remark(self, pass_: Pass[Any], kind: str, message: str, about: Node | str, lost: float = 0.0) -> None:
         name, loc = (about, None) if isinstance(about, str) else (about.name or about.op.name, about.loc)
-        self.remarks.add(Remark(pass_.name, kind, message, loc, name, self.kernel))
+        self.remarks.add(Remark(pass_.name, kind, message, loc, name, self.kernel, lost))
 
 
 class Pass(ABC, Generic[IR]):

@@ -201,7 +201,7 @@ def rewrite(pattern: Any, *, exact: bool = False) -> Callable[[Callable[[Match],
         def make() -> RulePass:
             return RulePass(name, (rule,))
 
-        make.__module__, make.__qualname__ = build.__module__, build.__qualname__
+        make.__module__, make.__qualname__, make.__doc__ = build.__module__, build.__qualname__, build.__doc__
         register_factory(name, make)
         return rule
 

@@ -12,7 +12,10 @@ REMARK_KINDS = ("applied", "missed", "note")
 
 @dataclass(frozen=True)
 class Remark:
-    """One message of a pass; `kind` is "applied", "missed" or "note", `node` or `kernel` names its subject."""
+    """One message of a pass; `kind` is "applied", "missed" or "note", `node` or `kernel` names its subject.
+
+    `lost` estimates the seconds of a call that the missed change would save, 0 if they are not known.
+    """
 
     pass_: str
     kind: str
@@ -20,10 +23,19 @@ class Remark:
     loc: Loc | None = None
     node: str = ""
     kernel: str = ""
+    lost: float = 0.0
 
     def __str__(self) -> str:
         about = f" (%{self.node})" if self.node else f" (@{self.kernel})" if self.kernel else ""
-        return f"{f'{self.loc}: ' if self.loc else ''}{self.kind} {self.pass_}: {self.message}{about}"
+        lost = f", {format_seconds(self.lost)} lost" if self.lost else ""
+        return f"{f'{self.loc}: ' if self.loc else ''}{self.kind} {self.pass_}: {self.message}{lost}{about}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a short time with a unit."""
+    if seconds < 1e-6:
+        return f"{seconds * 1e9:.0f} ns"
+    return f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
 
 
 @dataclass

@@ -1,9 +1,7 @@
-"""Measurement of numerical errors against float64, of time, and of the workload of PyTorch eager."""
+"""Measurement of numerical errors against float64, and of the workload of PyTorch eager."""
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DTYPES
 
-NARROW_FLOATS = tuple(to_torch(d) for d in DTYPES.values() if d.is_float and d.bits < 64)
-"""Dtypes that the float64 reference widens."""
+NARROW_FLOATS = {to_torch(d): d.bits for d in DTYPES.values() if d.is_float and d.bits < 64}
+"""Bits of the dtypes that the float64 reference widens."""
 
 F32_NAMESPACES = ("quantized_decomposed", "torchao")
 """Libraries whose operators quantize from f32 and to f32 alone."""
+
+PACKED_PRODUCTS = ("aten::_weight_int8pack_mm", "aten::_weight_int4pack_mm_for_cpu")
+"""Operators that multiply by quantized weights, and take no float64."""
 
 
 # accuracy
@@ -68,9 +69,10 @@ def _ulp(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class _Float64Interpreter(torch.fx.Interpreter):
-    """Run an exported graph with float64 in place of every narrower float dtype.
+    """Run an exported graph with float64 in place of every narrower float dtype; integers are exact.
 
-    Operators of F32_NAMESPACES take operands rounded to f32, and their results are widened.
+    Casts to floats of 8 bits, which quantize, still round.  Operators that quantize take operands rounded to f32, and their results
+    are widened.
     """
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -81,17 +83,40 @@ class _Float64Interpreter(torch.fx.Interpreter):
         return None if target == "_guards_fn" else super().call_module(target, args, kwargs)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        convert = _to_float32 if getattr(target, "namespace", "") in F32_NAMESPACES else _to_float64
-        return super().call_function(target, *tree_map(convert, (args, kwargs)))
+        if target is torch.ops.aten._assert_tensor_metadata.default:
+            return None  # dtypes are others
+        if (name := str(getattr(target, "name", lambda: "")())) in PACKED_PRODUCTS:
+            return _multiply_packed(target, *args)
+        if name == "aten::_scaled_mm":
+            return _multiply_scaled(*args, **kwargs)
+        quantizes = getattr(target, "namespace", "") in F32_NAMESPACES or "fake_quantize" in name
+        return super().call_function(target, *tree_map(_to_float32 if quantizes else _to_wide_dtype, (args, kwargs)))
 
     def run_node(self, n: torch.fx.Node) -> Any:
         return tree_map(_to_float64, super().run_node(n))
 
 
+def _multiply_packed(operator: Any, x: torch.Tensor, *weights: Any) -> torch.Tensor:
+    """Multiply by the weights, which are the operator's result for the unit matrix."""
+    matrix: torch.Tensor = operator(torch.eye(x.shape[-1]), *map(_to_float32, weights))
+    return x @ matrix.double()
+
+
+def _multiply_scaled(
+    x: torch.Tensor, y: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, bias: torch.Tensor | None = None, *_: Any, **__: Any
+) -> torch.Tensor:  # fmt: skip
+    """Multiply matrices that have a scale each, or one for each row and column."""
+    product = x @ y * scale_a * scale_b
+    return product if bias is None else product + bias
+
+
 def _to_float64(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.double() if value.dtype in NARROW_FLOATS else value
-    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW_FLOATS else value
+    return value.double() if isinstance(value, torch.Tensor) and value.dtype in NARROW_FLOATS else value
+
+
+def _to_wide_dtype(value: Any) -> Any:
+    """Return float64 for a dtype that it replaces."""
+    return torch.float64 if isinstance(value, torch.dtype) and NARROW_FLOATS.get(value, 0) > 8 else value
 
 
 def _to_float32(value: Any) -> Any:
@@ -108,29 +133,6 @@ def float64_reference(
     leaves = [x.clone() if isinstance(x, torch.Tensor) else x for x in tree_leaves(arguments)]
     with torch.no_grad():
         return tree_leaves(_Float64Interpreter(module).run(*leaves, enable_io_processing=False))
-
-
-# time
-
-
-def interleaved_medians(
-    calls: Sequence[Callable[[], object]], seconds: float = 0.5, min_repeats: int = 5
-) -> list[float]:
-    """Return the median seconds of each call, measured in turns so that disturbances affect all calls alike.
-
-    After two warm-up calls, each is called `min_repeats` times or more, for about `seconds` per call.
-    """
-    for call in calls:
-        call()
-        call()
-    times: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds * len(calls)
-    while len(times[0]) < min_repeats or time.perf_counter() < end:
-        for call, samples in zip(calls, times, strict=True):
-            start = time.perf_counter()
-            call()
-            samples.append(time.perf_counter() - start)
-    return [statistics.median(t) for t in times]
 
 
 # PyTorch's eager mode

@@ -13,6 +13,9 @@ from rich.text import Text
 
 from compiler.errors import Loc
 
+PLAIN_WIDTH = 160
+"""Width in characters of wide tables as plain text."""
+
 
 def table(title: str, left: Sequence[str], right: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
     """Return an empty table: columns `left` of short text, `right` of numbers, and `last` of text that may wrap."""
@@ -58,5 +61,8 @@ def abbreviate(names: Sequence[str], max_names: int = 6) -> str:
 
 
 def format_location(loc: Loc | None) -> str:
-    """Format a line of the user's program: file, line number and code."""
-    return f"{Path(loc.file).name}:{loc.line} {loc.code}".rstrip() if loc else ""
+    """Format a place in the user's program: the module, file, line number and code."""
+    if loc is None:
+        return ""
+    line = f"{Path(loc.file).name}:{loc.line} {loc.code}".rstrip() if loc.file else ""
+    return " ".join(filter(None, (loc.module, line)))

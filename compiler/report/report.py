@@ -2,129 +2,28 @@
 
 from __future__ import annotations
 
-import html
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
 from compiler.cost.estimates import count_bytes, count_flops
-from compiler.errors import Loc
-from compiler.ir.graph.graph import Graph, unique_names
-from compiler.ir.graph.structure import Fused, Leaf, Recurrence, is_view
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.program import Launch, Program, execution_counts
-from compiler.ir.types import KERNEL_DTYPES, PACKED_DTYPES
 from compiler.passes.remark import Remark
 from compiler.pipeline import Stages
-from compiler.report.render import abbreviate, format_bytes, format_location, render_plain, table, truncated_text
+from compiler.report.origin import KernelOrigin, kernel_origins, merge_origins
+from compiler.report.page import render_template, table_html
+from compiler.report.profile import Profile, origin_cells
+from compiler.report.remark_groups import RemarkGroup, group_remarks
+from compiler.report.render import format_bytes, format_location, render_plain, table
 from compiler.runtime.executable import Executable
 from compiler.runtime.memory import Lifetime, MemoryPlan, lifetimes
-from compiler.runtime.profile import StepProfile
 from compiler.target import Target
-
-
-@dataclass(frozen=True)
-class KernelOrigin:
-    """Origin of a kernel: the ops it fuses (views only if there is nothing else) and a line of the user's program.
-
-    `values` are the names and lines of all values computed in it.
-    """
-
-    ops: tuple[str, ...] = ()
-    loc: Loc | None = None
-    values: frozenset[tuple[str, Loc | None]] = frozenset()
-
-
-def kernel_origins(fused: Graph) -> dict[str, KernelOrigin]:
-    """Return the origin of each node of a fused graph, by the node name of its step."""
-    origins: dict[str, KernelOrigin] = {}
-    for node, name in unique_names(fused.nodes).items():
-        if isinstance(node.structure, Recurrence):
-            origins |= {f"{name}.{inner}": origin for inner, origin in kernel_origins(node.attrs["body"]).items()}
-            continue
-        body = node.attrs["body"].nodes if isinstance(node.structure, Fused) else (node,)
-        inner = [n for n in body if not isinstance(n.structure, Leaf)] or [node]
-        loc = node.loc or next((n.loc for n in reversed(inner) if n.loc), None)
-        ops = tuple(n.op.name for n in inner if not is_view(n.structure, n)) or (inner[-1].op.name,)
-        origins[name] = KernelOrigin(ops, loc, frozenset((n.name or n.op.name, n.loc) for n in inner))
-    return origins
-
-
-# the profile
-
-
-@dataclass(frozen=True)
-class KernelTime(StepProfile):
-    """Totals of one kernel over all its runs in one call, and the origin of its first step."""
-
-    origin: KernelOrigin = KernelOrigin()
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Times of the steps of one call, in order; prints as a table of kernels, the slowest first."""
-
-    steps: tuple[tuple[StepProfile, KernelOrigin], ...]
-
-    @property
-    def seconds(self) -> float:
-        """Total time of the steps."""
-        return sum(p.seconds for p, _ in self.steps)
-
-    @cached_property
-    def kernels(self) -> tuple[KernelTime, ...]:
-        """Totals by kernel, the slowest first; a kernel with several origins shows the first."""
-        rows = []
-        for name in dict.fromkeys(p.name for p, _ in self.steps):
-            steps = [step for step in self.steps if step[0].name == name]
-            first, origin = steps[0]
-            seconds, flops, size, runs = (
-                sum(getattr(p, f) for p, _ in steps) for f in ("seconds", "flops", "bytes", "runs")
-            )
-            rows.append(KernelTime(name, first.node, seconds, flops, size, runs, first.dtypes, origin))
-        return tuple(sorted(rows, key=lambda k: -k.seconds))
-
-    def percent_of_time(self, kernel: KernelTime) -> float:
-        """Return the share of the total time that a kernel takes, in percent."""
-        return 100 * kernel.seconds / (self.seconds or 1.0)
-
-    def table(self) -> Table:
-        """Return the kernels as a rich table."""
-        title = f"{self.seconds * 1e3:.3f} ms in {len(self.steps)} steps"
-        rows = table(title, ["kernel", "computes in"], ["runs", "ms", "share", "GFLOP/s", "GB/s"], ["ops", "line"])
-        for k in self.kernels:
-            rates = (f"{k.gflops:.1f}", f"{k.gbytes_per_second:.1f}") if k.bytes else ("", "")
-            cells = (
-                k.name,
-                k.dtypes,
-                f"{k.runs}",
-                f"{k.seconds * 1e3:.4f}",
-                f"{self.percent_of_time(k):.1f} %",
-                *rates,
-            )
-            rows.add_row(*cells, *_origin_cells(k.origin))
-        return rows
-
-    def __rich__(self) -> Table:
-        return self.table()
-
-    def __str__(self) -> str:
-        return render_plain(self)
-
-
-def _origin_cells(origin: KernelOrigin) -> tuple[Text, Text]:
-    return truncated_text(abbreviate(origin.ops)), truncated_text(format_location(origin.loc))
-
-
-# the report
 
 
 @dataclass(frozen=True)
@@ -182,6 +81,12 @@ class Report:
         """Remarks of the import and of all passes."""
         return [*self.opaque_calls, *(r for stages, _ in self.programs for r in stages.context.remarks)]
 
+    @cached_property
+    def remark_groups(self) -> list[RemarkGroup]:
+        """Remarks with repeated ones together, those that cost most time first."""
+        seconds = {k.name: k.seconds for k in self.profile.kernels} if self.profile else {}
+        return group_remarks(self.remarks, {k.name: k.origin for k in self.kernels}, seconds)
+
     @property
     def target(self) -> Target:
         return self.programs[-1][1].target
@@ -224,7 +129,7 @@ class Report:
         rows = table(f"{len(self.kernels)} distinct kernels", ["kernel"], ["runs", "MFLOP", "MB"], ["ops", "line"])
         for k in self.kernels:
             cells = (k.name, f"{k.launches}", f"{k.flops / 1e6:.2f}", f"{k.bytes / 1e6:.2f}")
-            rows.add_row(*cells, *_origin_cells(k.origin))
+            rows.add_row(*cells, *origin_cells(k.origin))
         return rows
 
     def __str__(self) -> str:
@@ -232,12 +137,10 @@ class Report:
 
     def html(self) -> str:
         """Return the report as one self-contained HTML page."""
-        import jinja2
+        return render_template("report.html", report=self, chart=memory_chart(self))
 
-        loader = jinja2.FileSystemLoader(Path(__file__).parent)
-        templates = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        templates.filters |= {"bytes": format_bytes, "ir": highlight, "summary": abbreviate, "loc": format_location}
-        return templates.get_template("report.html").render(report=self, chart=memory_chart(self))
+    def _repr_html_(self) -> str:
+        return self.profile._repr_html_() if self.profile else str(table_html(self.table()))
 
     def save(self, path: str | Path) -> Path:
         """Write the HTML page to `path`, and return the path."""
@@ -255,32 +158,13 @@ def kernel_reports(stages: Stages) -> list[KernelReport]:
     for name in dict.fromkeys(s.kernel for s, _ in launches):
         same = [(s, count) for s, count in launches if s.kernel == name]
         before, after = lowered.kernels[name], scheduled.kernels[name]
-        origin = origins.get(same[0][0].node, KernelOrigin())
+        origin = merge_origins(origins.get(s.node, KernelOrigin()) for s, _ in same)
         remarks = (r for r in stages.context.remarks if r.kernel == name or (r.node, r.loc) in origin.values)
         distinct = {(r.pass_, r.kind, r.message): r for r in remarks}
         work = sum(count for _, count in same), count_flops(before), count_bytes(before)
         texts = print_kernel(before), print_kernel(after)
         reports.append(KernelReport(name, origin, *work, *texts, arithmetic_dtypes(after), tuple(distinct.values())))
     return reports
-
-
-TOKEN_PATTERN = re.compile(
-    r"(?P<c>//[^\n]*)|(?P<v>%(?:&quot;.*?&quot;|[\w.]+))|(?P<g>@(?:&quot;.*?&quot;|[\w.]+))"
-    r"|\b(?P<k>graph|kernel|program|return|parallel|for|in|out|inout|const|scratch|tile|lanes|unroll|accumulators|balanced|reduce|yield|store"
-    r"|nontemporal|local|check|prefetch|launch|copy|view|repeat)\b"
-    rf"|\b(?P<t>(?:{'|'.join((*KERNEL_DTYPES, *PACKED_DTYPES))})\[[^\]]*\](?:\{{[^}}]*\}})?)"
-)
-"""Tokens of IR text after HTML escaping; the group is the class in report.html: comment, value, global, keyword, type."""
-
-
-def highlight(text: str) -> Any:
-    """Convert IR text to HTML with names, types, keywords and comments marked."""
-    from markupsafe import Markup
-
-    def mark(m: re.Match[str]) -> str:
-        return f'<i class="{m.lastgroup}">{m[0]}</i>'
-
-    return Markup(TOKEN_PATTERN.sub(mark, html.escape(text)))
 
 
 @dataclass(frozen=True)

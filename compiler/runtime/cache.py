@@ -1,6 +1,6 @@
 """On-disk cache of compiled kernels, programs and tuning results.
 
-    entry ::= magic (8 bytes)  key (32)  sha256 of the code (32)  code
+    entry ::= magic (8 bytes)  key (32)  CRC-32 of the code (4)  zeros (20)  code
 
 An entry that is truncated, corrupt, under a wrong name, or owned by another user counts as absent: the kernel is compiled
 again and the entry replaced.  Entries are written to a temporary file and renamed, so a reader never sees a partial one.
@@ -11,23 +11,31 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import struct
 import tempfile
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from types import ModuleType
+from typing import TypeAlias
 
 import llvmlite
+import numpy as np
 
 import compiler.codegen
 import compiler.ir
+import compiler.math
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.options import Options
+from compiler.runtime.constants import aligned_empty
 
-ENTRY_MAGIC = b"TWOBJ\x00\x00\x01"
+ENTRY_MAGIC = b"TWOBJ\x00\x00\x02"
 """First bytes of an entry: file type and format version."""
 
-DIGEST_BYTES = hashlib.sha256().digest_size
+HEADER = struct.Struct("<8s32sI20x")
+"""Magic, key and checksum; as long as a cache line, so that code starts on one where the entry does."""
 
 SIZE_LIMIT = 512 << 20
 """Approximate limit in bytes of all entries; the least recently used are evicted.  Chosen empirically."""
@@ -35,9 +43,13 @@ SIZE_LIMIT = 512 << 20
 SHARD_COUNT = 256
 """Directories that keys are spread over, each with an equal share of the limit: storing an entry scans only one."""
 
+Buffer: TypeAlias = bytes | memoryview
 
 SOURCE_SUFFIXES = (".py", ".toml", ".ll")
 """Endings of the files that decide what the compiler does."""
+
+CODE_PACKAGES = (compiler.codegen, compiler.ir, compiler.math)
+"""Packages whose sources decide what a kernel's code is."""
 
 OMITTED = frozenset({"triton", "ops"})
 """Directories that do not decide what becomes of a kernel."""
@@ -57,13 +69,12 @@ class ObjectCache:
         return None if view is None else bytes(view)
 
     def view(self, key: str) -> memoryview | None:
-        """Return `get` without a copy."""
+        """Return `get` without a copy, from a cache line on."""
         if self.directory is None:
             return None
         path = self._path(key)
         try:
-            with path.open("rb") as file:
-                entry = file.read() if _is_owned(os.fstat(file.fileno())) else b""
+            entry = _read_owned(path)
         except OSError:
             return None
         code = _decode_entry(key, entry)
@@ -72,8 +83,8 @@ class ObjectCache:
                 os.utime(path)
         return code
 
-    def put(self, key: str, code: bytes) -> None:
-        """Store `code` under `key`, evicting old entries of its shard."""
+    def put(self, key: str, *code: Buffer) -> None:
+        """Store `code`, in one or several parts, under `key`, evicting old entries of its shard."""
         if self.directory is None:
             return
         path = self._path(key)
@@ -82,7 +93,7 @@ class ObjectCache:
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
             try:
                 with os.fdopen(handle, "wb") as file:
-                    file.write(_encode_entry(key, code))
+                    file.writelines((_encode_header(key, code), *code))
                 os.replace(temporary, path)
                 self._evict(path.parent)
             except OSError:
@@ -116,19 +127,28 @@ def object_cache_for(options: Options) -> ObjectCache:
 
 def object_key(content: str, target: CPUTarget) -> str:
     """Return the cache key of `content` (such as a kernel's digest) on `target`, for this version of the compiler."""
-    parts = (content, str(target), source_hash(compiler.codegen, compiler.ir, omitted=OMITTED), llvmlite.__version__)
+    parts = (content, str(target), source_hash(*CODE_PACKAGES, omitted=OMITTED), llvmlite.__version__)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _encode_entry(key: str, code: bytes) -> bytes:
-    return ENTRY_MAGIC + bytes.fromhex(key) + hashlib.sha256(code).digest() + code
+def _read_owned(path: Path) -> memoryview:
+    """Return the content of a file of this user, nothing of another's."""
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if not _is_owned(status):
+            return memoryview(b"")
+        content = aligned_empty((status.st_size,), np.dtype(np.uint8)).data
+        return content[: file.readinto(content)]
 
 
-def _decode_entry(key: str, entry: bytes) -> memoryview | None:
-    header = len(ENTRY_MAGIC) + 2 * DIGEST_BYTES
-    code = memoryview(entry)[header:]
-    expected = ENTRY_MAGIC + bytes.fromhex(key) + hashlib.sha256(code).digest()
-    return code if code and entry[:header] == expected else None
+def _encode_header(key: str, code: Iterable[Buffer]) -> bytes:
+    checksum = reduce(lambda crc, part: zlib.crc32(part, crc), code, 0)
+    return HEADER.pack(ENTRY_MAGIC, bytes.fromhex(key), checksum)
+
+
+def _decode_entry(key: str, entry: memoryview) -> memoryview | None:
+    code = entry[HEADER.size :]
+    return code if code and entry[: HEADER.size] == _encode_header(key, [code]) else None
 
 
 def _is_owned(status: os.stat_result) -> bool:

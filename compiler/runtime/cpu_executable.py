@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from compiler.codegen.llvm import call_frame
 from compiler.codegen.llvm import program_entry as entry
+from compiler.codegen.llvm.program_entry import with_marks
 from compiler.codegen.llvm.targets import CPUTarget, host_target
 from compiler.errors import ArgumentError
 from compiler.ir.symbolic.index_expr import evaluate
@@ -21,11 +23,11 @@ from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.ir.torch_types import as_tensor
 from compiler.options import Options
 from compiler.runtime.build import Build
-from compiler.runtime.cache import object_cache_for
+from compiler.runtime.cache import ObjectCache, object_cache_for
 from compiler.runtime.call_stub import EagerSegment
 from compiler.runtime.constants import Array, pack_once
 from compiler.runtime.executable import Executable, split_segments
-from compiler.runtime.loader import link_objects
+from compiler.runtime.loader import Library, link_objects
 from compiler.runtime.native_call_stub import POOL_THRESHOLD, NativeCallStub, NativeSegment
 from compiler.runtime.pool import GLOBAL_POOL
 from compiler.runtime.threads import kernel_functions
@@ -60,18 +62,26 @@ class CPUExecutable(Executable):
         packed = self.build.submit("packing", _pack_constants, program)
         self.build.add_kernels(program.kernels.values())
         self.constants = packed.result()
-        for k, steps in enumerate(split_segments(program)):
-            if not isinstance(steps, OpaqueCall):
-                parallel = any(
-                    is_parallelizable(program.kernels[s.kernel]) for s in walk_steps(steps) if isinstance(s, Launch)
-                )
-                self.build.add_program_entry(f"main{k}", self._actions(steps), self.dynamic_words, parallel)
-        self.library = link_objects(list(self.build.objects.values()), list(self.build.objects), kernel_functions())
+        self._mark: Callable[[], object] | None = None
+        self.library = self._link_entries(kernel_functions())
         if not self.size_names:
             self._prepare_calls()
 
+    def with_marks(self, mark: Callable[[], object], functions: Mapping[str, int]) -> Self:
+        """Return an executable with the same kernels that marks the begin of each segment and the end of each step.
+
+        Generated code calls `functions`, by name, in place of those of the thread team; calls into PyTorch stand between two calls of `mark`.
+        """
+        new, symbols = copy(self), self.build.symbols
+        new.build = Build(self.target, ObjectCache(None), {s: self.build.objects[s] for s in symbols.values()}, symbols)
+        new._mark = mark
+        new.library = new._link_entries({**kernel_functions(), **functions})
+        new._prepare_calls()
+        return new
+
     def _prepare_calls(self) -> None:
         """Prepare frames and segments."""
+        vars(self).pop("_compiled_stub", None)  # of the executable that this one is a copy of
         self._frames: list[Frame] = []
         self._call_segments = list(self.segments())
 
@@ -87,6 +97,16 @@ class CPUExecutable(Executable):
         return entry.WorkspaceOffset(self.memory_plan.offsets[name])
 
     # compiling
+
+    def _link_entries(self, functions: Mapping[str, int]) -> Library:
+        """Compile the entry function of each native segment and link it with the kernels and `functions`."""
+        for k, steps in enumerate(split_segments(self.program)):
+            if not isinstance(steps, OpaqueCall):
+                launched = (s.kernel for s in walk_steps(steps) if isinstance(s, Launch))
+                parallel = any(is_parallelizable(self.program.kernels[name]) for name in launched)
+                actions = self._actions(steps) if self._mark is None else with_marks(self._actions(steps))
+                self.build.add_program_entry(f"main{k}", actions, self.dynamic_words, parallel)
+        return link_objects(list(self.build.objects.values()), list(self.build.objects), functions)
 
     def _actions(self, steps: Iterable[Step]) -> Iterator[entry.Action]:
         """Yield the actions of the entry function for native steps; views need none."""
@@ -114,6 +134,8 @@ class CPUExecutable(Executable):
         bindings = {**self.input_checks(), "frames": self._frames, "new_frame": self.new_frame}
         bindings["convert_input"] = partial(self._convert_input, device=torch.device("cpu"))
         bindings |= {"index_error": self._index_error, "null_address": self._null_address}
+        if self._mark is not None:
+            bindings["mark"] = self._mark
         for segment in self._call_segments:
             for a in segment.arguments if isinstance(segment, EagerSegment) else ():
                 if a in self.constants:

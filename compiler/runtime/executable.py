@@ -187,8 +187,9 @@ def workspace_buffers(program: Program) -> list[str]:
 
 
 def _require_owned_outputs(program: Program) -> None:
+    written = {name for step in program.steps for name in accessed_buffers(program, step)[1]}
     for name in program.outputs:
-        if name in program.inputs or name in program.constants:
+        if (name in program.inputs and name not in written) or name in program.constants:
             raise VerifyError(
                 f"output %{name} is an input or a constant; insert a copy step so that the output owns its buffer"
             )

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import cycle
 from math import ceil
 
 import numpy as np
 import torch
 
-from compiler.codegen.llvm.call_frame import FIRST_SLOT, THREADS
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.ir.graph.constant import to_storage
 from compiler.ir.interpret.random_inputs import Array
-from compiler.ir.tile.kernel import Kernel, Param
+from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
+from compiler.ir.tile.kernel import Kernel, Param, dim_hint
 from compiler.runtime.build import Build
 from compiler.runtime.cache import ObjectCache
 from compiler.runtime.constants import aligned_empty
 from compiler.runtime.loader import link_objects
-from compiler.runtime.threads import kernel_functions, prepare_call
+from compiler.runtime.native_kernel import bind_kernel, kernel_frame
+from compiler.runtime.threads import kernel_functions
 
 BURST_SECONDS, MIN_BURSTS, MAX_BURSTS, TIME_BUDGET, PAUSE_SECONDS = 2e-4, 8, 24, 0.1, 5e-4
 """Each kernel runs MIN_BURSTS to MAX_BURSTS bursts, in about TIME_BUDGET seconds for all kernels; chosen empirically.
@@ -44,7 +45,7 @@ class KernelTimer:
     If `cold_bytes` is given, calls cycle through copies of the constants that take at least that many bytes in all, as in a
     large network, where constants have left the caches before they are read again.
 
-    Inputs are random floats; integers are 0, which is a valid index.  Each distinct kernel is compiled once.  With one
+    Dynamic sizes have their hints.  Inputs are random floats; integers are 0, which is a valid index.  Each distinct kernel is compiled once.  With one
     thread, its CPU time is measured, which excludes other processes; with several, wall-clock time.
     """
 
@@ -61,19 +62,16 @@ class KernelTimer:
         constants = sum(param_bytes(p) for p in params if p.role == "const")
         copies = min(1 + cold_bytes // constants, MAX_CONSTANT_COPIES) if constants else 1
         memory = [[random_buffer(p) for _ in range(copies if p.role == "const" else 1)] for p in params]
-        frame = (ctypes.c_uint64 * FIRST_SLOT)()
-        frame[THREADS] = prepare_call()
-        return self._min_seconds([
-            self._bind_call(library[s], [[b.ctypes.data for b in buffers] for buffers in memory], ctypes.addressof(frame))
-            for s in symbols
-        ])  # fmt: skip
+        addresses, frame = [[b.ctypes.data for b in buffers] for buffers in memory], kernel_frame()
+        calls = [
+            bind_kernel(library[s], len(params), hinted_sizes(k), frame) for k, s in zip(kernels, symbols, strict=True)
+        ]
+        return self._min_seconds([partial(self._call_next, call, zip(*map(cycle, addresses))) for call in calls])
 
     @staticmethod
-    def _bind_call(function: int, addresses: Sequence[Sequence[int]], frame: int) -> Callable[[], object]:
-        """Return a function that calls the kernel at address `function`, cycling through the addresses of each argument."""
-        call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(addresses) + 1))(function)
-        arguments = zip(*map(cycle, addresses), strict=True)
-        return lambda: call(*next(arguments), frame)
+    def _call_next(call: Callable[[Sequence[int]], None], arguments: Iterator[Sequence[int]]) -> None:
+        """Call a kernel on its next arguments."""
+        call(next(arguments))
 
     def _compile(self, kernel: Kernel) -> str:
         self.build.add_kernels([kernel])
@@ -102,10 +100,14 @@ class KernelTimer:
         return max(self.clock() - start, 1e-9) / times
 
 
+def hinted_sizes(kernel: Kernel) -> list[int]:
+    """Return the hints of the dynamic sizes of a kernel, in the order of its arguments."""
+    return [s.hint for s in kernel_dynamic_sizes(kernel)]
+
+
 def param_bytes(param: Param) -> int:
-    """Return the size of a parameter in bytes."""
-    assert isinstance(param.type.nbytes, int)
-    return param.type.nbytes
+    """Return the size of a parameter in bytes, under the hints of its dynamic sizes."""
+    return dim_hint(param.type.nbytes)
 
 
 def random_buffer(param: Param) -> Array:

@@ -55,7 +55,7 @@ class NativeCallStub(CallStub):
     """Generator of the function; the numbers of buffers are their words in the frame.
 
     `workspace` is its size in bytes.  `parallel` is set if some kernel runs on several threads.  The globals are also `frames`,
-    `new_frame`, `null_address` and `index_error`.
+    `new_frame`, `null_address` and `index_error`, and perhaps `mark`, called around calls into PyTorch.
     """
 
     workspace: int
@@ -135,7 +135,10 @@ class NativeCallStub(CallStub):
         self._emit_address(name)
 
     def _emit_eager_call(self, segment: EagerSegment) -> None:
+        marks = ["mark()"] * ("mark" in self.bindings)
+        self.lines += marks
         super()._emit_eager_call(segment)
+        self.lines += marks
         if self._has_native_segments:
             for r in segment.results:
                 self._emit_address(r)

@@ -43,6 +43,8 @@ class PrefaultedArena:
 
     def reserve(self, nbytes: int) -> None:
         """Map `nbytes`, at most `MAX_CHUNK_BYTES`, and touch every page."""
+        if not nbytes:
+            return
         chunk = ArenaChunk(map_block(align_up(min(nbytes, MAX_CHUNK_BYTES), PAGE)))
         chunk.bytes(0, chunk.block.size)[::PAGE] = 0
         self.chunks.append(chunk)

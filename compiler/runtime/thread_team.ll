@@ -72,7 +72,8 @@ other:
   ret i64 0
 }
 
-; End a call of a program.  At the end of a window, go on as has been faster, or try the other way if that is due.
+; End a call of a program.  At the end of a window, go on as has been faster, or try the other way if that is due.  A trial ends
+; before its window as soon as its fastest call is slower than the other way, or its mean is and workers were put aside.
 ; Calls at the same time may lose updates of the history, which only blurs its means.
 define void @tilewright_end_call(ptr %history, i64 %start) {
 entry:
@@ -107,14 +108,22 @@ measured:
   %least_cost = call i64 @cost(i64 %fastest, i64 %alone)
   %is_trial = icmp ugt i64 %own_cost, %other_cost
   %is_slow = icmp ugt i64 %least_cost, %other_cost
-  %is_lost = and i1 %is_trial, %is_slow
+  %preemptions = load atomic i64, ptr @preemptions monotonic, align 8
+  %seen = call i64 @get(ptr %history, i64 5)
+  %recent = sub i64 %preemptions, %seen
+  %is_quiet = icmp ult i64 %recent, 2                ; one happens on any machine
+  %window_mean = udiv i64 %time, %calls
+  %window_cost = call i64 @cost(i64 %window_mean, i64 %alone)
+  %is_slow_so_far = icmp ugt i64 %window_cost, %other_cost
+  %is_slowed = select i1 %is_quiet, i1 false, i1 %is_slow_so_far
+  %is_hopeless = or i1 %is_slow, %is_slowed
+  %is_lost = and i1 %is_trial, %is_hopeless
   %ends = or i1 %is_full, %is_lost
   br i1 %ends, label %decide, label %done
 
 decide:
   call void @set(ptr %history, i64 2, i64 0)
   call void @set(ptr %history, i64 3, i64 0)
-  %window_mean = udiv i64 %time, %calls
   %difference = sub i64 %window_mean, %own_mean
   %quarter = ashr i64 %difference, 2
   %mostly_new = sub i64 %window_mean, %quarter
@@ -126,11 +135,7 @@ decide:
   call void @set(ptr %history, i64 %own_slot, i64 %new_mean)
   %new_cost = call i64 @cost(i64 %new_mean, i64 %alone)
   %is_worse = icmp ugt i64 %new_cost, %other_cost
-  %preemptions = load atomic i64, ptr @preemptions monotonic, align 8
-  %seen = call i64 @get(ptr %history, i64 5)
   call void @set(ptr %history, i64 5, i64 %preemptions)
-  %recent = sub i64 %preemptions, %seen
-  %is_quiet = icmp ult i64 %recent, 2                ; one happens on any machine
   %is_shared = icmp eq i64 %alone, 0
   %has_no_reason = and i1 %is_quiet, %is_shared
   %next_trial = call i64 @get(ptr %history, i64 1)
@@ -140,7 +145,10 @@ decide:
   %stays = or i1 %has_no_reason, %is_not_due
   %last_interval = call i64 @get(ptr %history, i64 8)
   %is_news = xor i1 %is_trial, %is_worse              ; what was slower is faster now
-  %kept_interval = select i1 %is_news, i64 0, i64 %last_interval
+  %half_interval = lshr i64 %last_interval, 1
+  %is_cut = and i1 %is_trial, %is_slowed
+  %old_interval = select i1 %is_cut, i64 %half_interval, i64 %last_interval   ; part of a window is less evidence
+  %kept_interval = select i1 %is_news, i64 0, i64 %old_interval
   call void @set(ptr %history, i64 8, i64 %kept_interval)
   br i1 %is_worse, label %change, label %best
 

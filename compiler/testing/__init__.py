@@ -1,5 +1,6 @@
 """Test kit for passes and models."""
 
-from compiler.testing.checks import check, check_accuracy, check_equivalent, check_pass, parse_ir
+from compiler.ir.text.ir_text import parse_ir
+from compiler.testing.checks import check, check_accuracy, check_equivalent, check_pass
 
 __all__ = ["check", "check_accuracy", "check_equivalent", "check_pass", "parse_ir"]

@@ -14,40 +14,46 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
 import compiler
 import compiler.ir.ops
-from compiler.api import as_exported_program
+from compiler.api import Model, as_exported_program
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.graph import interpret
-from compiler.ir.interpret.random_inputs import Array, random_inputs, small_symbol_values, special_array
+from compiler.ir.interpret.random_inputs import (
+    Array,
+    random_inputs,
+    random_limit_array,
+    small_symbol_values,
+    special_array,
+)
 from compiler.ir.interpret.size_sampling import SizeValues, sample_sizes
-from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.graph_printer import graph_resources
-from compiler.ir.text.tile_parser import parse_kernel, parse_program
+from compiler.ir.text.ir_text import AnyIR, parse_ir, print_ir
 from compiler.ir.text.tile_printer import program_resources
 from compiler.ir.tile.program import Program
-from compiler.ir.torch_types import as_array
+from compiler.ir.torch_types import as_array, to_torch
+from compiler.ir.types import DTYPES
+from compiler.options import Options, as_options
 from compiler.passes.base import Context, Pass
-from compiler.passes.instrument import (
-    AnyIR,
+from compiler.passes.instrument import Verify, verify
+from compiler.passes.manager import run_pipeline
+from compiler.passes.pattern import RulePass
+from compiler.passes.pipeline_text import parse_pipeline
+from compiler.passes.semantic_check import (
     SemanticCheck,
-    Verify,
     describe_difference,
     input_types,
-    interpret_on,
-    ir_text,
+    run_on,
     run_with_valid_range,
     tolerance,
-    verify,
 )
-from compiler.passes.manager import parse_pipeline, run_pipeline
-from compiler.passes.pattern import RulePass
-from compiler.report.measure import float64_reference, numerical_error
 from compiler.target import MatrixShape
+from compiler.testing.accuracy import OWN, References, float64_references, numerical_errors
 
 BLESS = False
 """True if `check_pass` writes the IR it got into the test instead of failing (`pytest --bless`)."""
@@ -62,6 +68,7 @@ def check_pass(
     remark: str = "",
     idempotent: bool = True,
     special: bool = True,
+    limits: bool | None = None,
     machine: Machine | None = None,
     matrix_shapes: tuple[MatrixShape, ...] = (),
 ) -> AnyIR:
@@ -70,7 +77,9 @@ def check_pass(
     `unchanged` is a text that the pipeline must not change; `remark` must occur in a remark.  The result is verified, printed and
     parsed back, and with `idempotent` run through the pipeline again.  Both sides are interpreted on random inputs, with symbolic
     sizes 0 and 1 and with dynamic sizes that fill tiles, and with `special` on zeros of both signs, infinities and NaN.  Results
-    must be identical if every pass is exact, else equal in float64 within a tolerance.  `machine` and `matrix_shapes` describe the
+    must be identical if every pass is exact, else equal in float64 within a tolerance.  With `limits`, graphs must overflow alike too
+    (see `check_limits`); None asks that of
+    rewrite rules alone.  `machine` and `matrix_shapes` describe the
     target.  Raises AssertionError.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
@@ -89,27 +98,17 @@ def check_pass(
             "the pipeline is not idempotent, a second run changes the IR:\n" + _diff(result, again)
         )
     check_equivalent(source, result, exact=all(p.exact for p in passes), special=special)
+    if limits or (limits is None and all(isinstance(p, RulePass) for p in passes)):
+        check_limits(source, result)
     return result
-
-
-def parse_ir(source: str) -> AnyIR:
-    """Parse a graph, a kernel or a program, recognised by the first word."""
-    word = source.split(maxsplit=1)[0]
-    return (
-        parse_kernel(source)
-        if word == "kernel"
-        else parse_program(source)
-        if word == "program"
-        else parse_graph(source)
-    )
 
 
 def canonical_text(ir: AnyIR) -> str:
     """Print `ir` with values renamed in the order in which they appear."""
     names: dict[str, str] = {}
-    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), ir_text(ir))
+    renamed = re.sub(r'%(?:"[^"]*"|[A-Za-z_][\w.]*)', lambda m: names.setdefault(m[0], f"%v{len(names)}"), print_ir(ir))
     return (
-        renamed if isinstance(ir, Graph) else ir_text(_reparse(renamed, ir))
+        renamed if isinstance(ir, Graph) else print_ir(_reparse(renamed, ir))
     )  # print again: line breaks depend on the length of names
 
 
@@ -123,6 +122,37 @@ def check_equivalent(old: AnyIR, new: AnyIR, *, exact: bool = False, special: bo
                 problem = describe_difference(w, g, 0.0 if exact else tolerance(a))
                 at_sizes = f" with sizes {sizes}" if sizes else ""
                 assert not problem, f"on {label} inputs{at_sizes}, output {number}: {problem}"
+
+
+MAX_LIMIT_RUNS, LIMIT_ELEMENTS = 32, 512
+"""Most runs of `check_limits`, and elements of an input after which there are enough."""
+
+
+def check_limits(old: AnyIR, new: AnyIR) -> None:
+    """Interpret graphs in their own dtypes on magnitudes near the limits of these; raises AssertionError.
+
+    Inputs are huge, tiny and subnormal values, the argument at which exp overflows, zeros of both signs, infinities and NaN.
+    What counts is the class of each result: NaN, inf, -inf or finite.  Finite values may differ, as rounding does near the limits.
+    """
+    if not isinstance(old, Graph) or not isinstance(new, Graph) or not all(n.dtype.is_float for n in old.inputs):
+        return
+    a, b = (g.specialize(small_symbol_values(old, 3)) for g in (old, new))
+    fewest = min((int(np.prod(n.type.static_shape())) for n in a.inputs), default=LIMIT_ELEMENTS)
+    rng = np.random.default_rng(0)
+    for _ in range(min(MAX_LIMIT_RUNS, -(-LIMIT_ELEMENTS // max(1, fewest)))):
+        inputs = [random_limit_array(n.type, rng) for n in a.inputs]
+        for number, (want, got) in enumerate(zip(*(_interpret(g, inputs, True) for g in (a, b)), strict=True)):
+            differing = np.argwhere(_value_class(want) != _value_class(got))
+            if len(differing):
+                at = tuple(map(int, differing[0]))
+                raise AssertionError(
+                    f"near the limits of its dtype, output {number}: element {list(at)} is {got[at]} instead of {want[at]}"
+                )
+
+
+def _value_class(x: Array) -> Array:
+    """Return a number for each element: 0 where it is finite, 1 and -1 where it is infinite, 2 where it is NaN."""
+    return np.where(np.isnan(x), 2, np.where(np.isinf(x), np.sign(x), 0)) if x.dtype.kind == "f" else np.zeros(x.shape)
 
 
 def _trial_sizes(old: AnyIR, new: AnyIR) -> Iterator[SizeValues]:
@@ -153,21 +183,22 @@ def _interpreter_runs(
 
 def _interpret(ir: AnyIR, inputs: Sequence[Array], exact: bool) -> list[Array]:
     if not isinstance(ir, Graph):
-        return interpret_on(ir, inputs)
+        return run_on(ir, inputs)
     return [as_array(r) for r in interpret(ir, inputs, dtype=None if exact else torch.float64)]
 
 
 def _assert_round_trip(ir: AnyIR) -> None:
     """Check that the text of `ir` parses to IR with the same text."""
-    again = _reparse(ir_text(ir), ir)
-    assert ir_text(again) == ir_text(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
+    again = _reparse(print_ir(ir), ir)
+    assert print_ir(again) == print_ir(ir), "printing and parsing changes the IR:\n" + _diff(ir, again)
 
 
 def _reparse(source: str, ir: AnyIR) -> AnyIR:
     """Parse text into IR of the same kind; it may refer to constants of `ir`."""
-    if isinstance(ir, Graph):
-        return parse_graph(source, graph_resources(ir))
-    return parse_program(source, program_resources(ir)) if isinstance(ir, Program) else parse_kernel(source)
+    resources = (
+        graph_resources(ir) if isinstance(ir, Graph) else program_resources(ir) if isinstance(ir, Program) else {}
+    )
+    return parse_ir(source, resources)
 
 
 def _diff(want: AnyIR, got: AnyIR) -> str:
@@ -178,7 +209,7 @@ def _diff(want: AnyIR, got: AnyIR) -> str:
 def _assert_same_text(result: AnyIR, expected: AnyIR, passes: Sequence[Pass[Any]], literal: str) -> None:
     if canonical_text(result) == canonical_text(expected):
         return
-    if BLESS and (location := _bless(literal, ir_text(result))):
+    if BLESS and (location := _bless(literal, print_ir(result))):
         print(f"blessed {location}")
         return
     rules = "".join(f"\nrule {r.name}: {r.source_location}" for p in passes if isinstance(p, RulePass) for r in p.rules)
@@ -199,36 +230,55 @@ def _bless(old: str, new: str) -> str:
 
 
 def check(
-    model: torch.nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    options: Any = None,
+    reference: Model | None = None,
+    options: Options | dict[str, Any] | None = None,
     factor: float = 4.0,
 ) -> str:
     """Compile `model` and return a table of its error and PyTorch's against float64, for each output.
 
-    Errors are relative to the largest reference value.  Raises AssertionError if an error exceeds `factor` times PyTorch's
-    and 16 times the epsilon of its dtype.
+    Float64 arithmetic on the same numbers shows what rounding does, and `reference`, the model before it was quantized, what
+    quantization does.  Errors are relative to the largest reference value.  Raises AssertionError if an error exceeds `factor`
+    times PyTorch's and 16 times the epsilon of its dtype, or of the one that matrix products round to.
     """
+    chosen = as_options(options)
     program, inputs, named = as_exported_program(model, args, kwargs)
-    truth = float64_reference(program, inputs, named)
-    compiled = compiler.compile(program, inputs, named, options=options)
+    references = float64_references(program, inputs, named, reference)
+    eager = model if isinstance(model, torch.nn.Module) else program.module()
+    compiled = compiler.compile(program, inputs, named, options=chosen)
     with torch.no_grad():
-        theirs, ours = (tree_leaves(m(*inputs, **named)) for m in (model, compiled))
-    return check_accuracy(ours, theirs, truth, factor=factor)
+        theirs, ours = (tree_leaves(m(*inputs, **named)) for m in (eager, compiled))
+    epsilon = torch.finfo(to_torch(DTYPES[chosen.matmul_precision])).eps
+    return _compare_accuracy(ours, theirs, references, factor, epsilon)
 
 
 def check_accuracy(
     ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], truth: Sequence[torch.Tensor], *, factor: float = 4.0
 ) -> str:
     """Do the comparison of `check` for given results: compiled, of PyTorch eager, and of float64."""
-    rows, worse = [f"{'output':<8}{'shape':<20}{'our error':>12}{'PyTorch':>12}"], []
-    for k, (mine, their, true) in enumerate(zip(ours, theirs, truth, strict=True)):
-        a, b = (numerical_error([x], [true]).relative for x in (mine, their))
-        rows.append(f"{k:<8}{list(mine.shape)!s:<20}{a:12.2e}{b:12.2e}")
-        tiny = 16 * torch.finfo(mine.dtype).eps if mine.dtype.is_floating_point else 0.0
-        if not a <= max(factor * b, tiny):
+    return _compare_accuracy(ours, theirs, {OWN: truth}, factor)
+
+
+def _compare_accuracy(
+    ours: Sequence[torch.Tensor],
+    theirs: Sequence[torch.Tensor],
+    references: References,
+    factor: float,
+    epsilon: float = 0.0,
+) -> str:
+    """Compare results with each reference; `epsilon` is that of rounding inside the program."""
+    heads = "".join(f"{('our ' if h == OWN else '') + h:>14}{'PyTorch':>12}" for h in references)
+    rows, worse = [f"{'output':<8}{'shape':<18}{heads}"], []
+    for k, (mine, their) in enumerate(zip(ours, theirs, strict=True)):
+        of_output = {heading: [truth[k]] for heading, truth in references.items()}
+        a, b = (numerical_errors([x], of_output) for x in (mine, their))
+        cells = "".join(f"{a[h].relative:14.2e}{b[h].relative:12.2e}" for h in references)
+        rows.append(f"{k:<8}{list(mine.shape)!s:<18}{cells}")
+        tiny = 16 * max(epsilon, torch.finfo(mine.dtype).eps) if mine.dtype.is_floating_point else 0.0
+        if any(not a[h].relative <= max(factor * b[h].relative, tiny) for h in references):
             worse.append(k)
     table = "\n".join(rows)
     assert not worse, f"outputs {worse} are less accurate than PyTorch's:\n{table}"

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+import compiler
 from compiler.errors import TilewrightError
-from compiler.options import FALLBACKS, Options
+from compiler.options import Options
+from compiler.tools.bench_command import add_bench_command
+from compiler.tools.command_line import (
+    add_command,
+    add_machine_argument,
+    add_optional_flag,
+    err,
+    out,
+    status_spinner,
+)
+from compiler.tools.model_commands import add_program_commands
 
 if TYPE_CHECKING:
-    import torch
-
-    from compiler.api import CompiledModule
-    from compiler.ir.graph.graph import Graph
-    from compiler.ir.tile.kernel import Kernel
-    from compiler.ir.tile.program import Program
-
-out, err = Console(soft_wrap=True), Console(stderr=True)
+    from compiler.ir.text.ir_text import AnyIR
+    from compiler.passes.base import Pass
 
 DESCRIPTION = "A tensor compiler: PyTorch graphs in, fused and tiled native code out."
 
@@ -38,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     args = build_parser().parse_args(arguments)
     try:
+        load_plugins(args.load)
         args.command(args)
     except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
@@ -47,14 +52,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def load_plugins(modules: Sequence[str]) -> None:
+    """Import the plugins of installed packages and `modules`, which may lie in the working directory."""
+    from compiler.driver.plugins import load_modules
+    from compiler.driver.plugins import load_plugins as load_installed
+
+    load_installed()
+    if modules:
+        sys.path.append(os.getcwd())
+    load_modules(modules)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands."""
     top = argparse.ArgumentParser("tilewright", description=DESCRIPTION)
+    top.add_argument("--version", action="version", version=f"tilewright {compiler.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     add_ir_commands(commands)
     add_program_commands(commands)
+    add_bench_command(commands)
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
-    add_command(commands, "passes", list_passes, "list the passes and their options")
+    c = add_command(commands, "passes", list_passes, "list the passes, or describe one")
+    c.add_argument("name", nargs="?", help="a pass, to be described with its options")
     add_command(commands, "ops", list_ops, "list the ops by kind of structure")
     c = add_command(commands, "calibrate", calibrate_machine, "measure this machine for the cost model (--machine)")
     c.add_argument("--to", type=Path, metavar="FILE", help="write a description of the machine")
@@ -68,7 +87,9 @@ def add_ir_commands(commands: Any) -> None:
     text = "run passes over IR text: a graph, a kernel or a program, recognised by the first word"
     c = add_command(commands, "opt", run_opt, text)
     c.add_argument("file", help="a file with IR, or - for standard input")
-    c.add_argument("-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}"')
+    c.add_argument(
+        "-p", "--pipeline", default="", help='passes, as in "canonicalize,fuse{max-nodes=8}" or "default,-fuse"'
+    )
     add_optional_flag(c, "--lower", "PIPELINE", "", "then lower the graph, and run tile passes over its kernels")
     add_optional_flag(c, "--print-ir-before", "PASS", "all", "print the IR before PASS (every pass)")
     add_optional_flag(c, "--print-ir-after", "PASS", "all", "print the IR after PASS (every pass)")
@@ -79,29 +100,6 @@ def add_ir_commands(commands: Any) -> None:
     c.add_argument("--remarks", action="store_true", help="print the remarks: what passes changed or did not, and why")
     c.add_argument("--target", default="host", help="the target of the tile passes (host)")
     add_machine_argument(c)
-
-
-def add_program_commands(commands: Any) -> None:
-    """Add the commands `compile`, `run`, `compare` and `profile`, which take an exported program."""
-    c = add_command(commands, "compile", compile_model, "compile an exported program and report")
-    add_model_arguments(c)
-    c.add_argument("-o", "--output", help="write the report as one HTML page; for a GPU, a folder with its kernels")
-    c.add_argument(
-        "--print-ir", metavar="STAGE", help="print imported, fused, lowered, scheduled, llvm, assembly, triton"
-    )
-
-    c = add_command(commands, "run", run_model, "run an exported program on inputs from a file or its example inputs")
-    add_model_arguments(c)
-    c.add_argument("-i", "--inputs", metavar="FILE.pt", help="a tuple of arguments saved by torch.save")
-    c.add_argument("-o", "--output", metavar="FILE.pt", help="save the result with torch.save")
-
-    c = add_command(commands, "compare", compare_model, "compare two configurations with PyTorch eager")
-    add_model_arguments(c)
-    c.add_argument("-a", default="unfused", help='"fused", "unfused" or a pipeline of graph passes (unfused)')
-    c.add_argument("-b", default="fused", help="the second configuration, as -a (fused)")
-
-    c = add_command(commands, "profile", profile_model, "time every kernel of a program")
-    add_model_arguments(c)
 
 
 def add_coverage_command(commands: Any) -> None:
@@ -136,72 +134,20 @@ def add_fuzz_commands(commands: Any) -> None:
     c.add_argument("--limit", type=int, default=400, metavar="N", help="maximum number of graphs to try (400)")
 
 
-def add_command(
-    commands: Any, name: str, handler: Callable[[argparse.Namespace], None], text: str
-) -> argparse.ArgumentParser:
-    """Add a command that runs `handler`; `text` is its help."""
-    description = f"{text[:1].upper()}{text[1:]}."
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
-    parser.set_defaults(command=handler)
-    return parser
-
-
-def add_optional_flag(c: argparse.ArgumentParser, flag: str, metavar: str, const: str, text: str) -> None:
-    """Add a flag with an optional value: None if the flag is absent, `const` if it has no value."""
-    c.add_argument(flag, nargs="?", const=const, metavar=metavar, help=text)
-
-
-def add_model_arguments(c: argparse.ArgumentParser) -> None:
-    """Add the arguments of every command that takes an exported program."""
-    c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
-    c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
-    add_machine_argument(c)
-    c.add_argument("--unfused", action="store_true", help="one kernel per op")
-    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help="replace the default graph passes")
-    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help="replace the default tile passes")
-    c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
-    c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
-    c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
-
-
-def add_machine_argument(c: argparse.ArgumentParser) -> None:
-    """Add the argument of commands that ask the cost model."""
-    c.add_argument("--machine", default="", metavar="FILE", help="describe the machine by a file that calibrate wrote")
-
-
-def options_from_args(args: argparse.Namespace) -> Options:
-    """Return the options given by `add_model_arguments`; sets the number of threads."""
-    import torch
-
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    passes = {"graph_passes": args.graph_passes, "tile_passes": args.tile_passes}
-    return Options(
-        target=args.target,
-        machine=args.machine,
-        fuse=not args.unfused,
-        fallback=args.fallback,
-        tune=args.tune,
-        **passes,
-    )
-
-
-def status_spinner(message: str) -> AbstractContextManager[Any]:
-    """Show a spinner with `message` in a terminal."""
-    return err.status(message)
-
-
 # IR text
 
 
 def run_opt(args: argparse.Namespace) -> None:
     """tilewright opt"""
-    from compiler.codegen.backend import target_by_name
+    from compiler.codegen.backend import backend_of, target_by_name
+    from compiler.driver.instruments import instruments_for
     from compiler.ir.graph.graph import Graph
+    from compiler.ir.text.ir_text import print_ir
     from compiler.lowering.program import lower
     from compiler.passes.base import Context
-    from compiler.passes.instrument import PassTiming, instruments_for
+    from compiler.passes.instrument import PassTiming, verify
     from compiler.passes.manager import run_pipeline
+    from compiler.passes.pipeline_text import parse_pipeline
 
     options = Options(
         target=args.target,
@@ -211,15 +157,19 @@ def run_opt(args: argparse.Namespace) -> None:
         print_after=args.print_ir_after or "",
         print_after_change=args.print_ir_after_change,
     )
-    context, timing = Context.for_target(target_by_name(args.target, args.machine)), PassTiming()
+    target = target_by_name(args.target, args.machine)
+    context, timing, defaults = Context.for_target(target), PassTiming(), backend_of(target).pipelines
     instruments = [timing, *instruments_for(options)]
     ir = read_ir(args.file)
-    ir = run_pipeline(ir, args.pipeline, context, instruments)
+    verify(ir)
+    default = defaults.graph if isinstance(ir, Graph) else defaults.program
+    ir = run_pipeline(ir, parse_pipeline(args.pipeline, default), context, instruments)
     if args.lower is not None:
         if not isinstance(ir, Graph):
             raise TilewrightError("--lower takes a graph")
-        ir = run_pipeline(lower(ir, machine=context.machine), args.lower, context, instruments)
-    print(write_ir(ir))
+        tile_passes = parse_pipeline(args.lower, defaults.program)
+        ir = run_pipeline(lower(ir, machine=context.machine), tile_passes, context, instruments)
+    print(print_ir(ir, full=True))
     if args.stats:
         err.print(str(timing), highlight=False)
         for name, count in sorted(context.statistics.items()):
@@ -228,112 +178,11 @@ def run_opt(args: argparse.Namespace) -> None:
         err.print(str(context.remarks), markup=False, highlight=False)
 
 
-def read_ir(file: str) -> Graph | Kernel | Program:
+def read_ir(file: str) -> AnyIR:
     """Parse a graph, kernel or program from a text file; "-" is standard input."""
-    from compiler.ir.text.graph_parser import parse_graph
-    from compiler.ir.text.tile_parser import parse_kernel, parse_program
+    from compiler.ir.text.ir_text import parse_ir
 
-    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    word = (text.split(maxsplit=1) or [""])[0]
-    parse = parse_kernel if word.startswith("kernel") else parse_program if word.startswith("program") else parse_graph
-    return parse(text)
-
-
-def write_ir(ir: Graph | Kernel | Program) -> str:
-    """Print IR as text that `read_ir` parses."""
-    from compiler.ir.graph.graph import Graph
-    from compiler.ir.text.graph_printer import print_graph
-    from compiler.ir.text.tile_printer import print_kernel, print_program
-    from compiler.ir.tile.kernel import Kernel
-
-    if isinstance(ir, Graph):
-        return print_graph(ir, full=True)
-    return print_kernel(ir) if isinstance(ir, Kernel) else print_program(ir, full=True)
-
-
-# exported programs
-
-
-def compile_model(args: argparse.Namespace) -> None:
-    """tilewright compile"""
-    import compiler
-    from compiler.codegen.triton.targets import GPUTarget
-
-    with status_spinner(f"compiling {args.model}"):
-        compiled = compiler.compile(args.model, options=options_from_args(args))
-    if args.print_ir:
-        print(compiled.print_ir(args.print_ir))
-        return
-    if args.output and isinstance(compiled.stages.target, GPUTarget):
-        save_kernels(compiled, args.output)
-        return
-    with status_spinner("measuring"):
-        report = compiled.report()
-    out.print(report)
-    if args.output:
-        err.print(f"wrote {report.save(args.output)}")
-
-
-def save_kernels(compiled: CompiledModule, folder: str) -> None:
-    """Write the kernels of a program to a folder, and print what they use."""
-    from compiler.report.render import table
-
-    with status_spinner("compiling kernels"):
-        kernels = compiled.save_kernels(folder)
-    rows = table("kernels", ["kernel", "shared memory, bytes"], last=["resources"])
-    for name, kernel in kernels.items():
-        rows.add_row(name, str(kernel.shared_bytes), kernel.resources)
-    out.print(rows)
-    err.print(f"wrote {folder}")
-
-
-def run_model(args: argparse.Namespace) -> None:
-    """tilewright run"""
-    import torch
-    from torch.utils._pytree import tree_map_only
-
-    import compiler
-
-    with status_spinner(f"compiling {args.model}"):
-        compiled = compiler.compile(args.model, options=options_from_args(args))
-    inputs, kwargs = compiled.example_inputs
-    if args.inputs:
-        inputs, kwargs = tuple(torch.load(args.inputs, weights_only=True)), {}
-    result = compiled(*inputs, **kwargs)
-    if args.output:
-        torch.save(result, args.output)
-        err.print(f"wrote {args.output}")
-    out.print(tree_map_only(torch.Tensor, describe_tensor, result))
-
-
-def describe_tensor(t: torch.Tensor) -> str:
-    """Describe a tensor by its dtype and shape, and the mean and range of its elements."""
-    text = f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}"
-    if not t.numel():
-        return text
-    x = t.double()
-    return f"{text} mean {float(x.mean()):.4g}, from {float(x.min()):.4g} to {float(x.max()):.4g}"
-
-
-def compare_model(args: argparse.Namespace) -> None:
-    """tilewright compare"""
-    import compiler
-
-    with status_spinner(f"comparing {args.a} and {args.b}"):
-        result = compiler.compare(args.model, a=args.a, b=args.b, options=options_from_args(args))
-    out.print(result)
-
-
-def profile_model(args: argparse.Namespace) -> None:
-    """tilewright profile"""
-    import compiler
-
-    with status_spinner(f"compiling {args.model}"):
-        compiled = compiler.compile(args.model, options=options_from_args(args))
-    inputs, kwargs = compiled.example_inputs
-    with status_spinner("measuring"):
-        profile = compiled.profile(*inputs, **kwargs)
-    out.print(profile)
+    return parse_ir(sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8"))
 
 
 def demo(args: argparse.Namespace) -> None:
@@ -362,18 +211,30 @@ def calibrate_machine(args: argparse.Namespace) -> None:
 
 def list_passes(args: argparse.Namespace) -> None:
     """tilewright passes"""
-    from compiler.passes.manager import available_passes, pass_options
+    from compiler.passes.pipeline_text import available_passes, require_passes
 
-    for kind in ("graph", "program", "tile"):
-        out.print(f"[bold]{kind} passes[/]\n")
-        for name, make in sorted(available_passes().items()):
-            if make.__module__.startswith(f"compiler.passes.{kind}."):
-                fields = ", ".join(
-                    f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
-                )
-                out.print(Text(name, "cyan").append(f"{{{fields}}}" if fields else "", "dim"))
-                text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
-                out.print(f"{text}\n", markup=False, highlight=False)
+    passes = available_passes()
+    if args.name:
+        require_passes([args.name])
+        print_pass_help(args.name, passes[args.name])
+        return
+    kinds = {name: make().ir_type.__name__ for name, make in passes.items()}
+    for kind, title in (("Graph", "graph passes"), ("Program", "program passes"), ("Kernel", "tile passes")):
+        out.print(f"[bold]{title}[/]\n")
+        for name in sorted(n for n in passes if kinds[n] == kind):
+            print_pass_help(name, passes[name])
+
+
+def print_pass_help(name: str, make: Callable[..., Pass[Any]]) -> None:
+    """Print the options of a pass and its docstring, which shows IR before and after."""
+    from compiler.passes.pipeline_text import pass_options
+
+    options = ", ".join(
+        f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
+    )
+    out.print(Text(name, "cyan").append(f"{{{options}}}" if options else "", "dim"))
+    text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
+    out.print(f"{text}\n", markup=False, highlight=False)
 
 
 def list_ops(args: argparse.Namespace) -> None:

@@ -1,41 +1,53 @@
-"""Comparison of one model compiled in two configurations with PyTorch eager: errors, workload and time."""
+"""Comparison of one model compiled in several ways with PyTorch eager: errors, workload and time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import torch
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 from torch.utils._pytree import tree_leaves
 
 from compiler.api import as_exported_program, compile
 from compiler.options import Options, as_options
-from compiler.report.measure import (
-    NumericalError,
-    Workload,
-    eager_workload,
-    float64_reference,
-    interleaved_medians,
-    numerical_error,
-)
+from compiler.report.measure import NumericalError, Workload, eager_workload
+from compiler.report.page import table_html
 from compiler.report.render import render_plain, table
+from compiler.runtime.timing import Timing, interleaved_timings
+from compiler.testing.accuracy import OWN, float64_references, numerical_errors
 
 if TYPE_CHECKING:
     from compiler.api import Model
 
 
+Way: TypeAlias = Union[str, Options, dict[str, Any]]
+"""A way to compile: "fused", "unfused", a pipeline of graph passes, Options, or the options that differ from the others'."""
+
+
 @dataclass(frozen=True)
 class ComparisonRow:
-    """Error against float64, workload of one call, and median seconds per call of one configuration."""
+    """Errors against float64 by their heading, workload of one call, and seconds of calls of a model compiled in one way."""
 
     name: str
-    error: NumericalError
+    errors: Mapping[str, NumericalError]
     workload: Workload
-    seconds: float
+    timing: Timing
     compile_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Median seconds of a call."""
+        return self.timing.median
+
+    @property
+    def error(self) -> NumericalError:
+        """Error against the same program in float64."""
+        return self.errors[OWN]
 
 
 @dataclass(frozen=True)
@@ -54,27 +66,38 @@ class Comparison:
 
     def table(self) -> Table:
         """Return the rows as a rich table; "speed" is relative to PyTorch."""
-        heads = ["error", "ulp", "kernels", "MFLOP", "MB", "ms", "speed", "compiled"]
+        heads = [*self.rows[0].errors, "ulp", "kernels", "MFLOP", "MB", "ms", "fastest", "spread", "speed", "compiled"]
         rows, eager_seconds = table(self.title, [""], heads), self.rows[0].seconds
         for r in self.rows:
             rows.add_row(
                 r.name,
-                f"{r.error.relative:.1e}",
+                *(f"{e.relative:.1e}" for e in r.errors.values()),
                 f"{r.error.ulps:.2g}",
                 f"{r.workload.kernels}",
                 f"{r.workload.flops / 1e6:.1f}",
                 f"{r.workload.bytes / 1e6:.1f}",
-                f"{r.seconds * 1e3:.3f}",
+                *(f"{s * 1e3:.3f}" for s in (r.seconds, r.timing.minimum)),
+                f"{100 * r.timing.spread:.0f} %",
                 f"{eager_seconds / r.seconds:.2f}x",
                 f"{r.compile_seconds:.2f} s" if r.compile_seconds else "",
             )
         return rows
 
-    def __rich__(self) -> Table:
-        return self.table()
+    @property
+    def warning(self) -> str:
+        """What a reader of noisy times should know; empty for others."""
+        return next((r.timing.warning for r in self.rows if r.timing.is_noisy), "")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table()
+        if self.warning:
+            yield Text(self.warning, "bold red")
 
     def __str__(self) -> str:
         return render_plain(self)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self.title}. {self.warning}</p>{table_html(self.table())}"
 
 
 def compare(
@@ -82,42 +105,53 @@ def compare(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    a: str | Options = "unfused",
-    b: str | Options = "fused",
+    ways: Mapping[str, Way] | Sequence[Way] = ("unfused", "fused"),
+    reference: Model | None = None,
     options: Options | dict[str, Any] | None = None,
     seconds: float = 0.5,
 ) -> Comparison:
-    """Compile `model` in configurations `a` and `b` and compare both with PyTorch eager on `args`.
+    """Compile `model` in several `ways` and compare all with PyTorch eager on `args`.
 
-    A configuration is "fused", "unfused", a pipeline of graph passes as text, or Options.  Times are medians of interleaved
-    calls, about `seconds` for each configuration.
+    `ways` may give names; others are called after what differs from `options`.  Errors are against the same program in float64,
+    and against `reference`, the model that it was quantized from.  Calls take turns, about `seconds` for each way.
     """
     program, inputs, named = as_exported_program(model, args, kwargs)
     eager = model if isinstance(model, torch.nn.Module) else program.module()
-    truth = float64_reference(program, inputs, named)
-    settings = {_configuration_name(c): _configuration_options(c, as_options(options)) for c in (a, b)}
+    references = float64_references(program, inputs, named, reference)
+    settings = named_ways(ways, as_options(options))
     compiled = {name: compile(program, inputs, named, options=o) for name, o in settings.items()}
     with torch.no_grad():
         models: list[Callable[..., Any]] = [eager, *compiled.values()]
         calls = [partial(m, *inputs, **named) for m in models]
-        errors = [numerical_error(tree_leaves(call()), truth) for call in calls]
+        errors = [numerical_errors(tree_leaves(call()), references) for call in calls]
         workloads = [eager_workload(calls[0]), *(c.workload for c in compiled.values())]
-        times = interleaved_medians(calls, seconds)
+        timings = interleaved_timings(calls, seconds)
     compile_seconds = [0.0, *(c.compile_seconds["total"] for c in compiled.values())]
     names = ["PyTorch", *compiled]
-    title = compiled[_configuration_name(b)].compiled_graph.graph.name
-    return Comparison(title, tuple(map(ComparisonRow, names, errors, workloads, times, compile_seconds)))
+    title = next((c.compiled_graph.graph.name for c in compiled.values()), "")
+    return Comparison(title, tuple(map(ComparisonRow, names, errors, workloads, timings, compile_seconds)))
 
 
-def _configuration_name(configuration: str | Options) -> str:
-    if isinstance(configuration, str):
-        return configuration
-    return configuration.graph_passes or ("fused" if configuration.fuse else "unfused")
+def named_ways(ways: Mapping[str, Way] | Sequence[Way], base: Options) -> dict[str, Options]:
+    """Return the options of each way by name; names that occur again are numbered."""
+    named: dict[str, Options] = {}
+    for name, way in ways.items() if isinstance(ways, Mapping) else (("", w) for w in ways):
+        chosen = _way_options(way, base)
+        label = name or (way if isinstance(way, str) else _changes(chosen, base))
+        taken = (label if k == 1 else f"{label} ({k})" for k in range(1, len(named) + 2))
+        named[next(n for n in taken if n not in named)] = chosen
+    return named
 
 
-def _configuration_options(configuration: str | Options, base: Options) -> Options:
-    if isinstance(configuration, Options):
-        return configuration
-    if configuration in ("fused", "unfused"):
-        return base.with_(fuse=configuration == "fused")
-    return base.with_(graph_passes=configuration)
+def _way_options(way: Way, base: Options) -> Options:
+    if isinstance(way, Options):
+        return way
+    if isinstance(way, dict):
+        return base.with_(**way)
+    return base.with_(fuse=way == "fused") if way in ("fused", "unfused") else base.with_(graph_passes=way)
+
+
+def _changes(options: Options, base: Options) -> str:
+    """Return the fields in which `options` differ from `base`, as text."""
+    values = {f.name: getattr(options, f.name) for f in fields(options)}
+    return ", ".join(f"{k}={v}" for k, v in values.items() if v != getattr(base, k)) or "default"

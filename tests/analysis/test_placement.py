@@ -25,8 +25,9 @@ from compiler.ir.torch_types import as_array
 from compiler.ir.types import TensorType, f32
 from compiler.ir.verify.program import verify_program
 from compiler.lowering.program import lower
-from compiler.passes.instrument import SemanticCheck, Verify, describe_difference, tolerance
+from compiler.passes.instrument import Verify
 from compiler.passes.manager import run_pipeline
+from compiler.passes.semantic_check import SemanticCheck, describe_difference, tolerance
 
 APART = "fuse{enabled=false}"
 """A kernel for every op, so that small examples keep theirs."""

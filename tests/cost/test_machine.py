@@ -16,7 +16,8 @@ from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.options import Options
 from compiler.passes.base import Context
-from compiler.passes.manager import available_passes, pass_options, print_pass, run_pipeline
+from compiler.passes.manager import run_pipeline
+from compiler.passes.pipeline_text import available_passes, pass_options, print_pass
 from compiler.passes.tile.prefetch import Prefetch
 from compiler.pipeline import lower_and_schedule
 from compiler.tools.microbenchmarks import MICROBENCHMARKS

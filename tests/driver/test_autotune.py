@@ -21,8 +21,10 @@ from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile.kernel import Kernel, stmt_ranges, walk
 from compiler.ir.tile.program import Program
 from compiler.passes.base import Context
-from compiler.passes.instrument import Verify, describe_difference, interpreted_outputs
-from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
+from compiler.passes.instrument import Verify
+from compiler.passes.manager import run_pipeline
+from compiler.passes.pipeline_text import parse_pipeline, print_pipeline
+from compiler.passes.semantic_check import describe_difference, outputs_of
 from compiler.report.measure import numerical_error
 from compiler.runtime.cache import ObjectCache
 
@@ -220,12 +222,12 @@ def test_whatever_is_offered_computes_the_same(text: str, offered: set[str]) -> 
     kernel, context = parse_kernel(text), Context(machine=SMALL)
     run_pipeline(kernel, passes, context)
     assert {o.pass_.name for o in context.alternatives} >= offered
-    (expected,) = interpreted_outputs(kernel)
+    (expected,) = outputs_of(kernel)
     for offer in context.alternatives:
         way = [offer.replacement if p is offer.pass_ else p for p in passes]
         others = tuple(p for p in way if p is not None)
         assert parse_pipeline(print_pipeline(others)) == others
-        (result,) = interpreted_outputs(run_pipeline(kernel, others, Context(machine=SMALL), [Verify()]))
+        (result,) = outputs_of(run_pipeline(kernel, others, Context(machine=SMALL), [Verify()]))
         assert not describe_difference(expected, result, 1e-5), offer
 
 

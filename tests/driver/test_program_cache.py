@@ -16,6 +16,7 @@ import torch
 import compiler
 from compiler.ir.types import Layout, PhysicalDim, TensorType, f32
 from compiler.runtime.constants import pack, unpack
+from compiler.runtime.memory import ALIGNMENT
 
 SCRIPT = """
 import json, sys, torch, compiler
@@ -79,6 +80,14 @@ def test_a_damaged_entry_is_replaced(tmp_path: Path) -> None:
     assert is_found(tmp_path, linear(), 5, 48)
 
 
+def test_computed_constants_start_on_a_cache_line(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3), torch.nn.BatchNorm2d(5), torch.nn.Conv2d(5, 7, 1)).eval()
+    x = torch.randn(1, 3, 8, 8)
+    assert not is_found(tmp_path, net, 1, 3, 8, 8)
+    made = compiler.compile(net, (x,), options={"cache": str(tmp_path)})
+    assert all(array.ctypes.data % ALIGNMENT == 0 for array in made.executable.constants.values())
+
+
 def test_dynamic_sizes_share_an_entry(tmp_path: Path) -> None:
     x, rows = torch.randn(5, 48), torch.export.Dim("rows", min=2, max=64)
     for found in (False, True):
@@ -99,6 +108,22 @@ def test_opaque_calls_are_kept(tmp_path: Path) -> None:
         made = compiler.compile(Sorted(), (x,), options={"cache": str(tmp_path)})
         torch.testing.assert_close(made(x), Sorted()(x))
         assert (made.compile_seconds["passes"] == 0) == found
+
+
+def test_complex_numbers_tell_programs_apart(tmp_path: Path) -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self, scale: complex) -> None:
+            super().__init__()
+            self.scale = scale
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.view_as_real(x * self.scale)
+
+    x = torch.randn(3, dtype=torch.complex64)
+    for scale, is_found in ((2 + 1j, False), (complex(-0.0, float("inf")), False), (2 + 1j, True)):
+        made = compiler.compile(Scaled(scale), (x,), options={"cache": str(tmp_path)})
+        torch.testing.assert_close(made(x), Scaled(scale)(x), equal_nan=True)
+        assert (made.compile_seconds["passes"] == 0) == is_found
 
 
 @pytest.mark.parametrize(

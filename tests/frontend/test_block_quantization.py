@@ -102,9 +102,30 @@ class User(torch.nn.Module):
 
 
 def test_a_scale_of_zero_is_refused_with_its_line() -> None:
-    with pytest.raises(UnsupportedOpError, match=r"the scale is 0\.0; scales must be positive and finite") as error:
+    with pytest.raises(UnsupportedOpError, match=r"the scale is 0; scales must be positive and finite") as error:
         compiler.compile(User(lambda x, s: A.quantize_affine(x, [6, 40], s, ZERO[0, 0], I8)), (X,))
     assert "test_block_quantization.py" in str(error.value)
+
+
+def test_a_scale_of_packed_weights_that_is_nan_is_refused() -> None:
+    layer = PackedInt4(64, 64, 32, torch.float32)
+    layer.scales[1, 3, 0] = float("nan")
+    with pytest.raises(UnsupportedOpError, match=r"the scale is nan; scales must be finite") as error:
+        compiler.compile(layer, (torch.randn(3, 64),))
+    assert "test_block_quantization.py" in str(error.value)
+
+
+@pytest.mark.parametrize("entry", ["compile", "torch.compile"])
+def test_packed_pairs_of_an_odd_length_are_refused(entry: str) -> None:
+    """PyTorch itself refuses 7 pairs as rows of 13."""
+    packed = torch.zeros(6, 7, dtype=torch.uint8)
+
+    def unpack(x: Tensor) -> Tensor:
+        return x @ torch.stack((packed & 15, packed >> 4), 2).view(6, 13).to(x.dtype)
+
+    model, x = FunctionModule(unpack), torch.randn(2, 6)
+    with pytest.raises(RuntimeError, match=r"shape '\[6, 13\]' is invalid for input of size 84"):
+        compiler.compile(model, (x,)) if entry == "compile" else torch.compile(model, backend="tilewright")(x)
 
 
 def test_groups_that_do_not_divide_are_refused() -> None:
@@ -125,3 +146,10 @@ def test_an_operator_with_another_signature_is_refused(monkeypatch: pytest.Monke
         UnsupportedOpError, match=r"its arguments are not those that are known: .*quantize_affine\(Tensor input"
     ):
         compiler.compile(FunctionModule(OPERATORS["rows"]), (activations(6, 40),))
+
+
+def test_torch_compile_takes_an_operator_apart_and_needs_no_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(conversions(), "torchao.quantize_affine.default", lambda x, block_size: x)
+    function = OPERATORS["rows"]
+    got = torch.compile(FunctionModule(function), backend="tilewright", options={"fallback": "error"})(X)
+    assert torch.equal(got, function(X))

@@ -341,3 +341,22 @@ def test_the_innermost_line_of_the_user_counts_before_any_library() -> None:
     assert source_of(node) == Loc("/x/site-packages/zoo.py", 3, "c()")
     node.meta["stack_trace"] = None
     assert source_of(node) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", ""),
+        ("layers.0.fc", "layers.0.fc"),
+        ("L['self']", ""),
+        ("L['self'].layers[0].fc", "layers.0.fc"),
+        ("L['fn']._orig.fc", "_orig.fc"),
+        ("G['model'].blocks['a'].fc", "model.blocks.a.fc"),
+    ],
+)
+def test_paths_of_modules(path: str, expected: str) -> None:
+    node = torch.fx.Graph().placeholder("x")
+    node.meta["nn_module_stack"] = {"root": ("", nn.Module), "inner": (path, nn.Module)}
+    assert source_of(node) == (Loc(module=expected) if expected else None)
+    node.meta = {"fwd_nn_module_stack": node.meta["nn_module_stack"]}
+    assert source_of(node) == (Loc(module=expected) if expected else None)

@@ -43,9 +43,10 @@ def test_without_fallback(case: str) -> None:
     torch.testing.assert_close(interpret_imported(imported, (x,)), CALLS[case](x))
 
 
-def test_complex_types_have_text() -> None:
-    graph = import_module(FunctionModule(CALLS["fourier"]), (x,)).graph
-    assert "c64[4, 5]" in print_graph(graph)
+@pytest.mark.parametrize(("case", "text"), [("fourier", "c64[4, 5]"), ("complex arithmetic", '"complex:(1-2j)"')])
+def test_complex_types_and_numbers_have_text(case: str, text: str) -> None:
+    graph = import_module(FunctionModule(CALLS[case]), (x,)).graph
+    assert text in print_graph(graph)
     assert print_graph(parse_graph(print_graph(graph))) == print_graph(graph)
 
 

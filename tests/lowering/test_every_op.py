@@ -19,8 +19,9 @@ from compiler.ir.text.type_parser import parse_type
 from compiler.ir.torch_types import as_array
 from compiler.ir.verify.program import verify_program
 from compiler.lowering.program import lower
-from compiler.passes.instrument import SemanticCheck, Verify, describe_difference, run_with_valid_range, tolerance
+from compiler.passes.instrument import Verify
 from compiler.passes.manager import run_pipeline
+from compiler.passes.semantic_check import SemanticCheck, describe_difference, run_with_valid_range, tolerance
 
 DECLARED = [o for o in OPS.values() if not isinstance(o.structure, Leaf)]
 

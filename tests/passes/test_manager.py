@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.emit import emit_kernel
 from compiler.errors import PassError
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
@@ -16,8 +19,10 @@ from compiler.ir.text.tile_parser import parse_kernel, parse_program
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
 from compiler.passes.base import Context, GraphPass, ProgramPass, TilePass, register
-from compiler.passes.instrument import PassInstrument, PassTiming, PrintIR, SemanticCheck, Verify
-from compiler.passes.manager import parse_pipeline, print_pipeline, run_pipeline
+from compiler.passes.instrument import PassTiming, PrintIR, Verify
+from compiler.passes.manager import PassInstrument, run_pipeline
+from compiler.passes.pipeline_text import parse_pipeline, print_pipeline
+from compiler.passes.semantic_check import SemanticCheck
 
 GRAPH = "graph @g(%x: f32[4]) { %a = add %x, 1.0  %y = exp %a  return %y }"
 KERNEL = "kernel @k(in %x: f32[8], out %y: f32[8]) { for %i in 0..8 { store %x[%i] + 1.0, %y[%i] } }"
@@ -155,13 +160,6 @@ def test_the_first_pass_that_changes_an_answer_is_named() -> None:
         run_pipeline(parse_kernel(KERNEL), "test-shorter", instruments=[SemanticCheck()])
 
 
-def test_large_kernels_are_not_interpreted() -> None:
-    context, check = Context(), SemanticCheck(max_steps=5)
-    run_pipeline(parse_kernel(KERNEL), "test-shorter", context, [check])
-    assert check.skipped == ["test-shorter"]
-    assert "semantic check skipped" in str(context.remarks)
-
-
 def test_sizes_at_which_a_graph_faults_are_not_tried() -> None:
     """A position may be one in the arrays that the graph is for, and none in small ones."""
     text = """graph(size n in 8..4096 hint 500, %x: f32[n], %z: f32[1]) {
@@ -242,3 +240,47 @@ def test_kernels_are_ready_one_by_one() -> None:
     run_pipeline(program, "tighten-reductions,layout,unroll,peel", instruments=[Log()], finished=finished)
     one_by_one = [f"{what} {kernel}" for kernel in "kl" for what in ("unroll", "peel", "ready")]
     assert seen == ["tighten-reductions k", "tighten-reductions l", f"layout {program.name}", *one_by_one]
+
+
+@pytest.mark.parametrize(
+    ("edit", "result"),
+    [
+        ("default", "dce,cse,fuse"),
+        ("default,-cse", "dce,fuse"),
+        ("default,+test-tuned{width=2}@before:fuse,-dce", "cse,test-tuned{width=2},fuse"),
+        ("default,+unroll@after:cse,canonicalize", "dce,cse,unroll,fuse,canonicalize"),
+        ("default,+unroll", "dce,cse,fuse,unroll"),
+    ],
+)
+def test_default_pipelines_are_edited(edit: str, result: str) -> None:
+    assert print_pipeline(parse_pipeline(edit, "dce,cse,fuse")) == result
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        ("default,-cze", "column 10: the pipeline so far has no pass cze; did you mean dce or cse"),
+        ("default,+unroll@near:cse", "column 17: expected before or after, not near"),
+    ],
+)
+def test_bad_edits_say_what_is_wrong(edit: str, message: str) -> None:
+    with pytest.raises(PassError, match=message):
+        parse_pipeline(edit, "dce,cse")
+    with pytest.raises(PassError, match="there is no default pipeline here"):
+        parse_pipeline(edit)
+
+
+def test_a_failed_pass_leaves_a_reproducer() -> None:
+    with pytest.raises(PassError, match=r"to repeat: tilewright opt \S+ -p test-crash --verify --check") as caught:
+        run_pipeline(parse_graph(GRAPH), "cse,test-crash")
+    assert "exp %a" in Path(caught.value.reproducer).read_text()
+    Path(caught.value.reproducer).unlink()
+
+
+def test_code_generation_that_refuses_a_partial_tile_names_kernel_and_passes() -> None:
+    def finished(kernel: Kernel, program: Program) -> None:
+        emit_kernel(kernel, target_by_name("x86-64-v3"))
+
+    program = parse_program(PROGRAM.replace("0..8 {", "0..8 tile 3 {"))
+    with pytest.raises(PassError, match=r"no code .* for @k after the passes unroll: the last tile of %i .*`peel`"):
+        run_pipeline(program, "unroll", finished=finished)

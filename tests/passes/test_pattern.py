@@ -86,6 +86,7 @@ def test_nested_choices_are_tried_again() -> None:
             %y = mul %s, %c
             return %y
         }""",
+        limits=False,  # one side overflows where the terms cancel
         special=False,
     )
 

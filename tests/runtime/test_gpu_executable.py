@@ -192,6 +192,15 @@ def refusals() -> list[tuple[str, str]]:
     return errors
 
 
+def ranges_of_profiled_call() -> list[str]:
+    """Return the ranges that a call shows to `torch.profiler`."""
+    model, x = mlp().eval(), torch.randn(5, 12)
+    fast = torch.compile(model, backend="tilewright", options=OPTIONS)
+    with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        fast(x)
+    return [e.key for e in profile.key_averages() if e.key.startswith("tilewright::")]
+
+
 # here
 
 
@@ -233,6 +242,10 @@ def test_calls_that_do_not_fit(interpreter: ProcessPoolExecutor) -> None:
         ("ArgumentError", "the program takes 1 inputs (%tokens: i64[2, 7]), not 0"),
         ("TargetError", "programs of sm90 are not timed step by step; use torch.profiler"),
     ]
+
+
+def test_profiled_calls_are_one_range(interpreter: ProcessPoolExecutor) -> None:
+    assert interpreter.submit(ranges_of_profiled_call).result() == ["tilewright::compiled"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

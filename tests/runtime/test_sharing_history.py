@@ -6,6 +6,7 @@ import ctypes
 import random
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 
 import pytest
 
@@ -57,13 +58,20 @@ class Simulation:
 
 
 @pytest.fixture
-def simulation() -> Simulation:
-    return Simulation(link_objects([threads.team_object(CLOCK)], EXPORTS, threads.system_functions()))
+def library() -> Library:
+    return link_objects([threads.team_object(CLOCK)], EXPORTS, threads.system_functions())
 
 
-def load(shared: float, alone: float, preempted: float, times: int = 1) -> Callable[[int], tuple[float, int]]:
+@pytest.fixture
+def simulation(library: Library) -> Simulation:
+    return Simulation(library)
+
+
+def load(
+    shared: float, alone: float, preempted: float, times: int = 1, seed: int = 0
+) -> Callable[[int], tuple[float, int]]:
     """Calls that take so many microseconds; of shared ones, a fraction waits 3 to 4 ms for a preempted worker."""
-    source = random.Random(0)
+    source = random.Random(seed)
 
     def duration(count: int) -> tuple[float, int]:
         waits = count > 1 and source.random() < preempted
@@ -73,7 +81,9 @@ def load(shared: float, alone: float, preempted: float, times: int = 1) -> Calla
     return duration
 
 
-QUIET, BUSY, MANY = load(500, 900, 0), load(500, 900, 0.25), load(800, 1600, 0.1)
+QUIET = load(500, 900, 0)
+BUSY = partial(load, 500, 900, 0.25)
+MANY = partial(load, 800, 1600, 0.1)
 
 
 def test_quiet_calls_are_always_shared(simulation: Simulation) -> None:
@@ -86,20 +96,31 @@ def test_rare_preemptions_cost_little(simulation: Simulation) -> None:
 
 def test_calls_run_alone_beside_a_process_that_takes_the_workers_cpu(simulation: Simulation) -> None:
     simulation.run(QUIET, 2)
-    simulation.run(BUSY, 2)
-    assert simulation.run(BUSY, 10) < 0.1
+    simulation.run(BUSY(), 2)
+    assert simulation.run(BUSY(), 10) < 0.1
+
+
+def test_a_trial_ends_once_preempted_calls_have_made_it_slower(simulation: Simulation) -> None:
+    simulation.run(BUSY(), 5)
+    before = simulation.preemptions.value
+    simulation.run(BUSY(seed=1), 50)
+    assert simulation.preemptions.value - before < 75
 
 
 def test_and_are_shared_again_afterwards(simulation: Simulation) -> None:
-    simulation.run(BUSY, 5)
+    simulation.run(BUSY(), 5)
     simulation.run(QUIET, 4)
     assert simulation.run(QUIET, 5) == 1
 
 
-def test_they_are_shared_where_running_alone_is_slower(simulation: Simulation) -> None:
-    simulation.run(BUSY, 3)
-    simulation.run(MANY, 2)
-    assert simulation.run(MANY, 5) > 0.8
+def test_they_are_shared_where_running_alone_is_slower(library: Library) -> None:
+    shares = []
+    for seed in range(10):
+        simulation = Simulation(library)
+        simulation.run(BUSY(seed=seed), 3)
+        simulation.run(MANY(seed=seed), 3)
+        shares.append(simulation.run(MANY(seed=seed + 10), 5))
+    assert sum(shares) / len(shares) > 0.8
 
 
 def test_long_calls_are_compared_one_by_one(simulation: Simulation) -> None:

@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from compiler.errors import VerifyError
+from compiler.ir import ops
+from compiler.ir.graph.node import Node
+from compiler.passes.pattern import Match, any_value, rewrite
 from compiler.testing import checks as testing
-from compiler.testing.checks import canonical_text, check, check_equivalent, check_pass, parse_ir
+from compiler.testing.checks import canonical_text, check, check_equivalent, check_limits, check_pass, parse_ir
 
 SWAPPED = "graph(%x: f32[4]) { %y = add 2.0, %x  return %y }"
 
@@ -104,3 +107,29 @@ def test_blessing_rewrites_the_expectation(tmp_path: Path, monkeypatch: pytest.M
     assert "add %x, 2.0" in test.read_text()
     monkeypatch.setattr(testing, "BLESS", False)
     exec(compile(test.read_text(), str(test), "exec"))
+
+
+def test_a_rewrite_that_overflows_otherwise_is_refused() -> None:
+    """exp(x) * exp(y) is infinite where x is large, whatever y; exp(x + y) need not be.  In float64 both agree."""
+    product = parse_ir("graph(%x: f32[4], %y: f32[4]) { %a = exp %x  %b = exp %y  %z = mul %a, %b  return %z }")
+    total = parse_ir("graph(%x: f32[4], %y: f32[4]) { %s = add %x, %y  %z = exp %s  return %z }")
+    with pytest.raises(AssertionError, match=r"near the limits of its dtype, output 0: element \[\d\] is"):
+        check_limits(product, total)
+    check_limits(product, product)
+
+
+y, z = any_value("y", dtype="float"), any_value("z", dtype="float")
+
+
+@rewrite(ops.mul(ops.exp(y), ops.exp(z)))
+def join_exponentials(m: Match) -> Node:
+    """exp(y) * exp(z) -> exp(y + z)"""
+    return ops.exp(ops.add(m[y], m[z]))
+
+
+def test_check_pass_refuses_a_rule_that_overflows_otherwise() -> None:
+    before = "graph(%x: f32[4], %y: f32[4]) { %a = exp %x  %b = exp %y  %z = mul %a, %b  return %z }"
+    after = "graph(%x: f32[4], %y: f32[4]) { %s = add %x, %y  %z = exp %s  return %z }"
+    with pytest.raises(AssertionError, match="near the limits of its dtype"):
+        check_pass("join-exponentials", before=before, after=after)
+    check_pass("join-exponentials", before=before, after=after, limits=False)

@@ -35,7 +35,7 @@ from compiler.testing.fuzz import (
 )
 from compiler.testing.fuzz.check import CONFIGURATIONS
 from compiler.testing.fuzz.graph_builder import GraphBuilder, ops_by_structure
-from compiler.testing.fuzz.idioms import IDIOMS, attention, image_network, random_scan
+from compiler.testing.fuzz.idioms import IDIOMS, attention, image_network, mixed_product, quantized_layer, random_scan
 from compiler.testing.fuzz.malformed_inputs import check_malformed
 from compiler.testing.fuzz.reduce import reduce, simplifications
 from compiler.testing.fuzz.workers import map_in_processes
@@ -104,6 +104,8 @@ def test_graphs_are_valid_and_of_every_sort() -> None:
         "i32",
         "i64",
         "u8",
+        "f8e4m3fn",
+        "f8e5m2",
         "bool",
     }
 
@@ -145,11 +147,13 @@ def test_idioms_are_valid(idiom: Callable[[GraphBuilder], Node]) -> None:
         (attention, {"online-softmax", "fuse-loops"}),
         (image_network, {"winograd", "fold-scale", "tighten-reductions"}),
         (random_scan, {"two-level-scan", "unroll-and-jam"}),
+        (quantized_layer, {"integer-contraction", "hoist-quantize", "narrow-constants", "sink-scale", "fold-casts"}),
+        (mixed_product, {"widen-operands", "integer-contraction"}),
     ],
 )
 def test_aggressive_passes_find_work_in_idioms(idiom: Callable[[GraphBuilder], Node], passes: set[str]) -> None:
     done: set[str] = set()
-    for seed in range(40):
+    for seed in range(100):
         stages = lower_and_schedule(grown(idiom, seed), CONFIGURATIONS["aggressive"].options)
         done |= {r.pass_ for r in stages.context.remarks.select(kind="applied")}
         if passes <= done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,9 @@ def test_opt_prints_changes_only(graph: str, capsys: pytest.CaptureFixture[str])
         (GRAPH, "vectorize", "takes a Kernel, not a Graph"),
         ("graph(%x: f32[4]) { return %z }", "", "line 1"),
         ("", "", "line 1"),
+        (KERNEL.replace("%x[%i]", "%x[%q]"), "", "`%q` is not defined here"),
+        (KERNEL.replace("0..100", "0..101"), "", "ranges over 0..100"),
+        (GRAPH, "default,-fuze", "did you mean fuse?"),
     ],
 )
 def test_opt_fails_in_a_line(
@@ -155,17 +159,38 @@ def test_tune(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert asked
 
 
-def test_compare_and_profile(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", str(program), "-a", "decompose,fuse", "-b", "unfused"]) == 0
-    assert "decompose,fuse" in capsys.readouterr().out
-    assert main(["profile", str(program)]) == 0
-    assert "GFLOP/s" in capsys.readouterr().out
+def test_compare(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = 'wide={tile_passes="vectorize", matmul_precision="bf16"}'
+    assert main(["compare", str(program), "-w", "decompose,fuse", "-w", "unfused", "--way", wide]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in ("PyTorch", "decompose,fuse", "unfused", "wide"))
+    assert "spread" in printed
+
+
+@pytest.mark.parametrize(("way", "says"), [("a={fuze=true}", "no option 'fuze'"), ("a={fuse=}", "as TOML")])
+def test_a_way_that_is_none(program: Path, capsys: pytest.CaptureFixture[str], way: str, says: str) -> None:
+    assert main(["compare", str(program), "-w", way]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_profile(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", str(program), "--trace", str(tmp_path / "out.json")]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("a call takes", "GFLOP/s", "roofline", "predicted"))
+    assert json.loads((tmp_path / "out.json").read_text())["traceEvents"]
+    assert main(["profile", str(program), "--json", "--repeats", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["call"]["runs"] == 3
 
 
 def test_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.pt2").write_bytes(b"nothing")
     assert main(["run", str(tmp_path / "x.pt2")]) == 1
     assert "holds no exported program" in capsys.readouterr().err
+
+
+def test_code_for_another_cpu_is_printed(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", str(program), "--print-ir", "assembly", "--target", "aarch64"]) == 0
+    assert "fmla" in capsys.readouterr().out
 
 
 # lists
@@ -187,3 +212,20 @@ def test_as_a_module() -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
+
+
+def test_version_and_help_of_a_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("tilewright 0")
+    assert main(["passes", "unroll"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("unroll{")
+    assert "->" in printed
+    assert main(["passes", "unrol"]) == 1
+    assert "did you mean unroll" in capsys.readouterr().err
+
+
+def test_piped_tables_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ops"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) > 120

@@ -8,10 +8,10 @@ from compiler.codegen.llvm.object_file import emit_assembly
 from compiler.codegen.llvm.targets import CPU_TARGETS, CPUTarget, host_target
 from compiler.ir.tile.kernel import Kernel
 
-PROGRAM_PASSES = "lower-async-copies,compute-at,delinearize,layout"
-"""Make loops of asynchronous copies, move copies into their only consumer, remove divisions from addresses, choose the layouts of intermediate tensors."""
+PROGRAM_PASSES = "lower-async-copies,update-in-place,compute-at,delinearize,layout"
+"""Make loops of asynchronous copies, update buffers in place, move copies into their only consumer, remove divisions from addresses, choose the layouts of intermediate tensors."""
 
-UNFUSED_PROGRAM_PASSES = "lower-async-copies,delinearize,layout"
+UNFUSED_PROGRAM_PASSES = "lower-async-copies,update-in-place,delinearize,layout"
 """The same where every op keeps its kernel."""
 
 TILE_PASSES = (

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from compiler.codegen.llvm.builder import IRBuilder, first_lanes_mask, intrinsic_suffix, literal, llvm_type
 from compiler.codegen.llvm.expressions import ExprEmitter, tile_coords
 from compiler.codegen.llvm.kernel_module import NEXT_CHUNK, PhaseBody, parallel_module, serial_module
-from compiler.codegen.llvm.primitives import emit_binary
+from compiler.codegen.llvm.primitives import emit_binary, emit_dot_instruction
 from compiler.codegen.llvm.scope import BoundValue, CodegenScope, StorageBuffer
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.llvm.thread_partition import delinearize_step, reuse_thread_scratch
@@ -44,6 +44,13 @@ def emit_kernel(kernel: Kernel, target: CPUTarget) -> str:
     if not is_parallelizable(kernel):
         return serial_module(kernel, target, KernelEmitter(kernel, target).emit(kernel.body))
     return parallel_module(kernel, target, [emit_phase(kernel, target, phase) for phase in parallel_phases(kernel)])
+
+
+def partial_tile_error(r: Range) -> TargetError:
+    """Return the error for a loop that a pass left with a partial tile."""
+    return TargetError(
+        f"the last tile of %{r.var} in {r.lo}..{r.hi} tile {r.tile} is partial; `peel` must run after the pass that tiles it"
+    )
 
 
 def emit_phase(kernel: Kernel, target: CPUTarget, phase: Block) -> PhaseBody:
@@ -191,7 +198,8 @@ class KernelEmitter:
         if trips == 0:
             return [v for _, v in carried]
         assert isinstance(trips, int)
-        assert r.extent % r.tile == 0, f"%{r.var}: loop has a remainder; run peel first"
+        if r.extent % r.tile:
+            raise partial_tile_error(r)
         unroll = max(1, min(r.unroll, trips))
         main, remainder = divmod(trips, unroll)
         values = [v for _, v in carried]
@@ -231,7 +239,8 @@ class KernelEmitter:
             if not variables(trips):
                 inner.scope.bounds[name] = (0, trips - 1)
             if has_partial_tile(r):
-                assert not carried, f"%{r.var}: loop has a remainder; run peel first"
+                if carried:
+                    raise partial_tile_error(r)
                 self.emit_partial_tile(r, var(name), inner, lambda tile_ev: body(tile_ev, []))
                 return []
             inner.scope.enter_loop(r, var(name), self.remaining_indices(r, var(name), inner))
@@ -438,13 +447,11 @@ class KernelEmitter:
         value = stmt.value
         ty = llvm_type(value.dtype, lanes)
         if stmt.op == "add" and isinstance(value, PrimitiveCall) and value.primitive == "dot":
-            packed = value.operands[0].dtype
-            dot = self.target.dot_instruction(packed, value.operands[1].dtype, lanes)
+            packed = [a.dtype for a in value.operands]
+            dot = self.target.dot_instruction(packed[0], packed[1], lanes)
             if dot:
-                wide = f"<{lanes * packed.count} x {dot.operand}>"
-                bits = (ev.emit_element(a, coord, lanes) for a in value.operands)
-                x, y = (self.b.emit(f"bitcast {llvm_type(packed, lanes)} {v} to {wide}") for v in bits)
-                return self.b.intrinsic(ty, f"{dot.intrinsic}.{lanes * packed.bits}", (ty, total), (wide, x), (wide, y))
+                args = [ev.emit_element(a, coord, lanes) for a in value.operands]
+                return emit_dot_instruction(self.b, dot, packed, args, total, lanes)
         is_wide = value.dtype.is_float and not value.dtype.is_reduced_float
         if stmt.op == "add" and is_wide and isinstance(value, PrimitiveCall) and value.primitive == "mul":
             x, y = (ev.emit_element(a, coord, lanes) for a in value.operands)

@@ -5,9 +5,10 @@ Transcendental primitives have no instruction: the expand-math pass expands them
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from compiler.codegen.llvm.builder import IRBuilder, intrinsic_suffix, literal, llvm_type
+from compiler.codegen.llvm.targets import DotInstruction
 from compiler.ir.scalar import Const, Expr, PrimitiveCall, Ref
 from compiler.ir.types import DType, boolean, f32, i32
 from compiler.math.float_conversion import narrowed, widened
@@ -90,6 +91,24 @@ def _packed_value(b: IRBuilder, packed: DType, target: DType, x: str, k: int, la
     ty, element = llvm_type(packed, lanes), llvm_type(packed.element, lanes)
     shifted = b.emit(f"lshr {ty} {x}, {splat_constant(str(k * packed.element.bits), packed, lanes)}")
     return emit_cast(b, packed.element, target, b.emit(f"trunc {ty} {shifted} to {element}"), lanes)
+
+
+def emit_dot_instruction(
+    b: IRBuilder, dot: DotInstruction, packed: Sequence[DType], args: Sequence[str], total: str, lanes: int
+) -> str:
+    """Add dot products of vectors `args` of packed elements to `total`; integers are widened to what the instruction takes."""
+    ty, wide = llvm_type(dot.accumulator, lanes), f"<{lanes * dot.lhs.count} x {dot.operand}>"
+    values = []
+    for own, dtype, x in zip((dot.lhs, dot.rhs), packed, args, strict=True):
+        assert own.element is not None
+        assert dtype.element is not None
+        source = wide if own == dtype else llvm_type(dtype.element, lanes * dtype.count)
+        x = b.emit(f"bitcast {llvm_type(dtype, lanes)} {x} to {source}")
+        values.append(x if own == dtype else emit_cast(b, dtype.element, own.element, x, lanes * dtype.count))
+    operands = [(wide, x) for x in values]
+    if dot.accumulates:
+        return b.intrinsic(ty, dot.intrinsic, (ty, total), *operands)
+    return emit_binary(b, "add", dot.accumulator, total, b.intrinsic(ty, dot.intrinsic, *operands), lanes)
 
 
 def emit_compare(b: IRBuilder, name: str, dtype: DType, args: list[str], lanes: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias, Union
 
 from compiler.codegen.llvm.call_frame import FAILED_LAUNCH, THREADS, WORKSPACE
@@ -75,7 +75,29 @@ class Loop:
     actions: tuple[Action, ...]
 
 
-Action: TypeAlias = Union[KernelCall, CopyBytes, Loop]
+@dataclass(frozen=True)
+class Mark:
+    """Call of `MARK`, which records the time."""
+
+
+Action: TypeAlias = Union[KernelCall, CopyBytes, Loop, Mark]
+
+MARK = "tilewright_mark"
+"""`()` records the time; only code that is profiled calls it."""
+
+
+def with_marks(actions: Iterable[Action]) -> Iterator[Action]:
+    """Yield `actions` with a mark before them and one after each, those inside loops included."""
+    yield Mark()
+    yield from _with_marks_after(actions)
+
+
+def _with_marks_after(actions: Iterable[Action]) -> Iterator[Action]:
+    for a in actions:
+        if isinstance(a, Loop):
+            yield replace(a, actions=tuple(_with_marks_after(a.actions)))
+        else:
+            yield from (a, Mark())
 
 
 BEGIN_CALL, END_CALL = "tilewright_begin_call", "tilewright_end_call"
@@ -100,6 +122,7 @@ def emit_program_entry(name: str, actions: Sequence[Action], sizes: Mapping[str,
     calls = {a.symbol: ["ptr"] * len(a.addresses) + ["i64"] * len(a.sizes) for a in _kernel_calls(actions)}
     declarations = [f"declare void @{s}({', '.join([*types, 'ptr'])})" for s, types in sorted(calls.items())]
     declarations += [f"declare i64 @{BEGIN_CALL}(ptr, ptr)", f"declare void @{END_CALL}(ptr, i64)"]
+    declarations.append(f"declare void @{MARK}()")
     declarations.append(f"@{name}.history = internal global {HISTORY} zeroinitializer, align 64")
     declarations.append("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     body = "\n".join(line if line.endswith(":") else f"  {line}" for line in ["entry:", *writer.lines, "ret void"])
@@ -134,6 +157,8 @@ class _EntryWriter:
         for a in actions:
             if isinstance(a, KernelCall):
                 self.emit_call(a)
+            elif isinstance(a, Mark):
+                self.lines.append(f"call void @{MARK}()")
             elif isinstance(a, CopyBytes):
                 source, target = self.emit_address(a.source), self.emit_address(a.target)
                 count = self.emit_index(a.count)

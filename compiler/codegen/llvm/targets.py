@@ -9,8 +9,8 @@ import llvmlite.binding as llvm
 
 from compiler.cost.host import host_machine
 from compiler.cost.machine import AVX2, AVX512, NEON, SSE, Machine
-from compiler.ir.types import DType, bf16x2, f32, i8x4, i32, u8x4
-from compiler.target import MatrixShape, MemorySpace, Target
+from compiler.ir.types import DType, bf16x2, f32, i8x4, i16x2, i32, u8x4
+from compiler.target import MatrixShape, MemorySpace, Target, is_or_widens
 
 LINUX_X86 = "x86_64-unknown-linux-gnu"
 LINUX_ARM = "aarch64-unknown-linux-gnu"
@@ -32,6 +32,7 @@ _AVX2 = (
     "lzcnt",
     "movbe",
 )
+_NEON = ("neon", "fp-armv8")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
 
@@ -42,25 +43,69 @@ NATIVE_DTYPES = ("f64", "f32", "i64", "i32", "i16", "i8", "u8", "bool")
 """Dtypes that scalar and vector units compute with; f16 and bf16 are widened to f32."""
 
 
+_VNNI = ("avx512vnni", "avxvnni")
+
+
 @dataclass(frozen=True)
 class DotInstruction:
-    """An instruction that adds to each lane the dot product of two packed elements.
+    """An instruction that computes in each lane the dot product of two packed elements, and adds it to the lane if it `accumulates`.
 
-    CPUs with one of `features` have it.  `intrinsic` lacks the width of its vectors in bits; `operand` is the type of their elements
-    in LLVM.
+    Its vectors have `bits` bits.  CPUs with one of `features` have it.  `operand` is the type of the elements in LLVM.
     """
 
     lhs: DType
     rhs: DType
     accumulator: DType
+    bits: int
     features: tuple[str, ...]
     intrinsic: str
     operand: str
+    accumulates: bool = True
+
+    def multiplies(self, lhs: DType, rhs: DType) -> bool:
+        """Return True if the instruction multiplies packed elements of these dtypes, or integers that they are widened to."""
+        pairs = ((self.lhs, lhs), (self.rhs, rhs))
+        return all(
+            own.element and x.element and own.count == x.count and is_or_widens(own.element, x.element)
+            for own, x in pairs
+        )
+
+
+def _neon_dot(
+    lhs: DType, rhs: DType, total: DType, feature: str, name: str, operand: str
+) -> tuple[DotInstruction, ...]:
+    """Return an instruction of AArch64 for vectors of 64 and of 128 bits."""
+    sums, elements = f"{'f' if total.is_float else 'i'}32", operand.replace("bfloat", "bf16")
+    return tuple(
+        DotInstruction(
+            lhs,
+            rhs,
+            total,
+            bits,
+            (feature,),
+            f"{name}.v{bits // 32}{sums}.v{bits // 32 * lhs.count}{elements}",
+            operand,
+        )
+        for bits in (64, 128)
+    )
 
 
 DOT_INSTRUCTIONS = (
-    DotInstruction(bf16x2, bf16x2, f32, ("avx512bf16",), "llvm.x86.avx512bf16.dpbf16ps", "bfloat"),
-    DotInstruction(u8x4, i8x4, i32, ("avx512vnni", "avxvnni"), "llvm.x86.avx512.vpdpbusd", "i8"),
+    *(
+        DotInstruction(bf16x2, bf16x2, f32, bits, ("avx512bf16",), f"llvm.x86.avx512bf16.dpbf16ps.{bits}", "bfloat")
+        for bits in (128, 256, 512)
+    ),
+    *(
+        DotInstruction(u8x4, i8x4, i32, bits, features, f"llvm.x86.avx512.vpdpbusd.{bits}", "i8")
+        for bits, features in ((128, _VNNI), (256, _VNNI), (512, ("avx512vnni",)))
+    ),
+    DotInstruction(i16x2, i16x2, i32, 128, ("sse2",), "llvm.x86.sse2.pmadd.wd", "i16", accumulates=False),
+    DotInstruction(i16x2, i16x2, i32, 256, ("avx2",), "llvm.x86.avx2.pmadd.wd", "i16", accumulates=False),
+    DotInstruction(i16x2, i16x2, i32, 512, ("avx512bw",), "llvm.x86.avx512.pmaddw.d.512", "i16", accumulates=False),
+    *_neon_dot(bf16x2, bf16x2, f32, "bf16", "llvm.aarch64.neon.bfdot", "bfloat"),
+    *_neon_dot(u8x4, i8x4, i32, "i8mm", "llvm.aarch64.neon.usdot", "i8"),
+    *_neon_dot(i8x4, i8x4, i32, "dotprod", "llvm.aarch64.neon.sdot", "i8"),
+    *_neon_dot(u8x4, u8x4, i32, "dotprod", "llvm.aarch64.neon.udot", "i8"),
 )
 """Dot products of packed elements, by preference."""
 
@@ -84,8 +129,8 @@ class CPUTarget(Target):
 
     def dot_instruction(self, lhs: DType, rhs: DType, lanes: int) -> DotInstruction | None:
         """Return the instruction that adds dot products of packed elements in `lanes` lanes, or None."""
-        found = (d for d in DOT_INSTRUCTIONS if (d.lhs, d.rhs) == (lhs, rhs) and any(map(self.has_feature, d.features)))
-        return next(found, None) if lanes * lhs.bits in (128, 256, self.vector_bits) else None
+        own = (d for d in DOT_INSTRUCTIONS if any(map(self.has_feature, d.features)))
+        return next((d for d in own if d.multiplies(lhs, rhs) and lanes * d.accumulator.bits == d.bits), None)
 
     def lanes(self, bits: int) -> int:
         """Return how many elements of `bits` bits fit one vector register."""
@@ -108,15 +153,24 @@ def cpu_target(
         MemorySpace("stack", STACK_BYTES, "thread"),
         MemorySpace("memory", None, "device"),
     )
-    dots = [d for d in DOT_INSTRUCTIONS if any(f"+{f}" in features.split(",") for f in d.features)]
+    dots = [d for d in DOT_INSTRUCTIONS if d.bits <= bits and any(f"+{f}" in features.split(",") for f in d.features)]
     return CPUTarget(
         name=name,
         backend="llvm",
         native_dtypes=NATIVE_DTYPES,
         memory=memory,
         matrix_shapes=tuple(
-            MatrixShape(1, bits // d.lhs.bits, d.lhs.count, f"{d.lhs.element}", f"{d.rhs.element}", f"{d.accumulator}")
-            for d in dots
+            dict.fromkeys(
+                MatrixShape(
+                    1,
+                    bits // d.accumulator.bits,
+                    d.lhs.count,
+                    f"{d.lhs.element}",
+                    f"{d.rhs.element}",
+                    f"{d.accumulator}",
+                )
+                for d in dots
+            )
         ),
         machine=machine,
         triple=triple,
@@ -139,7 +193,8 @@ CPU_TARGETS: dict[str, CPUTarget] = {
         cpu_target(
             "x86-64-v4", LINUX_X86, "x86-64-v4", _features(_AVX512, absent=("prefer-256-bit",)), 512, 32, AVX512
         ),
-        cpu_target("aarch64", LINUX_ARM, "generic", _features(("neon", "fp-armv8")), 128, 32, NEON),
+        cpu_target("aarch64", LINUX_ARM, "generic", _features(_NEON), 128, 32, NEON),
+        cpu_target("armv8.6-a", LINUX_ARM, "generic", _features((*_NEON, "dotprod", "i8mm", "bf16")), 128, 32, NEON),
     )
 }
 """Targets that need no such machine to compile for."""

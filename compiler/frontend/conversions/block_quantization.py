@@ -189,6 +189,7 @@ def int4_weight_matmul(x: Node, packed: Node, group_size: int, scales_and_zeros:
     if inner % group_size != 0 or scales_and_zeros.shape != (inner // group_size, rows, 2):
         have = list(scales_and_zeros.shape)
         raise ConversionError(f"scales of shape {have} do not match groups of {group_size} in {rows} rows of {inner}")
+    check_scale(scales_and_zeros, divides=False)
     codes = constant_node(_unpack_int4(packed.attrs["value"].array, inner), loc=packed.loc)
     groups = (rows, inner // group_size, group_size)
     scale, zero = (

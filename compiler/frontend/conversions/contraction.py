@@ -10,6 +10,7 @@ import torch
 
 from compiler.frontend.conversions.elementwise import add as add_scaled
 from compiler.frontend.conversions.pooling import per_dim
+from compiler.frontend.conversions.quantization import check_scale
 from compiler.frontend.conversions.views import view
 from compiler.frontend.promotion import (
     SymbolicScalar,
@@ -54,6 +55,8 @@ def scaled_matmul(
     """Multiply matrices of float8 with one scale for each, or one for each row of `x` and each column of `y`."""
     if scale_result is not None or not (_scales(scale_x, (x.shape[0], 1)) and _scales(scale_y, (1, y.shape[1]))):
         raise ConversionError("only scales of whole operands, rows and columns are supported, and none of the result")
+    for scale in (scale_x, scale_y):
+        check_scale(scale, divides=False)
     same = x.dtype == y.dtype
     operands = (x, y) if same else (ops.as_dtype(x, f32), ops.as_dtype(y, f32))
     product = ops.mul(ops.mul(ops.matmul(*operands, dtype=f32), _as_scale(scale_x)), _as_scale(scale_y))

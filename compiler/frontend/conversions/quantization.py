@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compiler.analysis.quantized_value import is_known_zero
+from compiler.analysis.quantized_value import is_known, is_known_zero
 from compiler.frontend.conversions.elementwise import clamp, sub
 from compiler.frontend.conversions.reductions import aminmax
 from compiler.frontend.conversions.views import canonicalize_dim, view
@@ -20,8 +20,9 @@ from compiler.frontend.opaque_ops import QUANTIZED_TENSOR_OPERATORS
 from compiler.frontend.promotion import TensorOrNumber, apply_promoted, as_node, common_dtype
 from compiler.frontend.registry import ConversionError, converts
 from compiler.ir import ops
-from compiler.ir.graph.node import CONSTANT, Node, scalar_value
-from compiler.ir.graph.structure import is_view
+from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.node import Node, scalar_value
+from compiler.ir.interpret.graph import interpret
 from compiler.ir.symbolic.index_expr import Dim
 from compiler.ir.torch_types import from_torch, to_torch
 from compiler.ir.types import DType, boolean, f32, f64, i32, i64, u8
@@ -31,16 +32,15 @@ Range = tuple[TensorOrNumber, TensorOrNumber]
 
 
 def check_scale(scale: TensorOrNumber, divides: bool) -> None:
-    """Raise ConversionError for a known scale that is NaN or infinite, or negative or zero where `divides`."""
-    while isinstance(scale, Node) and scale.op is not CONSTANT:
-        if not is_view(scale.structure, scale):
-            return
-        scale = scale.operands[0]
-    values = np.atleast_1d(scale.attrs["value"].numpy_values if isinstance(scale, Node) else np.asarray(scale))
-    valid = np.isfinite(values.astype(np.float64)) & ((values > 0) | (not divides))
+    """Raise ConversionError for a scale, if known, that is NaN or infinite, or negative or zero where `divides`."""
+    if isinstance(scale, Node) and not is_known(scale):
+        return
+    value = interpret(Graph((), (scale,)), ())[0] if isinstance(scale, Node) else torch.tensor(scale)
+    values = value.double().flatten()
+    valid = values.isfinite() & ((values > 0) | (not divides))
     if not valid.all():
         rule = "scales must be positive and finite" if divides else "scales must be finite"
-        raise ConversionError(f"the scale is {values[~valid].flat[0]}; {rule}")
+        raise ConversionError(f"the scale is {float(values[~valid][0]):.6g}; {rule}")
 
 
 def is_zero(zero_point: TensorOrNumber | None) -> bool:

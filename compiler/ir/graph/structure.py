@@ -324,6 +324,12 @@ def is_view(structure: Structure, node: Node) -> bool:
     return len(reads) == 1 and not reads[0].guards
 
 
+def is_permutation(node: Node) -> bool:
+    """Return True if a view has every element of its operand once."""
+    s = node.structure
+    return isinstance(s, IndexMap) and s.inverse is not None and node.type.numel == node.operands[0].type.numel
+
+
 def is_cast(node: Node) -> bool:
     """Return True if `node` converts the elements of its only operand, and does nothing else."""
     if not isinstance(node.structure, Elementwise) or len(node.operands) != 1:

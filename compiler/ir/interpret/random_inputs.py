@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log, sqrt
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.structure import highest, lowest
 from compiler.ir.scalar import round_to
+from compiler.ir.torch_types import to_torch
 from compiler.ir.types import DType, TensorType
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -45,6 +48,26 @@ def special_values(dtype: DType) -> Array:
     if dtype.kind == "bool":
         return np.array([False, True])
     return np.array([0, 1, 2, lowest(dtype), highest(dtype)], dtype.numpy)
+
+
+def limit_values(dtype: DType) -> Array:
+    """Return floats whose sums, products and exponentials leave the range of `dtype`, its ends, and non-finite ones."""
+    info = torch.finfo(to_torch(dtype))
+    positive = (
+        0.0,
+        info.smallest_normal / 4,
+        info.smallest_normal,
+        1.0,
+        1.1 * log(info.max),
+        2 * sqrt(info.max),
+        info.max,
+    )
+    return np.asarray(round_to(np.array([s * x for x in (*positive, _INF, float("nan")) for s in (1, -1)]), dtype))
+
+
+def random_limit_array(type_: TensorType, rng: np.random.Generator) -> Array:
+    """Return random choices of `limit_values`."""
+    return rng.choice(limit_values(type_.dtype), type_.static_shape())
 
 
 def small_symbol_values(graph: Graph, start: int = 2) -> dict[str, int]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -37,15 +37,20 @@ from compiler.ir.types import TensorType
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
+class KernelRunner(Protocol):
+    """Runs kernels: `run_kernel`, or native code."""
+
+    def __call__(self, kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> None:
+        """Do as `run_kernel` does."""
+
+
 def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int] | None = None) -> None:
     """Run `kernel` on arrays by parameter name, of its logical shape and `dtype.numpy`; outputs are written in place.
 
     `sizes` gives the dynamic sizes that the array shapes do not determine.  IndexError if a `check` fails; VerifyError
     if an access is out of bounds or an array has the wrong type.
     """
-    given_sizes = dict(sizes or {})
-    typed_shapes = ((p.type.specialize(given_sizes), buffers[p.name].shape) for p in kernel.params)
-    sizes = given_sizes | bind_sizes(*zip(*typed_shapes, strict=True)) if kernel.params else given_sizes
+    sizes = all_sizes(kernel, buffers, sizes or {})
     for p in kernel.params:
         array = buffers[p.name]
         if array.shape != p.type.specialize(sizes).shape or array.dtype != p.type.dtype.numpy:
@@ -56,8 +61,14 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
         raise IndexError(f"@{kernel.name}: " + "; ".join(dict.fromkeys(execution.index_errors)))
 
 
-def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
-    """Return the program's outputs; outputs have type `dtype.numpy`, inputs may have `dtype.storage`."""
+def all_sizes(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return `sizes` and those that the shapes of a kernel's arrays determine."""
+    typed_shapes = [(p.type.specialize(sizes), buffers[p.name].shape) for p in kernel.params]
+    return {**sizes, **(bind_sizes(*zip(*typed_shapes, strict=True)) if typed_shapes else {})}
+
+
+def run_program(program: Program, inputs: Sequence[Array], run: KernelRunner = run_kernel) -> list[Array]:
+    """Return the program's outputs; outputs have type `dtype.numpy`, inputs may have `dtype.storage`.  `run` runs kernels."""
     sizes = bind_sizes((program.buffers[n] for n in program.inputs), (x.shape for x in inputs))
     program = specialize_buffers(program, sizes)
     arrays = {name: poisoned_array(type_) for name, type_ in program.buffers.items() if name not in program.views}
@@ -65,7 +76,7 @@ def run_program(program: Program, inputs: Sequence[Array]) -> list[Array]:
     for name, array in given.items():
         array, type_ = array.array if isinstance(array, ConstantData) else array, program.buffers[name]
         arrays[name] = to_interpreter_array(array, type_.dtype).reshape(type_.static_shape())
-    _run_steps(program, program.steps, arrays, {}, sizes)
+    _run_steps(program, program.steps, arrays, {}, sizes, run)
     return [arrays[name] for name in program.outputs]
 
 
@@ -75,6 +86,7 @@ def _run_steps(
     arrays: dict[str, Array],
     counters: Mapping[str, int],
     sizes: Mapping[str, int],
+    run: KernelRunner,
 ) -> None:
     for step in steps:
         if isinstance(step, Launch):
@@ -85,14 +97,14 @@ def _run_steps(
                 elementwise = type_.elementwise(arrays[argument].shape)
                 array = arrays[argument][elementwise.subview_slices() or ...]
                 buffers[p.name] = array if elementwise is type_ else pack_elements(array, type_)
-            run_kernel(kernel, buffers, sizes)
+            run(kernel, buffers, sizes)
         elif isinstance(step, Copy):
             arrays[step.target][...] = arrays[step.source]
         elif isinstance(step, View):
             arrays[step.name] = arrays[step.buffer][evaluate(step.index, counters), ...]
         elif isinstance(step, Repeat):
             for k in range(evaluate(step.count, {})):
-                _run_steps(program, step.steps, arrays, {**counters, step.var: k}, sizes)
+                _run_steps(program, step.steps, arrays, {**counters, step.var: k}, sizes, run)
         else:
             _call_opaque(step, program.buffers, arrays)
 

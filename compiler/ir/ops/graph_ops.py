@@ -53,7 +53,7 @@ def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
     """Replace the strings in nested tuples: "%k" by operand k, "#k" by the number in it, "text:x" by x.
 
     "%k@1,0" is the operand whose transpose (dimension 1 outermost in memory, then 0) is operand k: a view with such strides.
-    "torch.x", "device:x" and "operator:x" become the object of PyTorch that they name.
+    "complex:x" becomes a number; "torch.x", "device:x" and "operator:x" the object of PyTorch that they name.
     """
     if isinstance(template, tuple):
         return tuple(fill_template(t, operands) for t in template)
@@ -65,6 +65,8 @@ def fill_template(template: Any, operands: tuple[Any, ...]) -> Any:
         return operand.item() if template.startswith("#") else operand
     if template.startswith("torch."):
         return getattr(torch, template.removeprefix("torch."))
+    if template.startswith("complex:"):
+        return complex(template.removeprefix("complex:"))
     if template.startswith("device:"):
         return torch.device(template.removeprefix("device:"))
     if template.startswith("operator:"):

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from compiler.errors import did_you_mean
 from compiler.ir import scalar
 from compiler.ir.scalar import PRIMITIVES, Expr, IndexValue, Load, Number, Ref
 from compiler.ir.symbolic.index_expr import IndexExpr
-from compiler.ir.text.lexer import Cursor, Token, did_you_mean
+from compiler.ir.text.lexer import Cursor, Token
 from compiler.ir.text.literal import is_representable, next_is_number, read_number, write_value
 from compiler.ir.text.tile_printer import PRECEDENCE
 from compiler.ir.text.type_parser import read_dim, read_dims, read_dtype

@@ -20,12 +20,12 @@ from dataclasses import replace
 from functools import partial
 
 import compiler.ir.ops  # noqa: F401  # fills the registry
-from compiler.errors import Loc, TilewrightError
+from compiler.errors import Loc, TilewrightError, did_you_mean
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import CONSTANT, INPUT, OPS, Node, Op, constant_node, input_node
 from compiler.ir.scalar import Number
-from compiler.ir.text.lexer import Cursor, Token, did_you_mean
+from compiler.ir.text.lexer import Cursor, Token
 from compiler.ir.text.literal import is_representable, next_is_number, read_array, read_attrs, read_number, write_value
 from compiler.ir.text.resources import Resources, skip_resources
 from compiler.ir.text.type_parser import read_size_declaration, read_type
@@ -179,5 +179,6 @@ def _read_loc(c: Cursor) -> Loc | None:
     c.expect("(")
     file, _, line = c.expect_kind("string", "a file's name in quotes").text, c.expect(":"), c.expect_integer()
     code = c.expect_kind("string", "the code in quotes").text if c.accept(",") else ""
+    module = c.expect_kind("string", "the path of a module in quotes").text if c.accept(",") else ""
     c.expect(")")
-    return Loc(file, line, code)
+    return Loc(file, line, code, module)

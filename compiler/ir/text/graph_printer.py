@@ -113,7 +113,8 @@ class _Printer:
     def loc(self, loc: Loc | None) -> str:
         if loc is None or not self.locations:
             return ""
-        return f" loc({quote(loc.file)}:{loc.line}" + (f", {quote(loc.code)})" if loc.code else ")")
+        texts = (loc.code, loc.module) if loc.module else (loc.code,) if loc.code else ()
+        return f" loc({', '.join([f'{quote(loc.file)}:{loc.line}', *map(quote, texts)])})"
 
 
 def _dynamic_sizes_in(value: object) -> frozenset[DynamicSize]:

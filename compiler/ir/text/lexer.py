@@ -10,10 +10,9 @@ A `%` directly after a word, number, value or `)` is the remainder operator: `%i
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
@@ -61,12 +60,6 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a suggestion of the names in `known` closest to `name`, or an empty string."""
-    matches = difflib.get_close_matches(name, list(known), n=3)
-    return f"; did you mean {' or '.join(matches)}?" if matches else ""
-
-
 def tokenize(text: str) -> Iterator[Token]:
     """Yield the tokens of `text`, then one of kind "end".  Raises ParseError."""
     at, line, line_start = 0, 1, 0
@@ -103,7 +96,8 @@ def _source_line(text: str, number: int) -> str:
 class Cursor:
     """A position in a sequence of tokens; its errors have a line and a column.
 
-    `dynamic_sizes` holds the sizes declared so far, by name.
+    `dynamic_sizes` holds the sizes declared so far, by name; `index_names` the %names that index expressions may use, None
+    for any.
     """
 
     def __init__(self, text: str) -> None:
@@ -111,6 +105,7 @@ class Cursor:
         self.tokens = list(tokenize(text))
         self.position = 0
         self.dynamic_sizes: dict[str, IndexExpr] = {}
+        self.index_names: Collection[str] | None = None
 
     @property
     def next(self) -> Token:

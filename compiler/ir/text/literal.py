@@ -40,7 +40,7 @@ _KEYWORD_VALUES: Mapping[str, Any] = {
 
 
 def write_value(value: Any, write_graph: Callable[[Graph], str] | None = None) -> str:
-    """Return an attribute value as text; `<type>`, which does not parse, for values without a text form."""
+    """Return an attribute value as text; its `repr` in angle brackets, which does not parse, if it has no text form."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, (int, float)):
@@ -53,7 +53,7 @@ def write_value(value: Any, write_graph: Callable[[Graph], str] | None = None) -
         return "[" + ", ".join(write_value(v, write_graph) for v in value) + "]"
     if isinstance(value, Graph) and write_graph:
         return write_graph(value)
-    return f"<{type(value).__name__}>"
+    return f"<{value!r}>"
 
 
 def read_value(c: Cursor, read_graph: Callable[[Cursor], Graph] | None = None) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from compiler.errors import did_you_mean
 from compiler.ir.graph.constant import ConstantData
-from compiler.ir.text.lexer import Cursor, Token, did_you_mean, format_name
+from compiler.ir.text.lexer import Cursor, Token, format_name
 from compiler.ir.text.literal import expect_static_shape
 from compiler.ir.types import TensorType
 

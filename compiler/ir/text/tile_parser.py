@@ -1,7 +1,8 @@
 """Parser of Tile IR; the grammars of kernels and expressions are in compiler.ir.tile.kernel and .text.expr_parser.
 
 program ::= "program" "{" item* "}" resources?
-item    ::= size | ("input" | "output" | "buffer") %name ":" type
+item    ::= size | ("input" | "buffer") %name ":" type
+          | "output" %name ":" type ("->" %input)?               written back into an input
           | "constant" %name ":" type (array | @name)
           | kernel
           | "launch" @kernel "(" %name,* ")" ("for" string)?
@@ -17,11 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from compiler.errors import did_you_mean
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.structure import IDENTITIES
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.text.expr_parser import NameScope, as_typed_expr, expect_name, read_expr, read_typed_expr
-from compiler.ir.text.lexer import Cursor, did_you_mean
+from compiler.ir.text.lexer import Cursor
 from compiler.ir.text.literal import read_array, read_attrs
 from compiler.ir.text.resources import Resources, skip_resources
 from compiler.ir.text.type_parser import read_dim, read_dims, read_size_declaration, read_type
@@ -78,7 +80,9 @@ def _read_kernel(c: Cursor) -> Kernel:
     scope = NameScope()
     params = c.read_list("(", lambda: read_size_declaration(c) if c.next_is("size") else _read_param(c, scope), ")")
     max_chunks = read_dim(c) if c.accept("max_chunks") else None
-    return Kernel(name, tuple(p for p in params if p is not None), _read_body(c, scope), max_chunks)
+    body = _read_body(c, scope)
+    c.index_names = None
+    return Kernel(name, tuple(p for p in params if p is not None), body, max_chunks)
 
 
 def _read_condition(c: Cursor) -> Dim:
@@ -116,9 +120,11 @@ def _read_block(c: Cursor, scope: NameScope) -> Block:
 
 
 def _read_statement(c: Cursor, scope: NameScope) -> Stmt:
+    c.index_names = scope.values
     if c.next_is("for", "parallel"):
         parallel = c.take().text == "parallel"
         inner = scope.child_scope()
+        c.index_names = inner.values
         return For(_read_range(c, inner), _read_body(c, inner), parallel)
     if c.accept("store"):
         return _read_store(c, scope)
@@ -178,12 +184,14 @@ def _read_reduce(c: Cursor, name: str, scope: NameScope) -> Reduce:
     op = c.expect_kind("word", "a reduction")
     if op.text not in IDENTITIES:
         raise c.error(f"unknown reduction {op}; use {', '.join(IDENTITIES)}", op)
+    c.index_names = scope.values
     ranges = [_read_range(c, scope)]
     while c.accept(","):
         ranges.append(_read_range(c, scope))
     c.expect("{")
     body = _read_block(c, scope)
     c.expect("yield")
+    c.index_names = scope.values
     value = read_typed_expr(c, scope)
     c.expect("}")
     return Reduce(name, op.text, tuple(ranges), body, value)
@@ -220,6 +228,7 @@ class _ProgramParts:
     constants: dict[str, Any] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
+    output_aliases: dict[str, str] = field(default_factory=dict)
 
 
 def _read_program(c: Cursor, resources: Resources) -> Program:
@@ -237,7 +246,8 @@ def _read_program(c: Cursor, resources: Resources) -> Program:
             _read_declaration(c, p, resources)
         else:
             p.steps.append(_read_step(c, p))
-    return Program(p.buffers, tuple(p.inputs), tuple(p.outputs), p.constants, p.kernels, tuple(p.steps))
+    inputs, outputs, steps = tuple(p.inputs), tuple(p.outputs), tuple(p.steps)
+    return Program(p.buffers, inputs, outputs, p.constants, p.kernels, steps, p.output_aliases)
 
 
 def _read_declaration(c: Cursor, p: _ProgramParts, resources: Resources) -> None:
@@ -251,6 +261,8 @@ def _read_declaration(c: Cursor, p: _ProgramParts, resources: Resources) -> None
         p.inputs.append(name)
     elif role == "output":
         p.outputs.append(name)
+        if c.accept("->"):
+            p.output_aliases[name] = expect_name(c, dict.fromkeys(p.inputs), "input").text
     elif role == "constant":
         p.constants[name] = resources.get(c, c.take(), type).array if c.next.kind == "global" else read_array(c, type)
 

@@ -266,8 +266,10 @@ def _stored_data(array: Any, type: TensorType) -> ConstantData:
 
 def _program_items(p: Program, resources: Mapping[str, ConstantData]) -> Iterator[str]:
     yield from map(write_dynamic_size, program_dynamic_sizes(p))
-    for role, names in ("input", p.inputs), ("output", p.outputs):
-        yield from (f"{role} {format_value_name(n)}: {p.buffers[n]}" for n in names)
+    yield from (f"input {format_value_name(n)}: {p.buffers[n]}" for n in p.inputs)
+    for name in p.outputs:
+        written = f" -> {format_value_name(p.output_aliases[name])}" if name in p.output_aliases else ""
+        yield f"output {format_value_name(name)}: {p.buffers[name]}{written}"
     for name, array in p.constants.items():
         contents = format_global_name(name) if name in resources else write_array(_stored_data(array, p.buffers[name]))
         yield f"constant {format_value_name(name)}: {p.buffers[name]} {contents}"

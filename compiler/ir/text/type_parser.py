@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from compiler.errors import did_you_mean
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size, floordiv, minimum, mod, var
-from compiler.ir.text.lexer import Cursor, did_you_mean
+from compiler.ir.text.lexer import Cursor
 from compiler.ir.types import DTYPES, PACKED_DTYPES, DType, Layout, PhysicalDim, TensorType, is_valid_extent
 
 
@@ -113,7 +114,10 @@ def _read_factor(c: Cursor) -> Dim:
     if c.next.kind == "word" and c.next.text in c.dynamic_sizes:
         return c.dynamic_sizes[c.take().text]
     if c.next.kind in ("value", "word"):
-        return var(c.take().text)
+        name = c.take()
+        if name.kind == "value" and c.index_names is not None and name.text not in c.index_names:
+            raise c.error(f"{name} is not defined here{did_you_mean(name.text, c.index_names)}", name)
+        return var(name.text)
     if c.next.kind == "int":
         return c.expect_integer()
     raise c.error(f"expected an index expression, found {c.next}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeAlias, Union
 
@@ -30,6 +30,11 @@ class OpaqueCall:
     arguments: tuple[str, ...]
     results: tuple[str, ...]
     node: str = ""
+
+    @property
+    def operator(self) -> str:
+        """Name of the operator: that of PyTorch if the op stands for any of them."""
+        return str(dict(self.attrs).get("overload", self.op))
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,8 @@ class Program:
     """Compiled form of a graph: kernels, buffers, and the steps that run them in order.
 
     `inputs` and `outputs` name buffers in call order.  `constants` maps buffers to arrays in dense logical order, which the
-    runtime packs into the layout of the buffer's type.  All other buffers are views or intermediates.
+    runtime packs into the layout of the buffer's type.  All other buffers are views or intermediates.  `output_aliases` maps
+    outputs to the inputs into which a call writes them back; an output that is an input is updated in place.
     """
 
     buffers: dict[str, TensorType]
@@ -75,6 +81,7 @@ class Program:
     constants: dict[str, Any]
     kernels: dict[str, Kernel]
     steps: tuple[Step, ...]
+    output_aliases: Mapping[str, str] = field(default_factory=dict)
 
     name: ClassVar[str] = "program"
 
@@ -169,7 +176,7 @@ def map_kernels(program: Program, rule: Callable[[Kernel], Kernel]) -> Program:
     used = {b for s in walk_steps(steps) for b in _buffers_used(s)} | set(program.inputs) | set(program.outputs)
     buffers = {n: t for n, t in buffers.items() if n in used}
     constants = {n: c for n, c in constants.items() if n in used}
-    return Program(buffers, program.inputs, program.outputs, constants, kernels, steps)
+    return replace(program, buffers=buffers, constants=constants, kernels=kernels, steps=steps)
 
 
 def _buffers_used(step: Step) -> tuple[str, ...]:

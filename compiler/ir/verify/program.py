@@ -37,6 +37,9 @@ def _check_buffers(program: Program) -> Iterator[str]:
             yield f"%{name} is not a buffer of the program"
         if name in program.views:
             yield f"%{name} is a view; inputs, outputs and constants must be root buffers"
+    for name, target in program.output_aliases.items():
+        if target not in program.inputs or program.buffers.get(name) != program.buffers.get(target):
+            yield f"output %{name} is written back into %{target}, which is no input of its type"
     for name, type_ in program.buffers.items():
         if any(map(variables, type_.shape)):
             yield f"%{name}: {type_} has dimensions that are not declared sizes"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compiler.analysis.contraction_nodes import matching_shape, mixed_contractions, with_sum_dtype
+from compiler.analysis.contraction_nodes import mixed_contractions, widening_shape, with_sum_dtype
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import is_cast, is_view
@@ -19,8 +19,8 @@ class FoldCasts(GraphPass):
 
     %a = cast %x {dtype=i32}  %b = cast %w {dtype=i32}  %y = matmul %a, %b   ->   %y = matmul %x, %w {dtype=i32}
 
-    Applies where the target multiplies the narrow dtypes, and to constants: the kernel reads fewer bytes.  The cast must
-    keep every value.
+    Applies where the target multiplies the narrow dtypes, or some between them and the sum, and to constants: the kernel reads
+    fewer bytes.  The cast must keep every value.
     """
 
     name = "fold-casts"
@@ -31,7 +31,7 @@ class FoldCasts(GraphPass):
         new: dict[Node, Node] = {}
         for n in mixed_contractions(ir):
             narrow = [before_cast(o) for o in n.operands]
-            if not matching_shape(narrow, n.dtype, context.matrix_shapes):
+            if not widening_shape(narrow, n.dtype, context.matrix_shapes):
                 narrow = [x if o in constants else o for x, o in zip(narrow, n.operands, strict=True)]
             if any(x is not o for x, o in zip(narrow, n.operands, strict=True)):
                 new[n] = with_sum_dtype(n, narrow, n.dtype).with_name(n.name)

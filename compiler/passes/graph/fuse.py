@@ -38,6 +38,7 @@ from compiler.ir.tile.loop_nest import perfect_parallel_nest
 from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, is_widened
+from compiler.passes.remark import format_seconds
 from compiler.passes.tile.delinearize import without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
@@ -137,7 +138,8 @@ class Fusion:
         if concat_offsets(n) is not None and self.has_reduction_producer(n):
             self.context.missed(self.options, f"not fused into {g.root.op.name}: its operands are written in place", n)
             return False
-        why, cluster = "", [] if as_output or recomputed else self.required_cluster(n)
+        machine, why, lost = self.context.machine, "", 0.0
+        cluster = [] if as_output or recomputed else self.required_cluster(n)
         producer_sets = [cluster, []] if cluster else [[]]
         if not as_output and not recomputed and isinstance(self.cost(Group(g.root, g.members | {n})), str):
             producer_sets.append(self.exclusive_producers(n, g))
@@ -147,21 +149,23 @@ class Fusion:
                 continue
             fused_cost = self.cost(fused_group)
             if isinstance(fused_cost, str):
-                why = fused_cost
+                why, lost = fused_cost, machine.round_trip_seconds(hinted_bytes(n))
             elif not as_output and self.is_cheaper_as_epilogue(n, g, fused_cost):
-                why = "cheaper as the epilogue of its contraction"
+                why, lost = "cheaper as the epilogue of its contraction", 0.0
             elif (
                 fused_cost > (separate_cost := g.cost + self.standalone_cost([n, *more]))
                 and (more or not is_cheap_index_expr(n))
                 and not self.is_unpacked_constant(n)
             ):
-                why = f"fused cost {fused_cost}, separate cost {separate_cost}"
+                fused, separate = map(machine.operation_seconds, (fused_cost, separate_cost))
+                more_time, apart = format_seconds(fused - separate), format_seconds(separate)
+                why, lost = f"would cost {more_time} more than the {apart} of separate kernels", 0.0
             else:
                 if not dry_run:
                     self.commit([n, *more], g, fused_group, fused_cost)
                 return True
         if why:
-            self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n)
+            self.context.missed(self.options, f"not fused into {g.root.op.name}: {why}", n, lost)
         return False
 
     def is_cheaper_as_epilogue(self, n: Node, g: Group, fused_cost: int) -> bool:
@@ -226,7 +230,7 @@ class Fusion:
 
     def is_cheap_to_recompute(self, n: Node) -> bool:
         """Return True if recomputing `n` in each user reads no more bytes than its result has."""
-        if is_view(n.structure, n):
+        if is_view(n.structure, n) or is_cheap_index_expr(n):
             return True
         if not isinstance(n.structure, (Elementwise, IndexMap)):
             return not n.operands and not isinstance(n.structure, Reduction)

@@ -10,7 +10,7 @@ import torch
 from compiler.analysis.quantized_value import CODES, Match, QuantizedValue, is_extreme, match_quantized_values
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node, input_node, scalar_value
-from compiler.ir.graph.structure import Elementwise, IndexMap, elementwise_expr
+from compiler.ir.graph.structure import Elementwise, elementwise_expr, is_permutation
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.scalar import PrimitiveCall, Ref
 from compiler.ir.torch_types import to_torch
@@ -95,7 +95,7 @@ def _hoisted(graph: Graph, chain: Sequence[Node]) -> Node | None:
     below = _varying_operand(chain[-1])
     passed: list[Node] = []
     increasing = all(map(_is_increasing, chain))
-    while below is not None and (_is_permutation(below) or (increasing and is_extreme(below))):
+    while below is not None and (is_permutation(below) or (increasing and is_extreme(below))):
         passed.append(below)
         (below,) = below.operands
     if not passed or any(len(graph.users[n]) != 1 or n in graph.outputs for n in (*chain[1:], *passed)):
@@ -120,12 +120,3 @@ def _is_increasing(n: Node) -> bool:
     if e.primitive == "sub":
         return scalar_value(n.operands[0]) is None
     return e.primitive in ("add", "cast", "max", "min", "round")
-
-
-def _is_permutation(n: Node) -> bool:
-    """Return True if a view has every element of its operand once."""
-    return (
-        isinstance(n.structure, IndexMap)
-        and n.structure.inverse is not None
-        and n.type.numel == n.operands[0].type.numel
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler.analysis.contraction_nodes import is_contraction_node, operand_positions, with_sum_dtype
@@ -11,13 +12,14 @@ from compiler.analysis.quantized_value import (
     QuantizedValue,
     is_known,
     match_quantized_values,
+    operand_sums,
     place,
 )
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import Position, Reduction, ReductionDomain, index_vars
-from compiler.ir.symbolic.index_expr import Dim, product
+from compiler.ir.graph.node import Node, scalar_constant
+from compiler.ir.graph.structure import Position, Reduction, index_vars, position_variables
+from compiler.ir.symbolic.index_expr import product, var
 from compiler.ir.types import f32, f64, i8, i32
 from compiler.passes.base import Context, GraphPass, register
 
@@ -99,12 +101,8 @@ def integer_contraction(n: Node, a: Match, b: Match) -> Node | str:
     (zero_a, scale_a), (zero_b, scale_b) = placed
     total = with_sum_dtype(n, (a.codes, b.codes), i32)
     for zero, other in ((zero_a, 1), (zero_b, 0)):
-        if zero is None:
-            continue
-        sums = _sums(n, (a, b)[other].codes, positions[other], domain)
-        if sums is None:
-            return "a zero point of the weights needs sums over windows"
-        total = ops.sub(total, ops.mul(sums, zero))
+        if zero is not None:
+            total = ops.sub(total, ops.mul(_sums(n, (a.codes, b.codes), other), zero))
     if zero_a is not None and zero_b is not None:
         total = ops.add(total, ops.mul(ops.mul(zero_a, zero_b), terms))
     if not n.dtype.is_float:
@@ -122,11 +120,15 @@ def _largest(x: QuantizedValue) -> int:
     return 128 if x.zero_point is None and x.codes.dtype == i8 else 255
 
 
-def _sums(n: Node, codes: Node, position: Position, domain: ReductionDomain) -> Node | None:
-    """Return the sums of the codes that each result of `n` reads, in i32; None where windows of them overlap."""
-    reduced = index_vars("r", len(domain.extents))
-    dims = tuple(k for k, d in enumerate(position) if d in reduced)
-    if {position[k] for k in dims} != set(reduced) or len(dims) != len(reduced):
-        return None
-    kept: list[Dim] = [0 if k in dims else d for k, d in enumerate(position)]
-    return place(ops.sum_(ops.cast(codes, dtype=i32), dims=dims, keepdim=True), tuple(kept), n.shape)
+def _sums(n: Node, codes: Sequence[Node], number: int) -> Node:
+    """Return the sums of the codes of operand `number` that each result of `n` reads, in i32."""
+    return operand_sums(n, codes[number], number, i32) or _window_sums(n, codes, operand_positions(n), number)
+
+
+def _window_sums(n: Node, codes: Sequence[Node], positions: Sequence[Position], number: int) -> Node:
+    """Return the sums as a contraction with ones, of one result along each dimension that the codes do not vary along."""
+    other = codes[1 - number]
+    free = set(index_vars("i", n.type.rank)) - {var(v) for v in position_variables(positions[number])}
+    shape = tuple(1 if d in free else e for d, e in zip(positions[1 - number], other.shape, strict=True))
+    ones = ops.expand(scalar_constant(1, other.dtype), shape=shape)
+    return with_sum_dtype(n, (codes[0], ones) if number == 0 else (ones, codes[1]), i32)

@@ -40,13 +40,13 @@ class LegalizeSignedness(GraphPass):
         for n in mixed_contractions(ir):
             matches = (found[o] for o in n.operands)
             values = [m for m in matches if isinstance(m, QuantizedValue) and m.codes.dtype in CODES]
-            if len(values) != 2 or n.dtype == f64:
+            wraps = n.dtype.is_integer and n.dtype.bits < i32.bits  # sums that are bytes keep their dtype
+            if len(values) != 2 or wraps or n.dtype == f64:
                 continue
             legal = [v for v in _variants(*values) if matching_shape([q.codes for q in v], i32, context.matrix_shapes)]
             best = min(legal, key=lambda v: _cost(values, v), default=values)
             if best != values:
-                total = n.dtype if n.dtype.is_float else i32
-                new[n] = with_sum_dtype(n, [v.dequantize(total) for v in best], total).with_name(n.name)
+                new[n] = with_sum_dtype(n, [v.dequantize(n.dtype) for v in best], n.dtype).with_name(n.name)
                 context.applied(self, f"codes become {best[0].codes.dtype} and {best[1].codes.dtype}", n)
         return ir.replace_nodes(new)
 

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from compiler.analysis.contraction_nodes import is_contraction_node
+from compiler.analysis.contraction_nodes import (
+    is_contraction_node,
+    mixed_contractions,
+    operand_positions,
+    with_sum_dtype,
+)
+from compiler.analysis.quantized_value import (
+    Match,
+    QuantizedValue,
+    is_known,
+    match_quantized_values,
+    operand_sums,
+    place,
+)
 from compiler.ir import ops
 from compiler.ir.graph.constant import ConstantData
 from compiler.ir.graph.graph import Graph
-from compiler.ir.graph.node import CONSTANT, Node, constant_node
+from compiler.ir.graph.node import CONSTANT, Node, constant_node, scalar_constant
 from compiler.ir.graph.structure import index_vars, is_view, position_variables
-from compiler.ir.interpret.graph import interpret
-from compiler.ir.torch_types import Array, as_array
-from compiler.ir.types import i32
+from compiler.ir.symbolic.index_expr import var
+from compiler.ir.torch_types import Array
+from compiler.ir.types import f32, i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
-from compiler.passes.graph.fold import constant_sources, static_bytes
+from compiler.passes.graph.fold import constant_sources, constant_values, static_bytes
 
 WORD_BITS = 32
 """Bits of a word, those of a lane of f32."""
+
+MANTISSA_BITS, ONE_BITS = 23, 0x3F800000
+"""Explicit bits of the mantissa of f32, and the bits of 1.0."""
 
 
 @register
@@ -32,16 +48,62 @@ class NarrowConstants(GraphPass):
 
     Applies to constants of more than `min_bytes` bytes that a contraction in floats reads: it is limited by the bytes it reads,
     and unpacks them in registers.  Neighbours along the last dimension share a word.
+
+    A value of b bits, put into the upper bits of the mantissa of 1.0, gives 1 + value / 2^b without a conversion.  A contraction
+    of f32 with at most `max_terms` terms reads that instead, and corrects its sum by that of the other operand (an infinity
+    there gives NaN):
+
+    %y = matmul %x, (sub (cast %w {dtype=f32}), %z)
+      ->
+    %p = matmul %x, bitcast (fields of %c | 0x3f800000)   %y = (%p - (sum of %x) * (1 + (%z - least) / 16)) * 16
     """
 
     name = "narrow-constants"
-    exact = True
     min_bytes: int = from_machine("l1")
+    max_terms: int = 128  # bounds what cancels: the sum before the correction is 2^b times as large
 
     def run(self, ir: Graph, context: Context) -> Graph:
+        found = match_quantized_values(ir)
+        offsets = {n: y for n in mixed_contractions(ir) if (y := self.with_mantissas(n, found)) is not None}
+        for n in offsets:
+            context.applied(self, "reads values of a few bits as mantissas", n)
+        return self.with_words(ir.replace_nodes(offsets), context)
+
+    def with_mantissas(self, n: Node, found: Mapping[Node, Match]) -> Node | None:
+        """Return contraction `n` of f32 sums with its constant operand of few bits as mantissas; None if it has none."""
+        positions, terms = operand_positions(n), n.structure.domain(n).extents  # type: ignore[attr-defined]  # a reduction
+        if n.dtype != f32 or len(terms) != 1 or not (isinstance(terms[0], int) and terms[0] <= self.max_terms):
+            return None
+        for k, position in enumerate(positions):
+            m = found[n.operands[k]]
+            if not isinstance(m, QuantizedValue) or m.scale is not None or not is_known(m.dequantize(f32)):
+                continue
+            if not m.codes.dtype.is_integer or static_bytes(m.codes) <= self.min_bytes:
+                continue
+            if (constant := constant_values([m.codes]).get(m.codes)) is None:
+                continue
+            values = constant.attrs["value"].numpy_values
+            bits, signed = fewest_bits(values)
+            axis = position.index(var("r0"))
+            zero_point = scalar_constant(0, i32) if m.zero_point is None else place(m.zero_point, position, n.shape)
+            sums = operand_sums(n, n.operands[1 - k], 1 - k, f32)
+            if bits > 4 or values.shape[axis] % (WORD_BITS // bits) or sums is None or zero_point is None:
+                continue
+            least = -(1 << (bits - 1)) * signed
+            operands = list(n.operands)
+            operands[k] = mantissas(m.codes, values - least, bits, axis)
+            shift = ops.mul(ops.add(ops.cast(zero_point, dtype=f32), (1 << bits) - least), 2.0**-bits)
+            total = ops.sub(with_sum_dtype(n, operands, f32), ops.mul(sums, shift))
+            return ops.mul(total, 2.0**bits).with_name(n.name).with_loc(n.loc)
+        return None
+
+    def with_words(self, ir: Graph, context: Context) -> Graph:
+        """Return the graph with constants in words that are unpacked as integers."""
         new: dict[Node, Node] = {}
         for c in dict.fromkeys(self.candidates(ir)):
-            values = as_array(interpret(Graph((), (c,)), ())[0])
+            if (constant := constant_values([c]).get(c)) is None:
+                continue
+            values = constant.attrs["value"].numpy_values
             bits, signed = fewest_bits(values)
             if bits < c.dtype.bits and values.shape[-1] % (WORD_BITS // bits) == 0:
                 words = unpacked_words(c, values, bits, signed)
@@ -85,17 +147,32 @@ def fewest_bits(values: Array) -> tuple[int, bool]:
     return values.dtype.itemsize * 8, signed
 
 
-def unpacked_words(c: Node, values: Array, bits: int, signed: bool) -> Node:
-    """Return the `values` of `c` as i32, computed from words of `bits` bits for each; the first is the lowest."""
+def words_of(c: Node, fields: Array, bits: int) -> tuple[Node, Node]:
+    """Return words [..., words, 1] of the `fields` of `c`, `bits` bits for each, the first the lowest, and where each starts."""
     count = WORD_BITS // bits
-    fields = values.reshape(*values.shape[:-1], -1, count).astype(np.int64) & ((1 << bits) - 1)
-    packed = np.bitwise_or.reduce(fields << (np.arange(count) * bits), axis=-1).astype(np.uint32).view(np.int32)
+    packed = np.bitwise_or.reduce(fields.reshape(*fields.shape[:-1], -1, count) << (np.arange(count) * bits), axis=-1)
     name = c.attrs["value"].name if c.op is CONSTANT else c.name
-    words = constant_node(ConstantData(i32, packed, f"{name}.bits{bits}" if name else ""), loc=c.loc)
-    column = ops.reshape(words, shape=(*packed.shape, 1))
-    start = ops.cast(ops.mul(ops.iota(size=count), bits), dtype=i32)
+    data = ConstantData(i32, packed.astype(np.uint32).view(np.int32), f"{name}.bits{bits}" if name else "")
+    column = ops.reshape(constant_node(data, loc=c.loc), shape=(*packed.shape, 1))
+    return column, ops.cast(ops.mul(ops.iota(size=count), bits), dtype=i32)
+
+
+def unpacked_words(c: Node, values: Array, bits: int, signed: bool) -> Node:
+    """Return the `values` of `c` as i32, computed from words of `bits` bits for each."""
+    column, start = words_of(c, values.astype(np.int64) & ((1 << bits) - 1), bits)
     if signed:
         field = ops.shift_right(ops.shift_left(column, ops.sub(WORD_BITS - bits, start)), WORD_BITS - bits)
     else:
         field = ops.and_(ops.shift_right(column, start), (1 << bits) - 1)
     return ops.reshape(field, shape=values.shape)
+
+
+def mantissas(c: Node, fields: Array, bits: int, axis: int) -> Node:
+    """Return 1 + `fields` / 2^`bits` in f32, in the shape of `c`, from words that neighbours along `axis` share."""
+    innermost = np.moveaxis(fields.astype(np.int64), axis, -1)
+    column, start = words_of(c, innermost, bits)
+    top = MANTISSA_BITS - bits
+    field = ops.and_(ops.shift_left(ops.shift_right(column, start), top), ((1 << bits) - 1) << top)
+    value = ops.bitcast(ops.or_(field, ONE_BITS), dtype=f32)
+    order = list(range(fields.ndim - 1))
+    return ops.permute(ops.reshape(value, shape=innermost.shape), dims=(*order[:axis], fields.ndim - 1, *order[axis:]))

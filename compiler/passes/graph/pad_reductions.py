@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from compiler.analysis.contraction_nodes import matching_shape, mixed_contractions, operand_positions
+from compiler.analysis.contraction_nodes import mixed_contractions, operand_positions, widening_shape
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -30,8 +30,11 @@ class PadReductions(GraphPass):
     def run(self, ir: Graph, context: Context) -> Graph:
         constants, new = constant_sources(ir), dict[Node, Node]()
         for n in mixed_contractions(ir):
-            dims, shape = reduced_dims(n), matching_shape(n.operands, n.dtype.compute, context.matrix_shapes)
-            if dims is None or shape is None or shape.m != 1 or n.operands[1] not in constants:
+            dims, found = reduced_dims(n), widening_shape(n.operands, n.dtype.compute, context.matrix_shapes)
+            if dims is None or found is None or n.operands[1] not in constants:
+                continue
+            shape, _ = found
+            if shape.m != 1:
                 continue
             extent = n.operands[0].shape[dims[0]]
             missing = -extent % shape.k if isinstance(extent, int) else 0

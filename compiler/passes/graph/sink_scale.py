@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from compiler.analysis.contraction_nodes import mixed_contractions, operand_positions, with_sum_dtype
 from compiler.analysis.quantized_value import QuantizedValue, is_known, match_quantized_values, place
 from compiler.ir import ops
@@ -11,6 +13,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.types import f64
 from compiler.passes.base import Context, GraphPass, register
+from compiler.passes.graph.fold import constant_values
 
 
 @register
@@ -34,11 +37,9 @@ class SinkScale(GraphPass):
                 continue
             for k, position in enumerate(operand_positions(n)):
                 m = found[n.operands[k]]
-                if (
-                    not isinstance(m, QuantizedValue)
-                    or m.scale is None
-                    or not (is_known(m.codes) and is_known(m.scale))
-                ):
+                if not isinstance(m, QuantizedValue) or m.scale is None:
+                    continue
+                if not (is_known(m.codes) and is_known(m.scale) and _is_finite(m.scale)):
                     continue
                 scale = place(m.scale, position, n.shape)
                 if scale is None:
@@ -52,3 +53,9 @@ class SinkScale(GraphPass):
                 context.applied(self, "the scale follows the sum", n)
                 break
         return ir.replace_nodes(new)
+
+
+def _is_finite(scale: Node) -> bool:
+    """Return True if the value of a known scale is finite: a sum of nothing times infinity would be NaN."""
+    constant = constant_values([scale]).get(scale)
+    return constant is not None and bool(np.isfinite(constant.attrs["value"].numpy_values).all())

@@ -88,7 +88,10 @@ class Winograd(GraphPass):
 
 def is_supported(n: Node) -> bool:
     """Return True if `n` is a unit-stride convolution of f32 images with constant 3 x 3 windows."""
-    return is_unit_stride_3x3(n) and n.operands[1].op is CONSTANT
+    if not is_unit_stride_3x3(n):
+        return False
+    x, w = n.operands
+    return n.dtype == x.dtype == f32 and f32.includes(w.dtype) and w.op is CONSTANT
 
 
 def is_dynamic(n: Node) -> bool:
@@ -97,12 +100,11 @@ def is_dynamic(n: Node) -> bool:
 
 
 def is_unit_stride_3x3(n: Node) -> bool:
-    """Return True if `n` convolves f32 images, or videos of them, with 3 x 3 windows of stride and dilation 1."""
+    """Return True if `n` convolves images, or videos, with 3 x 3 windows of stride and dilation 1."""
     windows = match_convolution(n)
     if windows is None or (windows.stride[-2:], windows.dilation[-2:]) != ((1, 1), (1, 1)):
         return False
-    x, w = n.operands
-    return w.shape[-2:] == (3, 3) and n.dtype == x.dtype == f32 and f32.includes(w.dtype)
+    return n.operands[1].shape[-2:] == (3, 3)
 
 
 def best_tile(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from compiler.analysis.accesses import Accesses
-from compiler.analysis.dot_match import saved_products
+from compiler.analysis.dot_match import DotMatch, match_dots, with_dots
 from compiler.analysis.size_hints import with_capped_hints
 from compiler.cost.machine import Machine
-from compiler.cost.vectorization import best_disjoint_loops, lane_count, score_loops
+from compiler.cost.vectorization import best_disjoint_loops, lane_count, scalar_ops, score_loops
 from compiler.ir.scalar import Load as LoadExpr
 from compiler.ir.symbolic.index_atoms import SMALL_SIZE_HINT
 from compiler.ir.symbolic.index_expr import var
@@ -149,12 +149,17 @@ class LayoutSearch:
     def kernel_saved_ops(self, name: str, types: tuple[TensorType, ...]) -> int:
         key = (name, types)
         if key not in self.saved_ops_cache:
-            kernel, table = self.program.kernels[name], self.kernel_accesses[name].with_param_types(types)
-            lanes = lane_count(kernel, self.machine)
-            scores = score_loops(table, lanes, self.machine)
-            products = saved_products(table, self.context.matrix_shapes)
-            self.saved_ops_cache[key] = best_disjoint_loops(kernel.body, scores)[0] + products // lanes
+            table = self.kernel_accesses[name].with_param_types(types)
+            lanes, packed = lane_count(table.kernel, self.machine), self.with_packed_elements(table, types)
+            scores = score_loops(packed, lanes, self.machine)
+            by_lanes = best_disjoint_loops(packed.kernel.body, scores)[0]
+            self.saved_ops_cache[key] = by_lanes + scalar_ops(table) - scalar_ops(packed)
         return self.saved_ops_cache[key]
+
+    def with_packed_elements(self, table: Accesses, types: tuple[TensorType, ...]) -> Accesses:
+        """Return the accesses of a kernel after its contractions have become dot products, where they can."""
+        dots = [m for m in match_dots(table, self.context.matrix_shapes) if isinstance(m, DotMatch)]
+        return Accesses(with_dots(_retyped(table.kernel, types), dots)) if dots else table
 
     def param_types(self, launch: Launch, choice: InnermostDims) -> tuple[TensorType, ...]:
         """Return the types of a launch's parameters under a choice."""

@@ -101,12 +101,12 @@ class Tile(TilePass):
     ) -> list[ContractionNest]:
         """Return the loops that hold accumulators of a contraction, with no row loop from `excluded_rows`.
 
-        Return [] if no lane loop is around it, or if it loads nothing itself.
+        Return [] if no lane loop is around it, if it loads nothing itself, or if it adds the sums of another one.
         """
         enclosing_loops = table.loops[s.ranges[0].var][2]
         lane = next((r for r in enclosing_loops if r.lanes), None)
         reads = [a for a in table.all if a.stmt is s and not a.is_store]
-        if lane is None or not reads:
+        if lane is None or not reads or any(reads_lanes(table, t, lane) for t in tile.walk(s.body)):
             return []
         depth = product(r.extent for r in s.ranges)
         row = self.row_loop(table, reads, lane, tuple(r for r in enclosing_loops if r not in excluded_rows))
@@ -117,7 +117,9 @@ class Tile(TilePass):
         count, columns = max(a.execution_count for a in reads), tiling_extent(lane.extent, lane.lanes)
         # local buffers have one copy for each column that is held
         unpacked = any(table.roles[a.buffer] != "const" for a in lane_reads) and not table.local_bytes(lane.var)
-        problem = ContractionProblem(columns, lane.lanes, dim_hint(depth), count, windows, unpacked=unpacked)
+        inside = enclosing_loops[enclosing_loops.index(lane) + 1 :]
+        sums = 1 + len({id(t) for r in inside if isinstance(t := table.loops[r.var][1], Reduce)})
+        problem = ContractionProblem(columns, lane.lanes, dim_hint(depth), count, windows, unpacked=unpacked, sums=sums)
         interleaved_loops = tuple[Range, ...]()
         if row is not None:
             lane_stride, interleaved_loops = transposed_store_strides(table, lane, row)
@@ -175,6 +177,11 @@ class Tile(TilePass):
         reuse_loops = [r for r in enclosing_loops if r is not lane and r.extent not in (0, 1) and reuse_count(r)]
         used = [r for r in reuse_loops if any(table.depends_on(a, r.var) for a in reads) and table.is_parallel(r.var)]
         return max(used, key=lambda r: (reuse_count(r), tile.extent_hint(r), enclosing_loops.index(r)), default=None)
+
+
+def reads_lanes(table: Accesses, s: Stmt, lane: Range) -> bool:
+    """Return True if `s` is a contraction that loads other elements in each lane."""
+    return is_contraction(s) and any(a.stmt is s and table.depends_on(a, lane.var) for a in table.all)
 
 
 def row_stride_bytes(table: Accesses, reads: list[Access], row_var: str, lane: Range) -> int:

@@ -9,12 +9,17 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
+import numpy as np
+
+from compiler.analysis.quantized_value import is_known
+from compiler.frontend.conversions.quantization import round_and_shift, shift_and_scale
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Scan
-from compiler.ir.types import DTYPES, DType, TensorType, boolean
+from compiler.ir.types import DTYPES, DType, TensorType, bf16, boolean, f8e4m3fn, f8e5m2, f16, f32, f64, i8, i32, u8
 from compiler.testing.fuzz.graph_builder import GraphBuilder
+from compiler.testing.fuzz.inputs import random_elements
 from compiler.testing.fuzz.op_calls import MAX_VALUE_ELEMENTS
 
 
@@ -91,6 +96,7 @@ def image_network(g: GraphBuilder) -> Node:
     side = 7 if frames else 12
     x = g.make_value(TensorType(dtype, (*random_sizes(g, 2, 4), *frames, *(g.rng.randint(3, side) for _ in range(2)))))
     for _ in range(g.rng.choice((1, 1, 2))):
+        x = maybe(g, 0.2, partial(requantize, g), x)
         x = add_transposed_convolution(g, x) if not frames and g.rng.random() < 0.2 else add_convolution(g, x)
         x = g.rng.choice((partial(add_batch_norm, g), partial(add_channel_scale, g), lambda x: x))(x)
         x = maybe(g, 0.5, ops.relu, x)
@@ -103,7 +109,9 @@ def add_convolution(g: GraphBuilder, x: Node) -> Node:
     window = (*depth, *((3, 3) if g.rng.random() < 0.7 else random_sizes(g, *(min(5, d) for d in x.shape[-2:]))))
     channels, groups = x.shape[1], x.shape[1] if g.rng.random() < 0.15 else 1
     min_padding = max(0, max(w - d for w, d in zip(window, x.shape[2:], strict=True)) + 1) // 2
-    weight = g.random_constant(TensorType(x.dtype, (groups * g.rng.randint(1, 4), channels // groups, *window)))
+    shape = (groups * g.rng.randint(1, 4), channels // groups, *window)
+    narrow = g.rng.random() < 0.2
+    weight = narrow_weights(g, shape, x.dtype) if narrow else g.random_constant(TensorType(x.dtype, shape))
     bias = [g.random_constant(TensorType(x.dtype, weight.shape[:1]))] if g.rng.random() < 0.4 else []
     stride = [*random_sizes(g, *(2 for _ in depth)), *([2, 1] if g.rng.random() < 0.1 else [1, 1])]
     padding = [max(min_padding, g.rng.choice((0, 1, 1, 2)))] * len(window)
@@ -179,6 +187,77 @@ def feed_forward(g: GraphBuilder) -> Node:
     return maybe(g, 0.7, g.rng.choice((ops.relu, ops.gelu, ops.silu, ops.tanh)), layer)
 
 
+# low precision
+
+
+def quantized_layer(g: GraphBuilder) -> Node:
+    """Add a linear layer of weights stored in 8 bits or fewer; its input and its result may be quantized too."""
+    rows, outputs, groups = random_sizes(g, 9, 24, 4)
+    group_size = g.rng.choice((2, 3, 4, 8, 16, 32))
+    x = g.make_value(TensorType(random_dtype(g), (rows, groups * group_size)))
+    x = maybe(g, 0.6, partial(requantize, g), x)
+    weight = ops.reshape(narrow_weights(g, (outputs, groups, group_size), x.dtype), shape=(outputs, x.shape[1]))
+    bias = [g.make_value(TensorType(x.dtype, (outputs,)))] if g.rng.random() < 0.4 else []
+    y = maybe(g, 0.4, ops.relu, ops.linear(x, weight, *bias))
+    return maybe(g, 0.4, partial(requantize, g), y)
+
+
+def narrow_weights(g: GraphBuilder, shape: tuple[int, ...], dtype: DType) -> Node:
+    """Dequantize weights with one scale, one for each index of the first dimension, or one for each of the first two."""
+    rank = g.rng.randrange(3)
+    grid = (*shape[:rank], *(1 for _ in shape[rank:]))
+    scale = g.constant_from_array(TensorType(f32, grid), g.array_rng.uniform(0.01, 1.0, grid))
+    codes = packed_halves(g, shape) if shape[-1] % 2 == 0 and g.rng.random() < 0.3 else narrow_values(g, shape)
+    has_zero_point = codes.dtype.is_integer and g.rng.random() < 0.5
+    zero_point = g.constant_from_array(TensorType(i32, grid), g.array_rng.integers(0, 16, grid))
+    return shift_and_scale(codes, scale, zero_point if has_zero_point else None, dtype)
+
+
+def narrow_values(g: GraphBuilder, shape: tuple[int, ...]) -> Node:
+    """Return a constant of 8 bits, whose integers may fit 4, 2 or 1 bits, or an input."""
+    t = TensorType(g.rng.choice((i8, i8, u8, f8e4m3fn, f8e5m2)), shape)
+    if g.rng.random() < 0.2:
+        return g.add_input(t)
+    if t.dtype.is_float:
+        return g.constant_from_array(t, random_elements(t, g.array_rng))
+    bits = g.rng.choice((8, 8, 4, 2, 1))
+    low = 0 if t.dtype == u8 else -(1 << bits - 1)
+    return g.constant_from_array(t, g.array_rng.integers(low, low + (1 << bits), shape))
+
+
+def packed_halves(g: GraphBuilder, shape: tuple[int, ...]) -> Node:
+    """Return integers of 4 bits, taken from the halves of constant bytes."""
+    t = TensorType(u8, (*shape[:-1], shape[-1] // 2, 1))
+    packed = g.constant_from_array(t, g.array_rng.integers(0, 256, t.static_shape()))
+    halves = ops.cat(ops.and_(packed, 15), ops.shift_right(packed, 4), dim=len(shape))
+    return ops.reshape(halves, shape=shape)
+
+
+def requantize(g: GraphBuilder, x: Node) -> Node:
+    """Round `x` to 8 bits and widen it again; the scale of integers is a number, or the range of all of `x` or of rows."""
+    dtype = g.rng.choice((i8, u8, u8, f8e4m3fn, f8e5m2))
+    if dtype.is_float:
+        return ops.as_dtype(ops.as_dtype(x, dtype), x.dtype)
+    info, zero_point, wide = np.iinfo(dtype.numpy), g.rng.choice((0, 0, 3, 100)), ops.as_dtype(x, f32)
+    scale: Node | float = g.rng.choice((0.02, 0.25, 0.1, 1.7))
+    if not is_known(x) and g.rng.random() < 0.5:  # known scales must be finite
+        dims = tuple(range(g.rng.randrange(2), x.type.rank))
+        largest = ops.amax(ops.abs_(wide), dims=dims, keepdim=True)
+        scale = ops.div(ops.minimum(ops.maximum(largest, 1e-5), 1e4), 127.0)  # an infinite one gives NaN
+    codes = ops.as_dtype(round_and_shift(wide, scale, zero_point, (int(info.min), int(info.max))), dtype)
+    return shift_and_scale(codes, scale, zero_point, x.dtype)
+
+
+def mixed_product(g: GraphBuilder) -> Node:
+    """Add a product of matrices of two dtypes, with sums of a dtype that includes both."""
+    lhs, rhs = (g.rng.choice((i8, u8, f8e4m3fn, f8e5m2, bf16, f16, f32)) for _ in range(2))
+    rows, inner, columns = random_sizes(g, 9, 48, 24)
+    x, y = g.make_value(TensorType(lhs, (rows, inner))), g.make_value(TensorType(rhs, (inner, columns)))
+    return ops.matmul(
+        x, y, dtype=g.rng.choice([d for d in (i32, f32, f32, f64) if d.includes(lhs) and d.includes(rhs)])
+    )
+
+
 # loops
 
 
@@ -210,6 +289,7 @@ def next_state(body: GraphBuilder, state: Node) -> Node:
 
 
 IDIOMS: tuple[Callable[[GraphBuilder], Node], ...] = (
-    attention, image_network, image_network, random_scan, feed_forward, recurrence,
+    attention, image_network, image_network, random_scan, feed_forward, recurrence, quantized_layer, quantized_layer,
+    mixed_product,
 )  # fmt: skip
 """Idioms to choose from; an idiom that is listed twice is twice as frequent."""

@@ -203,15 +203,14 @@ class CallMutator:
             return call
         k = self.rng.randrange(len(formal))
         old, new = call.types[k].dtype, self.random_dtype(formal[k].kind)
-        if fixed_operand >= 0 and not formal[k].independent_dtype and call.types[fixed_operand].dtype == old:
-            return call
         types = tuple(
             t.with_dtype(new)
             if t.dtype == old and f.independent_dtype == formal[k].independent_dtype and f.kind != "bool"
             else t
             for f, t in zip(formal, call.types, strict=True)
         )
-        return replace(call, types=types)
+        keeps_fixed = fixed_operand < 0 or types[fixed_operand] == call.types[fixed_operand]
+        return replace(call, types=types) if keeps_fixed else call
 
     def random_dtype(self, kind: str) -> DType:
         computed = [d for d in KERNEL_DTYPES.values() if d.bits > 8 or not d.is_float]  # PyTorch only converts float8

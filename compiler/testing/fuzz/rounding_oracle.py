@@ -38,7 +38,7 @@ from compiler.ir.ops.recurrence import run_steps
 from compiler.ir.scalar import APPROXIMATED
 from compiler.ir.symbolic.index_expr import evaluate
 from compiler.ir.torch_types import TORCH_DTYPES, as_array, as_tensor
-from compiler.ir.types import DType
+from compiler.ir.types import DType, f32
 from compiler.passes.graph.winograd import INTERPOLATION_POINTS, is_unit_stride_3x3
 from compiler.passes.manager import run_pipeline
 from compiler.testing.fuzz.inputs import Array
@@ -330,7 +330,8 @@ def _randomize_masked_nan(
 
     is_nan = anywhere(weights != 0, x.isnan()) | anywhere(weights.isnan(), x != 0)
     if not _is_padded(node.operands[0]):
-        slack = 16 * resolution(node.operands[0].dtype)[0]
+        dtype = node.operands[0].dtype
+        slack = 16 * resolution(dtype)[0] if dtype.is_float else 0.0
         not_softmax = (weights < -slack) | (weights > 1 + slack)
         is_nan = is_nan | (anywhere(weights == 0, special_x) & anywhere(not_softmax, torch.ones_like(x)))
     if not _is_padded(node.operands[1]):
@@ -449,7 +450,7 @@ def _reduction_length(node: Node) -> int:
 
 def _sum_error(node: Node, operands: list[Value], eps: float, count: int) -> torch.Tensor:
     """Bound the error of adding `count` terms in any order; infinite terms are ignored."""
-    if is_unit_stride_3x3(node):
+    if node.dtype.compute == f32 and is_unit_stride_3x3(node):
         return _winograd_error(node, operands, eps)
     floats = [o for o in operands if o.is_floating_point()]
     absolute = [o.abs().nan_to_num(0.0, 0.0) if o.is_floating_point() else o for o in operands]
@@ -470,7 +471,7 @@ def _smallest_increment(node: Node) -> float:
 def _winograd_error(node: Node, operands: list[Value], eps: float) -> torch.Tensor:
     """Bound the error of a convolution that may use Winograd's algorithm: a large element affects all results of its tile."""
     radius = max(INTERPOLATION_POINTS) + 1
-    x, w = (o.abs().nan_to_num(torch.inf, torch.inf).clamp(min=1e-300) for o in operands)
+    x, w = (o.double().abs().nan_to_num(torch.inf, torch.inf).clamp(min=1e-300) for o in operands)
     images = x.flatten(0, -3)
     largest = F.max_pool2d(images, 2 * radius + 1, 1, radius).view_as(x) if x.numel() else x
     magnitude: Any = evaluate_node(node, [largest, w], torch.float64)

@@ -312,3 +312,12 @@ def test_nesting_without_end() -> None:
 def test_node_repr_needs_no_names() -> None:
     x: Node = input_node("x", parse_type("f32[4]"))
     assert repr(ops.silu(x)) == "%?: f32[4] = silu(%x)"
+
+
+def test_locations_with_modules_round_trip() -> None:
+    locs = (Loc("m.py", 3, "y = f(x)", "layers.0"), Loc("m.py", 3, "", "fc"), Loc(module="layers.1.norm"))
+    x = parse_graph("graph(%x: f32[4]) { return %x }").inputs[0]
+    graph = Graph((x,), tuple(OPS["exp"](x, loc=loc) for loc in locs))
+    again = parse_graph(print_graph(graph, locations=True))
+    assert tuple(n.loc for n in again.outputs) == locs
+    assert [str(loc) for loc in locs] == ["m.py:3 in layers.0", "m.py:3 in fc", "layers.1.norm"]

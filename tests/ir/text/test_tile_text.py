@@ -344,7 +344,7 @@ def test_a_bf16_constant_may_be_held_as_float32() -> None:
         ("where(%a[%i], 1, 2)", 1, "cannot infer the dtype of 1"),
         ("cast<f33>(%a[%i])", 6, "unknown dtype `f33`"),
         ("cast<f32>(1)", 11, "cannot infer the dtype of 1"),
-        ("%a[%i", 10, "expected `,`"),
+        ("%a[%i 3", 7, "expected `,`"),
         ("%a[%i//0]", 6, "division by zero"),
         ("+", 1, "expected an expression"),
     ],

@@ -89,3 +89,10 @@ def test_two_results_in_one_buffer_are_apart() -> None:
         else:
             with pytest.raises(VerifyError, match="which aliases another argument"):
                 verify_program(program)
+
+
+def test_results_are_written_back_into_inputs_of_their_type() -> None:
+    for target in ("y", "w"):
+        program = replace(PROGRAM, output_aliases={PROGRAM.outputs[0]: target})
+        with pytest.raises(VerifyError, match=f"is written back into %{target}, which is no input of its type"):
+            verify_program(program)

@@ -23,6 +23,16 @@ def test_both_operands_that_the_target_multiplies(lhs: str, rhs: str) -> None:
     )
 
 
+def test_operands_that_the_target_multiplies_widened() -> None:
+    check_pass(
+        "fold-casts",
+        before="""graph(%x: i8[2, 3], %w: u8[3, 4]) {
+          %a = cast %x {dtype=i32}  %b = cast %w {dtype=i32}  %y = matmul %a, %b  return %y }""",
+        after="graph(%x: i8[2, 3], %w: u8[3, 4]) { %y = matmul %x, %w {dtype=i32}  return %y }",
+        matrix_shapes=(MatrixShape(1, 8, 2, "i16", "i16", "i32"),),
+    )
+
+
 def test_a_constant_alone() -> None:
     head = "graph(%x: f32[2, 2]) { %w = constant i8[2, 2] [[1, -2], [3, 127]] "
     check_pass(

@@ -94,7 +94,7 @@ def test_a_large_operand_is_not_read_again_for_every_block_of_rows() -> None:
 def test_work_is_not_repeated_for_every_column() -> None:
     text = "graph(%x: f32[64, 32], %w: f32[32, 640]) { %a = mul %x, 2.0  %y = matmul %a, %w  return %y }"
     assert kernels(text) == [["mul"], ["matmul"]]
-    assert any("separate cost" in r for r in refusals(text))
+    assert any("separate kernels" in r for r in refusals(text))
 
 
 def test_a_value_that_others_need_is_a_further_result() -> None:
@@ -371,7 +371,7 @@ def test_materializes_for_many_columns() -> None:
           %y = fused %a, %w {body=graph @matmul(%x0: f32[64, 32], %x1: f32[32, n]) {
             %y = matmul %x0, %x1  return %y }}
           return %y }""",
-        remark="separate cost",
+        remark="of separate kernels",
         special=False,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -75,6 +76,27 @@ def test_images_are_padded_with_the_zero_point() -> None:
     )
 
 
+def test_a_zero_point_of_weights_needs_sums_over_windows() -> None:
+    """A convolution with one filter of ones."""
+    conv = "{stride=[2], dilation=[1]}"
+    check_pass(
+        "integer-contraction",
+        before=f"""graph(%x: u8[1, 2, 6], %w: i8[5, 2, 3], %z: i32[5, 1, 1]) {{
+          %a = cast %x {{dtype=f32}}
+          %i = cast %w {{dtype=i32}}  %d = sub %i, %z  %b = cast %d {{dtype=f32}}
+          %y = conv %a, %b {conv}
+          return %y }}""",
+        after=f"""graph(%x: u8[1, 2, 6], %w: i8[5, 2, 3], %z: i32[5, 1, 1]) {{
+          %c = conv %x, %w {conv.replace("}", ", dtype=i32}")}
+          %one = constant i8[] 1  %ones = expand %one {{shape=[1, 2, 3]}}
+          %s = conv %x, %ones {conv.replace("}", ", dtype=i32}")}
+          %t = reshape %z {{shape=[1, 5, 1]}}  %u = mul %s, %t  %v = sub %c, %u
+          %y = cast %v {{dtype=f32}}
+          return %y }}""",
+        special=False,
+    )
+
+
 def test_scales_of_tokens_move_through_views() -> None:
     check_pass(
         "integer-contraction",
@@ -104,9 +126,6 @@ REFUSED = {
         %i = cast %x {dtype=i32}  %d = sub %i, %z  %f = cast %d {dtype=f32}
         %p = pad %f {before=[0, 0, 1], after=[0, 0, 1]}  %b = cast %w {dtype=f32}
         %y = conv %p, %b {stride=[1], dilation=[1]}  return %y }""",
-    "a zero point of the weights needs sums over windows": """graph(%x: u8[1, 2, 4], %w: i8[2, 2, 2]) {
-        %a = cast %x {dtype=f32}  %f = cast %w {dtype=f32}  %b = sub %f, 3.0
-        %y = conv %a, %b {stride=[1], dilation=[1]}  return %y }""",
     "sums of 131072 products may not fit 32 bits": """graph(%x: i8[1, 131072], %w: i8[131072, 1]) {
         %a = cast %x {dtype=f32}  %b = cast %w {dtype=f32}  %y = matmul %a, %b  return %y }""",
     "zero points and scales are applied in f32": """graph(%x: i8[2, 4], %w: i8[4, 3], %s: f64[2, 1]) {
@@ -172,15 +191,18 @@ def test_linear_layers_have_the_bits_of_integers(
 
 @pytest.mark.parametrize("x_dtype", [torch.int8, torch.uint8], ids=str)
 @pytest.mark.parametrize(("groups", "stride", "padding"), [(1, 1, 1), (2, 2, 0), (8, 1, 2)])
-def test_convolutions_have_the_bits_of_integers(x_dtype: torch.dtype, groups: int, stride: int, padding: int) -> None:
+@pytest.mark.parametrize("weight_zero", [0, -9])
+def test_convolutions_have_the_bits_of_integers(
+    x_dtype: torch.dtype, groups: int, stride: int, padding: int, weight_zero: int
+) -> None:
     x, w = random_bytes(x_dtype, 2, 8, 9, 7), random_bytes(torch.int8, 16, 8 // groups, 3, 3)
 
     def conv(a: Tensor, b: Tensor) -> Tensor:
         return torch.nn.functional.conv2d(a, b, None, stride, padding, groups=groups)
 
-    compiled = compiler.compile(Product(w, 6, 0, conv), (x,))
+    compiled = compiler.compile(Product(w, 6, weight_zero, conv), (x,))
     assert compiled.remarks.select("integer-contraction")[0].kind == "applied"
-    exact = conv(x.double() - 6, w.double())
+    exact = conv(x.double() - 6, w.double() - weight_zero)
     np.testing.assert_array_equal(compiled(x).numpy(), exact.numpy().astype(np.float32))
 
 
@@ -202,3 +224,14 @@ def test_every_target_has_the_same_integers(target: str, x_dtype: torch.dtype) -
     exact = (x.numpy().astype(np.int64) - 5) @ w.numpy().astype(np.int64).T
     for result in results:
         np.testing.assert_array_equal(result, exact.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", runnable_targets())
+def test_every_target_convolves_the_same_integers(target: str) -> None:
+    """Padding, three channels, zero points of images and of weights."""
+    x, w = random_bytes(torch.uint8, 1, 3, 6, 9), random_bytes(torch.int8, 20, 3, 3, 3)
+    conv = partial(torch.nn.functional.conv2d, padding=1)
+    compiled = compiler.compile(Product(w, 200, 7, conv), (x,), options={"target": target})
+    assert [r.message for r in compiled.remarks.select("integer-contraction")] == ["runs in integers"]
+    exact = conv(x.double() - 200, w.double() - 7)
+    np.testing.assert_array_equal(compiled(x).numpy(), exact.numpy().astype(np.float32))

@@ -85,3 +85,28 @@ def test_weights_on_the_left() -> None:
           return %y }""",
         matrix_shapes=X86,
     )
+
+
+def test_sums_that_are_bytes_stay() -> None:
+    check_pass(
+        "legalize-signedness",
+        unchanged="graph(%x: u8[4, 2], %w: u8[2, 3]) { %y = matmul %x, %w  return %y }",
+        matrix_shapes=X86,
+    )
+
+
+def test_wide_sums_keep_their_dtype() -> None:
+    check_pass(
+        "legalize-signedness",
+        before="""graph(%x: u8[4, 2], %w: u8[2, 3]) {
+          %a = cast %x {dtype=i64}  %b = cast %w {dtype=i64}
+          %y = matmul %a, %b
+          return %y }""",
+        after="""graph(%x: u8[4, 2], %w: u8[2, 3]) {
+          %a = cast %x {dtype=i64}
+          %f = xor %w, 128  %s = bitcast %f {dtype=i8}  %si = cast %s {dtype=i64}
+          %z = constant i32[] -128  %zi = cast %z {dtype=i64}  %b = sub %si, %zi
+          %y = matmul %a, %b {dtype=i64}
+          return %y }""",
+        matrix_shapes=X86,
+    )

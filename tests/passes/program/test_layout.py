@@ -6,6 +6,7 @@ import pytest
 
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
+from compiler.target import MatrixShape
 from compiler.testing.checks import canonical_text, check_pass, parse_ir
 
 
@@ -119,3 +120,22 @@ def test_no_open_dimension_lies_innermost(rows: str, turned: bool) -> None:
         parallel %p in 0..{rows} {{ %s = reduce max %c in 0..3 {{ yield %x[%p, %c] }} store %s, %y[%p] }} }}
       launch @k(%a, %t)  launch @l(%t, %b) }}"""
     assert ("{1, 0}" in str(run_pipeline(parse_ir(text), "layout", Context()))) == turned
+
+
+def byte_conv(name: str, x: str, y: str, channels: int) -> str:
+    """A 1x1 convolution of bytes from 32 channels, on 64 pixels."""
+    return f"""kernel @{name}(in %x: u8{x}, const %w: i8[{channels}, 32], out %y: {y}) {{
+      parallel %p in 0..64 {{ parallel %c in 0..{channels} {{
+        %s = reduce add %k in 0..32 {{ yield cast<i32>(%x[%k, %p]) * cast<i32>(%w[%c, %k]) }}
+        store cast<u8>(min(cast<f32>(%s) * 0.01, 255.0)), %y[%c, %p] }} }} }}"""
+
+
+@pytest.mark.parametrize(("shapes", "layout"), [((), ""), ((MatrixShape(1, 16, 4, "u8", "i8", "i32"),), "{1, 0}")])
+def test_channels_come_last_where_four_products_are_added_at_once(shapes: tuple[MatrixShape, ...], layout: str) -> None:
+    """24 channels leave lanes idle, which pixels do not: dot products decide, and save the loads of both operands too."""
+    weights = "".join(f"constant %{w}: i8[{n}, 32] [{', '.join([str([1] * 32)] * n)}]  " for w, n in (("v", 32), ("w", 24)))  # fmt: skip
+    kernels = byte_conv("k", "[32, 64]{1, 0}", "u8[32, 64]", 32) + byte_conv("l", "[32, 64]", "u8[24, 64]", 24)
+    steps = "launch @k(%a, %v, %t)  launch @l(%t, %w, %b)"
+    text = f"program {{ input %a: u8[32, 64]{{1, 0}}  output %b: u8[24, 64]  {weights} buffer %t: u8[32, 64] {kernels} {steps} }}"  # fmt: skip
+    made = run_pipeline(parse_ir(text), "layout", Context(matrix_shapes=shapes))
+    assert str(made.buffers["t"]) == f"u8[32, 64]{layout}"

@@ -7,7 +7,11 @@ import pytest
 from compiler.target import MatrixShape
 from compiler.testing.checks import check_pass
 
-SHAPES = (MatrixShape(1, 16, 2, "bf16", "bf16", "f32"), MatrixShape(1, 16, 4, "u8", "i8", "i32"))
+SHAPES = (
+    MatrixShape(1, 16, 2, "bf16", "bf16", "f32"),
+    MatrixShape(1, 16, 4, "u8", "i8", "i32"),
+    MatrixShape(1, 16, 2, "i16", "i16", "i32"),
+)
 
 
 def matmul(value: str, inputs: str, params: str, total: str = "f32", reduced: str = "0..8") -> str:
@@ -87,6 +91,31 @@ def test_dtypes_that_the_target_does_not_multiply() -> None:
     text = matmul("cast<i32>(%a[%i, %k]) * cast<i32>(%w[%j, %k])", types, types, total="i32")
     check_pass("dot-products", unchanged=text, matrix_shapes=SHAPES)
     check_pass("dot-products", unchanged=matmul(BF16, "bf16[4, 8], %bf16[6, 8]", "bf16[4, 8], %bf16[6, 8]"))
+
+
+def test_constants_may_be_narrower_than_what_the_target_multiplies() -> None:
+    """They are widened in registers; of 16 bits, two of them fill half of a lane."""
+
+    def product(image: str, weights: str, constant: str, value: str, extent: int) -> str:
+        return f"""program {{
+          input %a: i16[4, 4]  output %y: i32[4, 2]
+          constant {constant} [[1, -2, 3, 4], [-128, 127, 0, 5]]
+          kernel @k(in %a: {image}, const %w: {weights}, out %y: i32[4, 2]) {{
+            for %i in 0..4 {{ for %j in 0..2 {{
+              %s = reduce add %k in 0..{extent} {{ yield {value} }}
+              store %s, %y[%i, %j]
+            }} }}
+          }}
+          launch @k(%a, %w, %y)
+        }}"""
+
+    check_pass(
+        "dot-products",
+        before=product("i16[4, 4]", "i8[2, 4]", "%w: i8[2, 4]", "cast<i32>(%a[%i, %k]) * cast<i32>(%w[%j, %k])", 4),
+        after=product("i16x2[4, 2]", "i8x2[2, 2]", "%w: i8[2, 4]", "dot<i32>(%a[%i, %k], %w[%j, %k])", 2),
+        remark="adds 2 products of i16x2 and i8x2 at once",
+        matrix_shapes=SHAPES,
+    )
 
 
 def test_an_operand_that_is_also_read_in_single_elements() -> None:

@@ -9,7 +9,8 @@ from compiler.codegen.llvm.emit import emit_kernel
 from compiler.codegen.triton.emit import emit_triton
 from compiler.errors import TilewrightError
 from compiler.ir.text.tile_parser import parse_kernel
-from compiler.passes.manager import parse_pipeline, run_pipeline
+from compiler.passes.manager import run_pipeline
+from compiler.passes.pipeline_text import parse_pipeline
 from compiler.testing.checks import check_pass
 
 ROWS = """kernel @rows(size n in 2..9 hint 4, in %x: f32[n, 32], out %y: f32[n, 32]) {

@@ -46,6 +46,23 @@ def test_accumulators_fit_the_registers(shape: tuple[int, int, int], machine: Ma
     assert found["i"] * registers + registers + 1 <= machine.registers
 
 
+def test_sums_around_a_sum_hold_registers_too() -> None:
+    """One tile for both; the outer one is not a block of its own."""
+    text = """kernel @k(in %x: i32[64, 8, 4], const %w: i32[8, 4, 64], const %s: i32[8, 64], out %y: i32[64, 64]) {
+      parallel %i in 0..64 { parallel %j in 0..64 lanes 8 {
+        %t = reduce add %g in 0..8 {
+          %p = reduce add %k in 0..4 { yield %x[%i, %g, %k] * %w[%g, %k, %j] }
+          yield %p * %s[%g, %j]
+        }
+        store %t, %y[%i, %j]
+      } }
+    }"""
+    found = sizes(text, machine=AVX2)
+    vectors = found["j"] // 8
+    assert found["i"] > 1
+    assert 2 * found["i"] * vectors + vectors <= AVX2.registers
+
+
 def test_a_large_product_keeps_the_multipliers_busy() -> None:
     """Enough independent sums to hide the latency of one multiply-add."""
     for machine in (AVX512, AVX2):

@@ -1,0 +1,125 @@
+"""What can be asked of compiled code: the IR of its stages, remarks, work, a profile and a report."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import torch
+
+from compiler.analysis.opaque_calls import opaque_operators
+from compiler.codegen.backend import backend_of
+from compiler.driver.compiled_graph import ExecutedProgram
+from compiler.driver.partitioned_graph import AnyCompiled
+from compiler.driver.variant import require_executable
+from compiler.errors import ArgumentError
+from compiler.ir.graph.graph import Graph
+from compiler.ir.text.graph_printer import print_graph
+from compiler.ir.text.tile_printer import print_program
+from compiler.passes.remark import Remark, Remarks
+from compiler.pipeline import Stages
+from compiler.report.measure import Workload
+from compiler.report.profile import Profile, measure_profile
+from compiler.report.report import Report, program_totals
+from compiler.runtime.executable import Executable
+
+IR_STAGES = ("imported", "fused", "lowered", "scheduled")
+"""Stages of `print_ir` that every target has; its backend adds others: "llvm" and "assembly", or "triton"."""
+
+
+class Inspection(ABC):
+    """Questions about a compiled graph; answers are for the example tensors, or the inputs of the last profile."""
+
+    def __init__(self, compiled_graph: AnyCompiled, frontend_seconds: Mapping[str, float]) -> None:
+        self.compiled_graph, self._frontend_seconds = compiled_graph, dict(frontend_seconds)
+
+    @abstractmethod
+    def example_tensors(self) -> Sequence[torch.Tensor]:
+        """Return inputs of the graph."""
+
+    @cached_property
+    def _executed_programs(self) -> list[ExecutedProgram]:
+        return self.compiled_graph.executed_programs(self.example_tensors())
+
+    @property
+    def stages(self) -> Stages:
+        """The IR of every stage; of a partitioned graph, its last part's."""
+        return self._last_program.stages
+
+    @property
+    def executable(self) -> Executable:
+        """The native program for the same sizes; TargetError where this machine cannot run it."""
+        return require_executable(self._last_program.variant, self._last_program.executable)
+
+    @property
+    def _last_program(self) -> ExecutedProgram:
+        if not self._executed_programs:
+            raise ArgumentError("nothing is compiled: all of it runs in PyTorch")
+        return self._executed_programs[-1]
+
+    @property
+    def remarks(self) -> Remarks:
+        """Operators left to PyTorch, and the decisions of the passes, with their reasons."""
+        return Remarks(
+            [*self._opaque_remarks, *(r for program in self._executed_programs for r in program.stages.context.remarks)]
+        )
+
+    @property
+    def _opaque_remarks(self) -> tuple[Remark, ...]:
+        """A remark for each operator that runs in PyTorch."""
+        return tuple(
+            Remark("import", "missed", f"{o.operator} runs in PyTorch: {o.reason}", o.loc, o.node)
+            for o in opaque_operators(self.compiled_graph.graph.outputs)
+        )
+
+    @property
+    def compile_seconds(self) -> dict[str, float]:
+        """Seconds spent on each step of compiling, and their "total"."""
+        parts = {**self._frontend_seconds, **self.compiled_graph.compile_seconds}
+        return {**parts, "total": sum(parts.values())}
+
+    @property
+    def workload(self) -> Workload:
+        """Kernels, arithmetic operations and bytes of one call."""
+        totals = [program_totals(program.stages.lowered) for program in self._executed_programs]
+        return Workload(*(sum(t[k] for t in totals) for k in range(3)))
+
+    def print_ir(self, stage: str = "fused") -> str:
+        """Return the text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), or code.
+
+        Code is "llvm" and "assembly" for CPUs, "triton" for GPUs.  The texts of a partitioned graph follow one another.
+        """
+        return "\n".join(_stage_text(stage, program.stages) for program in self._executed_programs)
+
+    def profile_inputs(self, inputs: Sequence[torch.Tensor], repeats: int = 20) -> Profile:
+        """Return the time of every kernel in calls with these inputs of the graph.
+
+        The calls into PyTorch between parts of a program are part of the whole call alone.
+        """
+        self._executed_programs = self.compiled_graph.executed_programs(inputs)
+        return measure_profile(self.compiled_graph.run, inputs, self._executed_programs, repeats)
+
+    def report_for(self, measured: Profile | None) -> Report:
+        """Return everything about this compilation; `save("report.html")` of it writes a page."""
+        texts = {stage: self.print_ir(stage) for stage in IR_STAGES}
+        programs = tuple((p.stages, require_executable(p.variant, p.executable)) for p in self._executed_programs)
+        name, opaque = self.compiled_graph.graph.name, self._opaque_remarks
+        return Report(name, programs, self.compile_seconds, measured, texts, opaque)
+
+    def _repr_html_(self) -> str:
+        return self.report_for(None)._repr_html_()
+
+    def __repr__(self) -> str:
+        return f"<compiled {self.compiled_graph.graph.name}: {self.workload.kernels} kernels>"
+
+
+def _stage_text(stage: str, stages: Stages) -> str:
+    """Return the text of a stage of one program; ArgumentError for a stage that its target does not have."""
+    printers = backend_of(stages.target).printers
+    if stage in printers:
+        return "\n".join(printers[stage](kernel, stages.target) for kernel in stages.scheduled.kernels.values())
+    if stage not in IR_STAGES:
+        raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, *printers))}")
+    ir = getattr(stages, stage)
+    return print_graph(ir) if isinstance(ir, Graph) else print_program(ir)

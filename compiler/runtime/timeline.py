@@ -1,0 +1,132 @@
+"""Timeline of a call: when each step ran, and when each thread took part in it.
+
+The clock is read inside the call, between the steps and around the work of each thread (see timeline.ll), so that steps are
+timed as they run: after one another, with the caches and the number of threads that a call has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from compiler.codegen.llvm.object_file import emit_object
+from compiler.codegen.llvm.program_entry import MARK
+from compiler.codegen.llvm.targets import host_target
+from compiler.errors import TargetError
+from compiler.ir.symbolic.index_expr import evaluate
+from compiler.ir.tile.program import OpaqueCall, Program, Repeat, Step, View, execution_counts
+from compiler.runtime.cpu_executable import CPUExecutable
+from compiler.runtime.executable import Executable, split_segments
+from compiler.runtime.loader import link_objects
+from compiler.runtime.threads import CLOCKS, kernel_functions, machine, team
+
+MAX_SPANS = 1 << 16
+"""Most times of threads that are recorded in a call; the others are lost."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Time of one run of step `step`, or of the part of it that `thread` worked on; seconds since the call began.
+
+    Thread 0 is the caller; the others are the workers of the team.
+    """
+
+    step: int
+    begin: float
+    end: float
+    thread: int = 0
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One call: `runs` of its steps in order, `spans` of the threads that shared them, and the number of spans that were lost."""
+
+    runs: tuple[Span, ...]
+    spans: tuple[Span, ...]
+    lost_spans: int = 0
+
+    def step_seconds(self, steps: int) -> list[float]:
+        """Return the seconds of each of `steps` steps, all of its runs together."""
+        total = [0.0] * steps
+        for run in self.runs:
+            total[run.step] += run.end - run.begin
+        return total
+
+
+class TimelineRecorder:
+    """Calls of a program that record their timeline: `recorder(inputs)` returns that of one call; TargetError for a GPU's.
+
+    Steps are numbered in the order of `execution_counts`.
+    """
+
+    def __init__(self, exe: Executable) -> None:
+        if not isinstance(exe, CPUExecutable):
+            raise TargetError(f"programs of {exe.target.name} are not timed step by step; use torch.profiler")
+        self._segments = segment_runs(exe.program)
+        self._library = link_objects([timeline_object()], ["timeline", "timed_parallel", MARK], kernel_functions())
+        self._marks = (ctypes.c_int64 * sum(len(runs) + 1 for runs in self._segments))()
+        self._spans = np.empty((MAX_SPANS, 3), np.int64)
+        self._table = (ctypes.c_int64 * 5).from_address(self._library["timeline"])
+        self._table[:] = [ctypes.addressof(self._marks), self._spans.ctypes.data, MAX_SPANS, 0, 0]
+        functions = {"tilewright_parallel": self._library["timed_parallel"], MARK: self._library[MARK]}
+        self._executable = exe.with_marks(ctypes.CFUNCTYPE(None)(self._library[MARK]), functions)
+        self._seconds_per_tick = 1e-6 / team().ticks_per_microsecond()
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> Timeline:
+        self._table[3:] = [0, 0]
+        self._executable.run(inputs)
+        if not self._segments:
+            return Timeline((), ())
+        start, recorded = self._marks[0], min(self._table[4], MAX_SPANS)
+        ends = iter([(mark - start) * self._seconds_per_tick for mark in self._marks])
+        runs = [
+            Span(step, begin, end)
+            for steps in self._segments
+            for step, (begin, end) in zip(steps, pairwise([next(ends) for _ in range(len(steps) + 1)]), strict=True)
+        ]
+        threads, *times = self._spans[:recorded].T
+        begins, finishes = ((t - start) * self._seconds_per_tick for t in times)
+        spans = attribute_spans(runs, zip(threads.tolist(), begins.tolist(), finishes.tolist(), strict=True))
+        return Timeline(tuple(runs), tuple(spans), self._table[4] - recorded)
+
+
+def segment_runs(program: Program) -> list[list[int]]:
+    """Return the number of each step that runs, in order, for each segment of `program`."""
+    segments, first = [], 0
+    for segment in split_segments(program):
+        steps = (segment,) if isinstance(segment, OpaqueCall) else tuple(segment)
+        segments.append(list(_executed(steps, first)))
+        first += sum(1 for _ in execution_counts(steps))
+    return segments
+
+
+def _executed(steps: Iterable[Step], first: int) -> Iterator[int]:
+    """Yield the number of each step that runs; those of `steps` count from `first`."""
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield from list(_executed(step.steps, first)) * evaluate(step.count, {})
+            first += sum(1 for _ in execution_counts(step.steps))
+        elif not isinstance(step, View):
+            yield first
+            first += 1
+
+
+def attribute_spans(runs: Sequence[Span], recorded: Iterable[tuple[int, float, float]]) -> Iterator[Span]:
+    """Yield the time of each thread, given as (thread, begin, end), with the step that ran when it began."""
+    begins = [run.begin for run in runs]
+    for thread, begin, end in sorted(recorded, key=lambda span: span[1]):
+        yield Span(runs[max(0, bisect_right(begins, begin) - 1)].step, begin, end, thread)
+
+
+def timeline_object() -> bytes:
+    """Return the object file of the functions that record."""
+    text = files("compiler.runtime").joinpath("timeline.ll").read_text()
+    target = host_target()
+    return emit_object(f'target triple = "{target.triple}"\n{text}{CLOCKS[machine()]}', target)

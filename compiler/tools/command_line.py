@@ -1,0 +1,98 @@
+"""Parts of the command line that several commands share: consoles, arguments and options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from compiler.options import FALLBACKS, MATMUL_PRECISIONS, Options
+from compiler.report.render import PLAIN_WIDTH, render_plain
+
+out, err = Console(soft_wrap=True), Console(stderr=True)
+
+
+def add_command(
+    commands: Any, name: str, handler: Callable[[argparse.Namespace], None], text: str
+) -> argparse.ArgumentParser:
+    """Add a command that runs `handler`; `text` is its help."""
+    description = f"{text[:1].upper()}{text[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
+    parser.add_argument(
+        "--load", action="append", default=[], metavar="MODULE", help="import a module with passes or ops"
+    )
+    parser.set_defaults(command=handler)
+    return parser
+
+
+def add_optional_flag(c: argparse.ArgumentParser, flag: str, metavar: str, const: str, text: str) -> None:
+    """Add a flag with an optional value: None if the flag is absent, `const` if it has no value."""
+    c.add_argument(flag, nargs="?", const=const, metavar=metavar, help=text)
+
+
+def add_model_arguments(c: argparse.ArgumentParser) -> None:
+    """Add the arguments of every command that takes an exported program."""
+    c.add_argument("model", metavar="MODEL.pt2", help="a program saved by torch.export.save")
+    c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
+    add_machine_argument(c)
+    c.add_argument("--unfused", action="store_true", help="one kernel per op")
+    edited = "replace or edit (default,-{}) the default {} passes"
+    c.add_argument("--graph-passes", default="", metavar="PIPELINE", help=edited.format("fuse", "graph"))
+    c.add_argument("--tile-passes", default="", metavar="PIPELINE", help=edited.format("peel", "tile"))
+    c.add_argument(
+        "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
+    )
+    c.add_argument("--fallback", choices=FALLBACKS, default="error", help="for operators that PyTorch must run (error)")
+    c.add_argument("--threads", type=int, metavar="N", help="number of threads of parallel kernels")
+    c.add_argument("--tune", action="store_true", help="autotune the most expensive kernels (results are cached)")
+
+
+def add_machine_argument(c: argparse.ArgumentParser) -> None:
+    """Add the argument of commands that ask the cost model."""
+    c.add_argument("--machine", default="", metavar="FILE", help="describe the machine by a file that calibrate wrote")
+
+
+def options_from_args(args: argparse.Namespace) -> Options:
+    """Return the options given by `add_model_arguments`; sets the number of threads."""
+    import torch
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    passes = {"graph_passes": args.graph_passes, "tile_passes": args.tile_passes}
+    return Options(
+        target=args.target,
+        machine=args.machine,
+        fuse=not args.unfused,
+        matmul_precision=args.matmul_precision,
+        fallback=args.fallback,
+        tune=args.tune,
+        **passes,
+    )
+
+
+def status_spinner(message: str) -> AbstractContextManager[Any]:
+    """Show a spinner with `message` in a terminal."""
+    return err.status(message)
+
+
+def show(result: object) -> None:
+    """Print a table in the width of the terminal, or in full where the output is none."""
+    if out.is_terminal:
+        out.print(result)
+    else:
+        print(render_plain(result, PLAIN_WIDTH))
+
+
+def write_json(value: object, file: Path | None) -> None:
+    """Write a value as JSON to a file, or print it."""
+    text = json.dumps(value, indent=2)
+    if file is None:
+        print(text)
+        return
+    file.write_text(text, encoding="utf-8")
+    err.print(f"wrote {file}")

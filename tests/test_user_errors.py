@@ -1,0 +1,58 @@
+"""Errors of calls and options: what is wrong, in a line, and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import compiler
+from compiler.errors import ArgumentError, OptionError, TargetError, TilewrightError
+from compiler.options import as_options
+
+SAVE = """import sys, torch
+@torch.library.custom_op("elsewhere::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor: return x * 2
+twice.register_fake(torch.empty_like)
+class Twice(torch.nn.Module):
+    def forward(self, x): return twice(x)
+torch.export.save(torch.export.export(Twice(), (torch.randn(3),)), sys.argv[1])
+"""
+
+
+def test_unknown_options_and_targets() -> None:
+    with pytest.raises(OptionError, match="there is no option 'taget'; did you mean target"):
+        as_options({"taget": "host"})
+    with pytest.raises(OptionError, match="check must be one of False, True, 'strict', but is 'always'"):
+        as_options({"check": "always"})
+    with pytest.raises(
+        TargetError, match=r"did you mean aarch64\?\ncode for host, .* runs here; for .* it can be printed"
+    ):
+        compiler.compile(nn.ReLU(), (torch.randn(3),), options={"target": "aarch65"})
+
+
+def test_an_unknown_keyword_is_named() -> None:
+    compiled = compiler.compile(nn.ReLU(), (torch.randn(3),))
+    with pytest.raises(ArgumentError, match="missing a required argument: 'input'; there is no argument 'y'"):
+        compiled(y=torch.randn(3))
+
+
+def test_a_program_with_an_operator_of_another_library(tmp_path: Path) -> None:
+    path = tmp_path / "twice.pt2"
+    subprocess.run([sys.executable, "-c", SAVE, str(path)], check=True, capture_output=True)
+    with pytest.raises(
+        TilewrightError, match=r"calls elsewhere\.twice\.default, which is not registered; .*--load MODULE"
+    ):
+        compiler.compile(path)
+
+
+def test_dynamic_kernels_are_tuned_for_their_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.export.Dim("rows", min=1, max=400)
+    monkeypatch.setattr("compiler.runtime.kernel_timer.TIME_BUDGET", 1e-3)
+    options = {"tune": True, "cache": ""}
+    compiled = compiler.compile(nn.Linear(64, 48), (torch.randn(20, 64),), dynamic_shapes=({0: rows},), options=options)
+    assert compiled.remarks.select("tune")
