@@ -24,6 +24,7 @@ from compiler.tools.command_line import (
     add_optional_flag,
     err,
     out,
+    show,
     status_spinner,
 )
 from compiler.tools.model_commands import add_program_commands
@@ -250,7 +251,7 @@ def list_ops(args: argparse.Namespace) -> None:
                 operands = ", ".join(f"{p.name}: {p.kind}" for p in o.operand_specs)
                 overloads = " ".join(a.removeprefix("aten.") for a in o.aten)
                 rows.add_row(name, escape(operands), escape(", ".join(o.attr_defaults)), overloads)
-        out.print(rows)
+        show(rows)
 
 
 def show_coverage(args: argparse.Namespace) -> None:
@@ -270,7 +271,7 @@ def show_coverage(args: argparse.Namespace) -> None:
     rows = table("operators", ["operator", "support"], last=["mechanism or reason"])
     for s in supports:
         rows.add_row(s.overload.removeprefix("aten."), s.kind, escape(s.note))
-    out.print(rows)
+    show(rows)
     totals = Counter(s.kind for s in supports)
     for kind, meaning in SUPPORT_KINDS.items():
         if totals[kind]:

@@ -66,9 +66,9 @@ def test_dynamic_sizes_of_a_target_that_is_not_here() -> None:
 
 
 def test_unknown_targets_are_refused_with_a_suggestion() -> None:
-    with pytest.raises(TargetError, match="did you mean 'sm90'"):
+    with pytest.raises(TargetError, match="did you mean sm90"):
         target_by_name("sm9")
-    with pytest.raises(TargetError, match="choose host, x86-64"):
+    with pytest.raises(TargetError, match=r"code for host, x86-64.* runs here"):
         compiler.compile(MODEL, (INPUT,), options={"target": "z80"})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from itertools import cycle
 
 import pytest
 
@@ -12,6 +13,7 @@ from compiler.ir.tile.kernel import Kernel, Param
 from compiler.ir.types import DTYPES, TensorType
 from compiler.runtime import kernel_timer as stopwatch
 from compiler.runtime.kernel_timer import KernelTimer, random_buffer
+from compiler.runtime.native_kernel import bind_kernel
 
 
 def kernel(tile: int) -> Kernel:
@@ -69,10 +71,13 @@ def test_calls_take_turns_in_the_copies_of_constants(watch: KernelTimer) -> None
     seen: list[tuple[int, ...]] = []
     signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)
     note = signature(lambda *arguments: seen.append(arguments))
-    call = watch._bind_call(ctypes.cast(note, ctypes.c_void_p).value or 0, [[1], [20, 30, 40]], 9)
+    frame = ctypes.c_uint64()
+    call = bind_kernel(ctypes.cast(note, ctypes.c_void_p).value or 0, 2, [], frame)
+    arguments = zip(cycle([1]), cycle([20, 30, 40]))
     for _ in range(4):
-        call()
-    assert seen == [(1, 20, 9), (1, 30, 9), (1, 40, 9), (1, 20, 9)]
+        watch._call_next(call, arguments)
+    assert [s[:2] for s in seen] == [(1, 20), (1, 30), (1, 40), (1, 20)]
+    assert {s[2] for s in seen} == {ctypes.addressof(frame)}
 
 
 @pytest.mark.parametrize(("spread", "copies"), [(0, 1), (255, 1), (1024, 5), (1 << 26, stopwatch.MAX_CONSTANT_COPIES)])

@@ -89,7 +89,7 @@ def test_fma_is_known():
 
 
 def test_unknown_targets_and_bad_ir_are_refused():
-    with pytest.raises(TargetError, match="choose host"):
+    with pytest.raises(TargetError, match=r"code for host, .* runs here"):
         target_by_name("z80")
     with pytest.raises(LLVMError, match="invalid LLVM IR"):
         emit_object("define void @f() { ret i32 0 }", host_target())
