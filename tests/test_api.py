@@ -18,12 +18,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 import compiler
 from compiler import ArgumentError, CompiledModule, Options
 from compiler.api import as_exported_program
 from compiler.driver.variant import compile_time_gc_settings
 from compiler.report.measure import Workload, eager_workload, float64_reference, numerical_error
+from tests.frontend.frontend_kit import FunctionModule
 
 
 class Gate(nn.Module):
@@ -114,6 +116,16 @@ def test_nested_arguments_and_results() -> None:
         compiled(x, rest, False, shift=shift)
     with pytest.raises(ArgumentError, match="nested differently"):
         compiled(x, {"pair": (a,)}, shift=shift)
+
+
+def test_results_in_any_nesting_take_the_short_way() -> None:
+    x = torch.randn(3, 5)
+    for function in (lambda x: x.sort(), lambda x: {"a": x + 1, "b": (x * 2, [x.exp()])}):
+        compiled = compiler.compile(FunctionModule(function), (x,))
+        assert compiled._call_function != compiled._call_general
+        got, want = compiled(x), function(x)
+        assert type(got) is type(want)
+        assert all(map(near, tree_leaves(got), tree_leaves(want)))
 
 
 def test_arguments_that_are_no_tensors() -> None:

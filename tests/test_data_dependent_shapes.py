@@ -64,6 +64,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Tensor, ...]]]] = 
     "every other": (lambda a, n: a[n.item() : n.item() + 4 : 2] + 1, lambda: (x(), small())),
     "the last but one": (lambda a, n: a[n.item()] * 2, lambda: (x(), torch.tensor(-2))),
     "a number": (lambda a, n: (a * n.item(), n.item() - 9, a.sum() + n.item()), lambda: (x(), small())),
+    "conditions": (lambda a, n: (a[a > 0].shape[0] > n.item(), n.item() < 1, a + 1), lambda: (x(), small())),
+    "a condition on a fraction": (lambda a, n: (n.item() * 2 > 0.25, a + 1), lambda: (x(), torch.tensor(0.25))),
     "a fraction": (lambda a, n: a.clamp(min=n.item()), lambda: (x(), torch.tensor(-0.25))),
 }  # fmt: skip
 
@@ -180,6 +182,31 @@ def test_sizes_out_of_their_range_are_refused() -> None:
     for wrong in (-1, 7):
         with pytest.raises(ArgumentError):
             compiled(torch.randn(6, 7), torch.tensor(wrong))
+
+
+def test_a_range_on_which_the_trace_relies_is_checked_as_in_every_backend() -> None:
+    """PyTorch infers that `masked_select` of 10 elements has at most 10, although the mask may repeat them."""
+
+    def chosen(a: Tensor, mask: Tensor) -> Tensor:
+        found = torch.masked_select(a, mask)
+        return found + 1 if found.shape[0] <= 10 else found - 1  # no branch is left in the trace
+
+    def repeated(a: Tensor, mask: Tensor) -> Tensor:
+        return torch.masked_select(a.expand(mask.shape), mask) + 1
+
+    few, many = ((torch.randn(10), torch.arange(70).view(7, 10) < n) for n in (9, 11))
+    program = torch.export.export(FunctionModule(chosen), few)
+    entry_points: list[tuple[Any, Any]] = [
+        (compiler.compile(program), program.module()),
+        (torch.compile(chosen, backend=tilewright), torch.compile(chosen, backend="aot_eager")),
+    ]
+    for ours, theirs in entry_points:
+        agree(ours, chosen, few)
+        with pytest.raises(RuntimeError, match="u0 <= 10"):
+            theirs(*many)
+        with pytest.raises(ArgumentError, match=r"u0 <= 10 .*; data decides u0 at .*:\d+ \(u0 = 11\)"):
+            ours(*many)
+    agree(compiler.compile(FunctionModule(repeated), few), repeated, many)
 
 
 def test_conditions_between_sizes_are_checked() -> None:

@@ -62,7 +62,7 @@ class CallAdapter:
     ) -> Callable[..., Any] | None:
         """Return a function that calls `run` directly, or None if the program is not a plain tensor function.
 
-        A plain one takes tensors by position and returns a tensor or a tuple of tensors.
+        A plain one takes tensors by position and returns tensors, in any nesting.
         Calls with keywords or another number of arguments go to `slow_path`.
         """
         form = self.imported
@@ -84,9 +84,13 @@ class CallAdapter:
         def several(*args: torch.Tensor, **kwargs: Any) -> Any:
             return tuple(run(args)) if not kwargs and len(args) == count else slow_path(*args, **kwargs)
 
+        def nested(*args: torch.Tensor, **kwargs: Any) -> Any:
+            plain = not kwargs and len(args) == count
+            return tree_unflatten(run(args), form.out_spec) if plain else slow_path(*args, **kwargs)
+
         if form.out_spec.is_leaf():
             return single
-        return several if form.out_spec == tree_flatten((0,) * len(form.results))[1] else None
+        return several if form.out_spec == tree_flatten((0,) * len(form.results))[1] else nested
 
     @cached_property
     def _returned_positions(self) -> dict[int, int]:

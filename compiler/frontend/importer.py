@@ -161,9 +161,11 @@ class Importer:
         name, value = str(node.target), node.meta.get("val")
         if node.target is ASSERT_SCALAR:
             self.unbacked.record_assertion(_asserted_condition(node), str(node.args[1]))
-        if name in DROPPED_OPERATORS or isinstance(value, torch.SymBool) or (value is None and not node.users):
+        if name in DROPPED_OPERATORS or (value is None and not node.users):
             return None
         try:
+            if isinstance(value, torch.SymBool):
+                return self.unbacked.condition(value)
             if name in ITEM_OPERATORS and isinstance(value, (torch.SymInt, torch.SymFloat)):
                 return self._import_scalar(node, value)
             if isinstance(value, (int, torch.SymInt)):
@@ -290,7 +292,7 @@ class Importer:
     def _fall_back_or_report(self, node: torch.fx.Node, reason: str) -> Any:
         """Import `node` as an eager call if `fallback` allows it and PyTorch can run it; else record it."""
         problem = UnsupportedOp(str(node.target), reason, source_of(node))
-        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat)):
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return Unresolved(problem)
         results = _result_tensors(node.meta.get("val"))
         can_call = isinstance(node.target, torch._ops.OpOverload) or str(node.target) in FUNCTIONALIZED_OPERATORS

@@ -21,7 +21,7 @@ from compiler.ir.types import DType, boolean, i64, u8
 
 @dataclass(frozen=True)
 class SymbolicScalar:
-    """Python number that depends on sizes or data: a node of rank 0, f64 or i64, that is promoted as a number."""
+    """Python number that depends on sizes or data: a node of rank 0, f64, i64 or bool, that is promoted as a number."""
 
     node: Node
 

@@ -120,6 +120,14 @@ def float_node(e: Any, integer_node: Callable[[Any], Node]) -> Node:
     return _apply(FLOAT_OPS, e, [float_node(a, integer_node) for a in e.args])
 
 
+def condition_node(e: Any, integer_node: Callable[[Any], Node]) -> Node:
+    """Return a condition on integers and floats as a node bool[]; `integer_node` converts its symbols and integer parts."""
+    if not e.is_Relational:
+        return _apply(INTEGER_OPS, e, [condition_node(a, integer_node) for a in e.args])
+    are_integers = all(a.is_integer for a in e.args)
+    return _apply(INTEGER_OPS, e, [integer_node(a) if are_integers else float_node(a, integer_node) for a in e.args])
+
+
 def integer_node(e: Any, argument_node: Callable[[Any], Node]) -> Node:
     """Return an integer expression, or a condition, as a node i64[] or bool[]; `argument_node` converts its arguments."""
     if isinstance(e, sympy.Piecewise) and e.args[-1].cond == sympy.true:

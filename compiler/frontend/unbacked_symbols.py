@@ -11,7 +11,7 @@ import torch
 
 from compiler.frontend.promotion import SymbolicScalar, as_node
 from compiler.frontend.registry import ConversionError
-from compiler.frontend.sympy_conversion import float_node, from_sympy, integer_node, to_bounds, to_dim
+from compiler.frontend.sympy_conversion import condition_node, float_node, from_sympy, integer_node, to_bounds, to_dim
 from compiler.ir import ops
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
@@ -66,6 +66,13 @@ class UnbackedSymbols:
             return value
         expression = value.node.expr
         return float(expression) if expression.is_number else SymbolicScalar(float_node(expression, self._integer_node))
+
+    def condition(self, value: torch.SymBool) -> bool | SymbolicScalar:
+        """Return a condition on numbers as a bool or a scalar node; ConversionError for functions that have no op."""
+        expression = value.node.expr
+        if expression in (sympy.true, sympy.false):
+            return bool(expression)
+        return SymbolicScalar(condition_node(expression, self._integer_node))
 
     def _uses_scalars(self, e: Any) -> bool:
         return any(str(s) in self.scalars for s in e.free_symbols)
@@ -156,7 +163,13 @@ class UnbackedSymbols:
             except ConversionError:
                 return  # a condition on numbers that are not sizes
             if (relation, right) != (">=", 0):  # sizes are never negative
+                message = "; ".join([message, *self._origins(condition)])
                 self.runtime_assertions.append(RuntimeAssertion(left, relation, right, message))
+
+    def _origins(self, condition: Any) -> list[str]:
+        """Return a text for each unbacked size in `condition` whose definer has a line in the user's program."""
+        definers = {str(s): self.definers.get(str(s)) for s in _unbacked_symbols(condition)}
+        return [f"data decides {name} at {node.loc}" for name, node in definers.items() if node and node.loc]
 
     def _resolve(self, dim: Dim) -> Dim:
         missing = [n for n in symbol_names(dim) if is_unbacked(n) and n not in self.sizes]

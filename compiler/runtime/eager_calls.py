@@ -50,22 +50,25 @@ class EagerCallEmitter:
         prefix: str = "e",
     ) -> None:
         self.step, self.result_types, self.shared, self.prefix = step, tuple(result_types), shared, prefix
-        self.name, op, self._attrs = step.node or step.op, OPS[step.op], dict(step.attrs)
+        self.name, op, attrs = step.node or step.op, OPS[step.op], dict(step.attrs)
         if op.reference is None:
             raise VerifyError(f"{self.name}: op {step.op} is opaque and has no reference to call")
         self.bindings: dict[str, Any] = {}
-        overload = lookup_operator(self._attrs["overload"]) if op is ops.eager else None
+        overload = lookup_operator(attrs["overload"]) if op is ops.eager else op.reference
         returns = [str(r.type) for r in overload._schema.returns] if isinstance(overload, torch._ops.OpOverload) else []
-        self._operator = overload if returns == ["Tensor"] * len(self.result_types) else None
-        binding = self._operator and fastest_binding(self._operator, self._attrs, argument_types)
-        self._function = self._bind("call", binding or partial(op.reference, **self._attrs))
+        self._operator: Any = overload if returns == ["Tensor"] * len(self.result_types) else None
+        function = partial(op.reference, **attrs)
+        if self._operator is not None:
+            self._template = attrs if op is ops.eager else call_template(self._operator, len(argument_types), attrs)
+            function = fastest_binding(self._operator, self._template, argument_types)
+        self._function = self._bind("call", function)
 
     def lines(self, arguments: Sequence[str], results: Sequence[str]) -> list[str]:
         """Return the code for variables of these names."""
         given, kept = list(arguments), [arguments[k] for k in self.shared]
         if self._operator is not None:
-            given = [self._argument(a, arguments) for a in self._attrs["args"]]
-            given += [f"{k}={self._argument(a, arguments)}" for k, a in self._attrs["kwargs"]]
+            given = [self._argument(a, arguments) for a in self._template["args"]]
+            given += [f"{k}={self._argument(a, arguments)}" for k, a in self._template["kwargs"]]
         call = f"{', '.join(results)} = {self._function}({', '.join(given)})"
         read = [(k, results[k], t) for k, t in enumerate(self.result_types) if t]
         if self._operator is not None and not may_return_view(self._operator):
@@ -130,6 +133,17 @@ def eager_function(node: Node, attrs: Mapping[str, Any], users: Collection[Node]
     operands = tuple(f"a{k}" for k in range(len(node.operands)))
     step = OpaqueCall(node.op.name, tuple(attrs.items()), operands, (), node.name)
     return EagerCallEmitter(step, [o.type for o in node.operands], results, range(len(operands))).function()
+
+
+def call_template(operator: Any, operands: int, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call of `operator`, the reference of an op with `attrs`, as `ops.eager` has them.
+
+    They go by position where the schema allows that, which is faster.
+    """
+    named = operator._schema.arguments[operands:]
+    positional = tuple(attrs[p.name] for p in named if not p.kwarg_only)
+    keywords = tuple((p.name, attrs[p.name]) for p in named if p.kwarg_only)
+    return {"args": (*(f"%{k}" for k in range(operands)), *positional), "kwargs": keywords}
 
 
 def may_return_view(operator: Any) -> bool:

@@ -24,10 +24,12 @@ from typing import Any
 
 import torch
 from functorch.compile import aot_function
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.source import ConstantSource
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatefulSymbolicContext
+from torch.fx.passes.runtime_assert import insert_deferred_runtime_asserts
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
@@ -336,7 +338,22 @@ def _trace_and_call(
     decompositions: Mapping[Any, Callable[..., Any]],
     dynamic_shapes: bool,
 ) -> Any:
-    """Call `function` as traced by AOTAutograd and compiled by `fw_compiler`."""
+    """Call `function` as traced by AOTAutograd and compiled by `fw_compiler`; as by Dynamo, again once a number is specialized."""
+    while True:
+        try:
+            return _trace_once_and_call(function, call, fw_compiler, decompositions, dynamic_shapes)
+        except TensorifyScalarRestartAnalysis:  # PyTorch has noted which number, for the next attempt
+            continue
+
+
+def _trace_once_and_call(
+    function: Callable[..., Any],
+    call: Any,
+    fw_compiler: Callable[..., Any],
+    decompositions: Mapping[Any, Callable[..., Any]],
+    dynamic_shapes: bool,
+) -> Any:
+    """Call `function` as traced; the graph holds PyTorch's assertions on unbacked symbols, which Dynamo inserts."""
     leaves, spec = tree_flatten(call)
     positions = [k for k, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
 
@@ -346,9 +363,13 @@ def _trace_and_call(
             replaced[k] = t
         return _call(function, tree_unflatten(replaced, spec))
 
-    traced = aot_function(of_tensors, fw_compiler=fw_compiler, decompositions=dict(decompositions))
-    tensors = [leaves[k] for k in positions]
-    context = TracingContext(FakeTensorMode(shape_env=ShapeEnv()))
+    def compile_with_assertions(module: torch.fx.GraphModule, arguments: Sequence[Any]) -> Any:
+        insert_deferred_runtime_asserts(module, shape_env, "sample")
+        return fw_compiler(module, arguments)
+
+    traced = aot_function(of_tensors, fw_compiler=compile_with_assertions, decompositions=dict(decompositions))
+    tensors, shape_env = [leaves[k] for k in positions], ShapeEnv()
+    context = TracingContext(FakeTensorMode(shape_env=shape_env))
     with tracing(context):
         for t in tensors if not dynamic_shapes else ():
             context.tensor_to_context[t] = StatefulSymbolicContext(

@@ -19,7 +19,7 @@ from compiler.options import Options
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.runtime.cpu_executable import CPUExecutable
-from compiler.runtime.eager_calls import eager_function, fastest_binding, may_return_view
+from compiler.runtime.eager_calls import call_template, eager_function, fastest_binding, may_return_view
 
 aten: Any = torch.ops.aten
 x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -51,6 +51,21 @@ def test_an_own_operator_of_pytorch_is_called_by_its_binding() -> None:
     assert fastest_binding(aten.add.Scalar, attrs, types * 2) is aten.add.Scalar
     attrs = {"args": ("%0", 2), "kwargs": ()}  # the binding takes 2 for a tensor, another overload
     assert fastest_binding(aten.add.Scalar, attrs, types) is aten.add.Scalar
+
+
+def test_an_op_whose_reference_is_an_operator_of_pytorch_is_called_by_its_binding() -> None:
+    a = input_node("x", parse_type("f32[4, 6]"))
+    pair = ops.topk(a, k=2, dim=1, largest=False)
+    results = ops.result_nodes(pair)
+    exe = executable(*results)
+    assert "address" not in exe.source, "its schema rules out views"
+    for ours, theirs in zip(exe([x]), x.topk(2, 1, largest=False), strict=True):
+        assert torch.equal(ours, theirs)
+    template = call_template(aten.topk.default, 1, pair.attrs)
+    assert template == {"args": ("%0", 2, 1, False, True), "kwargs": ()}
+    assert fastest_binding(aten.topk.default, template, [a.type]) is torch.topk
+    template = call_template(aten.sort.stable, 1, {"dim": 0, "descending": True, "stable": False})
+    assert template["kwargs"] == (("stable", False), ("dim", 0), ("descending", True))
 
 
 def test_a_view_of_an_input_is_copied_but_one_of_a_temporary_is_not() -> None:

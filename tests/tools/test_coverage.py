@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,8 +112,15 @@ def test_samples(name: str, outcome: str) -> None:
 def test_samples_whose_sizes_data_decides() -> None:
     assert attempt(lambda x: x[x > 0].exp(), torch.tensor([-1.0, 2.0, 3.0])).outcome == "opaque"
     assert attempt(torch.equal, torch.ones(3), torch.ones(3)).outcome == "as-aot-eager"
+    repeated = attempt(torch.masked_select, torch.ones(4), torch.ones(3, 4, dtype=torch.bool))
+    assert repeated.outcome == "as-aot-eager", "PyTorch asserts at most 4 elements"
+    assert re.search(r"Runtime assertion failed for expression u\d+ <= 4", repeated.reason)
     wrong = attempt(lambda x: torch.unique_consecutive(x, dim=-1), torch.ones(3, 2))
     assert (wrong.outcome, wrong.reason.partition(":")[0]) == ("out-of-scope", "PyTorch infers another type")
+
+
+def test_a_sample_is_traced_again_where_pytorch_specializes_a_number() -> None:
+    assert attempt(torch.nn.functional.l1_loss, torch.tensor(1 + 2j), torch.tensor(0.5).double()).outcome == "opaque"
 
 
 def test_gradients_of_samples() -> None:
