@@ -362,7 +362,7 @@ def symbolic_bound(d: Dim, bounds: Bounds, end: int) -> Dim | None:
     total: Dim = 0
     for mono, coef in _terms(d):
         term: Dim = coef
-        bounded = [a for a in mono if isinstance(a, Var) and _has_symbolic_bounds(a, bounds)]
+        bounded = [a for a in mono if _has_symbolic_bounds(a, bounds) and _atom_bounds(a, bounds) is not None]
         others = [a for a in mono if a not in bounded]
         if len(bounded) > 1 or any(_has_symbolic_bounds(a, bounds) for a in others):
             return None
@@ -372,10 +372,17 @@ def symbolic_bound(d: Dim, bounds: Bounds, end: int) -> Dim | None:
             factor = interval(term, bounds)
             if factor is None or factor[0] < 0 < factor[1]:
                 return None
-            low, high = bounds[bounded[0].name]
+            low, high = _atom_bounds(bounded[0], bounds) or (0, 0)
             term = term * (high if (factor[1] > 0) == bool(end) else low)
         total = total + term
     return total
+
+
+def _atom_bounds(a: Atom, bounds: Bounds) -> tuple[Dim, Dim] | None:
+    """Return the bounds of a variable, or of a remainder, which do not depend on those of its operand."""
+    if isinstance(a, Var):
+        return bounds.get(a.name)
+    return (0, a.den - 1) if isinstance(a, Mod) and isinstance(a.den, int) else None
 
 
 def _has_symbolic_bounds(a: Atom, bounds: Bounds) -> bool:
