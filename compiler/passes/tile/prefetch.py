@@ -8,10 +8,22 @@ from typing import TypeAlias
 
 from compiler.analysis.accesses import Access, Accesses, buffer_bytes
 from compiler.cost.machine import Machine
+from compiler.ir.graph.structure import Position
 from compiler.ir.symbolic.index_expr import Dim, substitute, var, variables
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.contraction import is_contraction
-from compiler.ir.tile.kernel import ANY_REUSE, Block, For, Kernel, Reduce, ReuseRange, Stmt, dim_hint, has_partial_rows
+from compiler.ir.tile.kernel import (
+    ANY_REUSE,
+    Block,
+    For,
+    Kernel,
+    Range,
+    Reduce,
+    ReuseRange,
+    Stmt,
+    dim_hint,
+    has_partial_rows,
+)
 from compiler.ir.tile.kernel import Prefetch as PrefetchStmt
 from compiler.ir.tile.loop_nest import perfect_nest
 from compiler.passes.base import Context, TilePass, from_machine, register
@@ -69,13 +81,15 @@ class Prefetch(TilePass):
             if table.roles[a.buffer] != "const" or not is_contraction(a.stmt) or buffer_bytes(table, a) <= machine.l1:
                 continue
             lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
-            depth = a.loops[-1]
-            if lane is None or table.stride(a, depth.var) != lane.tile:
+            if lane is None or (panel := panel_rows(table, a, lane)) is None:
                 continue
-            for number, (level, distance, reuse) in enumerate(self.choose_distances(table, a, machine)):
-                steps = distance // (lane.tile * buffer_type.dtype.bytes)
-                index = tuple(substitute(d, {depth.var: var(depth.var) + steps}) for d in a.index)
-                requests.setdefault(id(a.stmt), {})[a.buffer, number] = PrefetchStmt(a.buffer, index, level, reuse)
+            loop, rows = panel
+            for level, distance, reuse in self.choose_distances(table, a, machine):
+                steps = distance // (len(rows) * lane.tile * buffer_type.dtype.bytes)
+                for row in rows:
+                    index = tuple(substitute(d, {loop.var: var(loop.var) + steps}) for d in row)
+                    chosen = requests.setdefault(id(table.loops[loop.var][1]), {})
+                    chosen[a.buffer, len(chosen)] = PrefetchStmt(a.buffer, index, level, reuse)
                 context.applied(self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps")
             context.propose(self, None, replace(self, distance=2 * self.distance))
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
@@ -135,6 +149,23 @@ class Prefetch(TilePass):
         source = a.loops[-1]
         used = {v for d in a.index for v in variables(d)}
         return bool(source.lanes) and not a.is_store and row.range.var in used and source.var in used
+
+
+def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, list[Position]] | None:
+    """Return the innermost loop in whose steps `a` reads contiguous rows of lanes one after another, and the rows of a step.
+
+    Several rows make a step of the loop around a reduction that reads each of them for several of its own steps.
+    """
+    depth, outer = a.loops[-1], a.loops[-2]
+    if table.stride(a, depth.var) == lane.tile:
+        return depth, [a.index]
+    stride, extent = table.stride(a, outer.var), depth.extent
+    if outer is lane or not isinstance(stride, int) or not isinstance(extent, int) or stride % lane.tile:
+        return None
+    count = stride // lane.tile
+    if count < 1 or extent % count:
+        return None
+    return outer, [tuple(substitute(d, {depth.var: k * (extent // count)}) for d in a.index) for k in range(count)]
 
 
 def insert_prefetches(body: Block, requests: PrefetchRequests) -> Block:
