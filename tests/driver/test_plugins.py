@@ -95,6 +95,6 @@ def test_pytest_blesses_in_any_project(site: Path) -> None:
         f"import newcomer\nfrom compiler.testing import check_pass\n\n\ndef test_silu():\n"
         f'    check_pass(\'newcomer-silu\', before={text!r}, after="""graph(%x: f32[4]) {{ return %x }}""")\n'
     )
-    done = run(site, "pytest", "-q", "-p", "compiler.tools.pytest_plugin", "--bless", "test_newcomer.py")
+    done = run(site, "pytest", "-q", "--bless", "test_newcomer.py")
     assert done.returncode == 0, done.stdout
     assert "silu %x" in test.read_text()

@@ -120,7 +120,7 @@ def test_strict_refuses_all_of_them(compile_with: str) -> None:
         assert line in text
     assert text.count("test_opaque_ops.py:") == 4
     compiler.compile(torch.nn.ReLU(), (x,), options=options)
-    with pytest.raises(ValueError, match="fallback must be one of .* but is .strickt."):
+    with pytest.raises(ValueError, match=r"fallback must be one of .* but is .strickt."):
         compiler.Options(fallback="strickt")
 
 
