@@ -156,9 +156,12 @@ def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, list[Pos
 
     Several rows make a step of the loop around a reduction that reads each of them for several of its own steps.
     """
-    depth, outer = a.loops[-1], a.loops[-2]
+    depth = a.loops[-1]
     if table.stride(a, depth.var) == lane.tile:
         return depth, [a.index]
+    if len(a.loops) == 1:
+        return None
+    outer = a.loops[-2]
     stride, extent = table.stride(a, outer.var), depth.extent
     if outer is lane or not isinstance(stride, int) or not isinstance(extent, int) or stride % lane.tile:
         return None

@@ -156,3 +156,11 @@ def test_a_step_of_sums_in_groups_fetches_all_rows_of_a_group() -> None:
     lines = [f"prefetch %w[%g + 10, %j, {word}]" for word in range(4)]
     assert [line.strip() for line in text.splitlines() if "prefetch" in line] == lines
     assert text.index(lines[-1]) < text.index("%k in 0..32")
+
+
+def test_a_sum_whose_terms_are_lanes_has_no_panel() -> None:
+    kernel = parse_kernel("""kernel @k(in %x: f32[65536], const %w: f32[65536], out %y: f32[]) {
+      %s = reduce add %k in 0..65536 tile 64 lanes 16 { yield %x[%k] * %w[%k] }
+      store %s, %y[]
+    }""")
+    assert run_pipeline(kernel, "prefetch") is kernel
