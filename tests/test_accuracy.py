@@ -23,7 +23,7 @@ from tests.test_number_formats import PAGE, markdown
 
 require("torchao")  # before the imports from it (E402)
 
-from tests.test_quantized_models import CONFIGS, Block, Images, pt2e, quantize_  # noqa: E402
+from tests.test_quantized_models import CONFIGS, Block, Images, pt2e, quantize_  # noqa: E402  # only where the extra is installed
 
 Quantizer = Callable[[nn.Module, Tensor], tuple[nn.Module, Tensor]]
 

@@ -76,15 +76,18 @@ def difference(original: Kernel, other: Kernel, target: CPUTarget) -> str:
     if problem := signature_difference(original, other):
         return problem
     verify_kernel(other)
-    kernels = [NativeKernel(k, target) for k in (original, other)]
-    types = [kernels[0].type_of(p) for p in original.params]
+    return native_difference(NativeKernel(original, target), NativeKernel(other, target))
+
+
+def native_difference(original: NativeKernel, other: NativeKernel) -> str:
+    """Describe how `other`, which takes the same buffers, differs from `original` on random inputs; "" if it does not."""
+    params, atol = original.kernel.params, tolerance(original.kernel)
+    types = [original.type_of(p) for p in params]
     want, got = run_with_valid_range(
-        lambda low, high: [native(random_inputs(types, 0, low, high)) for native in kernels]
+        lambda low, high: [native(random_inputs(types, 0, low, high)) for native in (original, other)]
     )
-    outputs = [p.name for p in original.params if p.role in ("out", "inout")]
-    problems = zip(
-        outputs, (describe_difference(w, g, tolerance(original)) for w, g in zip(want, got, strict=True)), strict=True
-    )
+    outputs = [p.name for p in params if p.role in ("out", "inout")]
+    problems = zip(outputs, (describe_difference(w, g, atol) for w, g in zip(want, got, strict=True)), strict=True)
     return next((f"%{name}: {problem}" for name, problem in problems if problem), "")
 
 

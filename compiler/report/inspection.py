@@ -1,4 +1,4 @@
-"""What can be asked of compiled code: the IR of its stages, remarks, work, a profile and a report."""
+"""Inspection of compiled code: the IR of its stages, remarks, work, a profile and a report."""
 
 from __future__ import annotations
 

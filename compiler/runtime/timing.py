@@ -48,7 +48,7 @@ class Timing:
 
     @property
     def warning(self) -> str:
-        """What a reader of noisy times should know; empty for others."""
+        """Warning about noisy runs; empty for others."""
         if not self.is_noisy:
             return ""
         ratio = self.quartiles[1] / self.minimum

@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def warning(self) -> str:
-        """What a reader of noisy times should know; empty for others."""
+        """Warning about noisy rows; empty if there are none."""
         return next((r.timing.warning for r in self.rows if r.timing.is_noisy), "")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -12,7 +12,7 @@ from compiler.codegen.llvm.targets import CPUTarget
 from compiler.cost.estimates import count_flops, roofline_seconds
 from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.machine import Machine
-from compiler.driver.given_kernels import difference
+from compiler.driver.given_kernels import native_difference, signature_difference
 from compiler.ir.interpret.random_inputs import Array, random_inputs
 from compiler.ir.interpret.size_sampling import interpreted_statements
 from compiler.ir.tile.kernel import Kernel
@@ -49,7 +49,7 @@ def bench(kernels: Mapping[str, Kernel], target: CPUTarget, seconds: float = 0.5
     for kernel in kernels.values():
         verify_kernel(kernel)
     native = {name: NativeKernel(k, target) for name, k in kernels.items()}
-    checks = {name: _check(name, native, target) for name in native}
+    checks = {name: _check(name, native) for name in native}
     calls = [k.bind(_valid_inputs(k)) for k in native.values()]
     counts = [ceil(BURST_SECONDS / max(t.minimum, 1e-9)) for t in interleaved_timings(calls, 0.0, 2)]
     bursts = interleaved_timings([_repeated(c, n) for c, n in zip(calls, counts, strict=True)], seconds)
@@ -79,7 +79,7 @@ def bench_table(rows: list[KernelBench]) -> Table:
     return result
 
 
-def _check(name: str, native: Mapping[str, NativeKernel], target: CPUTarget) -> tuple[str, str]:
+def _check(name: str, native: Mapping[str, NativeKernel]) -> tuple[str, str]:
     """Return what a kernel was checked against, and how its results differ."""
     first, kernel = next(iter(native)), native[name].kernel
     checked, problems = list[str](), list[str]()
@@ -88,7 +88,8 @@ def _check(name: str, native: Mapping[str, NativeKernel], target: CPUTarget) -> 
         problems.append(_interpreter_difference(native[name]))
     if name != first:
         checked.append(first)
-        problems.append(difference(native[first].kernel, kernel, target))
+        problem = signature_difference(native[first].kernel, kernel)
+        problems.append(problem or native_difference(native[first], native[name]))
     return ", ".join(checked) or "nothing: too large to interpret", next(filter(None, problems), "")
 
 

@@ -16,7 +16,7 @@ from compiler.frontend.gguf_weights import FORMATS, BlockWeight, read_gguf
 
 require("gguf")  # before the imports from it (E402)
 
-from gguf import GGMLQuantizationType, GGUFWriter, quants  # noqa: E402
+from gguf import GGMLQuantizationType, GGUFWriter, quants  # noqa: E402  # only where the extra is installed
 
 
 def write_gguf(path: Path, weight: Tensor, kind: str) -> np.ndarray:
@@ -28,7 +28,7 @@ def write_gguf(path: Path, weight: Tensor, kind: str) -> np.ndarray:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return quants.dequantize(data, format_)  # type: ignore[no-any-return]
+    return quants.dequantize(data, format_)  # type: ignore[no-any-return]  # gguf has no types
 
 
 class Layer(nn.Module):

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import compiler
 from compiler import Options
 from compiler.report.measure import Workload, eager_workload, float64_reference, numerical_error
-
-
-class Gate(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(x)
-
-
-class Norm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(16, 32), nn.LayerNorm(32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.gelu(self.norm(self.linear(x)))
+from tests.test_api import Gate, Norm
 
 
 def test_fused_against_unfused() -> None:

@@ -16,7 +16,7 @@ from compiler.ir.graph.node import CONSTANT, INPUT, Node, constant_node
 from compiler.ir.graph.structure import Generate, Opaque, Recurrence, TupleGet, is_view
 from compiler.ir.interpret.graph import interpret_in_float64
 from compiler.ir.symbolic.index_expr import IndexExpr
-from compiler.ir.torch_types import as_array
+from compiler.ir.torch_types import Array, as_array
 from compiler.passes.base import Context, GraphPass, register
 
 
@@ -95,6 +95,12 @@ def constant_values(nodes: Sequence[Node]) -> dict[Node, Node]:
         data = ConstantData(n.dtype, to_storage(as_array(value), n.dtype))
         new[n] = constant_node(data, loc=n.loc).with_name(n.name)
     return new
+
+
+def known_values(n: Node) -> Array | None:
+    """Return the elements of a node that depends on constants alone; None where PyTorch raises."""
+    constant = constant_values([n]).get(n)
+    return None if constant is None else constant.attrs["value"].numpy_values
 
 
 def static_bytes(n: Node) -> int:

@@ -30,7 +30,7 @@ from compiler.ir.symbolic.index_expr import var
 from compiler.ir.torch_types import Array
 from compiler.ir.types import f32, i32
 from compiler.passes.base import Context, GraphPass, from_machine, register
-from compiler.passes.graph.fold import constant_sources, constant_values, static_bytes
+from compiler.passes.graph.fold import constant_sources, known_values, static_bytes
 
 WORD_BITS = 32
 """Bits of a word, those of a lane of f32."""
@@ -80,9 +80,8 @@ class NarrowConstants(GraphPass):
                 continue
             if not m.codes.dtype.is_integer or static_bytes(m.codes) <= self.min_bytes:
                 continue
-            if (constant := constant_values([m.codes]).get(m.codes)) is None:
+            if var("r0") not in position or (values := known_values(m.codes)) is None:
                 continue
-            values = constant.attrs["value"].numpy_values
             bits, signed = fewest_bits(values)
             axis = position.index(var("r0"))
             zero_point = scalar_constant(0, i32) if m.zero_point is None else place(m.zero_point, position, n.shape)
@@ -101,9 +100,8 @@ class NarrowConstants(GraphPass):
         """Return the graph with constants in words that are unpacked as integers."""
         new: dict[Node, Node] = {}
         for c in dict.fromkeys(self.candidates(ir)):
-            if (constant := constant_values([c]).get(c)) is None:
+            if (values := known_values(c)) is None:
                 continue
-            values = constant.attrs["value"].numpy_values
             bits, signed = fewest_bits(values)
             if bits < c.dtype.bits and values.shape[-1] % (WORD_BITS // bits) == 0:
                 words = unpacked_words(c, values, bits, signed)

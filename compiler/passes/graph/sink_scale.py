@@ -13,7 +13,7 @@ from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
 from compiler.ir.types import f64
 from compiler.passes.base import Context, GraphPass, register
-from compiler.passes.graph.fold import constant_values
+from compiler.passes.graph.fold import known_values
 
 
 @register
@@ -57,5 +57,5 @@ class SinkScale(GraphPass):
 
 def _is_finite(scale: Node) -> bool:
     """Return True if the value of a known scale is finite: a sum of nothing times infinity would be NaN."""
-    constant = constant_values([scale]).get(scale)
-    return constant is not None and bool(np.isfinite(constant.attrs["value"].numpy_values).all())
+    values = known_values(scale)
+    return values is not None and bool(np.isfinite(values).all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 from typing import TypeAlias
 
@@ -83,13 +84,13 @@ class Prefetch(TilePass):
             lane = next((r for r in a.loops if r.lanes and table.depends_on(a, r.var)), None)
             if lane is None or (panel := panel_rows(table, a, lane)) is None:
                 continue
-            loop, rows = panel
+            (loop, rows), numbers = panel, count()
+            chosen = requests.setdefault(id(table.loops[loop.var][1]), {})
             for level, distance, reuse in self.choose_distances(table, a, machine):
                 steps = distance // (len(rows) * lane.tile * buffer_type.dtype.bytes)
                 for row in rows:
                     index = tuple(substitute(d, {loop.var: var(loop.var) + steps}) for d in row)
-                    chosen = requests.setdefault(id(table.loops[loop.var][1]), {})
-                    chosen[a.buffer, len(chosen)] = PrefetchStmt(a.buffer, index, level, reuse)
+                    chosen[a.buffer, next(numbers)] = PrefetchStmt(a.buffer, index, level, reuse)
                 context.applied(self, f"%{a.buffer} prefetched to L{level}, distance {steps} steps")
             context.propose(self, None, replace(self, distance=2 * self.distance))
         return ir.with_body(insert_prefetches(ir.body, requests)) if requests else ir
@@ -165,10 +166,10 @@ def panel_rows(table: Accesses, a: Access, lane: Range) -> tuple[Range, list[Pos
     stride, extent = table.stride(a, outer.var), depth.extent
     if outer is lane or not isinstance(stride, int) or not isinstance(extent, int) or stride % lane.tile:
         return None
-    count = stride // lane.tile
-    if count < 1 or extent % count:
+    rows = stride // lane.tile
+    if rows < 1 or extent % rows:
         return None
-    return outer, [tuple(substitute(d, {depth.var: k * (extent // count)}) for d in a.index) for k in range(count)]
+    return outer, [tuple(substitute(d, {depth.var: k * (extent // rows)}) for d in a.index) for k in range(rows)]
 
 
 def insert_prefetches(body: Block, requests: PrefetchRequests) -> Block:

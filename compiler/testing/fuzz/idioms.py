@@ -234,7 +234,10 @@ def packed_halves(g: GraphBuilder, shape: tuple[int, ...]) -> Node:
 
 
 def requantize(g: GraphBuilder, x: Node) -> Node:
-    """Round `x` to 8 bits and widen it again; the scale of integers is a number, or the range of all of `x` or of rows."""
+    """Round `x` to 8 bits and widen it again.
+
+    The scale of integers is a number, or the range of all of `x` or of its rows.
+    """
     dtype = g.rng.choice((i8, u8, u8, f8e4m3fn, f8e5m2))
     if dtype.is_float:
         return ops.as_dtype(ops.as_dtype(x, dtype), x.dtype)
