@@ -55,14 +55,14 @@ export class Dock {
       const way = store.page.ways[number], total = way.kernels.reduce((t, k) => t + (k.seconds ?? k.predicted ?? 0), 0) || 1;
       return way.kernels.map((kernel) => ({ number, way, kernel, cost: kernel.seconds ?? kernel.predicted ?? 0, share: (kernel.seconds ?? kernel.predicted ?? 0) / total }));
     }).sort((a, b) => b.cost - a.cost);
-    if (!rows.length) return el("p", { class: "dim" }, "There are no kernels: compilation stopped before lowering.");
+    if (!rows.length) return el("p", { class: "dim" }, "There are no kernels.");
     const heads = [...(many ? ["way"] : []), "kernel", "computes", "dtypes"], numbers = ["runs", "MFLOP", "bytes", "measured", "predicted", "share", "roofline"];
     return el("table", {}, el("thead", {}, el("tr", {}, heads.map((h) => el("th", {}, h)), numbers.map((h) => el("th", { class: "n" }, h)), el("th", {}, "from"))),
       el("tbody", {}, rows.map(({ number, way, kernel: k, share }) => el("tr", this.rowOf(number, k),
         many ? el("td", {}, el("i", { class: "swatch", style: `background:${colour(number)}` }), way.name) : null,
         el("td", {}, el("code", {}, `@${k.name}`)), el("td", {}, k.ops), el("td", {}, k.dtypes),
         ...[k.launches, (k.flops / 1e6).toFixed(2), bytes(k.bytes), time(k.seconds), time(k.predicted)].map((v) => el("td", { class: "n" }, String(v))),
-        el("td", { class: "n bar", style: `--share:${(100 * share).toFixed(1)}%` }, `${(100 * share).toFixed(1)} %`),
+        el("td", { class: "n bar", style: `--share:${(100 * share).toFixed(1)}%` }, share ? `${(100 * share).toFixed(1)} %` : ""),
         el("td", { class: "n" }, k.roofline && k.seconds ? `${(100 * k.roofline / k.seconds).toFixed(0)} %` : ""),
         el("td", {}, k.where)))));
   }
@@ -92,27 +92,19 @@ export class Dock {
     return el("table", { class: "compare" }, el("thead", {}, head), el("tbody", {}, totals, el("tr", {}, el("th", { colspan: ways.length + 1, class: "dim" }, "kernels that share nodes of the imported graph")), rows));
   }
 
-  /** Kernels of all ways that share origins, directly or through others; those that cost most first. */
+  /** A row for each kernel of the first way, with those of the others that share most of its nodes; those that cost most first. */
   groups(ways) {
-    const leader = new Map();
-    const find = (o) => {
-      while (leader.get(o) !== undefined && leader.get(o) !== o) o = leader.get(o);
-      return o;
-    };
-    for (const k of ways.flatMap((w) => w.kernels)) {
-      for (const o of k.origins) {
-        if (!leader.has(o)) leader.set(o, o);
-        leader.set(find(o), find(k.origins[0]));
-      }
-    }
-    const found = new Map();
-    ways.forEach((w, i) => w.kernels.forEach((k) => {
-      const key = k.origins.length ? find(k.origins[0]) : k;
-      if (!found.has(key)) found.set(key, ways.map(() => []));
-      found.get(key)[i].push(k);
+    const first = ways.find((w) => w.kernels.length), rows = [];
+    const add = (k, i) => rows.push({ origins: new Set(k.origins), kernels: ways.map((_, j) => (i === j ? [k] : [])), label: k.where || k.ops });
+    first?.kernels.forEach((k) => add(k, ways.indexOf(first)));
+    ways.forEach((w, i) => w !== first && w.kernels.forEach((k) => {
+      const shared = rows.map((row) => k.origins.filter((o) => row.origins.has(o)).length / Math.max(1, row.origins.size));
+      const most = Math.max(0, ...shared);
+      if (most) rows[shared.indexOf(most)].kernels[i].push(k);
+      else add(k, i);
     }));
-    const cost = (kernels) => Math.max(...kernels.map((own) => own.reduce((t, k) => t + (k.seconds ?? k.predicted ?? 0), 0)));
-    return [...found.values()].sort((a, b) => cost(b) - cost(a)).map((kernels) => ({ kernels, label: kernels.flat()[0]?.where || kernels.flat()[0]?.ops || "" }));
+    const cost = ({ kernels }) => Math.max(...kernels.map((own) => own.reduce((t, k) => t + (k.seconds ?? k.predicted ?? 0), 0)));
+    return rows.sort((a, b) => cost(b) - cost(a));
   }
 
   remarks() {

@@ -1,7 +1,7 @@
 // The graph on a canvas: pan, zoom, open and close boxes, select nodes.
 
 import { el } from "./dom.js";
-import { buildItems, place, visible } from "./placement.js";
+import { buildItems, openBoxes, place, visible } from "./placement.js";
 
 export class GraphPane {
   /** @param {any} way @param {import("./store.js").Store} store @param {number} number of the way */
@@ -9,7 +9,9 @@ export class GraphPane {
     this.way = way;
     this.store = store;
     this.number = number;
+    /** @type {Map<string, boolean>} boxes that were opened or closed, by key */
     this.open = new Map();
+    this.built = new Map();
     this.scale = 1;
     this.x = this.y = 0;
     this.drawing = -1;
@@ -27,19 +29,21 @@ export class GraphPane {
     new ResizeObserver(() => this.resize()).observe(this.canvas.parentElement);
   }
 
-  /** Show a drawing; nodes that the one before did not have are marked. @param {number} number @param {number} before @param {string} title */
+  /** Show a drawing; nodes whose names the one before did not have are marked. @param {number} number @param {number} before @param {string} title */
   show(number, before, title) {
     this.heading.textContent = title;
     if (number < 0 || !this.way.drawings.length) return;
     if (number !== this.drawing) {
       this.drawing = number;
-      const { root, byId, edges } = buildItems(this.way.drawings[number], this.way.nodes, this.open);
-      Object.assign(this, { root, byId, edges });
+      if (!this.built.has(number)) this.built.set(number, buildItems(this.way.drawings[number], this.way.nodes));
+      Object.assign(this, this.built.get(number));
+      openBoxes(this.root, this.open);
       this.place();
     }
-    const ids = (k) => new Set(this.way.drawings[k].nodes.map((n) => this.way.nodes[n].id));
-    const old = before >= 0 && before !== number ? ids(before) : null;
-    this.fresh = new Set(old ? [...this.byId.keys()].filter((id) => !old.has(id)) : []);
+    const own = (id) => id.slice(id.lastIndexOf("/") + 1);
+    const names = (k) => new Set(this.way.drawings[k].nodes.map((n) => own(this.way.nodes[n].id)));
+    const old = before >= 0 && before !== number ? names(before) : null;
+    this.fresh = new Set(old ? [...this.byId.keys()].filter((id) => !old.has(own(id))) : []);
     if (!this.fitted && this.canvas.clientWidth) this.fit();
     this.draw();
   }

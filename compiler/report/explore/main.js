@@ -41,8 +41,9 @@ store.subscribe((topic) => {
     find("views").replaceChildren(...store.shown.map((k) => views[k].element));
     find("views").dataset.count = String(store.shown.length);
   }
-  for (const k of store.shown) views[k].update(topic === "ways" ? "selection" : topic);
-  if (topic !== "step") dock.draw();
+  if (topic === "step") return views[store.active].update(topic);
+  for (const k of store.shown) views[k].update("selection");
+  dock.draw();
 });
 
 const help = addKeys(store, { search: addSearch(store, find("search")), theme: toggleTheme, toggleWay });

@@ -10,8 +10,8 @@ const OPENED = 90;
  * @typedef {{source: Item, target: Item, points: number[]}} Edge
  */
 
-/** The items of a drawing, the root first. @param {any} drawing @param {any[]} table @param {Map<string, boolean>} open boxes by key */
-export function buildItems(drawing, table, open) {
+/** The items of a drawing, all boxes closed. @param {any} drawing @param {any[]} table */
+export function buildItems(drawing, table) {
   const nodes = drawing.nodes.map((k) => table[k]);
   const byId = new Map();
   const make = (child, parent, path, position) => {
@@ -37,7 +37,6 @@ export function buildItems(drawing, table, open) {
     if (!target || target.children) continue;
     for (const id of node.inputs) if (byId.has(id)) edges.push(liftEdge(byId.get(id), target));
   }
-  openBoxes(root, open);
   return { root, byId, edges };
 }
 
@@ -52,8 +51,8 @@ function liftEdge(source, target) {
   return { source, target, box, start, end };
 }
 
-/** Open boxes as remembered, and else from outside until enough is in sight. */
-function openBoxes(root, open) {
+/** Open boxes as remembered, and else from outside until enough is in sight. @param {Item} root @param {Map<string, boolean>} open */
+export function openBoxes(root, open) {
   root.open = true;
   let visible = root.children.length;
   const queue = [...root.children];

@@ -11,7 +11,10 @@ export class StepsPane {
     this.store = store;
     this.number = number;
     this.body = el("div", { class: "list" });
-    this.onlyChanges = el("input", { type: "checkbox", checked: true, change: () => this.draw() });
+    this.onlyChanges = el("input", { type: "checkbox", checked: true, change: () => {
+      store.onlyChanges = this.onlyChanges.checked;
+      store.emit("ways");
+    } });
     this.element = el("section", { class: "pane steps" },
       el("h2", {}, el("span", { class: "title" }, "Passes"), el("label", { class: "extra" }, this.onlyChanges, " changes only")), this.body);
   }
@@ -19,6 +22,7 @@ export class StepsPane {
   draw() {
     const { store, number } = this, position = store.positions[number];
     const scrolled = this.body.scrollTop;
+    this.onlyChanges.checked = store.onlyChanges;
     this.body.replaceChildren(...["graph", "program", "tile"].flatMap((list) => {
       const { steps } = store.stepsOf(number, list);
       if (!steps.length && list !== "graph") return [];
@@ -38,7 +42,7 @@ export class StepsPane {
 
   row(list, step, k, position) {
     const [added, removed] = deltaSize(step.delta), isCurrent = position[list][0] === k;
-    if (!step.delta.length && !step.failed && this.onlyChanges.checked && !isCurrent) return null;
+    if (!this.store.isListed(step) && !isCurrent) return null;
     const size = step.delta.length ? el("span", { class: "size" }, el("b", { class: "plus" }, `+${added}`), " ", el("b", { class: "minus" }, `−${removed}`)) : null;
     const label = [el("span", { class: "name" }, step.name), step.failed ? el("b", { class: "failed" }, " failed") : size];
     const title = `${step.text}\n${step.effect}\n${time(step.seconds)}`;

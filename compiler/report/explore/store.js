@@ -17,6 +17,8 @@ export class Store {
     /** @type {{way: number, name: string} | null} the kernel that is selected, if one is */
     this.kernel = null;
     this.listeners = [];
+    /** Passes that change nothing are left out. */
+    this.onlyChanges = true;
     this.originByName = new Map(page.origins.map((o, k) => [o.name, k]));
     /** @type {Position[]} */
     this.positions = page.ways.map((way) => ({
@@ -91,17 +93,23 @@ export class Store {
   /** Move by one rewrite or pass in the list where the last move was. @param {number} by 1 or -1 @param {boolean} whole passes only */
   move(by, whole) {
     const way = this.active, position = this.positions[way], list = position.list;
-    const steps = this.stepsOf(way, list);
+    const { steps } = this.stepsOf(way, list);
     let [step, rewrite] = position[list];
-    const count = (k) => (k > 0 && !whole ? steps.steps[k - 1].rewrites.length : 0);
-    if (by > 0) {
-      if (rewrite && rewrite < count(step)) rewrite++;
-      else if (rewrite) rewrite = 0;
-      else if (step < steps.steps.length) [step, rewrite] = [step + 1, count(step + 1) ? 1 : 0];
-    } else if (rewrite > 1) rewrite--;
-    else if (!rewrite && count(step)) rewrite = count(step);
-    else if (step > 0) [step, rewrite] = [step - 1, 0];
-    this.goTo(way, list, step, whole ? 0 : rewrite);
+    const count = (k) => (k > 0 && !whole ? steps[k - 1].rewrites.length : 0);
+    const inside = rewrite || (by < 0 ? count(step) + 1 : 0);
+    if (!whole && by > 0 && rewrite && rewrite < count(step)) rewrite += 1;
+    else if (!whole && by < 0 && inside > 1) rewrite = inside - 1;
+    else {
+      let next = step + by;
+      while (next > 0 && next <= steps.length && !this.isListed(steps[next - 1])) next += by;
+      if (next >= 0 && next <= steps.length) [step, rewrite] = [next, by > 0 && count(next) ? 1 : 0];
+    }
+    this.goTo(way, list, step, rewrite);
+  }
+
+  /** Whether a pass is in the lists: it changed something, or all are. */
+  isListed(step) {
+    return !this.onlyChanges || step.delta.length > 0 || step.failed;
   }
 
   /** @param {number} way @param {"graph" | "program" | "tile"} list */
