@@ -21,7 +21,7 @@ from compiler.ir.tile.program import Launch, Program, execution_counts, walk_ste
 from compiler.options import Options
 from compiler.pipeline import Stages
 from compiler.report.explore.drawing import DrawingBuilder
-from compiler.report.explore.origins import OriginLoc, OriginTable, name_by_origin
+from compiler.report.explore.origins import OriginLoc, OriginTable, name_by_origin, subject_of
 from compiler.report.explore.page_data import (
     MemoryBlock,
     MemoryMap,
@@ -34,8 +34,9 @@ from compiler.report.explore.page_data import (
     Way,
 )
 from compiler.report.explore.recording import Recording, record
+from compiler.report.explore.rewrites import printed_lines
 from compiler.report.explore.roofline import ceilings_of
-from compiler.report.explore.steps import launch_seconds, predicted_alternatives, printed_lines, steps_of
+from compiler.report.explore.steps import launch_seconds, predicted_alternatives, steps_of
 from compiler.report.origin import KernelOrigin
 from compiler.report.profile import Profile
 from compiler.report.remark_groups import RemarkGroup, group_remarks
@@ -147,7 +148,7 @@ class WayBuilder:
         kernels = kernels_by_node(r.stages)
         graph_runs = r.runs_over(Graph)
         drawings.draw_step(r.graph, {})
-        graph = steps_of(graph_runs, drawings, kernels) if graph_runs else Steps(printed_lines(r.graph), [])
+        graph = steps_of(graph_runs, r.context, drawings, kernels) if graph_runs else Steps(printed_lines(r.graph), [])
         reports = {k.name: k for k in kernel_reports(r.stages)} if r.stages else {}
         names = reports or dict.fromkeys(r.kernel_runs())
         pages = [self.kernel(name, reports.get(name)) for name in names]
@@ -158,7 +159,7 @@ class WayBuilder:
             self.name,
             r.target.name,
             graph,
-            steps_of(r.runs_over(Program)),
+            steps_of(r.runs_over(Program), r.context),
             drawings.nodes,
             drawings.drawings,
             pages,
@@ -177,7 +178,7 @@ class WayBuilder:
         r, runs = self.recording, self.recording.kernel_runs().get(name, [])
         machine = r.target.machine if isinstance(r.target, CPUTarget) else None
         scheduled = r.stages.scheduled.kernels[name] if r.stages else None
-        tile = steps_of(runs) if runs or scheduled is None else Steps(printed_lines(scheduled), [])
+        tile = steps_of(runs, r.context) if runs or scheduled is None else Steps(printed_lines(scheduled), [])
         if report is None or scheduled is None:
             return PageKernel(name, "", "", "", 0, 0, 0, None, None, None, [], [], [], tile, {})
         count = report.launches
@@ -231,7 +232,7 @@ def page_remark(g: RemarkGroup, origins: Mapping[str, KernelOrigin]) -> PageRema
     numbers = [r.loc.number] if isinstance(r.loc, OriginLoc) else []
     if r.kernel in origins:
         numbers = kernel_origin_numbers(origins[r.kernel])
-    return PageRemark(r.pass_, r.kind, r.message, g.subject, format_location(g.loc), g.count, g.lost, numbers)
+    return PageRemark(r.pass_, r.kind, r.message, subject_of(r), format_location(g.loc), g.count, g.lost, numbers)
 
 
 def memory_map(program: Program, grid: bool) -> MemoryMap | None:

@@ -2,7 +2,7 @@
 
 /**
  * @typedef {[number, number, string[]]} Hunk  first line, lines removed, lines added
- * @typedef {{message: string, about: string, delta: Hunk[]}} Rewrite
+ * @typedef {{message: string, about: string, origins: number[], delta: Hunk[]}} Rewrite
  * @typedef {{name: string, text: string, effect: string, seconds: number, delta: Hunk[], rewrites: Rewrite[], omitted: string,
  *   drawing: number, failed: boolean}} Step
  * @typedef {{text: string[], steps: Step[]}} Steps

@@ -29,8 +29,10 @@ export class GraphPane {
     new ResizeObserver(() => this.resize()).observe(this.canvas.parentElement);
   }
 
-  /** Show a drawing; nodes whose names the one before did not have are marked. @param {number} number @param {number} before @param {string} title */
-  show(number, before, title) {
+  /**
+   * Show a drawing; nodes whose names the one before did not have are marked, and those of `origins`.
+   * @param {number} number @param {number} before @param {string} title @param {number[]} origins */
+  show(number, before, title, origins) {
     this.heading.textContent = title;
     if (number < 0 || !this.way.drawings.length) return;
     if (number !== this.drawing) {
@@ -43,7 +45,8 @@ export class GraphPane {
     const own = (id) => id.slice(id.lastIndexOf("/") + 1);
     const names = (k) => new Set(this.way.drawings[k].nodes.map((n) => own(this.way.nodes[n].id)));
     const old = before >= 0 && before !== number ? names(before) : null;
-    this.fresh = new Set(old ? [...this.byId.keys()].filter((id) => !old.has(own(id))) : []);
+    this.fresh = new Set([...this.byId.values()].filter(({ node }) => (old && !old.has(own(node.id))) || node.origins.some((o) => origins.includes(o))).map(({ node }) => node.id));
+    if (origins.length) this.reveal((node) => this.fresh.has(node.id));
     if (!this.fitted && this.canvas.clientWidth) this.fit();
     this.draw();
   }
@@ -52,10 +55,10 @@ export class GraphPane {
     this.lines = place(this.root, this.edges);
   }
 
-  /** Center the selection where it is out of sight. */
-  reveal() {
+  /** Center the first node that satisfies a condition, where it is out of sight. @param {(node: any) => boolean} condition */
+  reveal(condition) {
     if (!this.root) return;
-    const found = [...this.byId.values()].find((item) => item.node && this.store.isSelected(item.node.origins));
+    const found = [...this.byId.values()].find((item) => condition(item.node));
     if (found) {
       const item = visible(found), { clientWidth, clientHeight } = this.canvas;
       const cx = (item.x + item.w / 2) * this.scale + this.x, cy = (item.y + Math.min(item.h, 40) / 2) * this.scale + this.y;

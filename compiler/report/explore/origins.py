@@ -9,6 +9,7 @@ from compiler.errors import Loc
 from compiler.ir.graph.graph import Graph, unique_names
 from compiler.ir.graph.node import Node
 from compiler.ir.graph.structure import Leaf
+from compiler.passes.remark import Remark
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,13 @@ def name_by_origin(graph: Graph) -> Graph:
         return replace(n, operands=operands, name=name, attrs=attrs)
 
     return graph.map_nodes(rule)
+
+
+def subject_of(r: Remark) -> str:
+    """Return what a remark is about as the page names it: a node by `name_by_origin`, or a kernel."""
+    if isinstance(r.loc, OriginLoc) and r.node:
+        return f"%{r.node}" if r.node.startswith(r.loc.node) else f"%{r.loc.node}.{r.node}"
+    return f"%{r.node}" if r.node else f"@{r.kernel}" if r.kernel else ""
 
 
 def origin_numbers(nodes: Iterable[Node]) -> list[int]:

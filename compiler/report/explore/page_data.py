@@ -37,6 +37,7 @@ class Rewrite:
 
     message: str
     about: str
+    origins: list[int]
     delta: list[Hunk]
 
 

@@ -15,6 +15,7 @@ from compiler.ir.tile.kernel import Kernel
 from compiler.options import Options
 from compiler.passes.base import Alternative, Context, Pass
 from compiler.passes.manager import PassInstrument, run_pipeline
+from compiler.passes.remark import Remark
 from compiler.pipeline import Stages, lower_and_schedule
 from compiler.report.explore.origins import OriginTable
 from compiler.target import Target
@@ -22,13 +23,14 @@ from compiler.target import Target
 
 @dataclass(frozen=True)
 class PassRun:
-    """One run of a pass: its input and result (None if it failed), and the alternatives that it proposed."""
+    """One run of a pass: its input and result (None if it failed), the alternatives that it proposed, and its rewrites."""
 
     pass_: Pass[Any]
     before: AnyIR
     after: AnyIR | None = None
     seconds: float = 0.0
     alternatives: tuple[Alternative, ...] = ()
+    rewrites: tuple[Remark, ...] = ()
 
 
 @dataclass
@@ -37,14 +39,16 @@ class PassRecorder(PassInstrument):
 
     runs: list[PassRun] = field(default_factory=list)
     context: Context = field(default_factory=Context)
-    _proposed: int = 0
+    _known: tuple[int, int] = (0, 0)
 
     def before_pass(self, pass_: Pass[Any], ir: AnyIR, context: Context) -> None:
-        self.context, self._proposed = context, len(context.alternatives)
+        self.context, self._known = context, (len(context.alternatives), len(context.rewrites))
         self.runs.append(PassRun(pass_, ir))
 
     def after_pass(self, pass_: Pass[Any], old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        self.runs[-1] = PassRun(pass_, old, new, seconds, tuple(context.alternatives[self._proposed :]))
+        proposed, made = self._known
+        alternatives, rewrites = context.alternatives[proposed:], context.rewrites[made:]
+        self.runs[-1] = PassRun(pass_, old, new, seconds, tuple(alternatives), tuple(rewrites))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
-from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.passes.base import Context
@@ -15,24 +14,25 @@ from compiler.passes.manager import run_passes
 from compiler.passes.pipeline_text import print_pass
 from compiler.report.explore.drawing import DrawingBuilder
 from compiler.report.explore.line_delta import line_delta
-from compiler.report.explore.origins import name_by_origin
 from compiler.report.explore.page_data import PageAlternative, Step, Steps
 from compiler.report.explore.recording import PassRun, Recording
+from compiler.report.explore.rewrites import printed_lines, rewrites_of
 from compiler.runtime.profile import sharing_threads
 
 MAX_ALTERNATIVES = 12
 """Most alternatives of a kernel that are predicted."""
 
 
-def printed_lines(ir: AnyIR) -> list[str]:
-    """Return the lines of the text of IR as the page shows it."""
-    return print_ir(name_by_origin(ir) if isinstance(ir, Graph) else ir).splitlines()
-
-
 def steps_of(
-    runs: Sequence[PassRun], drawings: DrawingBuilder | None = None, kernels: Mapping[str, str] | None = None
+    runs: Sequence[PassRun],
+    context: Context,
+    drawings: DrawingBuilder | None = None,
+    kernels: Mapping[str, str] | None = None,
 ) -> Steps:
-    """Return the text before the first of `runs` and the changes that each makes; `drawings` draws the graph after each."""
+    """Return the text before the first of `runs` and the changes that each makes; `drawings` draws the graph after each.
+
+    `context` is that of the recorded compilation, `kernels` names the kernel of a node.
+    """
     if not runs:
         return Steps([], [])
     text = first = printed_lines(runs[0].before)
@@ -44,10 +44,9 @@ def steps_of(
             drawings.draw_step(run.after, kernels or {}) if drawings and delta and isinstance(run.after, Graph) else -1
         )
         effect = (type(run.pass_).__doc__ or "").strip().split("\n")[0]
+        rewrites = rewrites_of(run, context) if delta else ([], "")
         failed = run.after is None
-        steps.append(
-            Step(run.pass_.name, print_pass(run.pass_), effect, run.seconds, delta, drawing=drawn, failed=failed)
-        )
+        steps.append(Step(run.pass_.name, print_pass(run.pass_), effect, run.seconds, delta, *rewrites, drawn, failed))
         text = new
     return Steps(first, steps)
 

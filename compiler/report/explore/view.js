@@ -40,7 +40,7 @@ export class View {
     this.showTexts();
     this.showGraph();
     if (topic === "selection") {
-      this.graph.reveal();
+      this.graph.reveal((node) => this.store.isNodeSelected(this.number, node));
       this.graphText.reveal((line) => this.isMarked(line.text));
       this.showSource();
       this.showDetails();
@@ -82,15 +82,18 @@ export class View {
     pane.show(`${what} ${pass ? `after ${pass.name}${which}${changed}` : "at first"}`, linesAt(steps, step, rewrite));
   }
 
+  /** The graph after the pass that is shown; of a rewrite, the graph before the pass, and what the rewrite is about. */
   showGraph() {
-    const { steps } = this.way.graph, [step] = this.store.positions[this.number].graph;
+    const { steps } = this.way.graph, [step, rewrite] = this.store.positions[this.number].graph;
     let drawing = this.way.drawings.length ? 0 : -1, before = drawing;
     steps.slice(0, step).forEach((s, k) => {
       if (k === step - 1) before = drawing;
       if (s.drawing >= 0) drawing = s.drawing;
     });
+    if (rewrite) drawing = before;
     const count = drawing < 0 ? 0 : this.way.drawings[drawing].nodes.length;
-    this.graph.show(drawing, before, `Graph ${step ? `after ${steps[step - 1].name}` : "as imported"}, ${count} nodes`);
+    const title = !step ? "as imported" : `${rewrite ? "before" : "after"} ${steps[step - 1].name}`;
+    this.graph.show(drawing, before, `Graph ${title}, ${count} nodes`, rewrite ? steps[step - 1].rewrites[rewrite - 1].origins : []);
   }
 
   showSource() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ def no_errors(page: Any) -> Iterator[None]:
 
 
 def texts(page: Any, selector: str) -> list[str]:
-    return page.execute_script("return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector)  # type: ignore[no-any-return]
+    return page.execute_script(
+        "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector
+    )  # type: ignore[no-any-return]
 
 
 def press(page: Any, *keys: str) -> None:
@@ -66,6 +69,16 @@ def test_keys_step_through_passes(page: Any) -> None:
     assert any("= layer_norm " in line for line in texts(page, ".view:first-child .line.removed"))
 
 
+def test_keys_step_through_rewrites(page: Any) -> None:
+    press(page, "g", *["ArrowUp"] * 30, "ArrowRight")
+    title = ".view:first-child .pane:nth-child(3) .title"
+    assert re.match(r"Graph IR after \w+, rewrite 1 of ", texts(page, title)[0])
+    assert texts(page, ".view:first-child .step.active")[0].startswith("1. ")
+    assert texts(page, ".view:first-child .line.added")
+    press(page, "ArrowRight", "ArrowLeft", "ArrowLeft")
+    assert texts(page, title) == ["Graph IR at first"]
+
+
 def test_a_kernel_is_selected_everywhere(page: Any) -> None:
     click(page, "#dock button.kernel")
     name = texts(page, "#dock button.kernel")[0].split()[0]
@@ -80,7 +93,11 @@ def test_a_kernel_is_selected_everywhere(page: Any) -> None:
 
 def test_a_source_line_selects_its_kernel(page: Any) -> None:
     lines = texts(page, ".view:first-child .pane:nth-child(5) .line")
-    click(page, ".view:first-child .pane:nth-child(5) .line", next(k for k, t in enumerate(lines) if "torch.softmax(" in t))
+    click(
+        page,
+        ".view:first-child .pane:nth-child(5) .line",
+        next(k for k, t in enumerate(lines) if "torch.softmax(" in t),
+    )
     assert any("torch.softmax(" in t for t in texts(page, ".view:first-child .line.marked"))
     kernels = texts(page, ".details .title")
     assert len(kernels) == 2

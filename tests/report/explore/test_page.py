@@ -17,6 +17,7 @@ from compiler.errors import LoweringError
 from compiler.ir.graph.graph import Graph
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.passes.base import PASSES, Context, GraphPass, register
+from compiler.report.explore.line_delta import apply_delta
 from compiler.report.explore.origins import OriginTable, name_by_origin
 from compiler.report.explore.page import FOLDER, bundled_script
 from tests.report.explore.pages import Net, final_text, page_data
@@ -67,6 +68,36 @@ def test_steps_lead_to_what_was_compiled(page: dict[str, Any], compiled: compile
     text = final_text(way["graph"])
     assert text.count("= fused ") == sum(n.op.name == "fused" for n in compiled.stages.fused.nodes)
     assert "fuse" in [s["name"] for s in way["graph"]["steps"]]
+
+
+def test_rewrites_add_up_to_their_pass(page: dict[str, Any]) -> None:
+    """The text after the last rewrite is the text after the pass, for every pass over graphs, the program and kernels."""
+    (way,) = page["ways"]
+    rewrites = 0
+    for steps in (way["graph"], way["program"], *(k["tile"] for k in way["kernels"])):
+        text = steps["text"]
+        for step in steps["steps"]:
+            assert step["omitted"] == ""
+            inner = text
+            for rewrite in step["rewrites"]:
+                inner = apply_delta(inner, rewrite["delta"])
+            text = apply_delta(text, step["delta"])
+            assert not step["rewrites"] or inner == text, step["text"]
+            assert step["rewrites"] or not step["delta"], step["text"]
+            rewrites += len(step["rewrites"])
+    fused = next(s for s in way["graph"]["steps"] if s["name"] == "fuse")
+    assert "%softmax_0.exp" in {r["about"] for r in fused["rewrites"]}
+    assert rewrites > 20
+
+
+def test_rewrites_of_large_graphs_are_left_out_visibly(
+    compiled: compiler.CompiledModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compiler.report.explore.rewrites.MAX_WORK", 50)
+    (way,) = page_data(compiled.explore(tmp_path / "page.html", repeats=1))["ways"]
+    assert any(
+        re.fullmatch(r"not shown: \d+ more rewrites of this large graph", s["omitted"]) for s in way["graph"]["steps"]
+    )
 
 
 def test_every_kernel_comes_from_lines_of_the_user(page: dict[str, Any]) -> None:
@@ -121,7 +152,7 @@ def test_origins_follow_a_node_through_passes() -> None:
     traced = table.trace(graph)
     shown = name_by_origin(PASSES["decompose"]().run(traced, Context()))
     assert "layer_norm_0.sum" in {n.name for n in shown.nodes}
-    assert [n.name for n in table.nodes][0] == "layer_norm_0"
+    assert table.nodes[0].name == "layer_norm_0"
 
 
 def test_ways_share_origins(tmp_path: Path) -> None:
