@@ -30,8 +30,8 @@ from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
 from compiler.frontend.module_export import export_module
 from compiler.options import Options, as_options
-from compiler.report.explore.collect import PageBuilder
 from compiler.report.explore.page import save_page
+from compiler.report.explore.page_builder import PageBuilder
 from compiler.report.inspection import Inspection
 from compiler.report.kernel_folder import write_kernel_folder
 from compiler.report.notebook import register_formatters

@@ -21,8 +21,8 @@ from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
 from compiler.passes.remark import Remark, Remarks
 from compiler.pipeline import Stages
-from compiler.report.explore.collect import PageBuilder
 from compiler.report.explore.page import save_page
+from compiler.report.explore.page_builder import PageBuilder
 from compiler.report.measure import Workload
 from compiler.report.profile import Profile, measure_profile
 from compiler.report.report import Report, program_totals

@@ -40,11 +40,11 @@ export function roofline(store) {
   const labels = [];
   for (const [name, rate] of Object.entries(ceilings.flops)) {
     roofs.push(svg("line", { x1: px(Math.max(10 ** x0, rate / Math.max(...Object.values(ceilings.bytes)))), x2: W - R, y1: py(rate), y2: py(rate), class: "roof" }));
-    labels.push([py(rate), `${name} ${si(rate, "op/s")}`]);
+    labels.push({ y: py(rate), text: `${name} ${si(rate, "op/s")}` });
   }
-  labels.sort((a, b) => a[0] - b[0]).forEach(([y, text], k) => {
-    const at = k ? Math.max(y, labels[k - 1].at + 12) : y;
-    labels[k].at = at;
+  let lowest = -Infinity;
+  labels.sort((a, b) => a.y - b.y).forEach(({ y, text }) => {
+    const at = lowest = Math.max(y, lowest + 12);
     roofs.push(svg("text", { x: W - R + 4, y: at + 4 }, text));
   });
   for (const [name, rate] of Object.entries(ceilings.bytes)) {

@@ -60,8 +60,8 @@ export class Dock {
     return el("table", {}, el("thead", {}, el("tr", {}, heads.map((h) => el("th", {}, h)), numbers.map((h) => el("th", { class: "n" }, h)), el("th", {}, "from"))),
       el("tbody", {}, rows.map(({ number, way, kernel: k, share }) => el("tr", this.rowOf(number, k),
         many ? el("td", {}, el("i", { class: "swatch", style: `background:${colour(number)}` }), way.name) : null,
-        el("td", {}, el("code", {}, `@${k.name}`)), el("td", {}, k.ops), el("td", {}, k.dtypes),
-        ...[k.launches, (k.flops / 1e6).toFixed(2), bytes(k.bytes), time(k.seconds), time(k.predicted)].map((v) => el("td", { class: "n" }, String(v))),
+        el("td", {}, el("code", {}, k.tile.text.length ? `@${k.name}` : k.name)), el("td", {}, k.ops), el("td", {}, k.dtypes),
+        ...[k.launches, k.flops ? (k.flops / 1e6).toFixed(2) : "", k.bytes ? bytes(k.bytes) : "", time(k.seconds), time(k.predicted)].map((v) => el("td", { class: "n" }, String(v))),
         el("td", { class: "n bar", style: `--share:${(100 * share).toFixed(1)}%` }, share ? `${(100 * share).toFixed(1)} %` : ""),
         el("td", { class: "n" }, k.roofline && k.seconds ? `${(100 * k.roofline / k.seconds).toFixed(0)} %` : ""),
         el("td", {}, k.where)))));

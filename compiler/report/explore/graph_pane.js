@@ -1,6 +1,7 @@
 // The graph on a canvas: pan, zoom, open and close boxes, select nodes.
 
 import { el } from "./dom.js";
+import { GraphPainter } from "./graph_painter.js";
 import { buildItems, openBoxes, place, visible } from "./placement.js";
 
 export class GraphPane {
@@ -15,6 +16,15 @@ export class GraphPane {
     this.scale = 1;
     this.x = this.y = 0;
     this.drawing = -1;
+    /** @type {import("./placement.js").Item} */
+    this.root = null;
+    /** @type {Map<string, import("./placement.js").Item>} */
+    this.byId = new Map();
+    this.edges = [];
+    /** @type {import("./placement.js").Edge[]} */
+    this.lines = [];
+    this.fitted = false;
+    /** @type {Set<string>} ids of the nodes that are marked as new */
     this.fresh = new Set();
     this.heading = el("span", { class: "title" }, "Graph");
     const button = (text, label, act) => el("button", { click: act, title: label, "aria-label": label }, text);
@@ -25,6 +35,7 @@ export class GraphPane {
         button("−", "Zoom out", () => this.zoom(1 / 1.3)), button("+", "Zoom in", () => this.zoom(1.3)), button("fit", "Show all", () => this.fit()),
         button("open", "Open all boxes", () => this.openAll(true)), button("close", "Close all boxes", () => this.openAll(false)))),
       el("div", { class: "canvas" }, this.canvas, this.hint));
+    this.painter = new GraphPainter(this);
     this.listen();
     new ResizeObserver(() => this.resize()).observe(this.canvas.parentElement);
   }
@@ -208,117 +219,13 @@ export class GraphPane {
     const { clientWidth, clientHeight } = this.canvas.parentElement, ratio = window.devicePixelRatio || 1;
     [this.canvas.width, this.canvas.height] = [clientWidth * ratio, clientHeight * ratio];
     if (!this.fitted && clientWidth) this.fit();
-    this.paint();
+    this.painter.paint();
   }
 
   draw() {
     this.pending ??= requestAnimationFrame(() => {
       this.pending = undefined;
-      this.paint();
+      this.painter.paint();
     });
-  }
-
-  paint() {
-    const context = this.canvas.getContext("2d"), ratio = window.devicePixelRatio || 1;
-    const style = getComputedStyle(document.documentElement);
-    this.colour = Object.fromEntries(["ink", "dim", "line", "paper", "wash", "accent", "added", "hot"].map((n) => [n, style.getPropertyValue(`--${n}`)]));
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    context.clearRect(0, 0, this.canvas.clientWidth, this.canvas.clientHeight);
-    if (!this.root) return;
-    context.setTransform(ratio * this.scale, 0, 0, ratio * this.scale, ratio * this.x, ratio * this.y);
-    const { clientWidth, clientHeight } = this.canvas;
-    this.window = [-this.x / this.scale, -this.y / this.scale, (clientWidth - this.x) / this.scale, (clientHeight - this.y) / this.scale];
-    this.detailed = this.scale > 0.28;
-    this.root.children.forEach((item) => this.paintItems(context, item, 0, true));
-    this.paintEdges(context);
-    this.root.children.forEach((item) => this.paintItems(context, item, 0, false));
-  }
-
-  sees(x0, y0, x1, y1) {
-    const [left, top, right, bottom] = this.window;
-    return x1 >= left && x0 <= right && y1 >= top && y0 <= bottom;
-  }
-
-  paintEdges(context) {
-    const selected = (item) => item.node && this.store.isNodeSelected(this.number, item.node);
-    for (const strong of [false, true]) {
-      context.beginPath();
-      for (const { source, target, points: p } of this.lines) {
-        if ((selected(source) || selected(target)) !== strong) continue;
-        let left = Infinity, right = -Infinity;
-        for (let k = 0; k < p.length; k += 2) [left, right] = [Math.min(left, p[k]), Math.max(right, p[k])];
-        if (!this.sees(left, Math.min(p[1], p[p.length - 1]), right, Math.max(p[1], p[p.length - 1]))) continue;
-        context.moveTo(p[0], p[1]);
-        for (let k = 2; k < p.length; k += 2) {
-          const middle = (p[k - 1] + p[k + 1]) / 2;
-          if (this.detailed) context.bezierCurveTo(p[k - 2], middle, p[k], middle, p[k], p[k + 1]);
-          else context.lineTo(p[k], p[k + 1]);
-        }
-      }
-      context.strokeStyle = strong ? this.colour.accent : this.colour.dim;
-      context.lineWidth = strong ? 1.8 : 0.8;
-      context.stroke();
-    }
-  }
-
-  /** Paint the open boxes in an item, or everything else in it: edges pass between the two. */
-  paintItems(context, item, depth, boxes) {
-    if (!this.sees(item.x, item.y, item.x + item.w, item.y + item.h)) return;
-    const isOpen = !!item.children && item.open;
-    if (isOpen === boxes) this.paintItem(context, item, depth, isOpen);
-    if (isOpen) for (const child of item.children) this.paintItems(context, child, depth + 1, boxes);
-  }
-
-  paintItem(context, item, depth, isOpen) {
-    const { colour } = this, selected = this.isSelected(item), fresh = this.isFresh(item);
-    context.beginPath();
-    context.roundRect(item.x, item.y, item.w, item.h, item.children ? 7 : 4);
-    context.fillStyle = isOpen && depth % 2 === 0 ? colour.wash : colour.paper;
-    context.fill();
-    const share = item.node?.kernel ? this.share(item.node.kernel) : 0;
-    if (share) {
-      context.globalAlpha = 0.08 + 0.42 * share;
-      context.fillStyle = colour.hot;
-      context.fill();
-      context.globalAlpha = 1;
-    }
-    context.lineWidth = selected ? 2.5 : fresh ? 1.8 : 1;
-    context.strokeStyle = selected ? colour.accent : fresh ? colour.added : colour.line;
-    context.stroke();
-    if (this.detailed) this.paintLabel(context, item, isOpen, fresh);
-  }
-
-  paintLabel(context, item, isOpen, fresh) {
-    const { colour } = this;
-    const room = Math.floor((item.w - 16) / 6.7);
-    const cut = (text) => (text.length > room ? `${text.slice(0, room - 1)}…` : text);
-    context.fillStyle = colour.ink;
-    context.font = "600 11px ui-monospace, Menlo, Consolas, monospace";
-    const kernel = item.node?.kernel ?? "";
-    const label = `${item.children ? (item.open ? "▾ " : "▸ ") : ""}${fresh ? "+" : ""}${item.children && kernel ? `@${kernel}` : item.label}`;
-    context.fillText(cut(label), item.x + 8, item.y + 14);
-    if (isOpen) return;
-    context.fillStyle = colour.dim;
-    context.font = "10.5px ui-monospace, Menlo, Consolas, monospace";
-    const detail = item.detail || `${item.children.length} inside`;
-    context.fillText(cut(detail), item.x + 8, item.y + 27);
-  }
-
-  isSelected(item) {
-    if (item.node) return this.store.isNodeSelected(this.number, item.node);
-    if (!item.children) return false;
-    return !item.open && item.children.some((child) => this.isSelected(child));
-  }
-
-  isFresh(item) {
-    if (!this.fresh.size) return false;
-    if (item.node) return this.fresh.has(item.node.id);
-    return !item.open && item.children.some((child) => this.isFresh(child));
-  }
-
-  /** Share of the call that a kernel takes. */
-  share(name) {
-    this.shares ??= new Map(this.way.kernels.map((k) => [k.name, (k.seconds ?? k.predicted ?? 0) / (this.way.kernels.reduce((t, o) => t + (o.seconds ?? o.predicted ?? 0), 0) || 1)]));
-    return this.shares.get(name) ?? 0;
   }
 }

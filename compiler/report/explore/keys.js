@@ -15,9 +15,10 @@ export function addKeys(store, acts) {
     el("form", { method: "dialog" }, el("button", {}, "Close")));
   document.body.append(dialog);
   const help = () => (dialog.open ? dialog.close() : dialog.showModal());
+  /** @param {"graph" | "program" | "tile"} name */
   const list = (name) => () => {
     const position = store.positions[store.active];
-    store.goTo(store.active, name, ...position[name]);
+    store.goTo(store.active, name, position[name][0], position[name][1]);
   };
   const actions = {
     ArrowDown: () => store.move(1, true), j: () => store.move(1, true), ArrowUp: () => store.move(-1, true), k: () => store.move(-1, true),
@@ -26,7 +27,7 @@ export function addKeys(store, acts) {
     Escape: () => (dialog.open ? dialog.close() : store.select([], "")),
   };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || /INPUT|TEXTAREA/.test(event.target.tagName)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLInputElement) return;
     if (/^[1-9]$/.test(event.key)) return acts.toggleWay(+event.key - 1);
     if (!(event.key in actions)) return;
     event.preventDefault();

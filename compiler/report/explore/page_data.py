@@ -112,26 +112,26 @@ class PageAlternative:
 
 @dataclass(frozen=True)
 class PageKernel:
-    """A kernel: work of one call, seconds of one call (None: not known), and everything that made it.
+    """A kernel, or a call into PyTorch: work and seconds of one call of the program (None: not known), and how it was made.
 
     `code` is the text of each stage of code generation.
     """
 
     name: str
-    ops: str
-    where: str
-    dtypes: str
-    launches: int
-    flops: int
-    bytes: int
-    predicted: float | None
-    roofline: float | None
-    seconds: float | None
-    origins: list[int]
-    remarks: list[PageRemark]
-    alternatives: list[PageAlternative]
-    tile: Steps
-    code: dict[str, str]
+    ops: str = ""
+    where: str = ""
+    dtypes: str = ""
+    launches: int = 0
+    flops: int = 0
+    bytes: int = 0
+    predicted: float | None = None
+    roofline: float | None = None
+    seconds: float | None = None
+    origins: list[int] = field(default_factory=list)
+    remarks: list[PageRemark] = field(default_factory=list)
+    alternatives: list[PageAlternative] = field(default_factory=list)
+    tile: Steps = Steps([], [])
+    code: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -172,17 +172,17 @@ class Way:
     name: str
     target: str
     graph: Steps
-    program: Steps
-    nodes: list[DrawnNode]
-    drawings: list[Drawing]
-    kernels: list[PageKernel]
-    remarks: list[PageRemark]
-    memory: MemoryMap | None
-    trace: Sequence[Mapping[str, Any]]
-    ceilings: Ceilings | None
-    facts: Mapping[str, str]
-    seconds: float | None
-    predicted: float | None
+    program: Steps = Steps([], [])
+    nodes: list[DrawnNode] = field(default_factory=list)
+    drawings: list[Drawing] = field(default_factory=list)
+    kernels: list[PageKernel] = field(default_factory=list)
+    remarks: list[PageRemark] = field(default_factory=list)
+    memory: MemoryMap | None = None
+    trace: Sequence[Mapping[str, Any]] = ()
+    ceilings: Ceilings | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+    seconds: float | None = None
+    predicted: float | None = None
     error: str = ""
 
 

@@ -3,6 +3,8 @@
 import { el, time } from "./dom.js";
 import { deltaSize } from "./data.js";
 
+/** @type {["graph", "program", "tile"]} */
+const LISTS = ["graph", "program", "tile"];
 const TITLES = { graph: "Graph passes", program: "Program passes", tile: "Tile passes" };
 
 export class StepsPane {
@@ -23,7 +25,7 @@ export class StepsPane {
     const { store, number } = this, position = store.positions[number];
     const scrolled = this.body.scrollTop;
     this.onlyChanges.checked = store.onlyChanges;
-    this.body.replaceChildren(...["graph", "program", "tile"].flatMap((list) => {
+    this.body.replaceChildren(...LISTS.flatMap((list) => {
       const { steps } = store.stepsOf(number, list);
       if (!steps.length && list !== "graph") return [];
       const title = TITLES[list] + (list === "tile" && position.kernel ? ` of @${position.kernel.name}` : "");

@@ -68,7 +68,7 @@ export class Store {
 
   overlap(origins) {
     let count = 0;
-    for (const o of origins) count += this.origins.has(o);
+    for (const o of origins) count += Number(this.origins.has(o));
     return count;
   }
 
@@ -128,7 +128,7 @@ export class Store {
   }
 }
 
-/** The last step that changed something. */
+/** The last step that changed something. @returns {[number, number]} */
 function lastOf(steps) {
   const last = steps?.steps.findLastIndex((s) => s.delta.length || s.failed) ?? -1;
   return [last + 1, 0];

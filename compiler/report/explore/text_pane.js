@@ -53,7 +53,7 @@ export class TextPane {
     const first = Math.max(0, Math.floor(this.scroller.scrollTop / LINE_HEIGHT) - MARGIN);
     const last = Math.min(this.lines.length, first + Math.ceil(this.scroller.clientHeight / LINE_HEIGHT) + 2 * MARGIN);
     let html = "", number = this.firstNumber;
-    for (let k = 0; k < first; k++) number += this.lines[k].sign !== "-";
+    for (let k = 0; k < first; k++) number += Number(this.lines[k].sign !== "-");
     for (let k = first; k < last; k++) {
       const { text, sign } = this.lines[k];
       const kind = `${sign === "+" ? " added" : sign === "-" ? " removed" : ""}${this.isMarked(text, k) ? " marked" : ""}`;

@@ -158,9 +158,9 @@ export class View {
       r.lost ? `, ${time(r.lost)} lost` : "", r.subject ? el("code", {}, ` ${r.subject}`) : null));
     const others = kernel.alternatives.map((a) => el("li", {}, el("code", {}, a.change), a.predicted == null ? "" : ` ${time(a.predicted)} a launch, predicted`));
     this.details.replaceChildren(
-      el("h2", {}, el("span", { class: "title" }, `Kernel @${kernel.name}`)),
+      el("h2", {}, el("span", { class: "title" }, kernel.tile.text.length ? `Kernel @${kernel.name}` : kernel.name)),
       el("div", { class: "list" },
-        el("dl", {}, fact("computes", kernel.ops), fact("from", kernel.where), fact("dtypes", kernel.dtypes), fact("launches", kernel.launches && `${kernel.launches} a call`),
+        el("dl", {}, fact(kernel.tile.text.length ? "computes" : "step", kernel.ops), fact("from", kernel.where), fact("dtypes", kernel.dtypes), fact("launches", kernel.launches && `${kernel.launches} a call`),
           fact("measured", time(kernel.seconds)), fact("predicted", time(kernel.predicted)), fact("roofline", time(kernel.roofline)),
           fact("share", kernel.seconds && total ? `${(100 * kernel.seconds / total).toFixed(1)} %` : "")),
         remarks.length ? [el("h3", {}, "Decisions"), el("ul", {}, remarks)] : null,

@@ -1,134 +1,44 @@
-"""Collection of the page's data from recorded compilations."""
+"""One way to compile a model as data of the page: steps, drawings, kernels, remarks, memory and times."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from compiler import __version__
+from compiler.analysis.opaque_calls import opaque_operators
 from compiler.codegen.backend import backend_of
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.triton.targets import GPUTarget
 from compiler.cost.estimates import roofline_seconds
-from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.errors import TilewrightError
 from compiler.ir.graph.graph import Graph, unique_names
 from compiler.ir.tile.kernel import Kernel
-from compiler.ir.tile.program import Launch, Program, execution_counts, walk_steps
+from compiler.ir.tile.program import Launch, OpaqueCall, Program, execution_counts, walk_steps
 from compiler.options import Options
 from compiler.pipeline import Stages
 from compiler.report.explore.drawing import DrawingBuilder
-from compiler.report.explore.origins import OriginLoc, OriginTable, name_by_origin, subject_of
+from compiler.report.explore.origins import OriginLoc, name_by_origin, subject_of
 from compiler.report.explore.page_data import (
     MemoryBlock,
     MemoryMap,
-    Origin,
-    Page,
     PageKernel,
     PageRemark,
-    SourceFile,
     Steps,
     Way,
 )
-from compiler.report.explore.recording import Recording, record
+from compiler.report.explore.recording import Recording
 from compiler.report.explore.rewrites import printed_lines
 from compiler.report.explore.roofline import ceilings_of
 from compiler.report.explore.steps import launch_seconds, predicted_alternatives, steps_of
 from compiler.report.origin import KernelOrigin
-from compiler.report.profile import Profile
 from compiler.report.remark_groups import RemarkGroup, group_remarks
 from compiler.report.render import abbreviate, format_location
 from compiler.report.report import KernelReport, kernel_reports
-from compiler.report.trace import trace_events
 from compiler.runtime.executable import workspace_buffers
 from compiler.runtime.memory import grid_in_place_pairs, in_place_pairs, lifetimes, plan_memory
 from compiler.runtime.profile import sharing_threads
-
-SOURCE_MARGIN = 6
-"""Lines of the user's program shown around those that became nodes."""
-
-
-@dataclass
-class PageBuilder:
-    """A page under construction: ways to compile one model, whose nodes share one table of origins."""
-
-    title: str
-    origins: OriginTable = field(default_factory=OriginTable)
-    ways: list[Way] = field(default_factory=list)
-
-    def add_compiled(
-        self,
-        name: str,
-        options: Options,
-        programs: Sequence[ExecutedProgram],
-        profile: Profile | None,
-        facts: Mapping[str, str],
-    ) -> None:
-        """Add a way that compiled, one entry for each of its programs; `profile` is of calls of all of them."""
-        measured = iter(profile.steps if profile else ())
-        for part, p in enumerate(programs):
-            label = f"{name}, part {part + 1}" if len(programs) > 1 else name
-            steps = [s for s, _ in islice(measured, sum(1 for _ in execution_counts(p.stages.scheduled.steps)))]
-            seconds: dict[str, float] = {}
-            for s in steps:
-                seconds[s.name] = seconds.get(s.name, 0.0) + s.seconds
-            recording = record(p.variant.plan.specialized_graph(), options, self.origins, part)
-            trace = trace_events(profile)["traceEvents"] if profile and part == 0 else []
-            call = profile.call.median if profile else None
-            self.ways.append(WayBuilder(label, recording, options, seconds, facts).build(trace, call))
-
-    def add_failed(self, name: str, options: Options, graph: Graph, error: TilewrightError) -> None:
-        """Add a way that did not compile: as much as its passes did before the error."""
-        recording = record(graph, options, self.origins)
-        self.ways.append(WayBuilder(name, recording, options, {}, {}, str(error)).build([], None))
-
-    def add_rejected(self, name: str, options: Options, program: str, error: TilewrightError) -> None:
-        """Add a way whose import failed: the text of the exported program."""
-        text = Steps(program.splitlines(), [])
-        nothing: dict[str, Any] = {
-            "memory": None,
-            "trace": [],
-            "ceilings": None,
-            "facts": {},
-            "seconds": None,
-            "predicted": None,
-        }
-        self.ways.append(Way(name, options.target, text, Steps([], []), [], [], [], [], error=str(error), **nothing))
-
-    def page(self) -> Page:
-        """Return the page."""
-        files: dict[str, list[tuple[int, str]]] = {}
-        for n in self.origins.nodes:
-            if n.loc and n.loc.file:
-                files.setdefault(n.loc.file, []).append((n.loc.line, n.loc.code))
-        numbers = {file: k for k, file in enumerate(files)}
-        origins = [
-            Origin(
-                n.name,
-                n.op.name,
-                str(n.result_type),
-                numbers[n.loc.file] if n.loc and n.loc.file else -1,
-                n.loc.line if n.loc else 0,
-                n.loc.module if n.loc else "",
-            )
-            for n in self.origins.nodes
-        ]
-        sources = [source_file(file, lines) for file, lines in files.items()]
-        return Page(self.title, __version__, sources, origins, self.ways)
-
-
-def source_file(file: str, known: Sequence[tuple[int, str]]) -> SourceFile:
-    """Return the part of a file around lines of the user's program; those lines alone if it cannot be read."""
-    first, last = max(1, min(known)[0] - SOURCE_MARGIN), max(known)[0] + SOURCE_MARGIN
-    try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()[first - 1 : last]
-    except (OSError, UnicodeDecodeError):
-        code = dict(known)
-        lines = [code.get(k, "") for k in range(first, last + 1)]
-    return SourceFile(Path(file).name, first, lines)
 
 
 @dataclass
@@ -151,9 +61,12 @@ class WayBuilder:
         graph = steps_of(graph_runs, r.context, drawings, kernels) if graph_runs else Steps(printed_lines(r.graph), [])
         reports = {k.name: k for k in kernel_reports(r.stages)} if r.stages else {}
         names = reports or dict.fromkeys(r.kernel_runs())
-        pages = [self.kernel(name, reports.get(name)) for name in names]
+        pages = [
+            *(self.kernel(name, reports.get(name)) for name in names),
+            *(self.opaque_kernels(r.stages) if r.stages else ()),
+        ]
         origins = {k.name: k.origin for k in reports.values()}
-        predictions = [k.predicted for k in pages]
+        predictions = [k.predicted for k in pages if k.tile.text]
         error = self.error or (str(r.error) if r.error else "")
         return Way(
             self.name,
@@ -180,7 +93,7 @@ class WayBuilder:
         scheduled = r.stages.scheduled.kernels[name] if r.stages else None
         tile = steps_of(runs, r.context) if runs or scheduled is None else Steps(printed_lines(scheduled), [])
         if report is None or scheduled is None:
-            return PageKernel(name, "", "", "", 0, 0, 0, None, None, None, [], [], [], tile, {})
+            return PageKernel(name, tile=tile)
         count = report.launches
         remarks = [page_remark(g, {name: report.origin}) for g in group_remarks(report.remarks, {name: report.origin})]
         return PageKernel(
@@ -200,6 +113,20 @@ class WayBuilder:
             tile,
             dict(self.code(scheduled)),
         )
+
+    def opaque_kernels(self, stages: Stages) -> Iterator[PageKernel]:
+        """Yield what takes the place of kernels in the steps of a program: calls into PyTorch, and copies."""
+        runs = Counter[str]()
+        for step, count in execution_counts(stages.scheduled.steps):
+            if not isinstance(step, Launch):
+                runs[step.operator if isinstance(step, OpaqueCall) else "copy"] += count
+        operators = list(opaque_operators(stages.fused.outputs))
+        for name, launches in runs.items():
+            same = [o for o in operators if o.operator == name]
+            what = f"runs in PyTorch: {same[0].reason}" if same else "copies a buffer"
+            where, seconds = format_location(same[0].loc) if same else "", self.seconds.get(name)
+            origins = sorted({o.loc.number for o in same if isinstance(o.loc, OriginLoc)})
+            yield PageKernel(name, what, where, launches=launches, seconds=seconds, origins=origins)
 
     def code(self, kernel: Kernel) -> Iterator[tuple[str, str]]:
         """Yield the name of each stage of code generation, and its text for a kernel, or why there is none."""
