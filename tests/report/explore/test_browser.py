@@ -8,21 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks.browser import console_errors, missing_browser, opened_page
-from compiler.api import explore
-from tests.report.explore.pages import Net
 
 pytestmark = pytest.mark.skipif(bool(missing_browser()), reason=f"no browser: {missing_browser()} is missing")
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    torch.manual_seed(0)
-    folder: Path = tmp_path_factory.mktemp("page")
-    file = explore(Net().eval(), folder / "page.html", (torch.randn(8, 32),), against=["unfused"], repeats=2)
-    with opened_page(file) as driver:
+def page(compared_ways: Path) -> Iterator[Any]:
+    with opened_page(compared_ways) as driver:
         yield driver
 
 
@@ -50,12 +44,12 @@ def click(page: Any, selector: str, number: int = 0) -> None:
 
 
 def test_ways_stand_side_by_side(page: Any) -> None:
-    assert texts(page, ".view .summary b") == ["default", "unfused"]
+    assert texts(page, ".view .summary b") == ["default", "unfused", "gpu"]
     assert "a call, measured" in texts(page, "#dock th")
     press(page, "2")
-    assert texts(page, ".view .summary b") == ["default"]
+    assert texts(page, ".view .summary b") == ["default", "gpu"]
     press(page, "2")
-    assert len(texts(page, ".view")) == 2
+    assert len(texts(page, ".view")) == 3
 
 
 def test_keys_step_through_passes(page: Any) -> None:
@@ -84,7 +78,7 @@ def test_a_kernel_is_selected_everywhere(page: Any) -> None:
     name = texts(page, "#dock button.kernel")[0].split()[0]
     assert texts(page, ".view:first-child .details .title") == [f"Kernel {name}"]
     assert texts(page, ".view:first-child .pane:nth-child(4) .title")[0].startswith(f"Tile IR of {name}")
-    for view in ("first-child", "last-child"):  # the same part of the model in both ways
+    for view in ("first-child", "nth-child(2)", "last-child"):  # the same part of the model in every way
         assert texts(page, f".view:{view} .pane:nth-child(3) .line.marked")
         assert texts(page, f".view:{view} .pane:nth-child(5) .line.marked")
     press(page, "Escape")
@@ -100,7 +94,7 @@ def test_a_source_line_selects_its_kernel(page: Any) -> None:
     )
     assert any("torch.softmax(" in t for t in texts(page, ".view:first-child .line.marked"))
     kernels = texts(page, ".details .title")
-    assert len(kernels) == 2
+    assert len(kernels) == 3
     assert "exp" in texts(page, ".view:first-child .details dd")[0]
 
 

@@ -155,9 +155,8 @@ def test_origins_follow_a_node_through_passes() -> None:
     assert table.nodes[0].name == "layer_norm_0"
 
 
-def test_ways_share_origins(tmp_path: Path) -> None:
-    ways = {"unfused": "unfused", "gpu": {"target": "sm90"}}
-    page = page_data(explore(Net().eval(), tmp_path / "page.html", (X,), against=ways, repeats=1))
+def test_ways_share_origins(compared_ways: Path) -> None:
+    page = page_data(compared_ways)
     assert [w["name"] for w in page["ways"]] == ["default", "unfused", "gpu"]
     covered = [{o for k in w["kernels"] for o in k["origins"]} for w in page["ways"]]
     assert covered[0] == covered[1] == covered[2] == set(range(len(page["origins"])))
