@@ -64,7 +64,9 @@ def is_matrix_product(n: Node) -> bool:
         return False
     *rows, column = index_vars("i", n.type.rank)
     (*read, k), weights = operand_positions(n)
-    is_row = len(read) == len(rows) and all(r == i or (d == 1 and r == 0) for r, i, d in zip(read, rows, n.shape, strict=False))
+    is_row = len(read) == len(rows) and all(
+        r == i or (d == 1 and r == 0) for r, i, d in zip(read, rows, n.shape, strict=False)
+    )
     return is_row and k == var("r0") and weights == (k, column)
 
 
