@@ -39,9 +39,8 @@ class HoistOperand(TilePass):
         for s in [s for s in walk(ir.body) if isinstance(s, Reduce)]:
             table = context.accesses(ir)
             for operand, loop, dims in self.candidates(table, s, context.machine):
-                name = NameSupply(ir)("unpacked")
-                ir = ir.with_body(insert_copy(ir.body, table, operand, loop, dims, name))
-                context.applied(self, f"an operand of %{s.name} computed once per %{loop.var}")
+                if context.may_apply(self, f"an operand of %{s.name} computed once per %{loop.var}"):
+                    ir = ir.with_body(insert_copy(ir.body, table, operand, loop, dims, NameSupply(ir)("unpacked")))
                 break
         return ir
 
