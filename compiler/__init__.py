@@ -14,7 +14,7 @@ from compiler.options import Options
 
 if TYPE_CHECKING:
     from compiler import testing
-    from compiler.api import CompiledModule, compile
+    from compiler.api import CompiledModule, compile, explore
     from compiler.report.torch_programs import compiled_programs
     from compiler.tools.comparison import Comparison, compare
 
@@ -33,12 +33,14 @@ __all__ = [
     "compare",
     "compile",
     "compiled_programs",
+    "explore",
     "testing",
 ]
 
 _LAZY_EXPORTS = {
     "compile": "compiler.api",
     "CompiledModule": "compiler.api",
+    "explore": "compiler.api",
     "compiled_programs": "compiler.report.torch_programs",
     "compare": "compiler.tools.comparison",
     "Comparison": "compiler.tools.comparison",

@@ -99,8 +99,7 @@ export class GraphPainter {
     if (isOpen) return;
     context.fillStyle = colour.dim;
     context.font = "10.5px ui-monospace, Menlo, Consolas, monospace";
-    const detail = item.detail || `${item.children.length} inside`;
-    context.fillText(cut(detail), item.x + 8, item.y + 27);
+    context.fillText(cut(item.detail), item.x + 8, item.y + 27);
   }
 
   isSelected(item) {

@@ -19,7 +19,7 @@ export function buildItems(drawing, table) {
     const node = isBox ? (child.node == null ? null : nodes[child.node]) : nodes[child];
     const key = isBox ? `${path}/${child.label}` : node.id;
     const label = node ? node.op : child.label;
-    const detail = node ? node.type : "";
+    const detail = node ? node.type : `${child.children.length} inside`;
     const item = { key, label, detail, node, parent, children: null, layers: [], lanes: new Map(), rank: 0, position, open: false,
       edges: [], x: 0, y: 0, w: 0, h: 0, left: 0, top: 0 };
     if (node) byId.set(node.id, item);
