@@ -18,17 +18,17 @@ function mark(shape, x, y, r, attributes) {
 
 /**
  * Kernels of all ways under the ceilings of the machine: operations in a byte, operations in a second.
- * @param {import("./store.js").Store} store
+ * @param {import("./store.js").Store} store @param {number} width @param {number} height in pixels
  */
-export function roofline(store) {
-  const W = 760, H = 330, L = 70, B = 40, T = 14, R = 150;
+export function roofline(store, width, height) {
+  const W = Math.min(width, 1100), H = Math.max(height, 260), L = 70, B = 40, T = 14, R = 150;
   const ways = store.shown.map((k) => store.page.ways[k]).filter((w) => w.ceilings);
   if (!ways.length) return el("p", { class: "dim" }, "The machine of this target is not described, so there are no ceilings.");
   const ceilings = ways[0].ceilings;
   const dots = ways.flatMap((way) => way.kernels.filter((k) => k.flops && k.bytes && (k.seconds ?? k.predicted))
     .map((k) => ({ way, kernel: k, x: k.flops / k.bytes, y: k.flops / (k.seconds ?? k.predicted), isMeasured: k.seconds != null })));
   const peak = Math.max(...Object.values(ceilings.flops));
-  const xs = [0.05, 1000, ...dots.map((d) => d.x)], ys = [peak * 1.4, ceilings.flops.f32 / 3e3, ...dots.map((d) => d.y)];
+  const xs = [0.05, 1000, ...dots.map((d) => d.x)], ys = [peak * 1.4, ceilings.flops.f32 / 300, ...dots.map((d) => d.y)];
   const [x0, x1, y0, y1] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)].map(Math.log10);
   const px = (x) => L + (Math.log10(x) - x0) / (x1 - x0) * (W - L - R), py = (y) => H - B - (Math.log10(y) - y0) / (y1 - y0) * (H - B - T);
   const decades = (a, b) => Array.from({ length: Math.floor(b) - Math.ceil(a) + 1 }, (_, k) => 10 ** (Math.ceil(a) + k));
@@ -69,7 +69,7 @@ export function roofline(store) {
     shape.append(title);
     return shape;
   });
-  const chart = svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "chart", role: "img", "aria-label": "Roofline of all kernels" }, grid, roofs, marks,
+  const chart = svg("svg", { viewBox: `0 0 ${W} ${H}`, width: W, height: H, class: "roofline", role: "img", "aria-label": "Roofline of all kernels" }, grid, roofs, marks,
     svg("text", { x: (L + W - R) / 2, y: H - 8, "text-anchor": "middle" }, "operations in a byte of memory traffic"));
   return el("div", {}, chart, el("p", { class: "dim" }, `Ceilings ${ceilings.origin}. The size of a mark is its share of the call; hollow marks are predictions. `, legend(store)));
 }
@@ -91,7 +91,7 @@ export function memory(way) {
     fill: colour(k), "fill-opacity": 0.7, class: "block",
   }, svg("title", {}, `%${b.name}: ${b.type}, ${bytes(b.size)} at ${b.offset}, steps ${b.first} to ${b.last} (${plan.steps[b.first]} ... ${plan.steps[b.last]})`)));
   return el("div", {}, el("h3", {}, `${way.name}: workspace ${bytes(plan.size)}, ${bytes(plan.size_without_reuse)} without reuse, at most ${bytes(Math.max(0, ...used))} in use`),
-    svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "chart frame", preserveAspectRatio: "none", role: "img", "aria-label": "Memory plan over the steps of a call" }, blocks),
+    svg("svg", { viewBox: `0 0 ${W} ${H}`, class: "chart", preserveAspectRatio: "none", role: "img", "aria-label": "Memory plan over the steps of a call" }, blocks),
     el("p", { class: "dim" }, `Steps 0 to ${count - 1} from left to right, addresses from top to bottom.`));
 }
 
@@ -116,6 +116,6 @@ export function timeline(way, store) {
     })];
   });
   return el("div", {}, el("h3", {}, `${way.name}: the fastest of the recorded calls, ${end.toFixed(1)} us`),
-    svg("svg", { viewBox: `0 0 ${W} ${rows.length * ROW}`, class: "chart frame", role: "img", "aria-label": "Timeline of a call for each thread" }, bars),
+    svg("svg", { viewBox: `0 0 ${W} ${rows.length * ROW}`, class: "chart", role: "img", "aria-label": "Timeline of a call for each thread" }, bars),
     omitted ? el("p", { class: "dim" }, `${omitted} spans are left out.`) : null);
 }

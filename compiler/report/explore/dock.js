@@ -13,7 +13,7 @@ export class Dock {
     this.tabs = {
       Kernels: () => this.kernels(),
       ...(store.page.ways.length > 1 ? { Compare: () => this.compare() } : {}),
-      Roofline: () => roofline(store),
+      Roofline: () => roofline(store, this.body.clientWidth - 20, this.body.clientHeight - 36),
       Memory: () => el("div", {}, ways().map(memory)),
       Timeline: () => el("div", {}, ways().map((way) => timeline(way, store))),
       Remarks: () => this.remarks(),

@@ -95,8 +95,8 @@ function contains(box, item) {
 
 function measure(item) {
   if (!item.children || !item.open) {
-    const longest = Math.max(item.label.length + 2, item.detail.length);
-    [item.w, item.h] = [Math.min(longest, MAX_LABEL) * CHARACTER + 16, NODE_HEIGHT];
+    const longest = Math.max(item.label.length + 3, item.detail.length);
+    [item.w, item.h] = [Math.min(longest, MAX_LABEL) * CHARACTER + 18, NODE_HEIGHT];
     return;
   }
   item.children.forEach(measure);
