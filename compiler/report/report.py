@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -69,7 +70,7 @@ class Report:
     @cached_property
     def kernels(self) -> tuple[KernelReport, ...]:
         """Distinct kernels, in the order of their first launch."""
-        return tuple(k for stages, _ in self.programs for k in kernel_reports(stages))
+        return tuple(k for stages, exe in self.programs for k in kernel_reports(stages, exe.size_values))
 
     @property
     def steps(self) -> int:
@@ -149,8 +150,11 @@ class Report:
         return file
 
 
-def kernel_reports(stages: Stages) -> list[KernelReport]:
-    """Return the reports of the distinct kernels of one program, in the order of their first launch."""
+def kernel_reports(stages: Stages, sizes: Mapping[str, int] | None = None) -> list[KernelReport]:
+    """Return the reports of the distinct kernels of one program, in the order of their first launch.
+
+    `sizes` gives the values of dynamic sizes, by default their hints.
+    """
     lowered, scheduled = stages.lowered, stages.scheduled
     origins = kernel_origins(stages.fused)
     lowered_by_node = {s.node: s.kernel for s, _ in execution_counts(lowered.steps) if isinstance(s, Launch)}
@@ -164,7 +168,7 @@ def kernel_reports(stages: Stages) -> list[KernelReport]:
         origin = merge_origins(origins.get(s.node, KernelOrigin()) for s, _ in same)
         remarks = (r for r in stages.context.remarks if r.kernel == name or (r.node, r.loc) in origin.values)
         distinct = {(r.pass_, r.kind, r.message): r for r in remarks}
-        work = sum(count for _, count in same), count_flops(before), count_bytes(before)
+        work = sum(count for _, count in same), count_flops(before, sizes), count_bytes(before, sizes)
         texts = print_kernel(before), print_kernel(after)
         reports.append(KernelReport(name, origin, *work, *texts, arithmetic_dtypes(after), tuple(distinct.values())))
     return reports

@@ -56,13 +56,14 @@ class PageBuilder:
                 seconds[s.name] = seconds.get(s.name, 0.0) + s.seconds
             recording = record(p.variant.plan.specialized_graph(), options, self.origins, part)
             trace = trace_events(profile)["traceEvents"] if profile and part == 0 else []
+            sizes = p.executable.size_values if p.executable else {}
             call = profile.call.median if profile else None
-            self.ways.append(WayBuilder(label, recording, options, seconds, facts).build(trace, call))
+            self.ways.append(WayBuilder(label, recording, options, sizes, seconds, facts).build(trace, call))
 
     def add_failed(self, name: str, options: Options, graph: Graph, error: TilewrightError) -> None:
         """Add a way that did not compile: as much as its passes did before the error."""
         recording = record(graph, options, self.origins)
-        self.ways.append(WayBuilder(name, recording, options, {}, {}, str(error)).build([], None))
+        self.ways.append(WayBuilder(name, recording, options, error=str(error)).build([], None))
 
     def add_rejected(self, name: str, options: Options, program: str, error: TilewrightError) -> None:
         """Add a way whose import failed: the text of the exported program."""

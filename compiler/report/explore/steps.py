@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from compiler.cost.estimates import roofline_seconds
 from compiler.cost.kernel_time import predicted_seconds
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
@@ -73,6 +74,7 @@ def predicted_alternatives(runs: Sequence[PassRun], recording: Recording, machin
     return [*found, *([PageAlternative(f"{omitted} more, not predicted", None)] if omitted > 0 else [])]
 
 
-def launch_seconds(kernel: Kernel, machine: Machine) -> float:
-    """Return the predicted seconds of a launch of a kernel."""
-    return predicted_seconds(kernel, machine) / sharing_threads(kernel)
+def launch_seconds(kernel: Kernel, machine: Machine, sizes: Mapping[str, int] | None = None) -> float:
+    """Return the predicted seconds of a launch; of one for other `sizes` than the hints, in proportion to the roofline."""
+    scale = roofline_seconds(kernel, machine, 1, sizes) / (roofline_seconds(kernel, machine) or 1.0) if sizes else 1.0
+    return scale * predicted_seconds(kernel, machine) / sharing_threads(kernel, sizes)

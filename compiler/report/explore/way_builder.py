@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.analysis.opaque_calls import opaque_operators
@@ -14,6 +14,7 @@ from compiler.codegen.triton.targets import GPUTarget
 from compiler.cost.estimates import roofline_seconds
 from compiler.errors import TilewrightError
 from compiler.ir.graph.graph import Graph, unique_names
+from compiler.ir.tile.dynamic_sizes import specialize_buffers
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Launch, OpaqueCall, Program, execution_counts, walk_steps
 from compiler.options import Options
@@ -43,13 +44,14 @@ from compiler.runtime.profile import sharing_threads
 
 @dataclass
 class WayBuilder:
-    """One program compiled in one way."""
+    """One program compiled in one way; `sizes` are the dynamic sizes of the measured call, `seconds` its time by kernel."""
 
     name: str
     recording: Recording
     options: Options
-    seconds: Mapping[str, float]
-    facts: Mapping[str, str]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
     def build(self, trace: Sequence[Mapping[str, Any]], call: float | None) -> Way:
@@ -59,7 +61,7 @@ class WayBuilder:
         graph_runs = r.runs_over(Graph)
         drawings.draw_step(r.graph, {})
         graph = steps_of(graph_runs, r.context, drawings, kernels) if graph_runs else Steps(printed_lines(r.graph), [])
-        reports = {k.name: k for k in kernel_reports(r.stages)} if r.stages else {}
+        reports = {k.name: k for k in kernel_reports(r.stages, self.sizes)} if r.stages else {}
         names = reports or dict.fromkeys(r.kernel_runs())
         pages = [
             *(self.kernel(name, reports.get(name)) for name in names),
@@ -77,7 +79,9 @@ class WayBuilder:
             drawings.drawings,
             pages,
             [page_remark(g, origins) for g in group_remarks(r.context.remarks, origins, self.seconds)],
-            memory_map(r.stages.scheduled, isinstance(r.target, GPUTarget)) if r.stages else None,
+            memory_map(specialize_buffers(r.stages.scheduled, self.sizes), isinstance(r.target, GPUTarget))
+            if r.stages
+            else None,
             trace,
             ceilings_of(r.target, self.options),
             self.facts,
@@ -104,8 +108,10 @@ class WayBuilder:
             count,
             count * report.flops,
             count * report.bytes,
-            count * launch_seconds(scheduled, machine) if machine else None,
-            count * roofline_seconds(scheduled, machine, sharing_threads(scheduled)) if machine else None,
+            count * launch_seconds(scheduled, machine, self.sizes) if machine else None,
+            count * roofline_seconds(scheduled, machine, sharing_threads(scheduled, self.sizes), self.sizes)
+            if machine
+            else None,
             self.seconds.get(name),
             kernel_origin_numbers(report.origin),
             remarks,

@@ -220,3 +220,16 @@ def test_calls_into_pytorch_stand_beside_kernels(tmp_path: Path) -> None:
     assert call["ops"].startswith("runs in PyTorch: ")
     assert call["seconds"] > 0
     assert call["origins"]
+
+
+def test_dynamic_sizes_are_those_of_the_call(tmp_path: Path) -> None:
+    """Work, memory and predictions are for the sizes that were measured, not for the hints of the program."""
+    pages = []
+    for rows in (8, 256):
+        shapes = {"x": {0: torch.export.Dim("rows", min=2, max=512)}}
+        compiled = compiler.compile(Net().eval(), (torch.randn(rows, 32),), dynamic_shapes=shapes)
+        pages.append(page_data(compiled.explore(tmp_path / "page.html", repeats=1))["ways"][0])
+    small, large = ([k["flops"] for k in way["kernels"]] for way in pages)
+    assert sum(large) == 32 * sum(small)
+    assert 0 < pages[0]["memory"]["size"] < pages[1]["memory"]["size"]
+    assert pages[0]["predicted"] < pages[1]["predicted"]
