@@ -133,6 +133,14 @@ def test_compile_writes_a_report(program: Path, tmp_path: Path, capsys: pytest.C
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
+def test_explore_writes_a_page(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    ways = ["--against", "unfused", "--against", 'gpu={target="sm90"}']
+    assert main(["explore", str(program), "-o", str(page), "--repeats", "1", *ways]) == 0
+    assert "wrote" in capsys.readouterr().err
+    assert page.read_text().startswith("<!doctype html>")
+
+
 def test_compile_prints_a_stage(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", str(program), "--print-ir", "scheduled", "--target", "x86-64-v3"]) == 0
     assert "lanes" in capsys.readouterr().out
