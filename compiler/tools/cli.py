@@ -228,10 +228,10 @@ def list_passes(args: argparse.Namespace) -> None:
 
 def print_pass_help(name: str, make: Callable[..., Pass[Any]]) -> None:
     """Print the options of a pass and its docstring, which shows IR before and after."""
-    from compiler.passes.pipeline_text import pass_options
+    from compiler.passes.base import option_name, pass_options
 
     options = ", ".join(
-        f"{f.name.replace('_', '-')}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
+        f"{option_name(f)}={f.metadata.get('machine', f.default)}" for f in pass_options(make)
     )
     out.print(Text(name, "cyan").append(f"{{{options}}}" if options else "", "dim"))
     text = textwrap.indent(inspect.cleandoc(make.__doc__ or ""), "    ")
