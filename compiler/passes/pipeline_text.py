@@ -22,6 +22,7 @@ from functools import cache
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from compiler.errors import PassError, did_you_mean
+from compiler.ir.tile.kernel import Kernel
 from compiler.passes.base import PASSES, Pass, option_name, pass_options
 
 Pipeline: TypeAlias = tuple[Pass[Any], ...]
@@ -55,6 +56,12 @@ def parse_pipeline(text: str, default: str | None = None) -> Pipeline:
     `default` is the pipeline that "default" stands for, where there is one.
     """
     return _PipelineParser(text, default).pipeline()
+
+
+def split_at_kernels(passes: Pipeline) -> tuple[Pipeline, Pipeline]:
+    """Split a pipeline behind its last pass that is none over kernels: the second part takes each kernel by itself."""
+    end = max((k + 1 for k, p in enumerate(passes) if p.ir_type is not Kernel), default=0)
+    return passes[:end], passes[end:]
 
 
 def print_pipeline(passes: Iterable[Pass[Any]]) -> str:

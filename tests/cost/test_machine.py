@@ -15,7 +15,7 @@ from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.options import Options
-from compiler.passes.base import Context
+from compiler.passes.base import Context, pass_options
 from compiler.passes.manager import run_pipeline
 from compiler.passes.pipeline_text import available_passes
 from compiler.passes.tile.prefetch import Prefetch

@@ -2,6 +2,7 @@
 
     directive ::= "split" %loop "by" int "->" %outer              strips, the loop over them named %outer
                 | "reorder" %loop ("," %loop)*                    the order of loops of a nest, or ranges of a reduction
+                | "collapse" %outer "," %inner                    one loop for two
                 | ("tile" | "vectorize" | "unroll") %loop "by" int
                 | "pack" %buffer layout                           the order of a constant or scratch buffer in memory
                 | "prefetch" %buffer "[" dim,* "]" ("level" int)? ("reuse" int ".." int?)? "at" %loop
@@ -21,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from compiler.errors import TransformError, did_you_mean
-from compiler.ir.symbolic.index_expr import Dim, dynamic_size, substitute
+from compiler.ir.symbolic.index_expr import Dim, dynamic_size, substitute, variables
 from compiler.ir.text.graph_printer import format_value_name
 from compiler.ir.text.lexer import Cursor
 from compiler.ir.text.tile_parser import read_condition, read_prefetch
@@ -31,10 +32,11 @@ from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Block, For, Kernel, Prefetch, Range, Reduce, Stmt, Store
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
-from compiler.ir.tile.substitution import bound_names
+from compiler.ir.tile.substitution import bound_names, substitute_indices
 from compiler.ir.types import Layout
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.base import Context, TilePass
+from compiler.transforms.collapse import collapse
 from compiler.transforms.interchange import interchange
 from compiler.transforms.split import strip_mine
 
@@ -137,6 +139,40 @@ class Reorder(Directive):
 
 
 @dataclass(frozen=True)
+class CollapseDirective(Directive):
+    """Make one loop of two that are perfectly nested.
+
+    collapse %i, %j     parallel %i in 0..32 { parallel %j in 0..7 { A(%i, %j) } }  ->  parallel %i in 0..224 { A(%i // 7, %i % 7) }
+    """
+
+    name = "collapse"
+    outer: str
+    inner: str
+
+    def __str__(self) -> str:
+        return f"collapse {_join((self.outer, self.inner))}"
+
+    @classmethod
+    def read(cls, c: Cursor) -> Self:
+        outer, _ = _read_name(c), c.expect(",")
+        return cls(outer, _read_name(c))
+
+    def apply(self, ir: Kernel, context: Context) -> Kernel:
+        loops_over(ir, self.outer)
+
+        def rule(s: Stmt) -> Block:
+            if not isinstance(s, For) or s.range.var != self.outer:
+                return (s,)
+            match s.body:
+                case (For(range=Range(var=self.inner)) as inner,):
+                    loop, indices = collapse(s, inner)
+                    return (replace(loop, body=tuple(substitute_indices(x, indices) for x in inner.body)),)
+            raise TransformError(f"the body of %{self.outer} is not the loop %{self.inner} alone")
+
+        return ir.with_body(tile.expand_stmts(ir.body, rule))
+
+
+@dataclass(frozen=True)
 class HeaderDirective(Directive):
     """Base of the directives that write a number into the header of a loop."""
 
@@ -153,8 +189,8 @@ class HeaderDirective(Directive):
     def apply(self, ir: Kernel, context: Context) -> Kernel:
         require_positive(self.loop, self.factor)
         loops_over(ir, self.loop)
-        if self.interleaves and self.factor > 1 and not context.accesses(ir).is_parallel(self.loop):
-            raise TransformError(f"the order of the steps of %{self.loop} matters")
+        if self.interleaves and self.factor > 1:
+            require_independent(ir, context, self.loop)
         return ir.with_body(tile.map_ranges(ir.body, lambda r, _: self.header(r) if r.var == self.loop else r))
 
     interleaves: ClassVar[bool] = True
@@ -227,7 +263,9 @@ class PackDirective(Directive):
         param = next((p for p in ir.params if p.name == self.buffer), None)
         if param is None or param.role not in ("const", "scratch"):
             packed = [p.name for p in ir.params if p.role in ("const", "scratch")]
-            raise TransformError(f"%{self.buffer} is no constant of the kernel; constants are {_join(packed) or 'none'}")
+            raise TransformError(
+                f"%{self.buffer} is no constant of the kernel; constants are {_join(packed) or 'none'}"
+            )
         if sorted({d.dim for d in self.layout.physical_dims}) != list(range(param.type.rank)):
             raise TransformError(f"{self.layout} does not name the {param.type.rank} dimensions of %{self.buffer}")
         new = replace(param, type=replace(param.type, layout=self.layout))
@@ -316,10 +354,11 @@ class ParallelDirective(Directive):
 
     def apply(self, ir: Kernel, context: Context) -> Kernel:
         for v in self.loops:
-            if any(isinstance(s, Reduce) for s in loops_over(ir, v)):
+            loops = loops_over(ir, v)
+            if any(isinstance(s, Reduce) for s in loops):
                 raise TransformError(f"%{v} is reduced over, and threads do not share a reduction")
-            if not context.accesses(ir).is_parallel(v):
-                raise TransformError(f"the order of the steps of %{v} matters")
+            if not all(isinstance(s, For) and s.parallel for s in loops):
+                require_independent(ir, context, v)
 
         def rule(s: Stmt) -> Block:
             return (replace(s, parallel=s.range.var in self.loops) if isinstance(s, For) else s,)
@@ -329,10 +368,7 @@ class ParallelDirective(Directive):
 
 
 READERS: dict[str, Callable[[Cursor], Directive]] = {
-    **{
-        d.name: d.read
-        for d in (Split, Reorder, TileDirective, VectorizeDirective, UnrollDirective)
-    },
+    **{d.name: d.read for d in (Split, Reorder, CollapseDirective, TileDirective, VectorizeDirective, UnrollDirective)},
     **{d.name: d.read for d in (PackDirective, PrefetchDirective, NontemporalDirective, ParallelDirective)},
     "serial": lambda c: ParallelDirective(),
 }
@@ -374,6 +410,15 @@ def require_positive(loop: str, factor: int) -> None:
     """Raise TransformError unless a factor is at least 1."""
     if factor < 1:
         raise TransformError(f"the factor of %{loop} must be positive, but is {factor}")
+
+
+def require_independent(ir: Kernel, context: Context, v: str) -> None:
+    """Raise TransformError unless the iterations of a loop may run together."""
+    bounds = [r for s in tile.walk(ir.body) for r in tile.stmt_ranges(s) if v in variables(r.lo) | variables(r.hi)]
+    if bounds:
+        raise TransformError(f"the bounds of %{bounds[0].var} depend on %{v}")
+    if not context.accesses(ir).is_parallel(v):
+        raise TransformError(f"the iterations of %{v} depend on each other")
 
 
 def _with_sizes(d: Dim, ir: Kernel) -> Dim:

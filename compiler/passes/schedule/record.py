@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from compiler.errors import TilewrightError
@@ -13,6 +14,7 @@ from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, Store, stmt_rang
 from compiler.passes.base import Context, Pass
 from compiler.passes.manager import PassInstrument
 from compiler.passes.schedule.directives import (
+    CollapseDirective,
     Directive,
     NontemporalDirective,
     PackDirective,
@@ -45,8 +47,9 @@ class ScheduleRecorder(PassInstrument):
         self.schedules[new.name] = Schedule(new.name, (*steps, *steps_of(pass_, old, new, context)))
         self._results[new.name] = new
 
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.schedules.values()))
+    def schedules_of(self, kernels: Mapping[str, Kernel]) -> dict[str, Schedule]:
+        """Return the schedules that lead to `kernels`, without those that passes did not make."""
+        return {name: s for name, s in self.schedules.items() if self._results[name] == kernels.get(name)}
 
 
 def steps_of(pass_: Pass[Any], old: Kernel, new: Kernel, context: Context) -> tuple[Pass[Any], ...]:
@@ -55,8 +58,8 @@ def steps_of(pass_: Pass[Any], old: Kernel, new: Kernel, context: Context) -> tu
         return (pass_,) if new != old else ()
     trial = Context(context.machine)
     try:
-        split = tuple(splits(old, new))
-        directives = (*split, *changes(applied(split, old, trial), new))
+        structure = (*collapses(old, new), *splits(old, new))
+        directives = (*structure, *changes(applied(structure, old, trial), new))
         return directives if applied(directives, old, trial) == new else (pass_,)
     except TilewrightError:
         return (pass_,)
@@ -77,6 +80,14 @@ def splits(old: Kernel, new: Kernel) -> Iterator[Split]:
             factor = coefficient(r.lo, outer)
             if v in before and factor:
                 yield Split(v, factor, outer)
+
+
+def collapses(old: Kernel, new: Kernel) -> Iterator[CollapseDirective]:
+    """Yield a directive for each loop of a nest of `old` that has become part of the loop around it."""
+    remaining = ranges_by_name(new)
+    for nest in nests(old.body):
+        pairs = reversed(list(pairwise(nest)))
+        yield from (CollapseDirective(outer, inner) for outer, inner in pairs if inner not in remaining)
 
 
 def changes(old: Kernel, new: Kernel) -> Iterator[Directive]:

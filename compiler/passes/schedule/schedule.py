@@ -1,9 +1,9 @@
 """Schedules as text: the directives and passes that make a scheduled kernel of a lowered one.
 
-    schedules ::= schedule*
-    schedule  ::= "schedule" @kernel "{" step* "}"
-    step      ::= directive                       a decision (see compiler.passes.schedule.directives)
-                | pass                            the compiler decides, as in `cache-operand` or `peel{max-expanded-ops=64}`
+schedules ::= schedule*
+schedule  ::= "schedule" @kernel "{" step* "}"
+step      ::= directive                       a decision (see compiler.passes.schedule.directives)
+            | pass                            the compiler decides, as in `cache-operand` or `peel{max-expanded-ops=64}`
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compiler.errors import PassError
+from compiler.errors import PassError, did_you_mean
 from compiler.ir.text.lexer import Cursor, format_name
 from compiler.ir.tile.kernel import Kernel
 from compiler.passes.base import Context, Pass
@@ -20,10 +20,7 @@ from compiler.passes.manager import PassInstrument, run_pass
 from compiler.passes.pipeline_text import Pipeline, available_passes, parse_pipeline
 from compiler.passes.schedule.directives import READERS
 
-LEGALIZATION = ("peel", "expand-math")
-"""Passes that a kernel needs before code generation, whatever its schedule: no partial tiles, functions as arithmetic."""
-
-_PASS = re.compile(r"[\w-]+(\s*\{[^}]*\})?")
+_PASS = re.compile(r"([\w-]+)(\s*\{[^}]*\})?")
 
 
 @dataclass(frozen=True)
@@ -36,17 +33,25 @@ class Schedule:
     def __str__(self) -> str:
         return "\n".join([f"schedule {format_name('@', self.kernel)} {{", *(f"  {s}" for s in self.steps), "}"])
 
+    def legalized(self, passes: str) -> Schedule:
+        """Return the schedule with those of `passes` at its end that it does not name."""
+        named = {s.name for s in self.steps}
+        return Schedule(self.kernel, (*self.steps, *(p for p in parse_pipeline(passes) if p.name not in named)))
+
     def apply(self, kernel: Kernel, context: Context, instruments: Sequence[PassInstrument] = ()) -> Kernel:
-        """Return the scheduled kernel, ready for code generation; PassError names an illegal step, with the reason."""
+        """Return the kernel after all steps; PassError names an illegal one, with the reason."""
         if kernel.name != self.kernel:
             raise PassError(f"this is a schedule of @{self.kernel}, not of @{kernel.name}")
-        named = {s.name for s in self.steps}
-        implied = parse_pipeline(",".join(p for p in LEGALIZATION if p not in named))
-        for step in (*self.steps, *implied):
+        for step in self.steps:
             for instrument in instruments:
                 instrument.before_pass(step, kernel, context)
             kernel = run_pass(step, kernel, context, instruments, f"schedule of @{kernel.name}, `{step}`")
         return kernel
+
+
+def is_schedule(text: str) -> bool:
+    """Return True if a text begins as schedules do, and not as IR."""
+    return Cursor(text).next.text == "schedule"
 
 
 def parse_schedules(text: str) -> dict[str, Schedule]:
@@ -66,13 +71,14 @@ def parse_schedules(text: str) -> dict[str, Schedule]:
 def _read_step(c: Cursor) -> Pass[Kernel]:
     """Read a directive, or a pass as pipelines write it."""
     at = c.expect_kind("word", "a directive or a pass")
-    if at.text in READERS and (c.next.kind == "value" or at.text not in available_passes()):
-        return READERS[at.text](c)
     match = _PASS.match(c.source.split("\n")[at.line - 1], at.column - 1)
     assert match
+    name, passes = match[1], available_passes()
+    if name in READERS and (c.next.kind == "value" or name not in passes):
+        return READERS[name](c)
+    if name not in passes or passes[name]().ir_type is not Kernel:
+        words = [*READERS, *(n for n, make in passes.items() if make().ir_type is Kernel)]
+        raise c.error(f"there is no directive and no pass over kernels called {name}{did_you_mean(name, words)}", at)
     while (c.next.line, c.next.column) <= (at.line, match.end()) and c.next.kind != "end":
         c.take()
-    (step,) = parse_pipeline(match[0])
-    if step.ir_type is not Kernel:
-        raise c.error(f"{at} is no pass over kernels", at)
-    return step
+    return parse_pipeline(match[0])[0]
