@@ -12,6 +12,7 @@ from pathlib import Path
 from compiler.codegen.backend import backend_of
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.errors import PassError, TilewrightError
+from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.random_inputs import random_inputs
 from compiler.ir.text.ir_text import AnyIR
 from compiler.ir.text.tile_parser import parse_kernel
@@ -87,6 +88,9 @@ def run_with_schedules(
     instruments: Sequence[PassInstrument],
 ) -> AnyIR:
     """Run passes over IR of any kind; `given` takes the place of those over kernels, and is not compared with them."""
+    if isinstance(ir, Graph):
+        require_kernels(given, ())
+        return run_pipeline(ir, passes, context, instruments)
     program_passes, tile_passes = split_at_kernels(passes)
     ir = run_pipeline(ir, program_passes, context, instruments)
 
@@ -98,17 +102,15 @@ def run_with_schedules(
     if isinstance(ir, Kernel):
         require_kernels(given, [ir.name])
         return schedule(ir)
-    if isinstance(ir, Program):
-        require_kernels(given, ir.kernels)
-        context.repeated_kernels = ir.looped_kernels
-        return map_kernels(ir, schedule)
-    return ir
+    require_kernels(given, ir.kernels)
+    context.repeated_kernels = ir.looped_kernels
+    return map_kernels(ir, schedule)
 
 
 def require_kernels(names: Iterable[str], known: Collection[str]) -> None:
     """Raise TilewrightError for the first of `names` that no kernel has."""
     if unknown := sorted(set(names) - set(known)):
-        raise TilewrightError(f"there is no kernel @{unknown[0]}; kernels are {', '.join(known)}")
+        raise TilewrightError(f"there is no kernel @{unknown[0]}; kernels are {', '.join(known) or 'none'}")
 
 
 def given_kernel(

@@ -10,9 +10,9 @@ from torch import nn
 
 import compiler
 from compiler import PassError, TilewrightError
-from compiler.ir.text.tile_printer import print_kernel
+from compiler.ir.text.tile_printer import print_kernel, print_program
 from compiler.ir.tile.kernel import Kernel, Reduce, map_ranges
-from compiler.passes.schedule.directives import UnrollDirective
+from compiler.passes.schedule.directives import Unroll
 
 
 class Model(nn.Module):
@@ -75,11 +75,13 @@ def test_an_edited_schedule(compiled: compiler.CompiledModule) -> None:
 def test_a_schedule_may_leave_out_dot_products() -> None:
     """Such a kernel takes elements one by one that the passes' own takes in pairs."""
     model, x = nn.Linear(64, 48).bfloat16(), torch.randn(8, 64).bfloat16()
-    options = {"target": "x86-64-v4", "graph_passes": "default,-widen-operands"}
-    lowered = compiler.compile(model, (x,), options=options)
-    (name,) = lowered.stages.scheduled.kernels
-    given = {**options, "schedules": {name: f"schedule @{name} {{\n}}"}}
-    assert torch.allclose(compiler.compile(model, (x,), options=given)(x), model(x), rtol=0.02, atol=0.02)
+    scheduled = compiler.compile(model, (x,)).stages.scheduled
+    if "bf16x2" not in print_program(scheduled):
+        pytest.skip("NOT RUN: this machine does not multiply pairs of bf16")
+    (name,) = scheduled.kernels
+    given = compiler.compile(model, (x,), options={"schedules": {name: f"schedule @{name} {{\n}}"}})
+    assert "bf16x2" not in print_program(given.stages.scheduled)
+    assert torch.allclose(given(x), model(x), rtol=0.02, atol=0.02)
 
 
 def test_illegal_schedules_are_refused(compiled: compiler.CompiledModule) -> None:
@@ -98,7 +100,7 @@ def test_a_schedule_that_changes_results_is_refused(
 ) -> None:
     """Were a directive wrong, the comparison on random inputs would find it."""
     name = next(iter(compiled.stages.scheduled.kernels))
-    monkeypatch.setattr(UnrollDirective, "apply", lambda self, ir, context: halved(ir))
+    monkeypatch.setattr(Unroll, "apply", lambda self, ir, context: halved(ir))
     text = f"schedule @{name} {{\n  unroll %r0 by 2\n}}"
     with pytest.raises(PassError, match=f"what is given is no schedule of @{name}: .* elements differ"):
         compiler.compile(compiled._program, compiled.example_inputs[0], options={"schedules": {name: text}})

@@ -30,7 +30,7 @@ from compiler.ir.text.tile_printer import print_prefetch, write_condition
 from compiler.ir.text.type_parser import read_dim, read_layout
 from compiler.ir.tile import kernel as tile
 from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
-from compiler.ir.tile.kernel import Block, For, Kernel, Prefetch, Range, Reduce, Stmt, Store
+from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, Store
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import bound_names, substitute_indices
 from compiler.ir.types import Layout
@@ -139,7 +139,7 @@ class Reorder(Directive):
 
 
 @dataclass(frozen=True)
-class CollapseDirective(Directive):
+class Collapse(Directive):
     """Make one loop of two that are perfectly nested.
 
     collapse %i, %j     parallel %i in 0..32 { parallel %j in 0..7 { A(%i, %j) } }  ->  parallel %i in 0..224 { A(%i // 7, %i % 7) }
@@ -173,7 +173,7 @@ class CollapseDirective(Directive):
 
 
 @dataclass(frozen=True)
-class HeaderDirective(Directive):
+class LoopFactor(Directive):
     """Base of the directives that write a number into the header of a loop."""
 
     loop: str
@@ -202,7 +202,7 @@ class HeaderDirective(Directive):
 
 
 @dataclass(frozen=True)
-class TileDirective(HeaderDirective):
+class Tile(LoopFactor):
     """Take `factor` iterations of a loop at once.
 
     tile %i by 8     parallel %i in 0..64 { A }  ->  parallel %i in 0..64 tile 8 { A }
@@ -215,7 +215,7 @@ class TileDirective(HeaderDirective):
 
 
 @dataclass(frozen=True)
-class VectorizeDirective(HeaderDirective):
+class Vectorize(LoopFactor):
     """Lay the iterations of a loop across vectors of `factor` elements.
 
     vectorize %j by 16     for %j in 0..384 { A }  ->  for %j in 0..384 tile 16 lanes 16 { A }
@@ -228,7 +228,7 @@ class VectorizeDirective(HeaderDirective):
 
 
 @dataclass(frozen=True)
-class UnrollDirective(HeaderDirective):
+class Unroll(LoopFactor):
     """Repeat the body of a loop `factor` times before the loop test.
 
     unroll %k by 4     reduce add %k in 0..768 { A }  ->  reduce add %k in 0..768 unroll 4 { A }
@@ -242,7 +242,7 @@ class UnrollDirective(HeaderDirective):
 
 
 @dataclass(frozen=True)
-class PackDirective(Directive):
+class Pack(Directive):
     """Choose the order of a constant or scratch buffer in memory.
 
     pack %w {0/48, 1, 0%48}     const %w: f32[3072, 768]  ->  const %w: f32[3072, 768]{0/48, 1, 0%48}
@@ -273,14 +273,14 @@ class PackDirective(Directive):
 
 
 @dataclass(frozen=True)
-class PrefetchDirective(Directive):
+class Prefetch(Directive):
     """Fetch an element into a cache at the start of each step of a loop.
 
     prefetch %w[%j, %k + 85] at %k     reduce add %k { ... }  ->  reduce add %k { prefetch %w[%j, %k + 85]  ... }
     """
 
     name = "prefetch"
-    stmt: Prefetch
+    stmt: tile.Prefetch
     loop: str
 
     def __str__(self) -> str:
@@ -305,7 +305,7 @@ class PrefetchDirective(Directive):
 
 
 @dataclass(frozen=True)
-class NontemporalDirective(Directive):
+class Nontemporal(Directive):
     """Store the elements of a buffer past the caches, where `condition` >= 0.
 
     nontemporal %y     store v, %y[%i]  ->  store v, %y[%i] nontemporal
@@ -334,7 +334,7 @@ class NontemporalDirective(Directive):
 
 
 @dataclass(frozen=True)
-class ParallelDirective(Directive):
+class Parallel(Directive):
     """Let threads share these loops and no others, in at most `max_chunks` chunks.
 
     parallel %i     parallel %i { parallel %j { A } }  ->  parallel %i { for %j { A } }
@@ -368,9 +368,9 @@ class ParallelDirective(Directive):
 
 
 READERS: dict[str, Callable[[Cursor], Directive]] = {
-    **{d.name: d.read for d in (Split, Reorder, CollapseDirective, TileDirective, VectorizeDirective, UnrollDirective)},
-    **{d.name: d.read for d in (PackDirective, PrefetchDirective, NontemporalDirective, ParallelDirective)},
-    "serial": lambda c: ParallelDirective(),
+    **{d.name: d.read for d in (Split, Reorder, Collapse, Tile, Vectorize, Unroll)},
+    **{d.name: d.read for d in (Pack, Prefetch, Nontemporal, Parallel)},
+    "serial": lambda c: Parallel(),
 }
 """The reader of each directive by its word."""
 
@@ -400,10 +400,10 @@ def nests(body: Block) -> Iterator[list[str]]:
             yield from nests(s.body)
 
 
-def leading_prefetches(s: For | Reduce) -> list[Prefetch]:
+def leading_prefetches(s: For | Reduce) -> list[tile.Prefetch]:
     """Return the prefetches that the body of a loop begins with."""
-    count = next((k for k, inner in enumerate(s.body) if not isinstance(inner, Prefetch)), len(s.body))
-    return [p for p in s.body[:count] if isinstance(p, Prefetch)]
+    count = next((k for k, inner in enumerate(s.body) if not isinstance(inner, tile.Prefetch)), len(s.body))
+    return [p for p in s.body[:count] if isinstance(p, tile.Prefetch)]
 
 
 def require_positive(loop: str, factor: int) -> None:

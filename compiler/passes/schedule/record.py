@@ -14,17 +14,17 @@ from compiler.ir.tile.kernel import For, Kernel, Range, Reduce, Store, stmt_rang
 from compiler.passes.base import Context, Pass
 from compiler.passes.manager import PassInstrument
 from compiler.passes.schedule.directives import (
-    CollapseDirective,
+    Collapse,
     Directive,
-    NontemporalDirective,
-    PackDirective,
-    ParallelDirective,
-    PrefetchDirective,
+    Nontemporal,
+    Pack,
+    Parallel,
+    Prefetch,
     Reorder,
     Split,
-    TileDirective,
-    UnrollDirective,
-    VectorizeDirective,
+    Tile,
+    Unroll,
+    Vectorize,
     leading_prefetches,
     nests,
 )
@@ -82,12 +82,12 @@ def splits(old: Kernel, new: Kernel) -> Iterator[Split]:
                 yield Split(v, factor, outer)
 
 
-def collapses(old: Kernel, new: Kernel) -> Iterator[CollapseDirective]:
+def collapses(old: Kernel, new: Kernel) -> Iterator[Collapse]:
     """Yield a directive for each loop of a nest of `old` that has become part of the loop around it."""
     remaining = ranges_by_name(new)
     for nest in nests(old.body):
         pairs = reversed(list(pairwise(nest)))
-        yield from (CollapseDirective(outer, inner) for outer, inner in pairs if inner not in remaining)
+        yield from (Collapse(outer, inner) for outer, inner in pairs if inner not in remaining)
 
 
 def changes(old: Kernel, new: Kernel) -> Iterator[Directive]:
@@ -103,23 +103,23 @@ def changes(old: Kernel, new: Kernel) -> Iterator[Directive]:
     for v, r in ranges_by_name(new).items():
         tile = ranges[v].tile
         if r.lanes != ranges[v].lanes:
-            yield (vectorized := VectorizeDirective(v, r.lanes))
+            yield (vectorized := Vectorize(v, r.lanes))
             tile = vectorized.header(ranges[v]).tile
         if r.tile != tile:
-            yield TileDirective(v, r.tile)
+            yield Tile(v, r.tile)
         if r.unroll != ranges[v].unroll:
-            yield UnrollDirective(v, r.unroll)
+            yield Unroll(v, r.unroll)
     for p, q in zip(old.params, new.params, strict=True):
         if p.type.layout != q.type.layout and q.type.layout is not None:
-            yield PackDirective(q.name, q.type.layout)
+            yield Pack(q.name, q.type.layout)
     known = prefetches(old)
     yield from (p for p in prefetches(new) if p not in known)
     stores = {(t.buffer, t.nontemporal) for t in walk(new.body) if isinstance(t, Store) and t.nontemporal is not None}
     stores -= {(t.buffer, t.nontemporal) for t in walk(old.body) if isinstance(t, Store)}
-    yield from (NontemporalDirective(*store) for store in stores)
+    yield from (Nontemporal(*store) for store in stores)
     parallel = parallel_loops(new)
     if (set(parallel_loops(old)), old.max_chunks) != (set(parallel), new.max_chunks):
-        yield ParallelDirective(parallel, new.max_chunks)
+        yield Parallel(parallel, new.max_chunks)
 
 
 def ranges_by_name(kernel: Kernel) -> dict[str, Range]:
@@ -127,10 +127,10 @@ def ranges_by_name(kernel: Kernel) -> dict[str, Range]:
     return {r.var: r for s in walk(kernel.body) for r in stmt_ranges(s)}
 
 
-def prefetches(kernel: Kernel) -> list[PrefetchDirective]:
+def prefetches(kernel: Kernel) -> list[Prefetch]:
     """Return the prefetches at the start of loops."""
     loops = [s for s in walk(kernel.body) if isinstance(s, (For, Reduce))]
-    return [PrefetchDirective(p, stmt_ranges(s)[-1].var) for s in loops for p in leading_prefetches(s)]
+    return [Prefetch(p, stmt_ranges(s)[-1].var) for s in loops for p in leading_prefetches(s)]
 
 
 def parallel_loops(kernel: Kernel) -> tuple[str, ...]:
