@@ -42,9 +42,9 @@ class SplitReductions(GraphPass):
             if not is_matrix_product(n) or n.dtype == f64 or (weights := grouped_weights(n.operands[1], found)) is None:
                 continue
             x, (groups, size, _) = found[n.operands[0]], weights.shape
-            if self.has_few_rows(n) or self.has_dots(x, size, context):
+            pays = self.has_few_rows(n) or self.has_dots(x, size, context)
+            if pays and context.may_apply(self, f"adds in {groups} groups of {size}", n):
                 new[n] = in_groups(n, x, weights).with_name(n.name).with_loc(n.loc)
-                context.applied(self, f"adds in {groups} groups of {size}", n)
         return ir.replace_nodes(new)
 
     def has_dots(self, x: Match, size: int, context: Context) -> bool:
