@@ -200,6 +200,8 @@ def _compile(plan: Plan) -> CompiledVariant:
     target = target_by_name(plan.options.target, plan.options.machine)
     if isinstance(target, CPUTarget) and not target.missing_features():
         return compile_for_cpu(plan, target)
+    if plan.options.schedules:
+        raise TargetError(f"schedules are run beside what passes make, and {target.name} code cannot run on this CPU")
     start = time.perf_counter()
     stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options))
     scheduled = time.perf_counter()

@@ -10,6 +10,7 @@ from torch import nn
 
 import compiler
 from compiler import PassError, TilewrightError
+from compiler.errors import TargetError
 from compiler.ir.text.tile_printer import print_kernel, print_program
 from compiler.ir.tile.kernel import Kernel, Reduce, map_ranges
 from compiler.passes.schedule.directives import Unroll
@@ -93,6 +94,12 @@ def test_illegal_schedules_are_refused(compiled: compiler.CompiledModule) -> Non
     for text, reason in cases.items():
         with pytest.raises(PassError, match=reason):
             compiler.compile(compiled._program, compiled.example_inputs[0], options={"schedules": {first: text}})
+
+
+def test_schedules_for_another_machine_are_refused(compiled: compiler.CompiledModule) -> None:
+    options = {"target": "sm90", "schedules": {"k": "schedule @k {\n}"}}
+    with pytest.raises(TargetError, match="sm90 code cannot run on this CPU"):
+        compiler.compile(compiled._program, compiled.example_inputs[0], options=options)
 
 
 def test_a_schedule_that_changes_results_is_refused(

@@ -2,7 +2,7 @@
 
     directive ::= "split" %loop "by" int "->" %outer              strips, the loop over them named %outer
                 | "reorder" %loop ("," %loop)*                    the order of loops of a nest, or ranges of a reduction
-                | "collapse" %outer "," %inner                    one loop for two
+                | "collapse" %outer %inner                        one loop for two
                 | ("tile" | "vectorize" | "unroll") %loop "by" int
                 | "pack" %buffer layout                           the order of a constant or scratch buffer in memory
                 | "prefetch" %buffer "[" dim,* "]" ("level" int)? ("reuse" int ".." int?)? "at" %loop
@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, get_type_hints
 
 from compiler.errors import TransformError, did_you_mean
 from compiler.ir.symbolic.index_expr import Dim, dynamic_size, substitute, variables
@@ -33,6 +33,7 @@ from compiler.ir.tile.dynamic_sizes import kernel_dynamic_sizes
 from compiler.ir.tile.kernel import Block, For, Kernel, Range, Reduce, Stmt, Store
 from compiler.ir.tile.loop_nest import perfect_nest, wrap_in_nest
 from compiler.ir.tile.substitution import bound_names, substitute_indices
+from compiler.ir.tile.thread_sync import is_parallelizable
 from compiler.ir.types import Layout
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.base import Context, TilePass
@@ -44,6 +45,24 @@ from compiler.transforms.split import strip_mine
 class Directive(TilePass):
     """Base of the directives: a tile pass whose fields are its operands, and whose text is one line of a schedule."""
 
+    syntax: ClassVar[str]
+    """The text behind the name: fields, and other words as they are."""
+
+    def __str__(self) -> str:
+        words = (w if w not in self.__dict__ else _write_operand(getattr(self, w)) for w in self.syntax.split())
+        return " ".join([self.name, *words])
+
+    @classmethod
+    def read(cls, c: Cursor) -> Self:
+        """Read the operands behind the word of the directive."""
+        kinds, operands = get_type_hints(cls), dict[str, Any]()
+        for word in cls.syntax.split():
+            if word in kinds:
+                operands[word] = OPERANDS[kinds[word]](c)
+            else:
+                c.expect(word)
+        return cls(**operands)
+
     def run(self, ir: Kernel, context: Context) -> Kernel:
         new = self.apply(ir, context)
         verify_kernel(new)
@@ -53,11 +72,6 @@ class Directive(TilePass):
     def apply(self, ir: Kernel, context: Context) -> Kernel:
         """Return the kernel with the directive carried out; TransformError with the reason if that would change a result."""
 
-    @classmethod
-    @abstractmethod
-    def read(cls, c: Cursor) -> Self:
-        """Read the operands behind the word of the directive."""
-
 
 @dataclass(frozen=True)
 class Split(Directive):
@@ -66,19 +80,10 @@ class Split(Directive):
     split %i by 8 -> %o     for %i in 0..100  ->  for %o in 0..12 { for %i in 8*%o..8*%o + 8 }  for %i in 96..100
     """
 
-    name = "split"
+    name, syntax = "split", "loop by factor -> outer"
     loop: str
     factor: int
     outer: str
-
-    def __str__(self) -> str:
-        return f"split %{self.loop} by {self.factor} -> {format_value_name(self.outer)}"
-
-    @classmethod
-    def read(cls, c: Cursor) -> Self:
-        loop, factor = _read_factor(c)
-        c.expect("->")
-        return cls(loop, factor, _read_name(c))
 
     def apply(self, ir: Kernel, context: Context) -> Kernel:
         require_positive(self.loop, self.factor)
@@ -104,15 +109,8 @@ class Reorder(Directive):
     reorder %j, %i     parallel %i { parallel %j { A } }  ->  parallel %j { parallel %i { A } }
     """
 
-    name = "reorder"
+    name, syntax = "reorder", "loops"
     loops: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"reorder {_join(self.loops)}"
-
-    @classmethod
-    def read(cls, c: Cursor) -> Self:
-        return cls(_read_names(c))
 
     def apply(self, ir: Kernel, context: Context) -> Kernel:
         for v in self.loops:
@@ -142,20 +140,12 @@ class Reorder(Directive):
 class Collapse(Directive):
     """Make one loop of two that are perfectly nested.
 
-    collapse %i, %j     parallel %i in 0..32 { parallel %j in 0..7 { A(%i, %j) } }  ->  parallel %i in 0..224 { A(%i // 7, %i % 7) }
+    collapse %i %j     parallel %i in 0..32 { parallel %j in 0..7 { A(%i, %j) } }  ->  parallel %i in 0..224 { A(%i // 7, %i % 7) }
     """
 
-    name = "collapse"
+    name, syntax = "collapse", "outer inner"
     outer: str
     inner: str
-
-    def __str__(self) -> str:
-        return f"collapse {_join((self.outer, self.inner))}"
-
-    @classmethod
-    def read(cls, c: Cursor) -> Self:
-        outer, _ = _read_name(c), c.expect(",")
-        return cls(outer, _read_name(c))
 
     def apply(self, ir: Kernel, context: Context) -> Kernel:
         loops_over(ir, self.outer)
@@ -176,15 +166,9 @@ class Collapse(Directive):
 class LoopFactor(Directive):
     """Base of the directives that write a number into the header of a loop."""
 
+    syntax = "loop by factor"
     loop: str
     factor: int
-
-    def __str__(self) -> str:
-        return f"{self.name} %{self.loop} by {self.factor}"
-
-    @classmethod
-    def read(cls, c: Cursor) -> Self:
-        return cls(*_read_factor(c))
 
     def apply(self, ir: Kernel, context: Context) -> Kernel:
         require_positive(self.loop, self.factor)
@@ -248,16 +232,9 @@ class Pack(Directive):
     pack %w {0/48, 1, 0%48}     const %w: f32[3072, 768]  ->  const %w: f32[3072, 768]{0/48, 1, 0%48}
     """
 
-    name = "pack"
+    name, syntax = "pack", "buffer layout"
     buffer: str
     layout: Layout
-
-    def __str__(self) -> str:
-        return f"pack {format_value_name(self.buffer)} {self.layout}"
-
-    @classmethod
-    def read(cls, c: Cursor) -> Self:
-        return cls(_read_name(c), read_layout(c))
 
     def apply(self, ir: Kernel, context: Context) -> Kernel:
         param = next((p for p in ir.params if p.name == self.buffer), None)
@@ -364,13 +341,17 @@ class Parallel(Directive):
             return (replace(s, parallel=s.range.var in self.loops) if isinstance(s, For) else s,)
 
         chunks = None if self.max_chunks is None else _with_sizes(self.max_chunks, ir)
-        return replace(ir, body=tile.expand_stmts(ir.body, rule), max_chunks=chunks)
+        new = replace(ir, body=tile.expand_stmts(ir.body, rule), max_chunks=chunks)
+        outermost = {s.range.var for s in new.body if isinstance(s, For)}
+        if outermost & set(self.loops) and not is_parallelizable(new):
+            raise TransformError("statements outside of these loops write to buffers that threads would share")
+        return new
 
 
 READERS: dict[str, Callable[[Cursor], Directive]] = {
-    **{d.name: d.read for d in (Split, Reorder, Collapse, Tile, Vectorize, Unroll)},
-    **{d.name: d.read for d in (Pack, Prefetch, Nontemporal, Parallel)},
-    "serial": lambda c: Parallel(),
+    **{d.name: d.read for d in (Split, Reorder, Collapse, Tile, Vectorize, Unroll, Pack)},
+    **{d.name: d.read for d in (Prefetch, Nontemporal, Parallel)},
+    "serial": lambda _: Parallel(),
 }
 """The reader of each directive by its word."""
 
@@ -442,8 +423,23 @@ def _read_names(c: Cursor) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read_factor(c: Cursor) -> tuple[str, int]:
-    """Read `%loop by factor`; a factor may be negative, and is refused where it is applied."""
-    loop, _ = _read_name(c), c.expect("by")
+def _read_integer(c: Cursor) -> int:
+    """Read an integer; a negative one is refused where it is applied."""
     sign = -1 if c.accept("-") else 1
-    return loop, sign * c.expect_integer()
+    return sign * c.expect_integer()
+
+
+OPERANDS: dict[Any, Callable[[Cursor], Any]] = {
+    str: _read_name,
+    int: _read_integer,
+    tuple[str, ...]: _read_names,
+    Layout: read_layout,
+}
+"""The reader of an operand by its type."""
+
+
+def _write_operand(value: object) -> str:
+    """Return the text that `OPERANDS` reads."""
+    if isinstance(value, str):
+        return format_value_name(value)
+    return _join(value) if isinstance(value, tuple) else str(value)

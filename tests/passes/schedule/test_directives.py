@@ -38,6 +38,11 @@ ROWS = """kernel @k(in %x: f32[4, 8], out %y: f32[4, 8]) {
   }
 }"""
 
+SHARED = """kernel @k(in %x: f32[16], inout %y: f32[16]) {
+  for %i in 0..16 { store %x[%i], %y[%i] }
+  for %j in 0..16 { store %y[%j] + 1.0, %y[%j] }
+}"""
+
 CASES = {
     "split %i by 2 -> %o": (
         MATMUL,
@@ -52,7 +57,7 @@ CASES = {
     ),
     "reorder %j, %i": (MATMUL, MATMUL.replace(NEST, "parallel %j in 0..16 { parallel %i in 0..4 {")),
     "reorder %w, %c": (WINDOW, WINDOW.replace("%c in 0..4, %w in 0..3", "%w in 0..3, %c in 0..4")),
-    "collapse %i, %j": (
+    "collapse %i %j": (
         COPY,
         COPY.replace("0..n { parallel %j in 0..4 { store", "0..n*4 { store")
         .replace("%i, %j", "%i//4, %i%4")
@@ -95,6 +100,7 @@ REFUSED = {
     "tile %i by 4": (RUNNING_SUM, "the iterations of %i depend on each other"),
     "parallel %i": (RUNNING_SUM, "the iterations of %i depend on each other"),
     "parallel %k": (MATMUL, "%k is reduced over, and threads do not share a reduction"),
+    "parallel %j ": (SHARED, "statements outside of these loops write to buffers that threads would share"),
     "parallel %j": (MATMUL, "parallel loop inside the serial loop over %i"),
     "split %k by 4 -> %o": (MATMUL, "%k is reduced over: split a loop around the reduction, or unroll it"),
     "split %i by 4 -> %j": (MATMUL, "the name %j is in use"),
@@ -103,7 +109,7 @@ REFUSED = {
     "reorder %k, %j": (MATMUL, "%k, %j are not loops of one nest with nothing between them"),
     "reorder %j, %i": (ROWS, "%j, %i are not loops of one nest with nothing between them"),
     "serial reorder %j, %i": (MATMUL, "the order of the steps of %j matters"),
-    "collapse %i, %j": (ROWS, "the body of %i is not the loop %j alone"),
+    "collapse %i %j": (ROWS, "the body of %i is not the loop %j alone"),
     "pack %x {1, 0}": (MATMUL, "%x is no constant of the kernel; constants are %w"),
     "pack %w {0/16, 0%16}": (MATMUL, "does not name the 2 dimensions of %w"),
     "prefetch %v[%j, %k] at %k": (MATMUL, "%v is not a buffer in scope"),

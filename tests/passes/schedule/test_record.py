@@ -98,8 +98,8 @@ COPY = """kernel @k(in %x: f32[64, 6], out %y: f32[64, 6]) {
 @pytest.mark.parametrize(
     ("pipeline", "steps"),
     [
-        ("collapse", "collapse %i, %j"),
-        ("collapse,vectorize,tile", "collapse %i, %j vectorize %i by 16 tile %i by 64"),
+        ("collapse", "collapse %i %j"),
+        ("collapse,vectorize,tile", "collapse %i %j vectorize %i by 16 tile %i by 64"),
         ("vectorize{skipped-choices=9}", ""),
         ("vectorize,tile,peel", "vectorize %j by 16 tile %j by 6"),
         ("nontemporal-stores{cache-divisor=100000}", "nontemporal %y"),
