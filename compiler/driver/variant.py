@@ -32,6 +32,8 @@ from compiler.ir.tile.program import Program
 from compiler.options import Options
 from compiler.passes.manager import run_pipeline
 from compiler.passes.remark import Remark
+from compiler.passes.schedule.record import ScheduleRecorder
+from compiler.passes.schedule.schedule import Schedule
 from compiler.pipeline import Scheduler, Stages, lower_and_schedule
 from compiler.runtime.build import Build
 from compiler.runtime.cache import object_cache_for
@@ -130,6 +132,14 @@ class CompiledVariant:
             stages.context.remarks.add(note)
         return stages
 
+    def record_schedules(self) -> dict[str, Schedule]:
+        """Return the schedule of each kernel that passes scheduled, by name; the passes run once more for it."""
+        options, recorder = self.plan.options, ScheduleRecorder()
+        target = target_by_name(options.target, options.machine)
+        schedule = scheduler(target, options) if isinstance(target, CPUTarget) else run_pipeline
+        stages = lower_and_schedule(self.plan.specialized_graph(), options, [recorder], schedule)
+        return recorder.schedules_of(stages.scheduled.kernels)
+
     def executable_for(self, sizes: Mapping[str, int]) -> Executable | None:
         """Return the executable for these sizes."""
         return self.executable.for_sizes(sizes) if self.executable and self.executable.size_names else self.executable
@@ -190,6 +200,8 @@ def _compile(plan: Plan) -> CompiledVariant:
     target = target_by_name(plan.options.target, plan.options.machine)
     if isinstance(target, CPUTarget) and not target.missing_features():
         return compile_for_cpu(plan, target)
+    if plan.options.schedules:
+        raise TargetError(f"schedules are run beside what passes make, and {target.name} code cannot run on this CPU")
     start = time.perf_counter()
     stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options))
     scheduled = time.perf_counter()
