@@ -44,10 +44,9 @@ def _import_passes() -> None:
 
 def require_passes(names: Iterable[str]) -> None:
     """Raise PassError for the first of `names` that no pass has, with those it may stand for."""
-    available = available_passes()
     for name in names:
-        if name not in available:
-            raise PassError(f"no pass is called {name}{_suggestion(name, available)}")
+        if name not in available_passes():
+            raise PassError(_unknown_pass(name))
 
 
 def parse_pipeline(text: str, default: str | None = None) -> Pipeline:
@@ -83,6 +82,11 @@ def _print_value(value: Any) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_print_value, value)) + "]"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _unknown_pass(name: str) -> str:
+    listed = "; `tilewright passes` lists them, and a pass of your own once its module is imported (--load MODULE)"
+    return f"no pass is called {name}{did_you_mean(name, available_passes()) or listed}"
 
 
 def _suggestion(word: str, valid: Iterable[str]) -> str:
@@ -173,12 +177,11 @@ class _PipelineParser:
         return found
 
     def parse_pass(self) -> Pass[Any]:
-        start = self.at
-        name, available = self.word("the name of a pass"), available_passes()
-        if name not in available:
+        start, name = self.at, self.word("the name of a pass")
+        make = available_passes().get(name)
+        if make is None:
             self.at = start
-            raise self.error(f"no pass is called {name}{_suggestion(name, available)}")
-        make = available[name]
+            raise self.error(_unknown_pass(name))
         options: dict[str, Any] = {}
         if self.accept("{"):
             kinds = get_type_hints(make) if isinstance(make, type) else {}
