@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import inspect
 import os
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import warnings
+from itertools import takewhile
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -23,10 +28,10 @@ PROGRAMS = {"python": [], "pytest": ["-m", "pytest"], "tilewright": ["-m", "comp
 """Commands of the pages, as arguments of Python."""
 
 
-def run(folder: Path, command: list[str]) -> str:
-    """What a command prints."""
+def run(folder: Path, command: list[str], **variables: str) -> str:
+    """What a command prints, with `variables` in its environment."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    space = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    space = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", **variables}
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=space)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -46,12 +51,14 @@ def run_commands(folder: Path, block: Block, capsys: pytest.CaptureFixture[str])
     """What the commands of a block print, each behind its line; `tilewright` runs in this process."""
     shown = ""
     for line in block.commands:
-        command = shlex.split(line)
+        words = shlex.split(line)
+        variables = dict(w.split("=", 1) for w in takewhile(lambda w: re.match(r"[A-Z_]+=", w), words))
+        command = words[len(variables) :]
         if command[0] == "tilewright" and "--load" not in command:
             assert tilewright(command[1:]) == 0, capsys.readouterr().err
             printed = capsys.readouterr().out
         else:
-            printed = run(folder, [sys.executable, *PROGRAMS[command[0]], *command[1:]])
+            printed = run(folder, [sys.executable, *PROGRAMS[command[0]], *command[1:]], **variables)
         shown += f"$ {line}\n{printed}"
     return shown
 
@@ -109,4 +116,23 @@ def test_examples_run_on_the_pages_that_show_them(page: str) -> None:
 def test_blocks_are_of_a_known_kind() -> None:
     """A new kind of block is run, or listed here."""
     kinds = {b.kind for page in PAGES for b in blocks(page)}
-    assert kinds <= {"python", "console", "bash", "text", "toml", ""}, kinds
+    assert kinds <= {"python", "console", "bash", "text", "toml", "grammar", ""}, kinds
+
+
+GRAMMAR = re.compile(r"from \[`(?P<file>[\w/]+\.py)`\]\([^)]*\):\n\n```grammar\n(?P<text>.*?)\n```$", re.M | re.S)
+
+
+@pytest.mark.parametrize(
+    "quoted", GRAMMAR.finditer(PAGES["docs/ir.md"].read_text(encoding="utf-8")), ids=itemgetter("file")
+)
+def test_grammars_are_those_of_the_parsers(quoted: re.Match[str]) -> None:
+    docstring = inspect.cleandoc(
+        ast.get_docstring(ast.parse((ROOT / quoted["file"]).read_text(encoding="utf-8"))) or ""
+    )
+    rules = [textwrap.dedent(p) for p in docstring.split("\n\n") if "::=" in p]
+    assert quoted["text"] == "\n\n".join(rules)
+
+
+def test_every_grammar_names_its_parser() -> None:
+    text = PAGES["docs/ir.md"].read_text(encoding="utf-8")
+    assert len(GRAMMAR.findall(text)) == text.count("```grammar") > 0
