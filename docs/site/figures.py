@@ -55,7 +55,9 @@ def read_table(text: str) -> Comparison | None:
     columns, names = sorted({n for _, n in found}), sorted({k for k, _ in found})
     if 2 * len(names) < len(rows) or len(names) < 2:
         return None
-    labels = {n: head[n] if head.count(head[n]) == 1 else f"{head[n]} ({last_plain(head, n, columns)})" for n in columns}
+    labels = {
+        n: head[n] if head.count(head[n]) == 1 else f"{head[n]} ({last_plain(head, n, columns)})" for n in columns
+    }
     factors = {(rows[k][0], labels[n]): float(m[1] or m[2]) for (k, n), m in found.items()}
     return Comparison(tuple(rows[k][0] for k in names), tuple(labels.values()), factors)
 

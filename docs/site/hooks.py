@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from docs.site.pages import site_files  # noqa: E402  # found through the path above
+from docs.site.pages import site_files  # found through the path above
 
 CONTENTS = site_files()
 
@@ -26,7 +26,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def with_pages(entry: Any) -> Any:
     """Return an entry of the navigation; `folder/` stands for all pages of a folder."""
     if isinstance(entry, str) and entry.endswith("/"):
-        return sorted((p for p in CONTENTS if p.startswith(entry) and p.endswith(".md")), key=lambda p: (p != f"{entry}index.md", p))
+        return sorted(
+            (p for p in CONTENTS if p.startswith(entry) and p.endswith(".md")),
+            key=lambda p: (p != f"{entry}index.md", p),
+        )
     if isinstance(entry, dict):
         return {title: with_pages(value) for title, value in entry.items()}
     return [with_pages(e) for e in entry] if isinstance(entry, list) else entry

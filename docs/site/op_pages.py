@@ -69,7 +69,9 @@ def index_page(ops: dict[str, Op]) -> str:
     for file, members in families.items():
         about = inspect.cleandoc(ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
         rows = [(f"[`{o.name}`]({o.name}.md)", signature(o), type(o.structure).__name__) for o in members]
-        parts.append(f"## {file.stem.replace('_', ' ').capitalize()}\n\n{about}\n\n{table(('op', 'operands', 'structure'), rows)}")
+        parts.append(
+            f"## {file.stem.replace('_', ' ').capitalize()}\n\n{about}\n\n{table(('op', 'operands', 'structure'), rows)}"
+        )
     return "\n".join(parts)
 
 
@@ -123,9 +125,15 @@ def attributes_section(op: Op) -> Iterator[str]:
 
 def pytorch_section(op: Op) -> Iterator[str]:
     """Yield the ATen overloads that are imported as the op, and its reference."""
-    overloads = ", ".join(f"`{a}`" for a in op.aten) or "none by itself; conversions in `compiler/frontend` may build it"
+    overloads = (
+        ", ".join(f"`{a}`" for a in op.aten) or "none by itself; conversions in `compiler/frontend` may build it"
+    )
     reference = getattr(op.reference, "__qualname__", getattr(op.reference, "__name__", ""))
-    tested = f" Tests compare it with `{reference.replace('<lambda>', 'a lambda expression')}` in float64." if reference else ""
+    tested = (
+        f" Tests compare it with `{reference.replace('<lambda>', 'a lambda expression')}` in float64."
+        if reference
+        else ""
+    )
     yield f"## In PyTorch\n\nATen overloads: {overloads}.{tested}"
 
 

@@ -63,7 +63,11 @@ def options_section(make: Callable[..., Pass[Any]]) -> Iterator[str]:
     """Yield the table of the options of a pass."""
     types = get_type_hints(make) if isinstance(make, type) else {}
     rows = [
-        (f"`{f.name.replace('_', '-')}`", f"`{inspect.formatannotation(types[f.name])}`", default_text(f.metadata, f.default))
+        (
+            f"`{f.name.replace('_', '-')}`",
+            f"`{inspect.formatannotation(types[f.name])}`",
+            default_text(f.metadata, f.default),
+        )
         for f in pass_options(make)
     ]
     if rows:
@@ -94,14 +98,15 @@ def examples_section(name: str, checks: list[Check]) -> Iterator[str]:
     """Yield the shortest change and the shortest refusal that tests of a pass check."""
     own = [c for c in checks if re.fullmatch(rf"{name}(\{{[^}}]*\}})?", c.pipeline) and is_readable(c)]
     by_length = sorted(own, key=lambda c: len(c.before + c.after + c.unchanged))
-    changed, refused = ([c for c in by_length if picks(c)] for picks in (lambda c: c.after, lambda c: c.unchanged and c.remark))
+    changed = [c for c in by_length if c.after]
+    refused = [c for c in by_length if c.unchanged and c.remark]
     if changed:
         yield f"## Before and after\n\n{run_by(changed[0])}"
         yield fenced(print_ir(parse_ir(changed[0].before)))
         yield f"`{changed[0].pipeline}` makes of it:"
         yield fenced(print_ir(parse_ir(changed[0].after)))
     if refused:
-        yield f"## A refusal\n\n{run_by(refused[0])} The remark says \"{refused[0].remark}\"."
+        yield f'## A refusal\n\n{run_by(refused[0])} The remark says "{refused[0].remark}".'
         yield fenced(print_ir(parse_ir(refused[0].unchanged)))
 
 

@@ -44,9 +44,9 @@ def recorded_checks() -> Iterator[Check]:
         tests = vars(_load(path))
         tests["check_pass"] = _interrupt
         for name, test in [*tests.items()]:
-            if name.startswith("test_") and "check_pass" in test.__code__.co_names:
-                if call := _first_call(test):
-                    yield Check(str(path.relative_to(ROOT)), name, call.pipeline, **call.texts)
+            checks = name.startswith("test_") and "check_pass" in test.__code__.co_names
+            if checks and (call := _first_call(test)):
+                yield Check(str(path.relative_to(ROOT)), name, call.pipeline, **call.texts)
 
 
 def _interrupt(pipeline: Any, **arguments: Any) -> None:
