@@ -43,6 +43,7 @@ from compiler.runtime.executable import Executable
 from compiler.runtime.gpu_executable import GPUExecutable
 from compiler.runtime.kernel_timer import KernelTimer
 from compiler.runtime.prefaulted_arena import PrefaultedArena
+from compiler.target import Target
 
 SizeRanges: TypeAlias = Mapping[str, tuple[int, int]]
 """Lowest and highest value of each dynamic size, both inclusive."""
@@ -207,7 +208,13 @@ def _compile(plan: Plan) -> CompiledVariant:
     scheduled = time.perf_counter()
     executable = load_on_gpu(stages.scheduled, target) if isinstance(target, GPUTarget) else None
     seconds = {"passes": scheduled - start, "code": time.perf_counter() - scheduled}
-    return CompiledVariant(plan, executable, seconds, compiled_stages=stages)
+    return CompiledVariant(plan, executable, seconds, compiled_stages=stages, notes=untuned(plan.options, target))
+
+
+def untuned(options: Options, target: Target) -> tuple[Remark, ...]:
+    """Return a remark where the user asks for autotuning and nothing measures the kernels of `target`."""
+    why = f"kernels for {target.name} are not measured here, passes choose by the cost model"
+    return (Remark("tune", "missed", why),) if options.tune else ()
 
 
 def load_on_gpu(program: Program, target: GPUTarget) -> GPUExecutable | None:

@@ -20,9 +20,10 @@ from compiler.options import Options
 from compiler.tools.bench_command import add_bench_command
 from compiler.tools.command_line import (
     add_command,
-    add_machine_argument,
+    add_load_argument,
     add_optional_flag,
     add_schedule_argument,
+    add_target_arguments,
     err,
     given_schedules,
     out,
@@ -43,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Wrong usage exits with 2.
     """
-    args = build_parser().parse_args(arguments)
     try:
-        load_plugins(args.load)
+        load_plugins(requested_modules(arguments))
+        args = build_parser().parse_args(arguments)
         args.command(args)
     except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
@@ -53,6 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def requested_modules(arguments: Sequence[str] | None) -> list[str]:
+    """Return the modules that `--load` names; they are imported first, because the help lists what they declare."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_load_argument(parser)
+    modules: list[str] = parser.parse_known_args(arguments)[0].load
+    return modules
 
 
 def load_plugins(modules: Sequence[str]) -> None:
@@ -105,8 +114,7 @@ def add_ir_commands(commands: Any) -> None:
     c.add_argument(
         "--print-schedule", action="store_true", help="print what passes over kernels decided, instead of IR"
     )
-    c.add_argument("--target", default="host", help="the target of the tile passes (host)")
-    add_machine_argument(c)
+    add_target_arguments(c)
 
 
 def add_coverage_command(commands: Any) -> None:
