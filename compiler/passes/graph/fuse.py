@@ -44,7 +44,6 @@ from compiler.passes.tile.delinearize import without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
 
-
 UNFUSED = (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence)
 """Structures of nodes that become no kernel."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compiler.codegen.backend import backend_of
+from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.driver.specialization import SIZE_BUCKETS
 from compiler.errors import TilewrightError
@@ -31,7 +31,7 @@ from compiler.options import Options
 from compiler.passes.base import Context, Pass
 from compiler.passes.instrument import Verify
 from compiler.passes.manager import PassInstrument, describe_error, run_pipeline
-from compiler.passes.pipeline_text import Pipeline, parse_pipeline
+from compiler.passes.pipeline_text import Pipeline
 from compiler.passes.remark import Remark
 from compiler.passes.semantic_check import (
     MAX_INTERPRETED_STATEMENTS,
@@ -41,6 +41,7 @@ from compiler.passes.semantic_check import (
     run_with_valid_range,
     tolerance,
 )
+from compiler.pipeline import pipelines_of
 from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.native_interpreter import NativeInterpreter
 from compiler.runtime.native_kernel import NativeKernel
@@ -56,14 +57,14 @@ TILE_FILLING_SIZE = 37
 class Way(Enum):
     """How far passes go, and how the result is run.
 
-    NATIVE is the whole pipeline and native code.  GRAPH are the graph passes, interpreted in float64.  LOWERED is the lowered program,
-    and TILE what tile passes make of it, both interpreted.
+    GRAPH are the graph passes, interpreted in float64.  LOWERED is the lowered program, and TILE what tile passes make of it, both
+    interpreted.  NATIVE is the whole pipeline and native code.
     """
 
-    NATIVE = "native code"
     GRAPH = "graph passes"
     LOWERED = "lowering"
     TILE = "tile passes"
+    NATIVE = "native code"
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Subject:
     @property
     def ways(self) -> tuple[Way, ...]:
         """Ways to run it, in the order in which they are tried."""
-        return tuple(Way) if isinstance(self.ir, Graph) else (Way.NATIVE, Way.TILE)
+        return tuple(Way) if isinstance(self.ir, Graph) else (Way.TILE, Way.NATIVE)
 
     def attempt(self, limit: Limit, way: Way) -> Attempt:
         """Compile with few rewrites and run; any error of the compiler is a problem.
@@ -141,11 +142,15 @@ class Subject:
 
     def compile(self, context: Context, trace: PassInstrument, way: Way) -> AnyIR:
         """Return what passes make of the IR."""
-        instruments = [Verify(), trace] if way is Way.NATIVE else [trace]
+        instruments = [Verify(), trace]
         if not isinstance(self.ir, Graph):
             return run_pipeline(self.ir, self.passes, context, instruments)
         graph_passes = [p for p in self.passes if p.ir_type is Graph]
-        graph = run_pipeline(self.with_open_sizes(self.ir), graph_passes, limited_to_graph(context, way), instruments)
+        if way in (Way.LOWERED, Way.TILE):  # neither limited nor recorded
+            of_graph = replace(context, rewrite_limit=None, rewrites=[])
+            graph = run_pipeline(self.with_open_sizes(self.ir), graph_passes, of_graph)
+        else:
+            graph = run_pipeline(self.with_open_sizes(self.ir), graph_passes, context, instruments)
         if way is Way.GRAPH:
             return graph
         program = lower(graph, context.lowered_kernels, context.machine)
@@ -165,21 +170,32 @@ class Subject:
         if way is not Way.NATIVE:
             return run_on(ir, self.inputs, self.sizes, interpreter_for(ir, self.sizes))
         if isinstance(ir, Kernel):
-            assert isinstance(self.target, CPUTarget)
-            return NativeKernel(ir, self.target, self.sizes)(self.inputs)
-        return self.run_program(ir)
+            return self.native_kernel(ir)(self.inputs)
+        tensors = self.tensors(ir)
+        returned, given = iter(self.executable(ir)(tensors)), dict(zip(ir.inputs, tensors, strict=True))
+        outputs = [given[a] if (a := ir.output_aliases.get(n)) else next(returned) for n in ir.outputs]
+        return [as_array(t) for t in outputs]
 
-    def run_program(self, program: Program) -> list[Array]:
-        """Run native code of a program, and return every output, also those that are written back to inputs."""
+    @property
+    def cpu(self) -> CPUTarget:
+        """The target, whose code this machine runs; TilewrightError if it does not."""
         if not isinstance(self.target, CPUTarget) or self.target.missing_features():
             raise TilewrightError(f"this machine cannot run code for {self.target.name}")
+        return self.target
+
+    def native_kernel(self, kernel: Kernel) -> NativeKernel:
+        """Return the native code of a kernel."""
+        return NativeKernel(kernel, self.cpu, self.sizes)
+
+    def executable(self, program: Program) -> CPUExecutable:
+        """Return the native code of a program, for the sizes of the subject."""
+        executable = CPUExecutable(program, self.cpu, Options(cache=""))
+        return executable.for_sizes({n: self.sizes[n] for n in executable.size_names})
+
+    def tensors(self, program: Program) -> list[torch.Tensor]:
+        """Return copies of the inputs."""
         types = [program.buffers[n] for n in program.inputs]
-        tensors = [as_tensor(x, t.dtype).clone() for x, t in zip(self.inputs, types, strict=True)]
-        executable = CPUExecutable(program, self.target, Options(cache=""))
-        executable = executable.for_sizes({n: self.sizes[n] for n in executable.size_names})
-        returned, given = iter(executable(tensors)), dict(zip(program.inputs, tensors, strict=True))
-        outputs = [given[a] if (a := program.output_aliases.get(n)) else next(returned) for n in program.outputs]
-        return [as_array(t) for t in outputs]
+        return [as_tensor(x, t.dtype).clone() for x, t in zip(self.inputs, types, strict=True)]
 
     def difference(self, got: Sequence[Array]) -> str:
         """Describe the first wrong result; "" if there is none."""
@@ -191,35 +207,34 @@ class Subject:
         return ""
 
 
-def limited_to_graph(context: Context, way: Way) -> Context:
-    """Return the context of graph passes: without a limit where tile passes alone are bisected."""
-    if way not in (Way.LOWERED, Way.TILE):
-        return context
-    return replace(context, rewrite_limit=None, rewrites=[])
-
-
 def interpreter_for(ir: Kernel | Program, sizes: Mapping[str, int]) -> KernelRunner:
     """Return what runs the meaning of kernels, whatever their schedule: the interpreter, or native code where that is faster."""
     return run_kernel if interpreted_statements(ir, sizes) <= MAX_INTERPRETED_STATEMENTS else NativeInterpreter()
 
 
-def subject_of(ir: AnyIR, target: Target, pipeline: str = "default", inputs: Sequence[Array] | None = None) -> Subject:
-    """Return IR with the passes of `pipeline`, which may edit the default one; random inputs if there are none.
+def subject_of(ir: AnyIR, options: Options, inputs: Sequence[Array] | None = None) -> Subject:
+    """Return IR with the passes that the options ask for, and random inputs if there are none.
 
     Results of graphs are expected as in float64, those of Tile IR as it says itself.
     """
-    passes = parse_pipeline(pipeline, default_passes(ir, target))
+    target = target_by_name(options.target, options.machine)
+    graph_passes, tile_passes = pipelines_of(options, target)
     if isinstance(ir, Graph):
-        return graph_subject(ir, passes, target, inputs)
+        return graph_subject(ir, (*graph_passes, *tile_passes), target, inputs)
+    passes = tuple(p for p in tile_passes if isinstance(ir, Program) or p.ir_type is Kernel)
+    return tile_subject(ir, passes, target, inputs)
+
+
+def tile_subject(ir: Kernel | Program, passes: Pipeline, target: Target, inputs: Sequence[Array] | None) -> Subject:
+    """Return Tile IR with the results of its scalar program."""
     sizes = next(iter(sample_sizes(ir)), {})
-    given, expected = list[Array](), list[Array]()
+    given = list[Array]()
 
     def run(low: int, high: int) -> list[Array]:
         given[:] = inputs if inputs is not None else random_inputs(input_types(ir, sizes), 1, low, high)
         return run_on(ir, given, sizes, interpreter_for(ir, sizes))
 
-    expected += run_with_valid_range(run)
-    return Subject(ir, passes, target, given, expected, tolerance(ir), sizes)
+    return Subject(ir, passes, target, given, run_with_valid_range(run), tolerance(ir), sizes)
 
 
 def graph_subject(graph: Graph, passes: Pipeline, target: Target, inputs: Sequence[Array] | None) -> Subject:
@@ -245,23 +260,3 @@ def relative_error(want: Array, got: Array) -> float:
     finite = np.isfinite(want) & np.isfinite(got)
     largest = float(np.max(np.abs(want[finite]), initial=0.0))
     return float(np.max(np.abs(want[finite] - got[finite]), initial=0.0)) / largest if largest else 0.0
-
-
-def default_passes(ir: AnyIR, target: Target) -> str:
-    """Return the default pipeline of a target for this kind of IR: on graphs, those of the program follow those of the graph."""
-    pipelines = backend_of(target).pipelines
-    if isinstance(ir, Graph):
-        return f"{pipelines.graph},{pipelines.program}"
-    if isinstance(ir, Program):
-        return pipelines.program
-    return ",".join(p for p in pipelines.program.split(",") if takes_kernels(p))
-
-
-def takes_kernels(name: str) -> bool:
-    """Return True if the pass of this name runs on kernels."""
-    return all(p.ir_type is Kernel for p in parse_pipeline(name))
-
-
-def steps_between(attempt: Attempt, number: int) -> Iterator[Step]:
-    """Yield the runs of passes that made rewrite `number`, counted from 1."""
-    yield from (s for s in attempt.steps if s.before < number <= s.after)

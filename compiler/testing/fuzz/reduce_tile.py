@@ -49,7 +49,7 @@ def smaller_extents(kernel: Kernel) -> Iterator[Kernel]:
         for new in dict.fromkeys((1, 2, 3, old // 4, old // 2, old - 1)):
             if 0 < new < old:
                 try:
-                    yield parse_kernel(re.sub(rf"(?<![\w.%]){old}(?![\w.])", str(new), text))
+                    yield parse_kernel(re.sub(rf"(?<![\w%])(?<!\d\.){old}(?!\w|\.\d)", str(new), text))
                 except TilewrightError:
                     continue
 
