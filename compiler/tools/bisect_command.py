@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from compiler.errors import TilewrightError
 from compiler.options import MATMUL_PRECISIONS, Options
 from compiler.tools.command_line import add_command, add_machine_argument, out, status_spinner, write_json
 
@@ -25,7 +24,9 @@ def add_bisect_command(commands: Any) -> None:
     c.add_argument(
         "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
     )
-    c.add_argument("--out", type=Path, metavar="DIR", help="write reduced IR and a Python script to DIR (a new folder)")
+    c.add_argument(
+        "--out", type=Path, metavar="DIR", help="write reduced IR and a Python script to DIR, not to the screen"
+    )
     c.add_argument("--no-reduce", action="store_true", help="name the rewrite only")
     c.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -54,5 +55,3 @@ def run_bisect(args: argparse.Namespace) -> None:
         out.print("it is not slower" if args.slower_than else "every result is right", highlight=False)
     else:
         print(found)
-    if found is not None:
-        raise TilewrightError(f"{found.pass_name or found.stage} is to blame")

@@ -68,7 +68,14 @@ def reduce_finding(finding: Finding, subject: Subject) -> tuple[AnyIR, Pipeline]
 
 def problem_kind(problem: str) -> str:
     """Return the words of a problem up to its first number or name."""
-    return problem.split(" for @", maxsplit=1)[0].split(" on @", maxsplit=1)[0].split(" the result of ", maxsplit=1)[0].split(":", maxsplit=1)[0] if problem else ""
+    return (
+        problem.split(" for @", maxsplit=1)[0]
+        .split(" on @", maxsplit=1)[0]
+        .split(" the result of ", maxsplit=1)[0]
+        .split(":", maxsplit=1)[0]
+        if problem
+        else ""
+    )
 
 
 def passes_from(pass_: Pass[Any], ir: AnyIR, passes: Pipeline) -> Pipeline:

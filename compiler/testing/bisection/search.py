@@ -59,14 +59,16 @@ class Search:
     def run(self) -> Finding | None:
         """Return what breaks the subject, or None if its results are right."""
         self.crashes = self.isolated and isinstance(self.in_process(Limit(), Way.NATIVE), Failure)
-        whole = self.attempt(Limit(), Way.NATIVE)
-        if not whole.problem:
-            return None
         for way in self.subject.ways:
-            found = self.blame_lowering() if way is Way.LOWERED else self.search(way)
+            problem = self.attempt(Limit(), way).problem
+            found = self.search(way) if problem and way is not Way.LOWERED else None
+            if problem and way is Way.LOWERED:
+                found = Finding(problem, "lowering", way)
+            if problem and way is Way.NATIVE:
+                found = found or Finding(problem, "code generation", way)
             if found:
                 return replace(found, attempts=self.attempts)
-        return Finding(whole.problem, "code generation", Way.NATIVE, attempts=self.attempts)
+        return None
 
     def search(self, way: Way, of: str = "") -> Finding | None:
         """Return the first bad rewrite of the passes that `way` runs; None if these are right, or wrong without any."""
@@ -77,11 +79,6 @@ class Search:
         number = first_bad(total, lambda n: bool(self.attempt(Limit(n, of), way).problem))
         bad = self.attempt(Limit(number, of), way)
         return finding_of(bad, number, total, way, of)
-
-    def blame_lowering(self) -> Finding | None:
-        """Return a finding if the lowered program is wrong, although the graph before is right."""
-        problem = self.attempt(Limit(), Way.LOWERED).problem
-        return Finding(problem, "lowering", Way.LOWERED) if problem else None
 
     def attempt(self, limit: Limit, way: Way) -> Attempt:
         """Attempt a compilation, in a process of its own if native code crashes; the passes run here too, for their rewrites."""

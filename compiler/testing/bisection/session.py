@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from compiler.frontend.call_adapter import CallAdapter
 from compiler.frontend.export import import_exported
 from compiler.ir.graph.graph import Graph
 from compiler.ir.interpret.random_inputs import Array
-from compiler.ir.text.ir_text import AnyIR
+from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
 from compiler.ir.torch_types import as_array
@@ -30,8 +29,8 @@ class Bisection:
     """What breaks a program.
 
     `pass_name` and `message` name the rewrite, number `number` of `total`; `node`, `kernel` and `line` say where it is, the last in the
-    user's program.  Where no rewrite is to blame, `stage` says what is.  `reduced` and `script` are files with smaller IR and a
-    Python reproducer, `command` repeats the fault.  `compilations` were made.
+    user's program.  Where no rewrite is to blame, `stage` says what is.  `compilations` were made.  `reduced` is the text of smaller IR
+    that `passes` spoil too; `file` holds it and `script` is a Python reproducer, if a folder was given, and `command` repeats the fault.
     """
 
     problem: str
@@ -45,6 +44,8 @@ class Bisection:
     line: str
     compilations: int
     reduced: str = ""
+    passes: str = ""
+    file: str = ""
     script: str = ""
     command: str = ""
 
@@ -70,9 +71,10 @@ class Bisection:
             lines.append(f"caused by: {self.stage}")
         lines += [f"line: {self.line}"] if self.line else []
         lines.append(f"found in {self.compilations} compilations")
-        lines += (
-            [f"reduced: {self.reduced}", f"script: {self.script}", f"repeat: {self.command}"] if self.reduced else []
-        )
+        if self.file:
+            lines += [f"reduced: {self.file}", f"script: {self.script}", f"repeat: {self.command}"]
+        elif self.reduced:
+            lines += [f"reduced, for the passes {self.passes}:", self.reduced]
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
@@ -97,8 +99,8 @@ def bisect(
 
     Results are compared with float64 on `args`, or on random inputs if IR is given; rounding counts as in `check`.  `passes` replace
     or edit all passes, those over the graph followed by those over the program.  `slower_than` is another such pipeline, as
-    fast as it should be: the result is None if the model is not slower.  With `reduce`, smaller IR and a script are written to
-    `folder`, a new one if None.  `isolated` says that native code may crash; it then runs in copies of this process.
+    fast as it should be: the result is None if the model is not slower.  With `reduce`, the result has smaller IR too, which is written
+    to `folder` with a script, if that is given.  `isolated` says that native code may crash; it then runs in copies of this process.
     """
     chosen = as_options(options)
     ir, inputs = (model, None) if isinstance(model, (Graph, Program, Kernel)) else imported(model, args, kwargs, chosen)
@@ -114,9 +116,11 @@ def bisect(
     if not reduce:
         return result
     small, rest = reduce_finding(finding, subject)
-    folder = folder or Path(tempfile.mkdtemp(prefix="tilewright-bisect-"))
+    result = replace(result, reduced=print_ir(small, full=True), passes=print_pipeline(rest))
+    if folder is None:
+        return result
     file, script, command = write_files(folder, small, rest, finding, chosen)
-    return replace(result, reduced=str(file), script=str(script), command=command)
+    return replace(result, file=str(file), script=str(script), command=command)
 
 
 def imported(

@@ -9,8 +9,7 @@ from dataclasses import replace
 from compiler.errors import TilewrightError
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.tile_printer import print_kernel
-from compiler.ir.tile.kernel import Block, For, Kernel, Reduce
-from compiler.ir.tile.uses import used_names
+from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, copied_buffers, loaded_buffers, stored_buffers
 from compiler.ir.verify.kernel import verify_kernel
 
 
@@ -55,8 +54,8 @@ def smaller_extents(kernel: Kernel) -> Iterator[Kernel]:
 
 
 def fewer_params(kernel: Kernel) -> Iterator[Kernel]:
-    """Remove parameters that no statement uses."""
-    used = {name for stmt in kernel.body for name in used_names(stmt)}
+    """Remove buffers that no statement reads or writes."""
+    used = loaded_buffers(kernel.body) | stored_buffers(kernel.body) | copied_buffers(kernel.body)
     params = tuple(p for p in kernel.params if p.name in used)
     if params != kernel.params:
         yield replace(kernel, params=params)
