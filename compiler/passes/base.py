@@ -52,7 +52,8 @@ class Context:
     `running` is the pass under way as it stands in its pipeline.
 
     `rewrites` are the rewrites made so far, in order.  None follows the first `rewrite_limit` of them, except what later stages
-    require; with `refuses_required` not even these, for IR that is interpreted.
+    require; with `refuses_required` not even these, for IR that is interpreted.  `limited_pass` names the only pass whose rewrites
+    the limit counts and stops ("" for all).
     """
 
     machine: Machine = field(default_factory=Machine)
@@ -67,6 +68,7 @@ class Context:
     running: Pass[Any] | None = None
     rewrite_limit: int | None = None
     refuses_required: bool = False
+    limited_pass: str = ""
     rewrites: list[Remark] = field(default_factory=list)
     _accesses: Accesses | None = None
 
@@ -95,13 +97,18 @@ class Context:
         `message` says what changes and why that pays; it becomes a remark if `remark`.  A `required` rewrite is what later stages
         need: it is counted, but made in any case.
         """
-        is_exempt = self.rewrite_limit is None or (required and not self.refuses_required)
-        if not is_exempt and len(self.rewrites) >= (self.rewrite_limit or 0):
+        if not (required and not self.refuses_required) and self._is_spent(pass_):
             return False
         self.rewrites.append(self._remark(pass_, "applied", message, about))
         if remark:
             self.remarks.add(self.rewrites[-1])
         return True
+
+    def _is_spent(self, pass_: Pass[Any]) -> bool:
+        """Return True if the limit is reached and holds for `pass_`."""
+        if self.rewrite_limit is None or self.limited_pass not in ("", pass_.name):
+            return False
+        return sum(self.limited_pass in ("", r.pass_) for r in self.rewrites) >= self.rewrite_limit
 
     def also_applied(self, pass_: Pass[Any], message: str, about: Node | str = "") -> None:
         """Say what else changes by the rewrite that was just allowed."""

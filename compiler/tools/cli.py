@@ -18,6 +18,7 @@ import compiler
 from compiler.errors import TilewrightError
 from compiler.options import Options
 from compiler.tools.bench_command import add_bench_command
+from compiler.tools.bisect_command import add_bisect_command
 from compiler.tools.command_line import (
     add_command,
     add_load_argument,
@@ -83,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_ir_commands(commands)
     add_program_commands(commands)
     add_bench_command(commands)
+    add_bisect_command(commands)
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
     c = add_command(commands, "passes", list_passes, "list the passes, or describe one")
     c.add_argument("name", nargs="?", help="a pass, to be described with its options")

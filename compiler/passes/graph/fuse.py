@@ -44,6 +44,9 @@ from compiler.passes.tile.delinearize import without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
 
+UNFUSED = (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence)
+"""Structures of nodes that become no kernel."""
+
 
 @dataclass(eq=False)
 class Group:
@@ -99,10 +102,12 @@ class GroupSearch:
         self.kernel_costs: dict[Hashable, int | str] = {}  # by structural key of a group
 
     def run(self) -> Graph:
+        fusible = [n for n in self.graph.nodes if not isinstance(n.structure, UNFUSED)]
+        if not fusible or not self.context.may_apply(self.options, "nodes become kernels", required=True, remark=False):
+            return self.graph
         outputs = set(self.graph.outputs)
-        for n in reversed(self.graph.nodes):
-            fusible = not isinstance(n.structure, (Leaf, Opaque, TupleGet, Fused, Composite, Recurrence))
-            if fusible and n not in self.groups_of_node:
+        for n in reversed(fusible):
+            if n not in self.groups_of_node:
                 self.assign_group(n, n in outputs)
         return self.rebuild()
 
