@@ -36,6 +36,7 @@ def patch_interpreter() -> None:
         setattr(libdevice, name, elementwise_function(function))
     if not hasattr(InterpreterBuilder.create_dot, "__wrapped__"):
         InterpreterBuilder.create_dot = widen_bf16_dot(InterpreterBuilder.create_dot)
+        InterpreterBuilder.binary_op = type_comparisons(InterpreterBuilder.binary_op)
         InterpreterBuilder.cast_impl = cast_to_codes(InterpreterBuilder.cast_impl)
 
 
@@ -93,6 +94,19 @@ def elementwise_function(function: Callable[..., Any]) -> Callable[..., Any]:
         with np.errstate(all="ignore"):
             data = function(*(a.handle.data if isinstance(a, tl.tensor) else a for a in args))
         return tl.tensor(TensorHandle(data.astype(widest.handle.data.dtype), widest.dtype), widest.type)
+
+    return apply
+
+
+def type_comparisons(binary_op: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the interpreter's `binary_op` with bool results of comparisons; it gives them the type of what is compared."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    @wraps(binary_op)
+    def apply(*args: Any) -> Any:
+        result = binary_op(*args)
+        return TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
 
     return apply
 
