@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
+from compiler.analysis.kernel_origin import kernel_origins
 from compiler.codegen.backend import target_by_name
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.triton.program_sources import emit_program
@@ -193,15 +194,18 @@ def _compile(plan: Plan) -> CompiledVariant:
     start = time.perf_counter()
     stages = lower_and_schedule(plan.specialized_graph(), plan.options, instruments_for(plan.options))
     scheduled = time.perf_counter()
-    executable = load_on_gpu(stages.scheduled, target) if isinstance(target, GPUTarget) else None
+    executable = load_on_gpu(stages, target) if isinstance(target, GPUTarget) else None
     seconds = {"passes": scheduled - start, "code": time.perf_counter() - scheduled}
     return CompiledVariant(plan, executable, seconds, compiled_stages=stages)
 
 
-def load_on_gpu(program: Program, target: GPUTarget) -> GPUExecutable | None:
-    """Return the executable of a scheduled program, None where the target cannot run here; TritonError for what Triton cannot say."""
-    sources = emit_program(program)
-    return None if target.missing_features() else GPUExecutable(program, target, sources)
+def load_on_gpu(stages: Stages, target: GPUTarget) -> GPUExecutable | None:
+    """Return the executable of a scheduled program, None where the target cannot run here.
+
+    RefusedKernelsError for what Triton cannot express.
+    """
+    sources = emit_program(stages.scheduled, kernel_origins(stages.fused))
+    return None if target.missing_features() else GPUExecutable(stages.scheduled, target, sources)
 
 
 def compile_for_cpu(plan: Plan, target: CPUTarget) -> CompiledVariant:

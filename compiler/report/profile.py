@@ -13,10 +13,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from compiler.analysis.kernel_origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.driver.compiled_graph import ExecutedProgram
 from compiler.driver.variant import require_executable
 from compiler.passes.remark import format_seconds
-from compiler.report.origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.report.page import table_html
 from compiler.report.render import PLAIN_WIDTH, abbreviate, format_location, render_plain, table, truncated_text
 from compiler.runtime.profile import StepProfile, step_profiles

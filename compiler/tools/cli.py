@@ -112,7 +112,9 @@ def add_coverage_command(commands: Any) -> None:
     which.add_argument("--core", action="store_true", help="Core ATen operators (default)")
     which.add_argument("--all", action="store_true", help="all ATen operators")
     c.add_argument("--samples", action="store_true", help="compile and run PyTorch's OpInfo samples")
-    c.add_argument("--target", default="host", metavar="T", help="compile the samples for a target that can run here (host)")
+    c.add_argument(
+        "--target", default="host", metavar="T", help="compile the samples for a target that can run here (host)"
+    )
     c.add_argument("--gradients", action="store_true", help="check the gradients of the samples too")
     c.add_argument("--dynamic-shapes", action="store_true", help="run the samples with every dimension dynamic")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")

@@ -104,7 +104,9 @@ class SamplingOptions:
     def label(self) -> str:
         """Key of these options in log files."""
         target = f" on {self.options.target}" if self.options.target != "host" else ""
-        return f"{self.dtype}{target}" + " with gradients" * self.gradients + " with dynamic shapes" * self.dynamic_shapes
+        return (
+            f"{self.dtype}{target}" + " with gradients" * self.gradients + " with dynamic shapes" * self.dynamic_shapes
+        )
 
     @property
     def device(self) -> str:
@@ -239,7 +241,7 @@ def run_sample(
             torch.manual_seed(0)
             got = _compile_and_call(function, _clone_call(call), sampling, graphs)
         except TargetError as error:
-            return SampleOutcome("refused", _error_summary(error))
+            return SampleOutcome("refused", "\n".join(str(error).splitlines()[1:4]) or str(error))
         except Exception as error:
             failed = SampleOutcome("failed", _error_summary(error))
             return _aot_eager_failure(function, call, sampling.dynamic_shapes) or failed

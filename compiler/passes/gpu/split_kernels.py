@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from compiler.ir.tile.kernel import Block, BoundsCheck, For, Kernel, Let, Param, Reduce, Store, loaded_buffers, stored_buffers
+from compiler.ir.tile.kernel import (
+    Block,
+    BoundsCheck,
+    For,
+    Kernel,
+    Let,
+    Param,
+    Reduce,
+    Store,
+    loaded_buffers,
+    stored_buffers,
+)
 from compiler.ir.tile.program import Launch, Program, Step, expand_steps
 from compiler.ir.tile.uses import used_names
 from compiler.passes.base import Context, ProgramPass, register
@@ -47,7 +58,9 @@ def split_kernel(kernel: Kernel) -> tuple[Kernel, ...]:
     body, written = kernel.body, stored_buffers(kernel.body)
     writers = [k for k, s in enumerate(body) if isinstance(s, (For, Store))]
     between = [s for s in body if not isinstance(s, (For, Store))]
-    is_divisible = isinstance(body[-1], (For, Store)) and all(isinstance(s, (Let, Reduce, BoundsCheck)) for s in between)
+    is_divisible = isinstance(body[-1], (For, Store)) and all(
+        isinstance(s, (Let, Reduce, BoundsCheck)) for s in between
+    )
     has_parallel_loop = any(isinstance(s, For) and s.parallel for s in body)
     if len(writers) < 2 or not has_parallel_loop or not is_divisible or loaded_buffers(tuple(between)) & written:
         return (kernel,)

@@ -44,5 +44,7 @@ def fuzz(
         if outcome.failure is None or malformed:
             yield FuzzResult(seed, outcome, f"# seed {seed}\n# {outcome.failure}\n" if outcome.failure else "")
             continue
-        case = FuzzCase(random_graph(seed), seed, (configuration_for_seed(seed, target).name,)).with_failure(outcome.failure)
+        case = FuzzCase(random_graph(seed), seed, (configuration_for_seed(seed, target).name,)).with_failure(
+            outcome.failure
+        )
         yield FuzzResult(seed, outcome, str(reduce(case) if shrink else case))
