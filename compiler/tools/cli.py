@@ -128,6 +128,9 @@ def add_coverage_command(commands: Any) -> None:
     which.add_argument("--core", action="store_true", help="Core ATen operators (default)")
     which.add_argument("--all", action="store_true", help="all ATen operators")
     c.add_argument("--samples", action="store_true", help="compile and run PyTorch's OpInfo samples")
+    c.add_argument(
+        "--target", default="host", metavar="T", help="compile the samples for a target that can run here (host)"
+    )
     c.add_argument("--gradients", action="store_true", help="check the gradients of the samples too")
     c.add_argument("--dynamic-shapes", action="store_true", help="run the samples with every dimension dynamic")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
@@ -142,6 +145,7 @@ def add_fuzz_commands(commands: Any) -> None:
     c.add_argument("--count", type=int, default=100, metavar="N", help="number of graphs (100)")
     c.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first graph; the others follow (0)")
     c.add_argument("--jobs", type=int, default=1, metavar="J", help="number of processes (1)")
+    c.add_argument("--target", default="host", metavar="T", help="a GPU that can run here, or the CPUs that can (host)")
     c.add_argument("--malformed", action="store_true", help="try malformed text, attributes and files instead")
     c.add_argument("--out", type=Path, metavar="DIR", help="write each failing graph, reduced, to a file in DIR")
 
@@ -314,7 +318,7 @@ def fuzz(args: argparse.Namespace) -> None:
     from compiler.testing.fuzz.session import fuzz as run
 
     seeds = range(args.seed, args.seed + args.count)
-    results = run(seeds, args.jobs, shrink=args.out is not None, malformed=args.malformed)
+    results = run(seeds, args.jobs, args.out is not None, args.malformed, args.target)
     total = checked = failures = 0
     for result in track(results, "fuzzing", args.count, console=err):
         total, checked = total + result.outcome.total_elements, checked + result.outcome.checked_elements
@@ -355,17 +359,17 @@ def run_opinfo_samples(args: argparse.Namespace) -> None:
 
     from compiler.ir.torch_types import to_torch
     from compiler.ir.types import DTYPES
-    from compiler.tools.opinfo import OUTCOMES, SamplingOptions, operators, run_samples
+    from compiler.tools.opinfo import OUTCOMES, SamplingOptions, operators, require_runnable, run_samples
 
+    require_runnable(args.target)
+    options = Options(fallback="eager", target=args.target)
     total: Counter[str] = Counter()
     for name in args.dtype.split(","):
         if name not in DTYPES:
             raise TilewrightError(f"unknown dtype {name}; available: {', '.join(DTYPES)}")
         dtype = to_torch(DTYPES[name])
-        sampling = SamplingOptions(
-            dtype, Options(fallback="eager"), args.gradients, args.dynamic_shapes, args.fraction, args.seed
-        )
-        for tally in run_samples(operators(args.operators, dtype), sampling, args.log):
+        sampling = SamplingOptions(dtype, options, args.gradients, args.dynamic_shapes, args.fraction, args.seed)
+        for tally in run_samples(operators(args.operators, dtype, sampling.device), sampling, args.log):
             total.update(tally.counts)
             counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)
             out.print(f"{name:5} {tally.op:44} {counts}", highlight=False, markup=False)

@@ -307,7 +307,8 @@ class GroupSearch:
             kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
         except LoweringError as error:
             return str(error)
-        return self.profitability_veto(kernel, body) or kernel_cost(kernel, self.context.machine)
+        problem = self.context.kernel_problem(kernel) or self.profitability_veto(kernel, body)
+        return problem or kernel_cost(kernel, self.context.machine)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""
