@@ -8,10 +8,10 @@ from math import prod
 from compiler.analysis.contraction_nodes import is_contraction_node, operand_positions
 from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
-from compiler.ir.graph.structure import IndexMap, Leaf, Reduction, index_vars, position_variables
+from compiler.ir.graph.structure import IndexMap, Leaf, Opaque, Reduction, index_vars, position_variables
 from compiler.ir.symbolic.index_expr import Dim, variables
 from compiler.ir.tile.kernel import dim_hint
-from compiler.ir.types import f32
+from compiler.ir.types import TensorType, f32
 from compiler.passes.base import Context
 from compiler.passes.manager import run_pipeline
 from compiler.passes.pipeline_text import parse_pipeline
@@ -23,8 +23,11 @@ FEW, SHORT_SUM, LONG_ROW = 8, 32, 10_000
 def features(graph: Graph) -> list[str]:
     """Return the features of an imported graph in alphabetical order."""
     found = {n.op.name for n in graph.nodes if not isinstance(n.structure, Leaf | IndexMap)}
-    floats = {n.dtype for n in graph.nodes if n.dtype.is_float} - {f32}
+    values = [n for n in graph.nodes if isinstance(n.result_type, TensorType)]
+    floats = {n.dtype for n in values if n.dtype.is_float} - {f32}
     found |= {f"dtype {d.name}" for d in floats}
+    if any(isinstance(n.structure, Opaque) for n in graph.nodes):
+        found.add("runs in PyTorch")
     if graph.symbols:
         found.add("dynamic size")
     for n in run_pipeline(graph, parse_pipeline("decompose"), Context()).nodes:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from benchmarks.survey.measure import measure
+from benchmarks.survey.measure import describe_error, measure
 from benchmarks.survey.program import Program
 from benchmarks.survey.rows import Row
 
@@ -59,6 +59,8 @@ class Workers:
                 )
             if isinstance(message, Row):
                 return message
+            if isinstance(message, Exception):
+                return stage, str(message)
             stage = message
         self.close()
         return stage, f"took more than {self.timeout:g} seconds"
@@ -76,4 +78,8 @@ def serve(connection: Connection) -> None:
     with suppress(EOFError):
         while True:
             program, peers, threads = connection.recv()
-            connection.send(measure(program, peers, threads, connection.send))
+            try:
+                answer: Row | Exception = measure(program, peers, threads, connection.send)
+            except Exception as error:  # becomes a failure of its stage
+                answer = RuntimeError(describe_error(error))
+            connection.send(answer)
