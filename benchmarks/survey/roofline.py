@@ -11,9 +11,6 @@ from benchmarks.survey.program import Program
 from compiler.cost.machine import Machine
 from compiler.report.measure import Workload, eager_workload
 
-EAGER_OPERATOR_SECONDS = 4e-6
-"""Estimated time of an operator of PyTorch eager besides its arithmetic and memory traffic."""
-
 
 @dataclass(frozen=True)
 class ProgramWorkload:
@@ -39,10 +36,9 @@ def roofline_seconds(work: ProgramWorkload, machine: Machine, threads: int) -> f
     return _bound(work.eager.flops, work.compulsory_bytes, machine) / threads
 
 
-def eager_seconds(work: ProgramWorkload, machine: Machine | None = None) -> float:
-    """Estimate the seconds of PyTorch eager on one core; without `machine`, on the default one, so that draws are the same anywhere."""
-    own = EAGER_OPERATOR_SECONDS * work.eager.kernels
-    return own + 2 * _bound(work.eager.flops, work.eager.bytes, machine or Machine())
+def eager_seconds(work: ProgramWorkload, machine: Machine) -> float:
+    """Return the seconds of one core for the arithmetic and memory traffic of PyTorch eager, at least."""
+    return _bound(work.eager.flops, work.eager.bytes, machine)
 
 
 def _bound(flops: int, size: int, machine: Machine) -> float:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from benchmarks.survey.measure import describe_error, measure
+from benchmarks.survey.measure import Report, describe_error, measure
 from benchmarks.survey.program import Program
 from benchmarks.survey.rows import Row
+
+
+Measure = Callable[[Program, Sequence[str], int, Report], Row]
+"""Measures a program with peers and a number of threads."""
 
 
 class Workers:
     """One worker process at a time, with a limit of `timeout` seconds for each stage of a measurement."""
 
-    def __init__(self, peers: Sequence[str], threads: int, timeout: float) -> None:
+    def __init__(self, peers: Sequence[str], threads: int, timeout: float, function: Measure = measure) -> None:
         self.peers, self.threads, self.timeout = tuple(peers), threads, timeout
+        self.function = function
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["benchmarks.survey.measure"])
         self.process: ForkServerProcess | None = None
@@ -41,7 +46,7 @@ class Workers:
         """Return a row, or the stage in which the process ended and why."""
         if self.process is None:
             self.connection, theirs = self.context.Pipe()
-            self.process = self.context.Process(target=serve, args=(theirs,), daemon=True)
+            self.process = self.context.Process(target=serve, args=(theirs, self.function), daemon=True)
             self.process.start()
             theirs.close()
         self.connection.send((program, peers, self.threads))
@@ -73,13 +78,13 @@ class Workers:
             self.process = None
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, function: Measure) -> None:
     """Send the stages and the row of each received program until the connection closes."""
     with suppress(EOFError):
         while True:
             program, peers, threads = connection.recv()
             try:
-                answer: Row | Exception = measure(program, peers, threads, connection.send)
+                answer: Row | Exception = function(program, peers, threads, connection.send)
             except Exception as error:  # becomes a failure of its stage
                 answer = RuntimeError(describe_error(error))
             connection.send(answer)
