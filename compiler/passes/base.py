@@ -76,7 +76,9 @@ class Context:
     @staticmethod
     def for_target(target: Target, rewrite_limit: int | None = None) -> Context:
         """Return a new context of passes that make code for `target`, in at most `rewrite_limit` rewrites."""
-        return Context(target.machine or Machine(), target.matrix_shapes, target.kernel_problem, rewrite_limit=rewrite_limit)
+        return Context(
+            target.machine or Machine(), target.matrix_shapes, target.kernel_problem, rewrite_limit=rewrite_limit
+        )
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """The accesses of `kernel`, found once as long as passes leave it as it is."""

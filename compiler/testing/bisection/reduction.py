@@ -88,8 +88,9 @@ def passes_from(pass_: Pass[Any], ir: AnyIR, passes: Pipeline) -> Pipeline:
 def fails_natively(ir: AnyIR, passes: Pipeline, pass_: Pass[Any], target: Target) -> bool:
     """Return True if native code of `ir` is wrong, and right without the rewrites of one pass."""
     try:
-        build = graph_subject if isinstance(ir, Graph) else tile_subject
-        subject = build(ir, passes, target, None)  # type: ignore[operator]  # of the kind that it takes
+        subject = (
+            graph_subject(ir, passes, target, None) if isinstance(ir, Graph) else tile_subject(ir, passes, target, None)
+        )
     except Exception:  # what cannot be interpreted is no example
         return False
     if not subject.attempt(Limit(), Way.NATIVE).problem:
