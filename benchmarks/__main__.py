@@ -5,6 +5,7 @@
 
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
+    python -m benchmarks survey [summarize] ...             random programs
 
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning and low_precision take the options of the second form.
 """
@@ -30,6 +31,9 @@ ROW_BENCHMARKS = (
 )
 """Modules whose `main` takes BenchmarkArguments."""
 
+COMMANDS = {"rank": "benchmarks.rank", "survey": "benchmarks.survey.command"}
+"""Modules whose `main` parses arguments of its own."""
+
 BENCHMARKS = (*ROW_BENCHMARKS, "elementwise", "overhead")
 """Modules that run by default."""
 
@@ -42,8 +46,8 @@ def main(words: list[str]) -> int:
     if words and words[0] in ROW_BENCHMARKS and not all(w in (*BENCHMARKS, *BY_NAME) for w in words):
         run_benchmark(words[0], parse_arguments(words[0], words[1:]))
         return 0
-    if words and words[0] == "rank":
-        importlib.import_module("benchmarks.rank").main(words[1:])
+    if words and words[0] in COMMANDS:
+        importlib.import_module(COMMANDS[words[0]]).main(words[1:])
         return 0
     if "-h" in words or "--help" in words:
         print(__doc__)

@@ -33,6 +33,10 @@ IR_STAGES = ("imported", "fused", "lowered", "scheduled")
 """Stages of `print_ir` that every target has; its backend adds others: "llvm" and "assembly", or "triton"."""
 
 
+SCHEDULES = "schedules"
+"""Stage of `print_ir` that is no IR: the schedule of each kernel."""
+
+
 class Inspection(ABC):
     """Questions about a compiled graph; answers are for the example tensors, or the inputs of the last profile."""
 
@@ -93,8 +97,12 @@ class Inspection(ABC):
     def print_ir(self, stage: str = "fused") -> str:
         """Return the text of a stage: "imported", "fused" (Graph IR), "lowered", "scheduled" (Tile IR), or code.
 
-        Code is "llvm" and "assembly" for CPUs, "triton" for GPUs.  The texts of a partitioned graph follow one another.
+        Code is "llvm" and "assembly" for CPUs, "triton" for GPUs.  "schedules" are the decisions about each kernel, to be edited and
+        given back as `Options(schedules=...)`.  The texts of a partitioned graph follow one another.
         """
+        if stage == SCHEDULES:
+            recorded = (program.variant.record_schedules() for program in self._executed_programs)
+            return "\n".join(str(schedule) for schedules in recorded for schedule in schedules.values())
         return "\n".join(_stage_text(stage, program.stages) for program in self._executed_programs)
 
     def profile_inputs(self, inputs: Sequence[torch.Tensor], repeats: int = 20) -> Profile:
@@ -139,6 +147,8 @@ def _stage_text(stage: str, stages: Stages) -> str:
     if stage in printers:
         return "\n".join(printers[stage](kernel, stages.target) for kernel in stages.scheduled.kernels.values())
     if stage not in IR_STAGES:
-        raise ArgumentError(f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, *printers))}")
+        raise ArgumentError(
+            f"there is no stage {stage!r}; choose one of {', '.join((*IR_STAGES, SCHEDULES, *printers))}"
+        )
     ir = getattr(stages, stage)
     return print_graph(ir) if isinstance(ir, Graph) else print_program(ir)

@@ -12,12 +12,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from compiler.analysis.arithmetic_dtypes import arithmetic_dtypes
+from compiler.analysis.kernel_origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.cost.estimates import count_bytes, count_flops
 from compiler.ir.text.tile_printer import print_kernel
 from compiler.ir.tile.program import Launch, Program, execution_counts
 from compiler.passes.remark import Remark
 from compiler.pipeline import Stages
-from compiler.report.origin import KernelOrigin, kernel_origins, merge_origins
 from compiler.report.page import render_template, table_html
 from compiler.report.profile import Profile, origin_cells
 from compiler.report.remark_groups import RemarkGroup, group_remarks

@@ -12,7 +12,6 @@ from compiler.ir.tile.digest import kernel_digest
 from compiler.ir.tile.kernel import Kernel
 from compiler.passes.base import Context
 from compiler.passes.manager import run_passes
-from compiler.passes.pipeline_text import print_pass
 from compiler.report.explore.drawing import DrawingBuilder
 from compiler.report.explore.line_delta import line_delta
 from compiler.report.explore.page_data import PageAlternative, Step, Steps
@@ -47,7 +46,7 @@ def steps_of(
         effect = (type(run.pass_).__doc__ or "").strip().split("\n")[0]
         rewrites = rewrites_of(run, context) if delta else ([], "")
         failed = run.after is None
-        steps.append(Step(run.pass_.name, print_pass(run.pass_), effect, run.seconds, delta, *rewrites, drawn, failed))
+        steps.append(Step(run.pass_.name, str(run.pass_), effect, run.seconds, delta, *rewrites, drawn, failed))
         text = new
     return Steps(first, steps)
 
@@ -60,7 +59,7 @@ def predicted_alternatives(runs: Sequence[PassRun], recording: Recording, machin
     known = {kernel_digest(final)} if isinstance(final, Kernel) else set[str]()
     proposals = [(k, a) for k, r in enumerate(runs) for a in r.alternatives]
     for k, a in proposals[:MAX_ALTERNATIVES]:
-        change = print_pass(a.replacement) if a.replacement else f"without {a.pass_.name}"
+        change = str(a.replacement) if a.replacement else f"without {a.pass_.name}"
         pipeline = (*([a.replacement] if a.replacement else []), *passes[k + 1 :])
         before = runs[k].before
         assert isinstance(before, Kernel)

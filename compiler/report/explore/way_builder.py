@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from compiler.analysis.kernel_origin import KernelOrigin
 from compiler.analysis.opaque_calls import opaque_operators
 from compiler.codegen.backend import backend_of
 from compiler.codegen.llvm.targets import CPUTarget
@@ -33,7 +34,6 @@ from compiler.report.explore.recording import Recording
 from compiler.report.explore.rewrites import printed_lines
 from compiler.report.explore.roofline import ceilings_of
 from compiler.report.explore.steps import launch_seconds, predicted_alternatives, steps_of
-from compiler.report.origin import KernelOrigin
 from compiler.report.remark_groups import RemarkGroup, group_remarks
 from compiler.report.render import abbreviate, format_location
 from compiler.report.report import KernelReport, kernel_reports
