@@ -26,7 +26,6 @@ from compiler.report.explore.page_builder import PageBuilder
 from compiler.report.measure import Workload
 from compiler.report.profile import Profile, measure_profile
 from compiler.report.report import Report, program_totals
-from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
 
 IR_STAGES = ("imported", "fused", "lowered", "scheduled")
@@ -129,10 +128,12 @@ class Inspection(ABC):
     def add_to_page(self, page: PageBuilder, name: str, repeats: int) -> None:
         """Add this compilation to a page under construction, as the way `name`."""
         programs, profile = self._executed_programs, None
-        if all(isinstance(p.executable, CPUExecutable) for p in programs):
+        if all(p.executable for p in programs):
             profile = self.profile_inputs(self.example_tensors(), repeats)
-        seconds = {f"{phase}": f"{s:.2f} s" for phase, s in self.compile_seconds.items()}
-        page.add_compiled(name, self.compiled_graph.options, programs, profile, seconds)
+        facts = {f"{phase}": f"{s:.2f} s" for phase, s in self.compile_seconds.items()}
+        if profile and profile.warning:
+            facts["warning"] = profile.warning
+        page.add_compiled(name, self.compiled_graph.options, programs, profile, facts)
 
     def _repr_html_(self) -> str:
         return self.report_for(None)._repr_html_()

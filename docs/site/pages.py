@@ -17,8 +17,8 @@ from docs.site.pass_pages import pass_pages
 
 ROOT = Path(__file__).parents[2]
 
-LINK = re.compile(r"(?<=\]\()(?!\w+:)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
-"""A link to a file; not one to a place on the same page."""
+LINK = re.compile(r"(?<=\]\()(?!\w+:)(?!\S+\.png\))(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+"""A link to a file; not one to a place on the same page, nor an image, which lies in docs/ as it does on the site."""
 
 
 def written_pages() -> dict[str, str]:
