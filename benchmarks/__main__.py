@@ -5,6 +5,7 @@
 
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
+    python -m benchmarks explore_page
     python -m benchmarks survey [summarize] ...             random programs
 
 matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning and low_precision take the options of the second form.

@@ -76,12 +76,8 @@ def measure_page(name: str, model: nn.Module, x: Tensor) -> None:
         with opened_page(file) as driver:
             driver.set_script_timeout(60)
             paint = driver.execute_script("return performance.getEntriesByType('paint').at(-1).startTime")
-            rows = table(
-                f"{name}: {format_bytes(file.stat().st_size)}, first paint {paint:.0f} ms",
-                ["click"],
-                ["script ms", "ms"],
-            )
+            rows = table("", ["click"], ["script ms", "ms"])
             for click, script in CLICKS.items():
                 scripted, shown = driver.execute_async_script(TIMED % script)
                 rows.add_row(click, f"{scripted:.0f}", f"{shown:.0f}")
-    Console().print(rows)
+    Console().print(f"{name}: {format_bytes(file.stat().st_size)}, first paint {paint:.0f} ms", rows)
