@@ -19,7 +19,7 @@ from compiler.api import explore
 from compiler.report.render import format_bytes, table
 
 CLICKS = {
-    "kernel": "document.querySelectorAll('#dock tbody tr')[1].click()",
+    "kernel": "document.querySelectorAll('#dock tbody tr')[0].click()",
     "pass": "document.querySelectorAll('.step')[2].click()",
     "previous pass": "press('ArrowUp')",
     "next rewrite": "press('ArrowRight')",
