@@ -73,6 +73,7 @@ def measure_page(name: str, model: nn.Module, x: Tensor) -> None:
     """Save the page of a model, open it, and print its size and times."""
     with tempfile.TemporaryDirectory() as folder:
         file = explore(model, Path(folder) / "page.html", (x,), repeats=5)
+        size = format_bytes(file.stat().st_size)
         with opened_page(file) as driver:
             driver.set_script_timeout(60)
             paint = driver.execute_script("return performance.getEntriesByType('paint').at(-1).startTime")
@@ -80,4 +81,4 @@ def measure_page(name: str, model: nn.Module, x: Tensor) -> None:
             for click, script in CLICKS.items():
                 scripted, shown = driver.execute_async_script(TIMED % script)
                 rows.add_row(click, f"{scripted:.0f}", f"{shown:.0f}")
-    Console().print(f"{name}: {format_bytes(file.stat().st_size)}, first paint {paint:.0f} ms", rows)
+    Console().print(f"{name}: {size}, first paint {paint:.0f} ms", rows)
