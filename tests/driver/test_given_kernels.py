@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,30 @@ def test_a_schedule_may_leave_out_dot_products() -> None:
     given = compiler.compile(model, (x,), options={"schedules": {name: f"schedule @{name} {{\n}}"}})
     assert "bf16x2" not in print_program(given.stages.scheduled)
     assert torch.allclose(given(x), model(x), rtol=0.02, atol=0.02)
+
+
+def test_a_kernel_that_writes_inside_another_buffer() -> None:
+    """The comparison lays its result out by itself."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.conv1d(nn.functional.pad(torch.exp(x), (1, 1)), weights)
+
+    weights, x = torch.ones(32, 32, 3), torch.randn(1, 32, 128)
+    given = {"exp_0": "schedule @exp_0 {\n}"}
+    compiled = compiler.compile(Function(model), (x,), options={"schedules": given})
+    assert "+1:1}" in print_kernel(compiled.stages.scheduled.kernels["exp_0"])
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
 
 
 def test_illegal_schedules_are_refused(compiled: compiler.CompiledModule) -> None:
