@@ -48,6 +48,8 @@ class Options:
     the fastest.  `schedules` maps names of kernels to what takes the place of the passes over them: a file with schedules or with a
     scheduled kernel of Tile IR, or such text of several lines.  One that computes something else is refused.  `rewrite_limit` is the
     number of rewrites after which passes make no more, to find the one that breaks a program.
+    `cuda_graphs` records the launches of a program for a GPU in its second call with the same
+    sizes, and replays them from then on; programs with calls into PyTorch are launched as usual, which a remark says.
     """
 
     target: str = "host"
@@ -67,6 +69,7 @@ class Options:
     tune: bool = False
     rewrite_limit: int | None = None
     schedules: Mapping[str, str] = field(default_factory=dict)
+    cuda_graphs: bool = False
     cache: str = field(default_factory=_default_cache)
 
     def __post_init__(self) -> None:

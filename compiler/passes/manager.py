@@ -147,5 +147,5 @@ def run_on_nested_graphs(pass_: Pass[Any], ir: IR, context: Context) -> IR:
     current = ir.map_bodies(lambda body: run_on_nested_graphs(pass_, body, context)) if isinstance(ir, Graph) else ir
     context.running, made = pass_, len(context.rewrites)
     new = pass_.for_machine(context.machine).run(current, context)
-    asked = len(context.rewrites) > made or new is current
+    asked = len(context.rewrites) > made or new is current or new == current
     return new if asked or context.may_apply(pass_, "the whole pass", remark=False) else current  # type: ignore[return-value]

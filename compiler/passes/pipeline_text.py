@@ -44,10 +44,9 @@ def _import_passes() -> None:
 
 def require_passes(names: Iterable[str]) -> None:
     """Raise PassError for the first of `names` that no pass has, with those it may stand for."""
-    available = available_passes()
     for name in names:
-        if name not in available:
-            raise PassError(f"no pass is called {name}{_suggestion(name, available)}")
+        if name not in available_passes():
+            raise PassError(_unknown_pass(name))
 
 
 def parse_pipeline(text: str, default: str | None = None) -> Pipeline:
@@ -67,6 +66,11 @@ def split_at_kernels(passes: Pipeline) -> tuple[Pipeline, Pipeline]:
 def print_pipeline(passes: Iterable[Pass[Any]]) -> str:
     """Print text that `parse_pipeline` reads back as `passes`; options at their defaults are omitted."""
     return ",".join(map(str, passes))
+
+
+def _unknown_pass(name: str) -> str:
+    listed = "; `tilewright passes` lists them, and a pass of your own once its module is imported (--load MODULE)"
+    return f"no pass is called {name}{did_you_mean(name, available_passes()) or listed}"
 
 
 def _suggestion(word: str, valid: Iterable[str]) -> str:
@@ -157,12 +161,11 @@ class _PipelineParser:
         return found
 
     def parse_pass(self) -> Pass[Any]:
-        start = self.at
-        name, available = self.word("the name of a pass"), available_passes()
-        if name not in available:
+        start, name = self.at, self.word("the name of a pass")
+        make = available_passes().get(name)
+        if make is None:
             self.at = start
-            raise self.error(f"no pass is called {name}{_suggestion(name, available)}")
-        make = available[name]
+            raise self.error(_unknown_pass(name))
         options: dict[str, Any] = {}
         if self.accept("{"):
             kinds = get_type_hints(make) if isinstance(make, type) else {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -19,9 +21,12 @@ from compiler.ir.text.graph_printer import print_graph
 from compiler.ir.text.tile_printer import print_program
 from compiler.passes.remark import Remark, Remarks
 from compiler.pipeline import Stages
+from compiler.report.explore.page import save_page
+from compiler.report.explore.page_builder import PageBuilder
 from compiler.report.measure import Workload
 from compiler.report.profile import Profile, measure_profile
 from compiler.report.report import Report, program_totals
+from compiler.runtime.cpu_executable import CPUExecutable
 from compiler.runtime.executable import Executable
 
 IR_STAGES = ("imported", "fused", "lowered", "scheduled")
@@ -114,6 +119,20 @@ class Inspection(ABC):
         programs = tuple((p.stages, require_executable(p.variant, p.executable)) for p in self._executed_programs)
         name, opaque = self.compiled_graph.graph.name, self._opaque_remarks
         return Report(name, programs, self.compile_seconds, measured, texts, opaque)
+
+    def explore(self, path: str | os.PathLike[str], repeats: int = 20) -> Path:
+        """Write a page that shows this compilation step by step, measured in `repeats` calls if it runs here; return its path."""
+        page = PageBuilder(self.compiled_graph.graph.name)
+        self.add_to_page(page, "default", repeats)
+        return save_page(page.page(), path)
+
+    def add_to_page(self, page: PageBuilder, name: str, repeats: int) -> None:
+        """Add this compilation to a page under construction, as the way `name`."""
+        programs, profile = self._executed_programs, None
+        if all(isinstance(p.executable, CPUExecutable) for p in programs):
+            profile = self.profile_inputs(self.example_tensors(), repeats)
+        seconds = {f"{phase}": f"{s:.2f} s" for phase, s in self.compile_seconds.items()}
+        page.add_compiled(name, self.compiled_graph.options, programs, profile, seconds)
 
     def _repr_html_(self) -> str:
         return self.report_for(None)._repr_html_()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.errors import TilewrightError
-from compiler.tools.command_line import add_command, add_machine_argument, add_schedule_argument, show, status_spinner
+from compiler.tools.command_line import add_command, add_schedule_argument, add_target_arguments, show, status_spinner
 
 
 def add_bench_command(commands: Any) -> None:
@@ -18,9 +18,8 @@ def add_bench_command(commands: Any) -> None:
         "files", nargs="+", type=Path, metavar="KERNEL.ir", help="a file with one kernel; the first is the reference"
     )
     add_schedule_argument(c, "add the kernel of the first file with a schedule (may be repeated)")
-    c.add_argument("--target", default="host", help="compile for host, x86-64-v4, x86-64-v3 or x86-64 (host)")
     c.add_argument("--seconds", type=float, default=0.5, metavar="S", help="time for each kernel (0.5)")
-    add_machine_argument(c)
+    add_target_arguments(c)
 
 
 def bench_kernels(args: argparse.Namespace) -> None:

@@ -18,11 +18,13 @@ import compiler
 from compiler.errors import TilewrightError
 from compiler.options import Options
 from compiler.tools.bench_command import add_bench_command
+from compiler.tools.bisect_command import add_bisect_command
 from compiler.tools.command_line import (
     add_command,
-    add_machine_argument,
+    add_load_argument,
     add_optional_flag,
     add_schedule_argument,
+    add_target_arguments,
     err,
     given_schedules,
     out,
@@ -43,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Wrong usage exits with 2.
     """
-    args = build_parser().parse_args(arguments)
     try:
-        load_plugins(args.load)
+        load_plugins(requested_modules(arguments))
+        args = build_parser().parse_args(arguments)
         args.command(args)
     except (TilewrightError, OSError, IndexError, ValueError, RuntimeError) as error:
         err.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
@@ -53,6 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def requested_modules(arguments: Sequence[str] | None) -> list[str]:
+    """Return the modules that `--load` names; they are imported first, because the help lists what they declare."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_load_argument(parser)
+    modules: list[str] = parser.parse_known_args(arguments)[0].load
+    return modules
 
 
 def load_plugins(modules: Sequence[str]) -> None:
@@ -74,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_ir_commands(commands)
     add_program_commands(commands)
     add_bench_command(commands)
+    add_bisect_command(commands)
     add_command(commands, "demo", demo, "compile a sentence-embedding model and embed sentences with it")
     c = add_command(commands, "passes", list_passes, "list the passes, or describe one")
     c.add_argument("name", nargs="?", help="a pass, to be described with its options")
@@ -105,8 +116,7 @@ def add_ir_commands(commands: Any) -> None:
     c.add_argument(
         "--print-schedule", action="store_true", help="print what passes over kernels decided, instead of IR"
     )
-    c.add_argument("--target", default="host", help="the target of the tile passes (host)")
-    add_machine_argument(c)
+    add_target_arguments(c)
 
 
 def add_coverage_command(commands: Any) -> None:
@@ -118,6 +128,9 @@ def add_coverage_command(commands: Any) -> None:
     which.add_argument("--core", action="store_true", help="Core ATen operators (default)")
     which.add_argument("--all", action="store_true", help="all ATen operators")
     c.add_argument("--samples", action="store_true", help="compile and run PyTorch's OpInfo samples")
+    c.add_argument(
+        "--target", default="host", metavar="T", help="compile the samples for a target that can run here (host)"
+    )
     c.add_argument("--gradients", action="store_true", help="check the gradients of the samples too")
     c.add_argument("--dynamic-shapes", action="store_true", help="run the samples with every dimension dynamic")
     c.add_argument("--dtype", default="f32", metavar="NAMES", help="element types of the samples, as in f32,i64 (f32)")
@@ -132,6 +145,7 @@ def add_fuzz_commands(commands: Any) -> None:
     c.add_argument("--count", type=int, default=100, metavar="N", help="number of graphs (100)")
     c.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first graph; the others follow (0)")
     c.add_argument("--jobs", type=int, default=1, metavar="J", help="number of processes (1)")
+    c.add_argument("--target", default="host", metavar="T", help="a GPU that can run here, or the CPUs that can (host)")
     c.add_argument("--malformed", action="store_true", help="try malformed text, attributes and files instead")
     c.add_argument("--out", type=Path, metavar="DIR", help="write each failing graph, reduced, to a file in DIR")
 
@@ -304,7 +318,7 @@ def fuzz(args: argparse.Namespace) -> None:
     from compiler.testing.fuzz.session import fuzz as run
 
     seeds = range(args.seed, args.seed + args.count)
-    results = run(seeds, args.jobs, shrink=args.out is not None, malformed=args.malformed)
+    results = run(seeds, args.jobs, args.out is not None, args.malformed, args.target)
     total = checked = failures = 0
     for result in track(results, "fuzzing", args.count, console=err):
         total, checked = total + result.outcome.total_elements, checked + result.outcome.checked_elements
@@ -345,17 +359,17 @@ def run_opinfo_samples(args: argparse.Namespace) -> None:
 
     from compiler.ir.torch_types import to_torch
     from compiler.ir.types import DTYPES
-    from compiler.tools.opinfo import OUTCOMES, SamplingOptions, operators, run_samples
+    from compiler.tools.opinfo import OUTCOMES, SamplingOptions, operators, require_runnable, run_samples
 
+    require_runnable(args.target)
+    options = Options(fallback="eager", target=args.target)
     total: Counter[str] = Counter()
     for name in args.dtype.split(","):
         if name not in DTYPES:
             raise TilewrightError(f"unknown dtype {name}; available: {', '.join(DTYPES)}")
         dtype = to_torch(DTYPES[name])
-        sampling = SamplingOptions(
-            dtype, Options(fallback="eager"), args.gradients, args.dynamic_shapes, args.fraction, args.seed
-        )
-        for tally in run_samples(operators(args.operators, dtype), sampling, args.log):
+        sampling = SamplingOptions(dtype, options, args.gradients, args.dynamic_shapes, args.fraction, args.seed)
+        for tally in run_samples(operators(args.operators, dtype, sampling.device), sampling, args.log):
             total.update(tally.counts)
             counts = "  ".join(f"{tally.counts[o]} {o}" for o in OUTCOMES if o in tally.counts)
             out.print(f"{name:5} {tally.op:44} {counts}", highlight=False, markup=False)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from compiler.codegen.backend import targets
 from compiler.driver import variant
 from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.tile_parser import parse_kernel, parse_program
@@ -244,6 +245,14 @@ def test_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_code_for_another_cpu_is_printed(program: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", str(program), "--print-ir", "assembly", "--target", "aarch64"]) == 0
     assert "fmla" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["opt", "compile", "run", "compare", "profile", "bench"])
+def test_help_lists_the_registered_targets(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    words = capsys.readouterr().out.replace(",", " ").split()
+    assert {"host", *targets()} <= set(words)
 
 
 # lists
