@@ -122,8 +122,8 @@ def test_illegal_schedules_are_refused(compiled: compiler.CompiledModule) -> Non
 
 
 def test_schedules_for_another_machine_are_refused(compiled: compiler.CompiledModule) -> None:
-    options = {"target": "sm90", "schedules": {"k": "schedule @k {\n}"}}
-    with pytest.raises(TargetError, match="sm90 code cannot run on this CPU"):
+    options = {"target": "aarch64", "schedules": {"k": "schedule @k {\n}"}}
+    with pytest.raises(TargetError, match="kernels for aarch64 are not checked against the originals"):
         compiler.compile(compiled._program, compiled.example_inputs[0], options=options)
 
 
