@@ -18,6 +18,7 @@ from compiler.ir.text.ir_text import AnyIR
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.tile.kernel import Kernel, Param
 from compiler.ir.tile.program import Program, map_kernels
+from compiler.ir.types import Layout
 from compiler.ir.verify.kernel import verify_kernel
 from compiler.passes.base import Context
 from compiler.passes.manager import KernelSink, PassInstrument, run_pipeline
@@ -60,8 +61,9 @@ class GivenKernels:
         def replaced(kernel: Kernel) -> Kernel:
             if kernel.name not in self.given:
                 return kernel
-            own = given_kernel(self.given[kernel.name], lowered.kernels[kernel.name], self.target, context, instruments)
-            self.require_same(own, [kernel, lowered.kernels[kernel.name]])
+            source = lowered.kernels[kernel.name]
+            own = given_kernel(self.given[kernel.name], source, self.target, context, instruments)
+            require_same(own, [kernel, legalized(source, self.target)], self.target)
             return own
 
         program = map_kernels(scheduled, replaced)
@@ -72,11 +74,12 @@ class GivenKernels:
                 finished(program.kernels[name], program)
         return program
 
-    def require_same(self, kernel: Kernel, originals: Sequence[Kernel]) -> None:
-        """Raise PassError unless a kernel computes what the first of `originals` does that takes the same buffers."""
-        original = next((k for k in originals if not signature_difference(k, kernel)), originals[0])
-        if kernel != original and (problem := difference(original, kernel, self.target)):
-            raise PassError(f"what is given is no schedule of @{original.name}: {problem}")
+
+def require_same(kernel: Kernel, originals: Sequence[Kernel], target: CPUTarget) -> None:
+    """Raise PassError unless a kernel computes what the first of `originals` does that takes the same buffers."""
+    original = next((k for k in originals if not signature_difference(k, kernel)), originals[0])
+    if kernel != original and (problem := difference(original, kernel, target)):
+        raise PassError(f"what is given is no schedule of @{original.name}: {problem}")
 
 
 def run_with_schedules(
@@ -142,7 +145,12 @@ def read_source(source: str) -> str:
 
 def read_kernel(text: str, target: Target) -> Kernel:
     """Return the kernel in a text as code generation for a target takes it."""
-    return run_pipeline(parse_kernel(text), backend_of(target).pipelines.legalization)
+    return legalized(parse_kernel(text), target)
+
+
+def legalized(kernel: Kernel, target: Target) -> Kernel:
+    """Return the kernel as code generation for a target takes it."""
+    return run_pipeline(kernel, backend_of(target).pipelines.legalization)
 
 
 def _list_names(names: Iterable[str]) -> str:
@@ -154,7 +162,18 @@ def difference(original: Kernel, other: Kernel, target: CPUTarget) -> str:
     if problem := signature_difference(original, other):
         return problem
     verify_kernel(other)
-    return native_difference(NativeKernel(original, target), NativeKernel(other, target))
+    return native_difference(*(NativeKernel(without_margins(k), target) for k in (original, other)))
+
+
+def without_margins(kernel: Kernel) -> Kernel:
+    """Return the kernel on buffers by themselves, not inside those of a program."""
+
+    def alone(p: Param) -> Param:
+        dims = p.type.layout.physical_dims if p.type.layout else ()
+        layout = Layout(tuple(replace(d, margin_before=0, margin_after=0) for d in dims)) if dims else p.type.layout
+        return replace(p, type=replace(p.type, layout=layout))
+
+    return replace(kernel, params=tuple(map(alone, kernel.params)))
 
 
 def native_difference(original: NativeKernel, other: NativeKernel) -> str:

@@ -10,6 +10,7 @@ elements before and `b` after it: the tensor is a subview of a larger array.  No
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -225,6 +226,14 @@ class Layout:
 
     def __str__(self) -> str:
         return "{" + ", ".join(map(str, self.physical_dims)) + "}"
+
+    def is_packing(self, rank: int) -> bool:
+        """Return True if each of `rank` dimensions appears once: unsplit, or as block number and index in the block; no margins."""
+        expected = list[PhysicalDim]()
+        for d in range(rank):
+            block = next((g.block_size for g in self.physical_dims if g.dim == d), 0)
+            expected += [PhysicalDim(d, block), *[PhysicalDim(d, block, is_inner=True)] * bool(block)]
+        return Counter(self.physical_dims) == Counter(expected)
 
     def physical_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """Return the extent of each physical dimension; a blocked one is padded to full blocks."""

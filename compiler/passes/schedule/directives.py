@@ -243,8 +243,10 @@ class Pack(Directive):
             raise TransformError(
                 f"%{self.buffer} is no constant of the kernel; constants are {_join(packed) or 'none'}"
             )
-        if sorted({d.dim for d in self.layout.physical_dims}) != list(range(param.type.rank)):
-            raise TransformError(f"{self.layout} does not name the {param.type.rank} dimensions of %{self.buffer}")
+        if not self.layout.is_packing(param.type.rank):
+            raise TransformError(
+                f"{self.layout} must name each dimension of %{self.buffer}: {param.type} once, or its blocks and the index in a block"
+            )
         new = replace(param, type=replace(param.type, layout=self.layout))
         return replace(ir, params=tuple(new if p is param else p for p in ir.params))
 

@@ -91,9 +91,9 @@ def collapses(old: Kernel, new: Kernel) -> Iterator[Collapse]:
 
 
 def changes(old: Kernel, new: Kernel) -> Iterator[Directive]:
-    """Yield directives for what differs between two kernels, if they have the same loops."""
+    """Yield directives for what differs between two kernels, if they have the same loops and buffers."""
     before_nests, after_nests = list(nests(old.body)), list(nests(new.body))
-    if list(map(sorted, before_nests)) != list(map(sorted, after_nests)):
+    if list(map(sorted, before_nests)) != list(map(sorted, after_nests)) or len(old.params) != len(new.params):
         return
     for before, after in zip(before_nests, after_nests, strict=True):
         moved = [k for k, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
@@ -114,9 +114,8 @@ def changes(old: Kernel, new: Kernel) -> Iterator[Directive]:
             yield Pack(q.name, q.type.layout)
     known = prefetches(old)
     yield from (p for p in prefetches(new) if p not in known)
-    stores = {(t.buffer, t.nontemporal) for t in walk(new.body) if isinstance(t, Store) and t.nontemporal is not None}
-    stores -= {(t.buffer, t.nontemporal) for t in walk(old.body) if isinstance(t, Store)}
-    yield from (Nontemporal(*store) for store in stores)
+    streamed = nontemporal_stores(old)
+    yield from (s for s in nontemporal_stores(new) if s not in streamed)
     parallel = parallel_loops(new)
     if (set(parallel_loops(old)), old.max_chunks) != (set(parallel), new.max_chunks):
         yield Parallel(parallel, new.max_chunks)
@@ -131,6 +130,12 @@ def prefetches(kernel: Kernel) -> list[Prefetch]:
     """Return the prefetches at the start of loops."""
     loops = [s for s in walk(kernel.body) if isinstance(s, (For, Reduce))]
     return [Prefetch(p, stmt_ranges(s)[-1].var) for s in loops for p in leading_prefetches(s)]
+
+
+def nontemporal_stores(kernel: Kernel) -> list[Nontemporal]:
+    """Return the buffers that are stored past the caches, each once."""
+    stores = (s for s in walk(kernel.body) if isinstance(s, Store))
+    return list(dict.fromkeys(Nontemporal(s.buffer, s.nontemporal) for s in stores if s.nontemporal is not None))
 
 
 def parallel_loops(kernel: Kernel) -> tuple[str, ...]:

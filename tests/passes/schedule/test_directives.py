@@ -111,7 +111,10 @@ REFUSED = {
     "serial reorder %j, %i": (MATMUL, "the order of the steps of %j matters"),
     "collapse %i %j": (ROWS, "the body of %i is not the loop %j alone"),
     "pack %x {1, 0}": (MATMUL, "%x is no constant of the kernel; constants are %w"),
-    "pack %w {0/16, 0%16}": (MATMUL, "does not name the 2 dimensions of %w"),
+    **{
+        f"pack %w {layout}": (MATMUL, f"{layout} must name each dimension of %w: f32[16, 4] once")
+        for layout in ("{0/16, 0%16}", "{0/16, 1}", "{0, 0, 1}", "{0/16, 1, 0%8}", "{0+1:1, 1}", "{0, 1, 2}")
+    },
     "prefetch %v[%j, %k] at %k": (MATMUL, "%v is not a buffer in scope"),
     "prefetch %w[%j, %k] at %i": (MATMUL, "%j is not defined here"),
     "nontemporal %x": (MATMUL, "the kernel does not store to %x"),
