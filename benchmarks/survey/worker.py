@@ -14,7 +14,6 @@ from benchmarks.survey.measure import Report, describe_error, measure
 from benchmarks.survey.program import Program
 from benchmarks.survey.rows import Row
 
-
 Measure = Callable[[Program, Sequence[str], int, Report], Row]
 """Measures a program with peers and a number of threads."""
 

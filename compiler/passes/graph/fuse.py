@@ -288,7 +288,9 @@ class Fusion:
             kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
         except LoweringError as error:
             return str(error)
-        split = Delinearize().run(kernel, Context(self.context.machine))  # no guards inside its sums, where that is possible
+        split = Delinearize().run(
+            kernel, Context(self.context.machine)
+        )  # no guards inside its sums, where that is possible
         return self.profitability_veto(kernel, body) or kernel_cost(split, self.context.machine)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
