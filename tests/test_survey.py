@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import signal
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.survey.command import describe
-from benchmarks.survey.drawing import DRAWING_MACHINE, KINDS, MOST_SECONDS, draw_program
+from benchmarks.survey.drawing import DRAWING_MACHINE, KINDS, MOST_SECONDS, draw_from, draw_program
 from benchmarks.survey.features import features
 from benchmarks.survey.program import Program
 from benchmarks.survey.roofline import eager_seconds, roofline_seconds, workload
@@ -53,6 +54,11 @@ def test_drawing_is_deterministic() -> None:
     sources = [draw_program(seed, k, "operators").source for seed in (1, 1, 2) for k in range(4)]
     assert sources[:4] == sources[4:8] != sources[8:]
     assert [draw_program(1, k).kind for k in range(3)] == list(KINDS)
+
+
+@pytest.mark.parametrize(("kind", "family"), [(k, f) for k in ("operators", "programs") for f in KINDS[k]])
+def test_every_family_can_be_drawn(kind: str, family: str) -> None:
+    assert "return" in draw_from(family, random.Random(0), 0, 0, kind).source
 
 
 def test_a_family_that_cannot_be_drawn_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,13 +28,17 @@ DRAW_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedEr
 
 
 def draw_program(seed: int, index: int, kind: str = "") -> Program:
-    """Return program number `index` of `seed`; without `kind`, kinds take turns.
-
-    Draws that PyTorch refuses, or that take too short or too long by estimate, are drawn again.
-    """
+    """Return program number `index` of `seed`; without `kind`, kinds take turns."""
     kind = kind or list(KINDS)[index % len(KINDS)]
     rng = random.Random(f"{seed} {kind} {index}")
-    family = rng.choice(list(KINDS[kind]))
+    return draw_from(rng.choice(list(KINDS[kind])), rng, seed, index, kind)
+
+
+def draw_from(family: str, rng: random.Random, seed: int, index: int, kind: str) -> Program:
+    """Return a program of `family`.
+
+    Draws that PyTorch refuses, or that take too short or too long by estimate, are drawn again; RuntimeError if all are.
+    """
     refusal = "no draw was of the wanted size"
     for _ in range(MOST_ATTEMPTS):
         builder = Builder(rng)

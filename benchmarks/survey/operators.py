@@ -287,7 +287,7 @@ def pixels(b: Builder) -> str:
 
 def distances(b: Builder) -> str:
     width = b.size(2, 128)
-    x, y = tensor(b, [b.size(8, 512), width]), tensor(b, [b.size(8, 512), width])
+    x, y = tensor(b, [b.size(64, 2048), width]), tensor(b, [b.size(64, 2048), width])
     return b.value(f"torch.cdist({x}, {y}, p={b.pick(1.0, 2.0)})")
 
 

@@ -62,6 +62,7 @@ class ContractionProblem:
     `lane_stride`: bytes between results of neighbouring lanes if those of rows are contiguous; 0 if those of lanes are.
     `results_per_column`: contiguous results that a row has per column, each in a vector of its own.
     `unpacked`: the operand along lanes is not packed, so a tile skips the columns of other tiles in memory.
+    `panel_stride`: bytes between its steps in memory, 0 if it is packed.
     `sums`: accumulators of each result, more than one if the sum is part of others inside the lane loop.
     """
 
@@ -76,6 +77,7 @@ class ContractionProblem:
     lane_stride: int = 0
     results_per_column: int = 1
     unpacked: bool = False
+    panel_stride: int = 0
     sums: int = 1
 
     def has_contiguous_rows(self, w: OperandWindow) -> bool:
@@ -157,10 +159,16 @@ def total_cycles(rows: int, problem: ContractionProblem, block: RegisterTile, ma
     for r, times_r in ((block.rows, full_r), (part_r, 1 if part_r else 0)):
         for c, times_c in ((block.registers, full_c), (part_c, 1 if part_c else 0)):
             if times_r and times_c:
-                from_l2 = problem.depth * c * machine.vector_bits // 8 > machine.l1 // 2
+                from_l2 = reloads_panels(c, problem, machine)
                 step = step_cycles(r, c, machine, from_l2, problem.private_windows, far_bytes)
                 total += times_r * times_c * (step + store_cycles(r, c, problem, machine) / max(1, problem.depth))
     return total * (1 + machine.partial_tile_penalty * (bool(part_r and full_r) + bool(part_c and full_c)))
+
+
+def reloads_panels(registers: int, problem: ContractionProblem, machine: Machine) -> bool:
+    """Return True if the vectors of a tile leave the first-level cache before its next rows: too many, or in too few sets."""
+    steps = resident_lines(problem.panel_stride, machine) if problem.panel_stride else problem.depth
+    return problem.depth > steps or problem.depth * registers * machine.vector_bits // 8 > machine.l1 // 2
 
 
 def best_tiles(rows: int, problems: Sequence[ContractionProblem], machine: Machine) -> list[RegisterTile]:

@@ -15,6 +15,7 @@ from compiler.cost.contraction import (
     fits_registers,
     hides_loop_overhead,
     max_block_rows,
+    reloads_panels,
     step_cycles,
     store_cycles,
     total_cycles,
@@ -252,3 +253,14 @@ def test_a_jump_that_begins_beside_the_multiply_adds_costs_nothing(
     rows: int, registers: int, machine: Machine, hidden: bool
 ) -> None:
     assert hides_loop_overhead(RegisterTile(rows, registers), machine) == hidden
+
+
+def test_panels_whose_steps_share_cache_sets_are_read_for_more_rows() -> None:
+    """Steps 4 KiB apart leave the cache after ten, so that each tile reads its panel from L2: lower tiles do so more often."""
+    apart = ContractionProblem(1024, 16, 32, 1024 * 1024 * 32, unpacked=True, panel_stride=4096)
+    beside = replace(apart, panel_stride=4096 + 64)
+    assert reloads_panels(2, apart, AVX512)
+    assert not reloads_panels(2, beside, AVX512)
+    assert not reloads_panels(2, replace(apart, depth=10), AVX512)
+    (low,), (high,) = best_tiles(1024, [beside], AVX512), best_tiles(1024, [apart], AVX512)
+    assert low.rows < high.rows

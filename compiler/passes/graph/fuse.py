@@ -309,9 +309,8 @@ class GroupSearch:
             return str(error)
         if problem := self.context.kernel_problem(kernel) or self.profitability_veto(kernel, body):
             return problem
-        split = Delinearize().run(
-            kernel, Context(self.context.machine)
-        )  # no guards inside its sums, where that is possible
+        # no guards inside its sums, where that is possible
+        split = Delinearize().run(kernel, Context(self.context.machine))
         return kernel_cost(split, self.context.machine)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from math import gcd
+from math import gcd, prod
 
 from compiler.analysis.accesses import Access, Accesses
 from compiler.cost.contraction import ContractionProblem, OperandWindow, RegisterTile, best_common_width, ranked_tiles
@@ -33,7 +33,8 @@ class Tile(TilePass):
     parallel %i { for %j lanes 16 { reduce %k } }  ->  parallel %i tile 8 { for %j tile 48 lanes 16 { reduce %k } }
 
     A contraction holds a tile of accumulators: rows of one loop times vectors of the lane loop.  The cost model chooses
-    it, unless `rows` or `columns` are given.  Other lane loops take up to `registers` vectors per step.
+    it, unless `rows` or `columns` are given.  Other lane loops take up to `registers` vectors per
+    step, whose sums hide each other's latency.
     """
 
     name = "tile"
@@ -58,9 +59,13 @@ class Tile(TilePass):
                 self.choose_tiles(group, sizes, machine, context)
             else:
                 self.choose_common_width(group, sizes, machine, context)
-        for v, (r, stmt, _) in table.loops.items():
+        for v, (r, stmt, around) in table.loops.items():
             if r.lanes and v not in sizes:
-                size = self.lane_tile(r, stmt, machine.l2 // max(1, table.local_bytes(v)), machine.registers)
+                shared = [o for o in (r, *around) if getattr(table.loops[o.var][1], "parallel", False)]
+                is_alone = r in shared and prod(map(tile.extent_hint, shared)) < machine.threads * tile.extent_hint(r)
+                threads = machine.threads if is_alone else 1
+                max_buffers = machine.l2 // max(1, table.local_bytes(v))
+                size = self.lane_tile(r, stmt, max_buffers, machine.registers, threads)
                 if context.may_apply(self, f"%{v} in tiles of {size}", remark=False):
                     sizes[v] = size
                 context.propose(self, *(replace(self, registers=n) for n in (1, 2, 8)))
@@ -89,13 +94,15 @@ class Tile(TilePass):
             if context.may_apply(self, f"%{a.buffer}: {block} blocks transposed in registers"):
                 sizes |= chosen
 
-    def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int) -> int:
-        """Return the tile of a lane loop without contraction; reductions, bindings and local buffers limit it."""
+    def lane_tile(self, r: Range, stmt: Stmt, max_buffers: int, registers: int, threads: int) -> int:
+        """Return the tile of a lane loop without contraction; bindings and local buffers limit it.
+
+        Each of `threads` that share a loop around reductions has a tile, where there are vectors for it.
+        """
         has_reduction = isinstance(stmt, For) and any(isinstance(s, Reduce) for s in tile.walk(stmt.body))
         bindings = sum(isinstance(s, Let) for s in tile.stmt_body(stmt))
-        count = max(
-            1, min(2 if has_reduction else self.registers, max_buffers // r.lanes, registers // max(1, bindings))
-        )
+        share = -(-tile.extent_hint(r) // r.lanes) // threads if has_reduction else self.registers
+        count = max(1, min(self.registers, share, max_buffers // r.lanes, registers // max(1, bindings)))
         extent = max(1, tiling_extent(r.extent, r.lanes * count))
         return min(r.lanes * count, -(-extent // r.lanes) * r.lanes, extent)
 
@@ -122,7 +129,18 @@ class Tile(TilePass):
         unpacked = any(table.roles[a.buffer] != "const" for a in lane_reads) and not table.local_bytes(lane.var)
         inside = enclosing_loops[enclosing_loops.index(lane) + 1 :]
         sums = 1 + len({id(t) for r in inside if isinstance(t := table.loops[r.var][1], Reduce)})
-        problem = ContractionProblem(columns, lane.lanes, dim_hint(depth), count, windows, unpacked=unpacked, sums=sums)
+        step = s.ranges[-1].var
+        strides = [abs(table.stride(a, step) or 0) * table.types[a.buffer].dtype.bytes for a in lane_reads if unpacked]
+        problem = ContractionProblem(
+            columns,
+            lane.lanes,
+            dim_hint(depth),
+            count,
+            windows,
+            unpacked=unpacked,
+            panel_stride=gcd(*strides),
+            sums=sums,
+        )
         interleaved_loops = tuple[Range, ...]()
         if row is not None:
             lane_stride, interleaved_loops = transposed_store_strides(table, lane, row)

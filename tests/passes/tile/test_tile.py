@@ -106,12 +106,20 @@ def test_other_lane_loops_take_some_registers() -> None:
     )
 
 
-def test_fewer_where_a_reduction_is_inside_and_never_more_than_there_are() -> None:
+def test_sums_side_by_side_hide_their_latency_and_are_never_more_than_there_are() -> None:
     text = """kernel @k(in %x: f32[7, {n}], out %y: f32[{n}]) {{
       for %i in 0..{n} tile 4 lanes 4 {{ %s = reduce max %k in 0..7 {{ yield %x[%k, %i] }} store %s, %y[%i] }} }}"""
-    assert sizes(text.format(n=100))["i"] == 8
+    assert sizes(text.format(n=100))["i"] == 16
     assert sizes(text.format(n=6))["i"] == 6
     assert sizes(text.format(n=3))["i"] == 3
+
+
+def test_threads_that_share_nothing_but_a_lane_loop_have_a_tile_each() -> None:
+    text = """kernel @k(in %x: f32[{m}, 7, 16], out %y: f32[{m}, 16]) {{ parallel %j in 0..{m} {{
+      parallel %i in 0..16 tile 4 lanes 4 {{
+        %s = reduce max %k in 0..7 {{ yield %x[%j, %k, %i] }} store %s, %y[%j, %i] }} }} }}"""
+    assert sizes(text.format(m=1))["i"] == 8  # of two threads
+    assert sizes(text.format(m=2))["i"] == 16
 
 
 def test_fewer_where_each_index_has_a_long_buffer() -> None:
