@@ -3,6 +3,7 @@
     python -m benchmarks [BENCHMARK ...]
     python -m benchmarks models ResNet-18 MiniLM --peers "OpenVINO,ONNX Runtime" --threads 1
 
+    python -m benchmarks gpu_compile [ROW ...]
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
 
@@ -27,11 +28,12 @@ ROW_BENCHMARKS = (
     "tuning",
     "low_precision",
     "contention",
+    "gpu_compile",
 )
 """Modules whose `main` takes BenchmarkArguments."""
 
-BENCHMARKS = (*ROW_BENCHMARKS, "elementwise", "overhead")
-"""Modules that run by default; `gpu` runs only by name."""
+BENCHMARKS = (*(name for name in ROW_BENCHMARKS if name != "gpu_compile"), "elementwise", "overhead")
+"""Modules that run by default; `gpu` and `gpu_compile` run only by name."""
 
 
 def main(words: list[str]) -> int:
