@@ -37,7 +37,7 @@ class EventClock:
 
     def mark(self) -> None:
         """Record an event."""
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # PyTorch's
         event.record()
         self._events.append(event)
 
