@@ -28,6 +28,12 @@ def test_every_access_ranges_over_the_buffer(use: str, problem: str) -> None:
     assert addressing_problem(parse_kernel(f"kernel @k(in %x: f32[8], out %y: f32[8]) {{ {FILL} {use} }}")) == problem
 
 
+def test_a_buffer_of_dynamic_size() -> None:
+    text = """kernel @k(size n in 1..9 hint 4, in %x: f32[n], out %y: f32[n]) {
+      local %t: f32[n] for %k in 0..n { store exp(%x[%k]), %t[%k] } for %i in 0..n { store %t[%i], %y[%i] } }"""
+    assert addressing_problem(parse_kernel(text)).startswith("local %t has a size that only a call decides")
+
+
 def losses() -> Graph:
     return parse_graph("""graph(%x: f32[3, 5], %i: i64[3, 1]) {
       %p = log_softmax %x {dim=1}  %y = gather %p, %i {dim=1}  return %y }""")
