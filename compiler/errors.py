@@ -26,7 +26,7 @@ class Loc:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a suggestion of the names in `known` closest to `name`, or an empty string."""
-    matches = difflib.get_close_matches(name, sorted(known), n=3)
+    matches = difflib.get_close_matches(name, sorted(set(known)), n=3)
     return f"; did you mean {' or '.join(matches)}?" if matches else ""
 
 

@@ -33,6 +33,8 @@ from compiler.ir.tile.program import OpaqueCall, Program
 from compiler.options import Options
 from compiler.passes.manager import run_pipeline
 from compiler.passes.remark import Remark
+from compiler.passes.schedule.record import ScheduleRecorder
+from compiler.passes.schedule.schedule import Schedule
 from compiler.pipeline import Scheduler, Stages, lower_and_schedule
 from compiler.runtime.build import Build
 from compiler.runtime.cache import object_cache_for
@@ -43,6 +45,7 @@ from compiler.runtime.gpu_executable import GPUExecutable
 from compiler.runtime.graph_replay import CUDAGraphs
 from compiler.runtime.kernel_timer import KernelTimer
 from compiler.runtime.prefaulted_arena import PrefaultedArena
+from compiler.target import Target
 
 SizeRanges: TypeAlias = Mapping[str, tuple[int, int]]
 """Lowest and highest value of each dynamic size, both inclusive."""
@@ -132,6 +135,14 @@ class CompiledVariant:
             stages.context.remarks.add(note)
         return stages
 
+    def record_schedules(self) -> dict[str, Schedule]:
+        """Return the schedule of each kernel that passes scheduled, by name; the passes run once more for it."""
+        options, recorder = self.plan.options, ScheduleRecorder()
+        target = target_by_name(options.target, options.machine)
+        schedule = scheduler(target, options) if isinstance(target, CPUTarget) else run_pipeline
+        stages = lower_and_schedule(self.plan.specialized_graph(), options, [recorder], schedule)
+        return recorder.schedules_of(stages.scheduled.kernels)
+
     def executable_for(self, sizes: Mapping[str, int]) -> Executable | None:
         """Return the executable for these sizes."""
         return self.executable.for_sizes(sizes) if self.executable and self.executable.size_names else self.executable
@@ -200,7 +211,13 @@ def _compile(plan: Plan) -> CompiledVariant:
     scheduled = time.perf_counter()
     executable = load_on_gpu(stages, target, plan.options) if isinstance(target, GPUTarget) else None
     seconds = {"passes": scheduled - start, "code": time.perf_counter() - scheduled}
-    return CompiledVariant(plan, executable, seconds, compiled_stages=stages)
+    return CompiledVariant(plan, executable, seconds, compiled_stages=stages, notes=untuned(plan.options, target))
+
+
+def untuned(options: Options, target: Target) -> tuple[Remark, ...]:
+    """Return a remark where the user asks for autotuning and nothing measures the kernels of `target`."""
+    why = f"kernels for {target.name} are not measured here, passes choose by the cost model"
+    return (Remark("tune", "missed", why),) if options.tune else ()
 
 
 def load_on_gpu(stages: Stages, target: GPUTarget, options: Options) -> GPUExecutable | None:
@@ -211,8 +228,6 @@ def load_on_gpu(stages: Stages, target: GPUTarget, options: Options) -> GPUExecu
     program, remarks = stages.scheduled, stages.context.remarks
     sources = emit_program(program, kernel_origins(stages.fused))
     calls = dict.fromkeys(step.operator for step in program.steps if isinstance(step, OpaqueCall))
-    if options.tune:
-        remarks.add(Remark("tune", "missed", f"kernels for {target.name} are not tuned"))
     if options.cuda_graphs and calls:
         reason = f"{', '.join(calls)} may wait for the device or read it"
         remarks.add(Remark("cuda-graphs", "missed", f"kernels are launched one by one: {reason}"))

@@ -153,11 +153,14 @@ def kernel_reports(stages: Stages) -> list[KernelReport]:
     """Return the reports of the distinct kernels of one program, in the order of their first launch."""
     lowered, scheduled = stages.lowered, stages.scheduled
     origins = kernel_origins(stages.fused)
+    lowered_by_node = {s.node: s.kernel for s, _ in execution_counts(lowered.steps) if isinstance(s, Launch)}
     launches = [(s, count) for s, count in execution_counts(scheduled.steps) if isinstance(s, Launch)]
     reports = []
     for name in dict.fromkeys(s.kernel for s, _ in launches):
         same = [(s, count) for s, count in launches if s.kernel == name]
-        before, after = lowered.kernels[name], scheduled.kernels[name]
+        after = scheduled.kernels[name]
+        source = name if name in lowered.kernels else lowered_by_node.get(same[0][0].node, "")
+        before = lowered.kernels.get(source, after)  # `layout` copies kernels, and adds some that transpose
         origin = merge_origins(origins.get(s.node, KernelOrigin()) for s, _ in same)
         remarks = (r for r in stages.context.remarks if r.kernel == name or (r.node, r.loc) in origin.values)
         distinct = {(r.pass_, r.kind, r.message): r for r in remarks}
