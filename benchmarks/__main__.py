@@ -3,6 +3,7 @@
     python -m benchmarks [BENCHMARK ...]
     python -m benchmarks models ResNet-18 MiniLM --peers "OpenVINO,ONNX Runtime" --threads 1
 
+    python -m benchmarks gpu_compile [ROW ...]
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
     python -m benchmarks explore_page
@@ -29,17 +30,18 @@ ROW_BENCHMARKS = (
     "tuning",
     "low_precision",
     "contention",
+    "gpu_compile",
 )
 """Modules whose `main` takes BenchmarkArguments."""
 
 COMMANDS = {"rank": "benchmarks.rank", "survey": "benchmarks.survey.command"}
 """Modules whose `main` parses arguments of its own."""
 
-BENCHMARKS = (*ROW_BENCHMARKS, "elementwise", "overhead")
-"""Modules that run by default."""
-
-BY_NAME = ("gpu", "explore_page")
+BY_NAME = ("gpu", "gpu_compile", "explore_page")
 """Modules that run only by name."""
+
+BENCHMARKS = (*(name for name in ROW_BENCHMARKS if name not in BY_NAME), "elementwise", "overhead")
+"""Modules that run by default."""
 
 
 def main(words: list[str]) -> int:

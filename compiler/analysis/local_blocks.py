@@ -8,7 +8,7 @@ from compiler.ir.tile.kernel import Kernel
 
 
 def addressing_problem(kernel: Kernel) -> str:
-    """Return how a kernel addresses a local buffer otherwise than by one loop for each dimension, always alike; "" if it does not."""
+    """Return how a kernel addresses a local buffer otherwise than by one static loop for each dimension, always alike; "" if it does not."""
     table = Accesses(kernel)
     bounds: dict[tuple[str, int], tuple[Dim, Dim]] = {}
     for access in table.all:
@@ -18,6 +18,8 @@ def addressing_problem(kernel: Kernel) -> str:
         used = [str(d) for d in access.index]
         for k, name in enumerate(used):
             r = loops.get(name)
+            if r is not None and not isinstance(r.extent, int):
+                return f"local %{access.buffer} has a size that only a call decides, and would be held in registers"
             if r is None or used.count(name) > 1 or bounds.setdefault((access.buffer, k), (r.lo, r.hi)) != (r.lo, r.hi):
                 return f"local %{access.buffer} would be addressed by {name}, and is held in registers"
     return ""

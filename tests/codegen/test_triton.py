@@ -27,6 +27,7 @@ from compiler.ir.graph.node import OPS, Node, Op, SampleInput, input_node
 from compiler.ir.graph.structure import Opaque
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.scalar import round_to
+from compiler.ir.text.graph_parser import parse_graph
 from compiler.ir.text.tile_parser import parse_kernel
 from compiler.ir.text.type_parser import parse_type
 from compiler.ir.tile.program import Copy, Launch, Program
@@ -242,6 +243,24 @@ def test_kernels_compile_without_a_gpu(offline: ProcessPoolExecutor, build: Call
 def test_contractions_are_products_of_blocks(build: Callable[[], Graph]) -> None:
     sources = map(emit_triton, scheduled(build()).kernels.values())
     assert sum(source.count("tl.dot(") for source in sources) == (2 if build is attention else 1)
+
+
+def test_numbers_of_f64_keep_their_digits(interpreter: ProcessPoolExecutor) -> None:
+    text = """graph(%x: f64[5]) {
+      %c = constant f64[1] [0.1]  %e = expand %c {shape=[2]}  %m = mul %x, 0.1  %y = maximum %m, 0.3333333333333333
+      return %y, %e }"""
+    check(interpreter, parse_graph(text), [np.arange(5.0)])
+
+
+def test_conversions_in_the_interpreter_round_as_memory_does(interpreter: ProcessPoolExecutor) -> None:
+    x, n, s = inputs(x="f32[400]", n="i64[400]", s="f32[]")
+    casts = [ops.cast(v, dtype=DTYPES[d]) for v in (x, n) for d in ("bf16", "f16")]
+    compared = ops.or_(ops.lt(x, s), ops.isnan(s))  # a comparison of one number, broadcast
+    arrays = [np.linspace(-3, 3, 400, dtype=np.float32), np.arange(400) * 7 - 900, np.float32(0.5).reshape(())]
+    got = interpreted(interpreter, Graph((x, n, s), (*casts, compared)), arrays)
+    for array, source, dtype in zip(got, [0, 0, 1, 1], ["bf16", "f16"] * 2, strict=False):
+        np.testing.assert_array_equal(array, round_to(arrays[source], DTYPES[dtype]))
+    np.testing.assert_array_equal(got[-1], arrays[0] < 0.5)
 
 
 def test_nan_survives_maxima(interpreter: ProcessPoolExecutor) -> None:

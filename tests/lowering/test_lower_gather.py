@@ -26,3 +26,8 @@ def test_a_place_that_is_known_to_be_inside_is_an_address() -> None:
 def test_a_number_that_is_outside_is_noticed() -> None:
     text = "graph(%x: f32[9]) { %i = dim_value {value=9} %y = take %x, %i return %y }"
     assert "check %v0 in 0..9" in body(text)
+
+
+def test_an_index_under_a_guard_is_checked_where_it_counts() -> None:
+    text = "graph(%x: f32[9], %i: i64[5]) { %t = take %x, %i %y = pad %t {before=[2], after=[0]} return %y }"
+    assert "%v1 = where(%inside0, %v0, 0) check %v1 in 0..9" in body(text)

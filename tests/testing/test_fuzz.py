@@ -33,7 +33,7 @@ from compiler.testing.fuzz import (
     random_graph,
     read_case,
 )
-from compiler.testing.fuzz.check import CONFIGURATIONS
+from compiler.testing.fuzz.check import CONFIGURATIONS, configuration_for_seed
 from compiler.testing.fuzz.graph_builder import GraphBuilder, ops_by_structure
 from compiler.testing.fuzz.idioms import IDIOMS, attention, image_network, mixed_product, quantized_layer, random_scan
 from compiler.testing.fuzz.malformed_inputs import check_malformed
@@ -364,6 +364,15 @@ def test_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 tried, 0 failed" in capsys.readouterr().out
     assert main(["reduce", str(REGRESSIONS[0]), "--check"]) == 0
     assert "passes every check" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_target_that_cannot_run_here_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuzz", "--target", "sm90"]) == 1
+    assert "random graphs for sm90 need" in " ".join(capsys.readouterr().err.split())
+    assert main(["fuzz", "--target", "sm91"]) == 1
+    names = [configuration_for_seed(seed, "sm90").name for seed in range(4)]
+    assert names == ["fused sm90", "unfused sm90", "aggressive sm90", "fused sm90"]
 
 
 # malformed input

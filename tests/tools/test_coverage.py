@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from compiler.codegen.triton.triton_names import RefusedKernelsError
+from compiler.errors import Loc, UnsupportedOp
 from compiler.frontend.conversions.table import conversions
 from compiler.ir import ops
 from compiler.options import Options
@@ -238,3 +240,19 @@ def test_the_command_runs_samples(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 failed" in capsys.readouterr().out
     assert cli.main(["coverage", "--samples", "no_such_op"]) == 1
     assert cli.main(["coverage", "--samples", "--dtype", "f31"]) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_samples_for_a_target_need_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["coverage", "--samples", "exp", "--target", "sm90"]) == 1
+    assert "samples for sm90 need" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_refusal_is_an_outcome_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any) -> Any:
+        raise RefusedKernelsError([UnsupportedOp("@exp_0 (exp)", "Triton has no exp of f16", Loc("model.py", 3))])
+
+    monkeypatch.setattr(opinfo, "compile_graph", refuse)
+    found = attempt(torch.exp, torch.ones(3))
+    assert found.outcome == "refused"
+    assert found.reason == "  @exp_0 (exp): Triton has no exp of f16\n      at model.py:3"

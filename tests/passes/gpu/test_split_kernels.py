@@ -113,3 +113,19 @@ def test_each_kernel_computes_the_values_that_it_uses() -> None:
             launches="launch @k_part0(%a, %b) launch @k_part1(%a, %m, %c)",
         ),
     )
+
+
+def test_a_store_beside_loops_has_a_kernel_and_reductions_go_with_their_uses() -> None:
+    total, end = "%s = reduce add %r in 0..4 { yield %x[%r] }", "store %s, %z[0]"
+    check_pass(
+        "split-kernels",
+        before=program(
+            f"kernel @k(in %x: f32[4], out %y: f32[4], out %z: f32[4]) {{ {total} {FIRST} {end} }}",
+            "launch @k(%a, %b, %c)",
+        ),
+        after=program(
+            f"""kernel @k_part0(in %x: f32[4], out %y: f32[4]) {{ {FIRST} }}
+                kernel @k_part1(in %x: f32[4], out %z: f32[4]) {{ {total} {end} }}""",
+            "launch @k_part0(%a, %b)  launch @k_part1(%a, %c)",
+        ),
+    )

@@ -1,0 +1,86 @@
+"""Every kernel of the networks compiled for GPUs that are not here: `python -m benchmarks gpu_compile [ROW ...]`.
+
+Counts what Triton or its assembler refuses, and says how long that takes and how large the binaries are.  Inductor is left out:
+its Triton sources come from a compilation on a device, which must be there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+
+import compiler
+from benchmarks.arguments import BenchmarkArguments, print_table
+from benchmarks.networks import NETWORKS
+from compiler.codegen.triton.loader import compile_offline
+from compiler.codegen.triton.program_sources import emit_program
+from compiler.codegen.triton.targets import GPU_TARGETS, GPUTarget
+from compiler.codegen.triton.triton_names import RefusedKernelsError
+from compiler.report.render import table
+
+TARGETS = ("sm90", "gfx942")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A network for a target: its kernels and those that differ, problems, seconds, and bytes of source and of binaries."""
+
+    kernels: int = 0
+    distinct: int = 0
+    problems: tuple[str, ...] = ()
+    pass_seconds: float = 0.0
+    triton_seconds: float = 0.0
+    source_bytes: int = 0
+    binary_bytes: int = 0
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The fields as cells of a table."""
+        seconds = f"{self.pass_seconds:.1f}", f"{self.triton_seconds:.1f}"
+        sizes = f"{self.source_bytes / 1024:.0f}", f"{self.binary_bytes / 1024:.0f}"
+        return f"{self.kernels}", f"{self.distinct}", f"{len(self.problems)}", *seconds, *sizes
+
+
+def main(arguments: BenchmarkArguments) -> None:
+    """Print a row for each network and target; SystemExit if a kernel fails."""
+    import triton
+
+    triton.knobs.compilation.always_compile = True
+    failures = 0
+    heads = ["kernels", "distinct", "failed", "passes s", "Triton s", "source KiB", "binaries KiB"]
+    rows = table("kernels compiled offline, batch size 1", ["network", "target"], heads)
+    for name in arguments.select_rows(NETWORKS):
+        for target in TARGETS:
+            compiled = compile_network(name, GPU_TARGETS[target])
+            failures += len(compiled.problems)
+            rows.add_row(name, target, *compiled.cells)
+            print(name, target, *compiled.cells, *compiled.problems, sep="  ", file=sys.stderr)
+    print_table(rows)
+    if failures:
+        raise SystemExit(f"{failures} kernels failed")
+
+
+def compile_network(name: str, target: GPUTarget) -> Compiled:
+    """Compile a network, and each kernel that differs from the others."""
+    model, args = NETWORKS[name]()
+    start = time.perf_counter()
+    try:
+        with torch.no_grad():
+            compiled = compiler.compile(model, args, options={"target": target.name, "cache": ""})
+    except RefusedKernelsError as error:
+        return Compiled(problems=tuple(map(str, error.refused_kernels)))
+    sources = emit_program(compiled.stages.scheduled)
+    scheduled, binary_bytes, problems = time.perf_counter(), 0, []
+    distinct = dict.fromkeys(sources.values())
+    for source in distinct:
+        try:
+            artefacts = compile_offline(source, target).artefacts
+            binary_bytes += sum(len(data) for kind, data in artefacts.items() if kind in ("cubin", "hsaco"))
+        except Exception as error:  # whatever Triton, LLVM or an assembler raises
+            first_line = source.splitlines()[0].strip('"')
+            problems.append(f"{first_line}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    seconds = scheduled - start, time.perf_counter() - scheduled
+    return Compiled(len(sources), len(distinct), tuple(problems), *seconds, sum(map(len, distinct)), binary_bytes)
