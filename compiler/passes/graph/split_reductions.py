@@ -62,8 +62,12 @@ def is_matrix_product(n: Node) -> bool:
     """Return True if `n` multiplies matrices, or a batch of them, by one matrix of static size."""
     if not is_contraction_node(n) or n.operands[1].type.rank != 2 or not n.operands[1].type.is_static:
         return False
-    i = index_vars("i", n.type.rank)
-    return operand_positions(n) == ((*i[:-1], var("r0")), (var("r0"), i[-1]))
+    *rows, column = index_vars("i", n.type.rank)
+    (*read, k), weights = operand_positions(n)
+    is_row = len(read) == len(rows) and all(
+        r == i or (d == 1 and r == 0) for r, i, d in zip(read, rows, n.shape, strict=False)
+    )
+    return is_row and k == var("r0") and weights == (k, column)
 
 
 def grouped_weights(w: Node, found: Mapping[Node, Match]) -> Node | None:
