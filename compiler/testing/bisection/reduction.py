@@ -22,7 +22,7 @@ from compiler.passes.pipeline_text import Pipeline, print_pipeline
 from compiler.passes.semantic_check import CheckWarning, SemanticCheck
 from compiler.target import Target
 from compiler.testing.bisection.search import Finding
-from compiler.testing.bisection.subject import Limit, Subject, Way, graph_subject, tile_subject
+from compiler.testing.bisection.subject import Limit, Subject, Way, subject_with
 from compiler.testing.fuzz.reduce import shrink, simplifications
 from compiler.testing.fuzz.reduce_tile import tile_simplifications
 
@@ -88,8 +88,7 @@ def passes_from(pass_: Pass[Any], ir: AnyIR, passes: Pipeline) -> Pipeline:
 def fails_natively(ir: AnyIR, passes: Pipeline, pass_: Pass[Any], target: Target) -> bool:
     """Return True if native code of `ir` is wrong, and right without the rewrites of one pass."""
     try:
-        build = graph_subject if isinstance(ir, Graph) else tile_subject
-        subject = build(ir, passes, target, None)  # type: ignore[operator]  # of the kind that it takes
+        subject = subject_with(ir, passes, target)
     except Exception:  # what cannot be interpreted is no example
         return False
     if not subject.attempt(Limit(), Way.NATIVE).problem:

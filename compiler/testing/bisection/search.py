@@ -208,8 +208,8 @@ Edit = tuple[int, int, Pipeline]
 
 def pipeline_edits(old: Pipeline, new: Pipeline) -> Iterator[Edit]:
     """Yield the edits that turn one pipeline into another, one for each pass of `new` where possible."""
-    texts = [[print_pass(p) for p in passes] for passes in (old, new)]
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+    before, after = ([print_pass(p) for p in passes] for passes in (old, new))
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind != "equal":
             yield a, b, new[c:d]
 

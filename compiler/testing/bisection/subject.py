@@ -219,9 +219,15 @@ def subject_of(ir: AnyIR, options: Options, inputs: Sequence[Array] | None = Non
     """
     target = target_by_name(options.target, options.machine)
     graph_passes, tile_passes = pipelines_of(options, target)
+    kinds = {Graph: (Graph, Program, Kernel), Program: (Program, Kernel), Kernel: (Kernel,)}[type(ir)]
+    passes = tuple(p for p in (*graph_passes, *tile_passes) if p.ir_type in kinds)
+    return subject_with(ir, passes, target, inputs)
+
+
+def subject_with(ir: AnyIR, passes: Pipeline, target: Target, inputs: Sequence[Array] | None = None) -> Subject:
+    """Return IR with these passes, and random inputs if there are none."""
     if isinstance(ir, Graph):
-        return graph_subject(ir, (*graph_passes, *tile_passes), target, inputs)
-    passes = tuple(p for p in tile_passes if isinstance(ir, Program) or p.ir_type is Kernel)
+        return graph_subject(ir, passes, target, inputs)
     return tile_subject(ir, passes, target, inputs)
 
 
