@@ -61,12 +61,10 @@ class Bisection:
 
     def __str__(self) -> str:
         lines = [f"problem: {self.problem}"]
+        lines += [f"pass: {self.pass_name}"] if self.pass_name else []
         if self.message:
             about = f" (%{self.node})" if self.node else f" (@{self.kernel})" if self.kernel else ""
-            lines += [
-                f"pass: {self.pass_name}",
-                f"rewrite: number {self.number} of {self.total}: {self.message}{about}",
-            ]
+            lines.append(f"rewrite: number {self.number} of {self.total}: {self.message}{about}")
         else:
             lines.append(f"caused by: {self.stage}")
         lines += [f"line: {self.line}"] if self.line else []
