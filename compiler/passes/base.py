@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from compiler.analysis.accesses import Accesses
@@ -45,7 +45,7 @@ class Alternative:
 class Context:
     """State that the passes of one compilation share: the machine they choose for, and what they report.
 
-    `matrix_shapes` are the matrix multiply-accumulate instructions of the target.
+    `matrix_shapes` are the matrix multiply-accumulate instructions of the target, `kernel_problem` says what it cannot express.
     `kernel` names the kernel that is being worked on, if it is one; the program launches `repeated_kernels` in a loop.
     `alternatives` are what the autotuner may try.  `wants_small_variant` asks for a second program for small dynamic sizes.
     `lowered_kernels` are those that fusion lowered to compare costs, by the structural key of their body; lowering takes them over.
@@ -58,6 +58,7 @@ class Context:
 
     machine: Machine = field(default_factory=Machine)
     matrix_shapes: tuple[MatrixShape, ...] = ()
+    kernel_problem: Callable[[Kernel], str] = lambda kernel: ""
     remarks: Remarks = field(default_factory=Remarks)
     statistics: Counter[str] = field(default_factory=Counter)
     kernel: str = ""
@@ -75,7 +76,9 @@ class Context:
     @staticmethod
     def for_target(target: Target, rewrite_limit: int | None = None) -> Context:
         """Return a new context of passes that make code for `target`, in at most `rewrite_limit` rewrites."""
-        return Context(target.machine or Machine(), target.matrix_shapes, rewrite_limit=rewrite_limit)
+        return Context(
+            target.machine or Machine(), target.matrix_shapes, target.kernel_problem, rewrite_limit=rewrite_limit
+        )
 
     def accesses(self, kernel: Kernel) -> Accesses:
         """The accesses of `kernel`, found once as long as passes leave it as it is."""
@@ -152,6 +155,12 @@ class Pass(ABC, Generic[IR]):
     def run(self, ir: IR, context: Context) -> IR:
         """The transformed IR; `ir` itself where there is nothing to do."""
 
+    def __str__(self) -> str:
+        """Return the text that a pipeline has for it: the name, and the options that differ from their defaults."""
+        values = [(f, getattr(self, f.name)) for f in pass_options(self)]
+        options = [f"{option_name(f)}={_print_value(value)}" for f, value in values if value != f.default]
+        return self.name + ("{" + ", ".join(options) + "}" if options else "")
+
     def for_machine(self, machine: Machine) -> Self:
         """Return the pass with the values of its open options."""
         values = machine_options(self, machine)
@@ -161,6 +170,22 @@ class Pass(ABC, Generic[IR]):
         """Return the pass with the options left open that are as the machine's description has them."""
         values = machine_options(self, machine)
         return replace(self, **{n: None for n, v in values.items() if getattr(self, n) == v}) if values else self  # type: ignore[type-var]
+
+
+def pass_options(pass_: Callable[..., Pass[Any]] | Pass[Any]) -> tuple[Field[Any], ...]:
+    """Return the fields of a pass that text can set."""
+    return tuple(f for f in fields(pass_) if f.init) if hasattr(pass_, "__dataclass_fields__") else ()  # type: ignore[arg-type]
+
+
+def option_name(f: Field[Any]) -> str:
+    """Return the name that text has for an option."""
+    return f.name.replace("_", "-")
+
+
+def _print_value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_print_value, value)) + "]"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def from_machine(name: str) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler.options import MATMUL_PRECISIONS, Options
-from compiler.tools.command_line import add_command, add_machine_argument, out, status_spinner, write_json
+from compiler.tools.command_line import add_command, add_target_arguments, out, status_spinner, write_json
 
 
 def add_bisect_command(commands: Any) -> None:
@@ -19,8 +19,7 @@ def add_bisect_command(commands: Any) -> None:
         "-p", "--pipeline", default="", help="replace or edit all passes, of graph and program (default,-fuse)"
     )
     c.add_argument("--slower-than", default="", metavar="PIPELINE", help="find what makes it slower than with PIPELINE")
-    c.add_argument("--target", default="host", help="the target of the passes (host)")
-    add_machine_argument(c)
+    add_target_arguments(c)
     c.add_argument(
         "--matmul-precision", choices=MATMUL_PRECISIONS, default="f32", help="operands of f32 products (f32)"
     )

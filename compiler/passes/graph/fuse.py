@@ -40,7 +40,7 @@ from compiler.lowering.kernel import lower_kernel
 from compiler.passes.base import Context, GraphPass, from_machine, register
 from compiler.passes.graph.fold import constant_sources, is_widened
 from compiler.passes.remark import format_seconds
-from compiler.passes.tile.delinearize import without_guard
+from compiler.passes.tile.delinearize import Delinearize, without_guard
 from compiler.passes.tile.fuse_loops import FuseLoops
 from compiler.passes.tile.online_softmax import OnlineSoftmax
 
@@ -307,7 +307,12 @@ class GroupSearch:
             kernel = self.context.lowered_kernels[key] = lower_kernel(body, "candidate", self.context.machine)
         except LoweringError as error:
             return str(error)
-        return self.profitability_veto(kernel, body) or kernel_cost(kernel, self.context.machine)
+        if problem := self.context.kernel_problem(kernel) or self.profitability_veto(kernel, body):
+            return problem
+        split = Delinearize().run(
+            kernel, Context(self.context.machine)
+        )  # no guards inside its sums, where that is possible
+        return kernel_cost(split, self.context.machine)
 
     def mixes_linear_with_reductions(self, g: Group) -> bool:
         """Return True if a constant linear map of the group depends on one of its reductions, or vice versa."""

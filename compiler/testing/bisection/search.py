@@ -13,7 +13,7 @@ from compiler.errors import TilewrightError
 from compiler.ir.tile.kernel import Kernel
 from compiler.ir.tile.program import Program
 from compiler.passes.base import Context
-from compiler.passes.pipeline_text import Pipeline, print_pass
+from compiler.passes.pipeline_text import Pipeline
 from compiler.passes.remark import Remark, format_seconds
 from compiler.runtime.timing import interleaved_timings
 from compiler.testing.bisection.subject import Attempt, Limit, Step, Subject, Trace, Way
@@ -161,13 +161,13 @@ class SlownessSearch:
         passes = apply_edits(self.other, edits[:changed])
         (start, stop, new) = edits[changed - 1]
         if not new:
-            removed = ", ".join(map(print_pass, self.other[start:stop]))
+            removed = ", ".join(map(str, self.other[start:stop]))
             return Finding(problem, f"without {removed}", Way.NATIVE, removed, attempts=self.attempts)
         for pass_ in new:
             found = self.rewrite_of(replace(self.subject, passes=passes), pass_.name)
             if found:
                 return replace(found, problem=problem, attempts=self.attempts)
-        names = ", ".join(map(print_pass, new))
+        names = ", ".join(map(str, new))
         return Finding(problem, f"with {names}", Way.NATIVE, names, attempts=self.attempts)
 
     def rewrite_of(self, subject: Subject, name: str) -> Finding | None:
@@ -209,7 +209,7 @@ Edit = tuple[int, int, Pipeline]
 
 def pipeline_edits(old: Pipeline, new: Pipeline) -> Iterator[Edit]:
     """Yield the edits that turn one pipeline into another, one for each pass of `new` where possible."""
-    before, after = ([print_pass(p) for p in passes] for passes in (old, new))
+    before, after = ([str(p) for p in passes] for passes in (old, new))
     for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind != "equal":
             yield a, b, new[c:d]
