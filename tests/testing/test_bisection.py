@@ -136,6 +136,15 @@ def test_what_makes_a_program_slow_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert bisect(parse_ir(text), options=PLAIN, slower_than="default", measure=measure) is None
 
 
+def test_a_missing_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "graph(%x: f32[8, 64]) { %y = exp %x  return %y }"
+    measure = slow_calls(monkeypatch, lambda ir: 1.0 if "lanes" in ir else 2.0)
+    given = {"options": PLAIN, "passes": "default,-vectorize,-prefetch", "slower_than": "default", "measure": measure}
+    found = bisect(parse_ir(text), reduce=False, **given)
+    assert found is not None
+    assert (found.pass_name, found.stage) == ("vectorize", "without vectorize")
+
+
 def test_edits_lead_from_one_pipeline_to_another() -> None:
     old, new = (parse_pipeline(p) for p in ("dce,cse,fold,fuse", "cse,canonicalize,fold,winograd,fuse{max-nodes=3}"))
     edits = list(pipeline_edits(old, new))

@@ -102,10 +102,10 @@ def bisect(
     """
     chosen = as_options(options)
     ir, inputs = (model, None) if isinstance(model, (Graph, Program, Kernel)) else imported(model, args, kwargs, chosen)
-    subject = with_passes(subject_of(ir, chosen, inputs), passes)
+    usual = subject_of(ir, chosen, inputs)
+    subject = with_passes(usual, passes)
     if slower_than:
-        other = parse_pipeline(slower_than, print_pipeline(subject.passes))
-        finding = SlownessSearch(subject, other, measure).run()
+        finding = SlownessSearch(subject, with_passes(usual, slower_than).passes, measure).run()
     else:
         finding = Search(subject, isolated).run()
     if finding is None:
