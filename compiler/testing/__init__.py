@@ -3,5 +3,15 @@
 from compiler.ir.text.ir_text import parse_ir
 from compiler.testing.bisection.session import Bisection, bisect
 from compiler.testing.checks import check, check_accuracy, check_equivalent, check_pass
+from compiler.testing.rewrites import check_rewrite
 
-__all__ = ["Bisection", "bisect", "check", "check_accuracy", "check_equivalent", "check_pass", "parse_ir"]
+__all__ = [
+    "Bisection",
+    "bisect",
+    "check",
+    "check_accuracy",
+    "check_equivalent",
+    "check_pass",
+    "check_rewrite",
+    "parse_ir",
+]

@@ -23,6 +23,7 @@ import compiler.ir.ops
 from compiler.api import Model, as_exported_program
 from compiler.cost.machine import Machine
 from compiler.ir.graph.graph import Graph
+from compiler.ir.graph.structure import Composite, ConstantLinear, Fused, Recurrence, Reduction, Scan
 from compiler.ir.interpret.graph import interpret
 from compiler.ir.interpret.random_inputs import (
     Array,
@@ -35,6 +36,7 @@ from compiler.ir.interpret.size_sampling import SizeValues, sample_sizes
 from compiler.ir.text.graph_printer import graph_resources
 from compiler.ir.text.ir_text import AnyIR, parse_ir, print_ir
 from compiler.ir.text.tile_printer import program_resources
+from compiler.ir.tile.kernel import Kernel, Reduce, walk
 from compiler.ir.tile.program import Program
 from compiler.ir.torch_types import as_array, to_torch
 from compiler.ir.types import DTYPES
@@ -77,10 +79,9 @@ def check_pass(
     `unchanged` is a text that the pipeline must not change; `remark` must occur in a remark.  The result is verified, printed and
     parsed back, and with `idempotent` run through the pipeline again.  Both sides are interpreted on random inputs, with symbolic
     sizes 0 and 1 and with dynamic sizes that fill tiles, and with `special` on zeros of both signs, infinities and NaN.  Results
-    must be identical if every pass is exact, else equal in float64 within a tolerance.  With `limits`, graphs must overflow alike too
-    (see `check_limits`); None asks that of
-    rewrite rules alone.  `machine` and `matrix_shapes` describe the
-    target.  Raises AssertionError.
+    must be identical if every pass is exact, else equal in float64 within a tolerance.  With `limits`, both sides must overflow alike
+    (see `check_limits`); None asks that unless passes other than rules round IR that has sums, whose terms they may regroup.
+    `machine` and `matrix_shapes` describe the target.  Raises AssertionError.
     """
     passes = parse_pipeline(pipeline) if isinstance(pipeline, str) else tuple(pipeline)
     context, again_context = (Context(machine or Machine(), matrix_shapes) for _ in range(2))
@@ -97,9 +98,12 @@ def check_pass(
         assert canonical_text(again) == canonical_text(result), (
             "the pipeline is not idempotent, a second run changes the IR:\n" + _diff(result, again)
         )
-    check_equivalent(source, result, exact=all(p.exact for p in passes), special=special)
-    if limits or (limits is None and all(isinstance(p, RulePass) for p in passes)):
+    is_exact = all(p.exact for p in passes)
+    if limits is None:
+        limits = is_exact or all(isinstance(p, RulePass) for p in passes) or not any(map(has_sums, (source, result)))
+    if limits:
         check_limits(source, result)
+    check_equivalent(source, result, exact=is_exact, special=special)
     return result
 
 
@@ -129,18 +133,20 @@ MAX_LIMIT_RUNS, LIMIT_ELEMENTS = 32, 512
 
 
 def check_limits(old: AnyIR, new: AnyIR) -> None:
-    """Interpret graphs in their own dtypes on magnitudes near the limits of these; raises AssertionError.
+    """Interpret IR in its own dtypes on magnitudes near the limits of these; raises AssertionError.
 
     Inputs are huge, tiny and subnormal values, the argument at which exp overflows, zeros of both signs, infinities and NaN.
     What counts is the class of each result: NaN, inf, -inf or finite.  Finite values may differ, as rounding does near the limits.
     """
-    if not isinstance(old, Graph) or not isinstance(new, Graph) or not all(n.dtype.is_float for n in old.inputs):
+    sizes = next(_trial_sizes(old, new))
+    a, b = (ir.specialize(sizes) if isinstance(ir, Graph) else ir for ir in (old, new))
+    types = [n.type for n in a.inputs] if isinstance(a, Graph) else input_types(a, sizes)
+    if not all(t.dtype.is_float for t in types):
         return
-    a, b = (g.specialize(small_symbol_values(old, 3)) for g in (old, new))
-    fewest = min((int(np.prod(n.type.static_shape())) for n in a.inputs), default=LIMIT_ELEMENTS)
+    fewest = min((int(np.prod(t.static_shape())) for t in types), default=LIMIT_ELEMENTS)
     rng = np.random.default_rng(0)
     for _ in range(min(MAX_LIMIT_RUNS, -(-LIMIT_ELEMENTS // max(1, fewest)))):
-        inputs = [random_limit_array(n.type, rng) for n in a.inputs]
+        inputs = [random_limit_array(t, rng) for t in types]
         for number, (want, got) in enumerate(zip(*(_interpret(g, inputs, True) for g in (a, b)), strict=True)):
             differing = np.argwhere(_value_class(want) != _value_class(got))
             if len(differing):
@@ -148,6 +154,16 @@ def check_limits(old: AnyIR, new: AnyIR) -> None:
                 raise AssertionError(
                     f"near the limits of its dtype, output {number}: element {list(at)} is {got[at]} instead of {want[at]}"
                 )
+
+
+def has_sums(ir: AnyIR) -> bool:
+    """Return True if results depend on the order in which elements are combined, or on how a composite op does that."""
+    if isinstance(ir, Graph):
+        return any(
+            isinstance(n.structure, (Reduction, Scan, ConstantLinear, Composite, Fused, Recurrence)) for n in ir.nodes
+        )
+    kernels = (ir,) if isinstance(ir, Kernel) else ir.kernels.values()
+    return any(isinstance(s, Reduce) for k in kernels for s in walk(k.body))
 
 
 def _value_class(x: Array) -> Array:

@@ -25,9 +25,10 @@ from compiler.options import Options
 from compiler.passes.graph.fold_scale import FoldScale
 from compiler.passes.pipeline_text import parse_pipeline, print_pipeline
 from compiler.testing import bisect
+from compiler.testing.bisection import subject
 from compiler.testing.bisection.search import apply_edits, first_bad, pipeline_edits
 from compiler.testing.bisection.subject import Subject
-from compiler.testing.fuzz.reduce_tile import tile_simplifications
+from compiler.testing.fuzz.reduce_tile import kernel_simplifications
 from compiler.tools.cli import main as tilewright
 from tests.tools.planted_faults import FAULTS, MAP, SOFTMAX, find, is_named
 
@@ -135,6 +136,15 @@ def test_what_makes_a_program_slow_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert bisect(parse_ir(text), options=PLAIN, slower_than="default", measure=measure) is None
 
 
+def test_a_missing_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "graph(%x: f32[8, 64]) { %y = exp %x  return %y }"
+    measure = slow_calls(monkeypatch, lambda ir: 1.0 if "lanes" in ir else 2.0)
+    given = {"options": PLAIN, "passes": "default,-vectorize,-prefetch", "slower_than": "default", "measure": measure}
+    found = bisect(parse_ir(text), reduce=False, **given)
+    assert found is not None
+    assert (found.pass_name, found.stage) == ("vectorize", "without vectorize")
+
+
 def test_edits_lead_from_one_pipeline_to_another() -> None:
     old, new = (parse_pipeline(p) for p in ("dce,cse,fold,fuse", "cse,canonicalize,fold,winograd,fuse{max-nodes=3}"))
     edits = list(pipeline_edits(old, new))
@@ -144,10 +154,34 @@ def test_edits_lead_from_one_pipeline_to_another() -> None:
 
 def test_kernels_become_smaller() -> None:
     text = "kernel @k(in %x: f32[100], in %z: f32[3], out %y: f32[100]) { for %i in 0..100 { %a = %x[%i] store 1.0, %y[%i] } }"
-    kernels = [print_ir(k) for k in tile_simplifications(parse_ir(text))]  # type: ignore[arg-type]  # a kernel
+    kernels = [print_ir(k) for k in kernel_simplifications(parse_ir(text))]  # type: ignore[arg-type]  # a kernel
     assert any("%a" not in k for k in kernels)
     assert any("0..50" in k and "f32[50]" in k for k in kernels)
     assert any("%z" not in k for k in kernels)
+
+
+SMALL = "graph(%x: f32[4]) { %a = neg %x  %y = exp %a  return %y }"
+
+
+def test_a_pass_that_fails_before_it_asks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FoldScale, "run", lambda self, graph, context: graph.outputs[9])
+    found = bisect(parse_ir(SMALL), options=PLAIN)
+    assert found is not None
+    assert (found.pass_name, found.message, found.stage) == ("fold-scale", "", "the pass, without any rewrite")
+    assert "IndexError" in str(found)
+
+
+def test_stages_without_rewrites_are_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Subject, "executable", lambda self, program: lambda tensors: [torch.zeros(4)])
+    generated = bisect(parse_ir(SMALL), options=PLAIN)
+    assert generated is not None
+    assert (generated.stage, generated.pass_name) == ("code generation", "")
+    lowered = subject.lower
+    spoiled = lambda *a: parse_ir(print_ir(lowered(*a)).replace("exp(", "sin("))  # noqa: E731
+    monkeypatch.setattr(subject, "lower", spoiled)
+    found = bisect(parse_ir(SMALL), options=PLAIN)
+    assert found is not None
+    assert (found.stage, found.pass_name) == ("lowering", "")
 
 
 def test_a_pass_that_crashes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +191,7 @@ def test_a_pass_that_crashes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         return graph
 
     monkeypatch.setattr(FoldScale, "run", run)
-    found = bisect(parse_ir("graph(%x: f32[4]) { %a = neg %x  %y = exp %a  return %y }"), options=PLAIN)
+    found = bisect(parse_ir(SMALL), options=PLAIN)
     assert found is not None
     assert (found.pass_name, found.message) == ("fold-scale", "goes wrong")
     assert "ZeroDivisionError" in found.problem

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
 from compiler.errors import VerifyError
-from compiler.ir import ops
+from compiler.ir import ops, scalar
+from compiler.ir.graph.graph import Graph
 from compiler.ir.graph.node import Node
+from compiler.ir.scalar import Expr, PrimitiveCall
+from compiler.ir.tile.kernel import Kernel, map_exprs
+from compiler.passes.base import Context, GraphPass, TilePass, register
 from compiler.passes.pattern import Match, any_value, rewrite
 from compiler.testing import checks as testing
 from compiler.testing.checks import canonical_text, check, check_equivalent, check_limits, check_pass, parse_ir
@@ -133,3 +138,48 @@ def test_check_pass_refuses_a_rule_that_overflows_otherwise() -> None:
     with pytest.raises(AssertionError, match="near the limits of its dtype"):
         check_pass("join-exponentials", before=before, after=after)
     check_pass("join-exponentials", before=before, after=after, limits=False)
+
+
+@register
+@dataclass(frozen=True)
+class SumOfExponents(GraphPass):
+    """Replaces a product of exponentials by the exponential of a sum, not as a rule."""
+
+    name = "test-sum-of-exponents"
+
+    def run(self, ir: Graph, context: Context) -> Graph:
+        products = [n for n in ir.nodes if n.op is ops.mul and all(o.op is ops.exp for o in n.operands)]
+        allowed = [n for n in products if context.may_apply(self, "one exponential", n)]
+        return ir.replace_nodes({n: ops.exp(ops.add(*(o.operands[0] for o in n.operands))) for n in allowed})
+
+
+@register
+@dataclass(frozen=True)
+class SumOfExponentsInKernels(TilePass):
+    """Does the same in kernels."""
+
+    name = "test-sum-of-exponents-in-kernels"
+
+    def run(self, ir: Kernel, context: Context) -> Kernel:
+        def rule(e: Expr) -> Expr:
+            if not (isinstance(e, PrimitiveCall) and e.primitive == "mul"):
+                return e
+            return scalar.exp(e.operands[0].args[0] + e.operands[1].args[0])
+
+        return ir.with_body(map_exprs(ir.body, lambda value: scalar.transform(value, rule)))
+
+
+def test_a_pass_that_overflows_otherwise_is_refused() -> None:
+    """However it is written: the rule for limits holds for passes that are no rules, on graphs and kernels."""
+    before = "graph(%x: f32[4], %y: f32[4]) { %a = exp %x  %b = exp %y  %z = mul %a, %b  return %z }"
+    after = "graph(%x: f32[4], %y: f32[4]) { %s = add %x, %y  %z = exp %s  return %z }"
+    with pytest.raises(AssertionError, match=r"near the limits of its dtype, output 0: element \[\d\] is"):
+        check_pass("test-sum-of-exponents", before=before, after=after)
+    check_pass("test-sum-of-exponents", before=before, after=after, limits=False, special=False)
+    kernel = "kernel @k(in %x: f32[4], in %y: f32[4], out %z: f32[4]) {{ for %i in 0..4 {{ store {}, %z[%i] }} }}"
+    with pytest.raises(AssertionError, match=r"near the limits of its dtype, output 0: element \[\d\] is"):
+        check_pass(
+            "test-sum-of-exponents-in-kernels",
+            before=kernel.format("exp(%x[%i]) * exp(%y[%i])"),
+            after=kernel.format("exp(%x[%i] + %y[%i])"),
+        )

@@ -14,6 +14,7 @@ from compiler.ir.graph.node import Node, input_node
 from compiler.ir.graph.structure import Leaf
 from compiler.ir.text.ir_text import AnyIR, print_ir
 from compiler.ir.tile.kernel import Kernel
+from compiler.ir.tile.program import Program
 from compiler.options import Options
 from compiler.passes.base import Context, Pass
 from compiler.passes.instrument import verify
@@ -22,9 +23,9 @@ from compiler.passes.pipeline_text import Pipeline, print_pipeline
 from compiler.passes.semantic_check import CheckWarning, SemanticCheck
 from compiler.target import Target
 from compiler.testing.bisection.search import Finding
-from compiler.testing.bisection.subject import Limit, Subject, Way, graph_subject, tile_subject
+from compiler.testing.bisection.subject import Limit, Subject, Way, subject_with
 from compiler.testing.fuzz.reduce import shrink, simplifications
-from compiler.testing.fuzz.reduce_tile import tile_simplifications
+from compiler.testing.fuzz.reduce_tile import kernel_simplifications, program_simplifications
 
 MAX_TRIES, MAX_NATIVE_TRIES = 400, 60
 """Most simplifications to try: interpreted ones take milliseconds, native ones a compilation."""
@@ -88,9 +89,7 @@ def passes_from(pass_: Pass[Any], ir: AnyIR, passes: Pipeline) -> Pipeline:
 def fails_natively(ir: AnyIR, passes: Pipeline, pass_: Pass[Any], target: Target) -> bool:
     """Return True if native code of `ir` is wrong, and right without the rewrites of one pass."""
     try:
-        subject = (
-            graph_subject(ir, passes, target, None) if isinstance(ir, Graph) else tile_subject(ir, passes, target, None)
-        )
+        subject = subject_with(ir, passes, target)
     except Exception:  # what cannot be interpreted is no example
         return False
     if not subject.attempt(Limit(), Way.NATIVE).problem:
@@ -101,9 +100,9 @@ def fails_natively(ir: AnyIR, passes: Pipeline, pass_: Pass[Any], target: Target
 def reduce_ir(ir: AnyIR, finding: Finding, still_fails: Callable[[AnyIR], bool], limit: int) -> AnyIR:
     """Return smaller IR that still fails: the part around the rewritten node, then what the fuzzer's reducer makes of it."""
     if isinstance(ir, Kernel):
-        return shrink(ir, tile_simplifications, still_fails, limit)
-    if not isinstance(ir, Graph):
-        return ir
+        return shrink(ir, kernel_simplifications, still_fails, limit)
+    if isinstance(ir, Program):
+        return shrink(ir, program_simplifications, still_fails, limit)
     about = finding.rewrite.node if finding.rewrite else ""
     parts = (neighbourhood(ir, about, radius) for radius in RADII if about)
     small = next((g for g in parts if g is not None and len(g.nodes) < len(ir.nodes) and still_fails(g)), ir)

@@ -60,25 +60,18 @@ class Search:
         """Return what breaks the subject, or None if its results are right."""
         self.crashes = self.isolated and isinstance(self.in_process(Limit(), Way.NATIVE), Failure)
         for way in self.subject.ways:
-            problem = self.attempt(Limit(), way).problem
-            found = self.search(way) if problem and way is not Way.LOWERED else None
-            if problem and way is Way.LOWERED:
-                found = Finding(problem, "lowering", way)
-            if problem and way is Way.NATIVE:
-                found = found or Finding(problem, "code generation", way)
-            if found:
+            whole = self.attempt(Limit(), way)
+            if whole.problem and (found := self.search(whole, way) or blame_stage(whole, way)):
                 return replace(found, attempts=self.attempts)
         return None
 
-    def search(self, way: Way, of: str = "") -> Finding | None:
-        """Return the first bad rewrite of the passes that `way` runs; None if these are right, or wrong without any."""
-        everything = self.attempt(Limit(of=of), way)
-        total = sum(of in ("", r.pass_) for r in everything.rewrites)
-        if not everything.problem or not total or self.attempt(Limit(0, of), way).problem:
+    def search(self, whole: Attempt, way: Way) -> Finding | None:
+        """Return the first bad rewrite of an attempt that failed; None if it fails without any."""
+        total = len(whole.rewrites)
+        if not total or self.attempt(Limit(0), way).problem:
             return None
-        number = first_bad(total, lambda n: bool(self.attempt(Limit(n, of), way).problem))
-        bad = self.attempt(Limit(number, of), way)
-        return finding_of(bad, number, total, way, of)
+        number = first_bad(total, lambda n: bool(self.attempt(Limit(n), way).problem))
+        return finding_of(self.attempt(Limit(number), way), number, total, way)
 
     def attempt(self, limit: Limit, way: Way) -> Attempt:
         """Attempt a compilation, in a process of its own if native code crashes; the passes run here too, for their rewrites."""
@@ -93,6 +86,14 @@ class Search:
         """Return the problem of an attempt in a copy of this process, or how that ended."""
         ((_, outcome),) = map_in_processes(partial(problem_of, self.subject, way), [limit], forks=True)
         return outcome
+
+
+def blame_stage(whole: Attempt, way: Way) -> Finding | None:
+    """Return what is to blame for a problem that no rewrite causes: a pass that fails, lowering, or code generation."""
+    if step := whole.failed_step:
+        return Finding(whole.problem, "the pass, without any rewrite", way, step.pass_.name, step=step)
+    stages = {Way.LOWERED: "lowering", Way.NATIVE: "code generation"}
+    return Finding(whole.problem, stages[way], way) if way in stages else None
 
 
 def problem_of(subject: Subject, way: Way, limit: Limit) -> str:

@@ -61,12 +61,10 @@ class Bisection:
 
     def __str__(self) -> str:
         lines = [f"problem: {self.problem}"]
+        lines += [f"pass: {self.pass_name}"] if self.pass_name else []
         if self.message:
             about = f" (%{self.node})" if self.node else f" (@{self.kernel})" if self.kernel else ""
-            lines += [
-                f"pass: {self.pass_name}",
-                f"rewrite: number {self.number} of {self.total}: {self.message}{about}",
-            ]
+            lines.append(f"rewrite: number {self.number} of {self.total}: {self.message}{about}")
         else:
             lines.append(f"caused by: {self.stage}")
         lines += [f"line: {self.line}"] if self.line else []
@@ -104,10 +102,10 @@ def bisect(
     """
     chosen = as_options(options)
     ir, inputs = (model, None) if isinstance(model, (Graph, Program, Kernel)) else imported(model, args, kwargs, chosen)
-    subject = with_passes(subject_of(ir, chosen, inputs), passes)
+    usual = subject_of(ir, chosen, inputs)
+    subject = with_passes(usual, passes)
     if slower_than:
-        other = parse_pipeline(slower_than, print_pipeline(subject.passes))
-        finding = SlownessSearch(subject, other, measure).run()
+        finding = SlownessSearch(subject, with_passes(usual, slower_than).passes, measure).run()
     else:
         finding = Search(subject, isolated).run()
     if finding is None:

@@ -77,12 +77,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class Step:
-    """A run of one pass: its input, and how many rewrites were made before and after it."""
+    """A run of one pass: its input, how many rewrites were made before and after it, and whether it came to its end."""
 
     pass_: Pass[Any]
     ir: AnyIR
     before: int
     after: int
+    is_done: bool = False
 
 
 @dataclass
@@ -95,7 +96,7 @@ class Trace(PassInstrument):
         self.steps.append(Step(pass_, ir, len(context.rewrites), len(context.rewrites)))
 
     def after_pass(self, pass_: Pass[Any], old: AnyIR, new: AnyIR, seconds: float, context: Context) -> None:
-        self.steps[-1] = replace(self.steps[-1], after=len(context.rewrites))
+        self.steps[-1] = replace(self.steps[-1], after=len(context.rewrites), is_done=True)
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,11 @@ class Attempt:
     problem: str
     rewrites: Sequence[Remark] = ()
     steps: Sequence[Step] = ()
+
+    @property
+    def failed_step(self) -> Step | None:
+        """Run of the pass that raised an error, or whose result is invalid; None if every pass came to its end."""
+        return next((s for s in self.steps[-1:] if not s.is_done), None)
 
 
 @dataclass(frozen=True)
@@ -219,9 +225,15 @@ def subject_of(ir: AnyIR, options: Options, inputs: Sequence[Array] | None = Non
     """
     target = target_by_name(options.target, options.machine)
     graph_passes, tile_passes = pipelines_of(options, target)
+    kinds = {Graph: (Graph, Program, Kernel), Program: (Program, Kernel), Kernel: (Kernel,)}[type(ir)]
+    passes = tuple(p for p in (*graph_passes, *tile_passes) if p.ir_type in kinds)
+    return subject_with(ir, passes, target, inputs)
+
+
+def subject_with(ir: AnyIR, passes: Pipeline, target: Target, inputs: Sequence[Array] | None = None) -> Subject:
+    """Return IR with these passes, and random inputs if there are none."""
     if isinstance(ir, Graph):
-        return graph_subject(ir, (*graph_passes, *tile_passes), target, inputs)
-    passes = tuple(p for p in tile_passes if isinstance(ir, Program) or p.ir_type is Kernel)
+        return graph_subject(ir, passes, target, inputs)
     return tile_subject(ir, passes, target, inputs)
 
 

@@ -5,23 +5,48 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from compiler.errors import TilewrightError
-from compiler.ir.text.tile_parser import parse_kernel
-from compiler.ir.text.tile_printer import print_kernel
+from compiler.ir.text.ir_text import parse_ir, print_ir
 from compiler.ir.tile.kernel import Block, For, Kernel, Reduce, copied_buffers, loaded_buffers, stored_buffers
-from compiler.ir.verify.kernel import verify_kernel
+from compiler.ir.tile.program import Program
+from compiler.ir.types import TensorType
+from compiler.passes.instrument import verify
+
+T = TypeVar("T", Kernel, Program)
 
 
-def tile_simplifications(kernel: Kernel) -> Iterator[Kernel]:
+def kernel_simplifications(kernel: Kernel) -> Iterator[Kernel]:
     """Yield valid kernels that are one step simpler than `kernel`, the largest simplifications first."""
-    for build in (fewer_statements, smaller_extents, fewer_params):
-        for simpler in build(kernel):
-            try:
-                verify_kernel(simpler)
-            except TilewrightError:
-                continue
-            yield simpler
+    types = [p.type for p in kernel.params]
+    yield from valid(fewer_statements(kernel))
+    yield from valid(smaller_extents(kernel, types))
+    yield from valid(fewer_params(kernel))
+
+
+def program_simplifications(program: Program) -> Iterator[Program]:
+    """Yield valid programs that are one step simpler than `program`, the largest simplifications first."""
+    steps = program.steps
+    yield from valid(replace(program, steps=(*steps[:k], *steps[k + 1 :])) for k in range(len(steps)))
+    launched = {s.kernel for s in program.launches}
+    yield from valid(
+        replace(program, kernels={n: k for n, k in program.kernels.items() if n != name})
+        for name in program.kernels.keys() - launched
+    )
+    for name, kernel in program.kernels.items():
+        yield from valid(replace(program, kernels={**program.kernels, name: k}) for k in fewer_statements(kernel))
+    yield from valid(smaller_extents(program, list(program.buffers.values())))
+
+
+def valid(candidates: Iterator[T]) -> Iterator[T]:
+    """Yield the candidates that the verifier accepts."""
+    for candidate in candidates:
+        try:
+            verify(candidate)
+        except TilewrightError:
+            continue
+        yield candidate
 
 
 def fewer_statements(kernel: Kernel) -> Iterator[Kernel]:
@@ -40,17 +65,18 @@ def without_statement(body: Block) -> Iterator[Block]:
                     yield (*body[:k], replace(stmt, body=inner), *body[k + 1 :])
 
 
-def smaller_extents(kernel: Kernel) -> Iterator[Kernel]:
-    """Replace one size by a smaller one wherever the kernel's text has it."""
-    text = print_kernel(kernel)
-    sizes = {n for p in kernel.params for n in p.type.shape if isinstance(n, int)}
+def smaller_extents(ir: T, types: list[TensorType]) -> Iterator[T]:
+    """Replace one size of `types` by a smaller one wherever the text of the IR has it."""
+    text, sizes = print_ir(ir, full=True), {n for t in types for n in t.shape if isinstance(n, int)}
     for old in sorted(sizes, reverse=True):
         for new in dict.fromkeys((1, 2, 3, old // 4, old // 2, old - 1)):
             if 0 < new < old:
                 try:
-                    yield parse_kernel(re.sub(rf"(?<![\w%])(?<!\d\.){old}(?!\w|\.\d)", str(new), text))
+                    smaller = parse_ir(re.sub(rf"(?<![\w%])(?<!\d\.){old}(?!\w|\.\d)", str(new), text))
                 except TilewrightError:
                     continue
+                assert isinstance(smaller, type(ir))
+                yield smaller
 
 
 def fewer_params(kernel: Kernel) -> Iterator[Kernel]:
