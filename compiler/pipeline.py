@@ -66,7 +66,7 @@ def lower_and_schedule(
     target = target_by_name(options.target, options.machine)
     pipelines = backend_of(target).pipelines
     context = Context.for_target(target)
-    default_graph, default_program = pipelines.fused if options.fuse else pipelines.unfused
+    default_graph, default_program = pipelines.chosen(options)
     graph_passes = parse_pipeline(options.graph_passes or "default", default_graph)
     program_passes = print_pipeline(parse_pipeline(options.tile_passes or "default", default_program))
     enabled = {"winograd": options.winograd, "reduce-precision": options.matmul_precision != "f32"}

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from compiler.codegen.backend import target_by_name
+from compiler.codegen.llvm.object_file import EFFORT_LEVELS
 from compiler.codegen.llvm.targets import CPUTarget
 from compiler.codegen.triton.program_sources import emit_program
 from compiler.codegen.triton.targets import GPUTarget
@@ -143,7 +144,10 @@ class BackgroundCodegen:
 
     def __init__(self, target: CPUTarget, options: Options) -> None:
         self.target, self.options = target, options
-        self.build, self.arena = Build(target, object_cache_for(options)), PrefaultedArena()
+        self.build, self.arena = (
+            Build(target, object_cache_for(options), level=EFFORT_LEVELS[options.effort]),
+            PrefaultedArena(),
+        )
         self.seconds, self.reserved_bytes = 0.0, 0
 
     def reserve(self, graph: Graph) -> None:
@@ -230,7 +234,7 @@ def compile_for_cpu(plan: Plan, target: CPUTarget) -> CompiledVariant:
 def scheduler(target: CPUTarget, options: Options) -> Scheduler:
     """Return what runs the passes over kernels: the autotuner where the user asks for it, with the kernels that he gives."""
     passes: Scheduler = run_pipeline
-    if options.tune:
+    if options.effort == "tune":
         passes = Tuner(target, object_cache_for(options), KernelTimer(target)).run
     return GivenKernels(passes, options.schedules, target).run if options.schedules else passes
 
