@@ -6,7 +6,7 @@
     python -m benchmarks contention [ROW ...] [--peers ...] [--threads N]
     python -m benchmarks rank [record] [--count N]
 
-matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning and low_precision take the options of the second form.
+matmul, convolution, models, training, dynamic_shapes, compile_time, memory, tuning, low_precision, effort and pass_times take the options of the second form.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ ROW_BENCHMARKS = (
     "tuning",
     "low_precision",
     "contention",
+    "effort",
+    "pass_times",
 )
 """Modules whose `main` takes BenchmarkArguments."""
 
